@@ -15,8 +15,8 @@ from analysis.format import short
 from analysis.lazy import pd
 from analysis.options import Options, option, unit_option
 from analysis.result import Paragraph, joined
+from analysis.statistics.contrast import MARGIN, detectable, replicates_for
 from analysis.statistics.pairing import sampling
-from analysis.statistics.power import detectable, replicates_for
 from analysis.store.conditions import parse, select
 from analysis.store.frame import is_ok, require_homogeneous
 from paradnn.core.words import counted
@@ -36,7 +36,7 @@ class PairedOptions(Options):
 
     unit: Literal["crossed", "model", "point"] = unit_option()
     margin: float = option(
-        0.05, "differences up to this are called the same, where that is shown (default: 0.05)", metavar="D", above=0
+        MARGIN, "differences up to this are called the same, where that is shown (default: 0.05)", metavar="D", above=0
     )
     power: bool = option(False, "say what more replicates could find")
 
@@ -237,10 +237,14 @@ def smallest(difference: float) -> str:
 
 
 def no_verdict(pairs: pd.DataFrame) -> Iterator[str]:
-    """Why the sides of some families carry no verdict and what to run, each reason once."""
+    """Why the sides of some families, or some points of theirs, carry no verdict and what to run, each reason once."""
     reasons: dict[str, list[str]] = {}
-    for family in pairs.loc[~pairs["comparable"], "family"].unique() if len(pairs) else ():
-        reasons.setdefault(sampling(pairs, str(family)).design.text(), []).append(str(family))
+    for family, carries in pairs.groupby("family", sort=False)["comparable"]:
+        if not carries.any():
+            reasons.setdefault(sampling(pairs, str(family)).design.text(), []).append(str(family))
+        elif lacking := int((~carries).sum()):
+            points = counted(lacking, "point")
+            yield f"{family}: {points} of {len(carries)} left out, whose sides were measured in different sessions."
     for reason, names in reasons.items():
         yield f"No verdict for {', '.join(names)}: {reason}."
 

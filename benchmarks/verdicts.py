@@ -17,14 +17,14 @@ import pandas as pd
 
 from analysis.analyses.boxplot import box_statistics
 from analysis.analyses.breakdown import measure_shares
-from analysis.analyses.compare import Verdict, compare_points
+from analysis.analyses.compare import compare_points
 from analysis.analyses.infeed import input_waits
 from analysis.analyses.sensitivity import Settings, adjusted, fit_weights
 from analysis.analyses.speedup import pair_points
 from analysis.roofs import place_models
 from analysis.roofs import summary as under_roof
+from analysis.statistics.contrast import Contrast, Verdict
 from analysis.statistics.dependence import Unit, crossed_mean, crossed_quantile, crossed_share, levels_of
-from analysis.statistics.pairing import bounds, sampling
 from analysis.statistics.regression import regress
 
 _POINTS = 27
@@ -261,7 +261,8 @@ def selection(random: np.random.Generator, draws: int) -> Iterator[str]:
         b["outcome"] = np.where((ratio < 0) & (random.random(200) < 0.63), "oom_device", "ok")
         pairs = pair_points(a, b).pairs
         values = pairs["speedup"].to_numpy()
-        least, most = bounds(values, sampling(pairs, "fc").missing).share
+        found = Contrast.of(pairs, "fc").bounds()
+        least, most = found["share_least"], found["share_most"]
         truth = float((ratio > 0).mean())
         held += least <= truth <= most
         shown += float((values < 1).mean())

@@ -1,25 +1,18 @@
 """`compare`: two platforms, environments, versions or sweeps, cell by cell, with a verdict for each family.
 
-Two sides against each other, cell by cell and family by family: platforms, environments, versions or sweeps.
-
 Every ratio comes with its interval and its source; a test is made only where the replicates can carry one, and over
 all tests the share of false discoveries is held. Each family gets one verdict, which may be that nothing is shown.
 
-Conclusions over a whole space, drawn by completing it again and again: weights, cells of maps, comparisons.
-
-Each draw of `prediction.Completed` fills in what was not measured, as one measurement of everything might have turned
-out. A conclusion is reached from each, and its interval is over these. Where a conclusion is about these very points
-(weights and cells), nothing else is uncertain: a space that is complete has no sampling error. Where it is about points
-like these (comparisons, claims) what its own method says of that is added, by the rules of multiple imputation.
-
-Two sides in one picture: every cell's ratio and every family's mean with its interval.
+Over a space of which a part was measured, conclusions are drawn by completing it again and again: each draw of
+`prediction.Completed` fills in what was not measured, as one measurement of everything might have turned out. Where a
+conclusion is about these very points (cells), nothing else is uncertain; where it is about points like these (families)
+what its own method says of that is added, by the rules of multiple imputation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -43,20 +36,19 @@ from analysis.sides import (
     smallest,
     tidy,
 )
-from analysis.statistics.dependence import (
-    MINIMUM_POINTS,
-    Component,
-    Levels,
-    Unit,
-    crossed_mean,
-    crossed_share,
-    crossed_variance,
-    geometric_mean,
-    levels_of,
-    satterthwaite,
+from analysis.statistics.contrast import (
+    MARGIN,
+    Contrast,
+    Verdict,
+    detectable,
+    detectable_mean,
+    equivalent,
+    judge,
+    replicates_for,
+    spread_of,
 )
-from analysis.statistics.pairing import RESULT_COLUMNS, Sampling, bounds, pair, sampling
-from analysis.statistics.power import detectable, detectable_mean, equivalent, replicates_for, spread_of
+from analysis.statistics.dependence import MINIMUM_POINTS, Unit
+from analysis.statistics.pairing import RESULT_COLUMNS, pair
 from analysis.store.frame import families
 from paradnn.forecast.estimate import Estimate
 
@@ -117,11 +109,8 @@ class CompareResult(Result):
     @cached_property
     def overall(self) -> Overall:
         """All points together, whatever their family."""
-        cells = self.comparison.cells
-        ratios = cells["speedup"].to_numpy(dtype="float64")
-        between = sampling(cells, "all").between
-        mean = geometric_mean(ratios, levels_of(cells, self.unit), more=between)
-        return Overall(len(ratios), int((ratios > 1).sum()), mean)
+        one = Contrast.of(self.comparison.cells, "all", self.unit)
+        return Overall(len(one.ratios), int((one.ratios > 1).sum()), one.mean())
 
     def _power(self) -> Iterator[str]:
         """What more replicates could find, family by family."""
@@ -192,37 +181,46 @@ def compare(frame: pd.DataFrame, options: CompareOptions) -> CompareResult:
 
 def _sentence(row: dict[Any, Any], word: str, margin: float, names: tuple[str, str]) -> str:
     """The verdict of one family, with what it rests on."""
-    count = row["points"]
-    points = f"{count} point{'s'[: count != 1]}"
+    count, verdict, family = row["points"], row["verdict"], row["family"]
     if not count:
-        return f"{row['family']}: not enough data, no point was measured on both sides."
-    mean, low, high = (row[name] for name in ("geometric_mean", "geometric_mean_low", "geometric_mean_high"))
+        return f"{family}: not enough data, no point was measured on both sides."
+    # Said from the winner's side: how many times faster B is.
+    turned = verdict == Verdict.B_BETTER
+    numbers = [
+        row[name] for name in ("geometric_mean", "geometric_mean_low", "geometric_mean_high", "minimum", "maximum")
+    ]
+    mean, low, high, least, most = [1 / numbers[place] for place in (0, 2, 1, 4, 3)] if turned else numbers
     interval = f" ({low:.3g} to {high:.3g})" if low == low else ""
-    spread = f"single points {row['minimum']:.3g} to {row['maximum']:.3g}" if count > 1 else "no more than that"
-    numbers = f"geometric mean {mean:.3g}{interval} over {points}, {spread}"
-    if row["verdict"] == Verdict.NOT_ENOUGH:
+    both = " that both ran" if row["missing_a"] + row["missing_b"] else ""
+    over = f"over {count} point{'s'[: count != 1]}{both}"
+    of = f" of {names[1]} over {names[0]}, {over}" if turned else f" {over}"
+    spread = f", single points {least:.3g} to {most:.3g}" if count > 1 else "" if turned else ", no more than that"
+    told = f"geometric mean {mean:.3g}{interval}{of}{spread}"
+    if verdict == Verdict.NOT_ENOUGH:
         return (
-            f"{row['family']}: not enough data: {numbers}. A verdict needs {MINIMUM_POINTS} points, or "
+            f"{family}: not enough data: {told}. A verdict needs {MINIMUM_POINTS} points, or "
             f"{REPLICATES} replicates of each on both sides."
         )
-    if row["verdict"] == Verdict.SAME:
-        return f"{row['family']}: the same within {margin:.0%}: {numbers}."
-    if row["verdict"] == Verdict.WITHHELD:
-        return f"{row['family']}: no verdict: {numbers}; {names[0]} is ahead in {row['wins']}."
-    if row["verdict"] == Verdict.NOT_SHOWN:
-        could = row["detectable"] if row["basis"] == "points" else row["cell_detectable"]
-        found = f"{row['family']}: no difference shown: {numbers}; {names[0]} is ahead in {row['wins']}"
-        return f"{found}; {smallest(could)}{_of_one(row)}."
-    won = row["verdict"] == Verdict.A_BETTER
-    side, ahead = (names[0], row["wins"]) if won else (names[1], count - row["wins"])
-    if not won:
-        # Said from the winner's side: how many times faster B is.
-        bounds = f" ({1 / high:.3g} to {1 / low:.3g})" if low == low else ""
-        numbers = f"geometric mean {1 / mean:.3g}{bounds} of {names[1]} over {names[0]}, over {points}"
-        numbers += f", single points {1 / row['maximum']:.3g} to {1 / row['minimum']:.3g}" if count > 1 else ""
-    share = f"; {side} is ahead in {ahead} of them" if count > 1 else ""
+    if verdict == Verdict.SAME:
+        return f"{family}: the same within {margin:.0%}: {told}."
+    ahead = f"; {names[0]} is ahead in {row['wins']}"
+    if verdict == Verdict.WITHHELD:
+        return f"{family}: no verdict: {told}{ahead}."
+    if verdict == Verdict.NOT_SHOWN:
+        return f"{family}: no difference shown: {told}{ahead}; {_open(row)}."
+    side, won = (names[1], count - row["wins"]) if turned else (names[0], row["wins"])
     basis = ", by the tests of its points" if row["basis"] == "tests" else ""
-    return f"{row['family']}: {side} {word}{basis}: {numbers}{share}."
+    return f"{family}: {side} {word}{basis}: {told}" + (f"; {side} is ahead in {won} of them." if count > 1 else ".")
+
+
+def _open(row: dict[Any, Any]) -> str:
+    """Why a family has no difference shown, or what could have been found."""
+    if row["basis"] == "page":
+        return "by itself this would be a verdict, but not with those of the other families at once (Holm)"
+    if row["basis"] == "missing":
+        return "the points that ran on one side alone could turn it"
+    by_points = row["basis"] == "points"
+    return f"{smallest(row['detectable' if by_points else 'cell_detectable'])}{_of_one(row)}"
 
 
 def _of_one(row: dict[Any, Any]) -> str:
@@ -293,24 +291,6 @@ def _intervals(cells: pd.DataFrame, families: pd.DataFrame) -> str:
 #: single outlier cannot be recognised.
 REPLICATES = 3
 
-#: Differences up to this are called the same, where that is shown.
-MARGIN = 0.05
-
-#: The share of false ones among the differences found that is put up with.
-FALSE_DISCOVERIES = 0.05
-
-
-class Verdict(StrEnum):
-    """What is said of a family, and of a cell that was tested; tables hold the values."""
-
-    A_BETTER = "A better"
-    B_BETTER = "B better"
-    SAME = "the same within the margin"
-    NOT_SHOWN = "no difference shown"
-    WITHHELD = "no verdict"
-    NOT_ENOUGH = "not enough data"
-    UNTESTED = "not tested"
-
 
 @dataclass(frozen=True)
 class Comparison:
@@ -318,20 +298,18 @@ class Comparison:
 
     `cells`: a row for each paired point, with the columns of `pairing.pair` (p_value only where tested) and `tested`,
     `p_adjusted` (Benjamini-Hochberg over all tested cells) and `verdict`, any but NOT_ENOUGH. `families`: a row for
-    each family that either side measured, with points, tested, `a_better`, `b_better` and `same` (cells found by the
-    tests), `wins` (points with speedup above 1) and `share` with its interval, geometric mean with its interval over
-    the `sample`, minimum and maximum, `share_least` and `share_most` (`speedup.bounds`), `verdict` (any but UNTESTED),
-    `basis`, what it rests on; and what could have been found: `detectable`, the smallest difference of the mean (0.05
-    is 5%), `spread`, the typical standard deviation of a cell's measurements, `cell_detectable`, the smallest
-    difference of one cell, and `replicates_needed` for a difference of `margin` in one cell (NaN for over a thousand or
-    unknown).
+    each family that either side measured, as `contrast.Contrast.row` and `judge` give it (any verdict but UNTESTED),
+    with `tested`, `a_better`, `b_better` and `same`, cells found by the tests; and what could have been found:
+    `detectable`, the smallest difference of the mean (0.05 is 5%), `spread`, the typical standard deviation of a cell's
+    measurements, `cell_detectable`, the smallest difference of one cell, and `replicates_needed` for a difference of
+    `margin` in one cell (NaN for over a thousand or unknown).
     """
 
     metric: str
     cells: pd.DataFrame
     families: pd.DataFrame
     rate: float
-    margin: float = MARGIN
+    margin: float
 
 
 def compare_points(
@@ -339,19 +317,17 @@ def compare_points(
     b: pd.DataFrame,
     metric: str = "examples_per_second",
     on: Sequence[str] | None = None,
-    rate: float = FALSE_DISCOVERIES,
+    rate: float = 0.05,
     margin: float = MARGIN,
     unit: Unit = "crossed",
 ) -> Comparison:
-    """Compare A with B point by point and give each family a verdict.
+    """Compare A with B point by point and give each family a verdict (`contrast.judge`).
 
-    Nothing is tested, and no verdict given, where the sessions of the sides do not allow it
-    (`statistics.sessions`). A cell is tested (Welch's t on logarithms, see `pairing.pair`) where both sides have
-    REPLICATES independent measurements; it counts as different where its adjusted p is at most `rate`, as the same
-    where that of the two one-sided tests against `margin` is. A family's verdict rests on its MINIMUM_POINTS or more
-    points: A or B where the interval of the geometric mean, over models, batch sizes and sessions, lies on one side of
-    1, the same where the 90% interval lies within the margin, else no difference shown. Where it has fewer points it
-    rests on the tests, if all its cells are tested and agree. Anything less is not enough data.
+    Nothing is tested, and no verdict given, where the sessions of the sides do not allow it. A cell is tested (Welch's
+    t on logarithms, see `pairing.pair`) where both sides have REPLICATES independent measurements; it counts as the
+    same where the adjusted p of the two one-sided tests against `margin` is at most `rate`, else as different where
+    that of no difference is. A family of fewer points than a mean needs has the verdict of its cells, if all are tested
+    and agree.
     """
     cells = pair(a, b, metric, on)
     # pandas copies attrs with every slice.
@@ -362,135 +338,65 @@ def compare_points(
     cells["tested"] = tested
     cells["p_adjusted"] = adjust(cells["p_value"].to_numpy())
     cells["verdict"] = _verdicts(cells, rate, margin)
-    known = families(pd.DataFrame({"family": [*_measured(a), *_measured(b)]}))
-    tests = int(tested.sum())
-    rows = []
-    sampled: dict[str, Sampling] = attrs["sampling"]
-    for family in known:
-        chosen = cells[cells["family"] == family]
-        found = _verdict(chosen, sampled.get(family, Sampling()), margin, unit)
-        rows.append({"family": family, **found, **_power(chosen, rate, margin, tests)})
     cells.attrs = attrs
-    return Comparison(metric, cells, pd.DataFrame(rows), rate, margin)
+    names = families(pd.DataFrame({"family": [*a["family"].dropna().unique(), *b["family"].dropna().unique()]}))
+    contrasts = [Contrast.of(cells, name, unit) for name in names]
+    rows = judge(
+        pd.DataFrame([{"family": name} | one.row() for name, one in zip(names, contrasts, strict=True)]), margin
+    )
+    rows = rows.assign(detectable=[detectable_mean(*each) for each in zip(rows["error"], rows["freedom"], strict=True)])
+    more = [_of_cells(cells[cells["family"] == name], rate, margin, int(tested.sum())) for name in names]
+    rows = pd.concat([rows, pd.DataFrame(more)], axis=1)
+    few = rows["basis"] == "few"
+    rows.loc[few, "basis"] = np.where(rows.loc[few, "by_tests"].notna(), "tests", "nothing")
+    rows.loc[few, "verdict"] = rows.loc[few, "by_tests"].fillna(Verdict.NOT_ENOUGH.value)
+    return Comparison(metric, cells, rows.drop(columns="by_tests"), rate, margin)
 
 
 def _verdicts(cells: pd.DataFrame, rate: float, margin: float) -> np.ndarray:
     """The verdict of each cell."""
     tested = cells["tested"].to_numpy()
     logs = np.log(cells["speedup"].to_numpy(dtype="float64"))
-    same = equivalent(logs, cells["log_error"].to_numpy(), cells["degrees"].to_numpy(), margin)
+    same = equivalent(logs, logs, cells["log_error"].to_numpy(), cells["degrees"].to_numpy(), margin)
     same = adjust(np.where(tested, same, np.nan)) <= rate
     found: np.ndarray = np.select(
-        [~cells["comparable"].to_numpy(dtype=bool), ~tested, cells["p_adjusted"] <= rate, same],
-        [Verdict.WITHHELD, Verdict.UNTESTED, np.where(logs > 0, Verdict.A_BETTER, Verdict.B_BETTER), Verdict.SAME],
+        [~cells["comparable"].to_numpy(dtype=bool), ~tested, same, cells["p_adjusted"] <= rate],
+        [Verdict.WITHHELD, Verdict.UNTESTED, Verdict.SAME, np.where(logs > 0, Verdict.A_BETTER, Verdict.B_BETTER)],
         Verdict.NOT_SHOWN,
     )
     return found
 
 
 def adjust(p_values: np.ndarray) -> np.ndarray:
-    """p values adjusted for the rate of false discoveries, NaN where there is none.
-
-    The i-th smallest of m becomes the smallest of p_j m / j over j >= i, at most 1 (Benjamini and Hochberg, J. Royal
-    Statistical Society B 57, 1995). Holds for tests that are independent or positively dependent, as cells of one
-    sweep are whose sides share a machine.
-    """
-    adjusted = np.full(len(p_values), np.nan)
-    known = ~np.isnan(p_values)
+    """p values adjusted for the rate of false discoveries (Benjamini and Hochberg, J. Royal Statistical Society B 57,
+    1995), NaN where there is none. Holds for tests that are independent or positively dependent, as cells of one sweep
+    are whose sides share a machine."""
+    adjusted, known = np.full(len(p_values), np.nan), ~np.isnan(p_values)
     if known.any():
         adjusted[known] = stats.false_discovery_control(p_values[known], method="bh")
     return adjusted
 
 
-def _measured(frame: pd.DataFrame) -> list[str]:
-    return list(frame["family"].dropna().unique())
-
-
-def _verdict(cells: pd.DataFrame, sampled: Sampling, margin: float, unit: Unit) -> dict[str, Any]:
-    """The row of one family, without its power."""
-    ratio = cells["speedup"].to_numpy(dtype="float64")
-    levels, logs, between = levels_of(cells, unit), np.log(ratio), sampled.between
-    share = crossed_share(ratio > 1, levels)
-    mean, low, high = np.exp(crossed_mean(logs, levels, more=between))
-    narrow = np.exp(crossed_mean(logs, levels, level=0.9, more=between)[1:])
-    least, most = bounds(ratio, sampled.missing).share if len(ratio) else (np.nan, np.nan)
-    verdict, basis = _decide(cells, (low, high), tuple(narrow), margin)
-    error, freedom = _error_of_mean(logs, levels, between)
+def _of_cells(cells: pd.DataFrame, rate: float, margin: float, tests: int) -> dict[str, Any]:
+    """What the tests of single cells found, and could have found from the typical scatter of a cell's measurements;
+    `by_tests` is the verdict of a family all of whose cells are tested."""
+    units = cells[["a_units", "b_units"]].min(axis=1)
+    known = units[cells["log_error"].notna() & (units >= 2)]
+    spread = spread_of(cells)
+    needed = replicates_for(margin, spread, rate, max(tests, 1), least=REPLICATES) if len(known) else None
+    verdicts = list(cells["verdict"].unique())
     return {
-        "points": len(ratio),
         "tested": int(cells["tested"].sum()),
         "a_better": int((cells["verdict"] == Verdict.A_BETTER).sum()),
         "b_better": int((cells["verdict"] == Verdict.B_BETTER).sum()),
         "same": int((cells["verdict"] == Verdict.SAME).sum()),
-        "wins": int((ratio > 1).sum()),
-        "share": share.value,
-        "share_low": share.low,
-        "share_high": share.high,
-        "share_least": least,
-        "share_most": most,
-        "missing_a": sampled.missing.a,
-        "missing_b": sampled.missing.b,
-        "geometric_mean": mean,
-        "geometric_mean_low": low,
-        "geometric_mean_high": high,
-        "sample": levels.words,
-        "minimum": ratio.min() if len(ratio) else np.nan,
-        "maximum": ratio.max() if len(ratio) else np.nan,
-        "verdict": verdict.value,
-        "basis": basis,
-        "detectable": detectable_mean(error, freedom) if len(ratio) >= MINIMUM_POINTS else np.nan,
-    }
-
-
-def _error_of_mean(logs: np.ndarray, levels: Levels, between: tuple[Component, ...]) -> tuple[float, float]:
-    """Standard error of the mean log ratio, and its degrees of freedom."""
-    if len(logs) < MINIMUM_POINTS:
-        return np.nan, np.nan
-    parts = [crossed_variance(logs, levels), *between]
-    return float(np.sqrt(sum(part.variance for part in parts))), satterthwaite(parts)
-
-
-def _power(cells: pd.DataFrame, rate: float, margin: float, tests: int) -> dict[str, float]:
-    """What the tests of single cells could have found, from the typical scatter of a cell's measurements."""
-    units = cells[["a_units", "b_units"]].min(axis=1)
-    known = cells["log_error"].notna() & (units >= 2)
-    if not known.any():
-        return {"spread": np.nan, "cell_detectable": np.nan, "replicates_needed": np.nan}
-    spread = spread_of(cells)
-    needed = replicates_for(margin, spread, rate, max(tests, 1), least=REPLICATES)
-    return {
         "spread": spread,
-        "cell_detectable": detectable(spread, int(units[known].median()), rate, max(tests, 1)),
-        "replicates_needed": float(needed) if needed is not None else np.nan,
+        "cell_detectable": detectable(spread, int(known.median()), rate, max(tests, 1)) if len(known) else np.nan,
+        "replicates_needed": np.nan if needed is None else float(needed),
+        "by_tests": (verdicts[0] if len(verdicts) == 1 else Verdict.NOT_SHOWN.value)
+        if len(cells) and cells["tested"].all()
+        else None,
     }
-
-
-def _decide(
-    cells: pd.DataFrame, interval: tuple[float, float], narrow: tuple[float, ...], margin: float
-) -> tuple[Verdict, str]:
-    """(verdict, what it rests on) of a family's cells, and the 95% and 90% intervals of their geometric mean."""
-    count = len(cells)
-    if count and not cells["comparable"].all():
-        return Verdict.WITHHELD, "sessions"
-    if count >= MINIMUM_POINTS:
-        return verdict_of(interval, narrow, margin), "points"
-    if count and cells["tested"].all():
-        verdicts = set(cells["verdict"])
-        return (Verdict(verdicts.pop()) if len(verdicts) == 1 else Verdict.NOT_SHOWN), "tests"
-    return Verdict.NOT_ENOUGH, "nothing"
-
-
-def verdict_of(interval: tuple[float, float], narrow: tuple[float, ...], margin: float) -> Verdict:
-    """The verdict of the 95% and the 90% interval of a geometric mean of speedups."""
-    low, high = interval
-    if low > 1 or high < 1:
-        return Verdict.A_BETTER if low > 1 else Verdict.B_BETTER
-    inside = narrow[0] >= 1 / (1 + margin) and narrow[1] <= 1 + margin
-    return Verdict.SAME if inside else Verdict.NOT_SHOWN
-
-
-#: A 90% interval reaches so far of a 95% one.
-_NARROW = 1.645 / 1.96
 
 
 def predicted_comparison(a: Completed, b: Completed, **how: Any) -> Comparison:
@@ -500,27 +406,26 @@ def predicted_comparison(a: Completed, b: Completed, **how: Any) -> Comparison:
     """
     found = [compare_points(a.drawn(number), b.drawn(number), a.metric, **how) for number in range(IMPUTATIONS)]
     whole = compare_points(a.drawn(), b.drawn(), a.metric, **how)
-    families = [_family(row, [one.families for one in found], whole) for row in whole.families.to_dict("records")]
-    return replace(whole, cells=_ratios(whole.cells, found), families=pd.DataFrame(families))
+    drawn = pd.concat([one.families for one in found])
+    rows = pd.DataFrame(
+        [_family(row, drawn[drawn["family"] == row["family"]]) for row in whole.families.to_dict("records")]
+    )
+    judged = judge(rows, whole.margin).where(rows["basis"].isin(["points", "page", "missing"]), rows)
+    return replace(whole, cells=_ratios(whole.cells, found), families=judged)
 
 
-def _family(row: dict[Any, Any], drawn: Sequence[pd.DataFrame], whole: Comparison) -> dict[Any, Any]:
-    """The verdict of a family from those of completed spaces."""
-    rows = pd.concat([one[one["family"] == row["family"]] for one in drawn])
+def _family(row: dict[Any, Any], rows: pd.DataFrame) -> dict[Any, Any]:
+    """The numbers of a family from those of completed spaces."""
     if not row["points"]:
         return row
-    means = np.log(rows[["geometric_mean", "geometric_mean_low", "geometric_mean_high"]].to_numpy(dtype="float64"))
-    mean = np.exp(combined([Estimate(*each) for each in means]))
+    names = ["geometric_mean", "geometric_mean_low", "geometric_mean_high"]
+    logs = combined([Estimate(*each) for each in np.log(rows[names].to_numpy(dtype="float64"))])
     share = combined([Estimate(*each) for each in rows[["share", "share_low", "share_high"]].to_numpy()])
-    found = row | dict(zip(("geometric_mean", "geometric_mean_low", "geometric_mean_high"), mean, strict=True))
+    found = row | dict(zip(names, np.exp(logs), strict=True))
+    found |= {"error": (logs.high - logs.low) / (2 * stats.norm.ppf(0.975)), "freedom": np.inf}
     found |= {"share": share.value, "share_low": max(share.low, 0.0), "share_high": min(share.high, 1.0)}
-    found |= {name: float(rows[name].mean()) for name in ("share_least", "share_most", "minimum", "maximum")}
-    found["wins"] = round(float(rows["wins"].mean()))
-    if row["basis"] == "points":
-        found["verdict"] = verdict_of(
-            (mean[1], mean[2]), tuple(mean[0] * (mean[1:] / mean[0]) ** _NARROW), whole.margin
-        )
-    return found
+    ends = ("share_least", "share_most", "mean_least", "mean_most", "minimum", "maximum")
+    return found | {name: float(rows[name].mean()) for name in ends} | {"wins": round(float(rows["wins"].mean()))}
 
 
 def _ratios(cells: pd.DataFrame, drawn: Sequence[Comparison]) -> pd.DataFrame:

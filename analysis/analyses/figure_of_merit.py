@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from analysis.columns import find_column, find_metric, join_columns
@@ -21,9 +21,9 @@ from analysis.options import Options, option
 from analysis.registry import analysis
 from analysis.result import Paragraph, Result, pooled_within, require_runs
 from analysis.statistics.dependence import Component, satterthwaite
-from analysis.statistics.pairing import direction
-from analysis.statistics.sessions import Standing, design_of, session_component, sessions_of
+from analysis.statistics.pairing import direction, sessions_add
 from analysis.store.frame import is_ok
+from paradnn.core.words import counted
 from paradnn.errors import ConfigError, NotEnoughData
 from paradnn.forecast.estimate import LEVEL
 
@@ -275,15 +275,15 @@ def _ends(value: float, log: float, parts: Sequence[Component]) -> tuple[float, 
 
 def _sessions(a: pd.DataFrame, b: pd.DataFrame, keys: list[str], metric: str) -> tuple[str, tuple[Component, ...]]:
     """Why two sides cannot be told from their sessions, empty where they can; and what their sessions add."""
-    design = design_of(a, b)
-    if design.standing is not Standing.REPEATED:
-        return "" if design.comparable else design.text(), ()
-    found = []
-    for side in (a, b):
-        points = side.groupby(keys, dropna=False).ngroup().to_numpy()
-        found.append(session_component(np.log(_numbers(side, metric)), points, sessions_of(side)))
-    known = tuple(part for part in found if part is not None)
-    return ("", known) if len(known) == 2 else (replace(design, standing=Standing.ALONE).text(), ())
+    both = pd.concat([a, b], ignore_index=True)
+    points = both.groupby(keys, dropna=False).ngroup().to_numpy()
+    arrangement, between = sessions_add(a, b, points, np.log(_numbers(both, metric)))
+    design = arrangement.design
+    if not design.comparable:
+        return design.text(), ()
+    outside = len(set(points) - set(points[arrangement.used]))
+    apart = f"{counted(outside, 'point')} of both were measured in different sessions" if outside else ""
+    return apart, between
 
 
 def _table(sides: Mapping[str, _Side], rates: np.ndarray, between: Mapping[str, tuple[Component, ...]]) -> pd.DataFrame:

@@ -1,12 +1,8 @@
 """`software`: what versions, precisions and compile modes bring, family by family.
 
-What software and number formats bring: versions over a baseline, 16 bits over 32, one compilation over another.
-
 The paper's Figure 12 shows, for each model family, the speedup of every TensorFlow and CUDA version over the first,
 and of 16-bit types over 32-bit ones, by its 90th percentile. Here each bar also has its median, and both have
 intervals.
-
-What versions, precisions and compile modes bring, family by family (Figure 12).
 """
 
 from __future__ import annotations
@@ -15,7 +11,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
 from analysis.labels import label, not_recorded
@@ -23,8 +18,9 @@ from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option, unit_option
 from analysis.registry import Remedy, analysis
 from analysis.result import Paragraph, Result, joined
-from analysis.statistics.dependence import Unit, crossed_quantile, crossed_share, levels_of
-from analysis.statistics.pairing import pair, sampling
+from analysis.statistics.contrast import MARGIN, Contrast, Verdict, judge
+from analysis.statistics.dependence import Unit
+from analysis.statistics.pairing import pair
 from analysis.statistics.regression import Lacking
 from analysis.store.frame import families, is_ok, require_homogeneous
 from paradnn.core.words import counted
@@ -71,7 +67,7 @@ class SoftwareResult(Result):
             yield Paragraph(f"No verdict: {why}.")
         yield Paragraph(
             f"Speedups are in {self.software.metric}, point by point; intervals are 95%, over models and batch sizes "
-            "as a sample of their design space."
+            "as a sample of their design space; verdicts are on the geometric mean."
         )
 
 
@@ -100,14 +96,30 @@ def software(frame: pd.DataFrame, options: SoftwareOptions) -> SoftwareResult:
     return SoftwareResult(software=speedups, sources=speedups.run_ids, pooled=joined(speedups.pooled))
 
 
+#: What is said of a value over its baseline.
+_WORDS = {
+    Verdict.A_BETTER: "faster",
+    Verdict.B_BETTER: "slower",
+    Verdict.SAME: f"the same within {MARGIN:.0%}",
+    Verdict.NOT_ENOUGH: Verdict.NOT_SHOWN.value,
+}
+
+
 def _describe(row: Mapping[Any, Any]) -> str:
-    found = verdict(row["median_low"], row["median_high"], row["comparable"])
+    both = " that both ran" if row["missing_a"] + row["missing_b"] else ""
     return (
         f"{row['family']} on {row['device']}, {row['column']} {row['value']} over {row['over']}: "
-        f"{found}. Median {_times(row, 'median')}, 90th percentile "
-        f"{_times(row, 'p90')}; faster in {row['faster']:.0%} of {row['pairs']} points ({row['faster_low']:.0%} to "
-        f"{row['faster_high']:.0%})."
+        f"{_WORDS.get(row['verdict'], row['verdict'])}{_UNSURE.get(row['basis'], '')}. "
+        f"Geometric mean {_times(row, 'mean')}, median {_times(row, 'median')}, 90th percentile "
+        f"{_times(row, 'p90')}; faster in {row['faster']:.0%} of {row['pairs']} points{both} "
+        f"({row['faster_low']:.0%} to {row['faster_high']:.0%})."
     )
+
+
+_UNSURE = {
+    "page": ", not with all of this page at once (Holm)",
+    "missing": ", since points that ran on one side alone could turn it",
+}
 
 
 def _times(row: Mapping[Any, Any], name: str) -> str:
@@ -125,21 +137,13 @@ PREFERRED = {"precision": ("float32",), "compile": ("graph", "eager"), "software
 EVERY = "all"
 
 
-class Verdict(StrEnum):
-    """What a value brings over its baseline."""
-
-    FASTER = "faster"
-    SLOWER = "slower"
-    NOT_SHOWN = "no difference shown"
-    WITHHELD = "no verdict"
-
-
 @dataclass(frozen=True)
 class Software:
     """`table` has a row for each device, column, value and family, and where there are several one for all of them
-    (family `all`): `over` (the baseline), `pairs`, `median` and `p90` of the speedups with their intervals (`_low`,
-    `_high`), `faster`, the share of points above 1, `comparable`, whether the sides' sessions allow a verdict, and
-    `why` they do not.
+    (family `all`): `over` (the baseline), `pairs`, `mean` (geometric), `median` and `p90` of the speedups with their
+    intervals (`_low`, `_high`), `faster`, the share of points above 1, `missing_a` and `missing_b`, points that one
+    side alone ran, `comparable`, whether the sides' sessions allow a verdict, `why` they do not, and the `verdict` with
+    its `basis` (`contrast.judge`, all rows one page).
 
     `pairs` are the points behind it. `lacking` says in words what could not be compared and why, `pooled` what
     differed among runs that were pooled, `run_ids` are the measured runs.
@@ -163,10 +167,9 @@ def software_speedups(
 ) -> Software:
     """Pair every value of a column with its baseline, on each device and family by itself.
 
-    `baseline` is a value of one named column; else float32, graph, current, or the oldest version. Median and 90th
-    percentile have distribution-free 95% intervals of order statistics, `faster` Clopper and Pearson's, both over the
-    models and batch sizes that points share (`statistics.dependence`). Runs of a side must be homogeneous. Raises
-    ConfigError for a column or a baseline that is not there, NotEnoughData where nothing can be paired.
+    `baseline` is a value of one named column; else float32, graph, current, or the oldest version. Verdicts and 95%
+    intervals are those of `statistics.contrast`. Runs of a side must be homogeneous. Raises ConfigError for a column or
+    a baseline that is not there, NotEnoughData where nothing can be paired.
     """
     measured = frame[is_ok(frame)]
     if measured.empty:
@@ -174,25 +177,22 @@ def software_speedups(
     chosen = _columns(measured, columns)
     lacking = [Lacking(name, problem) for name, problem in chosen.items() if problem]
     parts: list[pd.DataFrame] = []
+    rows_of: list[dict[str, Any]] = []
     pooled: set[str] = set()
     for name in (name for name, problem in chosen.items() if not problem):
         for place, rows in _places(measured, name):
-            parts += _compare(rows, name, place, baseline, metric, pool, lacking, pooled)
+            for pairs in _compare(rows, name, place, baseline, metric, pool, lacking, pooled):
+                rows_of += _rows(pairs, unit)
+                parts.append(pairs)
     if not parts:
         raise NotEnoughData(
             "not enough data", lacking, "measure the same points with two versions, precisions or compile modes"
         )
+    for part in parts:
+        part.attrs = {}
+    table = judge(pd.DataFrame(rows_of)).rename(columns=_NAMES)[_COLUMNS_OF_TABLE]
     pairs = pd.concat(parts, ignore_index=True)
-    return Software(
-        metric, _table(pairs, unit), pairs, tuple(lacking), tuple(sorted(pooled)), tuple(measured["run_id"])
-    )
-
-
-def verdict(low: float, high: float, comparable: bool = True) -> Verdict:
-    """The verdict that the interval of a median speedup allows, and the sessions of the sides."""
-    if not comparable:
-        return Verdict.WITHHELD
-    return Verdict.FASTER if low > 1 else Verdict.SLOWER if high < 1 else Verdict.NOT_SHOWN
+    return Software(metric, table, pairs, tuple(lacking), tuple(sorted(pooled)), tuple(measured["run_id"]))
 
 
 def order(values: Sequence[str]) -> list[str]:
@@ -268,9 +268,9 @@ def _compare(
             problem = f"no point of {', '.join(rest)} was measured with both {value} and {base}"
             lacking.append(Lacking(f"{name} on {device}", problem))
         lacking += [Lacking(f"{name} on {device}", problem) for problem in _without_counterpart(pairs, value, base)]
-        why = {family: sampling(pairs, family).design.text() for family in pairs["family"].unique()}
-        told = pairs["family"].map(why).where(~pairs["comparable"], "")
-        found.append(pairs.assign(on_device=device, column=name, value=value, over=base, why=told))
+        named = {"on_device": device, "column": name, "value": value, "over": base}
+        found.append(pairs.assign(**named))
+        found[-1].attrs = pairs.attrs
     return found
 
 
@@ -291,37 +291,30 @@ def _baseline(name: str, values: list[str], asked: str | None) -> str:
     return next((value for value in PREFERRED.get(name, ()) if value in values), values[0])
 
 
-def _table(pairs: pd.DataFrame, unit: Unit) -> pd.DataFrame:
-    rows = []
-    for (device, column, value, over), group in pairs.groupby(["on_device", "column", "value", "over"], sort=False):
-        present = families(group)
-        for family in [*present, *([EVERY] if len(present) > 1 else [])]:
-            chosen = group[(group["family"] == family) | (family == EVERY)]
-            speedups, levels = chosen["speedup"], levels_of(chosen, unit)
-            middle, upper = crossed_quantile(speedups, levels), crossed_quantile(speedups, levels, 0.9)
-            faster = crossed_share(speedups > 1, levels)
-            rows.append(
-                {
-                    "device": device,
-                    "column": column,
-                    "value": value,
-                    "over": over,
-                    "family": family,
-                    "pairs": len(speedups),
-                    "median": middle.value,
-                    "median_low": middle.low,
-                    "median_high": middle.high,
-                    "p90": upper.value,
-                    "p90_low": upper.low,
-                    "p90_high": upper.high,
-                    "faster": faster.value,
-                    "faster_low": faster.low,
-                    "faster_high": faster.high,
-                    "comparable": bool(chosen["comparable"].all()),
-                    "why": next(iter(chosen.loc[~chosen["comparable"], "why"]), ""),
-                }
-            )
-    return pd.DataFrame(rows)
+_NAMES = {"points": "pairs", "share": "faster", "share_low": "faster_low", "share_high": "faster_high"} | {
+    f"geometric_mean{end}": f"mean{end}" for end in ("", "_low", "_high")
+}
+_COLUMNS_OF_TABLE = (
+    ["device", "column", "value", "over", "family", "pairs"]
+    + [f"{name}{end}" for name in ("mean", "median", "p90", "faster") for end in ("", "_low", "_high")]
+    + ["missing_a", "missing_b", "comparable", "why", "verdict", "basis"]
+)
+
+
+def _rows(pairs: pd.DataFrame, unit: Unit) -> Iterator[dict[str, Any]]:
+    """The rows of the table, without a verdict, of one value over the baseline on one device."""
+    first = pairs.iloc[0]
+    named = {"device": first["on_device"], **first[["column", "value", "over"]]}
+    present = families(pairs)
+    for family in [*present, *([EVERY] if len(present) > 1 else [])]:
+        one = Contrast.of(pairs, family, unit)
+        quantiles = {
+            f"{name}{end}": number
+            for name, found in (("median", one.quantile()), ("p90", one.quantile(0.9)))
+            for end, number in zip(("", "_low", "_high"), found, strict=True)
+        }
+        why = "" if one.comparable else one.sampling.design.text()
+        yield named | {"family": family} | one.row() | quantiles | {"why": why}
 
 
 _HATCHES = ("", "//", "..", "xx", "\\\\", "++", "--")

@@ -1,16 +1,9 @@
-"""`speedup`: how much faster A is than B, over which points, and what that depends on.
-
-How much faster A is than B, over which points, and what that depends on (paper, Figures 8 to 10).
+"""`speedup`: how much faster A is than B, over which points, and what that depends on (paper, Figures 8 to 10).
 
 Starts from `pairing.pair`, so that every ratio is of one point on both sides. Out come the share of points where A
 wins, the geometric mean and the quartiles of the speedup for each family, and a regression of its logarithm on the
-hyperparameters, which shows where A pays.
-
-For which value of a hyperparameter two sides are equally good: where the speedup of A over B crosses 1.
-
-Such as the density of a matrix at which a sparse product takes as long as a dense one.
-
-Speedups of A over B: against a quantity of the model, what they depend on, and operation by operation.
+hyperparameters, which shows where A pays. With `--equal` also for which value of a hyperparameter the two are equally
+good, such as the density of a matrix at which a sparse product takes as long as a dense one.
 """
 
 from __future__ import annotations
@@ -41,9 +34,9 @@ from analysis.sides import (
     selection,
     tidy,
 )
-from analysis.statistics.dependence import Unit, crossed_share, geometric_mean, levels_of
-from analysis.statistics.pairing import RESULT_COLUMNS, Missing, Source, bounds, pair, sampling
-from analysis.statistics.power import spread_of
+from analysis.statistics.contrast import Contrast, spread_of
+from analysis.statistics.dependence import Unit, levels_of
+from analysis.statistics.pairing import RESULT_COLUMNS, Source, pair
 from analysis.statistics.regression import Lacking, Regression, regress
 from analysis.store.frame import families
 from paradnn.errors import ConfigError, NotEnoughData
@@ -54,6 +47,7 @@ if TYPE_CHECKING:
 
 
 _PANELS = 6
+_VALUES = 3  # of a hyperparameter from which on each may have an effect of its own beside a slope
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,8 +237,9 @@ def _ends(row: dict[Any, Any]) -> str:
 
 def _family(row: dict[Any, Any], word: str, names: tuple[str, str]) -> Paragraph:
     mean = mean_in_words(row["geometric_mean"], row["geometric_mean_low"], row["geometric_mean_high"])
+    both = " that both ran" if row["missing_a"] + row["missing_b"] else ""
     head = (
-        f"{row['family']}: {names[0]} is {word} in {row['wins']} of {row['points']} points, {row['share']:.1%} "
+        f"{row['family']}: {names[0]} is {word} in {row['wins']} of {row['points']} points{both}, {row['share']:.1%} "
         f"({row['share_low']:.1%} to {row['share_high']:.1%}). Geometric mean {mean}, "
         f"quartiles {row['q25']:.3g} / {row['median']:.3g} / {row['q75']:.3g}, "
         f"from {row['minimum']:.3g} to {row['maximum']:.3g}."
@@ -352,50 +347,24 @@ def pair_points(
 
 
 def summarise(pairs: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
-    """One row for each family, and one for "all" where there are several.
+    """One row for each family, and one for "all" where there are several, as `contrast.Contrast.row` gives them.
 
-    Columns: points; `wins`, those with a speedup above 1; `share` = wins / points with its interval `share_low`,
-    `share_high`; `geometric_mean` with `geometric_mean_low`, `_high`, both over models and batch sizes as `sample` says
-    (`statistics.dependence`); minimum, q25, median, q75, maximum; `missing_a` and `missing_b`, points that both
-    sides tried and one alone measured, and the `bounds` that this leaves: share_least, share_most, median_least,
-    median_most, mean_least, mean_most. Of the `with_interval` points whose own interval holds more than one process,
-    and whose sides' sessions allow a verdict, `clear_wins` above 1 and `clear_losses` below 1 as a whole. The intervals
-    of share and mean say how far points like these would agree, not how exactly these were measured.
+    Beside it: of the `with_interval` points whose own interval holds more than one process, and whose sides' sessions
+    allow a verdict, `clear_wins` above 1 and `clear_losses` below 1 as a whole.
     """
-    groups = [(family, pairs[pairs["family"] == family]) for family in families(pairs)]
-    if len(groups) > 1:
-        groups.append(("all", pairs))
-    rows = [{"family": name, **_summary(group, sampling(pairs, name).missing, unit)} for name, group in groups]
+    names = [*families(pairs), "all"]
+    rows = []
+    for name in names if len(names) > 2 else names[:-1]:
+        one = Contrast.of(pairs, name, unit)
+        between = one.pairs["interval_source"].isin([Source.REPLICATES, Source.PROCESSES])
+        told = one.pairs[one.pairs["comparable"] & between]
+        clear = {
+            "with_interval": len(told),
+            "clear_wins": int((told["speedup_low"] > 1).sum()),
+            "clear_losses": int((told["speedup_high"] < 1).sum()),
+        }
+        rows.append({"family": name, **one.row(), **clear})
     return pd.DataFrame(rows)
-
-
-def _summary(rows: pd.DataFrame, missing: Missing, unit: Unit) -> dict[str, float | str]:
-    ratio = rows["speedup"].to_numpy(dtype="float64")
-    levels = levels_of(rows, unit)
-    share, mean = crossed_share(ratio > 1, levels), geometric_mean(ratio, levels)
-    quantiles = np.quantile(ratio, [0, 0.25, 0.5, 0.75, 1])
-    told = rows[rows["comparable"] & rows["interval_source"].isin([Source.REPLICATES, Source.PROCESSES])]
-    within = bounds(ratio, missing)
-    return {
-        "points": len(ratio),
-        "wins": int((ratio > 1).sum()),
-        "share": share.value,
-        "share_low": share.low,
-        "share_high": share.high,
-        "geometric_mean": mean.value,
-        "geometric_mean_low": mean.low,
-        "geometric_mean_high": mean.high,
-        "sample": levels.words,
-        **dict(zip(("minimum", "q25", "median", "q75", "maximum"), quantiles.tolist(), strict=True)),
-        "missing_a": missing.a,
-        "missing_b": missing.b,
-        **dict(zip(("share_least", "share_most"), within.share, strict=True)),
-        **dict(zip(("median_least", "median_most"), within.median, strict=True)),
-        **dict(zip(("mean_least", "mean_most"), within.mean, strict=True)),
-        "with_interval": len(told),
-        "clear_wins": int((told["speedup_low"] > 1).sum()),
-        "clear_losses": int((told["speedup_high"] < 1).sum()),
-    }
 
 
 def _fit_of(family: str, rows: pd.DataFrame, terms: Sequence[str] | None, linear: bool, unit: Unit) -> SpeedupFit:
@@ -405,7 +374,7 @@ def _fit_of(family: str, rows: pd.DataFrame, terms: Sequence[str] | None, linear
     logarithms = [] if linear else [name for name in design if name in names and (design[name] > 0).all()]
     design[logarithms] = np.log2(design[logarithms])
     ratio = rows["speedup"].to_numpy(dtype="float64")
-    found = regress(design, ratio if linear else np.log2(ratio), levels=levels_of(rows, unit))
+    found = regress(design, ratio if linear else np.log2(ratio), levels=levels_of(rows, unit, axes=_VALUES))
     return SpeedupFit(family, found, tuple(logarithms), baselines, not linear)
 
 

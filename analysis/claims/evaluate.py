@@ -15,10 +15,10 @@ from analysis.claims.kinds import Answer, Bound, Check
 from analysis.claims.sides import Data, paired_operations, paired_points, points, side, versions
 from analysis.columns import join_columns
 from analysis.lazy import np, pd
+from analysis.statistics.contrast import Contrast
 from analysis.statistics.dependence import crossed_quantile, crossed_share, levels_of
-from analysis.statistics.pairing import Missing, sampling
 from analysis.statistics.regression import Regression, regress
-from analysis.statistics.sessions import ALLOWANCE, design_of
+from analysis.statistics.sessions import ALLOWANCE, arrange
 from analysis.store.conditions import Condition, Conditions, choose, in_words
 from paradnn.errors import NotEnoughData, ParadnnError
 from paradnn.forecast.estimate import Estimate
@@ -116,24 +116,19 @@ def _ranking(check: kinds.Ranking, data: Data) -> Finding:
 
 
 def _compare(check: kinds.Compare, data: Data) -> Finding:
-    found = paired_points(data, check.where, check.a, check.b, check.metric)
-    levels, allowance = levels_of(found), _allowance(found)
-    value, low, high = (
-        crossed_share(found["speedup"] > check.margin * shift, levels, data.level)
-        for shift in (1.0, allowance, 1 / allowance)
-    )
+    found = Contrast.of(paired_points(data, check.where, check.a, check.b, check.metric), "all")
+    allowance, missing = _allowance(found), found.missing
+    value, low, high = (found.share(check.margin * shift, data.level) for shift in (1.0, allowance, 1 / allowance))
     share = Estimate(value.value, low.low, high.high)
     name = "share of points" + (_ALLOWED if allowance > 1 else "")
-    finding = _finding(check, name, [share], check.bound, len(found))
-    missing = sampling(found, "all").missing
-    hits, whole = int((found["speedup"] > check.margin).sum()), len(found) + missing.a + missing.b
-    return _bounded(finding, check.bound, missing, hits / whole, (hits + missing.a + missing.b) / whole)
+    finding = _finding(check, name, [share], check.bound, len(found.ratios))
+    hits, whole = int((found.ratios > check.margin).sum()), len(found.ratios) + missing
+    return _bounded(finding, check.bound, missing, hits / whole, (hits + missing) / whole)
 
 
-def _bounded(finding: Finding, bound: Bound, missing: Missing, low: float, high: float) -> Finding:
-    """A finding over pairs, where one side alone measured points that both tried: over all of them the number lies
-    between `low` and `high`, whatever these would have given. What does not hold at both ends is not decided."""
-    count = missing.a + missing.b
+def _bounded(finding: Finding, bound: Bound, count: int, low: float, high: float) -> Finding:
+    """A finding over pairs, where one side alone measured `count` points that both tried: over all of them the number
+    lies between `low` and `high`, whatever these would have given. What does not hold at both ends is not decided."""
     if not count:
         return finding
     told = f"{finding.quantity}, between {low:.3g} and {high:.3g} with the {count} points that one side alone measured,"
@@ -157,34 +152,32 @@ def _ratio(check: kinds.Ratio, data: Data) -> Finding:
         if not check.paired:
             samples = [points(data, {**check.where, **each}, check.metric) for each in (a, b)]
             # Their points need not be the same.
-            allowances.append(1.0 if design_of(*samples).comparable else ALLOWANCE)
+            allowances.append(1.0 if arrange(samples[0], samples[1]).design.comparable else ALLOWANCE)
             estimates.append(_shifted(_apart(samples, check.quantile, data.level, check.metric), allowances[-1]))
             counts.append(min(len(sample) for sample in samples))
             name = "ratio of medians" if check.quantile == 0.5 else f"ratio of {100 * check.quantile:g}th percentiles"
             continue
-        found = (
+        found = Contrast.of(
             paired_operations(data, check.where, a, b, check.operations, check.metric)
             if check.operations
-            else paired_points(data, check.where, a, b, check.metric)
+            else paired_points(data, check.where, a, b, check.metric),
+            "all",
         )
-        estimate = crossed_quantile(found["speedup"], levels_of(found), check.quantile, data.level)
         allowances.append(_allowance(found))
-        estimates.append(_shifted(estimate, allowances[-1]))
-        counts.append(len(found))
+        estimates.append(_shifted(found.quantile(check.quantile, data.level), allowances[-1]))
+        counts.append(len(found.ratios))
     name += _ALLOWED if max(allowances) > 1 else ""
     finding = _finding(check, name, estimates, check.bound, min(counts))
     if not check.paired or check.operations or len(pairs) > 1:
         return finding
-    missing = sampling(found, "all").missing
-    speedups, unknown = found["speedup"].to_numpy(), missing.a + missing.b
-    low = np.quantile(np.append(speedups, np.zeros(unknown)), check.quantile, method="lower")
-    high = np.quantile(np.append(speedups, np.full(unknown, np.inf)), check.quantile, method="higher")
-    return _bounded(finding, check.bound, missing, float(low), float(high))
+    low = np.quantile(np.append(found.ratios, np.zeros(found.missing)), check.quantile, method="lower")
+    high = np.quantile(np.append(found.ratios, np.full(found.missing, np.inf)), check.quantile, method="higher")
+    return _bounded(finding, check.bound, found.missing, float(low), float(high))
 
 
-def _allowance(pairs: pd.DataFrame) -> float:
+def _allowance(found: Contrast) -> float:
     """What a session may have done to the sides as a whole, as a factor; 1 where their sessions can be told apart."""
-    return 1.0 if pairs["comparable"].all() else ALLOWANCE
+    return 1.0 if found.comparable else ALLOWANCE
 
 
 def _shifted(found: Estimate, allowance: float) -> Estimate:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.analyses.compare import CompareOptions, CompareResult, Verdict, compare
+from analysis.analyses.compare import CompareOptions, CompareResult, compare
 from analysis.analyses.speedup import SpeedupOptions, SpeedupResult, speedup
 from analysis.labels import label
 from analysis.options import Selection
@@ -18,6 +18,7 @@ from analysis.report.outline import Item, Missing
 from analysis.report.populations import Population
 from analysis.report.remedies import supply
 from analysis.report.sections import Context, Finding, Section, run_section
+from analysis.statistics.contrast import Verdict
 from analysis.statistics.pairing import sampling
 from analysis.statistics.sessions import REMEDY, Standing
 from analysis.store.frame import families, is_ok

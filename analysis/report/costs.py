@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.analyses.compare import Verdict
 from analysis.analyses.frontier import FrontierResult
 from analysis.format import short
 from analysis.prices import PRICE
@@ -16,6 +15,7 @@ from analysis.report.comparisons import Comparison
 from analysis.report.populations import Population
 from analysis.report.results import model_name
 from analysis.report.sections import Chapter, Finding, Section
+from analysis.statistics.contrast import Verdict
 from analysis.store.frame import is_ok
 from paradnn.families import message_families
 

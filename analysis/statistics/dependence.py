@@ -82,8 +82,9 @@ class Component(NamedTuple):
     freedom: float
 
 
-def levels_of(points: pd.DataFrame, unit: Unit = "crossed", replicates: bool = False) -> Levels:
-    """The levels that points (rows with model.* and batch_size) share. With `replicates` rows are runs of points.
+def levels_of(points: pd.DataFrame, unit: Unit = "crossed", replicates: bool = False, axes: int = 0) -> Levels:
+    """The levels that points (rows with model.* and batch_size) share. With `replicates` rows are runs of points; with
+    `axes` every hyperparameter of so many values or more is a factor as well, as its values may have effects.
 
     A model is everything under model.* with its family. Batch sizes are a sample from six different ones on; fewer are
     taken as given, as are precisions, compile modes and devices: points that differ in these alone share their model.
@@ -102,6 +103,12 @@ def levels_of(points: pd.DataFrame, unit: Unit = "crossed", replicates: bool = F
     if batches > 1 and (models < 2 or (unit == "crossed" and batches >= _FEWEST_BATCHES)):
         factors.append(batch)
         words.append(_counted(batches, "batch size"))
+    if unit == "crossed" and axes:
+        names = [str(name) for name in points if str(name).startswith("model.")]
+        counts = {name: points[name].nunique() for name in names}
+        factors += [_numbered(points, [name]) for name in names if axes <= counts[name] < models]
+        if models > 1 and 1 < axes <= batches < _FEWEST_BATCHES:
+            factors.append(batch)
     return Levels(np.array(factors), each, " and ".join(words))
 
 
@@ -149,22 +156,26 @@ def geometric_mean(
     )
 
 
-def crossed_share(hits: ArrayLike, levels: Levels, level: float = LEVEL) -> Estimate:
+def crossed_share(hits: ArrayLike, levels: Levels, level: float = LEVEL, latent: np.ndarray | None = None) -> Estimate:
     """The share of true values (n) with Wilson's interval of the effective number of points.
 
     n_effective = share (1 - share) / V, V of `crossed_variance`, at most n; the interval is Wilson's (J. American
     Statistical Association 22, 1927) with Student's t of V's degrees of freedom (Franco, Little, Louis and Slud, J.
-    Survey Statistics and Methodology 7, 2019, compare such). Where all points agree the scatter says nothing, and it is
-    Clopper and Pearson's (Biometrika 26, 1934) of as many points as the factor with the fewest levels has; so it is of
-    points that share nothing. NaN for no points.
+    Survey Statistics and Methodology 7, 2019, compare such). Where all points agree their scatter says nothing, and it
+    is Clopper and Pearson's (Biometrika 26, 1934): of as many points as the `latent` numbers (n,) behind the hits are
+    worth (after Korn and Graubard, Survey Methodology 24, 1998), else as the factor of fewest levels has. So it is
+    of points that share nothing. NaN for no points.
     """
     there = np.asarray(hits, dtype="float64")
     if len(there) == 0:
         return Estimate(np.nan, np.nan, np.nan)
     share = float(there.mean())
     if levels.independent or share in (0.0, 1.0):
-        n = min(levels.counts)
-        return Estimate(share, *_clopper_pearson(round(share * n), n, level))
+        n = float(min(levels.counts))
+        if latent is not None and not levels.independent and len(there) > 1 and np.ptp(latent) > 0:
+            error = crossed_variance(latent, levels).variance
+            n = max(n, min(float(np.var(latent, ddof=1)) / error, len(there)) if error > 0 else len(there))
+        return Estimate(share, *_clopper_pearson(share * n, n, level))
     return Estimate(share, *_wilson(share, *_effective(there, levels), level))
 
 
@@ -225,7 +236,7 @@ def _wilson(share: float, n: float, freedom: float, level: float) -> tuple[float
     return max((middle - reach) / (1 + square), 0.0), min((middle + reach) / (1 + square), 1.0)
 
 
-def _clopper_pearson(hits: int, n: int, level: float) -> tuple[float, float]:
+def _clopper_pearson(hits: float, n: float, level: float) -> tuple[float, float]:
     tail = (1 - level) / 2
     low: Any = stats.beta.ppf(tail, hits, n - hits + 1) if hits > 0 else 0.0
     high: Any = stats.beta.ppf(1 - tail, hits + 1, n - hits) if hits < n else 1.0

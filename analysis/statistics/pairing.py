@@ -1,15 +1,9 @@
-"""Which runs of two sides measured the same point.
-
-Ratios of two sides point by point, with the interval that their independent measurements allow.
-
-What counts as independent depends on how the sides were measured (`analysis.statistics.sessions`): sessions where the
-sides share none, else the runs of a point, else the processes that one run holds.
-
-The same points on two sides: what every comparison of A and B starts from.
+"""The same points on two sides: what every comparison of A and B starts from.
 
 `pair` brings together the runs of one side and of the other that measured the same point, so that a ratio is never
 one of different models. Out comes one row for each point that both sides measured, with both medians, their ratio and
-its 95% interval. `point_id` cannot serve for this: it covers the platform, which is what differs.
+its 95% interval. `point_id` cannot serve for this: it covers the platform, which is what differs. What is said of all
+points together, and the verdicts, are `analysis.statistics.contrast`'s.
 
 Its columns: family and the other join columns; those of `carry`, numbers that belong to the point on either side, such
 as parameters, as medians over its runs; `a` and `b`, the medians, in the metric's unit; `speedup`, above 1 where
@@ -18,7 +12,8 @@ interval, with where it is from in `interval_source`; `a_count` and `b_count`, t
 `b_spread`, their sample standard deviation / mean, NaN below two; `a_units` and `b_units`, the independent
 measurements; `log_error` and `degrees`, the standard error of the log ratio and its degrees of freedom, and
 `p_value` of no difference, two-sided, where the interval is from such; `comparable`, whether the sides' sessions
-allow a verdict (`sessions.Design`).
+allow a verdict on this point (`analysis.statistics.sessions`): runs without a counterpart in their session count only
+where no run of their point has one.
 
 Independent are sessions where each side has several of its own, else a point's replicates, else the processes of
 its one run. interval_source:
@@ -30,7 +25,7 @@ its one run. interval_source:
                     hold the spread between processes, so it is too narrow for what a repetition would show.
   "none"            nothing to make an interval from; both ends are NaN.
 
-Its attrs: `metric`; `sampling`, by family what `sampling` gives; `unpaired_a` and `unpaired_b`, measured points that
+Its attrs: `metric`; `sampling`, by family a `Sampling`; `unpaired_a` and `unpaired_b`, measured points that
 the other side has not; `alone`, "a" and "b" -> the families that this side alone measured; `unusable_a` and
 `unusable_b`, ok runs without a positive value; `differ`, column -> (values of A, values of B) of what sets the
 sides apart and so is not joined on; `disjoint`, the same for join columns in which the sides share no value;
@@ -39,26 +34,16 @@ sides apart and so is not joined on; `disjoint`, the same for join columns in wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-from analysis.lazy import np, pd
-from analysis.store.frame import families
-from paradnn.errors import ConfigError
-
-if TYPE_CHECKING:
-    pass
-
-from collections.abc import Iterable
-from dataclasses import field, replace
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 from analysis.columns import describes, given_columns, is_place, join_columns, shown, values_of
-from analysis.lazy import stats
+from analysis.lazy import np, pd, stats
 from analysis.statistics.dependence import Component
-from analysis.statistics.sessions import Design, Standing, design_of, session_component, sessions_of
-from analysis.store.frame import is_ok
+from analysis.statistics.sessions import Arrangement, Design, Standing, arrange, session_component
+from analysis.store.frame import families, is_ok
+from paradnn.errors import ConfigError
 from paradnn.store.metrics import metric as registered
 
 
@@ -348,37 +333,52 @@ class Missing:
 @dataclass(frozen=True)
 class Sampling:
     """What a family's comparison rests on beside its points: the `design` in time, what the sessions of each side add
-    to the variance of the mean log ratio (`between`), and which points are `missing` on one side."""
+    to the variance of the mean log ratio (`between`), which points are `missing` on one side, and which of both, by
+    their number in the match, are `outside`, their runs having no counterpart in their session."""
 
     design: Design = field(default_factory=lambda: Design(Standing.UNKNOWN))
     between: tuple[Component, ...] = ()
     missing: Missing = field(default_factory=Missing)
+    outside: frozenset[int] = frozenset()
 
 
-def _repeated_sessions(runs: Runs, found: Mapping[str, Sampling]) -> np.ndarray[Any, Any]:
-    """The sessions of runs whose sessions count as one measurement each, None of the others."""
-    repeated = {name for name, one in found.items() if one.design.standing is Standing.REPEATED}
-    names = sessions_of(runs.frame) if repeated else np.full(len(runs.frame), None, dtype=object)
-    names[~runs.frame["family"].fillna("").isin(repeated).to_numpy(dtype=bool)] = None
-    return names
-
-
-def _sampling(a: Runs, b: Runs, metric: str) -> dict[str, Sampling]:
-    """Family -> how its paired runs stand in time, and how much their sessions scatter."""
+def _sampled(a: Runs, b: Runs, metric: str) -> tuple[dict[str, Sampling], list[np.ndarray], list[np.ndarray]]:
+    """By family how its paired runs stand in time, and how much their sessions scatter; then of each side's runs the
+    sessions that count as one measurement each, and which runs stand in a comparison."""
     found = {}
-    for family in set(a.frame.loc[a.paired, "family"].fillna("")):
-        sides = [(each, each.paired & (each.frame["family"].fillna("") == family).to_numpy()) for each in (a, b)]
-        rows = [each.frame[mask] for each, mask in sides]
-        design, between = design_of(*rows), []
-        if design.standing is Standing.REPEATED:
-            for (each, mask), runs in zip(sides, rows, strict=True):
-                logs = np.log(runs[metric].to_numpy(dtype="float64"))
-                between.append(session_component(logs, each.group[mask], sessions_of(runs)))
-        known = [component for component in between if component is not None]
-        if len(known) < len(between):
-            design = replace(design, standing=Standing.ALONE)
-        found[str(family)] = Sampling(design, tuple(known) if design.comparable else ())
-    return found
+    units = [np.full(len(side.frame), None, dtype=object) for side in (a, b)]
+    used = [side.paired.copy() for side in (a, b)]
+    family = [side.frame["family"].fillna("").to_numpy() for side in (a, b)]
+    for name in dict.fromkeys(family[0][a.paired]):
+        masks = [side.paired & (of == name) for side, of in zip((a, b), family, strict=True)]
+        rows = [side.frame[mask] for side, mask in zip((a, b), masks, strict=True)]
+        points = np.concatenate([side.group[mask] for side, mask in zip((a, b), masks, strict=True)])
+        logs = np.log(np.concatenate([one[metric].to_numpy(dtype="float64") for one in rows]))
+        arrangement, between = sessions_add(rows[0], rows[1], points, logs)
+        # A point none of whose runs has a counterpart in its session keeps them all, and gets no verdict.
+        apart = ~np.isin(points, points[arrangement.used])
+        split = len(rows[0])
+        for number, part in enumerate((slice(None, split), slice(split, None))):
+            used[number][masks[number]] = (arrangement.used | apart)[part]
+            units[number][masks[number]] = arrangement.units[part] if arrangement.design.comparable else None
+        found[str(name)] = Sampling(arrangement.design, between, outside=frozenset(points[apart]))
+    return found, units, used
+
+
+def sessions_add(
+    a: pd.DataFrame, b: pd.DataFrame, points: np.ndarray, logs: np.ndarray
+) -> tuple[Arrangement, tuple[Component, ...]]:
+    """How runs of the same points stand in time, and what the sessions of each side add to the variance of the mean
+    log ratio. `points` and `logs` are of the runs of A, then of B."""
+    arrangement = arrange(a, b, points)
+    if arrangement.design.standing is not Standing.REPEATED:
+        return arrangement, ()
+    parts = (slice(None, len(a)), slice(len(a), None))
+    found = [session_component(logs[part], points[part], arrangement.units[part]) for part in parts]
+    known = tuple(component for component in found if component is not None)
+    if len(known) < 2:
+        return arrangement._replace(design=replace(arrangement.design, standing=Standing.ALONE)), ()
+    return arrangement, known
 
 
 def _missing(a: pd.DataFrame, b: pd.DataFrame, metric: str, keys: list[str]) -> dict[str, Missing]:
@@ -427,14 +427,17 @@ def pair(
     usable = finished[0][_positive(finished[0][metric])], finished[1][_positive(finished[1][metric])]
     one, two = _common(*usable)
     found = match(one, two, on)
-    sampled = _sampling(*found.sides, metric)
+    sampled, units, used = _sampled(*found.sides, metric)
     sides = [
-        side_by_point(each.frame, each.group, found.both, metric, _repeated_sessions(each, sampled))
-        for each in found.sides
+        side_by_point(each.frame[kept], each.group[kept], found.both, metric, unit[kept])
+        for each, unit, kept in zip(found.sides, units, used, strict=True)
     ]
     points = found.points.assign(**{name: _carried(name, found) for name in carry})
     result = pd.concat([points, ratios(sides[0], sides[1], 1.0 if better == "higher" else -1.0)], axis=1)
-    result["comparable"] = [sampled[family].design.comparable for family in result["family"].fillna("")]
+    designs = [sampled[family] for family in result["family"].fillna("")]
+    result["comparable"] = [
+        one.design.comparable and number not in one.outside for one, number in zip(designs, found.both, strict=True)
+    ]
     result = _sorted(result, found.keys)
     missing = _missing(a, b, metric, found.keys)
     unpaired = found.unpaired()
@@ -505,7 +508,8 @@ def sampling(pairs: pd.DataFrame, family: str) -> Sampling:
     if family in known or not known:
         return known.get(family, Sampling())
     every = [known[name] for name in sorted(known)]
-    first = next((one for one in every if not one.design.comparable), every[0])
+    widest = max(every, key=lambda one: sum(part.variance for part in one.between))
+    first = next((one for one in every if not one.design.comparable), widest)
     missing = Missing(sum(one.missing.a for one in every), sum(one.missing.b for one in every))
     return replace(first, missing=missing)
 
@@ -545,27 +549,3 @@ def _sorted(result: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     return result.sort_values(
         keys, key=lambda column: column.map(order) if column.name == "family" else column, ignore_index=True
     )
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """Where share of wins, median and geometric mean lie whatever the points would have given that ran on one side
-    alone: of the share and the median for certain, of the mean were they as extreme as the most extreme ratio."""
-
-    share: tuple[float, float]
-    median: tuple[float, float]
-    mean: tuple[float, float]
-
-
-def bounds(ratios: np.ndarray, missing: Missing) -> Bounds:
-    """Worst-case bounds (Manski, American Economic Review 80, 1990) of n ratios with points `missing` on one side."""
-    count = missing.a + missing.b
-    ends: list[tuple[float, float, float]] = []
-    for extreme, observed in ((0.0, ratios.min()), (np.inf, ratios.max())):
-        whole = np.sort(np.concatenate([ratios, np.full(count, extreme)]))
-        # The middle of an even number lies between two, one of which may be unknown.
-        place = (len(whole) - 1) // 2 if extreme == 0 else len(whole) // 2
-        logs = np.log(np.concatenate([ratios, np.full(count, observed)]))
-        ends.append((float((whole > 1).mean()), float(whole[place]), float(np.exp(logs.mean()))))
-    share, median, mean = zip(*ends, strict=True)
-    return Bounds((share[0], share[1]), (median[0], median[1]), (mean[0], mean[1]))

@@ -1,20 +1,21 @@
-"""Whether two sides may be compared at all: when and in which sessions they were measured.
+"""In which sessions two sides were measured, and whether a difference of theirs can be told from one of the sides.
 
-A session shifts all that is measured in it: the machine's neighbours, its temperature, its memory layout. One session a
-side cannot tell that from the sides, however many points and replicates it holds, and neither can any number of them if
-one side was measured before the other. Sides are comparable where both were measured in the same sessions, mixed, or in
-several sessions each that alternate.
+A session, a sweep on one host without a long pause, shifts all that is measured in it: the machine's neighbours, its
+temperature, its memory layout. Sides are comparable at the points that both measured within the same sessions, mixed
+in time, since these cancel; else over several sessions each, in turn, whose scatter then widens every interval. One
+session a side, or one host, cannot be told from the side, however many points and replicates it holds.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
-from analysis.lazy import np, pd
-from analysis.statistics.dependence import Component
+from analysis.lazy import np, pd, stats
+from analysis.statistics.dependence import MINIMUM_POINTS, Component
 
-#: Sessions that each side needs where they share none.
+#: Sessions, or hosts, that each side needs where they share none.
 FEWEST_SESSIONS = 3
 
 #: What a session may do to a side as a whole, as a factor: claims about sides that are not comparable must hold with
@@ -26,12 +27,11 @@ REMEDY = (
     "measure both sides together, with python -m paradnn.compare, or in one sweep with replicates (replicate=0,1,2)"
 )
 
-_GAP = "30min"  # a longer pause ends a session of runs that belong to no sweep
-_SHARED = 0.8  # of both sides' runs that must lie in the same sessions, in the same proportions, for one design
+_GAP = "30min"  # a longer pause ends a session
+_MOST_PAIRS = 10**6  # of more runs the order of their starts says enough
 # How far from even the order of A and B may be: P(a run of A stands before one of B) is 0.5 where they are mixed. It is
 # what chance does to random orders in one of a hundred, within these limits.
 _CHANCE, _LEAST_UNEVEN, _MOST_UNEVEN = 2.6, 0.1, 0.25
-_MOST_PAIRS = 10**6  # of more runs the order of their starts says enough
 
 
 class Standing(StrEnum):
@@ -40,17 +40,18 @@ class Standing(StrEnum):
     TOGETHER = "measured together"
     REPEATED = "several sessions each"
     ALONE = "too few sessions"
+    HOSTS = "hosts of their own"
     APART = "at different times"
+    PROTOCOLS = "different protocols"
     UNKNOWN = "time not recorded"
 
 
 @dataclass(frozen=True)
 class Design:
-    """When the sides' runs of the same points were measured: `sessions` of A and of B, and how many they share."""
+    """When the sides' runs of the same points were measured, in how many `sessions` (or hosts) of A and of B."""
 
     standing: Standing
     sessions: tuple[int, int] = (0, 0)
-    shared: int = 0
 
     @property
     def comparable(self) -> bool:
@@ -61,66 +62,92 @@ class Design:
         """Why the sides are not comparable, and what to run; how they were measured where they are."""
         a, b = (f"{count} session{'s'[: count != 1]}" for count in self.sessions)
         reason = {
-            Standing.TOGETHER: f"both sides were measured in {self._shared()}",
+            Standing.TOGETHER: "both sides were measured in the same sessions",
             Standing.REPEATED: f"A was measured in {a}, B in {b}, in turn",
             Standing.ALONE: (
                 f"A was measured in {a} and B in {b} of their own: what a session does to all of its runs cannot be "
                 f"told from the difference of the sides with fewer than {FEWEST_SESSIONS} of the same points each"
             ),
-            Standing.APART: (
-                "one side was measured before the other: a drift of the machine cannot be told from their difference"
+            Standing.HOSTS: (
+                "each side was measured on hosts of its own: what a host does to all of its runs cannot be told from "
+                f"the difference of the sides with fewer than {FEWEST_SESSIONS} hosts each"
             ),
+            Standing.APART: (
+                "one side was measured before the other, or each in few blocks: a drift of the machine cannot be told "
+                "from their difference"
+            ),
+            Standing.PROTOCOLS: "the sides were timed by different protocols (measure.*), whose results may differ",
             Standing.UNKNOWN: "when these were measured is not recorded: a session cannot be told from the sides",
         }[self.standing]
         return reason if self.comparable else f"{reason}; {REMEDY}"
 
-    def _shared(self) -> str:
-        return "one session" if self.shared == 1 else f"the same {self.shared} sessions"
+
+class Arrangement(NamedTuple):
+    """The design of two sides' runs; the session or host of each run that counts as one measurement, None where runs
+    count by themselves (runs of A, then of B); and which runs stand in a comparison, the others having no counterpart
+    in their session."""
+
+    design: Design
+    units: np.ndarray
+    used: np.ndarray
 
 
 def sessions_of(runs: pd.DataFrame) -> np.ndarray:
     """The session of each run (n,), None where it is not known.
 
-    That of its sweep; runs of no sweep are of one session with those on their host up to a pause of half an hour. The
-    start of an imported published run is that of its import, and says nothing.
+    That of its sweep and host, another one after a pause of half an hour in which a new driver took over; runs of no
+    sweep are of one session with those on their host up to such a pause. The start of an imported published run is that
+    of its import, and says nothing.
     """
+
+    def column(name: str) -> pd.Series:
+        return runs[name].astype("object").where(runs[name].notna(), "") if name in runs else blank
+
+    blank = pd.Series("", index=runs.index, dtype="object")
+    named = pd.DataFrame({name: column(name) for name in ("sweep_id", "host", "session_id")}).reset_index(drop=True)
+    named["time"] = runs["start_time"].to_numpy() if "start_time" in runs else pd.NaT
+    published = runs["source"].eq("published").fillna(False).to_numpy(dtype=bool) if "source" in runs else False
+    known = ((named["sweep_id"] != "") | named["time"].notna()) & ~np.asarray(published)
+    named = named[known].sort_values(["sweep_id", "host", "time"], kind="stable")
+    of_sweep = named.groupby(["sweep_id", "host"], sort=False)
+    taken_over = of_sweep["session_id"].transform(lambda ids: ids != ids.shift()) | (named["sweep_id"] == "")
+    part = ((of_sweep["time"].diff() > pd.Timedelta(_GAP)) & taken_over).groupby([named["sweep_id"], named["host"]])
     found = np.full(len(runs), None, dtype=object)
-    known, swept = np.ones(len(runs), dtype=bool), np.zeros(len(runs), dtype=bool)
-    if "source" in runs:
-        known = ~runs["source"].eq("published").fillna(False).to_numpy(dtype=bool)
-    if "sweep_id" in runs:
-        swept = known & runs["sweep_id"].notna().to_numpy()
-        found[swept] = runs["sweep_id"].astype("str").to_numpy(dtype=object)[swept]
-    if "start_time" in runs and not swept.all():
-        host = runs["host"].astype("object").fillna("") if "host" in runs else pd.Series("", index=runs.index)
-        table = pd.DataFrame({"host": host.to_numpy(), "time": runs["start_time"].to_numpy()})
-        table = table[known & table["time"].notna().to_numpy()].sort_values(["host", "time"], kind="stable")
-        begins = (table["time"].diff() > pd.Timedelta(_GAP)) | (table["host"] != table["host"].shift())
-        by_pauses = np.full(len(runs), None, dtype=object)
-        by_pauses[table.index.to_numpy()] = [f"by pauses {number}" for number in begins.cumsum()]
-        found[~swept] = by_pauses[~swept]
+    labels = named["sweep_id"].astype(str) + " on " + named["host"].astype(str) + " " + part.cumsum().astype(str)
+    found[named.index.to_numpy()] = labels.to_numpy()
     return found
 
 
-def design_of(a: pd.DataFrame, b: pd.DataFrame) -> Design:
-    """How the runs of two sides, all of points that both measured, stand to each other in time."""
-    both = sessions_of(pd.concat([a, b], ignore_index=True))
-    one, two = both[: len(a)], both[len(a) :]
-    if any(session is None for session in both) or not len(a) or not len(b):
-        return Design(Standing.UNKNOWN)
-    counts = tuple(len(set(side)) for side in (one, two))
-    shared = set(one) & set(two)
-    alike = sum(min(float((side == name).mean()) for side in (one, two)) for name in shared)
-    times = [side["start_time"].to_numpy(dtype="datetime64[ns]") if "start_time" in side else None for side in (a, b)]
-    if alike >= _SHARED:
-        together = _in_random_order(a, b) or _mixed(times[0], times[1]) or _by_turns(a, b)
-        standing = Standing.TOGETHER if together else Standing.APART
-    elif min(counts) < FEWEST_SESSIONS or shared:
-        standing = Standing.ALONE
-    else:
-        middles = [_middles(side, time) for side, time in zip((one, two), times, strict=True)]
-        standing = Standing.REPEATED if _mixed(*middles) else Standing.APART
-    return Design(standing, (counts[0], counts[1]), len(shared))
+def arrange(a: pd.DataFrame, b: pd.DataFrame, points: np.ndarray | None = None) -> Arrangement:
+    """How the runs of two sides, of the same `points` (runs of A, then of B), stand to each other in time."""
+    runs = pd.concat([a, b], ignore_index=True)
+    side = np.repeat([0, 1], [len(a), len(b)])
+    none, every = np.full(len(runs), None, dtype=object), np.ones(len(runs), dtype=bool)
+    sessions = sessions_of(runs)
+    if any(session is None for session in sessions) or not len(a) or not len(b):
+        return Arrangement(Design(Standing.UNKNOWN), none, every)
+    blocks = _blocks(runs, side, sessions)
+    counts: tuple[int, int] = tuple(len(set(blocks[side == one])) for one in (0, 1))  # type: ignore[assignment]
+    protocols = [set(one["protocol_id"].dropna()) if "protocol_id" in one else set() for one in (a, b)]
+    if all(protocols) and not protocols[0] & protocols[1]:
+        return Arrangement(Design(Standing.PROTOCOLS, counts), none, every)
+    point = np.zeros(len(runs), dtype="int64") if points is None else points
+    table = pd.DataFrame({"point": point, "block": blocks, "side": side})
+    within = (table.groupby(["point", "block"])["side"].transform("nunique") == 2).to_numpy()
+    inside, whole = len(set(point[within])), len(set(point))
+    if inside >= min(MINIMUM_POINTS, whole) or 2 * inside >= whole:
+        return Arrangement(Design(Standing.TOGETHER, counts), none, within)
+    hosts = [set(one["host"].dropna()) if "host" in one else set() for one in (a, b)]
+    if all(hosts) and not hosts[0] & hosts[1]:
+        units = runs["host"].to_numpy(dtype=object)
+        counts = len(hosts[0]), len(hosts[1])
+        enough = min(counts) >= FEWEST_SESSIONS and _even(*_middles(runs, side, blocks))
+        return Arrangement(Design(Standing.REPEATED if enough else Standing.HOSTS, counts), units, every)
+    if min(counts) < FEWEST_SESSIONS or set(blocks[side == 0]) & set(blocks[side == 1]):
+        split = set(sessions[side == 0]) & set(sessions[side == 1])
+        return Arrangement(Design(Standing.APART if split else Standing.ALONE, counts), none, every)
+    turns = _even(*_middles(runs, side, blocks))
+    return Arrangement(Design(Standing.REPEATED if turns else Standing.APART, counts), blocks, every)
 
 
 def session_component(logs: np.ndarray, points: np.ndarray, sessions: np.ndarray) -> Component | None:
@@ -130,48 +157,71 @@ def session_component(logs: np.ndarray, points: np.ndarray, sessions: np.ndarray
     number. None where there are no such points.
     """
     table = pd.DataFrame({"log": logs, "point": points, "session": sessions})
-    cells = table.groupby(["point", "session"])["log"].mean().unstack("session").dropna()
-    if cells.empty:
-        return None
-    means = cells.mean()
-    return Component(float(means.var(ddof=1)) / len(means), len(means) - 1.0)
+    means = table.groupby(["point", "session"])["log"].mean().unstack("session").dropna().mean()
+    count = int(means.notna().sum())
+    return Component(float(means.var(ddof=1)) / count, count - 1.0) if count > 1 else None
 
 
-def _middles(sessions: np.ndarray, times: np.ndarray | None) -> np.ndarray | None:
-    if times is None:
-        return None
-    stamps = pd.Series(times.astype("int64")).groupby(sessions).mean()
-    middles: np.ndarray = stamps.to_numpy()
-    return middles
+def _blocks(runs: pd.DataFrame, side: np.ndarray, sessions: np.ndarray) -> np.ndarray:
+    """The sessions, those that hold both sides unmixed cut wherever the side changes."""
+    found = sessions.copy()
+    times = runs["start_time"].to_numpy(dtype="datetime64[ns]") if "start_time" in runs else None
+    ordered = "sweep_order" in runs and bool(runs["sweep_order"].eq("random").all())
+    for name in dict.fromkeys(sessions):
+        mine = np.flatnonzero(sessions == name)
+        if ordered or len(set(side[mine])) < 2:
+            continue
+        if times is None:
+            found[mine] = [f"{name} of {'AB'[one]}" for one in side[mine]]
+            continue
+        # Runs that began together took turns.
+        place = pd.Series(mine).groupby([times[mine], side[mine]]).cumcount().to_numpy()
+        mine = mine[np.lexsort((side[mine], place, times[mine]))]
+        changes = np.concatenate([[0], np.cumsum(np.diff(side[mine]) != 0)])
+        if not (_in_turn(side[mine], changes[-1] + 1, times[mine]) or _overlapping(runs.iloc[mine], side[mine])):
+            found[mine] = [f"{name} block {change}" for change in changes]
+    return found
 
 
-def _in_random_order(a: pd.DataFrame, b: pd.DataFrame) -> bool:
-    """Whether chance alone decided what was measured before what: a drift is then noise, whichever order came out."""
-    return all("sweep_order" in side and bool(side["sweep_order"].eq("random").all()) for side in (a, b))
+def _in_turn(side: np.ndarray, blocks: int, times: np.ndarray) -> bool:
+    """Whether the order of the sides is one that chance makes: neither in few blocks nor one before the other.
+
+    Wald and Wolfowitz' number of blocks (Annals of Mathematical Statistics 11, 1940), one-sided at 1%; Mann and
+    Whitney's statistic of the start times.
+    """
+    n, m = np.bincount(side)
+    mean = 2 * n * m / (n + m) + 1
+    error = np.sqrt((mean - 1) * (mean - 2) / (n + m - 1)) if n + m > 2 else 0.0
+    few = blocks < min(4, n + m) or (blocks + 0.5 - mean) < stats.norm.ppf(0.01) * error
+    return not few and _even(times[side == 0].astype("int64"), times[side == 1].astype("int64"))
 
 
-def _by_turns(a: pd.DataFrame, b: pd.DataFrame) -> bool:
-    """Whether processes of both sides took turns on one host: of most runs, half of the time is that of a run of the
-    other side, and both have several processes."""
-    if not all(name in side for name in ("processes", "host", "start_time", "end_time") for side in (a, b)):
+def _middles(runs: pd.DataFrame, side: np.ndarray, blocks: np.ndarray) -> list[np.ndarray]:
+    """The mean times of the blocks of each side, none where times are not recorded."""
+    if "start_time" not in runs:
+        return [np.zeros(0), np.zeros(0)]
+    times = pd.Series(runs["start_time"].to_numpy(dtype="datetime64[ns]").astype("int64"))
+    return [times[side == one].groupby(blocks[side == one]).mean().to_numpy() for one in (0, 1)]
+
+
+def _overlapping(runs: pd.DataFrame, side: np.ndarray) -> bool:
+    """Whether processes of both sides took turns: of most runs, half of the time is that of a run of the other side,
+    and both have several processes."""
+    if not {"processes", "end_time"} <= set(runs.columns) or len(runs) ** 2 > _MOST_PAIRS:
         return False
-    several = [side[(side["processes"] > 1) & side["end_time"].notna()] for side in (a, b)]
-    if not 0 < len(several[0]) * len(several[1]) <= _MOST_PAIRS:
-        return False
-    (starts, ends), others = (
-        [side[name].to_numpy(dtype="datetime64[ns]").astype("int64") for name in ("start_time", "end_time")]
-        for side in several
+    start, end = (
+        runs[name].to_numpy(dtype="datetime64[ns]").astype("int64").astype(float) for name in ("start_time", "end_time")
     )
-    common = np.minimum.outer(ends, others[1]) - np.maximum.outer(starts, others[0])
-    longer = np.maximum.outer(ends - starts, others[1] - others[0])
-    hosts = several[0]["host"].to_numpy(dtype=object)[:, None] == several[1]["host"].to_numpy(dtype=object)
-    turns = hosts & (2 * common >= longer)
-    return bool(min(turns.any(axis=1).sum() / len(a), turns.any(axis=0).sum() / len(b)) >= _SHARED)
+    several = (runs["processes"].fillna(1) > 1).to_numpy() & runs["end_time"].notna().to_numpy()
+    common = np.minimum.outer(end, end) - np.maximum.outer(start, start)
+    turns = 2 * common >= np.maximum.outer(end - start, end - start)
+    turns &= several[:, None] & several & (side[:, None] != side)
+    return bool(min(turns.any(axis=1)[side == one].mean() for one in (0, 1)) >= 0.8)
 
 
-def _mixed(a: np.ndarray | None, b: np.ndarray | None) -> bool:
-    """Whether neither side stands before the other (Mann and Whitney's statistic of their start times)."""
-    if a is None or b is None:
+def _even(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether neither side stands before the other (Mann and Whitney's statistic)."""
+    if not len(a) or not len(b):
         return False
     ordered = np.sort(b)
     before = np.searchsorted(ordered, a, side="left") + np.searchsorted(ordered, a, side="right")

@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.analyses.compare import CompareOptions, Verdict, compare_points
+from analysis.analyses.compare import CompareOptions, compare_points
 from analysis.analyses.compare import compare as command
-from analysis.statistics.pairing import Missing, bounds
-from analysis.statistics.power import detectable, detectable_mean, equivalent, replicates_for
+from analysis.statistics.contrast import Contrast, Verdict, detectable, detectable_mean, equivalent, replicates_for
+from analysis.statistics.pairing import Missing, Sampling
 from tests.analysis.test_compare import planted
 
 
@@ -38,7 +38,7 @@ def test_equal_means_are_called_the_same_only_within_the_margin() -> None:
         logs = random.normal(0, 0.02, (2, 4000, 12))
         error = np.sqrt(logs.var(axis=2, ddof=1).sum(axis=0) / 12)
         difference = true + logs[0].mean(axis=1) - logs[1].mean(axis=1)
-        assert low <= np.mean(equivalent(difference, error, np.full(4000, 22.0), 0.05) <= 0.05) <= high
+        assert low <= np.mean(equivalent(difference, difference, error, np.full(4000, 22.0), 0.05) <= 0.05) <= high
 
 
 def ask(a: pd.DataFrame, b: pd.DataFrame, **options: object) -> str:
@@ -72,11 +72,15 @@ def test_the_same_within_a_margin() -> None:
 
 
 def test_bounds_as_by_hand() -> None:
-    found = bounds(np.array([0.5, 2.0, 4.0]), Missing(a=1, b=1))
-    assert found.share == (2 / 5, 4 / 5)
-    assert found.median == (0.5, 4.0)
-    assert found.mean == pytest.approx(((4 * 0.25) ** 0.2, (4 * 16) ** 0.2))
-    assert bounds(np.array([2.0]), Missing()).share == (1, 1)
+    def of(ratios: list[float], missing: Missing) -> dict[str, float]:
+        pairs = pd.DataFrame({"speedup": ratios, "family": "fc", "comparable": True})
+        return Contrast(pairs, Sampling(missing=missing)).bounds()
+
+    found = of([0.5, 2.0, 4.0], Missing(a=1, b=1))
+    assert (found["share_least"], found["share_most"]) == (2 / 5, 4 / 5)
+    assert (found["median_least"], found["median_most"]) == (0.5, 4.0)
+    assert [found["mean_least"], found["mean_most"]] == pytest.approx([(4 * 0.25) ** 0.2, (4 * 16) ** 0.2])
+    assert of([2.0], Missing())["share_least"] == 1
 
 
 def test_out_of_memory_on_one_side_is_bounded() -> None:

@@ -7,14 +7,19 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.analyses.compare import Verdict, compare_points
-from analysis.analyses.software import Verdict as Brings
+from analysis.analyses.compare import compare_points
 from analysis.analyses.software import software_speedups
 from analysis.analyses.speedup import pair_points
-from analysis.statistics.sessions import Standing, design_of, session_component, sessions_of
+from analysis.statistics.contrast import Verdict
+from analysis.statistics.sessions import Design, Standing, arrange, session_component, sessions_of
 from tests.analysis.test_pairing import side
 
 START = pd.Timestamp("2026-01-01", tz="UTC")
+
+
+def design_of(a: pd.DataFrame, b: pd.DataFrame) -> Design:
+    """How sides of one point stand."""
+    return arrange(a, b).design
 
 
 def at(hours: list[float], sweep: list[str] | str | None = None, **columns: object) -> pd.DataFrame:
@@ -41,9 +46,12 @@ def planted(seed: int, sweeps: int, together: bool, true: float = 0.0, effect: f
 def test_a_session_is_a_sweep_or_runs_without_a_pause() -> None:
     runs = at([0, 0.1, 5, 5.2, 5.3, 9], ["s1", None, None, None, None, "s1"], host=["h", "h", "h", "h", "i", "h"])
     names = sessions_of(runs)
-    assert [names[0], names[5]] == ["s1", "s1"]
+    assert names[0] == names[5]
     assert names[2] == names[3]
-    assert len({names[1], names[2], names[4], "s1"}) == 4
+    assert len({names[0], names[1], names[2], names[4]}) == 4
+    other = sessions_of(runs.assign(session_id=["x", "x", "x", "x", "x", "y"]))
+    assert other[0] != other[5], "a sweep that went on after a pause"
+    assert sessions_of(runs.assign(host="i"))[0] != names[0]
     assert list(sessions_of(runs.assign(source="published"))) == [None] * 6
     assert list(sessions_of(pd.DataFrame({"family": ["fc"]}))) == [None]
 
@@ -57,7 +65,12 @@ def test_a_session_is_a_sweep_or_runs_without_a_pause() -> None:
         (at([0, 20, 40], ["a", "b", "c"]), at([10, 30, 50], ["d", "e", "f"]), Standing.REPEATED),
         (at([0, 10, 20], ["a", "b", "c"]), at([30, 40, 50], ["d", "e", "f"]), Standing.APART),
         (at([0, 20], ["a", "b"]), at([10, 30], ["d", "e"]), Standing.ALONE),
-        (at([0, 20, 40], ["a", "b", "c"]), at([10, 30, 50], ["c", "d", "e"]), Standing.ALONE),
+        (at([0, 20, 40], ["a", "b", "c"]), at([10, 30, 41], ["c", "d", "e"]), Standing.REPEATED),
+        (at([0, 3, 4, 7], "s"), at([1, 2, 5, 6], "s"), Standing.TOGETHER),
+        (at([0, 1, 6, 7], "s"), at([2, 3, 4, 5], "s"), Standing.APART),
+        (at([0, 2, 4], "s", host="h"), at([1, 3, 5], "s", host="i"), Standing.HOSTS),
+        (at([0, 2, 4], "s", host=["h", "i", "j"]), at([1, 3, 5], "s", host=["k", "l", "m"]), Standing.REPEATED),
+        (at([0, 2, 4], "s", protocol_id="p"), at([1, 3, 5], "s", protocol_id="q"), Standing.PROTOCOLS),
         (at([0, 1], "s", source="published"), at([0, 1], "s"), Standing.UNKNOWN),
     ],
 )
@@ -171,7 +184,5 @@ def test_software_gives_no_verdict_over_sides_of_other_sessions() -> None:
     a, b = planted(3, 1, together=False, true=0.3)
     frame = pd.concat([a.assign(precision="bfloat16", device="X"), b.assign(device="X")], ignore_index=True)
     row = software_speedups(frame, ["precision"]).table.iloc[0]
-    assert not row["comparable"]
-    assert "too few" not in row["why"]
+    assert (row["comparable"], row["verdict"]) == (False, Verdict.WITHHELD)
     assert "python -m paradnn.compare" in row["why"]
-    assert Brings.WITHHELD == "no verdict"

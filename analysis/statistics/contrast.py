@@ -1,0 +1,287 @@
+"""One inference for every comparison of two sides: log ratios with crossed effects, and the verdicts of a page.
+
+The logarithm of a point's ratio has an effect of its model, of its batch size and of the values of its hyperparameters
+(`analysis.statistics.dependence`), and each side one of the session or host that measured it, unless both sides share
+it (`analysis.statistics.sessions`). Every number is over the points at which the sides are comparable; its interval
+has the variance of all these effects, with Satterthwaite's degrees of freedom. Points that one side alone ran bound it.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+from analysis.lazy import np, optimize, pd, stats
+from analysis.statistics.dependence import (
+    MINIMUM_POINTS,
+    Component,
+    Levels,
+    Unit,
+    crossed_mean,
+    crossed_quantile,
+    crossed_share,
+    crossed_variance,
+    levels_of,
+    satterthwaite,
+)
+from analysis.statistics.pairing import Sampling, sampling
+from paradnn.forecast.estimate import LEVEL, Estimate
+
+#: Differences up to this are called the same, where that is shown.
+MARGIN = 0.05
+
+#: Values of a hyperparameter from which they are a sample of such; fewer are taken as given.
+_VALUES = 6
+
+#: How often a difference is to be found: the convention of four times in five (Cohen 1988).
+POWER = 0.8
+
+_MOST = 1000  # replicates that are tried
+_TINY = 1e-300
+
+
+class Verdict(StrEnum):
+    """What is said of a family, and of a cell that was tested; tables hold the values."""
+
+    A_BETTER = "A better"
+    B_BETTER = "B better"
+    SAME = "the same within the margin"
+    NOT_SHOWN = "no difference shown"
+    WITHHELD = "no verdict"
+    NOT_ENOUGH = "not enough data"
+    UNTESTED = "not tested"
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """The pairs of one family, or of all, that carry a comparison; `left` are of points left out of it since their
+    sides were measured in different sessions."""
+
+    pairs: pd.DataFrame
+    sampling: Sampling
+    unit: Unit = "crossed"
+    left: int = 0
+
+    @classmethod
+    def of(cls, pairs: pd.DataFrame, family: str, unit: Unit = "crossed") -> Contrast:
+        """Of rows of `pairing.pair`, of one family or of "all"."""
+        rows = pairs if family == "all" else pairs[pairs["family"] == family]
+        kept = rows[rows["comparable"]] if rows["comparable"].any() else rows
+        return cls(kept, sampling(pairs, family), unit, len(rows) - len(kept))
+
+    @cached_property
+    def ratios(self) -> np.ndarray:
+        """The ratio of each point, (n,)."""
+        found: np.ndarray = self.pairs["speedup"].to_numpy(dtype="float64")
+        return found
+
+    @cached_property
+    def levels(self) -> Levels:
+        """What the points share."""
+        return levels_of(self.pairs, self.unit, axes=_VALUES)
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the sides' sessions allow a verdict."""
+        return bool(len(self.pairs)) and bool(self.pairs["comparable"].all())
+
+    @property
+    def missing(self) -> int:
+        """Points that both sides tried and one alone measured."""
+        return self.sampling.missing.a + self.sampling.missing.b
+
+    @cached_property
+    def error(self) -> Component:
+        """The variance of the mean log ratio and its degrees of freedom; NaN below MINIMUM_POINTS."""
+        if len(self.ratios) < MINIMUM_POINTS:
+            return Component(np.nan, np.nan)
+        parts = [crossed_variance(np.log(self.ratios), self.levels), *self.sampling.between]
+        return Component(sum(part.variance for part in parts), satterthwaite(parts))
+
+    def mean(self, level: float = LEVEL) -> Estimate:
+        """The geometric mean with its interval, which has no ends below MINIMUM_POINTS."""
+        found = crossed_mean(np.log(self.ratios), self.levels, level, self.sampling.between)
+        return Estimate(*(float(np.exp(end)) for end in found))
+
+    def share(self, above: float = 1.0, level: float = LEVEL) -> Estimate:
+        """The share of points with a ratio above a number: its interval over points (`crossed_share`), joined by
+        variance estimates recovery with that of the shares that sessions could have made of it."""
+        logs = np.log(self.ratios)
+        found = crossed_share(self.ratios > above, self.levels, level, latent=logs)
+        if not (shift := self._session_reach(level)) or not len(logs):
+            return found
+        low, high = ((logs - math.log(above) > by).mean() for by in (shift, -shift))
+        down, up = (
+            math.hypot(found.value - found.low, found.value - low),
+            math.hypot(found.high - found.value, high - found.value),
+        )
+        return Estimate(found.value, max(found.value - down, 0.0), min(found.value + up, 1.0))
+
+    def quantile(self, share: float = 0.5, level: float = LEVEL) -> Estimate:
+        """A quantile of the ratios: its interval over points (`crossed_quantile`), widened by what sessions add."""
+        found = crossed_quantile(self.ratios, self.levels, share, level)
+        if not (shift := self._session_reach(level)):
+            return found
+        with np.errstate(divide="ignore"):
+            value, low, high = np.log(found)
+        return Estimate(
+            found.value,
+            math.exp(value - math.hypot(value - low, shift)),
+            math.exp(value + math.hypot(high - value, shift)),
+        )
+
+    def _session_reach(self, level: float) -> float:
+        """How far the sessions may have moved all log ratios."""
+        parts = list(self.sampling.between)
+        error = math.sqrt(sum(part.variance for part in parts))
+        return error and float(stats.t.ppf((1 + level) / 2, satterthwaite(parts))) * error
+
+    def bounds(self) -> dict[str, float]:
+        """Where the share of wins, the median and the geometric mean lie whatever the points would have given that ran
+        on one side alone: of share and median for certain, of the mean were they as extreme as the most extreme ratio
+        (Manski, American Economic Review 80, 1990)."""
+        found: dict[str, float] = {}
+        logs = np.log(self.ratios)
+        for end, extreme, observed in (("least", 0.0, logs.min()), ("most", np.inf, logs.max())):
+            whole = np.sort(np.append(self.ratios, np.full(self.missing, extreme)))
+            # The middle of an even number lies between two, one of which may be unknown.
+            place = (len(whole) - 1) // 2 if extreme == 0 else len(whole) // 2
+            mean = (logs.sum() + self.missing * observed) / len(whole)
+            found |= {f"share_{end}": float((whole > 1).mean()), f"median_{end}": float(whole[place])}
+            found[f"mean_{end}"] = float(np.exp(mean))
+        return found
+
+    def row(self) -> dict[str, Any]:
+        """The numbers that every comparison of sides shows of a family, intervals at 95%; `error` and `freedom` are
+        those of the mean log ratio, what `judge` needs."""
+        count, missing = len(self.ratios), self.sampling.missing
+        share, mean = self.share(), self.mean()
+        quantiles = np.quantile(self.ratios, [0, 0.25, 0.5, 0.75, 1]) if count else np.full(5, np.nan)
+        return {
+            "points": count,
+            "wins": int((self.ratios > 1).sum()),
+            **dict(zip(("share", "share_low", "share_high"), share, strict=True)),
+            **dict(zip(("geometric_mean", "geometric_mean_low", "geometric_mean_high"), mean, strict=True)),
+            "sample": self.levels.words,
+            **dict(zip(("minimum", "q25", "median", "q75", "maximum"), quantiles.tolist(), strict=True)),
+            "missing_a": missing.a,
+            "missing_b": missing.b,
+            "left": self.left,
+            "comparable": self.comparable,
+            "error": math.sqrt(self.error.variance),
+            "freedom": self.error.freedom,
+            **(self.bounds() if count else {}),
+        }
+
+
+def judge(rows: pd.DataFrame, margin: float = MARGIN, rate: float = 0.05) -> pd.DataFrame:
+    """`verdict` and `basis` of each row (as `Contrast.row` gives them), which together are one page.
+
+    Equivalence first: the same where both one-sided tests against +-log(1 + margin) say so (Schuirmann, J.
+    Pharmacokinetics and Biopharmaceutics 15, 1987); then A or B, by Student's t. Both are held over the page by Holm's
+    rule (Scandinavian J. of Statistics 6, 1979), and both must hold whatever the points would have given that one side
+    alone ran. `basis` is "points" for such a verdict; where there is none it says why: "sessions", "few" points,
+    "missing" ones, or the "page", whose other tests take what this one alone would say.
+    """
+    mean = np.log(rows["geometric_mean"].to_numpy(dtype="float64"))
+    least, most = (
+        np.log(rows[name].to_numpy(dtype="float64")) if name in rows else mean for name in ("mean_least", "mean_most")
+    )
+    error, freedom = np.maximum(rows["error"].to_numpy(), _TINY), rows["freedom"].to_numpy(dtype="float64")
+    apart = (rows["points"].to_numpy() > 0) & ~rows["comparable"].to_numpy(dtype=bool)
+    few = ~(rows["points"].to_numpy() >= MINIMUM_POINTS)
+    able = ~few & ~apart
+
+    def tests(least: np.ndarray, most: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        different = 2 * np.minimum(stats.t.sf(least / error, freedom), stats.t.cdf(most / error, freedom))
+        return np.where(able, np.minimum(different, 1), np.nan), np.where(
+            able, equivalent(least, most, error, freedom, margin), np.nan
+        )
+
+    different, same = tests(least, most)
+    seen, alike = (holm(p) <= rate for p in (different, same))
+    ahead = np.where(mean > 0, Verdict.A_BETTER, Verdict.B_BETTER)
+    verdict = np.select(
+        [apart, few, alike, seen], [Verdict.WITHHELD, Verdict.NOT_ENOUGH, Verdict.SAME, ahead], Verdict.NOT_SHOWN
+    )
+    alone = (different <= rate) | (same <= rate)
+    ran = np.minimum(*tests(mean, mean)) <= rate
+    basis = np.select(
+        [apart, few, alike | seen, alone, ran], ["sessions", "few", "points", "page", "missing"], "points"
+    )
+    return rows.assign(verdict=verdict, basis=basis)
+
+
+def holm(p_values: np.ndarray) -> np.ndarray:
+    """p values adjusted so that with 95% none of a page is false, NaN where there is none."""
+    from statsmodels.stats.multitest import multipletests
+
+    adjusted, known = np.full(len(p_values), np.nan), ~np.isnan(p_values)
+    if known.any():
+        adjusted[known] = multipletests(p_values[known], method="holm")[1]
+    return adjusted
+
+
+def equivalent(
+    least: np.ndarray, most: np.ndarray, error: np.ndarray, freedom: np.ndarray, margin: float
+) -> np.ndarray:
+    """p of the two one-sided tests that log ratios, which lie from `least` to `most`, are beyond +-log(1 + margin):
+    small where the sides are the same within it. NaN without an error."""
+    bound = math.log1p(margin)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        worse: np.ndarray = np.maximum(
+            stats.t.sf((least + bound) / error, freedom), stats.t.sf((bound - most) / error, freedom)
+        )
+    return worse
+
+
+def detectable(spread: float, replicates: int, rate: float = 0.05, tests: int = 1) -> float:
+    """The smallest difference (0.05 is 5%) of one point that so many replicates a side find in four of five cases.
+
+    `spread` is the standard deviation of a side's logarithms. Of `tests` tests one alone differs, so its p must be at
+    most rate / tests (Benjamini and Hochberg's first step). Infinite below two replicates.
+    """
+    if replicates < 2 or not np.isfinite(spread):
+        return math.inf
+    return detectable_mean(spread * math.sqrt(2 / replicates), 2 * replicates - 2, rate / tests)
+
+
+def detectable_mean(error: float, freedom: float, rate: float = 0.05) -> float:
+    """The smallest difference of a mean log ratio with this standard error that is found in four of five cases."""
+    if not np.isfinite(error) or not freedom > 0:
+        return math.inf
+    return math.expm1(min(error * _noncentrality(rate, min(freedom, 1e4)), 700.0))
+
+
+def replicates_for(margin: float, spread: float, rate: float = 0.05, tests: int = 1, least: int = 3) -> int | None:
+    """The replicates a side that find a difference of `margin` in one of `tests` points; None for over a thousand."""
+    place = bisect.bisect_left(range(_MOST + 1), -margin, lo=least, key=lambda n: -detectable(spread, n, rate, tests))
+    return place if place <= _MOST else None
+
+
+def spread_of(pairs: pd.DataFrame) -> float:
+    """The typical standard deviation of a point's independent measurements on one side (`pairing.pair`'s rows), from
+    the standard errors of the log ratios; NaN where no point has two on both sides."""
+    units = pairs[["a_units", "b_units"]].min(axis=1)
+    known = pairs["log_error"].notna() & (units >= 2)
+    return float(np.sqrt((pairs["log_error"] ** 2 * units / 2)[known].mean())) if known.any() else math.nan
+
+
+@functools.lru_cache(maxsize=4096)
+def _noncentrality(rate: float, freedom: float) -> float:
+    """How many standard errors a difference must have to be found with POWER by a two-sided t test.
+
+    By the noncentral t itself: statsmodels' TTestPower fails at effects above 10, which few degrees of freedom take.
+    """
+    limit = stats.t.ppf(1 - rate / 2, freedom)
+    most = 4 * limit + 20
+
+    def lacking(shift: float) -> float:
+        return float(stats.nct.sf(limit, freedom, shift)) - POWER
+
+    return float(optimize.brentq(lacking, 0.0, most, xtol=1e-4)) if lacking(most) > 0 else math.inf
