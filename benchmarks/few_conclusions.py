@@ -24,7 +24,7 @@ from analysis.analyses.sensitivity import SensitivityOptions, SensitivityResult,
 from analysis.claims.kinds import Answer
 from analysis.published.archive import read_archive
 from analysis.store.frame import is_ok
-from paradnn.designs.adaptive import first_points
+from paradnn.designs.choice import first_points
 from paradnn.errors import ParadnnError
 
 _SIZES = ["model.layers", "model.nodes", "model.input_size", "model.output_size", "batch_size"]

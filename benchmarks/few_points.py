@@ -23,7 +23,7 @@ from scipy.stats import qmc
 
 from benchmarks.common import RESULTS, save
 from benchmarks.few_tables import Known, Sizes, archive, archive_memory, own, timm
-from paradnn.designs.adaptive import choose, first_points
+from paradnn.designs.choice import choose, first_points
 from paradnn.designs.frontier import chances, excluded, fitting
 from paradnn.forecast.predict import fit_line
 from paradnn.forecast.process import LeftOut, Process

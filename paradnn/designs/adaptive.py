@@ -1,8 +1,6 @@
 """An adaptive sweep: before every batch the store is read, the model of step time fitted, and the next points chosen.
 
-`Design` decides, for the code that measures: `AdaptiveSweep` in this process, `paradnn.launch.submit` through a
-launcher. `lookahead` says what measuring further points would leave unknown: the variances of a joint normal need no
-measured values.
+`Design` decides, for the code that measures: `AdaptiveSweep` in this process, `paradnn.launch` through a launcher.
 """
 
 from __future__ import annotations
@@ -12,17 +10,29 @@ import random
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cholesky, solve_triangular
 
 from paradnn.cli.console import standard_output
 from paradnn.config.point import Point, Settings, Sweep
 from paradnn.core.words import counted
+from paradnn.designs.choice import (
+    Finding,
+    Lookahead,
+    Rule,
+    deviations,
+    drawn_weights,
+    findings,
+    first_points,
+    growth_until_settled,
+    lookahead,
+    median_error,
+    strain,
+    with_measured,
+)
 from paradnn.designs.knowledge import Candidates, Knowledge
-from paradnn.designs.stop import Finding, Rule, drawn_weights, findings, growth_until_settled, median_error, strain
 from paradnn.forecast.history import open_history
 from paradnn.forecast.phases import point_times
 from paradnn.forecast.predict import StepTimeModel
@@ -35,202 +45,30 @@ from paradnn.sweep.tasks import SweepInfo
 __all__ = [
     "AdaptiveSweep",
     "Design",
-    "Lookahead",
     "Snapshot",
-    "choose",
     "conclusion_of",
     "describe_ahead",
-    "deviations",
-    "first_points",
-    "lookahead",
     "open_design",
     "rule_of",
     "start_size",
-    "with_measured",
 ]
 
-
-def choose(
-    posterior: Prediction,
-    seconds: Array,
-    count: int,
-    weights: Array | None = None,
-    allowed: NDArray[np.bool_] | None = None,
-) -> list[int]:
-    """Up to `count` indices of candidates (n,), the most useful first.
-
-    seconds: (n,) that measuring a candidate is expected to take. weights: (n,) how much a candidate matters, 1 each
-    unless given; 0 for what is not to be predicted, such as what runs out of memory. allowed: (n,) what may be
-    chosen, all unless given: what was measured still counts in the variance, and is no candidate.
-    """
-    size = len(posterior.mean)
-    weight = (1.0 if weights is None else weights) / posterior.spread**2
-    open_ = np.ones(size, dtype=bool) if allowed is None else allowed.copy()
-    root, own = posterior.root, posterior.own.copy()
-    gram = (root * weight[:, None]).T @ root  # (k, k)
-    core = np.eye(root.shape[1])  # covariance is root @ core @ root.T, and `own` beside it
-    learnt = ((root @ gram) * root).sum(axis=1)  # (n,) of sum_i weight_i covariance_ij^2
-    variance = (root * root).sum(axis=1)
-    same = np.bincount(posterior.group, weight, minlength=size)[posterior.group]
-    chosen: list[int] = []
-    while len(chosen) < count and open_.any():
-        # What a candidate shares with its own replicates alone: a second term of the same sum.
-        alone = own * same * (2 * variance + own)
-        worth = (learnt + alone) / (variance + own + posterior.noise**2) / seconds
-        best = int(np.argmax(np.where(open_, worth, -np.inf)))
-        chosen.append(best)
-        open_[best] = False
-        total = variance[best] + own[best] + posterior.noise**2
-        step = core @ root[best] / np.sqrt(total)
-        # What is measured need not be predicted any more, nor its replicates.
-        gram -= same[best] * np.outer(root[best], root[best])
-        turned = core @ (gram @ step)
-        along, across = (root @ np.stack([step, turned], axis=1)).T
-        learnt -= same[best] * total * along**2
-        kin = posterior.group == posterior.group[best]
-        same[kin] = 0.0
-        # (core - s s') gram (core - s s') = core gram core - s t' - t s' + s (s' gram s) s'
-        learnt += along * (along * float(step @ gram @ step) - 2 * across)
-        variance -= along**2
-        core -= np.outer(step, step)
-        own[kin] *= 1 - own[best] / total
-    return chosen
-
-
-def first_points(coordinates: Array, count: int, seed: int) -> list[int]:
-    """Up to `count` indices of candidates (n, k) that fill their space evenly, without repetition, in a random order.
-
-    A scrambled Sobol sequence (Owen, 1998) over the ranks of each coordinate's values; each of its points takes the
-    nearest candidate that is still free.
-    """
-    from scipy.stats import qmc
-
-    size = len(coordinates)
-    if count >= size:
-        return [int(index) for index in np.random.default_rng(seed).permutation(size)]
-    places = [np.unique(column, return_inverse=True) for column in coordinates.T]
-    varying = [(number + 0.5) / len(values) for values, number in places if len(values) > 1]
-    if not varying:
-        return [int(index) for index in np.random.default_rng(seed).permutation(size)[:count]]
-    unit = np.stack(varying, axis=1)  # (n, k) in 0..1
-    draws = qmc.Sobol(unit.shape[1], rng=seed).random(1 << max(count - 1, 1).bit_length())[:count]
-    free, chosen = np.ones(size, dtype=bool), []
-    for draw in draws:
-        distance = np.where(free, ((unit - draw) ** 2).sum(axis=1), np.inf)
-        chosen.append(int(np.argmin(distance)))
-        free[chosen[-1]] = False
-    return chosen
-
-
-@dataclass(frozen=True)
-class Lookahead:
-    """Further points, the most useful first, and what is expected after some of them.
-
-    order: indices of candidates. counts: numbers of further points, from 0. errors: expected median error after each
-    count. seconds: expected seconds of measuring them.
-    """
-
-    order: Sequence[int]
-    counts: Sequence[int]
-    errors: Sequence[float]
-    seconds: Sequence[float]
-
-    def needed(self, error: float, known: int) -> int:
-        """How many further points it takes until the error is that small, where `known` are measured.
-
-        Beyond these points errors fall by the power of the number of points by which they fell last.
-        """
-        last = zip(self.counts[-2:], self.errors[-2:], strict=True)
-        for count, found in zip(self.counts, self.errors, strict=True):
-            if found <= error:
-                return count
-        (one, high), *rest = [(known + count, found) for count, found in last]
-        power = np.log(high / rest[0][1]) / np.log(rest[0][0] / one) if rest and one else 0.5
-        end, found = self.counts[-1] + known, self.errors[-1]
-        return int(end * (found / error) ** (1 / max(power, 0.1))) - known
-
-
-def deviations(prediction: Prediction, measured: Sequence[int] = ()) -> Array:
-    """(n,) standard deviations of the logarithm of each point's step, without the noise of measuring it, once the
-    points with the indices `measured` are measured too."""
-    root, chosen = prediction.root, list(measured)
-    variance, own = (root**2).sum(axis=1), prediction.own
-    if chosen:
-        rows = _observed(prediction, chosen)
-        lower = cholesky(np.eye(len(chosen)) + rows @ rows.T, lower=True)
-        variance = variance - (solve_triangular(lower, rows @ root.T, lower=True) ** 2).sum(axis=0)
-        own = _own_after(prediction, chosen)
-    return np.asarray(np.sqrt(np.maximum(variance, 0.0) + own))
-
-
-def with_measured(prediction: Prediction, indices: Sequence[int]) -> Prediction:
-    """The prediction once these points are measured too, but for its mean, which their values would decide.
-
-    Latent normals w, of which a point's log seconds are root @ w, get the precision I + sum(r r' / (own + noise^2)).
-    """
-    chosen = list(indices)
-    if not chosen:
-        return prediction
-    root, rows = prediction.root, _observed(prediction, chosen)
-    values, vectors = np.linalg.eigh(np.eye(root.shape[1]) + rows.T @ rows)
-    return replace(prediction, root=np.asarray(root @ (vectors / np.sqrt(values))), own=_own_after(prediction, chosen))
-
-
-def _observed(prediction: Prediction, chosen: Sequence[int]) -> Array:
-    """(m, k) rows of points in units of what measuring them does not tell of the others."""
-    scale = np.sqrt(prediction.own[chosen] + prediction.noise**2)
-    return np.asarray(prediction.root[chosen] / scale[:, None])
-
-
-def _own_after(prediction: Prediction, chosen: Sequence[int]) -> Array:
-    """(n,) variances of what is peculiar to a point, once these are measured: their replicates share it."""
-    left = prediction.own.copy()
-    for index in chosen:
-        kin = prediction.group == prediction.group[index]
-        left[kin] *= prediction.noise**2 / (left[index] + prediction.noise**2 + 1e-300)
-    return left
-
-
-def lookahead(
-    prediction: Prediction,
-    seconds: Array,
-    weights: Array,
-    allowed: NDArray[np.bool_],
-    most: int,
-    looks: int,
-    first: Sequence[int] = (),
-) -> Lookahead:
-    """What up to `most` further points would leave unknown of candidates: `first`, and then as `choose` chooses them.
-
-    seconds: (n,) expected of measuring each. weights: (n,), 0 for what is not to be predicted. allowed: (n,) what may
-    be measured. `looks`: at how many numbers of points.
-    """
-    others = allowed & ~np.isin(np.arange(len(allowed)), first)
-    order = [*first, *choose(with_measured(prediction, first), seconds, most - len(first), weights, others)]
-    counts = sorted(
-        {0, *(round(mark) for mark in np.geomspace(max(1, len(first)), max(len(order), 1), looks) if order)}
-    )
-    errors = []
-    for count in counts:
-        left = allowed & (weights > 0)
-        left[order[:count]] = False
-        errors.append(median_error(deviations(prediction, order[:count])[left]))
-    spent = np.concatenate([[0.0], np.cumsum(seconds[order])])
-    return Lookahead(order, counts, errors, [float(spent[count]) for count in counts])
-
-
 #: The error at which a sweep ends to which no end is given.
-USUAL_ERROR = 0.05
+_USUAL_ERROR = 0.05
 #: Fewest and most points of a batch that is measured here; choosing takes at most this share of measuring them.
 _FEWEST, _MOST, _SHARE = 4, 24, 0.05
 #: Draws of the whole space that conclusions are taken from, and of the seconds that a point takes.
 _DRAWS, _TIMES = 1000, 20
+#: A plan looks at as many further points, and no more than the first share of the space where that is more.
+_MOST_AHEAD, _SHARE_AHEAD = 300, 0.1
+
+_Bools = NDArray[np.bool_]
 
 
 def rule_of(settings: Sweep) -> Rule:
     """What ends the sweep that `settings` describe."""
     given = Rule(settings.points, settings.minutes, settings.error, settings.settled)
-    return given if given != Rule() else Rule(error=USUAL_ERROR)
+    return given if given != Rule() else Rule(error=_USUAL_ERROR)
 
 
 def start_size(axes: int) -> int:
@@ -250,8 +88,7 @@ class Snapshot:
     findings: int
 
 
-@dataclass(frozen=True)
-class _Forecast:
+class _Forecast(NamedTuple):
     """What the model says of the candidates: their step, (n,) seconds of measuring each, (n,) chance that it fits.
 
     strain: how many times larger its errors at measured points are, each left out, than it states.
@@ -281,7 +118,6 @@ class Design:
     excluded: dict[int, str] = field(default_factory=dict)
     found: list[Finding] = field(default_factory=list)
     left: int = 0
-
     choosing: float = 0.0
 
     def next(self, largest: int | None = None, environments: Collection[str] = ()) -> list[int]:
@@ -297,11 +133,20 @@ class Design:
                 return chosen
             time.sleep(random.uniform(0.5, 1.5))
 
+    @property
+    def minutes(self) -> float:
+        """Since the command began."""
+        return (time.monotonic() - self.begin) / 60
+
+    @property
+    def room(self) -> int:
+        """How many points may still be begun within `sweep.points`, those that others measure now counted."""
+        most = self.rule.points
+        return self._size if most is None else max(0, most - self.knowledge.tried - len(self.knowledge.claimed))
+
     def wants_more(self) -> bool:
         """Whether a further point may be begun, as far as that is known: in time, and within `sweep.points`."""
-        if self.rule.minutes is not None and time.monotonic() - self.begin >= 60 * self.rule.minutes:
-            return False
-        return self._room() > 0
+        return (self.rule.minutes is None or self.minutes < self.rule.minutes) and self.room > 0
 
     def has_room(self) -> bool:
         """Whether a point that was just claimed is within `sweep.points`, with all that other drivers have claimed.
@@ -317,24 +162,20 @@ class Design:
     @one_thread()
     def _choose(self, largest: int | None) -> list[int]:
         """Candidates to measure next; none where there is a `reason`, or others measure what is left."""
-        begin = time.monotonic()
-        knowledge = self.knowledge
+        begin, knowledge = time.monotonic(), self.knowledge
         self.excluded = knowledge.too_large()
-        gone = {*knowledge.ended, *self.excluded, *knowledge.unavailable()}
-        every = np.arange(len(knowledge.candidates))
-        unmeasured = ~np.isin(every, [*gone])
-        allowed = unmeasured & ~np.isin(every, [*knowledge.claimed])
+        unmeasured = self._others({*knowledge.ended, *self.excluded, *knowledge.unavailable()})
+        allowed = unmeasured & self._others(knowledge.claimed)
         forecast = self._forecast() if knowledge.past or self.rule.minutes is not None else None
         self._look(forecast, unmeasured)
         look = self.looks[-1]
-        self.reason = self.rule.reached(look.measured, look.minutes, look.error, self.found) or self._exhausted(
-            unmeasured
-        )
-        room = self._room()
-        if self.reason or not allowed.any() or not room:
+        reached = self.rule.reached(look.measured, look.minutes, look.error, self.found)
+        self.reason = reached or self._exhausted(unmeasured)
+        if self.reason or not allowed.any() or not self.room:
             self.left = 0
             return []
-        chosen = self._chosen(forecast, unmeasured, allowed, min(room, largest or self._size(forecast, allowed)))
+        count = min(self.room, largest or self._batch_size(forecast, allowed))
+        chosen = self._chosen(forecast, unmeasured, allowed, count)
         self.choosing = time.monotonic() - begin
         return self._in_time(chosen, forecast) if largest is None else chosen
 
@@ -343,8 +184,7 @@ class Design:
         """What up to `most` further points are expected to leave unknown, before any of them is measured."""
         self.knowledge.look()
         self.excluded = self.knowledge.too_large()
-        forecast, every = self._forecast(), np.arange(len(self.knowledge.candidates))
-        unmeasured = ~np.isin(every, [*self.knowledge.ended, *self.excluded])
+        forecast, unmeasured = self._forecast(), self._others({*self.knowledge.ended, *self.excluded})
         first = self._first()[: max(0, self._start - self.knowledge.tried)] if most else []
         first = [index for index in first if unmeasured[index]][:most]
         weights = np.where(unmeasured, forecast.fits, 0.0)
@@ -356,10 +196,21 @@ class Design:
         look = self.looks[-1]
         if look.error is None:
             return "a start spread over the space"
-        words = [f"expected error {look.error:.1%}"]
-        if look.findings:
-            words.append(f"{look.settled} of {look.findings} conclusions settled")
-        return ", ".join(words)
+        settled = f", {look.settled} of {look.findings} conclusions settled" if look.findings else ""
+        return f"expected error {look.error:.1%}{settled}"
+
+    @property
+    def _size(self) -> int:
+        return len(self.knowledge.candidates)
+
+    @property
+    def _start(self) -> int:
+        most = self.rule.points or self._size
+        return min(start_size(len(self.knowledge.candidates.axes)), max(2, most // 2))
+
+    def _others(self, indices: Collection[int]) -> _Bools:
+        """(n,) which candidates are none of these."""
+        return ~np.isin(np.arange(self._size), [*indices])
 
     def _forecast(self) -> _Forecast:
         runs, table = self.knowledge.runs(), self.knowledge.table()
@@ -369,41 +220,32 @@ class Design:
         excess = strain(left_out.error, left_out.spread, left_out.freedom)
         return _Forecast(step, excess, seconds, self.knowledge.fits())
 
-    def _look(self, forecast: _Forecast | None, unmeasured: NDArray[np.bool_]) -> None:
-        """Note what is known; findings are asked for where they may end the sweep or the looks before had them."""
+    def _look(self, forecast: _Forecast | None, unmeasured: _Bools) -> None:
+        """Note what is known."""
         error = None
         if forecast is not None and self.knowledge.past and self.knowledge.tried >= self._start:
             others = unmeasured & (forecast.fits > 0.5)
-            spread = forecast.strain * deviations(forecast.step)
-            error = median_error(spread[others]) if others.any() else None
+            error = median_error(forecast.strain * deviations(forecast.step)[others]) if others.any() else None
             self.found = self._findings(forecast)
-        minutes = (time.monotonic() - self.begin) / 60
         settled = sum(finding.settled for finding in self.found)
-        self.looks.append(Snapshot(self.knowledge.tried, minutes, error, settled, len(self.found)))
-
-    @property
-    def _start(self) -> int:
-        most = self.rule.points or len(self.knowledge.candidates)
-        return min(start_size(len(self.knowledge.candidates.axes)), max(2, most // 2))
+        self.looks.append(Snapshot(self.knowledge.tried, self.minutes, error, settled, len(self.found)))
 
     def _findings(self, forecast: _Forecast) -> list[Finding]:
         """Of each family what its speed depends on, over all candidates that are not out of memory."""
-        table, step = self.knowledge.candidates.table, forecast.step
-        batch = np.log(table.number("batch_size"))
-        possible = ~np.isin(np.arange(len(table)), [*self.excluded])
-        found = []
-        for family, space in self.knowledge.candidates.families.items():
+        candidates, step, found = self.knowledge.candidates, forecast.step, []
+        batch, possible = np.log(candidates.table.number("batch_size")), self._others(self.excluded)
+        for family, space in candidates.families.items():
             kept = possible[space.indices]
-            chosen, terms = space.indices[kept], space.terms[kept]
+            chosen = space.indices[kept]
             if space.names and len(chosen) > len(space.names) + 1:
                 part = replace(step, mean=step.mean[chosen], root=step.root[chosen], own=step.own[chosen])
-                random = np.random.default_rng(self.seed)
-                weights = drawn_weights(terms, part, batch[chosen], _DRAWS, random)
-                of = f"{family}: " if len(self.knowledge.candidates.families) > 1 else ""
+                draws = np.random.default_rng(self.seed)
+                weights = drawn_weights(space.terms[kept], part, batch[chosen], _DRAWS, draws)
+                of = f"{family}: " if len(candidates.families) > 1 else ""
                 found += [Finding(f"{of}{one.text}", one.share) for one in findings(space.names, weights)]
         return found
 
-    def _exhausted(self, unmeasured: NDArray[np.bool_]) -> str:
+    def _exhausted(self, unmeasured: _Bools) -> str:
         """Why there is nothing left to measure; empty where there is."""
         if unmeasured.any():
             return ""
@@ -412,66 +254,49 @@ class Design:
         which = "every point that fits the memory is measured" if self.excluded else "every point is measured"
         return f"{which} before {' or '.join(self.rule.words)}"
 
-    def _room(self) -> int:
-        """How many points may still be begun, those that others measure now counted."""
-        if self.rule.points is None:
-            return len(self.knowledge.candidates)
-        return max(0, self.rule.points - self.knowledge.tried - len(self.knowledge.claimed))
-
-    def _size(self, forecast: _Forecast | None, allowed: NDArray[np.bool_]) -> int:
+    def _batch_size(self, forecast: _Forecast | None, allowed: _Bools) -> int:
         """Points of the next batch: so many that choosing them costs little beside measuring them."""
         if forecast is None or self.knowledge.tried < self._start:
             return _MOST
         each = float(np.median(forecast.seconds[allowed]))
         return int(np.clip(math.ceil(self.choosing / _SHARE / each), _FEWEST, _MOST))
 
-    def _chosen(
-        self, forecast: _Forecast | None, unmeasured: NDArray[np.bool_], allowed: NDArray[np.bool_], count: int
-    ) -> list[int]:
+    def _chosen(self, forecast: _Forecast | None, unmeasured: _Bools, allowed: _Bools, count: int) -> list[int]:
         missing = self._start - self.knowledge.tried
         if missing > 0 and (start := [index for index in self._first() if allowed[index]]):
-            self.left = missing if self.rule.points is None else self._room()
+            self.left = missing if self.rule.points is None else self.room
             chosen = start[: min(count, missing)]
         elif forecast is None:  # all that was tried failed
             chosen = [int(index) for index in np.flatnonzero(allowed)[:count]]
         else:
-            chosen = self._most_useful(forecast, unmeasured, allowed, count)
+            step = with_measured(forecast.step, sorted(self.knowledge.claimed))
+            # What may be out of memory teaches little, and need not be predicted.
+            weights = np.where(unmeasured, forecast.fits, 0.0)
+            seconds = forecast.seconds / np.maximum(forecast.fits, 1e-3)
+            ahead = lookahead(step, seconds, weights, allowed, count, looks=3)
+            self.left = self._expected_left(ahead, allowed)
+            chosen = list(ahead.order)
         random.Random(f"{self.seed} {self.knowledge.tried}").shuffle(chosen)
         return chosen
 
     def _first(self) -> list[int]:
         """Candidates that are spread over the space, what is known to be out of memory left out."""
-        possible = [index for index in range(len(self.knowledge.candidates)) if index not in self.excluded]
+        possible = np.flatnonzero(self._others(self.excluded))
         spread = first_points(self.knowledge.candidates.coordinates[possible], 2 * self._start, self.seed)
-        return [possible[index] for index in spread]
+        return [int(possible[index]) for index in spread]
 
-    def _most_useful(
-        self, forecast: _Forecast, unmeasured: NDArray[np.bool_], allowed: NDArray[np.bool_], count: int
-    ) -> list[int]:
-        step = with_measured(forecast.step, sorted(self.knowledge.claimed))
-        # What may be out of memory teaches little, and need not be predicted.
-        weights = np.where(unmeasured, forecast.fits, 0.0)
-        seconds = forecast.seconds / np.maximum(forecast.fits, 1e-3)
-        ahead = lookahead(step, seconds, weights, allowed, min(count, self._room()), looks=3)
-        self.left = self._expected_left(ahead, allowed)
-        return list(ahead.order[:count])
-
-    def _expected_left(self, ahead: Lookahead, allowed: NDArray[np.bool_]) -> int:
+    def _expected_left(self, ahead: Lookahead, allowed: _Bools) -> int:
         """How many points are left until the first rule that can be foretold ends the sweep."""
-        ends = [int(allowed.sum()), self._room()]
-        if self.rule.error is not None:
-            ends.append(max(1, ahead.needed(self.rule.error, self.knowledge.tried)))
-        if self.rule.settled and self.found:
-            ends.append(max(1, round(self.knowledge.tried * (growth_until_settled(self.found) - 1))))
-        if self.rule.minutes is not None and self.looks[-1].minutes > 0 and self._begun_with is not None:
-            pace = (self.knowledge.tried - self._begun_with) / self.looks[-1].minutes
-            ends.append(max(1, round(pace * (self.rule.minutes - self.looks[-1].minutes))))
+        tried, rule, look = self.knowledge.tried, self.rule, self.looks[-1]
+        ends = [int(allowed.sum()), self.room]
+        if rule.error is not None:
+            ends.append(max(1, ahead.needed(rule.error, tried)))
+        if rule.settled and self.found:
+            ends.append(max(1, round(tried * (growth_until_settled(self.found) - 1))))
+        if rule.minutes is not None and look.measured > self.looks[0].measured:
+            pace = (tried - self.looks[0].measured) / look.minutes  # of this command, once it measured some itself
+            ends.append(max(1, round(pace * (rule.minutes - look.minutes))))
         return min(ends)
-
-    @property
-    def _begun_with(self) -> int | None:
-        """How many were measured when this command began, once it measured some itself."""
-        return self.looks[0].measured if self.looks[-1].measured > self.looks[0].measured else None
 
     def _in_time(self, chosen: list[int], forecast: _Forecast | None) -> list[int]:
         """As many of them as `sweep.minutes` leaves time for."""
@@ -551,33 +376,24 @@ def conclusion_of(design: Design) -> Conclusion:
     """What a design came to, for its parent run."""
     if not design.looks:
         return Conclusion()
-    look, space = design.looks[-1], len(design.knowledge.candidates)
-    large = sum(ended.outcome.startswith("oom") for ended in design.knowledge.ended.values())
-    large += len(design.excluded.keys() - design.knowledge.ended.keys())
+    look, space, ended = design.looks[-1], len(design.knowledge.candidates), design.knowledge.ended
+    large = sum(one.outcome.startswith("oom") for one in ended.values()) + len(design.excluded.keys() - ended.keys())
     text = f"Adaptive: {look.measured:,} of {counted(space, 'point')} measured ({look.measured / space:.1%})"
     text += f", {large:,} out of memory." if large else "."
-    if look.error is not None:
-        text += f" Expected median error of the others: {look.error:.1%}."
-    text += f" Ended by {design.reason}." if design.reason else " Interrupted."
-    told = [f"- {finding.text} ({finding.share:.0%})" for finding in design.found]
     metrics = {
         "design_candidates": float(space),
         "design_measured": float(look.measured),
         "design_findings": float(look.findings),
         "design_settled": float(look.settled),
     }
-    metrics |= {"design_expected_error": look.error} if look.error is not None else {}
-    columns = list(asdict(look))
-    table: dict[str, Any] = {
-        "columns": columns,
-        "data": [[asdict(entry)[name] for name in columns] for entry in design.looks],
-    }
+    if look.error is not None:
+        text += f" Expected median error of the others: {look.error:.1%}."
+        metrics["design_expected_error"] = look.error
+    text += f" Ended by {design.reason}." if design.reason else " Interrupted."
+    lines = [text, "", *(f"- {finding.text} ({finding.share:.0%})" for finding in design.found)]
+    table: dict[str, Any] = {"columns": [*asdict(look)], "data": [[*asdict(one).values()] for one in design.looks]}
     tags = {"design": "adaptive", "design_end": design.reason or "interrupted"}
-    return Conclusion("\n".join([text, "", *told]).strip(), metrics, tags, {"design.json": table})
-
-
-#: As many further points are looked at, and no more than the first share of the space where that is more.
-_MOST_AHEAD, _SHARE_AHEAD = 300, 0.1
+    return Conclusion("\n".join(lines).strip(), metrics, tags, {"design.json": table})
 
 
 def describe_ahead(points: Sequence[Point], settings: Settings) -> None:
@@ -585,8 +401,7 @@ def describe_ahead(points: Sequence[Point], settings: Settings) -> None:
     design = open_design(points, settings, SweepInfo("", "", ""), time.monotonic(), anywhere=False)
     rule, space = design.rule, len(design.knowledge.candidates)
     ahead = design.ahead(rule.points or max(_MOST_AHEAD, int(_SHARE_AHEAD * space)))
-    console = standard_output()
-    known = design.knowledge.tried
+    console, known = standard_output(), design.knowledge.tried
     console.print(
         f"\nAdaptive, until {' or '.join(rule.words)}; {known:,} of {counted(space, 'point')} measured so far."
     )

@@ -24,13 +24,15 @@ __all__ = ["Frontier", "Side", "chances", "excluded", "fitting"]
 _FACTOR_SPREAD, _WIDTH = 2.0, 0.02
 _DRAWS, _ROUNDS, _KEPT = 1000, 3, 200
 
+_Bools = NDArray[np.bool_]
+
 
 def excluded(
     candidates: Array,
     kinds: Sequence[Hashable],
     tried: Array,
     tried_kinds: Sequence[Hashable],
-    failed: NDArray[np.bool_],
+    failed: _Bools,
     run_ids: Sequence[str],
 ) -> list[str | None]:
     """Of each candidate the run that proves it runs out of memory, None where none does.
@@ -44,46 +46,32 @@ def excluded(
     order = sorted(map(int, np.flatnonzero(failed)), key=lambda index: (*tried[index], run_ids[index]))
     if not order:
         return [None] * len(candidates)
-    disturbed = _no_smaller(tried[~failed], tried[order], codes[~failed], codes[order])
-    proofs = _no_smaller(candidates, tried[order], own, codes[order]) & ~_some(disturbed, axis=0)
-    found = zip(proofs.argmax(axis=1), _some(proofs, axis=1), strict=True)
+    disturbed = _no_smaller(tried[~failed], tried[order], codes[~failed], codes[order]).any(axis=0)
+    proofs = _no_smaller(candidates, tried[order], own, codes[order]) & ~disturbed
+    found = zip(proofs.argmax(axis=1), proofs.any(axis=1), strict=True)
     return [run_ids[order[first]] if proved else None for first, proved in found]
 
 
 def fitting(
-    candidates: Array,
-    kinds: Sequence[Hashable],
-    tried: Array,
-    tried_kinds: Sequence[Hashable],
-    failed: NDArray[np.bool_],
-) -> NDArray[np.bool_]:
+    candidates: Array, kinds: Sequence[Hashable], tried: Array, tried_kinds: Sequence[Hashable], failed: _Bools
+) -> _Bools:
     """(n,) which candidates a success proves to fit: one of the same kind that is no smaller in any size."""
     own, codes = _codes(kinds, tried_kinds)
-    return _some(_no_smaller(tried[~failed], candidates, codes[~failed], own), axis=0)
+    return np.asarray(_no_smaller(tried[~failed], candidates, codes[~failed], own).any(axis=0))
 
 
-def _codes(kinds: Sequence[Hashable], others: Sequence[Hashable]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _codes(kinds: Sequence[Hashable], others: Sequence[Hashable]) -> tuple[Array, Array]:
     """A number for every kind."""
-    numbers = {kind: number for number, kind in enumerate(dict.fromkeys([*kinds, *others]))}
-    return np.array([numbers[kind] for kind in kinds], dtype=np.intp), np.array(
-        [numbers[kind] for kind in others], dtype=np.intp
-    )
+    numbers = {kind: number for number, kind in enumerate({*kinds, *others})}
+    return np.array([numbers[kind] for kind in kinds], float), np.array([numbers[kind] for kind in others], float)
 
 
-def _no_smaller(
-    one: Array, other: Array, kinds: NDArray[np.intp] | None = None, other_kinds: NDArray[np.intp] | None = None
-) -> NDArray[np.bool_]:
+def _no_smaller(one: Array, other: Array, kinds: Array | float = 0.0, other_kinds: Array | float = 0.0) -> _Bools:
     """(n, m) whether each of (n, k) sizes is in none smaller than each of (m, k), and of the same kind."""
-    found = np.ones((len(one), len(other)), dtype=bool)
-    if kinds is not None and other_kinds is not None:
-        found = kinds[:, None] == other_kinds
+    found = np.zeros((len(one), len(other))) + np.reshape(kinds, (-1, 1)) == np.reshape(other_kinds, (1, -1))
     for column, other_column in zip(one.T, other.T, strict=True):
         found &= column[:, None] >= other_column
-    return found
-
-
-def _some(table: NDArray[np.bool_], axis: int) -> NDArray[np.bool_]:
-    return np.asarray(table.any(axis=axis))
+    return np.asarray(found)
 
 
 class Side(StrEnum):
@@ -113,31 +101,29 @@ class Frontier:
         """The `Side` of each point (n, k): `contradicted` what is no larger than one that fitted and no smaller than
         one that failed."""
         sizes = np.asarray(points, dtype=float)
-        fits = _some(_no_smaller(self.fitted, sizes), axis=0)
-        return _named(fits, _some(_no_smaller(sizes, self.failed), axis=1))
+        return _named(_no_smaller(self.fitted, sizes).any(axis=0), _no_smaller(sizes, self.failed).any(axis=1))
 
     @staticmethod
     def sides_by_others(points: ArrayLike, failed: ArrayLike) -> NDArray[np.str_]:
         """What the others say of each point (n,): its `Side` with itself left out."""
         sizes, outcome = np.asarray(points, dtype=float), np.asarray(failed, dtype=bool)
         others = _no_smaller(sizes, sizes) & ~np.eye(len(sizes), dtype=bool)
-        return _named(_some(others[~outcome], axis=0), _some(others[:, outcome], axis=1))
+        return _named(others[~outcome].any(axis=0), others[:, outcome].any(axis=1))
 
 
-def _named(fits: NDArray[np.bool_], fails: NDArray[np.bool_]) -> NDArray[np.str_]:
-    return np.select(
-        [fits & fails, fits, fails], [Side.CONTRADICTED.value, Side.FITS.value, Side.FAILS.value], Side.OPEN.value
-    )
+def _named(fits: _Bools, fails: _Bools) -> NDArray[np.str_]:
+    sides = [Side.CONTRADICTED.value, Side.FITS.value, Side.FAILS.value]
+    return np.select([fits & fails, fits, fails], sides, Side.OPEN.value)
 
 
 def _least(sizes: Array) -> Array:
     """The distinct points (m, k) of some (n, k) that no other is below in every size."""
     distinct = np.unique(sizes, axis=0)
     above = _no_smaller(distinct, distinct) & ~np.eye(len(distinct), dtype=bool)
-    return np.asarray(distinct[~_some(above, axis=1)])
+    return np.asarray(distinct[~above.any(axis=1)])
 
 
-def chances(parts: Array, tried: Array, failed: NDArray[np.bool_]) -> Array:
+def chances(parts: Array, tried: Array, failed: _Bools) -> Array:
     """(n,) the probability that each candidate runs out of memory, from (n, k) parts of what it needs, in bytes.
 
     tried: (m, k) parts of the points of the same kind that were tried, and `failed` (m,) whether they ran out.
@@ -149,7 +135,7 @@ def chances(parts: Array, tried: Array, failed: NDArray[np.bool_]) -> Array:
     if not failed.any():
         return np.zeros(len(parts))
     scale = np.log(np.median(tried[failed], axis=0))
-    logs, tried_logs = np.log(parts) - scale, np.log(tried) - scale
+    tried_logs = np.log(tried) - scale
     centre = np.array([*np.zeros(parts.shape[1]), np.log(_WIDTH)])
     spread = np.array([*np.full(parts.shape[1], _FACTOR_SPREAD), 1.0])
 
@@ -167,10 +153,9 @@ def chances(parts: Array, tried: Array, failed: NDArray[np.bool_]) -> Array:
         weight = np.exp(logs_of_weight - logs_of_weight.max())
         weight /= weight.sum()
         mean = weight @ drawn
-        apart = drawn - mean
-        covariance = (apart * weight[:, None]).T @ apart
+        covariance = np.cov(drawn.T, aweights=weight, ddof=0)
     likely = np.argsort(-weight)[:_KEPT]
-    return np.asarray(weight[likely] @ ndtr(_margin(logs, drawn[likely])) / weight[likely].sum())
+    return np.asarray(weight[likely] @ ndtr(_margin(np.log(parts) - scale, drawn[likely])) / weight[likely].sum())
 
 
 def _margin(logs: Array, drawn: Array) -> Array:

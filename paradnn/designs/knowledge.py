@@ -11,9 +11,12 @@ import time
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import nnls
+from scipy.special import ndtr
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Point, Settings
@@ -28,89 +31,35 @@ from paradnn.platform.memory import memory_limit
 from paradnn.session.summary import Row
 from paradnn.store.runs import ResumePolicy, first_accepted
 
-__all__ = [
-    "Axis",
-    "Candidates",
-    "Ended",
-    "Knowledge",
-    "axes_of",
-    "chance_of_fitting",
-    "coordinates",
-    "kinds_of",
-    "proved",
-    "sizes_of",
-    "terms_of",
-]
+__all__ = ["Candidates", "Ended", "Knowledge", "axes_of", "proved", "sizes_and_kinds"]
 
 _Keys = Mapping[str, str]
+#: By key, of points that differ in it (n,): numbers, or texts where any is no number.
+_Axes = Mapping[str, NDArray[Any]]
 
 #: Groups of keys, and keys, that change neither a step nor what memory it takes.
 _ASIDE = ("measure", "replicate", "seed")
+#: Outcomes that say that a point is too large.
+_TOO_LARGE = ("oom_host", "oom_device")
+#: All that a candidate's session is called: one design, in however many sessions it was measured.
+_SESSION = "design"
+_EVERY_RUN = 10**9
 
 
-@dataclass(frozen=True)
-class Axis:
-    """A key in which points differ: its texts (n,), and numbers (n,) where it is one of numbers, else None.
+def axes_of(rows: Sequence[_Keys]) -> _Axes:
+    """The keys in which points, as the store keeps them, differ; a point that lacks a key has "" there.
 
     A list of numbers, such as model.blocks, counts as its sum.
     """
-
-    key: str
-    texts: tuple[str, ...]
-    numbers: Array | None
-
-
-def axes_of(rows: Sequence[_Keys]) -> list[Axis]:
-    """The keys in which points, as the store keeps them, differ; a point that lacks a key has "" there."""
     keys = dict.fromkeys(key for row in rows for key in row if key.split(".")[0] not in _ASIDE)
-    texts = {key: tuple(row.get(key, "") for row in rows) for key in keys}
-    return [Axis(key, column, _numbers(column)) for key, column in texts.items() if len(set(column)) > 1]
-
-
-def coordinates(axes: Sequence[Axis], count: int) -> Array:
-    """(count, k) where each point lies; words lie in the order of their first appearance."""
-    columns = [axis.numbers if axis.numbers is not None else _codes(axis.texts) for axis in axes]
-    return np.stack(columns, axis=1) if columns else np.zeros((count, 0))
-
-
-def sizes_of(axes: Sequence[Axis], bounds: Array) -> Array:
-    """(n, k) what memory grows with: sizes of model and batch, and its analytic lower bound in bytes (n,)."""
-    columns = [axis.numbers for axis in axes if axis.numbers is not None and _is_size(axis)]
-    return np.stack([*columns, bounds], axis=1)
-
-
-def kinds_of(axes: Sequence[Axis], places: Sequence[str]) -> list[Hashable]:
-    """What must be equal for one point's memory to say anything of another's: all that is no size, and the place."""
-    columns = [axis.texts for axis in axes if axis.numbers is None or not _is_size(axis)]
-    return list(zip(places, *columns, strict=True))
-
-
-def terms_of(rows: Sequence[_Keys]) -> tuple[list[str], Array]:
-    """Names and values (n, k) of the terms of a regression: logarithms of numbers above 0, other numbers as they are,
-    and an indicator of each word but the commonest."""
-    names: list[str] = []
-    columns: list[Array] = []
-    for axis in axes_of(rows):
-        if axis.numbers is not None:
-            names.append(axis.key)
-            columns.append(np.log(axis.numbers) if axis.numbers.min() > 0 else axis.numbers)
-            continue
-        words = sorted(dict.fromkeys(axis.texts), key=lambda word: -axis.texts.count(word))
-        for word in words[1:]:
-            names.append(f"{axis.key}={word}")
-            columns.append(np.array([text == word for text in axis.texts], dtype=float))
-    return names, np.stack(columns, axis=1) if columns else np.zeros((len(rows), 0))
-
-
-def _is_size(axis: Axis) -> bool:
-    return axis.key == "batch_size" or axis.key.startswith("model.")
-
-
-def _numbers(texts: Sequence[str]) -> Array | None:
-    found = {text: _number(text) for text in set(texts)}
-    if any(value is None for value in found.values()):
-        return None
-    return np.array([found[text] for text in texts], dtype=float)
+    axes: dict[str, NDArray[Any]] = {}
+    for key in keys:
+        texts = [row.get(key, "") for row in rows]
+        numbers = {text: _number(text) for text in set(texts)}
+        if len(numbers) > 1:
+            words = None in numbers.values()
+            axes[key] = np.array(texts, str) if words else np.array([numbers[text] for text in texts], float)
+    return axes
 
 
 def _number(text: str) -> float | None:
@@ -123,20 +72,31 @@ def _number(text: str) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def _codes(texts: Sequence[str]) -> Array:
-    numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
-    return np.array([numbers[text] for text in texts], dtype=float)
+def sizes_and_kinds(axes: _Axes, bounds: Array, places: Sequence[str]) -> tuple[Array, list[Hashable]]:
+    """(n, k) what memory grows with: sizes of model and batch, and its analytic lower bound in bytes (n,); and what
+    must be equal for one point's memory to say anything of another's: all that is no size, and the place."""
+    numbers = [key for key, axis in axes.items() if axis.dtype.kind == "f"]
+    sizes = [key for key in numbers if key == "batch_size" or key.startswith("model.")]
+    others = [axis for key, axis in axes.items() if key not in sizes]
+    return np.stack([*(axes[key] for key in sizes), bounds], axis=1), list(zip(places, *others, strict=True))
 
 
-#: Outcomes that say that a point is too large, and those that say nothing of any other.
-_TOO_LARGE = ("oom_host", "oom_device")
-#: All that a candidate's session is called: one design, in however many sessions it was measured.
-_SESSION = "design"
-_EVERY_RUN = 10**9
+def _terms(rows: Sequence[_Keys]) -> tuple[list[str], Array]:
+    """Names and values (n, k) of the terms of a regression: logarithms of numbers above 0, other numbers as they are,
+    and an indicator of each word but the commonest."""
+    terms: dict[str, Array] = {}
+    for key, axis in axes_of(rows).items():
+        if axis.dtype.kind == "f":
+            terms[key] = np.log(axis) if axis.min() > 0 else axis
+            continue
+        words, counts = np.unique(axis, return_counts=True)
+        terms |= {
+            f"{key}={word}": (axis == word).astype(float) for word in words[np.argsort(-counts, kind="stable")[1:]]
+        }
+    return list(terms), np.stack([*terms.values()], axis=1) if terms else np.zeros((len(rows), 0))
 
 
-@dataclass(frozen=True)
-class Family:
+class Family(NamedTuple):
     """The candidates of one family (m,), and the terms (m, k) of a regression over them with their names."""
 
     indices: NDArray[np.intp]
@@ -158,7 +118,6 @@ class Candidates:
     devices: Sequence[str]
     bounds: Array
     limits: Array
-    axes: Sequence[Axis]
     rates: Rates
     lacks_ceilings: bool
 
@@ -174,39 +133,40 @@ class Candidates:
         status = sweep_status(points, settings, history)
         kept = list({identity: index for index, identity in reversed([*enumerate(status.identities)])}.values())[::-1]
         environments = [status.environments[index] for index in kept]
-        devices = [environment.device for environment in environments]
-        rates = rates_of(status)
-        chosen = [points[index] for index in kept]
-        table = table_of_points(chosen, [place.environment_id for place in environments], devices, rates)
+        ids, devices = [place.environment_id for place in environments], [place.device for place in environments]
+        chosen, rates = [points[index] for index in kept], rates_of(status)
         limits = {
             limit: np.inf if anywhere and limit == "auto" else memory_limit(point)
             for limit, point in {point.measure.memory_limit: point for point in chosen}.items()
         }
+        known = [point.platform.name == "cpu" and point.measure.predict_oom for point in chosen]
         return cls(
             points=chosen,
             places=kept,
             identities=[status.identities[index] for index in kept],
-            table=replace(table, sessions=[_SESSION] * len(kept)),
+            table=replace(table_of_points(chosen, ids, devices, rates), sessions=[_SESSION] * len(kept)),
             devices=devices,
             bounds=status.costs["memory_lower_bound_bytes"][kept],
-            limits=np.array(
-                [
-                    limits[point.measure.memory_limit]
-                    if point.platform.name == "cpu" and point.measure.predict_oom
-                    else np.inf
-                    for point in chosen
-                ],
-                dtype=float,
-            ),
-            axes=axes_of(table.rows),
+            limits=np.where(known, np.array([limits[point.measure.memory_limit] for point in chosen], float), np.inf),
             rates=rates,
             lacks_ceilings=settings.ceilings and not all(status.ceilings.values()),
         )
 
     @cached_property
+    def axes(self) -> _Axes:
+        """The keys in which they differ."""
+        return axes_of(self.table.rows)
+
+    @cached_property
     def coordinates(self) -> Array:
-        """(n, k) where each candidate lies in the space."""
-        return coordinates(self.axes, len(self))
+        """(n, k) where each candidate lies in the space; words lie in their order."""
+        columns = [np.unique(axis, return_inverse=True)[1] for axis in self.axes.values()]
+        return np.stack(columns, axis=1).astype(float) if columns else np.zeros((len(self), 0))
+
+    @cached_property
+    def sizes_and_kinds(self) -> tuple[Array, list[Hashable]]:
+        """As the function of that name."""
+        return sizes_and_kinds(self.axes, self.bounds, self.table.environments)
 
     @cached_property
     def families(self) -> Mapping[str, Family]:
@@ -214,13 +174,21 @@ class Candidates:
         names = np.array(self.table.families, dtype=str)
         indices = {family: np.flatnonzero(names == family) for family in dict.fromkeys(self.table.families)}
         return {
-            family: Family(chosen, *terms_of([self.table.rows[int(index)] for index in chosen]))
+            family: Family(chosen, *_terms([self.table.rows[int(index)] for index in chosen]))
             for family, chosen in indices.items()
         }
 
+    @cached_property
+    def workers(self) -> list[tuple[str, ...]]:
+        """What decides which worker measures a candidate."""
+        held = ("platform.", "software.", "framework.", "data.")
+        return [
+            tuple(value for key, value in sorted(row.items()) if key.startswith(held) or key == "devices")
+            for row in self.table.rows
+        ]
 
-@dataclass(frozen=True)
-class Ended:
+
+class Ended(NamedTuple):
     """How a candidate ended, in which run."""
 
     run_id: str
@@ -248,7 +216,7 @@ class Knowledge:
         self._history, self._sweep_id, self._anywhere = history, sweep_id, anywhere
         self._policy = ResumePolicy(settings.resume, settings.retry)
         self._places, self._devices = set(candidates.table.environments), set(candidates.devices)
-        self._index = {self._key(identity): index for index, identity in enumerate(candidates.identities)}
+        self._indices = {self._key(identity): index for index, identity in enumerate(candidates.identities)}
         self._own: set[int] = set()
 
     def look(self, environments: Collection[str] = (), read: bool = True) -> None:
@@ -259,10 +227,10 @@ class Knowledge:
         self._places |= set(environments)
         with contextlib.suppress(StoreError):
             # A point that ends between the two questions is in both answers, and counts once.
-            claimed = {self._index.get(self._key(identity)) for identity in self._history.claimed()}
+            claimed = {self._indices.get(self._key(identity)) for identity in self._history.claimed()}
             known = self._history.finished(self._places if self._policy.looks else (), self._sweep_id)
             for identity, runs in known.items():
-                index = self._index.get(self._key(identity))
+                index = self._indices.get(self._key(identity))
                 if index is None or index in self._own:
                     continue
                 ours = [run for run in runs if run.tags.get("sweep_id") == self._sweep_id]
@@ -273,21 +241,30 @@ class Knowledge:
             if read:
                 self._read({ended.run_id: index for index, ended in self.ended.items() if ended.outcome == "ok"})
 
+    def _read(self, wanted: Mapping[str, int]) -> None:
+        """Read the runs that are not read yet: mostly few, and new."""
+        for most in (256 + 2 * len(wanted), _EVERY_RUN):
+            missing = {run_id: index for run_id, index in wanted.items() if index not in self.past}
+            if missing:
+                runs = self._history.past(self._devices, most)
+                self.past |= {missing[run.run_id]: run for run in runs if run.run_id in missing}
+
     def take(self, rows: Iterable[Row]) -> None:
         """Note what this session measured itself."""
         for row in rows:
             tags = row.tags
-            index = self._index.get(
-                self._key(Identity(tags["point_id"], tags["environment_id"], int(tags["replicate"])))
-            )
+            found = Identity(tags["point_id"], tags["environment_id"], int(tags["replicate"]))
+            index = self._indices.get(self._key(found))
             if index is None:
                 continue
             self._own.add(index)
             self.ended[index] = Ended(row.run_id, row.outcome)
             if row.outcome == "ok":
-                stored = {**tags, "outcome": row.outcome}
-                params = row_of(self.candidates.points[index])
-                self.past[index] = Past(row.run_id, time.time(), params, row.metrics, stored)
+                params, tags = row_of(self.candidates.points[index]), {**tags, "outcome": row.outcome}
+                self.past[index] = Past(row.run_id, time.time(), params, row.metrics, tags)
+
+    def _key(self, identity: Identity) -> Identity:
+        return replace(identity, environment_id="") if self._anywhere else identity
 
     @property
     def tried(self) -> int:
@@ -307,13 +284,15 @@ class Knowledge:
             return table
         return replace(table, environments=[latest.tags["environment_id"]] * len(table))
 
+    def _memory(self) -> tuple[list[int], NDArray[np.bool_]]:
+        """The candidates that say something of memory, and which of them ran out."""
+        tried = [index for index, ended in self.ended.items() if ended.outcome in ("ok", *_TOO_LARGE)]
+        return tried, np.array([self.ended[index].outcome != "ok" for index in tried], dtype=bool)
+
     def too_large(self) -> dict[int, str]:
         """Index -> why a candidate without an outcome is out of memory: by arithmetic, or by the run that proves it."""
-        candidates, environments = self.candidates, self.candidates.table.environments
-        sizes = sizes_of(candidates.axes, candidates.bounds)
-        kinds = kinds_of(candidates.axes, environments)
-        tried = [index for index, ended in self.ended.items() if ended.outcome in ("ok", *_TOO_LARGE)]
-        failed = np.array([self.ended[index].outcome != "ok" for index in tried], dtype=bool)
+        candidates, (tried, failed) = self.candidates, self._memory()
+        sizes, kinds = candidates.sizes_and_kinds
         names = [self.ended[index].run_id for index in tried]
         proofs = excluded(sizes, kinds, sizes[tried], [kinds[index] for index in tried], failed, names)
         found = {
@@ -322,63 +301,39 @@ class Knowledge:
             for index in np.flatnonzero(candidates.bounds > candidates.limits)
         }
         found |= {index: proved(proof) for index, proof in enumerate(proofs) if proof}
-        return {int(index): reason for index, reason in found.items() if index not in self.ended}
+        return {index: reason for index, reason in found.items() if index not in self.ended}
 
     def unavailable(self) -> set[int]:
         """Candidates on a device or software that an earlier one did not find."""
-        lacking = {self._worker(index) for index, ended in self.ended.items() if ended.outcome == "unavailable"}
-        return {index for index in range(len(self.candidates)) if lacking and self._worker(index) in lacking}
+        workers = self.candidates.workers
+        lacking = {workers[index] for index, ended in self.ended.items() if ended.outcome == "unavailable"}
+        return {index for index, worker in enumerate(workers) if worker in lacking}
 
     def fits(self) -> Array:
         """(n,) chance that a candidate fits the memory that it may take, from what those measured took.
 
-        Measured peaks correct the analytic bound: peak = a + b x bound, by least squares of relative errors. Where the
-        limit is not known, as a device's, it is learned from which points ran out.
+        Where the limit is not known, as a device's, it is learned from which points ran out.
         """
         candidates = self.candidates
         if np.isinf(candidates.limits).all():
-            tried = [index for index, ended in self.ended.items() if ended.outcome in ("ok", *_TOO_LARGE)]
-            failed = np.array([self.ended[index].outcome != "ok" for index in tried], dtype=bool)
+            tried, failed = self._memory()
             parts = candidates.bounds[:, None]
             return np.asarray(1 - chances(parts, parts[tried], failed))
         peaks = np.array([run.metrics.get("peak_memory_bytes", np.nan) for run in self.past.values()])
-        bounds = candidates.bounds[list(self.past)]
         use = np.isfinite(peaks) & (peaks > 0)
         if use.sum() < 3:
             return np.ones(len(candidates))
-        return chance_of_fitting(bounds[use], peaks[use], candidates.bounds, candidates.limits)
-
-    def _worker(self, index: int) -> tuple[str, ...]:
-        row = self.candidates.table.rows[index]
-        held = ("platform.", "software.", "framework.", "data.")
-        return tuple(value for key, value in sorted(row.items()) if key.startswith(held) or key == "devices")
-
-    def _key(self, identity: Identity) -> Identity:
-        return replace(identity, environment_id="") if self._anywhere else identity
-
-    def _read(self, wanted: Mapping[str, int]) -> None:
-        """Read the runs that are not read yet: mostly few, and new."""
-        for most in (256 + 2 * len(wanted), _EVERY_RUN):
-            missing = {run_id: index for run_id, index in wanted.items() if index not in self.past}
-            if not missing:
-                return
-            for run in self._history.past(self._devices, most):
-                if run.run_id in missing:
-                    self.past[missing[run.run_id]] = run
+        return _fits(candidates.bounds[list(self.past)][use], peaks[use], candidates.bounds, candidates.limits)
 
 
-def chance_of_fitting(bounds: Array, peaks: Array, candidates: Array, limits: Array) -> Array:
+def _fits(bounds: Array, peaks: Array, candidates: Array, limits: Array) -> Array:
     """(n,) chance that peaks of `candidates` (n,), analytic bounds in bytes, stay within `limits` (n,), given measured
     `peaks` (m,) of points with known `bounds` (m,).
 
     peak = a + b x bound with a, b >= 0, least squares of relative errors; errors of the logarithm are normal.
     """
-    from scipy.optimize import nnls
-    from scipy.special import ndtr
-
     solution, _ = nnls(np.stack([1 / peaks, bounds / peaks], axis=1), np.ones(len(peaks)))
-    expected = np.maximum(solution[0] + solution[1] * candidates, candidates)
-    fitted = np.maximum(solution[0] + solution[1] * bounds, bounds)
+    expected, fitted = (np.maximum(solution[0] + solution[1] * some, some) for some in (candidates, bounds))
     # Beyond what was measured the line itself is uncertain.
     beyond = np.log(np.maximum(candidates / bounds.max(), 1.0))
     spread = np.maximum(np.sqrt(np.mean(np.log(peaks / fitted) ** 2)), 0.1) + 0.1 * beyond

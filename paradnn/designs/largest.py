@@ -17,7 +17,7 @@ from paradnn.config.costs import costs_of
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Point, Settings
 from paradnn.designs.frontier import excluded, fitting
-from paradnn.designs.knowledge import axes_of, kinds_of, proved, sizes_of
+from paradnn.designs.knowledge import axes_of, proved, sizes_and_kinds
 from paradnn.execution.environments import current_environments
 from paradnn.execution.workers import WorkerKey
 from paradnn.forecast.history import History, open_history
@@ -217,8 +217,8 @@ class LargestBatch:
         told = [key for key, one in self._tried.items() if one.outcome in ("ok", "nan", "oom_host", "oom_device")]
         points = [self._point(key) for key in (*keys, *told)]
         axes = axes_of([row_of(point) for point in points])
-        sizes = sizes_of(axes, np.array([costs_of(p).memory_lower_bound_bytes for p in points], dtype=float))
-        kinds = kinds_of(axes, [self._places.get(WorkerKey.of(point), "") for point in points])
+        bounds = np.array([costs_of(point).memory_lower_bound_bytes for point in points], dtype=float)
+        sizes, kinds = sizes_and_kinds(axes, bounds, [self._places.get(WorkerKey.of(point), "") for point in points])
         failed = np.array([self._tried[key].outcome.startswith("oom") for key in told], dtype=bool)
         own, others = (sizes[: len(keys)], kinds[: len(keys)]), (sizes[len(keys) :], kinds[len(keys) :])
         proofs = excluded(*own, *others, failed, [self._tried[key].run_id for key in told])
