@@ -27,7 +27,7 @@ from paradnn.designs.adaptive import Design, rule_of
 from paradnn.designs.knowledge import Candidates, Knowledge
 from paradnn.execution.environments import current_environments
 from paradnn.families.fc import FullyConnected
-from paradnn.forecast.history import Past
+from paradnn.forecast.history import History, Past
 from paradnn.store.runs import Finished
 from tests.forecast.planted import Machine
 
@@ -36,23 +36,16 @@ BATCH, LOOKS = 16, 5
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(History):
     """A store of these runs, each of a measurement."""
 
     runs: Mapping[Identity, Past]
-    where: str = "memory"
 
     def finished(self, environment_ids: Collection[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
         return {identity: [Finished(run.run_id, run.tags)] for identity, run in self.runs.items()}
 
-    def claimed(self) -> set[Identity]:
-        return set()
-
     def past(self, devices: Collection[str], most: int) -> list[Past]:
         return [*self.runs.values()][-most:]
-
-    def metrics(self, run_id: str) -> Mapping[str, float]:
-        return {}
 
 
 def space() -> list[Point]:
@@ -85,7 +78,7 @@ def prepared(count: int) -> Design:
         identity = Identity(tags["point_id"], environment.environment_id, point.replicate)
         runs[identity] = replace(past, tags=tags, metrics={**past.metrics, "peak_memory_bytes": 1e9})
     settings = Settings(ceilings=False, sweep=Sweep(design="adaptive", error=1e-6))
-    history = Measured(runs)
+    history = Measured("memory", runs)
     knowledge = Knowledge(Candidates.of(points, settings, history), settings, history, "planted")
     return Design(knowledge, rule_of(settings.sweep), seed=0)
 

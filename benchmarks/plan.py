@@ -107,9 +107,8 @@ def held_out(store: Path, rounds: int = 10) -> None:
     """Halves predicted from the other halves: the recorded phases of each point, and the sum over the half."""
     from paradnn.config.point import Tracking
     from paradnn.forecast.history import open_history
-    from paradnn.forecast.past_runs import PastRuns
     from paradnn.forecast.phases import point_times
-    from paradnn.forecast.table import PLANNED
+    from paradnn.forecast.table import PLANNED, PastRuns
 
     def rates(device: str, framework: str, precision: str) -> tuple[float, float, float]:
         return 5e10 * cores, 1e10 * cores, cores

@@ -116,10 +116,9 @@ def _plan(config: DictConfig, options: Options) -> int:
     """Forecast what measuring the configuration's points would take, and print it."""
     from paradnn.config.point import read_point, read_settings
     from paradnn.forecast.communication.over_hosts import describe_steps, over_hosts
-    from paradnn.forecast.forecast import forecast
+    from paradnn.forecast.forecast import describe, forecast, write_points
     from paradnn.forecast.history import open_history
     from paradnn.forecast.status import sweep_status
-    from paradnn.forecast.text import describe, write_points
     from paradnn.launch.submit import BASIC, chunk_of, launcher_of
     from paradnn.session.session import require_possible
     from paradnn.sweep.space import plain

@@ -38,7 +38,6 @@ FORECAST = (
     "forecast.communication",
     "forecast.estimate",
     "forecast.operation_times",
-    "forecast.past_runs",
     "forecast.predict",
     "forecast.process",
     "forecast.table",

@@ -299,7 +299,7 @@ def fit_kernels(
     ConfigError for a device without runs, NotEnoughData for one without enough kernels of any kind.
     """
     from paradnn.forecast.operation_times import LEAST, OperationTimes
-    from paradnn.forecast.past_runs import NOISE_METRICS, stated_noise
+    from paradnn.forecast.table import NOISE_METRICS, stated_noise
 
     runs = require_homogeneous(_kernel_runs(frame, device, like, metric), pool=pool)
     # A run's interval is of its median, not of its fastest block.

@@ -217,7 +217,7 @@ def _keys(sides: Sequence[pd.DataFrame], by: str) -> list[str]:
 def _rates(runs: pd.DataFrame, keys: list[str], metric: str, work: Mapping[str, float]) -> pd.DataFrame:
     """By point: rate, in units of work; the mean of its logarithm over runs (log), the standard error of that, NaN
     where unknown, and its degrees of freedom; run_ids."""
-    from paradnn.forecast.past_runs import NOISE_METRICS, stated_freedom, stated_noise
+    from paradnn.forecast.table import NOISE_METRICS, stated_freedom, stated_noise
 
     stated = [_numbers(runs, name) for name in NOISE_METRICS]
     units = runs["family"].map(lambda name: work.get(str(name), 1.0)).astype("float64")

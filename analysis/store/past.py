@@ -24,8 +24,7 @@ from paradnn.core.words import did_you_mean
 from paradnn.errors import ConfigError, ParadnnError
 from paradnn.families import FAMILIES, model_of
 from paradnn.families.layers import Costs
-from paradnn.forecast.past_runs import NOISE_METRICS, PastRuns, stated_noise
-from paradnn.forecast.table import Table
+from paradnn.forecast.table import NOISE_METRICS, PastRuns, Table, stated_noise
 from paradnn.platform.specifications import find_hardware
 from paradnn.store.metrics import PHASES
 from paradnn.store.runs import LATER_PARAMS

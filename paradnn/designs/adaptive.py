@@ -33,11 +33,11 @@ from paradnn.designs.choice import (
     with_measured,
 )
 from paradnn.designs.knowledge import Candidates, Knowledge
+from paradnn.forecast.forecast import duration, table_of
 from paradnn.forecast.history import open_history
 from paradnn.forecast.phases import point_times
 from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.regression import Array, Prediction, one_thread
-from paradnn.forecast.text import duration, table_of
 from paradnn.session.course import Conclusion, Visit
 from paradnn.session.summary import Row
 from paradnn.sweep.tasks import SweepInfo

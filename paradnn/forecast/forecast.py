@@ -1,34 +1,58 @@
-"""What measuring a plan will take: each point's time, the time before the first, and the whole on several hosts."""
+"""What measuring a plan will take: each point's time, the time before the first, and the whole on several hosts; in the
+terminal, and as a CSV file with a row a point."""
 
 from __future__ import annotations
 
+import csv
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.table import Table
 
-from paradnn.config.point import Settings
+from paradnn.cli.console import standard_output
+from paradnn.config.point import Point, Settings
+from paradnn.core.words import counted
 from paradnn.forecast.history import History
-from paradnn.forecast.past_runs import PastRuns
 from paradnn.forecast.phases import PointTimes, point_times
 from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.regression import Array
-from paradnn.forecast.status import SweepStatus, rates_of
-from paradnn.forecast.table import table_of_points
+from paradnn.forecast.status import SweepStatus, by_parts, rates_of
+from paradnn.forecast.table import PastRuns, row_of, table_of_points
+from paradnn.record.record import run_name
+from paradnn.store.files import whole_file
 
-__all__ = ["LIKELY", "MOST_POINTS", "MOST_RUNS", "Forecast", "forecast", "tasks_of", "wall_seconds"]
+__all__ = [
+    "MOST_RUNS",
+    "Forecast",
+    "describe",
+    "duration",
+    "forecast",
+    "table_of",
+    "tasks_of",
+    "wall_seconds",
+    "write_points",
+]
 
 #: Past runs that a prediction looks at: the newest.
 MOST_RUNS = 4000
 #: Points that are predicted: of more, so many drawn at random. Draws of all of them together.
-MOST_POINTS, _DRAWS = 5000, 1_250_000
+_MOST_POINTS, _DRAWS = 5000, 1_250_000
 #: The share of draws in which the limit ends a point from which that is expected.
-LIKELY = 0.5
+_LIKELY = 0.5
 #: Seconds from a command's start to its first point (interpreter, configuration, store, the framework's import), and of
 #: measuring ceilings, once for an environment: typical values, and the standard deviations of their logarithms.
 _START, _CEILINGS = (6.5, 0.3), (35.0, 0.25)
+#: An axis of more values than this is shown by its ends.
+_MOST_LEVELS = 12
+#: The ends of a 95% interval, and the middle.
+_ENDS = {"low": 0.025, "expected": 0.5, "high": 0.975}
+_COSTS = ("parameters", "forward_flops", "flops_per_step", "bytes_per_step", "memory_lower_bound_bytes")
 
 
 @dataclass(frozen=True)
@@ -61,8 +85,8 @@ class Forecast:
         """
         if not len(self.seconds):
             return np.zeros(self.start.shape)
-        workers = {id(self.status.workers[index]): self.status.workers[index] for index in self.where}
-        start, seconds = len(set(workers.values())) * self.start, self.weight * self.seconds
+        workers = {self.status.workers[index] for index in self.where}
+        start, seconds = len(workers) * self.start, self.weight * self.seconds
         if chunk is None:
             return wall_seconds(seconds, hosts, start) + self.ceilings
         grouped = max(1, round(chunk / self.weight))  # as many as stand for a task, or one that stands for several
@@ -73,8 +97,8 @@ def forecast(status: SweepStatus, settings: Settings, history: History) -> Forec
     """Predict what measuring the points of `status` will take."""
     where = np.flatnonzero(status.to_run)
     total = len(where)
-    if total > MOST_POINTS:
-        where = np.sort(np.random.default_rng(0).choice(where, MOST_POINTS, replace=False))
+    if total > _MOST_POINTS:
+        where = np.sort(np.random.default_rng(0).choice(where, _MOST_POINTS, replace=False))
     rates = rates_of(status)
     environments = [*{id(place): place for place in status.environments}.values()]
     runs = PastRuns.of(history.past({environment.device for environment in environments}, MOST_RUNS), rates)
@@ -103,7 +127,7 @@ def forecast(status: SweepStatus, settings: Settings, history: History) -> Forec
         where=where,
         weight=weight,
         seconds=times.seconds,
-        late=round(weight * (times.timed_out.mean(axis=1) > LIKELY).sum()) if total else 0,
+        late=round(weight * (times.timed_out.mean(axis=1) > _LIKELY).sum()) if total else 0,
         phases={name: weight * values.sum(axis=0) for name, values in times.phases.items()},
         start=_START[0] * np.exp(_START[1] * random.standard_normal(draws)),
         ceilings=lacking * _CEILINGS[0] * np.exp(_CEILINGS[1] * random.standard_normal(draws)),
@@ -123,11 +147,206 @@ def wall_seconds(tasks: Array, hosts: int, start: Array | float = 0.0) -> Array:
 
     At least the mean load, and the longest task; at most 2 - 1/hosts times the best schedule (Graham 1966).
     """
-    draws = tasks.shape[1]
-    busy = np.tile(np.asarray(start, dtype=float), (hosts, 1)) * np.ones((1, draws))
-    if len(tasks) < hosts:  # the others are not needed
-        busy = busy[: max(1, len(tasks))]
-    every = np.arange(draws)
+    needed = max(1, min(hosts, len(tasks)))
+    busy = np.tile(np.asarray(start, dtype=float), (needed, 1)) * np.ones((1, tasks.shape[1]))
+    every = np.arange(tasks.shape[1])
     for task in tasks:
         busy[busy.argmin(axis=0), every] += task
     return np.asarray(busy.max(axis=0))
+
+
+def describe(forecast: Forecast, name: str | None, where: str, hosts: Sequence[int], chunk: int | None) -> None:
+    """Print counts, expected times by family and axis, and the wall time for each number of hosts.
+
+    `name` is the sweep's; a single point has its own.
+    """
+    console = standard_output()
+    for line in _head(forecast, name, where):
+        console.print(line, soft_wrap=True, markup=False)
+    console.print()
+    families = np.array([point.model.name for point in forecast.status.points], dtype=str)
+    names = list(dict.fromkeys(families.tolist()))
+    table = table_of("family", "points", "done", "too large", "to measure", "expected", "95%")
+    for family in names:
+        table.add_row(family, *_summary(forecast, families == family))
+    if len(names) > 1:
+        table.add_row("all", *_summary(forecast, families != ""))
+    console.print(table)
+    console.print()
+    if axes := _axes(forecast):
+        console.print(_axis_table(forecast, axes))
+        console.print()
+    if not forecast.status.to_run.any():
+        console.print("Nothing is left to measure.")
+        return
+    for line in _times(forecast):
+        console.print(line, soft_wrap=True, markup=False)
+    console.print()
+    table = table_of("hosts", "wall time", "95%", "times faster")
+    single = forecast.wall(1, chunk)
+    for count in hosts:
+        wall = forecast.wall(count, chunk)
+        table.add_row(str(count), *_quantiles(wall), f"{np.median(single / wall):.1f}")
+    table.title = f"tasks of {counted(chunk, 'point')} each" if chunk else None
+    console.print(table)
+    console.print("Expected for hosts like this one with nothing else running on them.", style="dim")
+
+
+def _head(forecast: Forecast, name: str | None, where: str) -> Iterator[str]:
+    status = forecast.status
+    counts = Counter(status.status)
+    yield f"{name or run_name(status.points[0])}; the store is {where}"
+    known = ", ".join(f"{family} {count:,}" for family, count in forecast.runs.items() if family)
+    others = forecast.runs.get("", 0)
+    base = [f"{known} in this environment"] if known else []
+    base += [f"{others:,} in others on this machine"] if others else []
+    yield f"  past runs    {' and '.join(base) or 'none on this machine: the cost model alone'}"
+    ends = Counter(zip(status.status, status.outcomes, strict=True))
+    done = ", ".join(f"{count:,} {outcome}" for (state, outcome), count in ends.most_common() if state == "done")
+    yield f"  done         {counts['done']:,}" + (f" ({done})" if done else "")
+    if counts["repeated"]:
+        yield f"  named twice  {counts['repeated']:,}"
+    limits = " and ".join(f"{limit / 2**30:.1f} GiB" for limit in status.limits)
+    yield f"  too large    {counts['oom_predicted']:,} by arithmetic; a point may take {limits} now"
+    late = f", of which {forecast.late:,} are likely to time out" if forecast.late else ""
+    yield f"  to measure   {counts['missing']:,}{late}"
+    if forecast.weight > 1:
+        yield f"  predicted    {len(forecast.where):,} of these, drawn at random; times are scaled to all"
+    for stack in status.unmade:
+        yield f"  The software stack {stack} is not made yet: its points have no past runs, and making it takes time."
+
+
+def _times(forecast: Forecast) -> Iterator[str]:
+    wall, spread = _quantiles(forecast.wall(1))
+    yield f"On one host: {wall} (95%: {spread})"
+    medians = {name: float(np.median(draws)) for name, draws in forecast.phases.items()}
+    total = max(sum(medians.values()), 1e-9)
+    shares = [(name, medians[name] / total) for name in sorted(medians, key=lambda name: -medians[name])]
+    if shown := [f"{name} {share:.0%}" for name, share in shares if share > 0.03]:
+        yield f"  goes to      {', '.join(shown)}"
+    if np.any(forecast.ceilings):
+        seconds, spread = _quantiles(forecast.ceilings)
+        yield f"  ceilings     {seconds} (95%: {spread}), once: the store has none for this environment"
+
+
+def _axes(forecast: Forecast) -> dict[str, list[str]]:
+    """The keys that the points differ in, each with the points' values as text ("" where a point lacks the key)."""
+    found = {}
+    for name in (entry.name for entry in fields(Point)):
+        if len({id(getattr(point, name)) for point in forecast.status.points}) == 1:
+            continue
+        parts = [*map(by_parts(partial(_texts_of, name), name), forecast.status.points)]
+        distinct = {id(part): part for part in parts}.values()
+        for key in dict.fromkeys(key for part in distinct for key in part if key != "model.name"):
+            if len({part[key] for part in distinct if key in part}) > 1:
+                found[key] = [part.get(key, "") for part in parts]
+    return found
+
+
+def _texts_of(name: str, point: Point) -> dict[str, str]:
+    """The keys of one part of a point as the store keeps them."""
+    heads = point.workload.keys() if name == "workload" else (name,)
+    return {key: text for key, text in row_of(point).items() if key.partition(".")[0] in heads}
+
+
+def _axis_table(forecast: Forecast, axes: Mapping[str, Sequence[str]]) -> Table:
+    table = table_of("axis", "value", "points", "done", "too large", "to measure", "expected", "95%")
+    for key, values in axes.items():
+        levels = sorted({*values} - {""}, key=_natural)
+        if len(levels) > _MOST_LEVELS:
+            table.add_row(key, f"{levels[0]} .. {levels[-1]}, {len(levels)} values")
+            continue
+        for level in levels:
+            chosen = np.array(values, dtype=str) == level
+            table.add_row(key if level == levels[0] else "", level, *_summary(forecast, chosen))
+    return table
+
+
+def _natural(text: str) -> tuple[int, float, str]:
+    """Numbers in their order, then words in theirs."""
+    try:
+        return 0, float(text), ""
+    except ValueError:
+        return 1, 0.0, text
+
+
+def _summary(forecast: Forecast, chosen: NDArray[np.bool_]) -> list[str]:
+    """The cells of some of the points: how many there are and in which state, and their expected time."""
+    states = forecast.status.states[chosen]
+    numbers = (len(states), *(int((states == name).sum()) for name in ("done", "oom_predicted", "missing")))
+    some = forecast.seconds[chosen[forecast.where]]
+    times = _quantiles(forecast.weight * some.sum(axis=0)) if len(some) else ["-", ""]
+    return [*(f"{number:,}" for number in numbers), *times]
+
+
+def table_of(*headings: str) -> Table:
+    """A table without lines, whose first column stands to the left and the others to the right."""
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    for index, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if index == 0 else "right", no_wrap=True)
+    return table
+
+
+def _quantiles(draws: Array) -> list[str]:
+    """Median and 95% interval of draws of a duration."""
+    low, middle, high = np.quantile(draws, [*_ENDS.values()])
+    return [duration(middle), f"{duration(low)} .. {duration(high)}"]
+
+
+def duration(seconds: float) -> str:
+    """A duration in its two largest units: 2 d 3 h, 3 h 20 min, 5 min 12 s, 41 s."""
+    if seconds < 100:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    if seconds < 6000:
+        count, ratio, large, small = round(seconds), 60, "min", "s"
+    elif seconds < 48 * 3600:
+        count, ratio, large, small = round(seconds / 60), 60, "h", "min"
+    else:
+        count, ratio, large, small = round(seconds / 3600), 24, "d", "h"
+    whole, rest = divmod(count, ratio)
+    return f"{whole:,} {large} {rest} {small}" if rest else f"{whole:,} {large}"
+
+
+def write_points(forecast: Forecast, path: Path, more: Mapping[int, Mapping[str, float]] | None = None) -> None:
+    """Write a row a point: its keys, costs, status, expected times, and `more` numbers by its index; raises ConfigError
+    where it cannot."""
+    more, points = more or {}, forecast.status.points
+    shapes = {(type(p.model), type(p.data), type(p.workload)): p for p in points}
+    ends = [f"{name}_{unit}" for unit in ("seconds", "step_ms") for name in _ENDS]
+    names = ["name", "family", "status", "outcome", *ends, *_COSTS]
+    further = [*map(row_of, shapes.values()), *more.values()]
+    columns = dict.fromkeys([*names, *(key for row in further for key in row)])
+    with whole_file(path, "plan.out") as making, making.open("w", newline="") as handle:
+        writer = csv.DictWriter(handle, fieldnames=list(columns), restval="")
+        writer.writeheader()
+        for first in range(0, len(points), _MOST_POINTS):
+            for index, row in _rows(forecast, range(first, min(first + _MOST_POINTS, len(points)))):
+                writer.writerow({**row, **{name: f"{value:.6g}" for name, value in more.get(index, {}).items()}})
+
+
+def _rows(forecast: Forecast, indices: Sequence[int]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Of each point its index and its row."""
+    status = forecast.status
+    where = [index for index in indices if status.to_run[index]]
+    times = forecast.times_of(where)
+    seconds, steps = (np.quantile(draws, [*_ENDS.values()], axis=1).T for draws in (times.seconds, 1e3 * times.step))
+    late = times.timed_out.mean(axis=1) > _LIKELY
+    places = {index: place for place, index in enumerate(where)}
+    for index in indices:
+        point, place = status.points[index], places.get(index)
+        # A point that needs no measuring takes no time and has no step to expect.
+        shown = ["0.000"] * 3 if place is None else [f"{value:.3f}" for value in seconds[place]]
+        step = [""] * 3 if place is None else [f"{value:.6g}" for value in steps[place]]
+        yield (
+            index,
+            {
+                "name": run_name(point),
+                "family": point.model.name,
+                "status": status.status[index],
+                "outcome": status.outcomes[index] if place is None or not late[place] else "timeout",
+                **{f"{name}_seconds": text for name, text in zip(_ENDS, shown, strict=True)},
+                **{f"{name}_step_ms": text for name, text in zip(_ENDS, step, strict=True)},
+                **{name: int(status.costs[name][index]) for name in _COSTS},
+                **row_of(point),
+            },
+        )

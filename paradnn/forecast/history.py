@@ -12,7 +12,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
@@ -32,16 +31,8 @@ __all__ = ["History", "Past", "open_history"]
 _TAGS = ("environment_id", "device", "sweep_id", "outcome", "steady", "kind", "source")
 _METRICS = (
     *(f"phase_{name}_seconds" for name in PHASES),
-    "step_time_ms",
-    "step_time_low_ms",
-    "step_time_high_ms",
-    "warmup_blocks",
-    "processes",
-    "parameters",
-    "flops_per_step",
-    "bytes_per_step",
-    "load_average",
-    "peak_memory_bytes",
+    *("step_time_ms", "step_time_low_ms", "step_time_high_ms", "warmup_blocks", "processes", "parameters"),
+    *("flops_per_step", "bytes_per_step", "load_average", "peak_memory_bytes"),
 )
 
 
@@ -56,64 +47,48 @@ class Past:
     tags: Mapping[str, str]
 
 
-class History(Protocol):
-    """A store. Methods raise StoreError when it does not answer."""
+@dataclass(frozen=True)
+class History:
+    """A store, with its address as it may be shown; this one is not there yet, and holds nothing. Methods raise
+    StoreError when it does not answer."""
 
-    @property
-    def where(self) -> str:
-        """Its address, as it may be shown."""
+    where: str
 
     def finished(self, environment_ids: Collection[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
         """Every run with an outcome in these environments, as `Tracker.finished`."""
+        return {}
 
     def claimed(self) -> set[Identity]:
         """The points that a living driver is measuring now."""
+        return set()
 
     def past(self, devices: Collection[str], most: int) -> list[Past]:
-        """The newest measured points on these devices, at most so many."""
+        """The newest measured points on these devices, at most so many, in the order of their start."""
+        return []
 
     def messages(self) -> list[Past]:
         """Every run of model=channel, on whatever device, with `transfer_us`; imported ones too."""
+        return []
 
     def metrics(self, run_id: str) -> Mapping[str, float]:
         """The metrics of one run."""
+        raise StoreError(f"{self.where}: no run {run_id}")
 
 
 def open_history(settings: Tracking, way: Way = "auto") -> History:
     """The store that the configuration names; one that is not there yet holds nothing."""
     if settings.name == "offline":
         folder = Path(settings.folder).expanduser().absolute() if settings.folder else default_folder()
-        return _Files(folder) if folder.is_dir() else _Nothing(str(folder))
+        return _Files(str(folder)) if folder.is_dir() else History(str(folder))
     address = locate(settings.uri)
     try:
         return _Store(address.public, open_reader(address, way, pooled=True), settings.experiment)
     except NoStoreError:
-        return _Nothing(address.public)
+        return History(address.public)
 
 
 @dataclass(frozen=True)
-class _Nothing:
-    where: str
-
-    def finished(self, environment_ids: Collection[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
-        return {}
-
-    def claimed(self) -> set[Identity]:
-        return set()
-
-    def past(self, devices: Collection[str], most: int) -> list[Past]:
-        return []
-
-    def messages(self) -> list[Past]:
-        return []
-
-    def metrics(self, run_id: str) -> Mapping[str, float]:
-        raise StoreError(f"{self.where}: no run {run_id}")
-
-
-@dataclass(frozen=True)
-class _Store:
-    where: str
+class _Store(History):
     reader: Reader
     experiment: str
 
@@ -135,36 +110,29 @@ class _Store:
 
     def _read(self, query: Query) -> list[Past]:
         rows = self.reader.read(query)
-        runs = [
-            Past(run.run_id, (run.start_ms or 0) / 1e3, params, metrics, tags) for run, params, tags, metrics in rows
-        ]
+        runs = [Past(run.run_id, (run.start_ms or 0) / 1e3, params, found, tags) for run, params, tags, found in rows]
         return sorted(runs, key=lambda run: run.start)
 
     def metrics(self, run_id: str) -> Mapping[str, float]:
         query = Query((self.experiment,), run_id=run_id, columns={"params": (), "tags": ()})
         for row in self.reader.read(query):
             return row.metrics
-        raise StoreError(f"{self.where}: no run {run_id}")
+        return super().metrics(run_id)
 
 
 @dataclass(frozen=True)
-class _Files:
-    folder: Path
+class _Files(History):
+    """A folder, each file of which is read once."""
 
     @cached_property
-    def _tracker(self) -> Journal:
-        """Reads each file once."""
-        return Journal(self.folder)
-
-    @property
-    def where(self) -> str:
-        return str(self.folder)
+    def _journal(self) -> Journal:
+        return Journal(Path(self.where))
 
     def finished(self, environment_ids: Collection[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
-        return self._tracker.finished(environment_ids, sweep_id)
+        return self._journal.finished(environment_ids, sweep_id)
 
     def claimed(self) -> set[Identity]:
-        return self._tracker.claimed()
+        return self._journal.claimed()
 
     def past(self, devices: Collection[str], most: int) -> list[Past]:
         return [run for run in self._points if run.tags.get("device") in devices][-most:]
@@ -175,7 +143,7 @@ class _Files:
     @cached_property
     def _points(self) -> list[Past]:
         found = []
-        for path in self.folder.glob("point-*.json"):
+        for path in Path(self.where).glob("point-*.json"):
             with contextlib.suppress(DataError):
                 document = read_record(path)
                 record, sweep = document.record, document.sweep
@@ -187,4 +155,4 @@ class _Files:
         return sorted(found, key=lambda run: run.start)
 
     def metrics(self, run_id: str) -> Mapping[str, float]:
-        return read_record(self.folder / f"{run_id}.json").record.metrics
+        return read_record(Path(self.where) / f"{run_id}.json").record.metrics

@@ -1,6 +1,7 @@
 """From step times to the time of whole points, phase by phase.
 
-Warm-up, measurement, latency and the profiled stretch follow from the step by arithmetic (`paradnn.forecast.timing`).
+Warm-up, measurement, latency and the profiled stretch follow from the step by arithmetic: by the rules of
+`paradnn.worker.measure`, `paradnn.worker.point` and `paradnn.worker.profile.run`, for steps that all last the same.
 What a point takes beside its steps (building, compiling, reading a profile, scheduling, recording) has a regression for
 each phase, about a typical time that grows with layers and parameters; so have the blocks until a point is steady.
 """
@@ -14,27 +15,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paradnn.core.workload import WORKLOADS
-from paradnn.forecast.past_runs import EACH_PROCESS, IMPORT_SECONDS, PastRuns
 from paradnn.forecast.predict import StepTimeModel, overhead_columns
 from paradnn.forecast.regression import Array, Columns, Prediction, Regression, one_thread
-from paradnn.forecast.table import Table
-from paradnn.forecast.timing import (
-    FIRST_VERDICT,
-    MeasureColumns,
-    calibrate,
-    extra_blocks,
-    latency_seconds,
-    measure_seconds,
-    profile_seconds,
-    warmup_seconds,
-)
+from paradnn.forecast.table import EACH_PROCESS, IMPORT_SECONDS, MEASURE_KEYS, PastRuns, Table
+from paradnn.worker.measure import MAX_STEPS, WINDOW
 
-__all__ = ["BETWEEN", "PointTimes", "point_times"]
+__all__ = [
+    "FIRST_VERDICT",
+    "Blocks",
+    "PointTimes",
+    "calibrate",
+    "extra_blocks",
+    "latency_seconds",
+    "measure_seconds",
+    "point_times",
+    "profile_seconds",
+    "warmup_seconds",
+]
+
+#: The `measure` settings of some points, (points, 1) each: seconds, or counts of blocks.
+_Settings = Mapping[str, Array]
+
+#: Blocks before the first verdict on steadiness.
+FIRST_VERDICT = 2 * WINDOW
+#: `paradnn.worker.point`: synchronised steps of the latency quantiles.
+_LATENCY_STEPS, _LATENCY_SECONDS = 200, 10.0
+#: `paradnn.worker.profile.run`: the profiled stretch.
+_PROFILE_SECONDS, _FEWEST, _MOST, _LONG_STEP, _SLOWDOWN = 0.25, 3, 60, 5.0, 2.0
 
 #: What lies between two points and is in no phase: the child's end, figures of the record.
-BETWEEN = "between"
+_BETWEEN = "between"
 #: Phases that a point's time limit does not see.
-_OUTSIDE = ("schedule", "record", BETWEEN)
+_OUTSIDE = ("schedule", "record", _BETWEEN)
 #: Phases that follow from the step time alone.
 _ARITHMETIC = ("warmup", "measure", "latency", *(name for work in WORKLOADS.values() for name in work.phases))
 #: Seconds of a phase where nothing is known: at least, a layer, a parameter, where the point is profiled (drawing the
@@ -46,7 +58,7 @@ _TYPICAL = {
     "schedule": (0.04, 0.0, 0.0, 0.0),
     "start": (0.02, 0.0, 0.0, 0.0),
     "record": (0.015, 0.0, 0.0, 0.0),
-    BETWEEN: (0.05, 0.002, 0.0, 0.4),
+    _BETWEEN: (0.05, 0.002, 0.0, 0.4),
 }
 #: How much longer compiling takes, by compile mode.
 _COMPILE_FACTOR = {"eager": 0.15, "graph": 1.0, "xla": 2.5}
@@ -74,12 +86,11 @@ def point_times(
     random = np.random.default_rng(seed)
     step = np.exp((steps or StepTimeModel.fit(runs).predict(points)).draws(draws, random))
     known, planned = overhead_columns(runs.table), overhead_columns(points)
-    phases = {
-        name: _overhead(name, runs, points, known, planned).draws(draws, random)
-        for name in (*runs.phases, BETWEEN)
-        if name not in _ARITHMETIC and _has_phase(name, runs, points)
-    }
-    phases = {name: np.exp(logs) * _typical(name, points)[:, None] for name, logs in phases.items()}
+    phases = {}
+    for name in (*runs.phases, _BETWEEN):
+        if name not in _ARITHMETIC and _has_phase(name, runs, points):
+            logs = _overhead(name, runs, points, known, planned).draws(draws, random)
+            phases[name] = np.exp(logs) * _typical(name, points)[:, None]
     _add_steps(phases, step, points, _extra_blocks(runs, step.shape, random))
     limit = points.number("measure.timeout")[:, None]
     inside = np.sum([values for name, values in phases.items() if name not in _OUTSIDE], axis=0)
@@ -87,11 +98,10 @@ def point_times(
     timed_out = np.asarray(inside - phases.get("profile", 0.0) > limit)
     # A point that its limit ends has one process.
     further = np.where(timed_out, 0.0, points.number("measure.processes")[:, None] - 1)
-    first = np.minimum(inside, limit)
     again = np.sum([values for name, values in phases.items() if name in EACH_PROCESS and name not in _OUTSIDE], axis=0)
     phases = {name: values * (1 + further * (name in EACH_PROCESS)) for name, values in phases.items()}
     outside = np.sum([phases[name] for name in _OUTSIDE], axis=0)
-    return PointTimes(step, phases, np.asarray(outside + first + further * again), timed_out)
+    return PointTimes(step, phases, np.asarray(outside + np.minimum(inside, limit) + further * again), timed_out)
 
 
 def _has_phase(name: str, runs: PastRuns, points: Table) -> bool:
@@ -99,10 +109,6 @@ def _has_phase(name: str, runs: PastRuns, points: Table) -> bool:
     if name == "profile":
         return bool(points.profiled.any())
     return name in _TYPICAL or (len(runs) > 0 and bool(np.isfinite(runs.phases[name]).mean() > 0.5))
-
-
-def _settings(table: Table) -> MeasureColumns:
-    return MeasureColumns.of(lambda name: table.number(f"measure.{name}"))
 
 
 def _overhead(name: str, runs: PastRuns, points: Table, known: Columns, planned: Columns) -> Prediction:
@@ -119,7 +125,7 @@ def _overhead(name: str, runs: PastRuns, points: Table, known: Columns, planned:
 def _observed(name: str, runs: PastRuns) -> tuple[Array, Array]:
     """(runs,) of what a phase took beside its steps, NaN where that is unknown; and how far it is to be trusted."""
     full = np.ones(len(runs))
-    if name == BETWEEN:
+    if name == _BETWEEN:
         # A gap holds the next point's schedule and not this one's; over many points they are the same.
         seconds = runs.gaps - np.sum([np.nan_to_num(values) for values in runs.phases.values()], axis=0)
         usual = np.nanmedian(seconds) if np.isfinite(seconds).any() else 0.0
@@ -146,6 +152,10 @@ def _typical(name: str, table: Table) -> Array:
     return np.asarray(seconds)
 
 
+def _settings(table: Table) -> _Settings:
+    return {name: table.number(f"measure.{name}")[:, None] for name in MEASURE_KEYS}
+
+
 def _add_steps(phases: dict[str, Array], step: Array, points: Table, extra: Array) -> None:
     """What the steps themselves take, by arithmetic; `extra` blocks pass before a point is steady."""
     settings = _settings(points)
@@ -160,7 +170,7 @@ def _add_steps(phases: dict[str, Array], step: Array, points: Table, extra: Arra
         phases |= work.forecast(points, step, phases)
     if "profile" in phases:
         spent = phases["build"] + phases["compile"] + phases["warmup"] + phases["measure"]
-        stretch = profile_seconds(step, settings.timeout - spent)
+        stretch = profile_seconds(step, settings["timeout"] - spent)
         phases["profile"] = np.where(points.profiled[:, None] & (stretch > 0), stretch + phases["profile"], 0.0)
 
 
@@ -176,3 +186,77 @@ def _extra_blocks(runs: PastRuns, shape: tuple[int, ...], random: np.random.Gene
     verdicts += share * float(runs.steady[judged].sum())
     chance = random.beta(verdicts, max(blocks_before + share * looked - verdicts, 0.5), shape[1])
     return np.asarray(random.geometric(np.clip(chance, 0.01, 1.0), shape) - 1, dtype=float)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """What calibration finds: steps of a block and its seconds, the number of trials and their seconds."""
+
+    steps: Array
+    seconds: Array
+    trials: Array
+    spent: Array
+
+
+def calibrate(step: Array, settings: _Settings) -> Blocks:
+    """The block of a step that lasts `step` seconds."""
+    flat, shortest = (entry.ravel() for entry in np.broadcast_arrays(step, settings["block_seconds"]))
+    steps, trials, spent = np.ones(flat.shape), np.zeros(flat.shape), np.zeros(flat.shape)
+    confirmed = np.zeros(flat.shape, dtype=bool)
+    left = np.arange(flat.size)
+    while left.size:
+        count, block = steps[left], shortest[left]
+        last = count * flat[left]
+        trials[left] += 1
+        spent[left] += last
+        long_enough = (last >= block) | (count >= MAX_STEPS)
+        finished = long_enough & confirmed[left]
+        confirmed[left] = long_enough
+        # Sized from the trial with a tenth in reserve, but at most tenfold.
+        wanted = np.ceil(1.1 * block * count / np.maximum(last, 1e-9))
+        more = np.minimum(MAX_STEPS, np.maximum(count + 1, np.minimum(wanted, 10 * count)))
+        steps[left] = np.where(long_enough, count, more)
+        left = left[~finished]
+    shape = np.broadcast_shapes(step.shape, settings["block_seconds"].shape)
+    return Blocks(*(entry.reshape(shape) for entry in (steps, steps * flat, trials, spent)))
+
+
+def warmup_seconds(blocks: Blocks, settings: _Settings, extra: Array) -> Array:
+    """Seconds of calibration and warm-up where the verdict comes `extra` blocks after the first it can.
+
+    The cap is looked at before every block, so the last one may end after it.
+    """
+    allowed = np.maximum(0.0, np.ceil((settings["warmup_seconds"] - blocks.spent) / blocks.seconds))
+    return np.asarray(blocks.spent + np.minimum(FIRST_VERDICT - 1 + extra, allowed) * blocks.seconds)
+
+
+def extra_blocks(warmup_blocks: Array, blocks: Blocks) -> Array:
+    """From the recorded number of blocks before the measured ones, how many came after the first possible verdict.
+
+    Blocks that were not steady and were measured again are among them.
+    """
+    return np.maximum(0.0, warmup_blocks + 1 - blocks.trials - FIRST_VERDICT)
+
+
+def measure_seconds(blocks: Blocks, settings: _Settings) -> Array:
+    """Seconds of the measured blocks, steady at once and without `measure.relative_interval`: else it takes longer."""
+    enough = np.maximum(np.ceil(settings["min_seconds"] / blocks.seconds), settings["min_blocks"])
+    longest = np.ceil(settings["max_seconds"] / blocks.seconds)
+    return np.asarray(np.maximum(1.0, np.minimum(enough, longest)) * blocks.seconds)
+
+
+def latency_seconds(step: Array) -> Array:
+    """Seconds of the single synchronised steps of inference."""
+    return np.asarray(np.minimum(_LATENCY_STEPS, np.ceil(_LATENCY_SECONDS / step)) * step)
+
+
+def profile_seconds(step: Array, seconds_left: Array) -> Array:
+    """Seconds of the steps under the profiler at full speed; 0 where the time that is left lets it be skipped.
+
+    Starting the profiler and reading its trace come on top.
+    """
+    fewest = np.where(step < _LONG_STEP, _FEWEST, 1)
+    steps = np.minimum(_MOST, np.maximum(fewest, np.ceil(_PROFILE_SECONDS / step)))
+    # Before the stretch comes one step that pays for the profiler's start.
+    skipped = _SLOWDOWN * (steps + 1) * step > seconds_left
+    return np.asarray(np.where(skipped, 0.0, (steps + 1) * step))

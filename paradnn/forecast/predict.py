@@ -17,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from paradnn.forecast.past_runs import PastRuns
 from paradnn.forecast.process import Coordinate, Inputs, LeftOut, Process, places
 from paradnn.forecast.regression import Array, Columns, Prediction, Regression, one_thread
-from paradnn.forecast.table import Table
+from paradnn.forecast.table import PastRuns, Table
 
 __all__ = ["Line", "StepTimeModel", "fit_line", "overhead_columns", "replicate_noise", "roofline", "step_inputs"]
 

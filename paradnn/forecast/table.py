@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from paradnn.config.costs import costs_of
 from paradnn.config.identity import request_of, texts
@@ -21,9 +22,24 @@ from paradnn.families import Model, model_of
 from paradnn.families.layers import Costs
 from paradnn.forecast.history import Past
 from paradnn.forecast.regression import Array
+from paradnn.store.metrics import PHASES
 from paradnn.store.runs import LATER_PARAMS
 
-__all__ = ["PLANNED", "Rates", "Table", "cost_columns", "row_of", "table_of_points", "table_of_runs"]
+__all__ = [
+    "EACH_PROCESS",
+    "IMPORT_SECONDS",
+    "MEASURE_KEYS",
+    "NOISE_METRICS",
+    "PLANNED",
+    "PastRuns",
+    "Rates",
+    "Table",
+    "cost_columns",
+    "row_of",
+    "stated_freedom",
+    "stated_noise",
+    "table_of_points",
+]
 
 #: FLOP/s and B/s that one of these devices can do at most, and cores of its host: of a device, framework and precision.
 Rates = Callable[[str, str, str], tuple[float, float, float]]
@@ -35,6 +51,18 @@ _WORDS = ("mode", "precision", "compile", "optimizer.name", "devices", "transpor
 _WORD_GROUPS = ("framework.", "platform.")
 #: Groups of keys that do not change what a step is.
 _ASIDE = ("measure", "software", "replicate", "seed", "scenario", "task")
+
+#: What the time of a point depends on, of the group `measure`: seconds, or counts of blocks.
+MEASURE_KEYS = ("min_seconds", "min_blocks", "max_seconds", "block_seconds", "warmup_seconds", "timeout")
+#: Phases that each process of a point has; a profile has the first alone, and all are recorded at once.
+EACH_PROCESS = tuple(name for name in PHASES if name not in ("profile", "record"))
+#: A worker's first start is longer than this: it waits for the framework's import, which is counted apart. What it is
+#: followed by in the further processes of its point is shorter than the second, each.
+IMPORT_SECONDS, _FURTHER = 0.5, 0.1
+#: What `stated_noise` takes, as metrics of runs.
+NOISE_METRICS = ("step_time_low_ms", "step_time_high_ms", "processes", "blocks", "step_time_error")
+#: Blocks of a single process where a run does not say.
+_USUAL_BLOCKS = 20.0
 
 
 @dataclass(frozen=True)
@@ -65,10 +93,10 @@ class Table:
     def number(self, key: str) -> Array:
         """(n,) values of one key as numbers, NaN where they are none."""
         if key not in self._numbers:
-            texts = [row.get(key, "null") for row in self.rows]
-            values = {text: _value(text) for text in set(texts)}
-            numbers = {text: value if isinstance(value, (int, float)) else np.nan for text, value in values.items()}
-            self._numbers[key] = np.array([numbers[text] for text in texts], dtype=float)
+            distinct, places = np.unique(self.text(key), return_inverse=True)
+            values = [_value(text) for text in distinct.tolist()]
+            numbers = [value if isinstance(value, (int, float)) else np.nan for value in values]
+            self._numbers[key] = np.array(numbers, dtype=float)[places]
         return self._numbers[key]
 
     @cached_property
@@ -99,9 +127,8 @@ class Table:
     def examples(self) -> Array:
         """(n, 2) numbers of an example's input and of its target, a one for each class; of a model that this version
         does not know a thousand and ten."""
-        return np.array([_of_model(row, Model.example_sizes, (1000, 10)) for row in self.rows], dtype=float).reshape(
-            -1, 2
-        )
+        sizes = [_of_model(row, Model.example_sizes, (1000, 10)) for row in self.rows]
+        return np.array(sizes, dtype=float).reshape(-1, 2)
 
     @cached_property
     def words(self) -> list[frozenset[tuple[str, str]]]:
@@ -123,105 +150,6 @@ class Table:
     def profiled(self) -> NDArray[np.bool_]:
         """(n,) whether its steps are profiled after they are timed."""
         return np.asarray((self.text("measure.profile") == "true") | (self.text("measure.keep_trace") == "true"))
-
-
-def cost_columns(points: Sequence[Point]) -> dict[str, NDArray[np.float64]]:
-    """Every field of the points' `Costs`, (n,) each; of points that differ in their batch alone few are worked out.
-
-    Costs are linear in the batch, but for what takes at most so much (a lookup reads no more than its table). So where
-    the middle of a stretch of batches lies on the line between its ends, all of the stretch does.
-    """
-    groups: dict[Any, list[int]] = {}
-    batches = np.empty(len(points), dtype=np.int64)
-    kept: list[Point] = []  # the first point of each group
-    for index, point in enumerate(points):
-        batches[index] = point.batch_size
-        work, optimizer = point.workload, point.optimizer
-        like = (point.model, work.mode, *work.cost_keys().items(), point.precision, optimizer.name, optimizer.momentum)
-        group = groups.setdefault((*like, point.devices), [])
-        if not group:
-            kept.append(point)
-        group.append(index)
-    found = np.empty((len(fields(Costs)), len(points)))
-    for point, group in zip(kept, groups.values(), strict=True):
-        distinct, places = np.unique(batches[group], return_inverse=True)
-        found[:, group] = _over_batches(point, distinct)[:, places]
-    return dict(zip((entry.name for entry in fields(Costs)), found, strict=True))
-
-
-def _over_batches(point: Point, batches: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(fields, n) costs of a point with each of some batches, which rise."""
-
-    @functools.cache
-    def at(place: int) -> list[int]:
-        return list(vars(costs_of(replace(point, batch_size=int(batches[place])))).values())
-
-    found = np.empty((len(fields(Costs)), len(batches)))
-    stretches = [(0, len(batches) - 1)]
-    while stretches:
-        first, last = stretches.pop()
-        middle = (first + last) // 2
-        begin, end, length = int(batches[first]), int(batches[last]), int(batches[last] - batches[first])
-        on_line = [
-            (one - low) * length == (high - low) * (int(batches[middle]) - begin)
-            for low, one, high in zip(at(first), at(middle), at(last), strict=True)
-        ]
-        if all(on_line):
-            shares = (batches[first : last + 1] - begin) / max(end - begin, 1)
-            low, high = (np.array(at(place), dtype=float)[:, None] for place in (first, last))
-            found[:, first : last + 1] = np.rint(low + (high - low) * shares)
-        else:
-            stretches += [(first, middle), (middle, last)]
-    return found
-
-
-def row_of(point: Point) -> dict[str, str]:
-    """The keys of `point` as the store keeps them."""
-    return texts(request_of(point))
-
-
-def table_of_points(
-    points: Sequence[Point], environments: Sequence[str], devices: Sequence[str], rates: Rates
-) -> Table:
-    """The table of planned points, from the ids and devices of their environments."""
-    columns = cost_columns(points)
-    costs = np.stack([columns[name] for name in _COSTS], axis=1)
-    rows, sessions = [row_of(point) for point in points], [PLANNED] * len(points)
-    return _table(rows, costs, np.full(len(points), np.nan), environments, sessions, devices, rates)
-
-
-def table_of_runs(runs: Sequence[Past], rates: Rates) -> Table:
-    """The table of past runs; a key that came later than a run counts as what it had."""
-    return _table(
-        [{**LATER_PARAMS, **run.params} for run in runs],
-        np.array([[run.metrics[name] for name in _COSTS] for run in runs], dtype=float).reshape(-1, 3),
-        np.array([run.metrics.get("load_average", np.nan) for run in runs], dtype=float),
-        [run.tags.get("environment_id", "") for run in runs],
-        [run.tags.get("sweep_id", run.run_id) for run in runs],
-        [run.tags.get("device", "") for run in runs],
-        rates,
-    )
-
-
-def _table(
-    rows: Sequence[Mapping[str, str]],
-    costs: Array,
-    load: Array,
-    environments: Sequence[str],
-    sessions: Sequence[str],
-    devices: Sequence[str],
-    rates: Rates,
-) -> Table:
-    names = ((row.get("framework.name", ""), row.get("precision", "")) for row in rows)
-    peaks = [rates(device, *name) for device, name in zip(devices, names, strict=True)]
-    return Table(
-        rows,
-        environments,
-        sessions,
-        costs=np.maximum(costs, 1.0),
-        peaks=np.array(peaks, dtype=float).reshape(-1, 3),
-        load=load,
-    )
 
 
 @functools.cache
@@ -248,3 +176,170 @@ def _value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+
+
+def cost_columns(points: Sequence[Point]) -> dict[str, NDArray[np.float64]]:
+    """Every field of the points' `Costs`, (n,) each; of points that differ in their batch alone few are worked out.
+
+    Costs are linear in the batch, but for what takes at most so much (a lookup reads no more than its table). So where
+    the middle of a stretch of batches lies on the line between its ends, all of the stretch does.
+    """
+    groups: dict[Any, list[int]] = {}
+    batches = np.array([point.batch_size for point in points], dtype=np.int64)
+    for index, point in enumerate(points):
+        work, optimizer = point.workload, point.optimizer
+        like = (point.model, work.mode, *work.cost_keys().items(), point.precision, optimizer.name, optimizer.momentum)
+        groups.setdefault((*like, point.devices), []).append(index)
+    found = np.empty((len(fields(Costs)), len(points)))
+    for group in groups.values():
+        distinct, places = np.unique(batches[group], return_inverse=True)
+        found[:, group] = _over_batches(points[group[0]], distinct)[:, places]
+    return dict(zip((entry.name for entry in fields(Costs)), found, strict=True))
+
+
+def _over_batches(point: Point, batches: NDArray[np.int64]) -> NDArray[np.float64]:
+    """(fields, n) costs of a point with each of some batches, which rise."""
+
+    @functools.cache
+    def at(place: int) -> list[int]:
+        return list(vars(costs_of(replace(point, batch_size=int(batches[place])))).values())
+
+    found = np.empty((len(fields(Costs)), len(batches)))
+    stretches = [(0, len(batches) - 1)]
+    while stretches:
+        first, last = stretches.pop()
+        middle = (first + last) // 2
+        begin, end = int(batches[first]), int(batches[last])
+        on_line = all(
+            (one - low) * (end - begin) == (high - low) * (int(batches[middle]) - begin)
+            for low, one, high in zip(at(first), at(middle), at(last), strict=True)
+        )
+        if on_line:
+            shares = (batches[first : last + 1] - begin) / max(end - begin, 1)
+            low, high = (np.array(at(place), dtype=float)[:, None] for place in (first, last))
+            found[:, first : last + 1] = np.rint(low + (high - low) * shares)
+        else:
+            stretches += [(first, middle), (middle, last)]
+    return found
+
+
+def row_of(point: Point) -> dict[str, str]:
+    """The keys of `point` as the store keeps them."""
+    return texts(request_of(point))
+
+
+def table_of_points(
+    points: Sequence[Point], environments: Sequence[str], devices: Sequence[str], rates: Rates
+) -> Table:
+    """The table of planned points, from the ids and devices of their environments."""
+    columns = cost_columns(points)
+    costs, load = np.stack([columns[name] for name in _COSTS], axis=1), np.full(len(points), np.nan)
+    rows = [row_of(point) for point in points]
+    peaks = _peaks(rows, devices, rates)
+    return Table(rows, environments, [PLANNED] * len(points), np.maximum(costs, 1.0), peaks, load)
+
+
+def _peaks(rows: Sequence[Mapping[str, str]], devices: Sequence[str], rates: Rates) -> Array:
+    names = ((row.get("framework.name", ""), row.get("precision", "")) for row in rows)
+    peaks = [rates(device, *name) for device, name in zip(devices, names, strict=True)]
+    return np.array(peaks, dtype=float).reshape(-1, 3)
+
+
+@dataclass(frozen=True)
+class PastRuns:
+    """Measured runs, an entry each in every column; NaN where a run has none.
+
+    step: seconds. phases: name -> seconds; those in `EACH_PROCESS` of one process. warmup_blocks: of one process before
+    the measured ones, calibration included. steady: 1 or 0. gaps: seconds until the session's next point began, unless
+    the processes of several points took turns. noise: standard deviation of the logarithm of `step`, from its interval.
+    """
+
+    table: Table
+    step: Array
+    phases: Mapping[str, Array]
+    warmup_blocks: Array
+    steady: Array
+    gaps: Array
+    noise: Array
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    @classmethod
+    def of(cls, runs: Sequence[Past], rates: Rates) -> PastRuns:
+        """What measured runs say; those without a step time, or of another version's making, say nothing."""
+        ordered = sorted(runs, key=lambda run: run.start)
+        gaps = [gap for run, gap in zip(ordered, _gaps(ordered), strict=True) if _is_usable(run)]
+        usable = [run for run in ordered if _is_usable(run)]
+
+        def metric(name: str) -> Array:
+            return np.array([run.metrics.get(name, np.nan) for run in usable], dtype=float)
+
+        # A key that came later than a run counts as what it had.
+        rows = [{**LATER_PARAMS, **run.params} for run in usable]
+        table = Table(
+            rows,
+            environments=[run.tags.get("environment_id", "") for run in usable],
+            sessions=[run.tags.get("sweep_id", run.run_id) for run in usable],
+            costs=np.maximum(np.stack([metric(name) for name in _COSTS], axis=1), 1.0),
+            peaks=_peaks(rows, [run.tags.get("device", "") for run in usable], rates),
+            load=metric("load_average"),
+        )
+        processes = np.nan_to_num(metric("processes"), nan=1.0)
+        phases = {name: metric(f"phase_{name}_seconds") for name in PHASES}
+        # The mean over several processes would hide an import.
+        imported = (processes > 1) & (phases["start"] > IMPORT_SECONDS + _FURTHER * (processes - 1))
+        phases["start"] = np.where(imported, np.nan, phases["start"])
+        return cls(
+            table=table,
+            step=metric("step_time_ms") / 1e3,
+            phases={name: seconds / processes if name in EACH_PROCESS else seconds for name, seconds in phases.items()},
+            warmup_blocks=metric("warmup_blocks") / processes,
+            steady=np.array([{"true": 1.0, "false": 0.0}.get(run.tags.get("steady", ""), np.nan) for run in usable]),
+            gaps=np.array(gaps),
+            noise=stated_noise(*map(metric, NOISE_METRICS)),
+        )
+
+
+def _is_usable(run: Past) -> bool:
+    numbers = [run.metrics.get(name, np.nan) for name in ("step_time_ms", "flops_per_step", "bytes_per_step")]
+    settings = [run.params.get(f"measure.{name}", "") for name in MEASURE_KEYS]
+    return (
+        run.tags.get("outcome") == "ok"
+        and all(np.isfinite(value) and value > 0 for value in numbers)
+        and run.metrics.get("parameters", np.nan) >= 0  # a kernel has none
+        and all(text.replace(".", "", 1).replace("e-", "", 1).isdigit() for text in settings)
+    )
+
+
+def _gaps(runs: Sequence[Past]) -> Array:
+    """Runs are in the order of their start."""
+    gaps = np.full(len(runs), np.nan)
+    latest: dict[str, int] = {}  # the index of each session's last run
+    for index, run in enumerate(runs):
+        if session := run.tags.get("sweep_id"):
+            before = latest.get(session)
+            if before is not None and all(runs[at].metrics.get("processes", 1) == 1 for at in (before, index)):
+                gaps[before] = run.start - runs[before].start
+            latest[session] = index
+    return gaps
+
+
+def stated_noise(low: Array, high: Array, processes: Array, blocks: Array, error: Array) -> Array:
+    """Standard deviations of the logarithms of step times (n,): their `error`, of a single process as if the interval
+    that follows from it were Student's of `stated_freedom`; where a run has none, from its 95% interval."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        halves = np.where(np.isfinite(error) & (processes <= 1), stdtrit(np.inf, 0.975) * error, np.log(high / low) / 2)
+    known = np.where(np.isfinite(halves) & (halves > 0), halves, np.nan)
+    noise = known / stdtrit(stated_freedom(processes, blocks), 0.975)
+    return np.asarray(np.where(np.isfinite(error) & (processes > 1), error, noise))
+
+
+def stated_freedom(processes: Array, blocks: Array) -> Array:
+    """(n,) degrees of freedom of runs' intervals: processes less one; of a single process a quarter of its blocks.
+
+    The interval of one process is over its blocks, which are correlated in time. A quarter was found by simulation: the
+    figure of merit of 12 points of 6 to 40 blocks each, AR(1) with a coefficient of 0 .. 0.7, is covered by 92 to 100%.
+    """
+    of_blocks = np.maximum(np.where(np.isfinite(blocks), blocks, _USUAL_BLOCKS) / 4, 2.0)
+    return np.asarray(np.where(processes > 1, processes - 1, of_blocks))

@@ -14,9 +14,8 @@ from paradnn.families import FAMILIES
 from paradnn.families.fc import FullyConnected
 from paradnn.families.rnn import Recurrent
 from paradnn.forecast.history import Past
-from paradnn.forecast.past_runs import PastRuns
 from paradnn.forecast.phases import PointTimes, point_times
-from paradnn.forecast.table import Table, row_of, table_of_points
+from paradnn.forecast.table import PastRuns, Table, row_of, table_of_points
 
 DEVICE, HOME = "a planted machine", "home"
 FLOPS, BANDWIDTH, CORES = 1e11, 2e10, 4

@@ -15,11 +15,10 @@ from paradnn.config.point import Point, Settings
 from paradnn.errors import ConfigError
 from paradnn.forecast.communication.data_parallel import Exchange
 from paradnn.forecast.communication.over_hosts import HostStep, OverHosts, describe_steps, over_hosts
-from paradnn.forecast.forecast import forecast
+from paradnn.forecast.forecast import forecast, write_points
 from paradnn.forecast.history import Past
 from paradnn.forecast.status import SweepStatus, sweep_status
 from paradnn.forecast.table import row_of
-from paradnn.forecast.text import write_points
 from paradnn.store.runs import Finished
 from paradnn.workloads.channel import Communication
 from paradnn.workloads.step import Step

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from paradnn.config.point import read_point
-from paradnn.forecast.past_runs import PastRuns
+from paradnn.forecast.table import PastRuns
 from paradnn.store.metrics import PHASES
 from paradnn.workloads.serve import Offline, Server, SingleStream
 from paradnn.workloads.step import Step

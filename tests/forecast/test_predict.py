@@ -9,9 +9,8 @@ import pytest
 
 from paradnn.config.point import Point
 from paradnn.families.kernels import Gemm
-from paradnn.forecast.past_runs import PastRuns
 from paradnn.forecast.predict import StepTimeModel
-from paradnn.forecast.table import row_of
+from paradnn.forecast.table import PastRuns, row_of
 from tests.forecast.planted import QUICK, Machine, again, expected_times, fc, grid, lstm, planned_table, rates
 
 

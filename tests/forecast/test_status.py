@@ -105,7 +105,7 @@ def test_of_many_points_some_are_predicted_and_stand_for_all(
     points = [fc(1 + index % 5, 64 * (1 + index // 5 % 20), 16 * (1 + index // 100)) for index in range(400)]
     history = open_history(settings.tracking)
     whole = forecast(status_of(points, settings), settings, history)
-    monkeypatch.setattr("paradnn.forecast.forecast.MOST_POINTS", 100)
+    monkeypatch.setattr("paradnn.forecast.forecast._MOST_POINTS", 100)
     some = forecast(status_of(points, settings), settings, history)
     assert (len(some.where), some.weight) == (100, 4.0)
     for hosts, chunk in ((1, None), (3, None), (3, 20)):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import threadpoolctl
 
-from paradnn.forecast.past_runs import PastRuns
 from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.regression import one_thread
+from paradnn.forecast.table import PastRuns
 from tests.forecast.planted import Machine, grid, planned_table, rates
 
 

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paradnn.forecast.timing import (
+from paradnn.forecast.phases import (
     FIRST_VERDICT,
-    MeasureColumns,
     calibrate,
     extra_blocks,
     latency_seconds,
@@ -69,8 +68,8 @@ def protocols(count: int) -> list[dict[str, float]]:
     return groups
 
 
-def columns_of(settings: list[dict[str, float]]) -> MeasureColumns:
-    return MeasureColumns.of(lambda name: np.array([float(group[name]) for group in settings]))
+def columns_of(settings: list[dict[str, float]]) -> dict[str, np.ndarray]:
+    return {name: np.array([[float(group[name])] for group in settings]) for name in settings[0]}
 
 
 def really(machine: Machine, settings: dict[str, float]) -> Timing:

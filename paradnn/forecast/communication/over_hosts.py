@@ -26,14 +26,12 @@ from paradnn.forecast.communication.channels import (
     link_of,
 )
 from paradnn.forecast.communication.data_parallel import Exchange
-from paradnn.forecast.forecast import MOST_RUNS
+from paradnn.forecast.forecast import MOST_RUNS, table_of
 from paradnn.forecast.history import History, Past
-from paradnn.forecast.past_runs import PastRuns
 from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.regression import Array
 from paradnn.forecast.status import SweepStatus, rates_of
-from paradnn.forecast.table import table_of_points
-from paradnn.forecast.text import table_of
+from paradnn.forecast.table import PastRuns, table_of_points
 from paradnn.store.runs import LATER_PARAMS
 
 if TYPE_CHECKING:
