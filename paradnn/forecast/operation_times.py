@@ -12,7 +12,7 @@ Dispatch is a term of its own, since small kernels are nothing else. A library c
 that suit the product: arithmetic is the least over several tiles of what it would take with them, padding included. How
 fast it is with each tile, how fast memory is, how the two overlap (p) and how long dispatch takes is learnt; peaks to
 begin with are the greatest rates that any of the operations reached. What the line leaves is smooth in the logarithms
-of sizes, or peculiar to a shape.
+of sizes, or a shape's own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A Gaussian process about a line: what the line cannot say is smooth, and the rest is peculiar to a step.
+"""A Gaussian process about a line: what the line cannot say is smooth, and the rest is a step's own.
 
     process = Process.fit(inputs, values, noise)      # values (m,), such as logarithms of seconds
     posterior = process.predict(candidates)           # a `Prediction`: means, and what candidates err in together
@@ -6,9 +6,9 @@
 
 A value is the sum of four parts (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, section 2.7):
 the line, whose coefficients have a prior each; a smooth function of the coordinates with Matern's covariance of order
-3/2 and a length for every coordinate; what is peculiar to a step, which its replicates share; and the noise of a run.
-How large the second and third are, how long the lengths, and where steps are more peculiar than elsewhere, is learnt
-(`paradnn.forecast.process`). Nothing here knows of ParaDnn's points: `paradnn.forecast.predict` makes the inputs.
+3/2 and a length for every coordinate; the nugget, which is a step's own and which its replicates share; and the noise
+of a run. How large the second and third are, how long the lengths, and where the nugget is larger than elsewhere, is
+learnt. Nothing here knows of ParaDnn's points: `paradnn.forecast.predict` makes the inputs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,21 +27,26 @@ from scipy.special import stdtrit
 
 from paradnn.forecast.regression import Array, Columns, Prediction
 
-__all__ = [
-    "JITTER",
-    "Coordinate",
-    "Coordinates",
-    "Inputs",
-    "LeftOut",
-    "Process",
-    "Scales",
-    "aligned",
-    "joined",
-    "learn",
-    "matrix",
-    "places",
-    "pooled",
-]
+__all__ = ["JITTER", "Coordinate", "Inputs", "LeftOut", "Process", "Scales", "matrix", "places"]
+
+#: Before data: the smooth part and the nugget (standard deviations of a logarithm), and by what factor these and the
+#: lengths may be off (standard deviation of its logarithm).
+_SMOOTH, _NUGGET, _OFF = 0.2, 0.05, 1.0
+#: Beyond so many of these no scale is looked at.
+_FARTHEST = 30.0
+#: The logarithm of the nugget's variance: how it may differ in all, and for each unit of a coordinate.
+_LEVEL, _SLOPE = 0.3, 0.5
+#: Steps that scales are learnt from at most; rounds of scales and errors in turn; errors, in standard deviations,
+#: beyond which a step counts as disturbed, and as far as which they say where the nugget is large.
+_MOST_STEPS, _ROUNDS, _DISTURBED, _FAR = 250, 3, 3.5, 12.0**0.5
+#: Variance that keeps a covariance invertible.
+JITTER = 1e-7
+#: Steps, and with candidates beside them points, that carry the smooth part of a prediction at most. Up to the
+#: first number it is exact, beyond it what carriers span (Snelson and Ghahramani, NIPS 2006: "fully independent
+#: training conditional"); the second bounds how finely it is known what candidates have in common.
+_MOST_OBSERVED, _MOST_CARRIERS = 400, 256
+#: Degrees of freedom without data, and steps for each further one: scales were chosen from the same steps.
+_WORTH, _EACH = 4.0, 4.0
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ class Inputs:
         )
 
 
-def aligned(one: Coordinates, other: Coordinates) -> tuple[Coordinates, Coordinates]:
+def _aligned(one: Coordinates, other: Coordinates) -> tuple[Coordinates, Coordinates]:
     """Both with the names of both."""
     known = {**other, **one}
     sizes = (len(next(iter(group.values())).values) for group in (one, other))
@@ -101,15 +106,6 @@ def aligned(one: Coordinates, other: Coordinates) -> tuple[Coordinates, Coordina
         for group, size in zip((one, other), sizes, strict=True)
     )
     return first, second
-
-
-def joined(one: Coordinates, other: Coordinates) -> Coordinates:
-    """The points of both."""
-    first, second = aligned(one, other)
-    return {
-        name: replace(coordinate, values=np.concatenate([coordinate.values, second[name].values]))
-        for name, coordinate in first.items()
-    }
 
 
 def matrix(columns: Sequence[tuple[Array, float]], rows: int) -> Array:
@@ -123,7 +119,7 @@ def places(steps: Sequence[Hashable]) -> NDArray[np.intp]:
     return np.array([numbers[step] for step in steps], dtype=np.intp)
 
 
-def pooled(inputs: Inputs, values: Array, noise: Array) -> tuple[Inputs, Array, Array]:
+def _pooled(inputs: Inputs, values: Array, noise: Array) -> tuple[Inputs, Array, Array]:
     """Replicates as one observation of their step each, weighted by their `noise` (n,), which are variances.
 
     Columns are averaged like the values, so that this loses nothing but what replicates in different sessions say of
@@ -140,27 +136,13 @@ def pooled(inputs: Inputs, values: Array, noise: Array) -> tuple[Inputs, Array, 
     return replace(inputs.rows(first), base=mean(inputs.base), columns=columns), mean(values), 1 / total
 
 
-#: Before data: the smooth part, what is peculiar to a step (standard deviations of a logarithm), and by what factor
-#: these and the lengths may be off (standard deviation of its logarithm).
-_SMOOTH, _PECULIAR, _OFF = 0.2, 0.05, 1.0
-#: Beyond so many of these no scale is looked at.
-_FARTHEST = 30.0
-#: The logarithm of the variance of what is peculiar: how it may differ in all, and for each unit of a coordinate.
-_LEVEL, _SLOPE = 0.3, 0.5
-#: Steps that scales are learnt from at most; rounds of scales and errors in turn; errors, in standard deviations,
-#: beyond which a step counts as disturbed, and as far as which they tell where others are peculiar.
-_MOST_STEPS, _ROUNDS, _DISTURBED, _TOLD = 250, 3, 3.5, 12.0**0.5
-#: Variance that keeps a covariance invertible.
-JITTER = 1e-7
-
-
 @dataclass(frozen=True)
 class Scales:
-    """smooth, peculiar: standard deviations. lengths: of every coordinate. slopes: name -> (centre, change of the
-    logarithm of the peculiar variance for a unit); level: that logarithm at the centres; ends: its least and most."""
+    """smooth, nugget: standard deviations. lengths: of every coordinate. slopes: name -> (centre, change of the
+    logarithm of the nugget's variance for a unit); level: that logarithm at the centres; ends: its least and most."""
 
     smooth: float
-    peculiar: float
+    nugget: float
     lengths: Mapping[Hashable, float]
     slopes: Mapping[Hashable, tuple[float, float]]
     level: float
@@ -168,101 +150,89 @@ class Scales:
 
     def covariance(self, one: Coordinates, other: Coordinates) -> Array:
         """(n, m) of the smooth part: Matern's of order 3/2."""
-        one, other = aligned(one, other)
+        one, other = _aligned(one, other)
         scaled, other_scaled = self._scaled(one), self._scaled(other)
         squares = (scaled**2).sum(axis=1)[:, None] + (other_scaled**2).sum(axis=1) - 2 * scaled @ other_scaled.T
         for name, word in one.items():
             if word.is_word and len(np.unique([*word.values, *other[name].values])) > 1:
-                squares += word.squares(other[name]) / self._length(name, word) ** 2
+                squares += word.squares(other[name]) / self.lengths.get(name, word.reach) ** 2
         root = np.sqrt(3.0 * np.maximum(squares, 0.0))
         return np.asarray(self.smooth**2 * (1 + root) * np.exp(-root))
 
-    def _length(self, name: Hashable, coordinate: Coordinate) -> float:
-        return self.lengths.get(name, coordinate.reach)
-
     def _scaled(self, coordinates: Coordinates) -> Array:
-        """(n, k) numbers in units of their lengths, about what is common so that squares keep their digits."""
-        numbers = [one.values / self._length(name, one) for name, one in coordinates.items() if not one.is_word]
-        return np.stack(numbers, axis=1)
+        """(n, k) numbers in units of their lengths."""
+        numbers = {name: one for name, one in coordinates.items() if not one.is_word}
+        return np.stack([one.values / self.lengths.get(name, one.reach) for name, one in numbers.items()], axis=1)
 
-    def peculiar_variance(self, coordinates: Coordinates) -> Array:
-        """(n,) of what is peculiar to a step, no further off than where steps were observed."""
+    def nugget_variance(self, coordinates: Coordinates) -> Array:
+        """(n,) of the nugget, no further off than where steps were observed."""
         change = np.full(len(next(iter(coordinates.values())).values), self.level)
         for name, (centre, slope) in self.slopes.items():
             change += slope * ((coordinates[name].values if name in coordinates else 0.0) - centre)
-        return np.asarray(self.peculiar**2 * np.exp(np.clip(change, *self.ends)))
+        return np.asarray(self.nugget**2 * np.exp(np.clip(change, *self.ends)))
 
 
-def learn(inputs: Inputs, values: Array, noise: Array) -> tuple[Scales, Array]:
+def _learn(inputs: Inputs, values: Array, noise: Array) -> tuple[Scales, Array]:
     """The scales of steps (n,) with `values` beyond their base and variances `noise` of these; and (n,) by what factor
-    the peculiar variance of each is larger because it was disturbed."""
+    the nugget's variance of each is larger because it was disturbed."""
     varying = {name: one for name, one in inputs.coordinates.items() if len(np.unique(one.values)) > 1}
-    numbers = {name: float(np.mean(one.values)) for name, one in varying.items() if not one.is_word}
-    slopes = {name: (centre, 0.0) for name, centre in numbers.items()}
+    slopes = {name: (float(np.mean(one.values)), 0.0) for name, one in varying.items() if not one.is_word}
     lengths = {name: one.reach for name, one in varying.items()}
-    scales, disturbed = Scales(_SMOOTH, _PECULIAR, lengths, slopes, 0.0, (0.0, 0.0)), np.ones(len(values))
+    scales, disturbed = Scales(_SMOOTH, _NUGGET, lengths, slopes, 0.0, (0.0, 0.0)), np.ones(len(values))
     if len(values) < 2:
         return scales, disturbed
     subset = np.sort(np.random.default_rng(0).permutation(len(values))[:_MOST_STEPS])
-    part, some = inputs.rows(subset), np.zeros(len(values), dtype=bool)
-    some[subset] = True
+    part = inputs.rows(subset)
     line = matrix(list(part.columns.values()), len(part))
-    problem = _Problem(line @ line.T, part, tuple(varying), values[subset])
     for _ in range(_ROUNDS):
-        weight = scales.peculiar_variance(part.coordinates) / scales.peculiar**2 * disturbed[subset]
-        scales, error, variance = problem.climbed(scales, weight, noise[subset])
+        weight = scales.nugget_variance(part.coordinates) / scales.nugget**2 * disturbed[subset]
+        scales, error, variance = _climbed(scales, line @ line.T, part, values[subset], weight, noise[subset])
         ratio = error / np.sqrt(variance)
         disturbed[subset] *= np.maximum(1.0, np.abs(ratio) / _DISTURBED) ** 2
-        scales = _uneven(scales, part, np.minimum(np.abs(ratio), _TOLD) ** 2)
+        scales = _uneven(scales, part, np.minimum(np.abs(ratio), _FAR) ** 2)
     return scales, disturbed
 
 
-@dataclass(frozen=True)
-class _Problem:
-    """line: (n, n) covariance of the line's coefficients before data."""
+def _climbed(
+    scales: Scales, line: Array, inputs: Inputs, values: Array, weight: Array, noise: Array
+) -> tuple[Scales, Array, Array]:
+    """The most probable scales from those given, and the error and variance with which each value is predicted from the
+    others. line: (n, n) covariance of the line's coefficients before data; `weight` (n,) is how many times larger the
+    nugget's variance is."""
+    names = list(scales.lengths)
+    chosen = [inputs.coordinates[name] for name in names]
+    squares = np.array([one.squares(one) for one in chosen]).reshape(len(chosen), len(weight), len(weight))
+    before = np.log([_SMOOTH, _NUGGET, *(one.reach for one in chosen)])
+    start = np.log([scales.smooth, scales.nugget, *scales.lengths.values()])
+    diagonal = np.diag_indices_from(line)
 
-    line: Array
-    inputs: Inputs
-    names: tuple[Hashable, ...]
-    values: Array
+    def height(logs: Array) -> tuple[float, Array]:
+        off = (logs - before) / _OFF
+        if np.abs(off).max() > _FARTHEST:  # a first stride may be that long
+            return 1e12, np.zeros_like(logs)
+        smooth, nugget, *_ = np.exp(2 * logs)
+        shorter = np.exp(-2 * logs[2:])
+        root = np.sqrt(3.0 * np.tensordot(shorter, squares, 1)) + np.zeros_like(line)
+        decay = np.exp(-root)
+        covariance = line + smooth * (1 + root) * decay
+        covariance[diagonal] += nugget * weight + noise + JITTER
+        try:
+            inverse, log_root = _inverse(covariance)
+        except LinAlgError:
+            return 1e12, np.zeros_like(logs)
+        pulled = inverse @ values
+        rise = np.outer(pulled, pulled) - inverse
+        by_length = 1.5 * smooth * np.tensordot(squares, rise * decay, 2) * shorter
+        slope = np.array([smooth * (rise * (1 + root) * decay).sum(), nugget * (np.diag(rise) @ weight), *by_length])
+        return float(0.5 * values @ pulled + log_root + 0.5 * off @ off), off / _OFF - slope
 
-    def climbed(self, scales: Scales, weight: Array, noise: Array) -> tuple[Scales, Array, Array]:
-        """The most probable scales from those given, and the error and variance with which each value is predicted
-        from the others; `weight` (n,) is how many times larger the peculiar variance is."""
-        chosen = [self.inputs.coordinates[name] for name in self.names]
-        squares = np.array([one.squares(one) for one in chosen]).reshape(len(chosen), len(weight), len(weight))
-        before = np.log([_SMOOTH, _PECULIAR, *(one.reach for one in chosen)])
-        start = np.log([scales.smooth, scales.peculiar, *(scales.lengths[name] for name in self.names)])
-
-        def height(logs: Array) -> tuple[float, Array]:
-            off = (logs - before) / _OFF
-            if np.abs(off).max() > _FARTHEST:  # a first stride may be that long
-                return 1e12, np.zeros_like(logs)
-            smooth, peculiar, *_ = np.exp(2 * logs)
-            shorter = np.exp(-2 * logs[2:])
-            root = np.sqrt(3.0 * np.tensordot(shorter, squares, 1)) + np.zeros_like(self.line)
-            decay = np.exp(-root)
-            covariance = self.line + smooth * (1 + root) * decay
-            covariance[np.diag_indices_from(covariance)] += peculiar * weight + noise + JITTER
-            try:
-                inverse, log_root = _inverse(covariance)
-            except LinAlgError:
-                return 1e12, np.zeros_like(logs)
-            pulled = inverse @ self.values
-            rise = np.outer(pulled, pulled) - inverse
-            by_length = 1.5 * smooth * np.tensordot(squares, rise * decay, 2) * shorter
-            slope = np.array(
-                [smooth * (rise * (1 + root) * decay).sum(), peculiar * (np.diag(rise) @ weight), *by_length]
-            )
-            return float(0.5 * self.values @ pulled + log_root + 0.5 * off @ off), off / _OFF - slope
-
-        found = minimize(height, start, jac=True, method="L-BFGS-B", options={"maxiter": 60}).x
-        smooth, peculiar, *lengths = map(float, np.exp(found))
-        climbed = replace(scales, smooth=smooth, peculiar=peculiar, lengths=dict(zip(self.names, lengths, strict=True)))
-        covariance = self.line + climbed.covariance(self.inputs.coordinates, self.inputs.coordinates)
-        covariance[np.diag_indices_from(covariance)] += peculiar**2 * weight + noise + JITTER
-        inverse, _ = _inverse(covariance)
-        return climbed, inverse @ self.values / np.diag(inverse), 1 / np.diag(inverse)
+    found = minimize(height, start, jac=True, method="L-BFGS-B", options={"maxiter": 60}).x
+    smooth, nugget, *lengths = map(float, np.exp(found))
+    climbed = replace(scales, smooth=smooth, nugget=nugget, lengths=dict(zip(names, lengths, strict=True)))
+    covariance = line + climbed.covariance(inputs.coordinates, inputs.coordinates)
+    covariance[diagonal] += nugget**2 * weight + noise + JITTER
+    inverse, _ = _inverse(covariance)
+    return climbed, inverse @ values / np.diag(inverse), 1 / np.diag(inverse)
 
 
 def _inverse(covariance: Array) -> tuple[Array, float]:
@@ -275,7 +245,7 @@ def _inverse(covariance: Array) -> tuple[Array, float]:
 
 
 def _uneven(scales: Scales, inputs: Inputs, squares: Array) -> Scales:
-    """How the peculiar variance depends on the coordinates, from `squares` (n,) of errors in units of their variance.
+    """How the nugget's variance depends on the coordinates, from `squares` (n,) of errors in units of their variance.
 
     Squared normal errors are gamma distributed: a regression of their logarithm with a normal prior on each slope.
     """
@@ -284,27 +254,16 @@ def _uneven(scales: Scales, inputs: Inputs, squares: Array) -> Scales:
     prior = np.array([_LEVEL, *[_SLOPE] * len(offsets)])
 
     def height(change: Array) -> tuple[float, Array]:
-        logs = design @ change
+        logs, off = design @ change, change / prior
         ratio = squares * np.exp(-logs)
-        off = change / prior
         return float(0.5 * (logs + ratio).sum() + 0.5 * off @ off), 0.5 * (1 - ratio) @ design + off / prior
 
     level, *changes = minimize(height, np.zeros(len(prior)), jac=True, method="L-BFGS-B").x
-    slopes = {
-        name: (centre, slope + float(change))
-        for (name, (centre, slope)), change in zip(scales.slopes.items(), changes, strict=True)
-    }
+    known = zip(scales.slopes.items(), changes, strict=True)
+    slopes = {name: (centre, slope + float(change)) for (name, (centre, slope)), change in known}
     new = replace(scales, slopes=slopes, level=scales.level + float(level), ends=(-np.inf, np.inf))
-    logs = np.log(new.peculiar_variance(inputs.coordinates)) - 2 * np.log(new.peculiar)
+    logs = np.log(new.nugget_variance(inputs.coordinates)) - 2 * np.log(new.nugget)
     return replace(new, ends=(float(logs.min()), float(logs.max())))
-
-
-#: Steps, and with candidates beside them points, that carry the smooth part of a prediction at most. Up to the
-#: first number it is exact, beyond it what carriers span (Snelson and Ghahramani, NIPS 2006: "fully independent
-#: training conditional"); the second bounds how finely it is known what candidates have in common.
-_MOST_OBSERVED, _MOST_CARRIERS = 400, 256
-#: Degrees of freedom without data, and steps for each further one: scales were chosen from the same steps.
-_WORTH, _EACH = 4.0, 4.0
 
 
 @dataclass(frozen=True)
@@ -327,10 +286,20 @@ class LeftOut:
         return float(held.mean()) if len(self.error) > 1 else float("nan")
 
 
+class _Posterior(NamedTuple):
+    """weights: (k,) of the features; root: (k, k), root @ root.T is their covariance. Of the g observed steps:
+    features (g, k), own (g,) variance of the nugget before it was observed."""
+
+    weights: Array
+    root: Array
+    features: Array
+    own: Array
+
+
 @dataclass(frozen=True)
 class Process:
     """The fit of g steps. values: (g,) beyond the base. noise, disturbed: (g,) the variance of a step's mean over its
-    runs, and how many times larger the variance of what is peculiar to it was found. run: a single run's noise."""
+    runs, and how many times larger the variance of its nugget was found. run: a single run's noise."""
 
     inputs: Inputs
     values: Array
@@ -343,8 +312,8 @@ class Process:
     def fit(cls, inputs: Inputs, values: Array, noise: Array, run: float) -> Process:
         """From `values` (m,) of single runs, with `noise` (m,), the standard deviation of each beside other runs of
         its step, and `run`, that of a run to come."""
-        steps, means, variances = pooled(inputs, values - inputs.base, noise**2)
-        scales, disturbed = learn(steps, means, variances)
+        steps, means, variances = _pooled(inputs, values - inputs.base, noise**2)
+        scales, disturbed = _learn(steps, means, variances)
         return cls(steps, means, variances, disturbed, scales, run)
 
     @property
@@ -365,68 +334,57 @@ class Process:
         line = [(points.columns.get(name, (absent, 0.0))[0], prior) for name, (_, prior) in known.items()]
         unseen = [column for name, column in points.columns.items() if name not in known]
         features, own = self._features(points.coordinates, matrix(line, count), carriers)
-        fit = _Posterior.of(self, carriers)
-        place = places([*self.inputs.steps, *points.steps])
-        group = place[len(self.values) :]
+        fit = self._posterior(carriers)
+        group = places([*self.inputs.steps, *points.steps])[len(self.values) :]
         again = group < len(self.values)
-        # Of an observed step the peculiar part is known as well as its runs tell, given what all steps have in common.
+        # Of an observed step the nugget is known as well as its runs tell, given what all steps have in common.
         step, base = group[again], points.base.copy()
         kept = fit.own[step] / (fit.own[step] + self.noise[step])
         base[again] += kept * self.values[step]
         features[again] -= kept[:, None] * fit.features[step]
         own[again] = fit.own[step] * (1 - kept)
         root = np.hstack([features @ fit.root * np.sqrt(self.allowance), matrix(unseen, count)])
-        return Prediction(
-            base + features @ fit.weights, root, own * self.allowance, places(points.steps), self.run, self.freedom
-        )
+        mean = base + features @ fit.weights
+        return Prediction(mean, root, own * self.allowance, places(points.steps), self.run, self.freedom)
 
     @cached_property
     def left_out(self) -> LeftOut:
         """Every step predicted from the others: its residual and variance grow by how far it pulled the line itself."""
-        fit = _Posterior.of(self, self._carriers(None))
+        fit = self._posterior(self._carriers(None))
         spread = fit.own + self.noise
         apart = 1 - ((fit.features @ fit.root) ** 2).sum(axis=1) / spread
         error = (self.values - fit.features @ fit.weights) / apart
         return LeftOut(error, np.sqrt(self.allowance * spread / apart), self.freedom)
 
     def _features(self, points: Coordinates, line: Array, carriers: tuple[Coordinates, Array]) -> tuple[Array, Array]:
-        """(n, k) features whose weights have variance 1 before data; (n,) variances of what is peculiar to a step,
-        and so what carriers do not span of the smooth part."""
+        """(n, k) features whose weights have variance 1 before data; (n,) variances of the nugget, and so what carriers
+        do not span of the smooth part."""
         chosen, lower = carriers
         smooth = solve_triangular(lower, self.scales.covariance(chosen, points), lower=True, check_finite=False).T
         rest = np.maximum(self.scales.smooth**2 - (smooth**2).sum(axis=1), 0.0)
-        return np.hstack([line, smooth]), self.scales.peculiar_variance(points) + rest
+        return np.hstack([line, smooth]), self.scales.nugget_variance(points) + rest
 
     def _carriers(self, points: Inputs | None) -> tuple[Coordinates, Array]:
         """Points that carry the smooth part, and the Cholesky factor of its covariance among them."""
         random = np.random.default_rng(0)
         chosen = self.inputs.rows(random.permutation(len(self.values))[:_MOST_OBSERVED]).coordinates
         if points is not None and len(self.values) < _MOST_CARRIERS:
-            more = random.permutation(len(points))[: _MOST_CARRIERS - len(self.values)]
-            chosen = joined(chosen, points.rows(more).coordinates)
+            more = points.rows(random.permutation(len(points))[: _MOST_CARRIERS - len(self.values)])
+            own, others = _aligned(chosen, more.coordinates)
+            chosen = {
+                name: replace(one, values=np.concatenate([one.values, others[name].values]))
+                for name, one in own.items()
+            }
         covariance = self.scales.covariance(chosen, chosen)
         covariance[np.diag_indices_from(covariance)] += JITTER
         return chosen, cholesky(covariance, lower=True)
 
-
-@dataclass(frozen=True)
-class _Posterior:
-    """weights: (k,) of the features; root: (k, k), root @ root.T is their covariance. Of the g observed steps:
-    features (g, k), own (g,) variance of what is peculiar before it was observed."""
-
-    weights: Array
-    root: Array
-    features: Array
-    own: Array
-
-    @classmethod
-    def of(cls, process: Process, carriers: tuple[Coordinates, Array]) -> _Posterior:
-        inputs = process.inputs
-        line = matrix(list(inputs.columns.values()), len(inputs))
-        features, own = process._features(inputs.coordinates, line, carriers)
-        own = own + process.scales.peculiar_variance(inputs.coordinates) * (process.disturbed - 1)
-        precise = features / np.sqrt(own + process.noise)[:, None]
+    def _posterior(self, carriers: tuple[Coordinates, Array]) -> _Posterior:
+        inputs, line = self.inputs, matrix(list(self.inputs.columns.values()), len(self.inputs))
+        features, own = self._features(inputs.coordinates, line, carriers)
+        own = own + self.scales.nugget_variance(inputs.coordinates) * (self.disturbed - 1)
+        deviations = np.sqrt(own + self.noise)
+        precise = features / deviations[:, None]
         lower = cholesky(precise.T @ precise + np.eye(features.shape[1]), lower=True)
         root = solve_triangular(lower, np.eye(len(lower)), lower=True).T
-        weights = root @ (root.T @ (precise.T @ (process.values / np.sqrt(own + process.noise))))
-        return cls(weights, root, features, own)
+        return _Posterior(root @ (root.T @ (precise.T @ (self.values / deviations))), root, features, own)

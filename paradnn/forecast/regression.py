@@ -53,7 +53,7 @@ class Prediction:
     """n values, jointly normal but for the tails of their errors.
 
     mean: (n,). root: (n, k); root @ root.T is the covariance of what the values have in common. own: (n,) variances of
-    what is peculiar to a value, shared by all of the same `group` (n,). noise: standard deviation of a single
+    the nugget, which is a value's own, shared by all of the same `group` (n,). noise: standard deviation of a single
     measurement about all of that. freedom: observations behind `own` and `noise`.
     """
 

@@ -23,19 +23,17 @@ import psutil
 from paradnn.config.identity import digest
 from paradnn.config.paths import CHECKOUT
 from paradnn.errors import ConfigError, WorkerError
-from paradnn.platform.findings import Finding, gpu_findings, host_findings
+from paradnn.platform.findings import Finding, gpu_findings, host_findings, read_text
 from paradnn.worker import versions as worker_versions
 from paradnn.worker.versions import FRAMEWORKS, versions
 
-__all__ = [
-    "Environment",
-    "available_memory",
-    "describe_environment",
-    "load_average",
-    "missing_device",
-    "software_versions",
-]
+__all__ = ["Environment", "available_memory", "describe_environment", "missing_device", "software_versions"]
 
+#: What the processor can do that changes how fast a step is.
+_ISA = {
+    *("avx", "avx2", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "amx_bf16", "amx_tile", "fma"),
+    *("asimd", "sve", "bf16"),
+}
 #: How often an interpreter that is killed while it describes itself is asked.
 _TRIES = 3
 
@@ -77,8 +75,11 @@ def describe_environment(platform_name: str, software: Mapping[str, str]) -> Env
     elif platform_name == "tpu":
         hardware["accelerators"] = []
         device = f"TPU {os.environ['TPU_ACCELERATOR_TYPE']}" if "TPU_ACCELERATOR_TYPE" in os.environ else "no TPU"
-    found = (*_findings(), *(gpu_findings() if platform_name == "gpu" else ()))
+    found = (*_host_findings(), *(gpu_findings() if platform_name == "gpu" else ()))
     return Environment(device=device, hardware=hardware, software=dict(software), host=_host(), findings=found)
+
+
+_host_findings = functools.cache(host_findings)
 
 
 def missing_device(platform_name: str) -> str | None:
@@ -93,14 +94,6 @@ def missing_device(platform_name: str) -> str | None:
         there = any(name.startswith("TPU_") and not name.startswith("TPU_ML_PLATFORM") for name in os.environ)
         there = there or any(Path("/dev").glob("accel*")) or Path("/dev/vfio").exists()
     return None if there else f"this machine has no {platform_name.upper()}"
-
-
-def load_average() -> float | None:
-    """The one-minute load average; None where the system has none."""
-    try:
-        return os.getloadavg()[0]
-    except OSError:
-        return None
 
 
 def available_memory() -> int:
@@ -162,52 +155,28 @@ def _require(found: Mapping[str, str], framework: str, python: str) -> Mapping[s
 @functools.cache
 def _processor() -> Mapping[str, Any]:
     return {
-        "processor": _processor_name(),
+        "processor": _cpuinfo("model name") or platform.processor() or platform.machine() or "unknown processor",
         "architecture": platform.machine(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count(),
         "physical_cores": psutil.cpu_count(logical=False),
         "memory_gib": round(psutil.virtual_memory().total / 2**30),
         "caches": _caches(),
-        "isa": sorted(
-            _flags()
-            & {
-                "avx",
-                "avx2",
-                "avx512f",
-                "avx512_bf16",
-                "avx512_fp16",
-                "avx512_vnni",
-                "amx_bf16",
-                "amx_tile",
-                "fma",
-                "asimd",
-                "sve",
-                "bf16",
-            }
-        ),
+        "isa": sorted(_ISA & {*_cpuinfo("flags", "Features").split()}),
     }
 
 
-def _processor_name() -> str:
-    for row in _read("/proc/cpuinfo").splitlines():
-        if row.startswith("model name"):
-            return row.partition(":")[2].strip()
-    return platform.processor() or platform.machine() or "unknown processor"
-
-
-def _flags() -> set[str]:
-    for row in _read("/proc/cpuinfo").splitlines():
-        if row.startswith(("flags", "Features")):
-            return set(row.partition(":")[2].split())
-    return set()
+def _cpuinfo(*heads: str) -> str:
+    """What the first row says that begins with one of these; empty where there is none."""
+    rows = read_text(Path("/proc/cpuinfo")).splitlines()
+    return next((row.partition(":")[2].strip() for row in rows if row.startswith(heads)), "")
 
 
 def _caches() -> dict[str, str]:
     """Size of each cache level that the first core sees, as Linux writes it."""
-    found = {}
+    found, kinds = {}, {"Data": "d", "Instruction": "i"}
     for entry in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        kind = {"Data": "d", "Instruction": "i"}.get(_read(entry / "type").strip(), "")
-        found[f"L{_read(entry / 'level').strip()}{kind}"] = _read(entry / "size").strip()
+        level, kind, size = (read_text(entry / name) for name in ("level", "type", "size"))
+        found[f"L{level}{kinds.get(kind, '')}"] = size
     return found
 
 
@@ -230,17 +199,12 @@ def _host() -> Mapping[str, Any]:
         "system": platform.system(),
         "kernel": platform.release(),
         "libc": " ".join(platform.libc_ver()).strip(),
-        "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").strip() or "unknown",
-        "virtualised": "hypervisor" in _flags(),
+        "governor": read_text(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")) or "unknown",
+        "virtualised": "hypervisor" in _cpuinfo("flags", "Features").split(),
         "driver_python": platform.python_version(),
         "git_commit": _git_commit(),
         "platform": sys.platform,
     }
-
-
-@functools.cache
-def _findings() -> tuple[Finding, ...]:
-    return tuple(host_findings())
 
 
 def _git_commit() -> str:
@@ -259,10 +223,3 @@ def _git_commit() -> str:
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     return done.stdout.strip()
-
-
-def _read(path: str | Path) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError:
-        return ""

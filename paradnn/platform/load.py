@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import psutil
 
+from paradnn.core.words import counted
 from paradnn.worker.contention import between, read_counters
 
-__all__ = ["Load", "LoadWatch", "Taker", "described"]
+__all__ = ["Load", "LoadWatch", "Taker", "described", "load_average"]
 
 #: A host is busy where others take so many cores, or the hypervisor such a share of their time.
 BUSY_CORES = 0.3
@@ -39,7 +40,7 @@ class Taker:
 
 @dataclass(frozen=True)
 class Load:
-    """What others took of the `cores` that may be used, as shares of their capacity; None where it is not told."""
+    """What others took of the `cores` that may be used, as shares of their capacity; None where that is unknown."""
 
     cores: int
     average: float | None
@@ -59,7 +60,7 @@ class Load:
 
     def __str__(self) -> str:
         """What a person should know, as the rest of a sentence: load 3.2 on 2 cores, others take 1.4 of them."""
-        parts = [f"load {self.average:.1f} on {_cores(self.cores)}"] if self.average is not None else []
+        parts = [f"load {self.average:.1f} on {counted(self.cores, 'core')}"] if self.average is not None else []
         if self.foreign is not None and self.foreign * self.cores > BUSY_CORES:
             who = ", ".join(f"{taker.name} ({taker.pid}) {taker.cores:.1f}" for taker in self.takers[:2])
             parts.append(f"others take {self.foreign * self.cores:.1f} of them{f' ({who})' if who else ''}")
@@ -72,8 +73,7 @@ class LoadWatch:
     """Looks when it is made, and again when it is asked."""
 
     def __init__(self) -> None:
-        self._counters = read_counters()
-        self._times = _processor_seconds()
+        self._counters, self._times = read_counters(), _processor_seconds()
 
     def look(self) -> Load:
         """The load since this was made; waits where that was only just now."""
@@ -81,7 +81,10 @@ class LoadWatch:
         counters, times = read_counters(), _processor_seconds()
         seconds = counters.seconds - self._counters.seconds
         seen = between(self._counters, counters)
-        own = _family()
+        # This process, those that it is a part of (a shell, make), and all that it started.
+        this = psutil.Process()
+        own = {this.pid, *(child.pid for child in this.children(recursive=True))}
+        own |= {parent.pid for parent in this.parents() if parent.pid > 1}
         takers = []
         for process, (name, after) in times.items():
             # One that began meanwhile is counted from nothing.
@@ -89,11 +92,16 @@ class LoadWatch:
             if process.pid not in own and cores > _NAMED:
                 takers.append(_taker(process, name, cores))
         takers.sort(key=lambda taker: -taker.cores)
-        try:
-            average = os.getloadavg()[0]
-        except OSError:
-            average = None
-        return Load(counters.cores, average, seen.foreign_cpu_fraction, seen.steal_fraction, tuple(takers[:5]))
+        load = load_average(), seen.foreign_cpu_fraction, seen.steal_fraction
+        return Load(counters.cores, *load, tuple(takers[:5]))
+
+
+def load_average() -> float | None:
+    """The one-minute load average; None where the system has none."""
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return None
 
 
 def _taker(process: psutil.Process, name: str, cores: float) -> Taker:
@@ -112,14 +120,14 @@ def described(words: Sequence[str]) -> str:
     program = re.split(r"[/\\]", words[0])[-1] if words else ""
     if not re.match(r"(python|pypy|node|ruby|perl|java|bash|sh)[\d.]*$", program):
         return program
-    told = [program]
+    shown = [program]
     for word in words[1:]:
         if word == "-c":
             return f"{program} -c"  # the program itself may hold anything
-        told.append(word)
-        if told[-2] == "-m" or not word.startswith("-"):
+        shown.append(word)
+        if shown[-2] == "-m" or not word.startswith("-"):
             break
-    return " ".join(told)[:_LONGEST]
+    return " ".join(shown)[:_LONGEST]
 
 
 def _processor_seconds() -> Mapping[psutil.Process, tuple[str, float]]:
@@ -129,14 +137,3 @@ def _processor_seconds() -> Mapping[psutil.Process, tuple[str, float]]:
         if times := process.info["cpu_times"]:
             found[process] = (process.info["name"] or "?", times.user + times.system)
     return found
-
-
-def _family() -> set[int]:
-    """This process, those that it is a part of (a shell, make), and all that it started."""
-    this = psutil.Process()
-    parents = {parent.pid for parent in this.parents() if parent.pid > 1}
-    return {this.pid, *parents, *(child.pid for child in this.children(recursive=True))}
-
-
-def _cores(count: int) -> str:
-    return f"{count} core{'' if count == 1 else 's'}"

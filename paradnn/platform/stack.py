@@ -36,18 +36,14 @@ from paradnn.errors import ConfigError, WorkerError
 from paradnn.store.address import without_secrets
 
 __all__ = [
-    "InstallError",
     "OpenStack",
     "Stack",
     "find_stack",
-    "install",
     "interpreter_of",
     "list_stacks",
     "named_stack",
     "open_stack",
     "remove_stacks",
-    "running_version",
-    "stacks_folder",
 ]
 
 _MARKER = "paradnn-stack.json"
@@ -55,6 +51,12 @@ _MAKING = ".making-"
 #: The two locks of a stack: to make or to remove it, held alone; to use it, held together.
 _TO_MAKE, _TO_USE = "make", "use"
 _WAITING = "waiting for another process that makes the software stack {}"
+#: Seconds that an installer may take.
+_TIMEOUT = 3600.0
+#: Variables that would lead an installer to another place than the one it is given.
+_MISLEADING = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_ROOT")
+_UNREACHED = ("Connection", "name resolution", "timed out", "dns error", "Network is unreachable", "tcp connect error")
+_LONGEST = 300
 #: What an interpreter has installed, from the distributions' own metadata: nothing of it is imported.
 _DESCRIBE = """
 import importlib.metadata, json, platform
@@ -63,6 +65,8 @@ packages = sorted(f"{name}=={version}" for name, version in versions.items() if 
 print(json.dumps({"python": platform.python_version(), "packages": packages}))
 """
 
+#: The version of this interpreter as stacks ask for it.
+_RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 Say = Callable[[str], None]
 
 
@@ -80,7 +84,7 @@ class Stack:
         if not software.requirements:
             return None
         requirements = sorted(" ".join(entry.split()) for entry in software.requirements)
-        return cls(software.name, software.python_version or running_version(), tuple(requirements))
+        return cls(software.name, software.python_version or _RUNNING, tuple(requirements))
 
     @property
     def key(self) -> str:
@@ -91,7 +95,7 @@ class Stack:
     @property
     def folder(self) -> Path:
         """Where it is or will be."""
-        return stacks_folder() / self.key
+        return _stacks_folder() / self.key
 
     @property
     def python(self) -> Path:
@@ -112,7 +116,7 @@ class OpenStack:
         os.close(self._lock)
 
 
-def stacks_folder() -> Path:
+def _stacks_folder() -> Path:
     """The folder of all stacks: $XDG_CACHE_HOME/paradnn/stacks, by default in ~/.cache."""
     given = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     return (given if given.is_absolute() else Path.home() / ".cache") / "paradnn" / "stacks"
@@ -164,7 +168,7 @@ def _ready(stack: Stack, making: int, using: int, say: Say) -> tuple[str, ...]:
 
 
 def _open_lock(key: str, kind: str) -> int:
-    folder = stacks_folder() / ".locks"
+    folder = _stacks_folder() / ".locks"
     folder.mkdir(parents=True, exist_ok=True)
     return os.open(folder / f"{key}.{kind}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
@@ -201,12 +205,12 @@ def _check(stack: Stack) -> tuple[tuple[str, ...], str]:
 
 def _make(stack: Stack, lock: int) -> tuple[str, ...]:
     """Make the stack beside its place and move it there; what a killed driver left there goes."""
-    for leftover in [stack.folder, *stacks_folder().glob(f"{stack.key}{_MAKING}*")]:
+    for leftover in [stack.folder, *_stacks_folder().glob(f"{stack.key}{_MAKING}*")]:
         shutil.rmtree(leftover, ignore_errors=True)
     begin = time.time()
-    folder = stacks_folder() / f"{stack.key}{_MAKING}{os.getpid()}"
+    folder = _stacks_folder() / f"{stack.key}{_MAKING}{os.getpid()}"
     try:
-        installer = install(folder, stack.python_version, stack.requirements, lock)
+        installer = _install(folder, stack, lock)
         description = _describe(folder / "bin" / "python")
         marker = {
             "name": stack.name,
@@ -219,8 +223,6 @@ def _make(stack: Stack, lock: int) -> tuple[str, ...]:
         }
         (folder / _MARKER).write_text(json.dumps(marker, indent=1))
         folder.rename(stack.folder)
-    except InstallError as error:
-        raise WorkerError(str(error)) from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return tuple(description["packages"])
@@ -271,11 +273,11 @@ def list_stacks() -> Iterator[str]:
     for folder in _folders():
         if folder.name not in known:
             yield f"{folder.name}: {'unfinished' if _MAKING in folder.name else _state(folder)}, of other requirements"
-    yield f"stacks are in {stacks_folder()}"
+    yield f"stacks are in {_stacks_folder()}"
 
 
 def _folders() -> list[Path]:
-    return sorted(path for path in stacks_folder().glob("*") if path.is_dir() and not path.name.startswith("."))
+    return sorted(path for path in _stacks_folder().glob("*") if path.is_dir() and not path.name.startswith("."))
 
 
 def _state(folder: Path) -> str:
@@ -304,65 +306,41 @@ def remove_stacks(name: str) -> Iterator[str]:
             shutil.rmtree(folder)
         yield f"removed {folder}"
     if not matching:
-        yield f"no stack {name} in {stacks_folder()}"
+        yield f"no stack {name} in {_stacks_folder()}"
 
 
-#: Seconds that an installer may take.
-_TIMEOUT = 3600.0
-#: Variables that would lead an installer to another place than the one it is given.
-_MISLEADING = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_ROOT")
-_UNREACHED = ("Connection", "name resolution", "timed out", "dns error", "Network is unreachable", "tcp connect error")
-_LONGEST = 300
+class _InstallError(Exception):
+    """Why an installer could not make it, on one line."""
 
 
-class InstallError(Exception):
-    """No installer could make it; the message is one line with what each said last."""
-
-
-def running_version() -> str:
-    """The version of this interpreter as stacks ask for it, such as 3.11."""
-    return f"{sys.version_info.major}.{sys.version_info.minor}"
-
-
-def install(folder: Path, python_version: str, requirements: Sequence[str], lock: int) -> str:
-    """Make `folder` an environment with `python_version` and `requirements`; which installer did it.
+def _install(folder: Path, stack: Stack, lock: int) -> str:
+    """Make `folder` an environment as the stack asks for it; which installer did it. Raises WorkerError.
 
     `lock` is a descriptor that installers inherit: should this process be killed, it holds until they have exited.
-    Raises InstallError.
     """
-    installers: list[tuple[str, Callable[..., None]]] = [("pip", _with_pip)]
-    if shutil.which("uv"):
-        installers.insert(0, ("uv", _with_uv))
     problems = []
-    for name, make in installers:
+    for installer in (["uv"] if shutil.which("uv") else []) + ["pip"]:
+        python, version = str(folder / "bin" / "python"), stack.python_version
         try:
-            make(folder, python_version, requirements, lock)
-            return name
-        except InstallError as error:
-            problems.append(f"{name}: {error}")
+            if installer == "uv":
+                make = ["uv", "venv", "--quiet", "--no-project", "--python", version, str(folder)]
+                fill = ["uv", "pip", "install", "--quiet", "--compile-bytecode", "--python", python]
+            else:
+                make = [_interpreter(version), "-m", "venv", str(folder)]
+                plain = ["--progress-bar=off", "--no-input", "--disable-pip-version-check", "--no-warn-script-location"]
+                fill = [python, "-m", "pip", "install", *plain]
+            for command in (make, [*fill, *stack.requirements]):
+                _run(command, folder.parent, lock)
+            return installer
+        except _InstallError as error:
+            problems.append(f"{installer}: {error}")
             shutil.rmtree(folder, ignore_errors=True)
-    raise InstallError("; ".join(problems))
-
-
-def _with_uv(folder: Path, python_version: str, requirements: Sequence[str], lock: int) -> None:
-    _run(["uv", "venv", "--quiet", "--no-project", "--python", python_version, str(folder)], folder.parent, lock)
-    python = str(folder / "bin" / "python")
-    _run(
-        ["uv", "pip", "install", "--quiet", "--compile-bytecode", "--python", python, *requirements],
-        folder.parent,
-        lock,
-    )
-
-
-def _with_pip(folder: Path, python_version: str, requirements: Sequence[str], lock: int) -> None:
-    _run([_interpreter(python_version), "-m", "venv", str(folder)], folder.parent, lock)
-    plain = ["--progress-bar=off", "--no-input", "--disable-pip-version-check", "--no-warn-script-location"]
-    _run([str(folder / "bin" / "python"), "-m", "pip", "install", *plain, *requirements], folder.parent, lock)
+    raise WorkerError("; ".join(problems))
 
 
 def _interpreter(version: str) -> str:
     """An interpreter of that version: this one, or one on the path."""
-    if version == running_version():
+    if version == _RUNNING:
         return sys.executable
     python = shutil.which(f"python{version}")
     code = "import sys; print('%d.%d' % sys.version_info[:2])"
@@ -370,8 +348,8 @@ def _interpreter(version: str) -> str:
         done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60, check=False)
         if done.stdout.strip() == version:
             return python
-    raise InstallError(
-        f"needs Python {version}, this is {running_version()} and no python{version} on the path runs; "
+    raise _InstallError(
+        f"needs Python {version}, this is {_RUNNING} and no python{version} on the path runs; "
         f"install uv, which fetches it, or Python {version}"
     )
 
@@ -394,14 +372,14 @@ def _run(command: Sequence[str], folder: Path, lock: int) -> None:
     try:
         output, _ = process.communicate(timeout=_TIMEOUT)
     except subprocess.TimeoutExpired:
-        raise InstallError(f"took over {_TIMEOUT / 60:.0f} minutes") from None
+        raise _InstallError(f"took over {_TIMEOUT / 60:.0f} minutes") from None
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     if process.returncode:
-        raise InstallError(_problem(command[0], output) or f"exited with code {process.returncode}")
+        raise _InstallError(_problem(command[0], output) or f"exited with code {process.returncode}")
 
 
 def _problem(installer: str, output: str) -> str:

@@ -29,8 +29,9 @@ from paradnn.execution.environments import WorkerEnvironments
 from paradnn.execution.hosts import OtherHosts
 from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from paradnn.families.layers import Costs
-from paradnn.platform.environment import Environment, load_average
+from paradnn.platform.environment import Environment
 from paradnn.platform.findings import Finding
+from paradnn.platform.load import load_average
 from paradnn.platform.memory import exceeds_memory, memory_limit
 from paradnn.record.measured import Measured, step_times
 from paradnn.record.prices import price_tags, priced

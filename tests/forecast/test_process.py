@@ -43,12 +43,12 @@ def textbook(process: Process, points: Inputs) -> tuple[Array, Array]:
         root = np.sqrt(3 * squares)
         return np.asarray(line + scales.smooth**2 * (1 + root) * np.exp(-root))
 
-    own = scales.peculiar_variance(known.coordinates) * process.disturbed
+    own = scales.nugget_variance(known.coordinates) * process.disturbed
     inverse = np.linalg.inv(prior(known, known) + np.diag(own + process.noise) + 1e-12 * np.eye(len(known)))
     across = prior(points, known)
     mean = points.base + across @ inverse @ process.values
     variance = np.diag(prior(points, points) - across @ inverse @ across.T)
-    return mean, process.allowance * (variance + scales.peculiar_variance(points.coordinates))
+    return mean, process.allowance * (variance + scales.nugget_variance(points.coordinates))
 
 
 def test_predictions_are_the_textbooks() -> None:
