@@ -15,6 +15,7 @@ from typing import Any
 from paradnn.compare.commands import Command, Metric, Turns, follow
 from paradnn.compare.duet import Duet, is_function, named
 from paradnn.compare.screen import Silence, verdict_sentence, verdict_word
+from paradnn.compare.text import ends_of
 from paradnn.compare.verdict import Rule
 
 __all__ = ["Answer", "compare"]
@@ -61,5 +62,4 @@ def compare(
         raise KeyboardInterrupt
     found = turns.estimate
     verdict = "undecided" if turns.problem else verdict_word(found, equivalence)
-    ratio, low, high = (getattr(found, name, None) for name in ("ratio", "low", "high"))
-    return Answer(ratio, low, high, verdict, len(turns.rounds), turns.seconds, turns)
+    return Answer(**ends_of(found), verdict=verdict, rounds=len(turns.rounds), seconds=turns.seconds, turns=turns)

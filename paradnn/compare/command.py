@@ -56,8 +56,8 @@ def _compose(arguments: Sequence[str]) -> tuple[int, _Composed | None]:
 def _compare(request: Request, first: _Composed, second: _Composed) -> int:
     """Measure, print and record; the exit code."""
     from paradnn.compare.comparison import pairs_of
-    from paradnn.compare.conclusion import RecordedComparison
-    from paradnn.compare.text import describe, verdict_table
+    from paradnn.compare.screen import verdict_word, write_json
+    from paradnn.compare.text import RecordedComparison, describe, ends_of, verdict_table
     from paradnn.compare.verdict import Verdict
     from paradnn.session.session import follow_course
 
@@ -74,14 +74,10 @@ def _compare(request: Request, first: _Composed, second: _Composed) -> int:
         return summary.exit_code
     results = comparison.results()
     if request.json:
-        from paradnn.compare.screen import verdict_word, write_json
-
         whole = comparison.overall() or results[0]
         found = whole.estimate
         content = {
-            "ratio": found.ratio if found else None,
-            "low": found.low if found else None,
-            "high": found.high if found else None,
+            **ends_of(found),
             "verdict": "undecided" if whole.problem else verdict_word(found, request.rule.margin),
             "rounds": len(whole.rounds),
             "seconds": summary.seconds,
@@ -95,8 +91,7 @@ def _compare_commands(request: Commands) -> int:
     """Run two commands by turns and say which is faster; the exit code."""
     from contextlib import ExitStack
 
-    from paradnn.compare.commands import Command, Metric, Turns, follow, null_command
-    from paradnn.compare.commits import checkouts
+    from paradnn.compare.commands import Command, Metric, Turns, checkouts, follow, null_command
     from paradnn.compare.duet import Duet, is_function
     from paradnn.compare.screen import Progress, describe_commands, document, write_json
     from paradnn.compare.verdict import Verdict

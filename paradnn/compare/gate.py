@@ -23,8 +23,7 @@ from xml.etree import ElementTree
 from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
 from paradnn.compare.arguments import add_command_options, check_commands, parsed
-from paradnn.compare.commands import Command, Metric, Turns, follow
-from paradnn.compare.commits import WORKING_TREE, checkouts
+from paradnn.compare.commands import WORKING_TREE, Command, Metric, Turns, checkouts, follow
 from paradnn.compare.screen import Progress, describe_commands, document, write_text
 from paradnn.compare.verdict import Estimate, Rule, estimate
 from paradnn.errors import ConfigError

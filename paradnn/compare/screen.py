@@ -14,7 +14,7 @@ from rich.table import Column
 
 from paradnn.cli.console import fitting_table, standard_output
 from paradnn.compare.commands import Turns
-from paradnn.compare.text import describe_estimate
+from paradnn.compare.text import describe_estimate, ends_of
 from paradnn.compare.verdict import FEWEST, Estimate, Verdict
 from paradnn.core.words import counted
 from paradnn.store.files import whole_file
@@ -134,9 +134,7 @@ def document(turns: Turns, null: bool = False, interrupted: bool = False) -> dic
     """What --json holds: the first side's speed over the second's, its 95% interval, a verdict, and every run."""
     found = turns.estimate
     content: dict[str, Any] = {
-        "ratio": found.ratio if found else None,
-        "low": found.low if found else None,
-        "high": found.high if found else None,
+        **ends_of(found),
         "verdict": "undecided" if turns.problem else verdict_word(found, turns.rule.margin),
         "rounds": len(turns.rounds),
         "seconds": turns.seconds,

@@ -1,17 +1,22 @@
-"""A comparison in words, with the names of its sides, and as tables."""
+"""A comparison in words, with the names of its sides, as tables, as a picture, and as its parent run holds it."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Column
 
 from paradnn.cli.console import fitting_table, standard_output
 from paradnn.compare.comparison import Comparison, Result
 from paradnn.compare.verdict import FEWEST, Estimate, Verdict
+from paradnn.core.words import counted
+from paradnn.session.course import Conclusion
 
-__all__ = ["describe", "describe_estimate", "round_table", "sentences", "verdict_table"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["RecordedComparison", "describe", "describe_estimate", "round_table", "sentences", "verdict_table"]
 
 _VERDICTS = {
     Verdict.FASTER: "faster",
@@ -23,6 +28,8 @@ _VERDICTS = {
 
 #: More rounds than this are no advice: the machine is to be quietened instead.
 _MANY = 1000
+#: More points than colours are not drawn.
+_MOST = 9
 
 
 def sentences(comparison: Comparison) -> list[str]:
@@ -65,10 +72,14 @@ def verdict_table(comparison: Comparison) -> dict[str, Any]:
     """A row a point: its verdict, the ratio of the first side's speed to the second's, its 95% interval."""
     rows = []
     for result in comparison.results():
-        found, verdict = result.estimate, result.verdict(comparison.rule.margin)
-        ends = [found.ratio, found.low, found.high] if found else [None, None, None]
+        verdict, ends = result.verdict(comparison.rule.margin), ends_of(result.estimate).values()
         rows.append([result.name, str(verdict) if verdict else None, *ends, len(result.rounds), result.problem])
     return {"columns": ["point", "verdict", "ratio", "low", "high", "rounds", "problem"], "data": rows}
+
+
+def ends_of(found: Estimate | None) -> dict[str, float | None]:
+    """The ratio and the ends of its interval, by name; None without one."""
+    return {name: getattr(found, name) if found else None for name in ("ratio", "low", "high")}
 
 
 def round_table(comparison: Comparison) -> dict[str, Any]:
@@ -87,7 +98,7 @@ def _sentence(result: Result, labels: tuple[str, str], margin: float) -> str:
     if result.problem:
         return f"no verdict: {result.problem}"
     if result.estimate is None:
-        return f"not settled: {_rounds(len(result.rounds))}, and fewer than {FEWEST} carry no interval"
+        return f"not settled: {counted(len(result.rounds), 'round')}, and fewer than {FEWEST} carry no interval"
     return describe_estimate(result.estimate, labels, margin)
 
 
@@ -96,22 +107,22 @@ def describe_estimate(found: Estimate, labels: tuple[str, str], margin: float) -
     first, second = labels
     match found.verdict(margin):
         case Verdict.FASTER:
-            return _faster(found, first, second, margin)
+            return _faster(found, first, second)
         case Verdict.SLOWER:
-            return _faster(found.inverse(), second, first, margin)
+            return _faster(found.inverse(), second, first)
         case Verdict.EQUIVALENT:
-            basis = f"ratio {_number(found.ratio, found)}, 95% interval {_interval(found)}, {_rounds(found.rounds)}"
-            return f"no difference: {first} and {second} are equally fast within {_percent(margin)} ({basis})"
+            basis = f"ratio {_number(found.ratio, found)}, 95% interval {_interval(found)}"
+            same = f"no difference: {first} and {second} are equally fast within {100 * margin:.3g}%"
+            return f"{same} ({basis}, {counted(found.rounds, 'round')})"
     seen = f"{first} is {_number(found.low, found)} .. {_number(found.high, found)} times as fast as {second}"
     needed = found.rounds_needed(margin)
     wanted = f"some {needed} rounds would tell" if needed <= _MANY else f"over {_MANY:,} rounds would be needed"
-    return f"not settled: {seen} (95% interval, {_rounds(found.rounds)}); {wanted}"
+    return f"not settled: {seen} (95% interval, {counted(found.rounds, 'round')}); {wanted}"
 
 
-def _faster(found: Estimate, faster: str, slower: str, margin: float) -> str:
+def _faster(found: Estimate, faster: str, slower: str) -> str:
     ratio = f"{_number(found.ratio, found)} times as fast as {slower}"
-    small = f", a difference of less than {_percent(margin)}" if found.high <= 1 + margin else ""
-    return f"{faster} is {ratio} (95% interval {_interval(found)}, {_rounds(found.rounds)}){small}"
+    return f"{faster} is {ratio} (95% interval {_interval(found)}, {counted(found.rounds, 'round')})"
 
 
 def _interval(found: Estimate) -> str:
@@ -127,9 +138,46 @@ def _number(value: float, found: Estimate) -> str:
     return f"{value:.{min(max(digits, 1 - math.floor(math.log10(value))), 6)}f}"
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g}%"
+class RecordedComparison(Comparison):
+    """A comparison as a session follows it."""
+
+    def conclusion(self) -> Conclusion:
+        """The verdict so far; the metrics are those of the only point, or of all points together."""
+        from paradnn.record.record import image
+
+        results = self.results()
+        whole = self.overall() or results[0]
+        metrics = {"comparison_rounds": float(len(whole.rounds))}
+        if found := whole.estimate:
+            metrics |= {"speed_ratio": found.ratio, "speed_ratio_low": found.low, "speed_ratio_high": found.high}
+        artifacts = {"verdicts.json": verdict_table(self), "rounds.json": round_table(self)}
+        if any(result.rounds for result in results):
+            artifacts["comparison.png"] = image(_figure(self))
+        return Conclusion("\n".join(f"- **{line}**" for line in sentences(self)), metrics, {}, artifacts, True)
 
 
-def _rounds(count: int) -> str:
-    return f"{count} round" if count == 1 else f"{count} rounds"
+def _figure(comparison: Comparison) -> Figure:
+    """Ratios over rounds, a colour and a marker for each of the first nine points; bands are the 95% intervals."""
+    from paradnn.plotting import COLOURS, MARKERS, figure, finish
+
+    drawn, axes = figure(7.0, 4.0)
+    results = [result for result in comparison.results() if result.rounds][:_MOST]
+    axes.axhline(1.0, color="#444444", linewidth=1.0)
+    for result, colour, marker in zip(results, COLOURS, MARKERS, strict=False):
+        numbers = [one.number for one in result.rounds]
+        ratios = [math.exp(one.log_ratio) for one in result.rounds]
+        label = result.name if len(results) > 1 else "a round"
+        axes.plot(numbers, ratios, marker, color=colour, markersize=5, label=label)
+        if found := result.estimate:
+            ends = numbers[0] - 0.5, numbers[-1] + 0.5
+            axes.fill_between(ends, found.low, found.high, color=colour, alpha=0.15, linewidth=0)
+            axes.plot(ends, [found.ratio] * 2, color=colour, linewidth=1.2)
+    ratios = [math.exp(one.log_ratio) for result in results for one in result.rounds]
+    if max(ratios) > 3 * min(ratios):
+        axes.set_yscale("log")
+    first, second = comparison.labels
+    finish(axes, f"{first} over {second}", "round", "ratio of examples/s")
+    if len(results) > 1:
+        axes.legend(fontsize=8, frameon=False)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    return drawn

@@ -72,12 +72,13 @@ class Estimate:
     def verdict(self, margin: float) -> Verdict:
         """What the interval says where a difference of less than `margin` (0.02: 2%) does not matter.
 
-        An interval without 1 is a difference, even one within the margin.
+        Equivalence comes first: an interval that lies within the margin as a whole is no difference, even without 1.
         """
+        if abs(self.mean) + self.half <= math.log1p(margin):
+            return Verdict.EQUIVALENT
         if abs(self.mean) > self.half:
             return Verdict.FASTER if self.mean > 0 else Verdict.SLOWER
-        within = abs(self.mean) + self.half <= math.log1p(margin)
-        return Verdict.EQUIVALENT if within else Verdict.NOT_SETTLED
+        return Verdict.NOT_SETTLED
 
     def rounds_needed(self, margin: float) -> int:
         """About how many rounds would settle it, were the ratio what it seems: the interval narrows as their root."""

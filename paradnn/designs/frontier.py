@@ -48,7 +48,7 @@ def excluded(
         return [None] * len(candidates)
     disturbed = _no_smaller(tried[~failed], tried[order], codes[~failed], codes[order]).any(axis=0)
     proofs = _no_smaller(candidates, tried[order], own, codes[order]) & ~disturbed
-    found = zip(proofs.argmax(axis=1), proofs.any(axis=1), strict=True)
+    found = zip(proofs.argmax(axis=1), _some(proofs, axis=1), strict=True)
     return [run_ids[order[first]] if proved else None for first, proved in found]
 
 
@@ -57,7 +57,7 @@ def fitting(
 ) -> _Bools:
     """(n,) which candidates a success proves to fit: one of the same kind that is no smaller in any size."""
     own, codes = _codes(kinds, tried_kinds)
-    return np.asarray(_no_smaller(tried[~failed], candidates, codes[~failed], own).any(axis=0))
+    return _some(_no_smaller(tried[~failed], candidates, codes[~failed], own), axis=0)
 
 
 def _codes(kinds: Sequence[Hashable], others: Sequence[Hashable]) -> tuple[Array, Array]:
@@ -72,6 +72,10 @@ def _no_smaller(one: Array, other: Array, kinds: Array | float = 0.0, other_kind
     for column, other_column in zip(one.T, other.T, strict=True):
         found &= column[:, None] >= other_column
     return np.asarray(found)
+
+
+def _some(table: _Bools, axis: int) -> _Bools:
+    return np.asarray(table.any(axis=axis))
 
 
 class Side(StrEnum):
@@ -101,14 +105,14 @@ class Frontier:
         """The `Side` of each point (n, k): `contradicted` what is no larger than one that fitted and no smaller than
         one that failed."""
         sizes = np.asarray(points, dtype=float)
-        return _named(_no_smaller(self.fitted, sizes).any(axis=0), _no_smaller(sizes, self.failed).any(axis=1))
+        return _named(_some(_no_smaller(self.fitted, sizes), 0), _some(_no_smaller(sizes, self.failed), 1))
 
     @staticmethod
     def sides_by_others(points: ArrayLike, failed: ArrayLike) -> NDArray[np.str_]:
         """What the others say of each point (n,): its `Side` with itself left out."""
         sizes, outcome = np.asarray(points, dtype=float), np.asarray(failed, dtype=bool)
         others = _no_smaller(sizes, sizes) & ~np.eye(len(sizes), dtype=bool)
-        return _named(others[~outcome].any(axis=0), others[:, outcome].any(axis=1))
+        return _named(_some(others[~outcome], 0), _some(others[:, outcome], 1))
 
 
 def _named(fits: _Bools, fails: _Bools) -> NDArray[np.str_]:

@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +44,7 @@ class Search:
 
     unit: batches are multiples of it. begin: the first that is tried. within: how near, as a share, what fits and what
     does not shall come. fits: the largest known to fit, 0 for none. fails: the smallest known not to, None for none.
-    problem: why it cannot be told.
+    problem: why it cannot be found.
     """
 
     unit: int
@@ -81,8 +82,7 @@ class Search:
         return max(1, math.ceil(math.log2((self.fails - self.fits) / max(self.unit, self.within * self.fits))))
 
 
-@dataclass(frozen=True)
-class _Tried:
+class _Tried(NamedTuple):
     """How a point with one batch ended: its run, outcome and reason, and what it measured."""
 
     run_id: str
@@ -99,18 +99,20 @@ class LargestBatch:
     """A `paradnn.session.course.Course` that searches the largest batch of each of `points`, whose own is the least."""
 
     resumes = True
+    #: Nothing but the answer ends it.
+    seconds_left = math.inf
 
     def __init__(self, points: Sequence[Point], settings: Settings) -> None:
         self.points, self._settings, self._most = points, settings, settings.largest.step_ms
-        within = settings.largest.within
-        self._searches = [
-            Search(point.batch_size, point.batch_size if self._most else _begin(point), within) for point in points
-        ]
+        begins = [point.batch_size if self._most else _begin(point) for point in points]
+        sizes = zip(points, begins, strict=True)
+        self._searches = [Search(point.batch_size, begin, settings.largest.within) for point, begin in sizes]
         self._policy = ResumePolicy(settings.resume, settings.retry)
         self._tried: dict[_Key, _Tried] = {}
         self._asked: list[_Key] = []
         self._history: History | None = None
         self._places: Mapping[WorkerKey, str] = {}
+        self._asks = "fits" if self._most is None else f"fits with steps of at most {self._most:g} ms"
 
     @property
     def left(self) -> int:
@@ -125,16 +127,6 @@ class LargestBatch:
         [search] = self._searches
         return f"{search.fits:,} {self._asks}" + (f", {search.fails:,} does not" if search.fails else "")
 
-    @property
-    def seconds_left(self) -> float:
-        """Nothing but the answer ends it."""
-        return math.inf
-
-    @property
-    def _asks(self) -> str:
-        """What is asked of a batch."""
-        return "fits" if self._most is None else f"fits with steps of at most {self._most:g} ms"
-
     def batch(self, rows: Sequence[Row]) -> list[Visit]:
         """The next try; what a smaller point proves to be out of memory is only recorded."""
         if self._history is None:  # stacks and store are there by now
@@ -147,14 +139,12 @@ class LargestBatch:
             self._take(asked[found], _Tried(row.run_id, row.outcome, row.reason or "", row.metrics))
         if asked and not rows:
             time.sleep(1.0)  # another driver measures them
-        while (keys := self._next()) and (self._look(keys) or self._infer(keys)):
+        while (keys := self._next()) and (self._stored(keys, self._history) or self._infer(keys)):
             pass
         self._asked = keys[:1]
         proofs, _ = self._frontier(self._asked)
-        reasons = [proved(run) if run else None for run in proofs]
-        return [
-            Visit(self._point(key), {"search": "largest"}, why) for key, why in zip(self._asked, reasons, strict=True)
-        ]
+        pairs = zip(self._asked, proofs, strict=True)
+        return [Visit(self._point(key), {"search": "largest"}, proved(run) if run else None) for key, run in pairs]
 
     def wants(self, visit: Visit, claimed: bool) -> bool:
         """Each try is needed."""
@@ -172,10 +162,12 @@ class LargestBatch:
     def _point(self, key: _Key) -> Point:
         return replace(self.points[key[0]], batch_size=key[1])
 
+    def _place(self, key: _Key) -> str:
+        """The environment; a stack that cannot be made has none here: its points end as unavailable."""
+        return self._places.get(WorkerKey.of(self.points[key[0]]), "")
+
     def _identity(self, key: _Key) -> Identity:
-        point = self._point(key)
-        # A stack that cannot be made has no environment here: its points end as unavailable.
-        return Identity(point_id(point), self._places.get(WorkerKey.of(point), ""), point.replicate)
+        return Identity(point_id(self._point(key)), self._place(key), self.points[key[0]].replicate)
 
     def _take(self, key: _Key, tried: _Tried) -> None:
         """Note how a point with a batch ended."""
@@ -188,18 +180,15 @@ class LargestBatch:
         else:
             search.problem = f"{tried.outcome}: {tried.reason}"
 
-    def _look(self, keys: Sequence[_Key]) -> bool:
+    def _stored(self, keys: Sequence[_Key], history: History) -> bool:
         """Take what the store holds of what would be tried; whether it held any."""
-        if not self._policy.looks or self._history is None:
-            return False
-        known = self._history.finished(set(self._places.values()))
+        known = history.finished(set(self._places.values())) if self._policy.looks else {}
         found = False
         for key in keys:
             if run := first_accepted(self._point(key), known.get(self._identity(key), ()), self._policy):
-                outcome = run.tags["outcome"]
-                metrics = self._history.metrics(run.run_id) if outcome == "ok" else {}
+                outcome, found = run.tags["outcome"], True
+                metrics = history.metrics(run.run_id) if outcome == "ok" else {}
                 self._take(key, _Tried(run.run_id, outcome, run.tags.get("reason", ""), metrics))
-                found = True
         return found
 
     def _infer(self, keys: Sequence[_Key]) -> bool:
@@ -214,31 +203,28 @@ class LargestBatch:
 
     def _frontier(self, keys: Sequence[_Key]) -> tuple[list[str | None], NDArray[np.bool_]]:
         """Of each point with its batch the run that proves it out of memory, and whether a run proves that it fits."""
-        told = [key for key, one in self._tried.items() if one.outcome in ("ok", "nan", "oom_host", "oom_device")]
-        points = [self._point(key) for key in (*keys, *told)]
-        axes = axes_of([row_of(point) for point in points])
+        known = [key for key, one in self._tried.items() if one.outcome in ("ok", "nan", "oom_host", "oom_device")]
+        every, count = [*keys, *known], len(keys)
+        points = [self._point(key) for key in every]
         bounds = np.array([costs_of(point).memory_lower_bound_bytes for point in points], dtype=float)
-        sizes, kinds = sizes_and_kinds(axes, bounds, [self._places.get(WorkerKey.of(point), "") for point in points])
-        failed = np.array([self._tried[key].outcome.startswith("oom") for key in told], dtype=bool)
-        own, others = (sizes[: len(keys)], kinds[: len(keys)]), (sizes[len(keys) :], kinds[len(keys) :])
-        proofs = excluded(*own, *others, failed, [self._tried[key].run_id for key in told])
-        return proofs, fitting(*own, *others, failed)
+        sizes, kinds = sizes_and_kinds(axes_of([*map(row_of, points)]), bounds, [*map(self._place, every)])
+        failed = np.array([self._tried[key].outcome.startswith("oom") for key in known], dtype=bool)
+        both = sizes[:count], kinds[:count], sizes[count:], kinds[count:], failed
+        return excluded(*both, [self._tried[key].run_id for key in known]), fitting(*both)
 
     def _answer(self, index: int) -> str:
         """What was found of one point, in a line."""
-        search, name = (
-            self._searches[index],
-            run_name(self.points[index]).replace(f" b{self.points[index].batch_size} ", " "),
-        )
+        search, point = self._searches[index], self.points[index]
+        name = run_name(point).replace(f" b{point.batch_size} ", " ")
         if search.problem:
             return f"{name}: no largest batch, {search.problem}"
-        beyond = "" if search.fails is None else f"; {search.fails:,}: {self._said(index, search.fails)}"
+        beyond = "" if search.fails is None else f"; {search.fails:,}: {self._ended(index, search.fails)}"
         if not search.fits:
             return f"{name}: no batch {self._asks}{beyond}"
         known = "" if search.next() is None else "at least "
-        return f"{name}: largest batch {known}{search.fits:,}: {self._said(index, search.fits)}{beyond}"
+        return f"{name}: largest batch {known}{search.fits:,}: {self._ended(index, search.fits)}{beyond}"
 
-    def _said(self, index: int, size: int) -> str:
+    def _ended(self, index: int, size: int) -> str:
         """How a point with a batch ended, in a few words."""
         tried = self._tried.get((index, size))
         if tried is None:
@@ -246,10 +232,9 @@ class LargestBatch:
         if tried.outcome != "ok":
             return tried.outcome
         metrics = tried.metrics
-        words = [f"{metrics['step_time_ms']:,.3f} ms a step, {metrics['examples_per_second']:,.1f} examples/s"]
-        if memory := metrics.get("peak_device_memory_bytes") or metrics.get("peak_memory_bytes"):
-            words.append(f"{memory / 2**30:.2f} GiB at the peak")
-        return ", ".join(words)
+        words = f"{metrics['step_time_ms']:,.3f} ms a step, {metrics['examples_per_second']:,.1f} examples/s"
+        memory = metrics.get("peak_device_memory_bytes") or metrics.get("peak_memory_bytes")
+        return f"{words}, {memory / 2**30:.2f} GiB at the peak" if memory else words
 
 
 def _begin(point: Point) -> int:

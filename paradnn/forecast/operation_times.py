@@ -74,8 +74,8 @@ class OperationTimes:
         """From operations (n) of one kind, at least `LEAST`, with their seconds; `stated` (n,) is the standard
         deviation of each one's logarithm where that is known, NaN elsewhere."""
         logs, (kind,) = np.log(seconds), {operation.kind for operation in operations}
-        peak = float(max(operation.flops / one for operation, one in zip(operations, seconds, strict=True)))
-        bandwidth = float(max(operation.bytes / one for operation, one in zip(operations, seconds, strict=True)))
+        peak = float(np.max(np.array([operation.flops for operation in operations]) / seconds))
+        bandwidth = float(np.max(np.array([operation.bytes for operation in operations]) / seconds))
         work, shapes = _work(operations, peak, bandwidth), _coordinates(operations)
 
         def inputs_at(line: Line) -> Inputs:
@@ -84,7 +84,7 @@ class OperationTimes:
         line, inputs = fit_line(inputs_at, logs)
         known = np.full(len(logs), np.nan) if stated is None else stated
         noise = replicate_noise(logs, places(inputs.steps), known)
-        return cls(kind, peak, bandwidth, line, Process.fit(inputs, logs, noise, _typical(noise)))
+        return cls(kind, peak, bandwidth, line, Process.fit(inputs, logs, noise, float(np.sqrt(np.median(noise**2)))))
 
     def predict(self, operations: Sequence[Operation]) -> Prediction:
         """The logarithms of their seconds, each as a kernel of its own; all must be of this kind."""
@@ -115,10 +115,6 @@ class OperationTimes:
     def step(self) -> float:
         """Seconds that an operation takes within a call, however little it does."""
         return _STEP * float(np.exp(self.line.get("step", 0.0)))
-
-
-def _typical(noise: Array) -> float:
-    return float(np.sqrt(np.median(noise**2)))
 
 
 def _work(operations: Sequence[Operation], peak: float, bandwidth: float) -> _Work:

@@ -30,16 +30,16 @@ Line = Mapping[Hashable, float]
 _FLOPS_EFFICIENCY, _BYTES_EFFICIENCY = 0.5, 0.4
 #: Seconds of dispatch for each layer of a training step, by compile mode; a forward pass takes a third.
 _DISPATCH = {"eager": 2e-3, "graph": 2e-4, "xla": 1.2e-4}
-#: A host with more runnable threads than cores is slower by more than their ratio: operations wait for their slowest.
-_LOAD_POWER = 1.6
-#: Standard deviations of coefficients before data: of all families, and of what one has of its own. A share is that of
-#: arithmetic, traffic or dispatch in the roofline's step; slopes and bends are for each decade of a size.
+#: Standard deviations of coefficients before data. A share is that of arithmetic, traffic or dispatch in the roofline's
+#: step, of all families and what one has of its own; slopes are for each decade of a size.
 _SPREADS = {
-    "share": (0.4, 0.3),
-    "slope": (0.07, 0.08),
-    "group": (0.22, 0.22),
-    "session": (0.15, 0.15),
-    "load": (0.4, 0.4),
+    "share": 0.4,
+    "own share": 0.3,
+    "slope": 0.07,
+    "own slope": 0.08,
+    "group": 0.22,
+    "session": 0.15,
+    "load": 0.4,
 }
 #: Standard deviations of the logarithms of the roofline's factors, of parts as `_parts` has them.
 _PARTS = (0.4, 0.4, 1.0, 1.0, 1.0, 1.0, 1.0)
@@ -102,7 +102,7 @@ def roofline(
     columns: dict[Hashable, tuple[Array, float]] = {}
     for index, share in enumerate(shares):
         for family, on in indicators:
-            columns["part", index, family] = on * share, priors[index] if family is None else _SPREADS["share"][1]
+            columns["part", index, family] = on * share, priors[index] if family is None else _SPREADS["own share"]
     columns["power"] = ((shares * factors).sum(axis=0) - total / power, _POWER_SPREAD)
     known = sum((column * line.get(name, 0.0) for name, (column, _) in columns.items()), start=np.zeros(len(total)))
     return total / power - known, columns
@@ -122,14 +122,12 @@ def _coordinates(table: Table) -> dict[Hashable, Coordinate]:
 
 def overhead_columns(table: Table) -> Columns:
     """The columns of the logarithm of a phase that grows with the model and not with the step."""
-    one = np.ones(len(table))
-    columns: dict[Hashable, tuple[Array, float]] = {"all": (one, _SPREADS["share"][0])}
-    for index, size in enumerate(_sizes(table)):
-        columns["slope", index] = size, _SPREADS["slope"][0]
+    columns: dict[Hashable, tuple[Array, float]] = {"all": (np.ones(len(table)), _SPREADS["share"])}
+    columns |= {("slope", index): (size, _SPREADS["slope"]) for index, size in enumerate(_sizes(table))}
     for family, on in _levels(table.families):
-        columns["family", family] = on, _SPREADS["group"][1]
-        columns["layers", family] = on * np.log10(table.layers), _SPREADS["slope"][1]
-    columns["profiled"] = one * table.profiled, _SPREADS["group"][0]
+        columns["family", family] = on, _SPREADS["group"]
+        columns["layers", family] = on * np.log10(table.layers), _SPREADS["own slope"]
+    columns["profiled"] = table.profiled.astype(float), _SPREADS["group"]
     return columns | _groups(table)
 
 
@@ -139,26 +137,18 @@ def _sizes(table: Table) -> list[Array]:
     return [np.log10(np.maximum(size, 1)) - centre for size, centre in typical]
 
 
-def _crowding(table: Table) -> Array:
-    """Logarithm of how many times more threads than cores wanted to run on the host; 0 where that is unknown.
-
-    A sweep alone on its host shows a load of its cores and a little more.
-    """
-    return np.asarray(np.log(np.fmax(1.0, table.load / (1.25 * table.peaks[:, 2]))))
-
-
 def _groups(table: Table) -> dict[Hashable, tuple[Array, float]]:
     """What differs between groups: each word, all words with the family together, environments, sessions, crowds."""
     words: Sequence[Sequence[Hashable]]
     words = [[pair if pair in row else None for row in table.words] for pair in set().union(*table.words)]
     variants = [(family, row) if row else None for family, row in zip(table.families, table.words, strict=True)]
-    columns: dict[Hashable, tuple[Array, float]] = {"load": (_crowding(table), _SPREADS["load"][0])}
+    # How many times more threads than cores wanted to run on the host, 1 where that is unknown. A sweep alone on its
+    # host shows a load of its cores and a little more.
+    crowding = np.log(np.fmax(1.0, table.load / (1.25 * table.peaks[:, 2])))
+    columns: dict[Hashable, tuple[Array, float]] = {"load": (crowding, _SPREADS["load"])}
     for levels in (*words, variants, table.environments):
-        for level, on in _levels(levels):
-            columns["group", level] = on, _SPREADS["group"][0]
-    for session, on in _levels(table.sessions):
-        columns["session", session] = on, _SPREADS["session"][0]
-    return columns
+        columns |= {("group", level): (on, _SPREADS["group"]) for level, on in _levels(levels)}
+    return columns | {("session", session): (on, _SPREADS["session"]) for session, on in _levels(table.sessions)}
 
 
 def _levels(levels: Sequence[Hashable]) -> Iterator[tuple[Hashable, Array]]:

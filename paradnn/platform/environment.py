@@ -175,7 +175,7 @@ def _caches() -> dict[str, str]:
     """Size of each cache level that the first core sees, as Linux writes it."""
     found, kinds = {}, {"Data": "d", "Instruction": "i"}
     for entry in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        level, kind, size = (read_text(entry / name) for name in ("level", "type", "size"))
+        level, kind, size = (read_text(entry / part) for part in ("level", "type", "size"))
         found[f"L{level}{kinds.get(kind, '')}"] = size
     return found
 

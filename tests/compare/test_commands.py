@@ -17,8 +17,7 @@ import pytest
 import paradnn.compare
 from paradnn.compare import command, gate
 from paradnn.compare.arguments import Commands, Request, read_arguments
-from paradnn.compare.commands import Command, Metric, Turns, follow, program_of, run_once
-from paradnn.compare.commits import checkouts
+from paradnn.compare.commands import Command, Metric, Turns, checkouts, follow, program_of, run_once
 from paradnn.compare.verdict import Rule
 from paradnn.errors import ConfigError
 

@@ -53,7 +53,8 @@ def test_rounds_without_any_scatter_have_an_interval_without_width() -> None:
     ("low", "high", "verdict"),
     [
         (1.01, 1.40, Verdict.FASTER),
-        (1.001, 1.01, Verdict.FASTER),
+        (1.001, 1.01, Verdict.EQUIVALENT),
+        (1.001, 1.021, Verdict.FASTER),
         (0.5, 0.99, Verdict.SLOWER),
         (0.985, 1.019, Verdict.EQUIVALENT),
         (0.985, 1.021, Verdict.NOT_SETTLED),
