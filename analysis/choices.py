@@ -15,8 +15,8 @@ from enum import StrEnum
 
 from analysis.lazy import np, pd, stats
 from analysis.prices import PRICE
+from paradnn.core.metric import interval_names
 from paradnn.core.workload import choices, key_groups
-from paradnn.store.metrics import interval_names
 
 #: What makes a platform of two runs.
 PLATFORM = ("device", "environment_id", "framework.name", "software.name")

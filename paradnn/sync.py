@@ -19,8 +19,6 @@ from paradnn.core.words import counted
 from paradnn.store.journal import default_folder
 from paradnn.store.tracker import Synced, sync, sync_command
 
-__all__ = ["main", "make_parser"]
-
 _LISTED = 10
 
 

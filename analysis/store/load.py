@@ -22,7 +22,7 @@ import pandas as pd
 from analysis.store.frame import build
 from paradnn.core.words import counted, did_you_mean
 from paradnn.errors import ConfigError, DataError, SchemaError, StoreError
-from paradnn.store.address import BUNDLE, address_of, artifact_folder, is_local, without_secrets
+from paradnn.store.address import BUNDLE, address_of, artifact_folder, local_folder, without_secrets
 from paradnn.store.bundle import read_artifact as read_bundled
 from paradnn.store.cache import read_columns
 from paradnn.store.columns import Records, Texts

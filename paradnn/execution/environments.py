@@ -17,8 +17,6 @@ from paradnn.execution.workers import WorkerKey
 from paradnn.platform.environment import Environment, describe_environment, missing_device, software_versions
 from paradnn.platform.stack import OpenStack, Stack, find_stack, open_stack
 
-__all__ = ["WorkerEnvironments", "current_environments"]
-
 
 def current_environments(points: Iterable[Point]) -> dict[WorkerKey, Environment | None]:
     """What points would be measured on, by worker, as it is now: nothing is made, None stands for an unmade stack.

@@ -42,9 +42,6 @@ from paradnn.worker.messages import (
     Started,
 )
 
-__all__ = ["Limits", "Resident", "Worker", "WorkerKey", "WorkerPool"]
-
-
 #: Variables that bound the threads of an operation, in one framework or another; NPROC is that of XLA's CPU client.
 _THREADS = (
     "OMP_NUM_THREADS",
@@ -410,7 +407,6 @@ class Resident:
         return sum(min(each[member], shared) for member, shared in self._shared.items() if member in each)
 
     def _each(self, pid: int) -> dict[int, int]:
-        """Bytes by process."""
         try:
             members = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
         except OSError:  # gone, or a system without this file

@@ -14,9 +14,8 @@ from typing import Any
 from hydra.types import TaskFunction
 from omegaconf import DictConfig
 
-from paradnn.execution.hosts import HOSTS, KEY, start_server
-
-__all__ = ["run_together"]
+from paradnn.execution.hosts import HOSTS, start_server
+from paradnn.worker.remote import KEY
 
 
 def run_together(
@@ -70,6 +69,5 @@ class _Server:
 
 
 def _measure(task: TaskFunction, config: DictConfig, addresses: Sequence[str], key: str) -> Any:
-    """The task, on the first host."""
     os.environ[HOSTS], os.environ[KEY] = ",".join(addresses), key
     return task(config)

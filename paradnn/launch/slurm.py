@@ -10,8 +10,6 @@ import time
 from collections.abc import Collection
 from typing import Any
 
-__all__ = ["queue_states", "queue_watcher"]
-
 #: Seconds between two questions, at most; submitit begins with shorter waits.
 _PAUSE = 20
 _GONE = "GONE"

@@ -26,10 +26,10 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
-from paradnn.execution.hosts import HOSTS, KEY, host_and_port, start_server
+from paradnn.execution.hosts import HOSTS, start_server
 from paradnn.sweep.scheduler import ATTEMPT
-
-__all__ = ["SparkLauncher"]
+from paradnn.worker.addresses import host_and_port
+from paradnn.worker.remote import KEY
 
 #: What a measurement needs of Spark: no process that served another task before, no copy of a task that seems slow.
 _MEASURING = {
@@ -105,7 +105,6 @@ class SparkLauncher(Launcher):
 
 
 def _only(task: Any) -> JobReturn:
-    """What the first of a task's hosts returns; Spark's error where a host is lost."""
     [returned] = task.collect()
     return cast("JobReturn", returned)
 
@@ -129,7 +128,6 @@ def _run_on_first(run: Callable[[Job], JobReturn], job: Job, key: str, _: Iterab
 
 
 def _run(context: HydraContext, task: TaskFunction, config: DictConfig, state: Any, job: Job) -> JobReturn:
-    """One task, where Spark runs it."""
     number, overrides = job
     setup_globals()
     Singleton.set_state(state)

@@ -26,16 +26,15 @@ from paradnn.session.parent_run import ParentRun
 from paradnn.session.progress import describe_sweep
 from paradnn.session.summary import Row, Summary
 from paradnn.store.address import locate, without_secrets
+from paradnn.store.journal import Journal
 from paradnn.store.runs import ResumePolicy
-from paradnn.store.tracker import Tracker, open_tracker
+from paradnn.store.tracker import open_tracker
 from paradnn.sweep.space import Plan
 from paradnn.sweep.tasks import Launched, Sweep, default_chunk, hold, make_sweep, pack
 
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
     from omegaconf import DictConfig
-
-__all__ = ["BASIC", "Round", "Rounds", "chunk_of", "launcher_of", "plan_with", "submit", "sweep_with"]
 
 
 #: A launcher's `launch`: the overrides of every task to whatever they returned.
@@ -105,7 +104,7 @@ class _Submitter:
         self._sweep = sweep
         self._launcher = launcher
         self._processes = processes
-        self._tracker: Tracker = open_tracker(sweep.settings.tracking, _say)
+        self._tracker: Journal = open_tracker(sweep.settings.tracking, _say)
         self._parent = ParentRun(self._tracker, sweep.info)
         self._problems: list[str] = []
         self._points: list[Point] = []  # what was asked for
@@ -163,7 +162,6 @@ class _Submitter:
         return False
 
     def _tasks(self, parent: str, entry: Round, number: int) -> list[list[str]]:
-        """The tasks of a round, numbered from `number`."""
         overrides = [*self._sweep.overrides, *_addresses(self._sweep.settings)]
         tasks: list[list[str]] = []
         for first in range(0, len(entry.indices), self._chunk):
@@ -175,7 +173,6 @@ class _Submitter:
         return tasks
 
     def _environments(self) -> set[str]:
-        """Those in which the tasks ran, as far as they or their points say."""
         reports = self._tracker.task_reports().values()
         found = {name for report in reports for name in report.get("environments", ())}
         return found | {row["environment_id"] for row in self._tracker.sweep_rows(self._sweep.info.sweep_id)}
@@ -200,7 +197,6 @@ class _Submitter:
         return False
 
     def _summary(self, interrupted: bool) -> Summary:
-        """What the store says of every point that was asked for."""
         rows = {_key(row): row for row in self._tracker.sweep_rows(self._sweep.info.sweep_id)}
         families = {(point_id(point), str(point.replicate)): point.model.name for point in self._points}
         shown = [Row.of(families[key], row) for key, row in rows.items()]
@@ -246,7 +242,6 @@ def _key(row: Mapping[str, Any]) -> tuple[str, str]:
 def _known(
     point: Point, name: str, environments: set[str], known: Mapping[Identity, Sequence[Any]], resume: ResumePolicy
 ) -> str | None:
-    """The outcome that the store holds of a point from before, in an environment where this sweep's tasks ran."""
     if not resume.looks:
         return None
     for environment in environments:

@@ -9,8 +9,6 @@ from typing import Any, Protocol
 from paradnn.config.point import Point
 from paradnn.session.summary import Row
 
-__all__ = ["Conclusion", "Course", "Visit"]
-
 
 @dataclass(frozen=True)
 class Visit:

@@ -28,24 +28,11 @@ from paradnn.record.breakdown_figure import ceilings_figure
 from paradnn.record.measured import given
 from paradnn.record.record import Record, image, version_tags
 from paradnn.record.statistics import mean_interval
+from paradnn.store.journal import Journal
 from paradnn.store.runs import CEILINGS_OUTCOME, SCHEMA_VERSION, ClaimedElsewhere, Finished, outcome_of
-from paradnn.store.tracker import Tracker
 from paradnn.worker.channel import plain
 from paradnn.worker.messages import ArrayRate, PeakRates, ProductRate
 from paradnn.worker.peak_rates import ARRAY_BYTES
-
-__all__ = [
-    "Ceilings",
-    "CeilingsKeeper",
-    "below_ceilings",
-    "ceilings_identity",
-    "changes",
-    "claim_tags",
-    "device_peaks",
-    "make_ceilings_record",
-    "overrun_tags",
-    "single_device",
-]
 
 #: Changes with what is measured: ceilings of another version are not used.
 _VERSION = 1
@@ -171,7 +158,6 @@ def changes(old: Ceilings, new: Ceilings) -> list[str]:
 
 
 def _command(point: Point) -> str:
-    """The command that re-measures the ceilings of a point's platform; what is the default is left out."""
     platform, framework, software = point.platform, point.framework, point.software
     words = ["python", "-m", "paradnn.ceilings", f"platform={platform.name}"]
     words += [f"platform.threads={platform.threads}"] if platform.threads else []
@@ -195,7 +181,7 @@ def _quoted(value: str) -> str:
 class CeilingsKeeper:
     """Finds or measures ceilings, each once a session."""
 
-    def __init__(self, pool: WorkerPool, tracker: Tracker, say: Callable[[str], None]) -> None:
+    def __init__(self, pool: WorkerPool, tracker: Journal, say: Callable[[str], None]) -> None:
         self._pool = pool
         self._tracker = tracker
         self._say = say
@@ -324,7 +310,6 @@ def make_ceilings_record(
 
 
 def _fastest(rates: PeakRates) -> list[ProductRate]:
-    """The fastest product of each precision."""
     best: dict[str, ProductRate] = {}
     for row in rates.matmul:
         if row.precision not in best or row.flops_per_second > best[row.precision].flops_per_second:

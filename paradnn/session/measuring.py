@@ -49,12 +49,8 @@ from paradnn.session.hardware_peaks import (
 )
 from paradnn.session.progress import Reporter
 from paradnn.session.summary import Drift, Row, Summary
-from paradnn.store.journal import PartialResults
+from paradnn.store.journal import Journal, PartialResults
 from paradnn.store.runs import Claim, ClaimedElsewhere, Finished, ResumePolicy, wanted_extras
-from paradnn.store.tracker import Tracker
-
-__all__ = ["Entering", "Measuring", "NewsSaid", "OpenPoint", "SessionContext"]
-
 
 #: How many points are open together. A killed driver on another host blocks them for as long as they may take.
 GROUP = 24
@@ -69,7 +65,7 @@ class SessionContext:
     """What a session works with, for as long as it lasts."""
 
     pool: WorkerPool
-    tracker: Tracker
+    tracker: Journal
     environments: WorkerEnvironments
     reporter: Reporter
     settings: Settings
@@ -230,7 +226,6 @@ class Measuring:
                     queue.append(point)
 
     def _end_references(self) -> None:
-        """Complete and record the points that were measured with every group."""
         for entry in self._open:
             entry.last_group = True
         self._further_rounds()
@@ -324,7 +319,6 @@ class Measuring:
         return Identity(point_id(point), environment_id, point.replicate)
 
     def _further(self, entry: OpenPoint) -> None:
-        """Measure a point in one more process; record it once it is complete."""
         if not entry.is_complete:
             self._measure(entry)
         if entry.is_complete:
@@ -477,6 +471,5 @@ class OpenPoint:
         return not narrow_enough(self._step_times(), measure.relative_interval)
 
     def _step_times(self) -> list[list[float]]:
-        """Seconds of a step in each block of each process that was measured."""
         answers = [result.answer for result in self.results if result.outcome == "ok"]
         return [step_times(answer.measurement.timing) for answer in answers if answer and answer.measurement]

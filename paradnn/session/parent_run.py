@@ -18,17 +18,15 @@ from paradnn.record.sweep_figure import Mark, sweep_figure
 from paradnn.session.course import Conclusion
 from paradnn.session.summary import Row, Summary
 from paradnn.store.address import without_secrets
-from paradnn.store.tracker import Tracker
+from paradnn.store.journal import Journal
 from paradnn.sweep.scheduler import job_tags
 from paradnn.sweep.tasks import SweepInfo
-
-__all__ = ["PICTURE", "TABLE", "ParentRun", "picture", "table_file", "table_text"]
 
 
 class ParentRun:
     """The parent as one process sees it; without a sweep all of it does nothing."""
 
-    def __init__(self, tracker: Tracker, sweep: SweepInfo | None) -> None:
+    def __init__(self, tracker: Journal, sweep: SweepInfo | None) -> None:
         self._tracker = tracker
         self._sweep = sweep
         self._opened = False
@@ -74,7 +72,6 @@ class ParentRun:
 
     @staticmethod
     def _beginning(sweep: SweepInfo) -> tuple[str, dict[str, str]]:
-        """Description and tags of a parent whose sweep is running."""
         command = without_secrets(sweep.command)
         return f"`{command}`\n\nrunning ...", {
             "sweep_id": sweep.sweep_id,

@@ -26,7 +26,6 @@ from paradnn.record.headline import Column, headline, throughput
 if TYPE_CHECKING:
     from paradnn.session.summary import Row, Summary
 
-__all__ = ["Reporter", "describe_point", "describe_sweep"]
 
 _COLOURS = {"ok": "green", "unavailable": "yellow"}
 #: Longer sweeps end with counts instead of one row for each point.
@@ -186,7 +185,6 @@ def describe_point(row: Row, where: str) -> str:
 
 
 def _own_words(row: Row) -> Words | None:
-    """What is said of a run's kind of work."""
     return next(filter(None, (work.words(row.metrics, row.tags) for work in WORKLOADS.values())), None)
 
 
@@ -289,7 +287,6 @@ def _print_points(console: Console, rows: Sequence[Row]) -> None:
 
 
 def _outcome_table(rows: Sequence[Row]) -> Table:
-    """Families down, outcomes across."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     outcomes = [outcome for outcome, _ in Counter(row.outcome for row in rows).most_common()]
     table.add_column("family")
@@ -329,7 +326,6 @@ def _duration(seconds: float) -> str:
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
-    """Sorts b64 before b512."""
     parts, digits = [], ""
     for letter in name + " ":
         if letter.isdigit():

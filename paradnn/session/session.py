@@ -39,16 +39,6 @@ from paradnn.sweep.scheduler import restarts, task_name, task_tags, waiting_time
 from paradnn.sweep.tasks import SweepInfo
 from paradnn.worker.affinity import core_list, core_text
 
-__all__ = [
-    "Interrupted",
-    "follow_course",
-    "interruptible",
-    "measure_ceilings",
-    "measure_points",
-    "report_problem",
-    "require_possible",
-]
-
 
 def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo | None) -> Summary:
     """Measure and record `points` in the given order; `sweep` is None for a single point outside a multirun.
@@ -75,7 +65,6 @@ def follow_course(course: Course, settings: Settings, sweep: SweepInfo) -> Summa
 def _opened(
     points: Sequence[Point], total: int, reporter: Reporter, settings: Settings, sweep: SweepInfo | None
 ) -> Iterator[_Session]:
-    """A session with its workers and its tracker, for as long as it lasts."""
     enter_task(task_name(sweep), restarts())
     watch = LoadWatch()
     if sweep is None or sweep.launched is None:  # a task on another host leaves its outcomes to who submitted it
@@ -173,7 +162,6 @@ class _Session:
     def _carry_out(
         self, work: Callable[[], object], processes: int, begin: float, conclude: Callable[[], Conclusion]
     ) -> Summary:
-        """Do the work and close what was opened for it, also after an interruption."""
         tags = {**task_tags(self._sweep), **self._design}
         self._measuring.start(tags, waiting_times(self._sweep.launched if self._sweep else None))
         self._reporter.start(self._summary.skipped, processes)
@@ -274,7 +262,6 @@ def require_possible(points: Sequence[Point]) -> None:
 
 
 def _problem(platform: Platform) -> ConfigError | None:
-    """Why the platform of a point cannot be here."""
     if problem := missing_device(platform.name):
         return ConfigError("platform", platform.name, problem, "choose another, such as platform=cpu")
     if platform.cores is not None and hasattr(os, "sched_getaffinity"):

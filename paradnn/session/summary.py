@@ -16,8 +16,6 @@ from paradnn.record.statistics import t_quantile
 if TYPE_CHECKING:
     from paradnn.record.record import Record
 
-__all__ = ["Drift", "DriftEstimate", "Row", "Summary"]
-
 
 #: Tags that are kept at hand: what a point is, and what is shown at once.
 _SHOWN = (
@@ -201,6 +199,5 @@ def _centred(point: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _residuals(point: list[tuple[float, float]], slope: float) -> list[tuple[float, float]]:
-    """What the slope leaves, with the time itself."""
     centred = _centred(point)
     return [(whole[0], v - slope * t) for whole, (t, v) in zip(point, centred, strict=True)]

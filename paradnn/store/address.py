@@ -20,22 +20,6 @@ from urllib.parse import unquote, urlsplit
 from paradnn.config.paths import HOME
 from paradnn.errors import StoreError
 
-__all__ = [
-    "BUNDLE",
-    "Move",
-    "StoreAddress",
-    "address_of",
-    "artifact_folder",
-    "is_local",
-    "local_folder",
-    "locate",
-    "moves_of",
-    "settle",
-    "without_credentials",
-    "without_secrets",
-]
-
-
 _SQLITE = "sqlite:///"
 _SQL = ("sqlite", "postgresql", "mysql", "mssql")
 _SHOWN = 200
@@ -115,7 +99,6 @@ def _address_of(uri: str) -> StoreAddress:
 
 
 def _of_path(path: Path) -> str | None:
-    """The address of the store that a path names; None where it names none."""
     if path.suffix == ".zip":
         return f"{BUNDLE}:{path}"
     if path.is_dir():
@@ -206,11 +189,6 @@ def local_folder(address: str | None) -> Path | None:
     return Path(path) if path and "\0" not in path else None
 
 
-def is_local(address: str | None) -> bool:
-    """Whether an artifact address is of files that this machine sees."""
-    return local_folder(address) is not None
-
-
 def artifact_folder(address: str | None, run_id: str, stores: Iterable[StoreAddress]) -> Path | None:
     """The folder of a run's artifacts, as one of these stores names it; None where it is no local one.
 
@@ -278,5 +256,4 @@ def settle(address: StoreAddress) -> None:
 
 
 def _escaped(text: str) -> str:
-    """Text in which LIKE finds no sign of its own, with ! before what would be one."""
     return text.replace("!", "!!").replace("%", "!%").replace("_", "!_")

@@ -28,8 +28,6 @@ from paradnn.store.records import Query, Row, Run
 from paradnn.store.runs import SCHEMA_VERSION
 from paradnn.worker.channel import read_message
 
-__all__ = ["FORMAT", "BundleReader", "artifacts_of", "extract", "read_artifact", "write_bundle"]
-
 #: What the files say they are; the number counts versions of their layout.
 #:   1  the first.
 FORMAT = "paradnn-bundle-1"
@@ -234,14 +232,12 @@ def _require_bounded(path: Path, size: int, members: list[zipfile.ZipInfo]) -> N
 
 
 def _read(path: Path, member: str) -> bytes:
-    """A file of a bundle, checked; DataError where it is damaged."""
     content = io.BytesIO()
     _copy(path, member, content)
     return content.getvalue()
 
 
 def _copy(path: Path, member: str, target: IO[bytes] | None) -> None:
-    """Check a file of a bundle piece by piece, and write it where a target is given; DataError where it is damaged."""
     bundle, digest = _open(path), hashlib.sha256()
     try:
         source = bundle.file.open(member)

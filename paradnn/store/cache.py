@@ -114,7 +114,6 @@ def _moves(address: StoreAddress, places: Any) -> list[list[Any]]:
 
 
 def _chosen(records: Records, query: Query) -> Records:
-    """The runs that are asked for, of all runs of a store, with the values that are."""
     since = -math.inf if query.since_ms is None else query.since_ms
     until = math.inf if query.until_ms is None else query.until_ms
     timed = query.since_ms is not None or query.until_ms is not None
@@ -137,7 +136,6 @@ def _chosen(records: Records, query: Query) -> Records:
 
 
 def _taken(records: Records, query: Query, places: NDArray[np.intp]) -> Records:
-    """The runs at these places, with what they hold of the values that are wanted."""
     every = len(places) == len(records.runs)
     part = Records(records.runs if every else [records.runs[place] for place in places])
     kinds: tuple[Values, ...] = ("params", "tags")
@@ -214,5 +212,4 @@ def _records(table: pa.Table) -> Records:
 
 
 def _file(address: StoreAddress) -> Path:
-    """Where the columns of a SQLite store are kept."""
     return Path(f"{address.database}.arrow")

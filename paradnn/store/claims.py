@@ -34,19 +34,6 @@ from paradnn.worker.channel import read_message
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = [
-    "CLAIM_MARGIN",
-    "TRUST",
-    "Company",
-    "Entry",
-    "Owner",
-    "RunIndex",
-    "close_abandoned",
-    "close_run",
-    "enter_task",
-    "owner_tag",
-    "status_of",
-]
 
 #: For how long a look for other drivers holds, in seconds; who comes later waits so long, once.
 TRUST = 2.0
@@ -58,11 +45,8 @@ _AHEAD = 3600.0
 _DRIVER = "mlflow.paradnn.driver."
 
 
-def _earlier(tag: str) -> str:
-    """What earlier versions called a tag of a claim."""
-    return tag.rpartition(".")[2]
-
-
+#: What earlier versions called the tags of a claim.
+_EARLIER = {OWNER: "owner", EXPIRES: "claim_expires"}
 #: The tags that are read of a run.
 _TAGS_ALONE: Mapping[Values, Collection[str]] = {
     "tags": (
@@ -73,8 +57,7 @@ _TAGS_ALONE: Mapping[Values, Collection[str]] = {
         "limits_id",
         "extras",
         "contended",
-        *(OWNER, _earlier(OWNER)),
-        *(EXPIRES, _earlier(EXPIRES)),
+        *(OWNER, _EARLIER[OWNER], EXPIRES, _EARLIER[EXPIRES]),
         "kind",
         "device",
         "reason",
@@ -148,18 +131,13 @@ class Entry:
         return self._bookkeeping(OWNER)
 
     def _bookkeeping(self, tag: str) -> str:
-        return self.tags.get(tag) or self.tags.get(_earlier(tag), "")
+        return self.tags.get(tag) or self.tags.get(_EARLIER[tag], "")
 
     def is_abandoned(self) -> bool:
-        """Whether no process will finish this RUNNING run.
-
-        Its driver is gone from this host; or it was an earlier attempt of the task that this process is; or its claim
-        ran out.
-        """
-        if self.status != "RUNNING" or not self.owner:
-            return False
-        owner = Owner.read(self.owner)
-        if owner is None:
+        """Whether no process will finish this RUNNING run: its driver is gone from this host, was an earlier attempt of
+        the task that this process is, or its claim ran out."""
+        owner = Owner.read(self.owner) if self.owner else None
+        if self.status != "RUNNING" or owner is None:
             return False
         if owner.is_earlier():
             return True
@@ -178,18 +156,17 @@ class Entry:
 
     @property
     def _expires(self) -> float:
-        """Unix seconds; NaN where it is no time."""
+        if not (said := self._bookkeeping(EXPIRES)):
+            return math.inf
         try:
-            expires = float(self._bookkeeping(EXPIRES) or "inf")
+            return expires if math.isfinite(expires := float(said)) else math.nan
         except ValueError:
             return math.nan
-        return expires if not self._bookkeeping(EXPIRES) or math.isfinite(expires) else math.nan
 
     def is_claim_of(self, owner: str) -> bool:
         """Whether it is a point that the process with this owner tag holds, without an outcome yet."""
-        return (
-            self.status == "RUNNING" and not self.outcome and self.tags.get("kind") != "sweep" and self.owner == owner
-        )
+        is_open = self.status == "RUNNING" and not self.outcome
+        return is_open and self.tags.get("kind") != "sweep" and self.owner == owner
 
 
 def enter_task(task: str | None, restarts: int = 0) -> None:
@@ -245,11 +222,8 @@ class RunIndex:
 
     def claimed(self) -> set[Identity]:
         """The points that a living driver is measuring now."""
-        return {
-            entry.identity
-            for entry in self.running()
-            if entry.tags.get("kind") == "point" and not entry.outcome and not entry.is_abandoned()
-        }
+        points = (entry for entry in self.running() if entry.tags.get("kind") == "point" and not entry.outcome)
+        return {entry.identity for entry in points if not entry.is_abandoned()}
 
     def with_tag(self, key: str, value: str) -> list[Entry]:
         """Runs that bear the tag `key` with `value`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import os
 import sqlite3
@@ -16,7 +17,6 @@ from paradnn.store.address import StoreAddress, settle
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["client_of", "find_experiment", "open_experiment"]
 
 #: Any number, as long as it is the same for every driver.
 _LOCK_KEY = 7_275_672
@@ -56,16 +56,13 @@ def find_experiment(address: StoreAddress, name: str) -> str | None:
     settle(address)
     from paradnn.store.sql import SqlReader
 
-    try:
+    row = None
+    with contextlib.suppress(NoStoreError):
         tables = SqlReader(address)
         row = None if tables.unexpected else tables.experiment(name)
-    except NoStoreError:
-        return None
-    if row is None:
-        return None
-    experiment_id, stage, location = row
-    _require_usable(address, name, stage, location)
-    return experiment_id
+    if row is not None:
+        _require_usable(address, name, *row[1:])
+    return row and row[0]
 
 
 def open_experiment(
@@ -107,7 +104,6 @@ def _make_tables(address: StoreAddress) -> None:
 
 
 def _remove(database: Path) -> None:
-    """Remove a SQLite database with what is beside it while it is written."""
     for suffix in ("", "-journal", "-wal", "-shm"):
         database.with_name(database.name + suffix).unlink(missing_ok=True)
 
@@ -135,29 +131,19 @@ def _make_experiment(client: MlflowClient, address: StoreAddress, name: str, abo
 @contextlib.contextmanager
 def _locked(address: StoreAddress) -> Iterator[None]:
     """Hold the store's lock: two processes that first open a database at once would both make its tables."""
-    if address.folder is None:
-        with _locked_database(address):
+    if address.folder is not None:
+        with (address.folder / ".lock").open("w") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
             yield
-        return
-    import fcntl
+    elif address.scheme == "postgresql":
+        import sqlalchemy as sa
 
-    with (address.folder / ".lock").open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+        from paradnn.store.sql import engine_of
 
-
-@contextlib.contextmanager
-def _locked_database(address: StoreAddress) -> Iterator[None]:
-    """Hold an advisory lock of a PostgreSQL database; other databases, and servers, see to themselves."""
-    if address.scheme != "postgresql":
-        yield
-        return
-    import sqlalchemy as sa
-
-    from paradnn.store.sql import engine_of
-
-    with engine_of(address).connect() as connection:  # the lock ends with the connection
-        connection.execute(sa.text("SELECT pg_advisory_lock(:key)"), {"key": _LOCK_KEY})
+        with engine_of(address).connect() as connection:  # the lock ends with the connection
+            connection.execute(sa.text("SELECT pg_advisory_lock(:key)"), {"key": _LOCK_KEY})
+            yield
+    else:  # other databases, and servers, see to themselves
         yield
 
 

@@ -15,9 +15,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from paradnn.errors import StoreAwayError, StoreError, StoreRefusalError
-from paradnn.store import address as store
-
-__all__ = ["is_listening", "one_line_of", "raises_store_errors", "store_errors"]
+from paradnn.store.address import without_secrets
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,11 +32,11 @@ def store_errors(where: str) -> Iterator[None]:
     except Exception as error:
         # A library that was never imported has raised nothing, and importing MLflow takes seconds.
         libraries = (
-            _loaded("mlflow.exceptions", "MlflowException"),
-            _loaded("requests.exceptions", "RequestException"),
-            _loaded("sqlalchemy.exc", "SQLAlchemyError"),
+            *_loaded("mlflow.exceptions", "MlflowException"),
+            *_loaded("requests.exceptions", "RequestException"),
+            *_loaded("sqlalchemy.exc", "SQLAlchemyError"),
         )
-        if isinstance(error, (OSError, sqlite3.Error, *(kind for kinds in libraries for kind in kinds))):
+        if isinstance(error, (OSError, sqlite3.Error, *libraries)):
             raise _store_error(where, error) from error
         raise
 
@@ -71,18 +69,16 @@ def is_listening(uri: str) -> bool:
 def one_line_of(error: BaseException) -> str:
     """The innermost cause on one line, without addresses that may hold secrets."""
     *_, cause = _causes(error)
-    return store.without_secrets(" ".join(str(cause).split()))[:300] or type(cause).__name__
+    return without_secrets(" ".join(str(cause).split()))[:300] or type(cause).__name__
 
 
 def _store_error(where: str, error: BaseException) -> StoreError:
-    status = _status(error)
+    status, text = _status(error), one_line_of(error)
     if status == 401:
         return StoreRefusalError(f"{where}: not logged in, or a wrong user or password (HTTP 401); {_CREDENTIALS}")
     if status == 403:
-        text = one_line_of(error)
         remedy = "start the server with --allowed-hosts" if "Invalid Host" in text else f"{_CREDENTIALS} of one who may"
         return StoreRefusalError(f"{where}: the server forbids it (HTTP 403: {text}); {remedy}")
-    text = one_line_of(error)
     if any(words in text for words in _FULL):  # waiting makes no room
         return StoreError(f"{where}: {text}; free some space")
     kind = StoreAwayError if _is_away(error, status) else StoreError
@@ -111,12 +107,10 @@ def _status(error: BaseException) -> int | None:
 
 
 def _loaded(module: str, *names: str) -> tuple[type[BaseException], ...]:
-    """Exceptions of a library, none where it was not imported."""
     return tuple(getattr(sys.modules[module], name) for name in names) if module in sys.modules else ()
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, what it was raised from, and so on."""
     current: BaseException | None = error
     while current is not None:
         yield current

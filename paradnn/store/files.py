@@ -19,8 +19,6 @@ from typing import Any, BinaryIO
 
 from paradnn.errors import ConfigError, DataError
 
-__all__ = ["PACKED", "file_content", "inside", "is_inside", "new_file", "pack", "read_json", "unpack", "whole_file"]
-
 #: Name of the file that holds others.
 PACKED = "files.json"
 #: Text that programs read as well.

@@ -42,22 +42,6 @@ from paradnn.store.runs import (
 from paradnn.worker.channel import MessageError, plain, read_message
 from paradnn.worker.messages import PROTOCOL_VERSION
 
-__all__ = [
-    "FORMAT",
-    "Document",
-    "Journal",
-    "PartialResults",
-    "Sweep",
-    "default_folder",
-    "folder_of",
-    "identity_of",
-    "read_document",
-    "read_record",
-    "read_sweep",
-    "store_key",
-    "write_document",
-]
-
 #: What the files say they are; the number counts versions of their layout.
 #:   1  the first.
 FORMAT = "paradnn-offline-1"
@@ -121,7 +105,10 @@ def identity_of(tags: Mapping[str, str]) -> Identity:
 
 
 class Journal:
-    """Results as files in a folder. `key`: of the store that they are for; empty where they stay (`store_key`)."""
+    """Keeps runs as files in a folder. `key`: of the store that they are for; empty where they stay (`store_key`).
+
+    Methods raise StoreError when the disk does not take what is to be kept.
+    """
 
     def __init__(self, folder: Path, key: str = "") -> None:
         self._key = f"{key}-" if key else ""
@@ -139,9 +126,11 @@ class Journal:
 
     @property
     def where(self) -> str:
+        """Where the runs are, as it may be shown."""
         return f"{self.folder} (python -m paradnn.sync {self.folder} logs them)"
 
     def finished(self, environment_ids: Iterable[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
+        """Every run with an outcome in these environments; of a sweep, in whichever."""
         wanted = set(environment_ids)
         return {
             identity: runs
@@ -150,6 +139,7 @@ class Journal:
         }
 
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
+        """Metrics and tags of one run."""
         record = read_record(self.path_of(run_id)).record
         return dict(record.metrics), dict(record.tags)
 
@@ -157,29 +147,31 @@ class Journal:
         """Where a result is, or would be."""
         return self.folder / f"{run_id}.json"
 
-    def holds(self, run_id: str) -> bool:
-        """Whether a result is here."""
-        return self.path_of(run_id).is_file()
-
     def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
+        """Start the parent of the runs that follow; its id."""
         self._sweep = Sweep(name, description, dict(tags))
         return tags["sweep_id"]
 
     def enter_sweep(self, parent: str, name: str, description: str, tags: Mapping[str, str]) -> None:
+        """Let the runs that follow be children of a parent that another process opened and will close."""
         self.open_sweep(name, description, tags)
 
     def drop_sweep(self) -> None:
+        """Remove the parent, to which nothing was recorded."""
         self._remove_reports()
         self._sweep = None
 
     def report_task(self, task: int, report: Mapping[str, Any]) -> None:
+        """Report to the parent how one of its tasks ended; a later attempt's report replaces an earlier one's."""
         if self._sweep is not None:
             write_document(self.folder / f"task-{self._sweep.tags['sweep_id']}-{task}.json", {"report": report})
 
     def task_reports(self) -> dict[int, dict[str, Any]]:
+        """What the tasks of the sweep have reported."""
         return {int(path.stem.rpartition("-")[2]): read_document(path)["report"] for path in self._reports()}
 
     def sweep_rows(self, sweep_id: str) -> list[dict[str, Any]]:
+        """The finished points of a sweep: run_id, name, tags and metrics in one mapping each."""
         rows = []
         for path in self.folder.glob("point-*.json"):
             with contextlib.suppress(DataError):
@@ -189,6 +181,7 @@ class Journal:
         return rows
 
     def release(self, sweep_id: str) -> int:
+        """Close what a sweep left open, now that none of its tasks lives; how many runs there were."""
         count = 0
         for path in self.folder.glob("*.claim"):
             owner = Owner.read(entry.owner) if (entry := _claim_in(path)) else None
@@ -205,6 +198,7 @@ class Journal:
         artifacts: Mapping[str, Any],
         tags: Mapping[str, str],
     ) -> None:
+        """End the parent; `status` is an MLflow run status, `artifacts` are as those of a `Record`."""
         if self._sweep is None:
             return
         own = {**self._sweep.tags, **tags}
@@ -217,6 +211,7 @@ class Journal:
     def begin(
         self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, accepts: AcceptsRun | None
     ) -> Claim | Finished | ClaimedElsewhere:
+        """Claim a point; with `accepts` None it is measured whatever the store holds."""
         claim = Claim(self._new_id(), identity, int(time.time() * 1000), repeats=accepts is None)
         if accepts is None:
             return claim
@@ -236,15 +231,17 @@ class Journal:
         return {entry.identity for entry in entries if entry and not entry.is_abandoned()}
 
     def renew(self, claim: Claim, timeout: float) -> None:
+        """Let a claim hold for so many seconds from now on."""
         path = self._claim_path(claim.identity)
         if not claim.repeats:
             with contextlib.suppress(OSError), _written(self.folder, _owned(claim.identity, timeout)) as made:
                 os.replace(made, path)
 
     def tell(self, claim: Claim, moments: Sequence[Moment]) -> None:
-        """Files are looked at when they are there: epochs of an open point are not kept."""
+        """Let who looks at a point that is being measured see what its epochs gave so far: in a store."""
 
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
+        """Keep a finished point; the run's id."""
         document = self.document(claim, record, recording_metrics())
         self.keep(document)
         return document.offline_id
@@ -279,9 +276,11 @@ class Journal:
                     yield path
 
     def abandon(self, claim: Claim, reason: str) -> None:
+        """Give a point back without an outcome."""
         self._claim_path(claim.identity).unlink(missing_ok=True)
 
     def close_abandoned(self) -> int:
+        """Close what dead drivers left open; how many there were."""
         return sum(self._drop_if_stale(path) for path in self.folder.glob("*.claim"))
 
     def _reports(self) -> list[Path]:
@@ -334,13 +333,11 @@ class Journal:
 
 
 def _owned(identity: Identity, timeout: float) -> bytes:
-    """The content of a claim of this process for a point that takes so many seconds."""
     expires = str(time.time() + timeout + CLAIM_MARGIN)
     return json.dumps({"owner": owner_tag(), "claim_expires": expires, "identity": asdict(identity)}).encode()
 
 
 def _claim_in(path: Path) -> Entry | None:
-    """The claim in a file; None where there is none that can be understood."""
     try:
         content = read_json(path.read_text())
         tags = {**content.pop("identity"), **content}
@@ -412,7 +409,6 @@ def read_sweep(path: Path) -> tuple[Sweep, dict[str, Any]]:
 
 
 def _whole(sweep: Any) -> Any:
-    """What is written of a sweep, with what is known only once it ended."""
     return {"status": "FINISHED", "metrics": {}} | sweep if isinstance(sweep, dict) else sweep
 
 
@@ -425,7 +421,6 @@ def _versioned(path: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _written(folder: Path, data: bytes) -> Iterator[Path]:
-    """A finished temporary file in `folder`, gone afterwards unless it was renamed."""
     with new_file(folder) as (path, file):
         file.write(data)
         file.flush()

@@ -14,32 +14,8 @@ from typing import Any
 from paradnn.core.metric import Metric, interval_names
 from paradnn.core.workload import WORKLOADS
 
-__all__ = [
-    "COSTS",
-    "COST_TO_TARGET",
-    "METRICS",
-    "PHASES",
-    "Cost",
-    "Metric",
-    "costs",
-    "interval_names",
-    "metric",
-    "metric_names",
-]
-
-
 _COMMON = (
-    "schedule",
-    "start",
-    "build",
-    "input",
-    "compile",
-    "warmup",
-    "measure",
-    "latency",
-    "balance",
-    "profile",
-    "record",
+    *("schedule", "start", "build", "input", "compile", "warmup", "measure", "latency", "balance", "profile", "record"),
 )
 
 
@@ -55,15 +31,20 @@ def _phases() -> tuple[str, ...]:
 
 #: What the stack does for one point, in order; each has a metric `phase_<name>_seconds`.
 PHASES = _phases()
+
+
+def _ends(name: str, unit: str, better: str | None, kind: str, interval: str) -> list[Metric]:
+    ends = zip(interval_names(name), ("lower", "upper"), strict=True)
+    return [Metric(end, unit, better, kind, f"{word} end of {interval}") for end, word in ends]
+
+
 #: What no kind of work declares.
 _ALL = (
     # Speed
     Metric("examples_per_second", "1/s", "higher", "speed", "batch_size / median step time"),
-    Metric("examples_per_second_low", "1/s", "higher", "speed", "lower end of the 95% interval"),
-    Metric("examples_per_second_high", "1/s", "higher", "speed", "upper end of the 95% interval"),
+    *_ends("examples_per_second", "1/s", "higher", "speed", "the 95% interval"),
     Metric("step_time_ms", "ms", "lower", "speed", "median over a process' blocks, geometric mean over processes"),
-    Metric("step_time_low_ms", "ms", "lower", "speed", "lower end of its 95% interval (docs/method.md)"),
-    Metric("step_time_high_ms", "ms", "lower", "speed", "upper end of its 95% interval (docs/method.md)"),
+    *_ends("step_time_ms", "ms", "lower", "speed", "its 95% interval (docs/method.md)"),
     Metric("step_time_error", "1", "lower", "speed", "standard error of its logarithm, correlation allowed for"),
     Metric("step_time_min_ms", "ms", "lower", "speed", "fastest block"),
     Metric("step_time_max_ms", "ms", "lower", "speed", "slowest block"),
@@ -74,9 +55,9 @@ _ALL = (
     Metric("latency_p90_ms", "ms", "lower", "speed", "90th percentile of the same"),
     Metric("latency_p99_ms", "ms", "lower", "speed", "99th percentile of the same"),
     *(
-        Metric(f"latency_p{share}_{end}_ms", "ms", "lower", "load", f"{word} end of its 95% interval")
-        for share in ("50", "90", "99")
-        for end, word in (("low", "lower"), ("high", "upper"))
+        end
+        for share in (50, 90, 99)
+        for end in _ends(f"latency_p{share}_ms", "ms", "lower", "load", "its 95% interval")
     ),
     # Work
     Metric("parameters", "1", None, "work", "trainable parameters"),
@@ -103,8 +84,7 @@ _ALL = (
     Metric("flops_utilization", "1", "higher", "limits", "flops_per_second / measured matmul peak of this precision"),
     Metric("flops_utilization_spec", "1", "higher", "limits", "flops_per_second / the specification's peak"),
     Metric("peak_flops_per_second", "FLOP/s", None, "limits", "measured matmul peak used for flops_utilization"),
-    Metric("peak_bytes_per_second_low", "B/s", None, "limits", "lower end of its 95% interval (ceilings)"),
-    Metric("peak_bytes_per_second_high", "B/s", None, "limits", "upper end of its 95% interval (ceilings)"),
+    *_ends("peak_bytes_per_second", "B/s", None, "limits", "its 95% interval (ceilings)"),
     Metric("peak_bytes_per_second", "B/s", None, "limits", "measured memory bandwidth used for the roofline"),
     Metric("spec_flops_per_second", "FLOP/s", None, "limits", "the specification's peak in this precision"),
     Metric("spec_bytes_per_second", "B/s", None, "limits", "the specification's memory bandwidth"),
@@ -114,24 +94,19 @@ _ALL = (
     Metric("infeed_fraction", "1", "lower", "limits", "share of the step spent waiting for input"),
     # Real input (docs/input.md)
     Metric("infeed_gain", "1", "lower", "input", "fed step time / step time with input free of charge, less 1"),
-    Metric("infeed_gain_low", "1", "lower", "input", "lower end of the 95% interval of that median over rounds"),
-    Metric("infeed_gain_high", "1", "lower", "input", "upper end of the 95% interval of that median over rounds"),
+    *_ends("infeed_gain", "1", "lower", "input", "the 95% interval of that median over rounds"),
     Metric("input_free_examples_per_second", "1/s", "higher", "input", "the step on a batch that stays, pipeline idle"),
-    Metric("input_free_examples_per_second_low", "1/s", "higher", "input", "lower end of the 95% interval"),
-    Metric("input_free_examples_per_second_high", "1/s", "higher", "input", "upper end of the 95% interval"),
+    *_ends("input_free_examples_per_second", "1/s", "higher", "input", "the 95% interval"),
     Metric("input_examples_per_second", "1/s", "higher", "input", "the pipeline alone, without the step"),
-    Metric("input_examples_per_second_low", "1/s", "higher", "input", "lower end of the 95% interval"),
-    Metric("input_examples_per_second_high", "1/s", "higher", "input", "upper end of the 95% interval"),
+    *_ends("input_examples_per_second", "1/s", "higher", "input", "the 95% interval"),
     Metric("input_cpu_ms_per_example", "ms", "lower", "input", "processor time of the pipeline alone for an example"),
-    Metric("input_cpu_ms_per_example_low", "ms", "lower", "input", "lower end of the 95% interval of its median"),
-    Metric("input_cpu_ms_per_example_high", "ms", "lower", "input", "upper end of the 95% interval of its median"),
+    *_ends("input_cpu_ms_per_example", "ms", "lower", "input", "the 95% interval of its median"),
     Metric("input_threads", "1", None, "input", "threads of the pipeline's pool"),
     Metric("input_damaged", "1", "lower", "input", "examples that could not be decoded and were skipped"),
     Metric("input_memory_bytes", "B", "lower", "input", "resident memory that the pipeline took to fill its buffers"),
     # Two sides (docs/compare.md)
     Metric("speed_ratio", "1", None, "comparison", "examples/s of the first side / the second's, mean over rounds"),
-    Metric("speed_ratio_low", "1", None, "comparison", "lower end of its 95% interval, whenever one stops"),
-    Metric("speed_ratio_high", "1", None, "comparison", "upper end of its 95% interval, whenever one stops"),
+    *_ends("speed_ratio", "1", None, "comparison", "its 95% interval, whenever one stops"),
     Metric("comparison_rounds", "1", None, "comparison", "rounds in which both sides were measured"),
     # An adaptive sweep (docs/adaptive.md), on its parent run
     Metric("design_candidates", "1", None, "design", "points that the sweep might have measured"),
@@ -199,29 +174,30 @@ METRICS: dict[str, Metric] = {
 
 #: Metrics whose names end in what they are of, such as `op_share.MatMul`.
 FAMILIES: dict[str, Metric] = {
-    "input_stage_ms.": Metric(
-        "input_stage_ms.<stage>",
-        "ms",
-        "lower",
-        "input",
-        "what a stage of the pipeline takes for an example on one core",
-    ),
-    "op_share.": Metric("op_share.<type>", "1", None, "profile", "share of the profiled step in one operation type"),
-    "category_share.": Metric(
-        "category_share.<category>", "1", None, "profile", "share of the profiled step in one category of operations"
-    ),
-    "peak_flops_per_second.": Metric(
-        "peak_flops_per_second.<precision>", "FLOP/s", None, "limits", "fastest measured matmul of a ceilings run"
-    ),
-    "peak_flops_per_second_low.": Metric(
-        "peak_flops_per_second_low.<precision>", "FLOP/s", None, "limits", "lower end of its 95% interval"
-    ),
-    "peak_flops_per_second_high.": Metric(
-        "peak_flops_per_second_high.<precision>", "FLOP/s", None, "limits", "upper end of its 95% interval"
-    ),
-    "peak_bytes_per_second.": Metric(
-        "peak_bytes_per_second.<array>", "B/s", None, "limits", "measured bandwidth over arrays of one size"
-    ),
+    entry.name.partition(".")[0] + ".": entry
+    for entry in (
+        Metric(
+            "input_stage_ms.<stage>",
+            "ms",
+            "lower",
+            "input",
+            "what a stage of the pipeline takes for an example on one core",
+        ),
+        Metric("op_share.<type>", "1", None, "profile", "share of the profiled step in one operation type"),
+        Metric(
+            "category_share.<category>",
+            "1",
+            None,
+            "profile",
+            "share of the profiled step in one category of operations",
+        ),
+        Metric(
+            "peak_flops_per_second.<precision>", "FLOP/s", None, "limits", "fastest measured matmul of a ceilings run"
+        ),
+        Metric("peak_flops_per_second_low.<precision>", "FLOP/s", None, "limits", "lower end of its 95% interval"),
+        Metric("peak_flops_per_second_high.<precision>", "FLOP/s", None, "limits", "upper end of its 95% interval"),
+        Metric("peak_bytes_per_second.<array>", "B/s", None, "limits", "measured bandwidth over arrays of one size"),
+    )
 }
 
 
@@ -263,30 +239,17 @@ class Cost:
         return price / _HOUR * (_MILLION / amount if self.rate else amount)
 
 
+def _rate(name: str, *of: str) -> Cost:
+    low, high = interval_names(of[0])
+    return Cost(name, of, rate=True, low=high, high=low)
+
+
 COST_TO_TARGET = Cost("cost_to_target", ("seconds_to_target",), rate=False, learning=True)
 COSTS = (
-    Cost(
-        "cost_per_million_examples",
-        ("examples_per_second",),
-        rate=True,
-        low="examples_per_second_high",
-        high="examples_per_second_low",
-    ),
+    _rate("cost_per_million_examples", "examples_per_second"),
     # The rate of a schedule is what is asked of the server and what it serves, as long as the run is ok.
-    Cost(
-        "cost_per_million_queries",
-        ("peak_queries_per_second", "scheduled_queries_per_second", "queries_per_second"),
-        rate=True,
-        low="peak_queries_per_second_high",
-        high="peak_queries_per_second_low",
-    ),
-    Cost(
-        "cost_per_million_tokens",
-        ("tokens_per_second",),
-        rate=True,
-        low="tokens_per_second_high",
-        high="tokens_per_second_low",
-    ),
+    _rate("cost_per_million_queries", "peak_queries_per_second", "scheduled_queries_per_second", "queries_per_second"),
+    _rate("cost_per_million_tokens", "tokens_per_second"),
     COST_TO_TARGET,
     Cost("cost_of_learning", ("learning_seconds",), rate=False, learning=True),
 )

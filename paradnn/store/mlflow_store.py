@@ -33,7 +33,7 @@ from paradnn.store.claims import (
     status_of,
 )
 from paradnn.store.client import client_of, find_experiment, open_experiment
-from paradnn.store.errors import is_listening, one_line_of, raises_store_errors
+from paradnn.store.errors import is_listening, one_line_of, raises_store_errors, store_errors
 from paradnn.store.files import file_content, inside, pack, read_json
 from paradnn.store.journal import Document, Sweep, identity_of
 from paradnn.store.reader import open_reader
@@ -54,8 +54,6 @@ from paradnn.store.runs import (
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric
-
-__all__ = ["VIEWS", "MlflowStore", "Uploaded", "link", "view_tags"]
 
 
 #: How many metrics, or metrics, params and tags together, a tracking server takes at once.
@@ -203,7 +201,7 @@ class MlflowStore:
     @raises_store_errors
     def release(self, sweep_id: str) -> int:
         left = [entry for entry in self._index.with_tag("sweep_id", sweep_id) if entry.tags.get("kind") != "sweep"]
-        return sum(self._close(entry) for entry in left if entry.status == "RUNNING")
+        return sum(close_run(self._client, entry) for entry in left if entry.status == "RUNNING")
 
     @raises_store_errors
     def begin(
@@ -282,7 +280,7 @@ class MlflowStore:
     def _upload(self, document: Document, repeats: bool) -> Uploaded:
         record, identity = document.record, identity_of(document.record.tags)
         self.announce()
-        logged = [entry for entry in self.entries("offline_id", document.offline_id) if entry.outcome]
+        logged = [entry for entry in self._index.with_tag("offline_id", document.offline_id) if entry.outcome]
         if logged:
             self._finish(logged, record)
             return Uploaded("known", logged[0].run_id, record)
@@ -316,10 +314,9 @@ class MlflowStore:
         return Uploaded("logged", claim.run_id, record)
 
     def _parent_of(self, sweep: Sweep) -> str:
-        """The run of a sweep whose points are uploaded."""
         sweep_id = sweep.tags["sweep_id"]
         if sweep_id not in self._parents:
-            if known := self.parent(sweep_id):
+            if known := self._sweep_run(sweep_id):
                 self._parents[sweep_id] = known.run_id
             else:
                 own = self._parent
@@ -328,8 +325,7 @@ class MlflowStore:
                 self._made.add(sweep_id)
         return self._parents[sweep_id]
 
-    def parent(self, sweep_id: str) -> Entry | None:
-        """The run of a sweep, where there is one."""
+    def _sweep_run(self, sweep_id: str) -> Entry | None:
         entries = self._index.with_tag("sweep_id", sweep_id)
         return next((entry for entry in entries if entry.tags.get("kind") == "sweep"), None)
 
@@ -338,7 +334,7 @@ class MlflowStore:
         process ended."""
         sweep_id = sweep.tags["sweep_id"]
         run_id = self._parents.get(sweep_id)
-        if run_id is None and (known := self.parent(sweep_id)) and known.status in ("RUNNING", "KILLED"):
+        if run_id is None and (known := self._sweep_run(sweep_id)) and known.status in ("RUNNING", "KILLED"):
             run_id = known.run_id  # the store went away between its last point and its end
         if run_id:
             self._parent = run_id
@@ -357,15 +353,11 @@ class MlflowStore:
             if entry.status == "RUNNING":
                 self._client.set_terminated(entry.run_id, status_of(record.outcome), _time(record.end_time))
 
-    @raises_store_errors
-    def entries(self, key: str, value: str) -> list[Entry]:
-        """Runs that bear the tag `key` with `value`."""
-        return self._index.with_tag(key, value)
-
     def is_back(self) -> bool:
         """Whether a store that went away answers again; asks no longer than it must."""
         try:
-            return is_listening(self._address.uri) and self._knows_experiment()
+            with store_errors(self.where):
+                return is_listening(self._address.uri) and bool(self._client.get_experiment(self._experiment_id))
         except StoreError:
             return False
 
@@ -413,7 +405,7 @@ class MlflowStore:
         """Why the point need not be measured now: a run that is accepted, else the claim of a living driver."""
         busy = None
         for entry in self._index.of_point(identity):
-            if entry.run_id == besides or self._close_if_abandoned(entry):
+            if entry.run_id == besides or (entry.is_abandoned() and close_run(self._client, entry)):
                 continue
             if entry.outcome:
                 if accepts(entry.tags):
@@ -423,16 +415,6 @@ class MlflowStore:
             elif entry.status == "RUNNING":
                 busy = ClaimedElsewhere(entry.run_id)
         return busy
-
-    @raises_store_errors
-    def _knows_experiment(self) -> bool:
-        return bool(self._client.get_experiment(self._experiment_id))
-
-    def _close_if_abandoned(self, entry: Entry) -> bool:
-        return entry.is_abandoned() and self._close(entry)
-
-    def _close(self, entry: Entry) -> bool:
-        return close_run(self._client, entry)
 
     def _put_artifacts(self, run_id: str, artifacts: Mapping[str, Any], address: str | None = None) -> None:
         """Store files under the run; `address` is where its files are, asked for where it is not given."""
@@ -449,7 +431,6 @@ class MlflowStore:
 
     @raises_store_errors
     def _open(self) -> None:
-        """Connect, and make database and experiment where they are not there yet."""
         # The kind makes the UI show runs, with their descriptions, rather than traces.
         about = {"mlflow.experimentKind": "custom_model_development", _NOTE: _ABOUT, **view_tags()}
         if known := find_experiment(self._address, self._experiment):
@@ -474,7 +455,6 @@ class MlflowStore:
 
 
 def _numbers(moments: Sequence[Moment]) -> list[Metric]:
-    """Metrics with a step."""
     from mlflow.entities import Metric
 
     return [
@@ -485,7 +465,6 @@ def _numbers(moments: Sequence[Moment]) -> list[Metric]:
 
 
 def _expiry(timeout: float) -> str:
-    """Until when a claim of a point that takes so many seconds is believed by other hosts."""
     return f"{time.time() + timeout + CLAIM_MARGIN:.0f}"
 
 
@@ -505,43 +484,28 @@ def _significant(value: float) -> float:
 
 
 _PREFIX = "mlflow.sharedViewState."
-_METRIC, _TAG, _ATTRIBUTE, _PARAM = ("metrics.`{}`", "tags.`{}`", "attributes.`{}`", "params.`{}`")
-_NAME = _ATTRIBUTE.format("Run Name")
 
-#: Columns with their widths in pixels: of a point, and of a sweep.
-_POINT = {
-    _TAG.format("outcome"): 90,
-    _TAG.format("steady"): 75,
-    _METRIC.format("examples_per_second"): 165,
-    _METRIC.format("examples_per_second_low"): 190,
-    _METRIC.format("examples_per_second_high"): 195,
-    _METRIC.format("peak_memory_bytes"): 165,
-    _PARAM.format("batch_size"): 95,
-    _TAG.format("contended"): 95,
-    _TAG.format("device"): 200,
-}
-_SWEEP = {
-    _METRIC.format("points"): 80,
-    _METRIC.format("points.ok"): 90,
-    _ATTRIBUTE.format("Duration"): 90,
-    _TAG.format("command"): 500,
-}
+
+def _widths(text: str) -> dict[str, int]:
+    """Columns with their widths in pixels, of a text that names them by turns."""
+    words = text.split()
+    names = [name.partition(".") for name in words[::2]]
+    return {f"{kind}.`{name}`": int(width) for (kind, _, name), width in zip(names, words[1::2], strict=True)}
+
+
+_RATE = "metrics.`examples_per_second`"
+_POINT = _widths(
+    "tags.outcome 90 tags.steady 75 metrics.examples_per_second 165 metrics.examples_per_second_low 190 "
+    "metrics.examples_per_second_high 195 metrics.peak_memory_bytes 165 params.batch_size 95 tags.contended 95 "
+    "tags.device 200"
+)
+_SWEEP = _widths("metrics.points 80 metrics.points.ok 90 attributes.Duration 90 tags.command 500")
 #: Key of a view -> (what it shows, filter, order, columns). Sorted by time, runs stand below their parents; sorted by
 #: anything else, each has a line of its own.
 VIEWS = {
-    "points": (
-        "every measured point",
-        "tags.kind = 'point' and tags.source = 'measured'",
-        _METRIC.format("examples_per_second"),
-        _POINT,
-    ),
+    "points": ("every measured point", "tags.kind = 'point' and tags.source = 'measured'", _RATE, _POINT),
     "sweeps": ("sweeps, their points below them", "", "attributes.start_time", {**_SWEEP, **_POINT}),
-    "imported": (
-        "published measurements",
-        "tags.kind = 'point' and tags.source = 'published'",
-        _METRIC.format("examples_per_second"),
-        _POINT,
-    ),
+    "imported": ("published measurements", "tags.kind = 'point' and tags.source = 'published'", _RATE, _POINT),
 }
 
 
@@ -556,7 +520,7 @@ def link(server: str, experiment_id: str, view: str = "points") -> str:
 
 
 def _state(chosen: str, order: str, columns: Mapping[str, int]) -> dict[str, object]:
-    widths = {_NAME: 260, **columns}
+    widths = {"attributes.`Run Name`": 260, **columns}
     return {
         "searchFilter": chosen,
         "orderByKey": order,

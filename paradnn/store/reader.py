@@ -22,8 +22,6 @@ from paradnn.store.records import Query, Row, Run, Values, number
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["Reader", "SearchReader", "Way", "open_reader"]
-
 
 #: "sql" reads tables, "api" asks MLflow's search, which takes milliseconds a run; "auto" reads tables where it can.
 Way = Literal["auto", "sql", "api"]

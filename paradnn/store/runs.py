@@ -16,35 +16,6 @@ from paradnn.config.point import Measure, Point
 from paradnn.core.schema import read
 from paradnn.core.workload import Moment
 
-__all__ = [
-    "ANALYSIS_OUTCOME",
-    "CEILINGS_OUTCOME",
-    "DEEPBENCH",
-    "EXPIRES",
-    "LATER_PARAMS",
-    "OUTCOME_TAGS",
-    "OWNER",
-    "PUBLISHED",
-    "SCHEMA_VERSION",
-    "VIDUR",
-    "AcceptsRun",
-    "Claim",
-    "ClaimedElsewhere",
-    "Finished",
-    "PointStatus",
-    "Record",
-    "RecordingMetrics",
-    "ResumePolicy",
-    "first_accepted",
-    "outcome_of",
-    "point_statuses",
-    "protocol_name",
-    "protocol_names",
-    "supersedes",
-    "wanted_extras",
-]
-
-
 #: Version of what a run holds.
 #:   1  the first.
 SCHEMA_VERSION = "1"

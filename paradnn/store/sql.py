@@ -247,7 +247,6 @@ def _having(
 
 
 def _asked(query: Query, runs: Sequence[Run]) -> list[tuple[Values, sa.TableClause, Collection[str] | None]]:
-    """What is to be read of these runs: kind, its table, and the keys, None for all of them."""
     kinds: tuple[tuple[Values, sa.TableClause], ...] = (("tags", _TAGS), ("params", _PARAMS), ("metrics", _METRICS))
     asked = [(kind, table, query.columns.get(kind)) for kind, table in kinds]
     return [entry for entry in asked if runs and (entry[2] is None or entry[2])]

@@ -17,6 +17,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,20 +31,10 @@ from paradnn.store.journal import Document, Journal, folder_of, read_record, rea
 from paradnn.store.mlflow_store import MlflowStore, Uploaded
 from paradnn.store.runs import AcceptsRun, Claim, ClaimedElsewhere, Finished, Record, RecordingMetrics
 
-__all__ = ["Synced", "Tracker", "looks_quickly", "open_tracker", "sync", "sync_command"]
-
 T = TypeVar("T")
 
 #: Seconds between two looks at a store that is away: while it is waited for, and later.
 _SOON, _LATER = 1.0, 30.0
-
-
-def open_tracker(settings: Tracking, notify: Callable[[str], None]) -> Tracker:
-    """The tracker that the configuration asks for; raises StoreError when it cannot be opened.
-
-    `notify` is called with one line when results cannot go into the store.
-    """
-    return Tracker(settings, None if settings.name == "offline" else MlflowStore(settings), notify)
 
 
 def looks_quickly(settings: Tracking) -> bool:
@@ -79,15 +70,25 @@ class _Kept:
             self.path.unlink(missing_ok=True)
 
 
-class Tracker:
-    """Keeps runs. Methods raise StoreError when neither store nor disk can do what is asked."""
+def open_tracker(settings: Tracking, notify: Callable[[str], None]) -> Journal:
+    """Where runs are kept as the configuration asks; raises StoreError when it cannot be opened.
 
-    def __init__(self, settings: Tracking, store: MlflowStore | None, notify: Callable[[str], None]) -> None:
-        self._journal = Journal(folder_of(settings), store_key(settings) if store else "")
+    `notify` is called with one line when results cannot go into the store.
+    """
+    if settings.name == "offline":
+        return Journal(folder_of(settings))
+    return Tracker(settings, MlflowStore(settings), notify)
+
+
+class Tracker(Journal):
+    """A journal before a store. Methods raise StoreError when neither store nor disk can do what is asked."""
+
+    def __init__(self, settings: Tracking, store: MlflowStore, notify: Callable[[str], None]) -> None:
+        super().__init__(folder_of(settings), store_key(settings))
         self._store = store
         self._notify = notify
         self._patience = settings.patience
-        self._command = sync_command(self._journal.folder, settings)
+        self._command = sync_command(self.folder, settings)
         self._kept: list[_Kept] = []  # what is still to be uploaded
         self._held: set[str] = set()  # runs of claims that are neither recorded nor given back
         self._unclosed = False  # whether the end of the sweep went into a file
@@ -97,63 +98,46 @@ class Tracker:
 
     @property
     def where(self) -> str:
-        """Where the runs are, as it may be shown."""
-        if self._store is None:
-            return self._journal.where
         if not self._kept and not self._unclosed:
             return self._store.where
         what = f"{len(self._kept)} of them" if self._kept else "the end of the sweep"
         return f"{self._store.where}, {what} in files until {self._command}"
 
     def finished(self, environment_ids: Iterable[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
-        """Every run with an outcome in these environments; of a sweep, in whichever."""
-        return (self._store or self._journal).finished(environment_ids, sweep_id)
+        return self._store.finished(environment_ids, sweep_id)
 
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
-        """Metrics and tags of one run."""
-        if self._store is None or self._journal.holds(run_id):
-            return self._journal.fetch(run_id)
-        return self._store.fetch(run_id)
+        return super().fetch(run_id) if self.path_of(run_id).is_file() else self._store.fetch(run_id)
 
     def close_abandoned(self) -> int:
-        """Close what dead drivers left open, once what they measured is in the store; how many there were."""
-        if self._store is None:
-            return self._journal.close_abandoned()
-        self._kept += map(_Kept, self._journal.left_behind())
+        """The same, once what dead drivers measured is in the store."""
+        self._kept += map(_Kept, self.left_behind())
         self._upload_kept("left by drivers that were killed")
         return self._store.close_abandoned()
 
     def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
-        """Start the parent of the runs that follow; its id."""
-        own = self._journal.open_sweep(name, description, tags)
-        return self._store.open_sweep(name, description, tags) if self._store else own
+        super().open_sweep(name, description, tags)
+        return self._store.open_sweep(name, description, tags)
 
     def enter_sweep(self, parent: str, name: str, description: str, tags: Mapping[str, str]) -> None:
-        """Let the runs that follow be children of a parent that another process opened and will close."""
-        self._journal.open_sweep(name, description, tags)
-        if self._store:
-            self._store.enter_sweep(parent, name, description, tags)
+        super().open_sweep(name, description, tags)
+        self._store.enter_sweep(parent, name, description, tags)
 
     def drop_sweep(self) -> None:
-        """Remove the parent, to which nothing was recorded."""
-        self._patiently(lambda keeper: keeper.drop_sweep())
+        self._patiently(self._store.drop_sweep)
 
     def report_task(self, task: int, report: Mapping[str, Any]) -> None:
-        """Report to the parent how one of its tasks ended; a later attempt's report replaces an earlier one's."""
         # Without its store there is no parent to report to.
-        self._finally(lambda keeper: keeper.report_task(task, report))
+        self._finally(partial(self._store.report_task, task, report))
 
     def task_reports(self) -> dict[int, dict[str, Any]]:
-        """What the tasks of the sweep have reported."""
-        return self._patiently(lambda keeper: keeper.task_reports())
+        return self._patiently(self._store.task_reports)
 
     def sweep_rows(self, sweep_id: str) -> list[dict[str, Any]]:
-        """The finished points of a sweep: run_id, name, tags and metrics in one mapping each."""
-        return self._patiently(lambda keeper: keeper.sweep_rows(sweep_id))
+        return self._patiently(partial(self._store.sweep_rows, sweep_id))
 
     def release(self, sweep_id: str) -> int:
-        """Close what a sweep left open, now that none of its tasks lives; how many runs there were."""
-        return self._patiently(lambda keeper: keeper.release(sweep_id))
+        return self._patiently(partial(self._store.release, sweep_id))
 
     def close_sweep(
         self,
@@ -163,18 +147,16 @@ class Tracker:
         artifacts: Mapping[str, Any],
         tags: Mapping[str, str],
     ) -> None:
-        """End the parent; `status` is an MLflow run status, `artifacts` are as those of a `Record`."""
         if status == "KILLED":  # an interrupted sweep ends at once
             self._patience = 0.0
-        if not self._finally(lambda keeper: keeper.close_sweep(status, description, metrics, artifacts, tags)):
-            self._journal.close_sweep(status, description, metrics, artifacts, tags)
+        if not self._finally(partial(self._store.close_sweep, status, description, metrics, artifacts, tags)):
+            super().close_sweep(status, description, metrics, artifacts, tags)
             self._unclosed = True
 
     def begin(
         self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, accepts: AcceptsRun | None
     ) -> Claim | Finished | ClaimedElsewhere:
-        """Claim a point; with `accepts` None it is measured whatever the store holds."""
-        while self._store and self._is_there():
+        while self._is_there():
             try:
                 answer = self._store.begin(identity, name, tags, timeout, accepts)
                 self._away_since, self._proven = None, True
@@ -186,22 +168,18 @@ class Tracker:
                     raise  # nothing was measured yet: the user can mend it now
                 self._lost(error)
         try:
-            return self._journal.begin(identity, name, tags, timeout, accepts)
+            return super().begin(identity, name, tags, timeout, accepts)
         except StoreError as error:
-            raise (self._no_room() if self._store else error) from error
+            raise self._no_room() from error
 
     def renew(self, claim: Claim, timeout: float) -> None:
-        """Let a claim hold for so many seconds from now on."""
-        self._beside(claim, lambda keeper: keeper.renew(claim, timeout))
+        self._beside(claim, partial(self._store.renew, claim, timeout))
 
     def tell(self, claim: Claim, moments: Sequence[Moment]) -> None:
-        """Let who looks at a point that is being measured see what its epochs gave so far; `record` keeps all of it."""
-        self._beside(claim, lambda keeper: keeper.tell(claim, moments))
+        self._beside(claim, partial(self._store.tell, claim, moments))
 
     def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
-        """Keep a finished point, at once and whatever becomes of the store; the run's id."""
-        if self._store is None:
-            return self._journal.record(claim, record, recording_metrics)
+        """The same, at once and whatever becomes of the store."""
         begun = claim.run_id in self._held
         self._held.discard(claim.run_id)
         kept = self._keep(claim, record, recording_metrics)
@@ -220,60 +198,51 @@ class Tracker:
         return kept.path.stem
 
     def abandon(self, claim: Claim, reason: str) -> None:
-        """Give a point back without an outcome."""
         begun = claim.run_id in self._held
         self._held.discard(claim.run_id)
-        if self._store is None or not begun:
-            self._journal.abandon(claim, reason)
+        if not begun:
+            super().abandon(claim, reason)
         elif self._away_since is None:
             self._store.abandon(claim, reason)
 
     def _keep(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> _Kept:
         """Write a result into the journal; it waits in memory where the disk does not take it."""
-        document = self._journal.document(claim, record, recording_metrics())
+        document = self.document(claim, record, recording_metrics())
         try:
-            return _Kept(self._journal.keep(document))
+            return _Kept(self.keep(document))
         except StoreError:
-            return _Kept(self._journal.path_of(document.offline_id), document)
+            return _Kept(self.path_of(document.offline_id), document)
 
     def _no_room(self) -> StoreError:
-        """What to say where neither store nor disk takes anything: the sweep ends."""
         lost = ", ".join(each.document.record.name for each in self._kept if each.document)
         safe = counted(sum(each.document is None for each in self._kept), "result")
         return StoreError(
-            f"neither {self._store.where if self._store else ''} nor {self._journal.folder} takes results"
+            f"neither {self._store.where} nor {self.folder} takes results"
             f"{f': {lost} not kept' if lost else ''}; {safe} in files. Free some space, and the same command goes on"
         )
 
-    def _beside(self, claim: Claim, act: Callable[[MlflowStore | Journal], None]) -> None:
-        """Do something for a claim that is held where it was made; what is lost with the store can wait."""
-        if self._store is None:
-            act(self._journal)
-        elif self._away_since is None and claim.run_id in self._held:
+    def _beside(self, claim: Claim, act: Callable[[], None]) -> None:
+        """Do something for a claim that is held in the store; what is lost with the store can wait."""
+        if self._away_since is None and claim.run_id in self._held:
             try:
-                act(self._store)
+                act()
             except StoreError as error:
                 self._lost(error)
 
-    def _patiently(self, ask: Callable[[MlflowStore | Journal], T]) -> T:
+    def _patiently(self, ask: Callable[[], T]) -> T:
         """The answer, once the store gives one; raises StoreAwayError when it stays away."""
-        if self._store is None:
-            return ask(self._journal)
         while self._is_there():
             try:
-                return ask(self._store)
+                return ask()
             except StoreError as error:
                 self._lost(error)
         raise StoreAwayError(f"{self._store.where}: does not answer")
 
-    def _finally(self, act: Callable[[MlflowStore | Journal], None]) -> bool:
+    def _finally(self, act: Callable[[], None]) -> bool:
         """Do a last thing, after all that was kept for the store was uploaded; whether that was done."""
-        if self._store is None:
-            act(self._journal)
-            return True
         while self._is_there():
             try:
-                act(self._store)
+                act()
                 self._store.delete_orphaned_claims(self._held)
                 return True
             except StoreError as error:
@@ -296,7 +265,6 @@ class Tracker:
         """Whether the store can be asked; waits for one that went away lately, and uploads what was kept."""
         if self._away_since is None:
             return True
-        assert self._store
         while (now := time.monotonic()) >= self._next_look:
             if self._store.is_back() and self._upload_kept("; the store answers again"):
                 return True
@@ -308,7 +276,6 @@ class Tracker:
 
     def _upload_kept(self, why: str) -> bool:
         """Upload what was kept, and remove those files; False when the store went away again meanwhile."""
-        assert self._store
         count = 0
         while self._kept:
             try:
@@ -329,7 +296,6 @@ class Tracker:
 
     def _upload(self, kept: _Kept) -> bool:
         """Whether a result was uploaded now, or was known; another process may upload it at the same time."""
-        assert self._store
         with _alone_with(kept.path) as alone:
             if not alone and not kept.document:
                 return False

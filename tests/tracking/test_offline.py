@@ -193,7 +193,7 @@ def test_drivers_without_their_store_do_not_wait_for_what_the_other_has_measured
         assert isinstance(one.begin(place, "p", tags_of(place), 60, lambda _: True), Finished)
     drivers[0]._next_look = drivers[1]._next_look = 0.0
     third, fourth = (Identity(name, ENVIRONMENT, 0) for name in "34")
-    late = drivers[0]._journal.begin(third, "p", tags_of(third), 60, lambda _: True)
+    late = Journal.begin(drivers[0], third, "p", tags_of(third), 60, lambda _: True)
     assert all(one._is_there() for one in drivers)
     for claim in (drivers[0].begin(fourth, "p", tags_of(fourth), 60, lambda _: True), late):
         assert isinstance(claim, Claim)
@@ -281,9 +281,9 @@ def test_what_a_killed_driver_left_is_logged_by_the_next_one(store: Store, tmp_p
     claim = first.begin(identity, "point 1", tags_of(identity), 60.0, lambda _: True)
     assert isinstance(claim, Claim)
     dead = json.dumps(json.loads(owner_tag()) | {"started": 1.0})
-    document = first._journal.document(claim, record_of(claim), {})
-    kept = first._journal.keep(replace(document, owner=dead))
-    living = first._journal.keep(replace(document, offline_id=f"{document.offline_id}b"))
+    document = first.document(claim, record_of(claim), {})
+    kept = first.keep(replace(document, owner=dead))
+    living = first.keep(replace(document, offline_id=f"{document.offline_id}b"))
     open_tracker(settings, said.append).close_abandoned()
     assert (kept.exists(), living.exists()) == (False, True)
     assert [(run["run_id"], run["status"]) for run in store.runs()] == [(claim.run_id, "FINISHED")]
