@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paradnn.session.measuring import GROUP
-from paradnn.session.summary import Drift
+from paradnn.session.summary import DriftEstimate, drift_of
 
 _NOISE, _SECONDS = 0.03, 5.0
 
@@ -33,13 +33,13 @@ def correlated(count: int, coefficient: float, random: np.random.Generator) -> N
     return values
 
 
-def planted(points: int, processes: int, logs: NDArray[np.float64], random: np.random.Generator) -> Drift:
-    """The drift collected where the process that is measured n-th takes exp(logs[n]) seconds a step."""
-    order, drift = schedule(points, processes, random), Drift()
-    for point in range(points):
-        places = np.flatnonzero(order == point)
-        drift.add([(1.8e9 + _SECONDS * float(at), float(np.exp(logs[at]))) for at in places])
-    return drift
+def planted(
+    points: int, processes: int, logs: NDArray[np.float64], random: np.random.Generator
+) -> DriftEstimate | None:
+    """The drift where the process that is measured n-th takes exp(logs[n]) seconds a step."""
+    order = schedule(points, processes, random)
+    places = [np.flatnonzero(order == point) for point in range(points)]
+    return drift_of([[(1.8e9 + _SECONDS * float(at), float(np.exp(logs[at]))) for at in each] for each in places])
 
 
 def main() -> None:
@@ -58,18 +58,16 @@ def main() -> None:
             for _ in range(count):
                 noise = correlated(measured, coefficient, random)
                 told += _tells(planted(points, processes, noise, random))
-                drift = planted(points, processes, noise + np.linspace(0, 0.05, measured), random)
-                estimate = drift.estimate()
+                estimate = planted(points, processes, noise + np.linspace(0, 0.05, measured), random)
                 covered += estimate is not None and estimate.low <= slope <= estimate.high
-                found += _tells(drift)
+                found += _tells(estimate)
                 jump = 0.1 * (np.arange(measured) > random.uniform(0.1, 0.9) * measured)
                 jumps += _tells(planted(points, processes, noise + jump, random))
             shares = (f"{100 * hits / count:5.1f}%" for hits in (told, covered, found, jumps))
             print(points, processes, coefficient, *shares, sep="\t", flush=True)
 
 
-def _tells(drift: Drift) -> bool:
-    estimate = drift.estimate()
+def _tells(estimate: DriftEstimate | None) -> bool:
     return estimate is not None and estimate.matters
 
 

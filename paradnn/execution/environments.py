@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable
-from types import TracebackType
 
 from paradnn.config.point import Point
 from paradnn.errors import ParadnnError
@@ -62,9 +61,7 @@ class WorkerEnvironments:
     def __enter__(self) -> WorkerEnvironments:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def environment(self, point: Point) -> Environment:

@@ -27,9 +27,8 @@ from paradnn.session.progress import describe_sweep
 from paradnn.session.summary import Row, Summary
 from paradnn.store.address import locate, without_secrets
 from paradnn.store.journal import Journal
-from paradnn.store.runs import ResumePolicy
+from paradnn.store.runs import ResumePolicy, first_accepted
 from paradnn.store.tracker import open_tracker
-from paradnn.sweep.space import Plan
 from paradnn.sweep.tasks import Launched, Sweep, default_chunk, hold, make_sweep, pack
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def sweep_with(
     if launcher == BASIC and sweep.settings.sweep.chunk is None:
         # Raises what the task raised.
         return [entry.return_value for entry in launch([[*sweep.overrides, hold(sweep)]])]
-    code = submit(sweep, launcher, _processes(launcher, master), launch)
+    code = Submitter(sweep, launcher, _processes(launcher, master)).run(launch)
     if code:
         sys.exit(code)
     return []
@@ -89,16 +88,11 @@ def plan_with(
     return task(config)
 
 
-def submit(sweep: Sweep, launcher: str, processes: int, launch: Launch) -> int:
-    """Give a sweep to a launcher as tasks of a chunk of points each, and wait for it; the exit code.
+class Submitter:
+    """The process that hands a sweep to a launcher as tasks of a chunk of points each, and keeps its parent run.
 
     `processes` is how many tasks one host measures at the same time.
     """
-    return _Submitter(sweep, launcher, processes).run(launch)
-
-
-class _Submitter:
-    """The process that hands a sweep to a launcher and keeps its parent run."""
 
     def __init__(self, sweep: Sweep, launcher: str, processes: int) -> None:
         self._sweep = sweep
@@ -169,16 +163,14 @@ class _Submitter:
             launched = Launched(
                 self._launcher, parent, number + len(tasks), time.time(), self._processes, tuple(entry.excluded[part])
             )
-            tasks.append([*overrides, self._packed(launched, self._sweep.plan.part(entry.indices[part]))])
+            info = replace(self._sweep.info, launched=launched)
+            tasks.append([*overrides, pack(info, self._sweep.plan.part(entry.indices[part]))])
         return tasks
 
     def _environments(self) -> set[str]:
         reports = self._tracker.task_reports().values()
         found = {name for report in reports for name in report.get("environments", ())}
         return found | {row["environment_id"] for row in self._tracker.sweep_rows(self._sweep.info.sweep_id)}
-
-    def _packed(self, launched: Launched, plan: Plan) -> str:
-        return pack(replace(self._sweep.info, launched=launched), plan)
 
     def _launch(self, launch: Launch, tasks: Sequence[Sequence[str]]) -> bool:
         """Whether the user ended it. What went wrong is kept in a line each."""
@@ -197,7 +189,8 @@ class _Submitter:
         return False
 
     def _summary(self, interrupted: bool) -> Summary:
-        rows = {_key(row): row for row in self._tracker.sweep_rows(self._sweep.info.sweep_id)}
+        found = self._tracker.sweep_rows(self._sweep.info.sweep_id)
+        rows = {(str(row["point_id"]), str(row["replicate"])): row for row in found}
         families = {(point_id(point), str(point.replicate)): point.model.name for point in self._points}
         shown = [Row.of(families[key], row) for key, row in rows.items()]
         summary = Summary(len(self._points), shown, interrupted=interrupted, where=self._tracker.where)
@@ -212,8 +205,11 @@ class _Submitter:
             key = (point_id(point), str(point.replicate))
             if key in seen:
                 summary.repeated += 1
-            elif key not in rows and (outcome := _known(point, key[0], environments, known, resume)):
-                summary.skipped[outcome] += 1
+            elif key not in rows and resume.looks:
+                places = [Identity(key[0], environment, point.replicate) for environment in environments]
+                runs = [run for place in places for run in known.get(place, ())]
+                if done := first_accepted(point, runs, resume):
+                    summary.skipped[done.tags["outcome"]] += 1
             seen.add(key)
         return summary
 
@@ -223,32 +219,13 @@ class _Submitter:
         if summary.interrupted and self._launcher != BASIC:
             _say(f"interrupted; tasks that {self._launcher} has begun or queued may continue")
         if summary.missing:
+            # With resume=false a repeated command measures everything once more.
+            again = "without resume=false " if self._sweep.settings.resume is False else ""
             _say(
                 f"{summary.missing} of {counted(summary.total, 'point')} {'has' if summary.missing == 1 else 'have'} "
-                f"no outcome; the same command {_again(self._sweep.settings)}measures them:\n"
+                f"no outcome; the same command {again}measures them:\n"
                 f"  {without_secrets(self._sweep.info.command)}"
             )
-
-
-def _again(settings: Settings) -> str:
-    """With resume=false a repeated command measures everything once more."""
-    return "" if settings.resume is not False else "without resume=false "
-
-
-def _key(row: Mapping[str, Any]) -> tuple[str, str]:
-    return str(row["point_id"]), str(row["replicate"])
-
-
-def _known(
-    point: Point, name: str, environments: set[str], known: Mapping[Identity, Sequence[Any]], resume: ResumePolicy
-) -> str | None:
-    if not resume.looks:
-        return None
-    for environment in environments:
-        for run in known.get(Identity(name, environment, point.replicate), ()):
-            if resume.accepts(point, run.tags):
-                return str(run.tags["outcome"])
-    return None
 
 
 def _processes(launcher: str, master: DictConfig) -> int:

@@ -20,7 +20,6 @@ from paradnn.config.identity import Identity, digest, texts, told, unpriced
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
 from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
-from paradnn.families.layers import Costs
 from paradnn.platform.environment import Environment, available_memory
 from paradnn.platform.load import LoadWatch
 from paradnn.platform.specifications import find_hardware
@@ -70,11 +69,6 @@ class Ceilings:
         """How fast 16-bit products are against float32's where they are slower: the platform emulates them."""
         ours, full = self.flops_per_second.get(precision), self.flops_per_second.get("float32")
         return ours / full if ours and full and ours < full else None
-
-
-def below_ceilings(costs: Costs) -> bool:
-    """Whether ceilings say anything about a point: what only sends is below none."""
-    return costs.flops_per_step > 0
 
 
 def ceilings_identity(point: Point, environment: Environment) -> Identity:
@@ -159,11 +153,14 @@ def changes(old: Ceilings, new: Ceilings) -> list[str]:
 
 def _command(point: Point) -> str:
     platform, framework, software = point.platform, point.framework, point.software
-    words = ["python", "-m", "paradnn.ceilings", f"platform={platform.name}"]
-    words += [f"platform.threads={platform.threads}"] if platform.threads else []
-    words += [f"platform.cores='{platform.cores}'"] if platform.cores else []
-    words += [f"platform.index={platform.index}"] if platform.index else []
-    words += [f"framework={framework.name}"] if framework.name != "tensorflow" else []
+    given = {
+        "platform": platform.name,
+        "platform.threads": platform.threads,
+        "platform.cores": platform.cores and f"'{platform.cores}'",
+        "platform.index": platform.index,
+        "framework": framework.name if framework.name != "tensorflow" else None,
+    }
+    words = ["python", "-m", "paradnn.ceilings", *(f"{key}={value}" for key, value in given.items() if value)]
     words += [f"+framework.env.{key}={_quoted(value)}" for key, value in framework.env.items()]
     words += [f"software.python={_quoted(software.python)}"] if software.python else []
     if software.name != "current":
@@ -199,22 +196,20 @@ class CeilingsKeeper:
         stack = "" if point.software.name == "current" else f" {point.software.name}"
         name = f"ceilings {point.framework.name} {point.platform.name}{stack}"
         tags = claim_tags(identity, environment)
-        known = self._tracker.finished([identity.environment_id]).get(identity, []) if again else []
-        earlier = next((run.run_id for run in known if outcome_of(run.tags) == "ok"), None)
+        known = self._stored(identity)
         deadline = time.monotonic() + _TIMEOUT
-        accepts = None if again else self._sound(identity)
-        while time.monotonic() < deadline:
-            claim = self._tracker.begin(identity, name, tags, _TIMEOUT, accepts)
-            if isinstance(claim, Finished):
-                return Ceilings.of(claim.run_id, *self._tracker.fetch(claim.run_id))
-            if not isinstance(claim, ClaimedElsewhere):
-                break
+        accepts = None if again else self._sound(known)
+        claim = self._tracker.begin(identity, name, tags, _TIMEOUT, accepts)
+        while isinstance(claim, ClaimedElsewhere):
+            if time.monotonic() > deadline:
+                problem = f"another driver has been measuring them for over {_TIMEOUT:.0f} s"
+                self._say(f"no ceilings: {problem}; no utilisation is reported")
+                return None
             # Two drivers that claimed at once both withdrew: they must not claim again at the same moment.
             time.sleep(random.uniform(0.5, 1.5) * _LOOK)
-        else:
-            problem = f"another driver has been measuring them for over {_TIMEOUT:.0f} s"
-            self._say(f"no ceilings: {problem}; no utilisation is reported")
-            return None
+            claim = self._tracker.begin(identity, name, tags, _TIMEOUT, accepts)
+        if isinstance(claim, Finished):
+            return Ceilings.of(claim.run_id, *self._tracker.fetch(claim.run_id))
         what = f"{environment.device} ({point.framework.name}{stack})"
         self._say(f"measuring the ceilings of {what}, once: about half a minute")
         try:
@@ -231,23 +226,28 @@ class CeilingsKeeper:
         measured = Ceilings.of(run_id, record.metrics, record.tags)
         if measured.contended:
             self._say(f"these ceilings are too low: {measured.contended}; a quiet session measures them again")
-        for line in changes(Ceilings.of(earlier, self._tracker.fetch(earlier)[0]), measured) if earlier else ():
-            self._say(line)
+        for run in known[:1] if again else ():
+            for line in changes(Ceilings.of(run.run_id, self._tracker.fetch(run.run_id)[0]), measured):
+                self._say(line)
         return measured
 
-    def _sound(self, identity: Identity) -> Callable[[Mapping[str, str]], bool]:
+    def _stored(self, identity: Identity) -> list[Finished]:
+        runs = self._tracker.finished([identity.environment_id]).get(identity, [])
+        return [run for run in runs if outcome_of(run.tags) == "ok"]
+
+    def _sound(self, known: Sequence[Finished]) -> Callable[[Mapping[str, str]], bool]:
         """Which stored ceilings are used: such as nothing disturbed; on a machine that is busy now any, where there are
         none of those."""
-        known = self._tracker.finished([identity.environment_id]).get(identity, [])
-        found = [run.tags.get("contended") == "true" for run in known if outcome_of(run.tags) == "ok"]
+        found = [run.tags.get("contended") == "true" for run in known]
         any_will_do = bool(found) and all(found) and LoadWatch().look().busy
         return lambda tags: outcome_of(tags) == "ok" and (any_will_do or tags.get("contended") != "true")
 
     def _measure(self, point: Point) -> tuple[PointResult, list[PeakRates]]:
         """All kernels in one process, then the fastest in further ones, until so many were undisturbed."""
-        request = _request(point)
-        further: list[PeakRates] = []
-        result = self._pool.measure(WorkerKey.of(point), request, _limits(), lambda _: None)
+        # A quarter of the free memory bounds the arrays: what does not fit a cache is large enough.
+        request = {"task": "ceilings", "platform": asdict(point.platform), "memory_bytes": available_memory() // 4}
+        limits, further = Limits(_TIMEOUT, int(0.9 * available_memory())), list[PeakRates]()
+        result = self._pool.measure(WorkerKey.of(point), request, limits, lambda _: None)
         rates = result.answer.peak_rates if result.answer else None
         if result.outcome != "ok" or rates is None:
             return result, []
@@ -255,20 +255,11 @@ class CeilingsKeeper:
         for _ in range(MOST_PROCESSES - 1):
             if _disturbed([rates, *further]) is None and len(further) + 1 >= PROCESSES:
                 break
-            again = self._pool.measure(WorkerKey.of(point), {**request, "only": only}, _limits(), lambda _: None)
+            again = self._pool.measure(WorkerKey.of(point), {**request, "only": only}, limits, lambda _: None)
             if again.outcome != "ok" or again.answer is None or again.answer.peak_rates is None:
                 break
             further.append(again.answer.peak_rates)
         return result, further
-
-
-def _limits() -> Limits:
-    return Limits(_TIMEOUT, int(0.9 * available_memory()))
-
-
-def _request(point: Point) -> dict[str, Any]:
-    """A quarter of the free memory bounds the arrays: what does not fit a cache is large enough."""
-    return {"task": "ceilings", "platform": asdict(point.platform), "memory_bytes": available_memory() // 4}
 
 
 def make_ceilings_record(
@@ -283,26 +274,27 @@ def make_ceilings_record(
     """What is stored of measured ceilings; `start` is in Unix milliseconds, `further` are those of other processes."""
     rates = result.answer.peak_rates if result.answer else None
     metrics: dict[str, float] = {}
+    artifacts: dict[str, Any] = {"environment.json": environment.as_dict()}
     if rates:
-        metrics = _metrics([rates, *further])
-        reason = _disturbed([rates, *further])
+        processes = [rates, *further]
+        metrics, reason = _metrics(processes), _disturbed(processes)
         tags = {**tags, "contended": str(bool(reason)).lower()} | ({"contended_reason": reason} if reason else {})
-        rates = replace(
-            rates,
-            matmul=[row for each in (rates, *further) for row in each.matmul],
-            bandwidth=[row for each in (rates, *further) for row in each.bandwidth],
-        )
-    params = {"platform": asdict(point.platform), "framework": asdict(point.framework)}
-    tables = {f"{key}.json": _table(rows) for key, rows in plain(rates).items() if rows} if rates else {}
-    figure = {"ceilings.png": image(ceilings_figure(rates))} if rates else {}
+        matmul = [row for each in processes for row in each.matmul]
+        whole = replace(rates, matmul=matmul, bandwidth=[row for each in processes for row in each.bandwidth])
+        for key, rows in (("matmul", plain(whole.matmul)), ("bandwidth", plain(whole.bandwidth))):
+            if rows:
+                columns = list(rows[0])
+                data = [[row[column] for column in columns] for row in rows]
+                artifacts[f"{key}.json"] = {"columns": columns, "data": data}
+        artifacts["ceilings.png"] = image(ceilings_figure(whole))
     return Record(
         name=name,
         outcome=result.outcome,
         reason=result.reason,
-        params=texts(params),
+        params=texts({"platform": asdict(point.platform), "framework": asdict(point.framework)}),
         metrics=metrics,
         tags={**tags, CEILINGS_OUTCOME: result.outcome} | ({"reason": result.reason} if result.reason else {}),
-        artifacts={"environment.json": environment.as_dict(), **tables, **figure},
+        artifacts=artifacts,
         start_time=start,
         end_time=int(time.time() * 1000),
         description=_description(environment, metrics),
@@ -373,8 +365,3 @@ def _description(environment: Environment, metrics: Mapping[str, float]) -> str:
 
 def _size(value: int) -> str:
     return f"{value // 2**20}MiB" if value >= 2**20 else f"{value // 2**10}KiB"
-
-
-def _table(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    columns = list(rows[0])
-    return {"columns": columns, "data": [[row[key] for key in columns] for row in rows]}

@@ -39,16 +39,9 @@ from paradnn.record.profile_summary import profile_tags
 from paradnn.record.record import Record, make_record, point_tags, run_name
 from paradnn.record.statistics import narrow_enough
 from paradnn.session.course import Visit
-from paradnn.session.hardware_peaks import (
-    Ceilings,
-    CeilingsKeeper,
-    below_ceilings,
-    device_peaks,
-    overrun_tags,
-    single_device,
-)
+from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, device_peaks, overrun_tags, single_device
 from paradnn.session.progress import Reporter
-from paradnn.session.summary import Drift, Row, Summary
+from paradnn.session.summary import Row, Summary
 from paradnn.store.journal import Journal, PartialResults
 from paradnn.store.runs import Claim, ClaimedElsewhere, Finished, ResumePolicy, wanted_extras
 
@@ -176,7 +169,7 @@ class Measuring:
         self._tags: Mapping[str, str] = {}
         self._waited: Mapping[str, float] = {}
         self.findings: Sequence[Finding] = ()
-        self.drift = Drift()
+        self.steps: list[Sequence[tuple[float, float]]] = []  # of each point, as `drift_of` takes them
 
     def start(self, tags: Mapping[str, str], waited: Mapping[str, float]) -> None:
         """What passes from now on is the schedule of the first point; `tags` and metrics `waited` go to every run."""
@@ -295,7 +288,7 @@ class Measuring:
     def _ceilings_of(self, point: Point, environment: Environment) -> Ceilings | None:
         """The ceilings of a point's platform; to measure them is no cost of this point, and of no other."""
         usable = self._context.settings.ceilings and not self._context.environments.problem(point)
-        if not usable or not below_ceilings(costs_of(point)):
+        if not usable or costs_of(point).flops_per_step == 0:  # what only sends is below none
             return None
         begin = time.perf_counter()
         found = self._ceilings.of(point, environment)
@@ -353,7 +346,7 @@ class Measuring:
         work = entry.point.workload
         if work.resumes and not entry.claim.repeats and work.ended(entry.results[-1]):
             self.partial.remove_checkpoint(entry.claim.identity)
-        self.drift.add(entry.steps())
+        self.steps.append(entry.steps())
         row = Row.of_record(run_id, record)
         self._context.summary.rows.append(row)
         self._context.reporter.done(row, entry.wanted)

@@ -7,6 +7,7 @@ something happens: a refreshing thread would take time from the measurement.
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -206,25 +207,21 @@ def _limit_lines(row: Row) -> list[str]:
         shares = [share for share in (50, 90, 99) if f"latency_p{share}_ms" in metrics]
         quantiles = ", ".join(f"p{share} {metrics[f'latency_p{share}_ms']:.3f} ms" for share in shares)
         lines.append(f"  latency      {quantiles}")
-    leading = [(key.removeprefix("op_share."), value) for key, value in metrics.items() if key.startswith("op_share.")][
-        :4
-    ]
+    leading = [f"{key.removeprefix('op_share.')} {metrics[key]:.0%}" for key in metrics if key.startswith("op_share.")]
     if leading:
-        lines.append(f"  time goes to {', '.join(f'{name} {share:.0%}' for name, share in leading)}")
-    if row.tags.get("profile", "ok") != "ok":
-        lines.append(f"  profile      {row.tags['profile']}")
-    if reason := row.tags.get("interval_reason"):
-        lines.append(f"  note         {reason}")
-    if reason := row.tags.get("contended_reason"):
-        lines.append(f"  note         contended: {reason}; python -m paradnn.check says more")
-    if "profile_note" in row.tags:
-        lines.append(f"  note         {row.tags['profile_note']}")
-    if note := row.tags.get("emulation_note") or row.tags.get("precision_note"):
-        lines.append(f"  note         {note}")
-    if note := row.tags.get("ceilings_contended"):
-        lines.append(f"  note         {note}")
-    if "ceilings_note" in row.tags:
-        lines.append(f"  note         {row.tags['ceilings_note']} Measure it again: {row.tags['ceilings_remedy']}")
+        lines.append(f"  time goes to {', '.join(leading[:4])}")
+    tags = row.tags
+    if tags.get("profile", "ok") != "ok":
+        lines.append(f"  profile      {tags['profile']}")
+    notes = (
+        tags.get("interval_reason"),
+        "contended_reason" in tags and f"contended: {tags['contended_reason']}; python -m paradnn.check says more",
+        tags.get("profile_note"),
+        tags.get("emulation_note") or tags.get("precision_note"),
+        tags.get("ceilings_contended"),
+        "ceilings_note" in tags and f"{tags['ceilings_note']} Measure it again: {tags['ceilings_remedy']}",
+    )
+    lines += [f"  note         {note}" for note in notes if note]
     if "energy_per_step_joules" in metrics:
         lines.append(f"  energy       {metrics['energy_per_step_joules']:.3g} J a step")
     return lines
@@ -326,13 +323,5 @@ def _duration(seconds: float) -> str:
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
-    parts, digits = [], ""
-    for letter in name + " ":
-        if letter.isdigit():
-            digits += letter
-            continue
-        if digits:
-            parts.append((1, int(digits), ""))
-            digits = ""
-        parts.append((0, 0, letter))
-    return parts
+    parts = re.findall(r"[0-9]+|[^0-9]", f"{name} ")
+    return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts]

@@ -31,7 +31,7 @@ from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper
 from paradnn.session.measuring import Measuring, SessionContext
 from paradnn.session.parent_run import ParentRun
 from paradnn.session.progress import Reporter
-from paradnn.session.summary import Row, Summary
+from paradnn.session.summary import Row, Summary, drift_of
 from paradnn.store.claims import enter_task
 from paradnn.store.runs import Finished, first_accepted, point_statuses
 from paradnn.store.tracker import looks_quickly, open_tracker
@@ -174,7 +174,7 @@ class _Session:
         finally:
             self._measuring.abandon()
         self._summary.seconds = time.perf_counter() - begin
-        self._summary.drift = self._measuring.drift.estimate()
+        self._summary.drift = drift_of(self._measuring.steps)
         conclusion = conclude()
         self._summary.conclusion = conclusion.text
         self._parent.end(self._summary, self._environments.environment_ids, conclusion)

@@ -157,47 +157,32 @@ class DriftEstimate:
         return f"steps took {middle} {what} at the end than at the beginning, {span} before (95% CI {low} .. {high})"
 
 
-class Drift:
-    """Collects when a point's processes began and what they took."""
+def drift_of(points: Sequence[Sequence[tuple[float, float]]]) -> DriftEstimate | None:
+    """The slope of log step time over time that all points share, each with a level of its own (least squares).
 
-    def __init__(self) -> None:
-        self._points: list[list[tuple[float, float]]] = []
-
-    def add(self, steps: Sequence[tuple[float, float]]) -> None:
-        """Note a point: when each of its processes began (Unix seconds), and its step time in seconds."""
-        if len(steps) > 1:
-            self._points.append([(begun / 3600, math.log(seconds)) for begun, seconds in steps])
-
-    def estimate(self) -> DriftEstimate | None:
-        """The slope of log step time over time that all points share, each with a level of its own (least squares).
-
-        Its interval is Student's, widened for the correlation of neighbours in time by sqrt((1 + r) / (1 - r)). Each
-        point's level takes of that correlation what it takes of the degrees of freedom, and a short series
-        underestimates it: hence (n r + 7) / (n - 8), found by simulation (`python -m benchmarks.drift`).
-        """
-        count = sum(map(len, self._points)) - len(self._points)
-        if count < _FEWEST:
-            return None
-        centred = [pair for point in self._points for pair in _centred(point)]
-        power = sum(time**2 for time, _ in centred)
-        if not power:
-            return None
-        slope = sum(time * value for time, value in centred) / power
-        whole = sorted(pair for point in self._points for pair in _residuals(point, slope))
-        rest = [value for _, value in whole]
-        square = sum(value**2 for value in rest)
-        r = sum(a * b for a, b in pairwise(rest)) / square * len(rest) / count if square else 0.0
-        r = min(max((count * r + 7) / (count - 8), 0.0), 1 - 1.5 / count)
-        half = t_quantile(count - 1) * math.sqrt(square / (count - 1) / power * (1 + r) / (1 - r))
-        return DriftEstimate(slope, slope - half, slope + half, whole[-1][0] - whole[0][0])
+    Of each point: when each of its processes began (Unix seconds), and its step time in seconds. The interval is
+    Student's, widened for the correlation of neighbours in time by sqrt((1 + r) / (1 - r)). Each point's level takes of
+    that correlation what it takes of the degrees of freedom, and a short series underestimates it: hence
+    (n r + 7) / (n - 8), found by simulation (`python -m benchmarks.drift`).
+    """
+    several = [[(begun / 3600, math.log(seconds)) for begun, seconds in point] for point in points if len(point) > 1]
+    count = sum(map(len, several)) - len(several)
+    if count < _FEWEST:
+        return None
+    centred = [(begun, *pair) for point in several for (begun, _), pair in zip(point, _centred(point), strict=True)]
+    power = sum(time**2 for _, time, _ in centred)
+    if not power:
+        return None
+    slope = sum(time * value for _, time, value in centred) / power
+    begun, rest = zip(*sorted((begun, value - slope * time) for begun, time, value in centred), strict=True)
+    square = sum(value**2 for value in rest)
+    r = sum(a * b for a, b in pairwise(rest)) / square * len(rest) / count if square else 0.0
+    r = min(max((count * r + 7) / (count - 8), 0.0), 1 - 1.5 / count)
+    half = t_quantile(count - 1) * math.sqrt(square / (count - 1) / power * (1 + r) / (1 - r))
+    return DriftEstimate(slope, slope - half, slope + half, begun[-1] - begun[0])
 
 
 def _centred(point: list[tuple[float, float]]) -> list[tuple[float, float]]:
     times, values = zip(*point, strict=True)
     time, value = statistics.fmean(times), statistics.fmean(values)
     return [(t - time, v - value) for t, v in point]
-
-
-def _residuals(point: list[tuple[float, float]], slope: float) -> list[tuple[float, float]]:
-    centred = _centred(point)
-    return [(whole[0], v - slope * t) for whole, (t, v) in zip(point, centred, strict=True)]

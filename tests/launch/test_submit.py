@@ -18,7 +18,7 @@ from hydra_plugins import paradnn_launchers
 from paradnn.config.point import Settings, Tracking, read_point
 from paradnn.errors import ConfigError
 from paradnn.launch import slurm
-from paradnn.launch.submit import submit
+from paradnn.launch.submit import Submitter
 from paradnn.store.claims import Entry, enter_task, owner_tag
 from paradnn.store.runs import EXPIRES, OWNER
 from paradnn.sweep import scheduler as placement
@@ -77,7 +77,7 @@ def test_tasks_that_a_launcher_lost_are_told_with_the_command(store: Store, caps
         assert len(tasks) == 2
         raise RuntimeError("Job 12_1 has not produced any output\nand more")
 
-    assert submit(sweep_of(store, 7), "slurm", 1, launch) == 1
+    assert Submitter(sweep_of(store, 7), "slurm", 1).run(launch) == 1
     said = capsys.readouterr().err
     assert "slurm: RuntimeError: Job 12_1 has not produced any output\n" in said
     assert "7 of 7 points have no outcome; the same command measures them:\n  python -m paradnn.train -m" in said
