@@ -2,8 +2,7 @@
 
 Each is the published plugin (Spark's, where there is none, our own), and adds two things: when `launch` returns or
 raises, none of its tasks runs any more; and a plugin that is not installed is named with the command that installs it.
-A task of Slurm that has several nodes runs on the first, and takes the others for its points' processes.
-"""
+A task of Slurm that has several nodes runs on the first, and takes the others for its points' processes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Hydra's door to ParaDnn's sweeps. Hydra imports this at every start, so it stays light.
-
-The sweeper expands the command line into a plan of points and hands it to the launcher as tasks of many points each,
-so that a task pays the framework's import once.
-"""
+"""Hydra's door to ParaDnn's sweeps. Hydra imports this at every start, so it stays light. The sweeper expands the
+command line into a plan of points and hands it to the launcher as tasks of many points each, so that a task pays the
+framework's import once."""
 
 from __future__ import annotations
 

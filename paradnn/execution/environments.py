@@ -1,8 +1,5 @@
-"""Where the points of a session are measured: the environment of each worker, with its software stack made ready.
-
-Stacks are made before the first point is measured, so that no installer runs beside a measurement, and each is tried
-once: where one cannot be made, all of its points are `unavailable` for the reason that is kept here.
-"""
+"""Where the points of a session are measured: the environment of each worker. Software stacks are made before the first
+point is measured, so that no installer runs beside a measurement."""
 
 from __future__ import annotations
 
@@ -19,9 +16,7 @@ from paradnn.platform.stack import OpenStack, Stack, find_stack, open_stack
 
 def current_environments(points: Iterable[Point]) -> dict[WorkerKey, Environment | None]:
     """What points would be measured on, by worker, as it is now: nothing is made, None stands for an unmade stack.
-
-    Raises ParadnnError for an interpreter of the user's own that cannot be used.
-    """
+    Raises ParadnnError for an interpreter of the user's own that cannot be used."""
     environments: dict[WorkerKey, Environment | None] = {}
     for point in points:
         key = WorkerKey.of(point)
@@ -39,10 +34,8 @@ def current_environments(points: Iterable[Point]) -> dict[WorkerKey, Environment
 
 
 class WorkerEnvironments:
-    """The environments of `points`; stacks that are in use stay until it is closed.
-
-    Raises ParadnnError for an interpreter of the user's own that cannot be used.
-    """
+    """The environments of `points`; stacks that are in use stay until it is closed. Raises ParadnnError for an
+    interpreter of the user's own that cannot be used."""
 
     def __init__(self, points: Iterable[Point], say: Callable[[str], None]) -> None:
         self._say = say

@@ -1,8 +1,6 @@
-"""The other hosts of a session's points, and the servers there (`paradnn.worker.host`) that run their processes.
-
-Where they are says the variable PARADNN_HOSTS: by hand, or by a launcher that has started them. In an allocation of
-Slurm with several nodes the session starts them, each as a step of its own.
-"""
+"""The other hosts of a session's points, and the servers there (`paradnn.worker.host`) that run their processes. Where
+they are says the variable PARADNN_HOSTS: by hand, or by a launcher that has started them. In an allocation of Slurm
+with several nodes the session starts them, each as a step of its own."""
 
 from __future__ import annotations
 
@@ -35,10 +33,8 @@ _RESTART = "start python -m paradnn.worker.host there (docs/clusters.md), then t
 
 
 def named_hosts(environ: Mapping[str, str]) -> list[str]:
-    """The addresses of the servers that PARADNN_HOSTS names; none where it is not set.
-
-    ConfigError for what is no address, and where the key is not there that the servers have.
-    """
+    """The addresses of the servers that PARADNN_HOSTS names; none where it is not set. ConfigError for what is no
+    address, and where the key is not there that the servers have."""
     given = environ.get(HOSTS)
     if not given:
         return []
@@ -53,10 +49,8 @@ def named_hosts(environ: Mapping[str, str]) -> list[str]:
 
 
 def require_hosts(counts: Sequence[int], environ: Mapping[str, str]) -> None:
-    """Raise ConfigError where every point wants more hosts than the session has: `counts` are the points'.
-
-    Nodes of Slurm are known once there are servers on them.
-    """
+    """Raise ConfigError where every point wants more hosts than the session has: `counts` are the points'. Nodes of
+    Slurm are known once there are servers on them."""
     if not counts or max(counts) == 1:
         return
     there = 1 + len(named_hosts(environ))
@@ -74,10 +68,8 @@ class OtherHosts:
         self._key = ""
 
     def of(self, hosts: int, environ: Mapping[str, str]) -> dict[str, Any]:
-        """What a request says of the others of so many hosts; processes there get the variables `environ`.
-
-        Raises WorkerError where there are fewer.
-        """
+        """What a request says of the others of so many hosts; processes there get the variables `environ`. Raises
+        WorkerError where there are fewer."""
         if self._addresses is None:
             try:
                 self._addresses = self._find()
@@ -90,10 +82,8 @@ class OtherHosts:
         return {"addresses": self._addresses[: hosts - 1], "key": self._key, "environ": dict(environ)}
 
     def require(self) -> None:
-        """Raise WorkerError where a host is gone: that a point failed says nothing of it then.
-
-        A task of Slurm, which has lost a node with it, goes back into the queue.
-        """
+        """Raise WorkerError where a host is gone: that a point failed says nothing of it then. A task of Slurm, which
+        has lost a node with it, goes back into the queue."""
         gone = [address for address in self._addresses or () if not _answers(address)]
         if gone and self._servers:
             with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -134,9 +124,7 @@ class OtherHosts:
 
 def start_server(host: str | None, key: str, prefix: Sequence[str] = ()) -> tuple[subprocess.Popen[bytes], str]:
     """A server on this host, or where a command in front of it starts it, and its address; it ends with this process.
-
-    `host`: address to listen on; None: that which Slurm reaches. Raises WorkerError.
-    """
+    `host`: address to listen on; None: that which Slurm reaches. Raises WorkerError."""
     command = [
         *prefix,
         sys.executable,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import selectors
 import shutil
@@ -187,7 +188,10 @@ class Worker:
         self.reached_point = False
         self._broken = None
         stderr = self._folder.path / f"point-{self._points}.log"
-        self._send(Request(PROTOCOL_VERSION, self._points, dict(point), str(stderr)))
+        assert self._process.stdin
+        with contextlib.suppress(BrokenPipeError):  # seen at once in `_follow`, as the end of the pipe
+            self._process.stdin.write(encode(Request(PROTOCOL_VERSION, self._points, dict(point), str(stderr))))
+            self._process.stdin.flush()
         try:
             ending = self._follow(watch, limits, time.perf_counter(), on_news)
         except MessageError as error:
@@ -235,7 +239,7 @@ class Worker:
 
     def _died_importing(self) -> tuple[str, str]:
         """One that was killed says nothing of the software, and another is started (`reached_point`)."""
-        last = self._last_line(self._log)
+        last = (self._tail(self._log).strip().splitlines() or ["no message"])[-1]
         with contextlib.suppress(subprocess.TimeoutExpired):
             if (code := self._process.wait(_GRACE)) < 0:
                 self.reached_point = False
@@ -308,10 +312,11 @@ class Worker:
         for folder in self._folder.path.glob("trace-*"):  # of a child that did not live to remove it
             shutil.rmtree(folder, ignore_errors=True)
         shown = tail if outcome != "ok" else ""
+        most = math.inf if limits.memory_bytes is None else limits.memory_bytes
         phases = {}
         if watch.fault:
             outcome, reason = "crash", f"a message of the worker cannot be understood: {watch.fault}"
-        elif not answer and watch.measured and not _too_large(watch.measured, limits):
+        elif not answer and watch.measured and (watch.measured.peak_memory_bytes or 0) <= most:
             # Only the profile was lost, which comes after all that is timed.
             lost = NoProfile(f"{outcome}: {reason}", limited=ending.stopped in ("timeout", "memory"))
             answer, outcome, reason = replace(watch.measured, profile=lost), "ok", None
@@ -347,12 +352,6 @@ class Worker:
                 self._broken = str(error)
         return events
 
-    def _send(self, request: Request) -> None:
-        assert self._process.stdin
-        with contextlib.suppress(BrokenPipeError):  # seen at once in `_follow`, as the end of the pipe
-            self._process.stdin.write(encode(request))
-            self._process.stdin.flush()
-
     @staticmethod
     def _tail(path: Path) -> str:
         try:
@@ -361,14 +360,6 @@ class Worker:
                 return "\n".join(log.read().decode(errors="replace").splitlines()[-_STDERR_LINES:])
         except OSError:
             return ""
-
-    def _last_line(self, path: Path) -> str:
-        return (self._tail(path).strip().splitlines() or ["no message"])[-1]
-
-
-def _too_large(measured: Answer, limits: Limits) -> bool:
-    """Whether the point was over the memory limit before its profile began, between two looks."""
-    return limits.memory_bytes is not None and (measured.peak_memory_bytes or 0) > limits.memory_bytes
 
 
 #: What is shared is asked for again after so many seconds, and so many times what it took: pages part when written to.
@@ -384,11 +375,9 @@ class Resident:
         self._next = 0.0
 
     def held(self, pid: int, limit: int | None) -> int:
-        """Bytes of a child and of the processes that it started itself; above `limit` what they share counts once.
-
-        Each of them counts with as much of files, the framework's code, as the worker holds at least, whether it has
-        come to use it or not: so much would a process of its own hold (`paradnn.worker.memory` counts page by page).
-        """
+        """Bytes of a child and of the processes that it started itself; above `limit` what they share counts once. Each
+        of them counts with as much of files, the framework's code, as the worker holds at least, whether it has come to
+        use it or not: so much would a process of its own hold (`paradnn.worker.memory` counts page by page)."""
         each = self._each(pid)
         total = sum(each.values())
         if limit is None or total <= limit or len(each) < 2:
@@ -434,11 +423,9 @@ def _private(pid: int, resident: int) -> int:
 
 
 class WorkerPool:
-    """Live workers by key, so that interleaved software stacks do not pay the import again.
-
-    An idle worker sleeps on its standard input, but it holds memory that a point may need: `limit` bounds how many are
-    kept, `share` how much of the memory that is there they may hold together. The least recently used goes first.
-    """
+    """Live workers by key, so that interleaved software stacks do not pay the import again. An idle worker sleeps on
+    its standard input, but it holds memory that a point may need: `limit` bounds how many are kept, `share` how much of
+    the memory that is there they may hold together. The least recently used goes first."""
 
     def __init__(self, limit: int = 16, share: float = 0.25) -> None:
         remove_leftovers()

@@ -1,8 +1,7 @@
 """Tasks of a sweep that have several hosts of a Ray cluster, reserved all at once: no two tasks wait for each other's.
 
 What the launcher starts takes nothing itself. It waits for the hosts, has the task measure on the first while every
-other serves it, and begins again where one of them is lost: the task then continues with what is missing.
-"""
+other serves it, and begins again where one of them is lost: the task then continues with what is missing."""
 
 from __future__ import annotations
 

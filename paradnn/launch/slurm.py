@@ -1,7 +1,5 @@
-"""What Slurm's queue says of our jobs, for submitit, which otherwise asks the accounting database.
-
-`squeue` answers from the controller itself, at once and on every cluster; a job that it no longer knows is over.
-"""
+"""What Slurm's queue says of our jobs, for submitit, which otherwise asks the accounting database. `squeue` answers
+from the controller itself, at once and on every cluster; a job that it no longer knows is over."""
 
 from __future__ import annotations
 

@@ -1,11 +1,7 @@
 """Hydra's launcher for Apache Spark: the tasks of a sweep as those of one Spark job, each in a process of its own.
 
-Spark runs a task again, on another executor, when its executor is lost. What it had recorded by then it finds in the
-store; what it held it recognises as its own.
-
-For points on several hosts each task of the sweep is a barrier stage: Spark starts its tasks together, one of them
-measures, and the others serve it with processes on their hosts until it has ended.
-"""
+Spark runs a task again, on another executor, when its executor is lost. For points on several hosts each task of the
+sweep is a barrier stage: one of Spark's tasks measures, the others serve it with processes on their hosts."""
 
 from __future__ import annotations
 
@@ -47,11 +43,9 @@ Job = tuple[int, list[str]]
 
 
 class SparkLauncher(Launcher):
-    """`master` is Spark's address of a cluster, `cores` what a task takes of its executor, `conf` any other property.
-
-    A task that fails, or whose executor is lost, is run again up to `retries` times. Points of a task may have as many
-    `hosts`: executors that it takes `cores` of.
-    """
+    """`master` is Spark's address of a cluster, `cores` what a task takes of its executor, `conf` any other property. A
+    task that fails, or whose executor is lost, is run again up to `retries` times. Points of a task may have as many
+    `hosts`: executors that it takes `cores` of."""
 
     def __init__(self, master: str, cores: int, retries: int, hosts: int, conf: Mapping[str, Any]) -> None:
         self._hosts, self._retries = hosts, retries

@@ -1,9 +1,8 @@
 """From a multirun to tasks in a launcher's hands, and back to what the store says became of every point.
 
-With Hydra's basic launcher all points are one task of this very process. Any other launcher gets tasks of a chunk of
-points each; this process opens the sweep's parent run before, and closes it afterwards. What the launcher returns, or
-whether it raises because a job was killed, decides nothing: every task records for itself.
-"""
+With Hydra's basic launcher all points are one task of this process; any other gets tasks of a chunk of points each.
+What it returns, or whether it raises because a job was killed, decides nothing: every task records for itself. An
+adaptive sweep is launched in rounds, each chosen from what those before left in the store."""
 
 from __future__ import annotations
 
@@ -44,11 +43,8 @@ BASIC = "basic"
 def sweep_with(
     launch: Launch, loader: ConfigLoader, master: DictConfig, arguments: Sequence[str], params: Mapping[str, Any]
 ) -> list[Any]:
-    """Plan a multirun and have it measured; what its tasks returned, which is nothing.
-
-    Raises ParadnnError for what the user can mend; ends the process with a code that is not 0 where a launched sweep
-    left points without an outcome.
-    """
+    """Plan a multirun and have it measured; what its tasks returned, which is nothing. Raises ParadnnError for what the
+    user can mend; ends the process with a code that is not 0 where a launched sweep left points without an outcome."""
     sweep = make_sweep(loader, master, arguments, params, searches=True)
     launcher = launcher_of(master)
     if sweep.info.largest and (launcher != BASIC or sweep.settings.sweep.chunk):
@@ -90,9 +86,7 @@ def plan_with(
 
 class Submitter:
     """The process that hands a sweep to a launcher as tasks of a chunk of points each, and keeps its parent run.
-
-    `processes` is how many tasks one host measures at the same time.
-    """
+    `processes` is how many tasks one host measures at the same time."""
 
     def __init__(self, sweep: Sweep, launcher: str, processes: int) -> None:
         self._sweep = sweep
@@ -237,10 +231,8 @@ def _processes(launcher: str, master: DictConfig) -> int:
 
 
 def _addresses(settings: Settings) -> list[str]:
-    """Where to record, for tasks that see neither this directory nor these variables.
-
-    An address with a password in it stays out of the launcher's files: give such tasks the variable themselves.
-    """
+    """Where to record, for tasks that see neither this directory nor these variables. An address with a password in it
+    stays out of the launcher's files: give such tasks the variable themselves."""
     tracking = settings.tracking
     if tracking.name == "offline":
         return [f"tracking.folder='{Path(tracking.folder).expanduser().absolute()}'"] if tracking.folder else []

@@ -12,10 +12,8 @@ from paradnn.session.summary import Row
 
 @dataclass(frozen=True)
 class Visit:
-    """One measurement of a point, and tags that its run has beside those of any point.
-
-    excluded: why the point is out of memory without being tried; None where it is to be measured.
-    """
+    """One measurement of a point, and tags that its run has beside those of any point. excluded: why the point is out
+    of memory without being tried; None where it is to be measured."""
 
     point: Point
     tags: Mapping[str, str]
@@ -24,10 +22,8 @@ class Visit:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What the parent run holds at the end beside counts and table: Markdown, metrics, tags, artifacts.
-
-    replaces: whether it stands in place of the table and the picture of the points.
-    """
+    """What the parent run holds at the end beside counts and table: Markdown, metrics, tags, artifacts. replaces:
+    whether it stands in place of the table and the picture of the points."""
 
     text: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -60,10 +56,8 @@ class Course(Protocol):
         """What is known so far, in a few words; may be empty."""
 
     def batch(self, rows: Sequence[Row]) -> Sequence[Visit]:
-        """What is measured next, in this order; nothing ends it. `rows` are those of the batch before, as they ended.
-
-        A visit whose point another driver measures, or has measured, has no row.
-        """
+        """What is measured next, in this order; nothing ends it. `rows` are those of the batch before, as they ended. A
+        visit whose point another driver measures, or has measured, has no row."""
 
     def wants(self, visit: Visit, claimed: bool) -> bool:
         """Whether a visit of the batch is still to be made: asked before its point is claimed, and once it is."""

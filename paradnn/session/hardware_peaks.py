@@ -1,8 +1,6 @@
-"""What a machine can do at most: read from the store, or measured once and recorded as a run of its own.
-
-Every point's utilisation is stated against these ceilings, which were measured in the same framework, with the same
-threads, in the same environment.
-"""
+"""What a machine can do at most: read from the store, or measured once and recorded as a run of its own. Every point's
+utilisation is stated against these ceilings, which were measured in the same framework, with the same threads, in the
+same environment."""
 
 from __future__ import annotations
 
@@ -47,9 +45,8 @@ _MARGIN = 0.05
 @dataclass(frozen=True)
 class Ceilings:
     """The ceilings of one environment: precision -> FLOP/s, and B/s of main memory; `run_id` is where they stand.
-
-    idle_watts: power at rest, None where there is no counter. contended: what disturbed them, None where nothing did.
-    """
+    idle_watts: power at rest, None where there is no counter. contended: what disturbed them, None where nothing
+    did."""
 
     run_id: str
     flops_per_second: Mapping[str, float]
@@ -79,11 +76,9 @@ def ceilings_identity(point: Point, environment: Environment) -> Identity:
 
 
 def single_device(point: Point, environment: Environment) -> Point:
-    """The point with one device, on which the ceilings of all its devices are measured.
-
-    Devices of a CPU are cores of one machine: together they can do what one device of all those cores can. Others are
-    chips of their own, and n of them can do n times what one can (`device_peaks`), as n hosts can.
-    """
+    """The point with one device, on which the ceilings of all its devices are measured. Devices of a CPU are cores of
+    one machine: together they can do what one device of all those cores can. Others are chips of their own, and n of
+    them can do n times what one can (`device_peaks`), as n hosts can."""
     if point.devices == 1:
         return point
     platform = point.platform
@@ -110,9 +105,7 @@ def claim_tags(identity: Identity, environment: Environment) -> dict[str, str]:
 
 def device_peaks(point: Point, environment: Environment, ceilings: Ceilings | None) -> dict[str, float]:
     """What the point's devices can do together at most at its precision, measured and specified; unknown is left out.
-
-    `ceilings` are those of its `single_device`.
-    """
+    `ceilings` are those of its `single_device`."""
     peaks: dict[str, float | None] = {}
     chips = point.hosts if point.platform.name == "cpu" else point.devices
     if ceilings:
@@ -126,10 +119,8 @@ def device_peaks(point: Point, environment: Environment, ceilings: Ceilings | No
 
 
 def overrun_tags(point: Point, metrics: Mapping[str, float]) -> dict[str, str]:
-    """Tags of a run that was faster than the peak it is compared with; none of one that was not.
-
-    `ceilings_note` says by how much, `ceilings_remedy` is the command that re-measures the ceilings.
-    """
+    """Tags of a run that was faster than the peak it is compared with; none of one that was not. `ceilings_note` says
+    by how much, `ceilings_remedy` is the command that re-measures the ceilings."""
     ratio = metrics.get("flops_utilization", 0.0)
     if ratio <= 1 + _MARGIN:
         return {}
@@ -348,7 +339,9 @@ def _metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
             low, high = mean_interval(rates)
             metrics |= {f"{base}_low{dot}{precision}": low, f"{base}_high{dot}{precision}": high}
     for row in processes[0].bandwidth:
-        metrics[f"peak_bytes_per_second.{_size(row.array_bytes)}"] = row.bytes_per_second
+        size = row.array_bytes
+        name = f"{size // 2**20}MiB" if size >= 2**20 else f"{size // 2**10}KiB"
+        metrics[f"peak_bytes_per_second.{name}"] = row.bytes_per_second
     return metrics | {"processes": float(len(processes))} | given("idle_watts", processes[0].idle_watts)
 
 
@@ -361,7 +354,3 @@ def _description(environment: Environment, metrics: Mapping[str, float]) -> str:
     memory = metrics.get("peak_bytes_per_second")
     moved = f" Main memory: {memory / 1e9:,.1f} GB/s." if memory else ""
     return f"Ceilings of {environment.device}, measured in the framework. Matrix products: {peaks}.{moved}"
-
-
-def _size(value: int) -> str:
-    return f"{value // 2**20}MiB" if value >= 2**20 else f"{value // 2**10}KiB"

@@ -1,8 +1,7 @@
 """Measures points one after the other: claims each, measures it in as many processes as it needs, records it.
 
 Points that are measured in several processes are open together, a group at a time: each is measured once, then each
-once more in another order, so that minutes lie between the processes of a point and drift shows in its interval.
-"""
+once more in another order, so that minutes lie between the processes of a point and drift shows in its interval."""
 
 from __future__ import annotations
 
@@ -353,10 +352,8 @@ class Measuring:
 
 
 class NewsSaid:
-    """What is said of one point's news while it is measured: a word on the terminal, and its curve in the store.
-
-    Not more often than every two seconds: terminal and store stand on the machine that is measured, mostly.
-    """
+    """What is said of one point's news while it is measured: a word on the terminal, and its curve in the store. Not
+    more often than every two seconds: terminal and store stand on the machine that is measured, mostly."""
 
     def __init__(self, work: Workload, tell: Callable[[Sequence[Moment]], None]) -> None:
         self._work, self._tell = work, tell
@@ -379,10 +376,8 @@ class NewsSaid:
 @dataclass
 class OpenPoint:
     """A claimed point. `reference`: it is measured again with every group of points, until the last. `excluded`: why it
-    is out of memory without being tried.
-
-    `longest`: seconds for which its claim holds from `claimed` on (on the monotonic clock).
-    """
+    is out of memory without being tried. `longest`: seconds for which its claim holds from `claimed` on (on the
+    monotonic clock)."""
 
     point: Point
     environment: Environment

@@ -1,8 +1,6 @@
-"""The parent run of a sweep: opened and closed where the sweep was started, and only joined by its launched tasks.
-
-Its closing words, and the table it holds, come from a `Summary`; that of a launched sweep is read from the store,
-since a launcher whose job was killed returns nothing of the others either.
-"""
+"""The parent run of a sweep: opened and closed where the sweep was started, and only joined by its launched tasks. Its
+closing words, and the table it holds, come from a `Summary`; that of a launched sweep is read from the store, since a
+launcher whose job was killed returns nothing of the others either."""
 
 from __future__ import annotations
 

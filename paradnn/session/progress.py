@@ -1,8 +1,5 @@
-"""What the terminal shows while points are measured, and at the end.
-
-Each finished point is a line that stays. On a terminal a last line says what is measured now; it is drawn only when
-something happens: a refreshing thread would take time from the measurement.
-"""
+"""What the terminal shows while points are measured, and at the end. The last line is drawn only when something
+happens: a refreshing thread would take time from the measurement."""
 
 from __future__ import annotations
 
@@ -270,7 +267,7 @@ def _print_points(console: Console, rows: Sequence[Row]) -> None:
             rate.relative(),
             si(row.metrics["flops_per_second"]) if "flops_per_second" in row.metrics else "-",
             f"{row.metrics.get('peak_memory_bytes', 0) / 2**30:.2f} GiB",
-            _steadiness(row),
+            ("yes" if row.tags["steady"] == "true" else "no") + _contended(row),
         )
         for row, rate in measured
     ]
@@ -304,16 +301,15 @@ def _processes(metrics: Mapping[str, float]) -> str:
 def _verdict(row: Row) -> str:
     if row.outcome != "ok":
         return f"{row.outcome}: {row.reason}" if row.reason else row.outcome
-    busy = ", contended" if row.tags.get("contended") == "true" else ""
+    busy = _contended(row)
     if (own := _own_words(row)) and own.verdict:
         return f"{own.verdict}{busy}"
     rate = headline(row.metrics)
     return f"{rate} ± {rate.relative()}{busy}" if rate else row.outcome
 
 
-def _steadiness(row: Row) -> str:
-    steady = "yes" if row.tags["steady"] == "true" else "no"
-    return f"{steady}, contended" if row.tags.get("contended") == "true" else steady
+def _contended(row: Row) -> str:
+    return ", contended" if row.tags.get("contended") == "true" else ""
 
 
 def _duration(seconds: float) -> str:

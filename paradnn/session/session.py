@@ -1,8 +1,6 @@
-"""One session: which points are missing, measuring them, the parent run, what is said of it all.
-
-Nothing else runs while a child measures. What the stack itself costs is part of the record: every second between two
-points falls into one of the phases schedule, start and record.
-"""
+"""One session: which points are missing, measuring them, the parent run, what is said of it all. Nothing else runs
+while a child measures. What the stack itself costs is part of the record: every second between two points falls into
+one of the phases schedule, start and record."""
 
 from __future__ import annotations
 
@@ -41,20 +39,16 @@ from paradnn.worker.affinity import core_list, core_text
 
 
 def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo | None) -> Summary:
-    """Measure and record `points` in the given order; `sweep` is None for a single point outside a multirun.
-
-    Raises ParadnnError for what the user can correct before anything is measured.
-    """
+    """Measure and record `points` in the given order; `sweep` is None for a single point outside a multirun. Raises
+    ParadnnError for what the user can correct before anything is measured."""
     reporter = Reporter(len(points), sweep.name if sweep else None)
     with _opened(points, len(points), reporter, settings, sweep) as session:
         return session.run(points)
 
 
 def follow_course(course: Course, settings: Settings, sweep: SweepInfo) -> Summary:
-    """Measure what `course` asks for, again each time, batch after batch, until it asks for nothing more.
-
-    Raises ParadnnError as `measure_points` does.
-    """
+    """Measure what `course` asks for, again each time, batch after batch, until it asks for nothing more. Raises
+    ParadnnError as `measure_points` does."""
     reporter = Reporter(course.left, sweep.name, at_most=not course.resumes)
     settings = settings if course.resumes else replace(settings, resume=False)
     with _opened(course.points, 0, reporter, settings, sweep) as session:
@@ -144,7 +138,11 @@ class _Session:
 
     def _visit(self, course: Course) -> None:
         rows: Sequence[Row] = ()
-        while visits := self._chosen(course, rows):
+        while True:
+            self._reporter.begin("the next points")  # where choosing takes a while
+            self._reporter.phase("choosing")
+            if not (visits := course.batch(rows)):
+                return
             self._summary.total += len(visits)
             self._reporter.standing = course.standing
             processes = sum(visit.point.measure.processes for visit in visits) / len(visits)
@@ -153,20 +151,18 @@ class _Session:
             self._summary.total -= self._measuring.visit(visits, course.wants)
             rows = self._summary.rows[before:]
 
-    def _chosen(self, course: Course, rows: Sequence[Row]) -> Sequence[Visit]:
-        """What the course asks for next; where choosing takes a while, the terminal says so."""
-        self._reporter.begin("the next points")
-        self._reporter.phase("choosing")
-        return course.batch(rows)
-
     def _carry_out(
         self, work: Callable[[], object], processes: int, begin: float, conclude: Callable[[], Conclusion]
     ) -> Summary:
         tags = {**task_tags(self._sweep), **self._design}
         self._measuring.start(tags, waiting_times(self._sweep.launched if self._sweep else None))
         self._reporter.start(self._summary.skipped, processes)
-        if processes:
-            self._tell_load()
+        if processes:  # what is seen of the machine is recorded with every point
+            load = self._watch.look()
+            self._measuring.findings = load_findings(load)
+            if load.busy:
+                advice = "intervals will be wide; python -m paradnn.check says more"
+                self._reporter.say(f"this machine is busy: {load}: {advice}")
         try:
             work()
         except KeyboardInterrupt:
@@ -180,14 +176,6 @@ class _Session:
         self._parent.end(self._summary, self._environments.environment_ids, conclusion)
         self._summary.where = self._tracker.where
         return self._summary
-
-    def _tell_load(self) -> None:
-        """Say so where the machine is busy; what was seen is recorded with every point."""
-        load = self._watch.look()
-        self._measuring.findings = load_findings(load)
-        if load.busy:
-            advice = "intervals will be wide; python -m paradnn.check says more"
-            self._reporter.say(f"this machine is busy: {load}: {advice}")
 
     def _missing(self, points: Sequence[Point]) -> list[Point]:
         """The points without an outcome that is accepted, each once; the others are counted as skipped."""

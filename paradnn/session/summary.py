@@ -79,9 +79,8 @@ class Summary:
     """Rows of the measured points, and counts of those that needed no measuring.
 
     skipped: outcomes that the store held already, this sweep's or another driver's. repeated: points that the sweep
-    names twice. drift: how step times changed meanwhile, where points were measured in several processes. parent: id
-    of the parent run, which shows it. conclusion: what it came to, in Markdown, where points were chosen meanwhile.
-    """
+    names twice. drift: how step times changed meanwhile, where points were measured in several processes. parent: id of
+    the parent run, which shows it. conclusion: what it came to, in Markdown, where points were chosen meanwhile."""
 
     total: int
     rows: list[Row] = field(default_factory=list)
@@ -162,9 +161,8 @@ def drift_of(points: Sequence[Sequence[tuple[float, float]]]) -> DriftEstimate |
 
     Of each point: when each of its processes began (Unix seconds), and its step time in seconds. The interval is
     Student's, widened for the correlation of neighbours in time by sqrt((1 + r) / (1 - r)). Each point's level takes of
-    that correlation what it takes of the degrees of freedom, and a short series underestimates it: hence
-    (n r + 7) / (n - 8), found by simulation (`python -m benchmarks.drift`).
-    """
+    that correlation what it takes of the degrees of freedom, and a short series underestimates it: hence (n r + 7) / (n
+    - 8), found by simulation (`python -m benchmarks.drift`)."""
     several = [[(begun / 3600, math.log(seconds)) for begun, seconds in point] for point in points if len(point) > 1]
     count = sum(map(len, several)) - len(several)
     if count < _FEWEST:

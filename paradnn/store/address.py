@@ -1,9 +1,8 @@
-"""Where the tracking store is: its address, whether it can be used, and its address without secrets.
+"""Where the tracking store is, and where its artifacts are; nothing but the standard library is imported.
 
-The default is `sqlite:///mlruns/mlflow.db` in this checkout with artifacts beside it, since MLflow's plain-file store
-is gone. `MLFLOW_TRACKING_URI` is honoured, `tracking.uri` comes before it. Driver and analysis open the same stores, so
-both read addresses here; nothing but the standard library is imported.
-"""
+`tracking.uri` comes before MLFLOW_TRACKING_URI, and that before `sqlite:///mlruns/mlflow.db` in this checkout. MLflow
+stores absolute addresses of artifacts: of a store that was moved or copied readers see them as they should be, and who
+writes sets them right in the tables first."""
 
 from __future__ import annotations
 
@@ -72,30 +71,24 @@ class StoreAddress:
 
 
 def address_of(uri: str | None = None) -> StoreAddress:
-    """The store of `uri`, of MLFLOW_TRACKING_URI, or the default, whether it is there or not.
-
-    A plain path is that of a database, of a folder that holds mlflow.db, or of a .zip of results. Paths are made
-    absolute and without `~`. StoreError for what can be no address.
-    """
+    """The store of `uri`, of MLFLOW_TRACKING_URI, or the default, whether it is there or not. A plain path is that of a
+    database, of a folder that holds mlflow.db, or of a .zip of results. Paths are made absolute and without `~`.
+    StoreError for what can be no address."""
     uri = uri or _from_environment() or f"{_SQLITE}{HOME / 'mlruns' / 'mlflow.db'}"
     try:
-        return _address_of(uri)
+        if ":" not in uri and uri != "databricks":
+            uri = _of_path(Path(uri).expanduser().absolute()) or uri
+        uri = re.sub(r"^postgres(?=[:+])", "postgresql", uri)
+        if not uri.startswith(_SQLITE) or "?" in uri:
+            urlsplit(uri).port  # noqa: B018  ValueError where there is no number
+            return StoreAddress(uri, None)
+        path = Path(uri.removeprefix(_SQLITE)).expanduser().absolute()
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            path.stat()
+        return StoreAddress(f"{_SQLITE}{path}", path)
     except (OSError, RuntimeError, ValueError) as error:  # too long, ~ of no user, no port
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise StoreError(f"no tracking store can be at {without_secrets(uri)[:_SHOWN]}: {reason[:_SHOWN]}") from None
-
-
-def _address_of(uri: str) -> StoreAddress:
-    if ":" not in uri and uri != "databricks":
-        uri = _of_path(Path(uri).expanduser().absolute()) or uri
-    uri = re.sub(r"^postgres(?=[:+])", "postgresql", uri)
-    if not uri.startswith(_SQLITE) or "?" in uri:
-        urlsplit(uri).port  # noqa: B018  ValueError where there is no number
-        return StoreAddress(uri, None)
-    path = Path(uri.removeprefix(_SQLITE)).expanduser().absolute()
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-        path.stat()
-    return StoreAddress(f"{_SQLITE}{path}", path)
 
 
 def _of_path(path: Path) -> str | None:
@@ -121,24 +114,20 @@ def locate(uri: str | None) -> StoreAddress:
     """The store as `address_of` finds it, its folder made; raises StoreError where it cannot be."""
     address = address_of(uri)
     if address.database:
-        _prepare_folder(address.database, uri or address.uri)
+        path, given = address.database, uri or address.uri
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            problem = f"{path.parent} cannot be made ({error.strerror})"
+            raise StoreError(f"tracking.uri={given}: {problem}; give a writable path") from None
+        if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise StoreError(f"tracking.uri={given}: {path} cannot be written; give a writable path")
     elif not address.is_sql and not address.is_server:
         raise StoreError(
             f"tracking.uri={address.public}: no tracking store; give sqlite:///path/of/mlflow.db, "
             "a database or the http address of an mlflow server"
         )
     return address
-
-
-def _prepare_folder(path: Path, uri: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(
-            f"tracking.uri={uri}: {path.parent} cannot be made ({error.strerror}); give a writable path"
-        ) from None
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise StoreError(f"tracking.uri={uri}: {path} cannot be written; give a writable path")
 
 
 #: User and password, as SQLAlchemy divides an address: a password may hold / and blanks, and no other address.
@@ -190,11 +179,9 @@ def local_folder(address: str | None) -> Path | None:
 
 
 def artifact_folder(address: str | None, run_id: str, stores: Iterable[StoreAddress]) -> Path | None:
-    """The folder of a run's artifacts, as one of these stores names it; None where it is no local one.
-
-    What a store says is believed below its own folder, and below those that the user names in PARADNN_ARTIFACTS; of
-    stores without a folder, where MLflow puts a run's files: LOCATION/RUN_ID/artifacts. StoreError elsewhere.
-    """
+    """The folder of a run's artifacts, as one of these stores names it; None where it is no local one. What a store
+    says is believed below its own folder, and below those that the user names in PARADNN_ARTIFACTS; of stores without a
+    folder, where MLflow puts a run's files: LOCATION/RUN_ID/artifacts. StoreError elsewhere."""
     folder, homes = local_folder(address), [store.folder for store in stores]
     if folder is None:
         return None
@@ -213,11 +200,9 @@ def artifact_folder(address: str | None, run_id: str, stores: Iterable[StoreAddr
 def moves_of(
     address: StoreAddress, locations: Iterable[str | None], sample: Callable[[], Sequence[str | None]]
 ) -> list[Move]:
-    """What of a store's artifact locations is to be read otherwise; nothing for a store that is where it was.
-
-    `sample` gives artifact addresses of some of its runs: where their folders are beside the database, they came along.
-    It is asked only of a store that may have been moved.
-    """
+    """What of a store's artifact locations is to be read otherwise; nothing for a store that is where it was. `sample`
+    gives artifact addresses of some of its runs: where their folders are beside the database, they came along. It is
+    asked only of a store that may have been moved."""
     new = address.artifact_location
     if address.database is None or new is None:
         return []
@@ -252,8 +237,4 @@ def settle(address: StoreAddress) -> None:
             for move in moves:
                 tables.execute(_PLACES, (move.new, move.old))
                 if move.runs:
-                    tables.execute(_RUNS, (move.new, len(move.old) + 1, f"{_escaped(move.old)}/%"))
-
-
-def _escaped(text: str) -> str:
-    return text.replace("!", "!!").replace("%", "!%").replace("_", "!_")
+                    tables.execute(_RUNS, (move.new, len(move.old) + 1, re.sub("([!%_])", r"!\1", move.old) + "/%"))

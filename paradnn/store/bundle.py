@@ -66,10 +66,8 @@ def _add(target: zipfile.ZipFile, name: str, content: bytes, sums: dict[str, str
 
 
 class BundleReader:
-    """Reads a bundle as a store is read.
-
-    Raises NoStoreError where there is no such file, DataError for a damaged one, SchemaError for another version.
-    """
+    """Reads a bundle as a store is read. Raises NoStoreError where there is no such file, DataError for a damaged one,
+    SchemaError for another version."""
 
     def __init__(self, address: StoreAddress) -> None:
         self._path = Path(address.uri.removeprefix(f"{BUNDLE}:"))

@@ -3,8 +3,7 @@
 It is used as long as nothing has been written to the store since, and made again otherwise; who deletes it loses the
 seconds of one reading. Files of the store are compared by inode, size, times and SQLite's own count of changes, and
 only columns that were read when these times were past are kept, so that no later write can have the same. A file that
-was damaged since, which its checksum shows, is thrown away and made again.
-"""
+was damaged since, which its checksum shows, is thrown away and made again."""
 
 from __future__ import annotations
 
@@ -22,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from paradnn.store.address import StoreAddress, moves_of
 from paradnn.store.columns import ABSENT_BITS, Records, Texts
@@ -63,7 +61,8 @@ def read_columns(address: StoreAddress, query: Query, way: Way = "auto") -> tupl
 def _make(address: StoreAddress, state: str, store: Reader) -> tuple[Records, list[str]] | None:
     """All runs and the names of all experiments, kept; None where that is not worth it or cannot be done now."""
     path = _file(address)
-    if not isinstance(store, SqlReader) or not _is_settled(address) or not os.access(path.parent, os.W_OK):
+    latest = max(changed for each in _seen(address) if each for changed in each[2:])
+    if not isinstance(store, SqlReader) or time.time_ns() - latest <= _SETTLED or not os.access(path.parent, os.W_OK):
         return None
     if store.size() < _WORTH:
         return None
@@ -102,11 +101,6 @@ def _state(address: StoreAddress) -> str | None:
         return None
 
 
-def _is_settled(address: StoreAddress) -> bool:
-    """Whether the last change is so long ago that another one would have another time."""
-    return time.time_ns() - max(changed for each in _seen(address) if each for changed in each[2:]) > _SETTLED
-
-
 def _moves(address: StoreAddress, places: Any) -> list[list[Any]]:
     """How artifact addresses are to be read, which depends on folders that are there now."""
     locations, newest = places
@@ -132,10 +126,7 @@ def _chosen(records: Records, query: Query) -> Records:
     if query.needs_outcome:
         ended = [records.tags[name].codes >= 0 for name in OUTCOME_TAGS if name in records.tags]
         keep &= np.logical_or.reduce(ended) if ended else False
-    return _taken(records, query, keep.nonzero()[0])
-
-
-def _taken(records: Records, query: Query, places: NDArray[np.intp]) -> Records:
+    places = keep.nonzero()[0]
     every = len(places) == len(records.runs)
     part = Records(records.runs if every else [records.runs[place] for place in places])
     kinds: tuple[Values, ...] = ("params", "tags")

@@ -1,8 +1,6 @@
-"""What the store already holds of given points: finished runs, runs that are being measured now, and by whom.
-
-Resume and claims ask this for thousands of points; a look into a SQL store takes milliseconds. A server is asked over
-the network: there a driver that is alone saves the look beside each of its claims (`Company`).
-"""
+"""What the store already holds of given points: finished runs, runs that are being measured now, and by whom. Resume
+and claims ask this for thousands of points; a look into a SQL store takes milliseconds. A server is asked over the
+network: there a driver that is alone saves the look beside each of its claims (`Company`)."""
 
 from __future__ import annotations
 
@@ -170,10 +168,8 @@ class Entry:
 
 
 def enter_task(task: str | None, restarts: int = 0) -> None:
-    """From now on this process is an attempt of the launched task with that name; None: of none.
-
-    A scheduler runs one attempt of a task at a time, on whichever host: what an earlier one held, it holds no more.
-    """
+    """From now on this process is an attempt of the launched task with that name; None: of none. A scheduler runs one
+    attempt of a task at a time, on whichever host: what an earlier one held, it holds no more."""
     _attempt.clear()
     if task is not None:
         _attempt.update(task=task, restarts=restarts, begun=time.time())
@@ -288,19 +284,12 @@ def close_abandoned(index: RunIndex, client: Callable[[], MlflowClient]) -> int:
 class Company:
     """Whether other drivers record into the same experiment of a server: asked every few seconds, not for every point.
 
-    A claim holds only when no other stood beside it once it was written, and to look for one is a request. A driver
-    that is alone saves it. For that every driver enters itself among the tags of the experiment before its first
-    claim, then looks who else is there. What it sees is believed for `TRUST` seconds, so one that finds others
-    waits so long before it claims anything: by then each that believed itself alone has looked again, or its claims
-    are there to be seen. From then on both look for other claims beside each of their own.
-
-    An entry stays when its driver ends, since some may not have looked meanwhile. A later driver removes it when
-    its own is there, which tells them the same. What a driver recorded that had ended before the store was read is
-    known from there.
-
-    `owner` is the tag of the driver's own claims. Without `asks` (a database, where a look costs little) it is never
-    said to be alone.
-    """
+    A claim holds only when no other stood beside it once it was written, and to look for one is a request, which a
+    driver that is alone saves. Every driver enters itself among the tags of the experiment before its first claim, then
+    looks who else is there. What it sees is believed for `TRUST` seconds, so one that finds others waits so long before
+    it claims anything: by then each that believed itself alone has looked again, or its claims are there to be seen. An
+    entry stays when its driver ends, since some may not have looked meanwhile; a later driver removes it when its own
+    is there. Without `asks` (a database, where a look costs little) it is never said to be alone."""
 
     def __init__(self, client: Callable[[], MlflowClient], experiment_id: str, owner: str, asks: bool) -> None:
         self._client, self._experiment_id, self._owner, self._asks = client, experiment_id, owner, asks
@@ -318,10 +307,8 @@ class Company:
             self._began = True
 
     def enter(self, timeout: float) -> None:
-        """To be called before a run is made, or another's claim renewed, that takes so many seconds at most.
-
-        The first call waits where others may be there; so does one so late that they may have removed the entry.
-        """
+        """To be called before a run is made, or another's claim renewed, that takes so many seconds at most. The first
+        call waits where others may be there; so does one so late that they may have removed the entry."""
         now = time.time()
         expires = now + timeout + CLAIM_MARGIN
         if not self._asks or expires <= self._expires:
@@ -331,16 +318,18 @@ class Company:
         value = json.dumps({OWNER: self._owner, EXPIRES: f"{until:.0f}"})
         self._client().set_experiment_tag(self._experiment_id, self._key, value)
         if enters:
-            self._remove_ended()
+            from mlflow.exceptions import MlflowException
+
+            for key in self._ended:
+                with contextlib.suppress(MlflowException):  # another driver may remove it in the same moment
+                    self._client().delete_experiment_tag(self._experiment_id, key)
             if not self._looks_alone():
                 time.sleep(TRUST)
         self._expires = until
 
     def is_alone(self) -> bool:
-        """Whether no other driver can have claimed what was just claimed, if it was free when the store was read.
-
-        Asked after the claim was written: one that was held up on its way would be later than others believe.
-        """
+        """Whether no other driver can have claimed what was just claimed, if it was free when the store was read. Asked
+        after the claim was written: one that was held up on its way would be later than others believe."""
         if not self._asks or self._met:
             return False
         return _now() < self._alone_until or self._looks_alone()
@@ -360,13 +349,6 @@ class Company:
                     entry = Entry(key, "RUNNING", {OWNER: "", EXPIRES: ""} | read_json(value))
                     if entry.is_readable:
                         yield entry
-
-    def _remove_ended(self) -> None:
-        from mlflow.exceptions import MlflowException
-
-        for key in self._ended:
-            with contextlib.suppress(MlflowException):  # another driver may remove it in the same moment
-                self._client().delete_experiment_tag(self._experiment_id, key)
 
 
 def _now() -> float:

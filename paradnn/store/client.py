@@ -48,9 +48,7 @@ def client_of(address: StoreAddress) -> MlflowClient:
 
 def find_experiment(address: StoreAddress, name: str) -> str | None:
     """Id of an experiment that a database holds, read in milliseconds; None where MLflow must be asked or make it.
-
-    StoreError for one that was deleted, or whose files a server keeps.
-    """
+    StoreError for one that was deleted, or whose files a server keeps."""
     if not address.is_sql:
         return None
     settle(address)
@@ -72,15 +70,19 @@ def open_experiment(
 
     A SQLite store gets a write-ahead log, so that it can be read while it is written, and has its artifacts in the
     folder beside it. `about` are the tags of an experiment that is made. StoreError for one that was deleted, or whose
-    files a server keeps.
-    """
+    files a server keeps."""
     with _locked(address):
         settle(address)
         _make_tables(address)
         client = client_of(address)
         experiment = client.get_experiment_by_name(name)
         if experiment is None:
-            _use_write_ahead_log(address)
+            if address.database is not None:  # readers and several writers at once, where the disk can
+                with (
+                    contextlib.suppress(sqlite3.Error),
+                    contextlib.closing(sqlite3.connect(address.database)) as tables,
+                ):
+                    tables.execute("PRAGMA journal_mode=WAL")
             return client, _make_experiment(client, address, name, about or {})
     _require_usable(address, name, experiment.lifecycle_stage, experiment.artifact_location)
     return client, str(experiment.experiment_id)
@@ -88,9 +90,7 @@ def open_experiment(
 
 def _make_tables(address: StoreAddress) -> None:
     """Make a SQLite store that is not there yet, whole or not at all: beside its place first, since it takes seconds.
-
-    MLflow's steps cannot be taken back, and it refuses a database in which one of them was interrupted.
-    """
+    MLflow's steps cannot be taken back, and it refuses a database in which one of them was interrupted."""
     database = address.database
     if database is None or (database.is_file() and database.stat().st_size):
         return
@@ -145,11 +145,3 @@ def _locked(address: StoreAddress) -> Iterator[None]:
             yield
     else:  # other databases, and servers, see to themselves
         yield
-
-
-def _use_write_ahead_log(address: StoreAddress) -> None:
-    """Let readers and several writers work on a SQLite store at once; left as it is where the disk cannot."""
-    if address.database is None:
-        return
-    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(address.database)) as database:
-        database.execute("PRAGMA journal_mode=WAL")

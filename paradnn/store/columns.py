@@ -2,8 +2,7 @@
 
 A million runs have some eighty million rows in a SQLite store, too many for a loop. SQLite joins the texts of some
 hundred thousand rows to one, which Arrow cuts into columns: no row becomes an object of Python's, and two threads read
-at once. `benchmarks/README.md` has the figures.
-"""
+at once. `benchmarks/README.md` has the figures."""
 
 from __future__ import annotations
 
@@ -31,10 +30,8 @@ _THREADS = 2
 
 
 class Texts:
-    """A text for each run, None where it has none: `codes` (runs,), int32, and the text -> its code in `places`.
-
-    Code -1 is no text. Codes count from 0 in the order of `places`.
-    """
+    """A text for each run, None where it has none: `codes` (runs,), int32, and the text -> its code in `places`. Code
+    -1 is no text. Codes count from 0 in the order of `places`."""
 
     def __init__(self, codes: NDArray[np.int32], places: dict[str, int] | None = None) -> None:
         self.codes = codes

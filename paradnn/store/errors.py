@@ -1,9 +1,7 @@
 """What a tracking store raises, put in one line and sorted: it is away, it refuses, or something else is wrong.
 
-Away (no connection, a time-out, a server's 5xx) is worth waiting for, and what was measured meanwhile can be uploaded
-afterwards; the others are not. MLflow wraps one cause in several exceptions, some of which repeat the address with the
-password in it: the innermost cause speaks, with addresses cut.
-"""
+Away (no connection, a time-out, a server's 5xx) is worth waiting for. The innermost cause speaks, with addresses cut:
+MLflow's own words may repeat one with its password."""
 
 from __future__ import annotations
 

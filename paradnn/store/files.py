@@ -1,10 +1,7 @@
 """Files: names that stay inside their folder, files that are there whole or not at all, and what a run's files hold.
 
-A name that comes from a file, a store or a pipe becomes a path through `inside` alone.
-
 A tracking server takes each file in a request of its own. So what programs read goes there as one file, `files.json`,
-which maps names to contents; what a person opens (pictures, tables, a worker's last words) keeps a file of its own.
-"""
+which maps names to contents; what a person opens (pictures, tables, a worker's last words) keeps a file of its own."""
 
 from __future__ import annotations
 
@@ -28,10 +25,8 @@ _SHOWN = 80
 
 
 def inside(folder: Path, name: str) -> Path:
-    """The path of `name`, parts joined by /, below `folder`.
-
-    DataError where it would be outside: absolute, with `..`, empty parts or a NUL, or through a link.
-    """
+    """The path of `name`, parts joined by /, below `folder`. DataError where it would be outside: absolute, with `..`,
+    empty parts or a NUL, or through a link."""
     path, parts = folder, name.split("/")
     unfit = any(part in ("", ".", "..") or not part.isprintable() or "\\" in part for part in parts)
     if unfit or any(len(part.encode(errors="replace")) > _LONGEST_NAME for part in parts):
@@ -74,10 +69,8 @@ def new_file(folder: Path, begin: str = "", end: str = ".tmp") -> Iterator[tuple
 @contextlib.contextmanager
 def whole_file(path: Path, key: str) -> Iterator[Path]:
     """Where to write what is to be the file at `path`, of the same ending; it takes its place once all is written.
-
     ConfigError, naming `key`, where it cannot be written. What is no regular file, such as /dev/stdout, is written at
-    once.
-    """
+    once."""
     try:
         target = _resolved(path)
         if not ((target.is_file() or not target.exists()) and os.access(target.parent, os.W_OK)):

@@ -1,11 +1,9 @@
 """Results as files: what is measured goes here first, then into the store, at once where it answers, else later.
 
-Each point is one self-contained JSON file with a checksum, written beside its name and then renamed: a file that is
-there is whole. `paradnn.store.tracker` logs it and removes it; where no store is reached it stays, until a driver of
-the same store begins or `python -m paradnn.sync` logs it. Without a store points are claimed here too, by files that
-are made exclusively, so several drivers may share a folder. What some processes of a point measured, and how far a
-training is, waits here until the point is complete.
-"""
+Each point is one JSON file with a checksum, renamed once it is whole. Where no store is reached it stays, until a
+driver of the same store begins or `python -m paradnn.sync` logs it. Without a store points are claimed here too, by
+files that are made exclusively. What some processes of a point measured, and how far a training is, waits here until
+the point is complete."""
 
 from __future__ import annotations
 
@@ -61,11 +59,9 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Document:
-    """A point that was measured, as it is kept.
-
-    `offline_id`: the name of its file. `run_id`: the run that was begun for it. `repeats`: it is recorded whatever the
-    store holds. `owner`: the tag of the driver that wrote it; earlier versions said none.
-    """
+    """A point that was measured, as it is kept. `offline_id`: the name of its file. `run_id`: the run that was begun
+    for it. `repeats`: it is recorded whatever the store holds. `owner`: the tag of the driver that wrote it; earlier
+    versions said none."""
 
     record: Record
     offline_id: str
@@ -106,9 +102,7 @@ def identity_of(tags: Mapping[str, str]) -> Identity:
 
 class Journal:
     """Keeps runs as files in a folder. `key`: of the store that they are for; empty where they stay (`store_key`).
-
-    Methods raise StoreError when the disk does not take what is to be kept.
-    """
+    Methods raise StoreError when the disk does not take what is to be kept."""
 
     def __init__(self, folder: Path, key: str = "") -> None:
         self._key = f"{key}-" if key else ""
@@ -254,10 +248,8 @@ class Journal:
         return Document(whole, run_id, begun, self._sweep, claim.repeats, owner_tag())
 
     def keep(self, document: Document) -> Path:
-        """Write a document; where it is. StoreError when the disk does not take it.
-
-        The claim of its point is given back: two drivers that kept theirs would each wait for the other's last point.
-        """
+        """Write a document; where it is. StoreError when the disk does not take it. The claim of its point is given
+        back: two drivers that kept theirs would each wait for the other's last point."""
         path = self.path_of(document.offline_id)
         write_document(path, asdict(document))
         tags, identity = document.record.tags, identity_of(document.record.tags)
@@ -429,10 +421,8 @@ def _written(folder: Path, data: bytes) -> Iterator[Path]:
 
 
 class PartialResults:
-    """Results of points that are not complete, a file each in the folder of results that wait for the store.
-
-    Only who holds the claim of a point, or finds its outcome, touches its file.
-    """
+    """Results of points that are not complete, a file each in the folder of results that wait for the store. Only who
+    holds the claim of a point, or finds its outcome, touches its file."""
 
     def __init__(self, settings: Tracking) -> None:
         # Claims are made in a store: a point of another store, or experiment, is another's.

@@ -1,9 +1,5 @@
-"""The registry of metrics: what every recorded number means.
-
-A kind of work declares its own where they are computed (`paradnn.core.workload`); the others stand here. A metric that
-is neither is not recorded (`tracking` refuses it), and a column of the analysis frame takes its unit
-and its direction from here. `kind` says which records hold the metric, so that tables and help can be grouped.
-"""
+"""The registry of metrics: what every recorded number means. A kind of work declares its own where they are computed
+(`paradnn.core.workload`); the others stand here, and no other is recorded."""
 
 from __future__ import annotations
 
@@ -221,11 +217,9 @@ _HOUR, _MILLION = 3600.0, 1e6
 
 @dataclass(frozen=True)
 class Cost:
-    """A metric in the currency of the prices. It follows from the first of the metrics `of` that is known.
-
-    rate: those are so many a second, and the cost is that of a million; else they are seconds. `low` and `high` are the
-    metrics that bound it, the dearer one last. `learning`: also of a training that did not reach its target.
-    """
+    """A metric in the currency of the prices. It follows from the first of the metrics `of` that is known. rate: those
+    are so many a second, and the cost is that of a million; else they are seconds. `low` and `high` are the metrics
+    that bound it, the dearer one last. `learning`: also of a training that did not reach its target."""
 
     name: str
     of: tuple[str, ...]

@@ -2,8 +2,7 @@
 
 A run is made RUNNING when its point begins, which is also the claim that keeps other drivers off it. Artifacts go
 first, then one `log_batch` with params, metrics and tags, the outcome among them: a run without an outcome was not
-finished, whatever its status says. Through a server that is four requests: create, files, values, end.
-"""
+finished, whatever its status says. Through a server that is four requests: create, files, values, end."""
 
 from __future__ import annotations
 
@@ -72,11 +71,8 @@ _ABOUT = (
 @dataclass(frozen=True)
 class Uploaded:
     """What became of a result that was kept: `run_id` is its run, or, where it was withheld, the run that holds the
-    same point.
-
-    "known": the store holds it already. "withheld": it was measured without a claim, and the store holds another
-    measurement of the same point, environment and replicate.
-    """
+    same point. "known": the store holds it already. "withheld": it was measured without a claim, and the store holds
+    another measurement of the same point, environment and replicate."""
 
     state: Literal["logged", "known", "withheld"]
     run_id: str
@@ -147,7 +143,7 @@ class MlflowStore:
         if self._parent is None:
             return
         self._put_artifacts(self._parent, artifacts)
-        now = _now()
+        now = _time(int(time.time() * 1000))
         self._client.log_batch(
             self._parent,
             metrics=[Metric(key, _significant(value), now, 0) for key, value in metrics.items()],
@@ -212,14 +208,17 @@ class MlflowStore:
         Two drivers that claim at once each see the other's run after making their own; both withdraw and come back
         later. A claim holds only when, once it was written, no other stood beside it, or could. To look before as well
         saves making runs in vain; of points it is left out until another driver's was met, since those that the store
-        held were skipped before. Ceilings were not, and are there most of the time.
-        """
+        held were skipped before. Ceilings were not, and are there most of the time."""
         self._company.enter(timeout)
         looks = self._contended or tags.get("kind") != "point"
         if accepts is not None and looks and (other := self._other(identity, accepts)):
             return other
         claim = self._create(
-            identity, name, {**tags, OWNER: self._owner, EXPIRES: _expiry(timeout)}, _now(), self._parent
+            identity,
+            name,
+            {**tags, OWNER: self._owner, EXPIRES: _expiry(timeout)},
+            _time(int(time.time() * 1000)),
+            self._parent,
         )
         if accepts is None:
             return replace(claim, repeats=True)
@@ -258,18 +257,10 @@ class MlflowStore:
         self._company.before_reading()
         return close_abandoned(self._index, lambda: self._client)
 
-    @raises_store_errors
-    def announce(self) -> None:
-        """To be called before it is looked what the store lacks: no other driver believes itself alone from then on."""
-        self._company.enter(0)
-
     def upload(self, document: Document, *, repeats: bool = False) -> Uploaded:
         """Log a result that was kept, unless the store holds it, or, without `repeats`, as much of the same point by
-        another driver.
-
-        The run that was begun for it is used where it is there. It becomes a child of its sweep, whose run is made
-        where it is not there. DataError for a result that the store does not accept.
-        """
+        another driver. The run that was begun for it is used where it is there. It becomes a child of its sweep, whose
+        run is made where it is not there. DataError for a result that the store does not accept."""
         try:
             return self._upload(document, repeats)
         except (ValueError, TypeError, KeyError, OverflowError) as error:
@@ -279,7 +270,7 @@ class MlflowStore:
     @raises_store_errors
     def _upload(self, document: Document, repeats: bool) -> Uploaded:
         record, identity = document.record, identity_of(document.record.tags)
-        self.announce()
+        self._company.enter(0)  # no other driver believes itself alone from now on
         logged = [entry for entry in self._index.with_tag("offline_id", document.offline_id) if entry.outcome]
         if logged:
             self._finish(logged, record)
@@ -466,10 +457,6 @@ def _numbers(moments: Sequence[Moment]) -> list[Metric]:
 
 def _expiry(timeout: float) -> str:
     return f"{time.time() + timeout + CLAIM_MARGIN:.0f}"
-
-
-def _now() -> int:
-    return _time(int(time.time() * 1000))
 
 
 def _time(milliseconds: int) -> int:

@@ -1,7 +1,5 @@
-"""Opening a store for reading alone: SQL tables directly, tracking servers through MLflow's search.
-
-Resume, claims, planning and analysis all read here. Nothing heavy is imported before a store is opened.
-"""
+"""Opening a store for reading alone: SQL tables directly, tracking servers through MLflow's search. Resume, claims,
+planning and analysis all read here. Nothing heavy is imported before a store is opened."""
 
 from __future__ import annotations
 
@@ -40,11 +38,9 @@ class Reader(Protocol):
 def open_reader(
     address: StoreAddress, way: Way = "auto", *, client: MlflowClient | None = None, pooled: bool = False
 ) -> Reader:
-    """A reader of the store at `address`, which is never created by being looked at.
-
-    `client` is MLflow's, where one is open already; `pooled` keeps connections for many small reads. Raises
-    NoStoreError where there is no store, StoreError where it cannot be read.
-    """
+    """A reader of the store at `address`, which is never created by being looked at. `client` is MLflow's, where one is
+    open already; `pooled` keeps connections for many small reads. Raises NoStoreError where there is no store,
+    StoreError where it cannot be read."""
     if address.is_bundle:
         from paradnn.store.bundle import BundleReader
 
@@ -95,11 +91,9 @@ class SearchReader:
         return self._given or client_of(self._address)
 
     def _search(self, query: Query) -> Iterator[Row]:
-        """Each run once, as plain values: of MLflow's own objects, 100,000 fill the memory.
-
-        Pages are counted by offset, so runs that arrive meanwhile may shift them: oldest first keeps newcomers at the
-        end, and an id seen before is passed over.
-        """
+        """Each run once, as plain values: of MLflow's own objects, 100,000 fill the memory. Pages are counted by
+        offset, so runs that arrive meanwhile may shift them: oldest first keeps newcomers at the end, and an id seen
+        before is passed over."""
         names = {self._id_of(name): name for name in query.experiments}
         names.pop("", None)
         if not names:

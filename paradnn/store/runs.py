@@ -46,10 +46,8 @@ RecordingMetrics = Callable[[], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Claim:
-    """The right to measure a point. `start_time` is in Unix milliseconds; `repeats`: whatever the store holds.
-
-    `files` is the address of its files and `tags` are those that it bears, as far as they are known.
-    """
+    """The right to measure a point. `start_time` is in Unix milliseconds; `repeats`: whatever the store holds. `files`
+    is the address of its files and `tags` are those that it bears, as far as they are known."""
 
     run_id: str
     identity: Identity
@@ -76,11 +74,8 @@ class ClaimedElsewhere:
 
 @dataclass(frozen=True)
 class Record:
-    """Everything one run holds; times are in ms.
-
-    `artifacts` maps a file name to text, to a JSON-able value, or to {"base64": ...}: see `paradnn.store.files`.
-    `history` are metrics that have a value for each epoch.
-    """
+    """Everything one run holds; times are in ms. `artifacts` maps a file name to text, to a JSON-able value, or to
+    {"base64": ...}: see `paradnn.store.files`. `history` are metrics that have a value for each epoch."""
 
     name: str
     outcome: str
@@ -118,8 +113,7 @@ class ResumePolicy:
 
         An outcome that a limit caused is accepted under the same limits alone: with more time or memory the point may
         end otherwise. Where a profile or its trace is asked for, a measured run without it is not accepted; nor, under
-        other limits, one whose profile a limit ended.
-        """
+        other limits, one whose profile a limit ended."""
         outcome = tags.get("outcome")
         if outcome is None:
             return False
@@ -133,11 +127,9 @@ class ResumePolicy:
 
 
 def supersedes(known: Mapping[str, str], new: Mapping[str, str]) -> bool:
-    """Whether a stored run holds all that a new one of the same identity holds, which was made without a claim.
-
-    Both are tags. A measurement beside a failure adds something, so does an outcome under other limits, and one with a
-    profile beside one without.
-    """
+    """Whether a stored run holds all that a new one of the same identity holds, which was made without a claim. Both
+    are tags. A measurement beside a failure adds something, so does an outcome under other limits, and one with a
+    profile beside one without."""
     outcome = outcome_of(known)
     if outcome is None or (outcome != "ok" and outcome_of(new) == "ok"):
         return False

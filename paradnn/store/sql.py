@@ -1,9 +1,6 @@
-"""Runs straight from the tables of an MLflow SQL store: the one reader of them.
-
-MLflow's search assembles Python objects run by run, some milliseconds each. Here one query selects the runs and three
-stream their tags, params and latest metrics, which is some hundred times faster; `benchmarks/bench_store.py` has the
-figures. The tables are MLflow's internal business, so `unexpected` says whether they look as known.
-"""
+"""Runs straight from the tables of an MLflow SQL store, some hundred times faster than its search
+(`benchmarks/bench_store.py`). The tables are MLflow's internal business, so `unexpected` says whether they look as
+known."""
 
 from __future__ import annotations
 
@@ -61,8 +58,7 @@ def engine_of(address: StoreAddress, *, pooled: bool = False) -> sa.Engine:
 
     A SQLite file is opened as one that is there already (a missing one is a NoStoreError) and with writing switched
     off, not with mode=ro, which could not recover the journal of a writer that was killed. StoreError for an address
-    that is none, or whose database driver is not installed. Passwords are not printed.
-    """
+    that is none, or whose database driver is not installed. Passwords are not printed."""
     options: dict[str, Any] = {} if pooled else {"poolclass": sa.pool.NullPool}
     try:
         url = sa.make_url(address.uri)
@@ -134,11 +130,9 @@ class SqlReader:
             return list(locations), list(connection.execute(newest).scalars())
 
     def read(self, query: Query) -> list[Row]:
-        """The runs of a query. Tags are read before the rest.
-
-        A run's outcome is written last: a run that has one when the tags are read has all its values when they are, so
-        a store that is being written gives whole runs without a lock.
-        """
+        """The runs of a query. Tags are read before the rest. A run's outcome is written last: a run that has one when
+        the tags are read has all its values when they are, so a store that is being written gives whole runs without a
+        lock."""
         with self._answers(), self._engine.connect() as connection:
             runs, lookup = self._chosen(connection, query)
             if self._reads_whole(runs, lookup):

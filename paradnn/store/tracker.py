@@ -1,12 +1,9 @@
 """Where a session keeps its runs: one path for results, whether the store answers or not.
 
-What is measured goes first into a file of the journal, which is there whole, then into the store: at once where it
-answers, and the file is removed; else as soon as it does. So a driver that is killed between the two loses nothing (the
-next one of the same store logs what it left), and neither does one whose store goes away: it first waits, since a
-restart takes less than `tracking.patience`, then measures on without claims and looks from time to time. What another
-driver recorded meanwhile is not recorded twice. `tracking=offline` is the same path without a store, and
-`python -m paradnn.sync` its last step, for whatever folder.
-"""
+What is measured goes first into a file of the journal, then into the store: at once where it answers, and the file is
+removed. So a driver that is killed between the two loses nothing (the next one of the same store logs what it left),
+and neither does one whose store goes away: it first waits for `tracking.patience`, then measures on without claims and
+looks from time to time. What another driver recorded meanwhile is not recorded twice."""
 
 from __future__ import annotations
 
@@ -71,10 +68,8 @@ class _Kept:
 
 
 def open_tracker(settings: Tracking, notify: Callable[[str], None]) -> Journal:
-    """Where runs are kept as the configuration asks; raises StoreError when it cannot be opened.
-
-    `notify` is called with one line when results cannot go into the store.
-    """
+    """Where runs are kept as the configuration asks; raises StoreError when it cannot be opened. `notify` is called
+    with one line when results cannot go into the store."""
     if settings.name == "offline":
         return Journal(folder_of(settings))
     return Tracker(settings, MlflowStore(settings), notify)
@@ -182,7 +177,11 @@ class Tracker(Journal):
         """The same, at once and whatever becomes of the store."""
         begun = claim.run_id in self._held
         self._held.discard(claim.run_id)
-        kept = self._keep(claim, record, recording_metrics)
+        document = self.document(claim, record, recording_metrics())
+        try:
+            kept = _Kept(self.keep(document))
+        except StoreError:  # it waits in memory where the disk does not take it
+            kept = _Kept(self.path_of(document.offline_id), document)
         if self._away_since is None and begun:
             try:
                 run_id = self._store.record(claim, record, recording_metrics)
@@ -204,14 +203,6 @@ class Tracker(Journal):
             super().abandon(claim, reason)
         elif self._away_since is None:
             self._store.abandon(claim, reason)
-
-    def _keep(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> _Kept:
-        """Write a result into the journal; it waits in memory where the disk does not take it."""
-        document = self.document(claim, record, recording_metrics())
-        try:
-            return _Kept(self.keep(document))
-        except StoreError:
-            return _Kept(self.path_of(document.offline_id), document)
 
     def _no_room(self) -> StoreError:
         lost = ", ".join(each.document.record.name for each in self._kept if each.document)
@@ -340,16 +331,17 @@ class Synced:
 
 
 def sync(folder: Path, settings: Tracking, *, repeats: bool = False) -> Synced:
-    """Log every result file below `folder`; with `repeats` also those of points that the store holds already.
-
-    A file that is damaged, or that the store does not accept, is a problem of its own.
-    """
+    """Log every result file below `folder`; with `repeats` also those of points that the store holds already. A file
+    that is damaged, or that the store does not accept, is a problem of its own."""
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; give the folder of a sweep with tracking=offline")
     store = MlflowStore(settings)
     store.close_abandoned()
     done = Synced()
-    with _progress() as progress:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
         for path in progress.track(sorted(folder.rglob("point-*.json")), description="logging"):
             with _problems_of(path, done.problems), _alone_with(path):
                 done.files.append((path, store.upload(read_record(path), repeats=repeats)))
@@ -368,10 +360,3 @@ def _problems_of(path: Path, problems: list[str]) -> Iterator[None]:
         raise
     except (DataError, StoreError) as error:
         problems.append(str(error) if str(path) in str(error) else f"{path}: {error}")
-
-
-def _progress() -> Any:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    return Progress(console=Console(stderr=True), transient=True)

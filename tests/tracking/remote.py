@@ -36,7 +36,7 @@ class Remote:
         finally:
             enter_task(None)
         opened.finished([ENVIRONMENT])
-        opened.announce()
+        opened._company.enter(0)
         self.counted.asked.clear()
         return opened
 
