@@ -235,8 +235,7 @@ class CeilingsKeeper:
 
     def _measure(self, point: Point) -> tuple[PointResult, list[PeakRates]]:
         """All kernels in one process, then the fastest in further ones, until so many were undisturbed."""
-        # A quarter of the free memory bounds the arrays: what does not fit a cache is large enough.
-        request = {"task": "ceilings", "platform": asdict(point.platform), "memory_bytes": available_memory() // 4}
+        request = _request(point)
         limits, further = Limits(_TIMEOUT, int(0.9 * available_memory())), list[PeakRates]()
         result = self._pool.measure(WorkerKey.of(point), request, limits, lambda _: None)
         rates = result.answer.peak_rates if result.answer else None
@@ -251,6 +250,11 @@ class CeilingsKeeper:
                 break
             further.append(again.answer.peak_rates)
         return result, further
+
+
+def _request(point: Point) -> dict[str, Any]:
+    """A quarter of the free memory bounds the arrays: what does not fit a cache is large enough."""
+    return {"task": "ceilings", "platform": asdict(point.platform), "memory_bytes": available_memory() // 4}
 
 
 def make_ceilings_record(
