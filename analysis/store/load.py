@@ -224,7 +224,7 @@ def load_files(frame: pd.DataFrame, name: str, tracking_uri: Stores = None) -> d
             return row[1], None
 
     _warn_of_outside(rows)
-    near = [row for row in rows if row[0].startswith(f"{BUNDLE}:") or is_local(row[0])]
+    near = [row for row in rows if row[0].startswith(f"{BUNDLE}:") or local_folder(row[0]) is not None]
     far = [row for row in rows if row not in near] if len(near) < len(rows) else []
     with ThreadPoolExecutor(8) as pool:
         files = [*map(fetch, near), *pool.map(fetch, far)]
