@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 #: A launcher's `launch`: the overrides of every task to whatever they returned.
 Launch = Callable[[Sequence[Sequence[str]]], Sequence[Any]]
 BASIC = "basic"
+#: Points of a sweep, by index, that are measured at the same time; and why each is not tried, where they are not.
+Round = tuple[Sequence[int], Sequence[str]]
 
 
 def sweep_with(
@@ -109,7 +111,7 @@ class Submitter:
                 "from each other: use these runs to see what works, not to compare speeds"
             )
         rounds = Rounds(self._sweep, self._chunk, begin) if adaptive else None
-        interrupted = self._launch_rounds(launch, parent, rounds or [Round(range(len(self._sweep.points)))])
+        interrupted = self._launch_rounds(launch, parent, rounds or [(range(len(self._sweep.points)), ())])
         if not interrupted:
             self._tracker.release(self._sweep.info.sweep_id)
         summary = self._summary(interrupted)
@@ -134,9 +136,9 @@ class Submitter:
         """Launch round after round, each once the one before has ended; whether the user ended it."""
         number, name = 0, self._sweep.info.name
         try:
-            for entry in rounds:
-                self._points += [self._sweep.points[index] for index in entry.indices]
-                tasks = self._tasks(parent, entry, number)
+            for indices, excluded in rounds:
+                self._points += [self._sweep.points[index] for index in indices]
+                tasks = self._tasks(parent, indices, excluded, number)
                 standing = f" ({rounds.standing})" if isinstance(rounds, Rounds) else ""
                 most = counted(self._chunk, "point")
                 _say(f"{name}: {counted(len(tasks), 'task')} of up to {most} for {self._launcher}{standing}")
@@ -149,16 +151,16 @@ class Submitter:
             return True
         return False
 
-    def _tasks(self, parent: str, entry: Round, number: int) -> list[list[str]]:
+    def _tasks(self, parent: str, indices: Sequence[int], excluded: Sequence[str], number: int) -> list[list[str]]:
         overrides = [*self._sweep.overrides, *_addresses(self._sweep.settings)]
         tasks: list[list[str]] = []
-        for first in range(0, len(entry.indices), self._chunk):
+        for first in range(0, len(indices), self._chunk):
             part = slice(first, first + self._chunk)
             launched = Launched(
-                self._launcher, parent, number + len(tasks), time.time(), self._processes, tuple(entry.excluded[part])
+                self._launcher, parent, number + len(tasks), time.time(), self._processes, tuple(excluded[part])
             )
             info = replace(self._sweep.info, launched=launched)
-            tasks.append([*overrides, pack(info, self._sweep.plan.part(entry.indices[part]))])
+            tasks.append([*overrides, pack(info, self._sweep.plan.part(indices[part]))])
         return tasks
 
     def _environments(self) -> set[str]:
@@ -254,14 +256,6 @@ def _say(text: str) -> None:
 _SHARE = 0.5
 
 
-@dataclass(frozen=True)
-class Round:
-    """Points of a sweep, by index, that are measured at the same time; `excluded` says why these are not tried."""
-
-    indices: Sequence[int]
-    excluded: Sequence[str] = ()
-
-
 class Rounds:
     """The rounds of an adaptive sweep; who launches them says of each when it has ended."""
 
@@ -284,12 +278,12 @@ class Rounds:
             chosen = design.next(largest, self._environments)
             if not chosen:
                 break
-            yield Round([places[index] for index in chosen])
+            yield [places[index] for index in chosen], ()
             design.knowledge.look(self._environments)
         else:
             design.reason = "tasks that measured nothing"
         if excluded := design.excluded:
-            yield Round([places[index] for index in excluded], [*excluded.values()])
+            yield [places[index] for index in excluded], [*excluded.values()]
 
     def end_round(self, environments: Collection[str]) -> None:
         """The tasks of a round have ended; in these environments they ran."""

@@ -105,62 +105,14 @@ class _Clock:
         return {"phase_record_seconds": spent, "overhead_seconds": overhead, "session_seconds": now - self._begun}
 
 
-class _Processes:
-    """Processes of points in workers, with what kinds of work and other hosts need for them."""
-
-    def __init__(self, context: SessionContext, partial: PartialResults) -> None:
-        self._context, self._partial = context, partial
-        self._companions: dict[str, Companion] = {}  # by the name of the kind of work
-        self._hosts = OtherHosts()
-
-    def close(self) -> None:
-        """Let go of all that was needed."""
-        for companion in self._companions.values():
-            companion.close()
-        self._hosts.close()
-
-    def measure(self, entry: OpenPoint) -> PointResult:
-        """How one more process of a point ends, or why it is not begun."""
-        limits = Limits(entry.point.measure.timeout, memory_limit(entry.point))
-        if problem := self._context.environments.problem(entry.point):
-            return PointResult("unavailable", problem)
-        # Out of memory by arithmetic or by what larger and smaller points did: no build is tried.
-        if reason := entry.excluded or exceeds_memory(entry.point, entry.costs, limits.memory_bytes):
-            return PointResult("oom_predicted", reason)
-        try:
-            return self._in_worker(entry, limits)
-        except (DataError, WorkerError) as error:
-            return PointResult("unavailable", str(error))
-
-    def _in_worker(self, entry: OpenPoint, limits: Limits) -> PointResult:
-        point, request, work = entry.point, entry.request(), entry.point.workload
-        said = NewsSaid(work, partial(self._context.tracker.tell, entry.claim))
-
-        def news(event: str | Part) -> None:
-            if words := event if isinstance(event, str) else said.say(event):
-                self._context.reporter.phase(words)
-
-        if work.name not in self._companions:
-            self._companions[work.name] = work.companion()
-        request |= self._companions[work.name].request(point)
-        if work.resumes and not entry.claim.repeats:
-            request["checkpoint"] = str(self._partial.checkpoint(entry.claim.identity))
-        key = WorkerKey.of(point)
-        if point.hosts > 1:
-            request["other_hosts"] = self._hosts.of(point.hosts, key.variables())
-        result = self._context.pool.measure(key, request, limits, news)
-        if point.hosts > 1 and result.outcome != "ok":
-            self._hosts.require()
-        return result
-
-
 class Measuring:
     """The points of one session; `findings` about the machine go into the environment of every run."""
 
     def __init__(self, context: SessionContext) -> None:
         self._context = context
         self.partial = PartialResults(context.settings.tracking)
-        self._processes = _Processes(context, self.partial)
+        self._companions: dict[str, Companion] = {}  # by the name of the kind of work
+        self._hosts = OtherHosts()
         self._ceilings = CeilingsKeeper(context.pool, context.tracker, context.reporter.say)
         self._random = random.Random(context.settings.sweep.seed)
         self._open: list[OpenPoint] = []
@@ -180,7 +132,9 @@ class Measuring:
         for entry in self._open:
             with contextlib.suppress(Exception):
                 self._context.tracker.abandon(entry.claim, "interrupted before its end")
-        self._processes.close()
+        for companion in self._companions.values():
+            companion.close()
+        self._hosts.close()
 
     def work(self, todo: Sequence[Point]) -> None:
         """Measure all points, group after group; what another driver holds comes again at the end."""
@@ -325,7 +279,7 @@ class Measuring:
         several, reporter = entry.point.measure.processes > 1, self._context.reporter
         reporter.begin(run_name(entry.point), len(entry.results) + 1 if several else None)
         schedule, begun = self._clock.schedule(), time.time()
-        result = self._processes.measure(entry)
+        result = self._process(entry)
         self._clock.measured()
         entry.results.append(replace(result, phases={**result.phases, "schedule": schedule}, begun=begun))
         reporter.process_ended()
@@ -335,6 +289,40 @@ class Measuring:
             if now - each.claimed > RENEW * each.longest:
                 self._context.tracker.renew(each.claim, each.longest)
                 each.claimed = now
+
+    def _process(self, entry: OpenPoint) -> PointResult:
+        """How one more process of a point ends, or why it is not begun."""
+        limits = Limits(entry.point.measure.timeout, memory_limit(entry.point))
+        if problem := self._context.environments.problem(entry.point):
+            return PointResult("unavailable", problem)
+        # Out of memory by arithmetic or by what larger and smaller points did: no build is tried.
+        if reason := entry.excluded or exceeds_memory(entry.point, entry.costs, limits.memory_bytes):
+            return PointResult("oom_predicted", reason)
+        try:
+            return self._in_worker(entry, limits)
+        except (DataError, WorkerError) as error:
+            return PointResult("unavailable", str(error))
+
+    def _in_worker(self, entry: OpenPoint, limits: Limits) -> PointResult:
+        point, request, work = entry.point, entry.request(), entry.point.workload
+        said = NewsSaid(work, partial(self._context.tracker.tell, entry.claim))
+
+        def news(event: str | Part) -> None:
+            if words := event if isinstance(event, str) else said.say(event):
+                self._context.reporter.phase(words)
+
+        if work.name not in self._companions:
+            self._companions[work.name] = work.companion()
+        request |= self._companions[work.name].request(point)
+        if work.resumes and not entry.claim.repeats:
+            request["checkpoint"] = str(self.partial.checkpoint(entry.claim.identity))
+        key = WorkerKey.of(point)
+        if point.hosts > 1:
+            request["other_hosts"] = self._hosts.of(point.hosts, key.variables())
+        result = self._context.pool.measure(key, request, limits, news)
+        if point.hosts > 1 and result.outcome != "ok":
+            self._hosts.require()
+        return result
 
     def _record(self, entry: OpenPoint) -> None:
         record, tracker = entry.record(), self._context.tracker

@@ -17,6 +17,7 @@ from paradnn.session.course import Conclusion
 from paradnn.session.summary import Row, Summary
 from paradnn.store.address import without_secrets
 from paradnn.store.journal import Journal
+from paradnn.store.runs import SweepEnd
 from paradnn.sweep.scheduler import job_tags
 from paradnn.sweep.tasks import SweepInfo
 
@@ -85,21 +86,17 @@ class ParentRun:
         text = "\n\n".join(filter(None, (f"`{without_secrets(sweep.command)}`", conclusion.text, text)))
         if summary.drift and summary.drift.matters:
             text += f"\n\nDrift: {summary.drift}."
-        metrics = {"points": float(summary.total)}
-        metrics |= {f"points.{name}": float(count) for name, count in summary.outcomes.items()}
-        metrics |= conclusion.metrics
+        counts = {f"points.{name}": float(count) for name, count in summary.outcomes.items()}
+        metrics = {"points": float(summary.total), **counts, **conclusion.metrics}
         if drift := summary.drift:
-            metrics |= {
-                "drift_per_hour": drift.per_hour,
-                "drift_per_hour_low": drift.low,
-                "drift_per_hour_high": drift.high,
-            }
+            ends = {"drift_per_hour_low": drift.low, "drift_per_hour_high": drift.high}
+            metrics |= {"drift_per_hour": drift.per_hour, **ends}
         artifacts = {TABLE: table_file(summary.rows), **conclusion.artifacts}
         if not conclusion.replaces:
             text = "\n\n".join(filter(None, (text, table_text(summary.rows))))
             artifacts |= picture(sweep.name, summary.rows)
         status = "KILLED" if summary.interrupted else "FAILED" if summary.missing else "FINISHED"
-        self._tracker.close_sweep(status, text, metrics, artifacts, conclusion.tags)
+        self._tracker.close_sweep(SweepEnd(status, text, metrics, artifacts, conclusion.tags))
 
 
 #: The artifacts of the parent run.

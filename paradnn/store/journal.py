@@ -36,6 +36,7 @@ from paradnn.store.runs import (
     Finished,
     Record,
     RecordingMetrics,
+    SweepEnd,
 )
 from paradnn.worker.channel import MessageError, plain, read_message
 from paradnn.worker.messages import PROTOCOL_VERSION
@@ -184,21 +185,14 @@ class Journal:
                 count += 1
         return count
 
-    def close_sweep(
-        self,
-        status: str,
-        description: str,
-        metrics: Mapping[str, float],
-        artifacts: Mapping[str, Any],
-        tags: Mapping[str, str],
-    ) -> None:
-        """End the parent; `status` is an MLflow run status, `artifacts` are as those of a `Record`."""
+    def close_sweep(self, end: SweepEnd) -> None:
+        """End the parent."""
         if self._sweep is None:
             return
-        own = {**self._sweep.tags, **tags}
-        ended = Sweep(self._sweep.name, description, own, status, dict(metrics))
+        own = {**self._sweep.tags, **end.tags}
+        ended = Sweep(self._sweep.name, end.description, own, end.status, dict(end.metrics))
         path = self.folder / f"sweep-{own['sweep_id']}.json"
-        write_document(path, {"sweep": asdict(ended), "artifacts": dict(artifacts)})
+        write_document(path, {"sweep": asdict(ended), "artifacts": dict(end.artifacts)})
         self._remove_reports()
         self._sweep = None
 

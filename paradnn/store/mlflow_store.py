@@ -47,6 +47,7 @@ from paradnn.store.runs import (
     Finished,
     Record,
     RecordingMetrics,
+    SweepEnd,
     supersedes,
 )
 
@@ -130,26 +131,19 @@ class MlflowStore:
         return self._parent
 
     @raises_store_errors
-    def close_sweep(
-        self,
-        status: str,
-        description: str,
-        metrics: Mapping[str, float],
-        artifacts: Mapping[str, Any],
-        tags: Mapping[str, str],
-    ) -> None:
+    def close_sweep(self, end: SweepEnd) -> None:
         from mlflow.entities import Metric, RunTag
 
         if self._parent is None:
             return
-        self._put_artifacts(self._parent, artifacts)
+        self._put_artifacts(self._parent, end.artifacts)
         now = _time(int(time.time() * 1000))
         self._client.log_batch(
             self._parent,
-            metrics=[Metric(key, _significant(value), now, 0) for key, value in metrics.items()],
-            tags=[RunTag(key, value) for key, value in {**tags, _NOTE: description}.items()],
+            metrics=[Metric(key, _significant(value), now, 0) for key, value in end.metrics.items()],
+            tags=[RunTag(key, value) for key, value in {**end.tags, _NOTE: end.description}.items()],
         )
-        self._client.set_terminated(self._parent, status, now)
+        self._client.set_terminated(self._parent, end.status, now)
         self._parent = None
 
     @raises_store_errors
@@ -329,14 +323,14 @@ class MlflowStore:
             run_id = known.run_id  # the store went away between its last point and its end
         if run_id:
             self._parent = run_id
-            self.close_sweep(sweep.status, sweep.description, sweep.metrics, artifacts, {})
+            self.close_sweep(SweepEnd(sweep.status, sweep.description, sweep.metrics, artifacts))
             self._made.discard(sweep_id)
 
     def end_made_sweeps(self) -> None:
         """Close the runs of sweeps that were made for uploaded points, and whose end no file holds."""
         for sweep_id in self._made:
             self._parent = self._parents[sweep_id]
-            self.close_sweep("FINISHED", "A sweep whose driver ended early.", {}, {}, {})
+            self.close_sweep(SweepEnd("FINISHED", "A sweep whose driver ended early."))
 
     def _finish(self, entries: Iterable[Entry], record: Record) -> None:
         """End runs that hold all of this record, where the store went away before their end was written."""

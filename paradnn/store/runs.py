@@ -73,6 +73,17 @@ class ClaimedElsewhere:
 
 
 @dataclass(frozen=True)
+class SweepEnd:
+    """How a sweep ended: `status` is an MLflow run status, `artifacts` are as those of a `Record`."""
+
+    status: str
+    description: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    artifacts: Mapping[str, Any] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Record:
     """Everything one run holds; times are in ms. `artifacts` maps a file name to text, to a JSON-able value, or to
     {"base64": ...}: see `paradnn.store.files`. `history` are metrics that have a value for each epoch."""

@@ -26,7 +26,7 @@ from paradnn.errors import DataError, StoreAwayError, StoreError, StoreRefusalEr
 from paradnn.store.address import address_of, without_credentials
 from paradnn.store.journal import Document, Journal, folder_of, read_record, read_sweep, store_key
 from paradnn.store.mlflow_store import MlflowStore, Uploaded
-from paradnn.store.runs import AcceptsRun, Claim, ClaimedElsewhere, Finished, Record, RecordingMetrics
+from paradnn.store.runs import AcceptsRun, Claim, ClaimedElsewhere, Finished, Record, RecordingMetrics, SweepEnd
 
 T = TypeVar("T")
 
@@ -134,18 +134,11 @@ class Tracker(Journal):
     def release(self, sweep_id: str) -> int:
         return self._patiently(partial(self._store.release, sweep_id))
 
-    def close_sweep(
-        self,
-        status: str,
-        description: str,
-        metrics: Mapping[str, float],
-        artifacts: Mapping[str, Any],
-        tags: Mapping[str, str],
-    ) -> None:
-        if status == "KILLED":  # an interrupted sweep ends at once
+    def close_sweep(self, end: SweepEnd) -> None:
+        if end.status == "KILLED":  # an interrupted sweep ends at once
             self._patience = 0.0
-        if not self._finally(partial(self._store.close_sweep, status, description, metrics, artifacts, tags)):
-            super().close_sweep(status, description, metrics, artifacts, tags)
+        if not self._finally(partial(self._store.close_sweep, end)):
+            super().close_sweep(end)
             self._unclosed = True
 
     def begin(
