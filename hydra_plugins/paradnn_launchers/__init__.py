@@ -17,6 +17,8 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
+__all__ = ["Joblib", "Ray", "Slurm", "Spark"]
+
 
 class _Published(Launcher):
     """A published launcher, imported when it is used."""

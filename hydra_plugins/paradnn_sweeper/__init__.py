@@ -14,6 +14,8 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
+__all__ = ["ParadnnFamilies", "ParadnnPlanner", "ParadnnSweeper"]
+
 
 class ParadnnFamilies(SearchPathPlugin):
     """Every family is an option of `model`, without a file."""

@@ -20,6 +20,8 @@ from paradnn.errors import ConfigError, WorkerError
 from paradnn.worker.addresses import host_and_port
 from paradnn.worker.remote import KEY
 
+__all__ = ["HOSTS", "KEY", "OtherHosts", "host_and_port", "named_hosts", "require_hosts", "start_server"]
+
 #: The variable with the addresses of the servers, host:port, in the order of the hosts.
 HOSTS = "PARADNN_HOSTS"
 #: One of them. An address of one link alone (fe80::2%eth0) would mean nothing to the other host.

@@ -13,8 +13,7 @@ from typing import Any
 from hydra.types import TaskFunction
 from omegaconf import DictConfig
 
-from paradnn.execution.hosts import HOSTS, start_server
-from paradnn.worker.remote import KEY
+from paradnn.execution.hosts import HOSTS, KEY, start_server
 
 
 def run_together(

@@ -22,10 +22,8 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
-from paradnn.execution.hosts import HOSTS, start_server
+from paradnn.execution.hosts import HOSTS, KEY, host_and_port, start_server
 from paradnn.sweep.scheduler import ATTEMPT
-from paradnn.worker.addresses import host_and_port
-from paradnn.worker.remote import KEY
 
 #: What a measurement needs of Spark: no process that served another task before, no copy of a task that seems slow.
 _MEASURING = {
