@@ -11,6 +11,8 @@ COMMANDS = {
     "plan": ("paradnn.plan", "how long a sweep would take; measures nothing"),
     "compare": ("paradnn.compare.command", "which of two settings, stacks, commands or commits is faster"),
     "gate": ("paradnn.compare.gate", "whether this checkout is slower than a commit, for continuous integration"),
+    "ask": ("analysis.atlas.ask", "how long a model would take on devices that one does not have"),
+    "normal": ("analysis.atlas.normal", "whether a measured number is what is to be expected of its device"),
     "check": ("paradnn.check", "what of this machine will hurt measurements; --tune, --restore"),
     "ceilings": ("paradnn.ceilings", "measure what this machine can do at most"),
     "stacks": ("paradnn.stacks", "list, install and remove software stacks"),

@@ -34,6 +34,8 @@ __all__ = ["LEAST", "OperationTimes"]
 LEAST = 5
 #: Tiles of a product's result; a product as it is, without padding, is one of 1 x 1.
 _TILES = ((1, 1), (16, 16), (32, 32), (64, 32), (32, 64), (128, 32), (32, 128), (128, 64), (64, 128), (128, 128))
+#: Kinds whose arithmetic is products; queries that a kernel of attention takes at once.
+_TILED, _QUERIES = ("gemm", "conv2d", "rnn_kernel", "fc"), (64, 128, 256)
 #: Steps of a sum that a tile's beginning and end are worth.
 _ENDS = 24
 #: Seconds of dispatch of a call, and of each of several operations in one.
@@ -129,7 +131,11 @@ def _work(operations: Sequence[Operation], peak: float, bandwidth: float) -> _Wo
 
 def _padding(operations: Sequence[Operation]) -> Array:
     """(tiles, n) how many times more arithmetic it is in whole tiles, with what each takes to begin and end."""
-    if operations and operations[0].kind in ("elementwise", "sparse_gemm"):
+    kind = operations[0].kind if operations else ""
+    if kind.endswith("attention"):
+        m = np.array([one.m for one in operations], dtype=float)
+        return np.array([np.ones(len(m)), *(np.ceil(m / rows) * rows / m for rows in _QUERIES)])
+    if kind not in _TILED:
         return np.ones((1, len(operations)))
     m, n, k, _ = np.array([one.product for one in operations], dtype=float).T
     ends = 1 + _ENDS / k

@@ -1,0 +1,181 @@
+"""`beside`: this machine beside the published platforms of the atlas, model by model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from analysis.format import short
+from analysis.lazy import drawing, np, pd
+from analysis.options import Options, option
+from analysis.registry import analysis
+from analysis.result import Result, pooled_within, require_runs
+from paradnn.core.words import counted
+from paradnn.errors import NotEnoughData
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: Precisions in which a platform may have been published where the run's own is not there, the likeliest first.
+_PRECISIONS = ("float16", "bfloat16", "float32")
+_MOST = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class BesideOptions(Options):
+    """Which platforms."""
+
+    command = "beside"
+
+    platform_of: tuple[str, ...] = option(
+        ("V100", "TPU v2"),
+        "a device of the atlas, repeatable: paradnn ask --list (default: those of the paper, V100 and TPU v2)",
+        metavar="DEVICE",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class BesideResult(Result):
+    """A row for each measured model and platform, in examples per second.
+
+    Columns: family, point, device, here, here_low, here_high, there, there_low, there_high, source (published: that
+    very step; predicted: from kernels or other steps), precision (of the platform), ratio (there / here), missing (why
+    there is no number).
+    """
+
+    rows: pd.DataFrame
+    here: str
+
+    @property
+    def table(self) -> pd.DataFrame:
+        return self.rows
+
+    @property
+    def drawable(self) -> bool:
+        return bool(self.rows["there"].notna().any())
+
+    def _paragraphs(self) -> Iterator[str]:
+        for device, rows in self.rows.groupby("device", sort=False):
+            for source, known in rows[rows["there"].notna()].groupby("source", sort=True):
+                ends = sorted(known["ratio"])
+                span = (
+                    f"{short(ends[0], digits=3)} to {short(ends[-1], digits=3)}"
+                    if len(ends) > 1
+                    else short(ends[0], digits=3)
+                )
+                numbers = ", ".join(dict.fromkeys(known["precision"]))
+                how = (
+                    "published there"
+                    if source == "published"
+                    else "predicted there from published timings of kernels or of other models"
+                )
+                yield (
+                    f"{device} ({numbers}) runs {counted(len(known), 'model')} {span} times as fast as {self.here}, "
+                    f"{short(math.exp(np.log(known['ratio']).mean()), digits=3)} times in the geometric mean; {how}."
+                )
+            lacking = rows[rows["there"].isna()]
+            if len(lacking):
+                names = ", ".join(dict.fromkeys(lacking["family"]))
+                yield f"Not known of {device}: {names}; {lacking['missing'].iloc[0]}."
+        yield "Published numbers are of other software and years: they say what was reached, not what is possible."
+
+    def _figure(self) -> Figure:
+        """Examples per second, a row for each model, a mark for each platform."""
+        points = list(dict.fromkeys(self.rows["point"]))[:_MOST]
+        places = {point: place for place, point in enumerate(reversed(points))}
+        drawn, axes = drawing.figure(6.4, 1.4 + 0.24 * len(points))
+        sides: list[tuple[str, str, pd.DataFrame]] = [(self.here, "here", self.rows.drop_duplicates("point"))]
+        sides += [(str(name), "there", rows) for name, rows in self.rows.groupby("device", sort=False)]
+        for number, (name, side, rows) in enumerate(sides):
+            known = rows[rows[side].notna() & rows["point"].isin(points)]
+            values = known[[side, f"{side}_low", f"{side}_high"]].to_numpy(dtype="float64")
+            ends = np.nan_to_num(np.abs(values[:, 1:] - values[:, :1]).T)
+            label = f"{name}, measured" if side == "here" else f"{name}, published or predicted"
+            colour, marker = drawing.COLOURS[number], "os^Dv"[number % 5]
+            y = known["point"].map(places)
+            axes.errorbar(
+                values[:, 0], y, xerr=ends, fmt=marker, color=colour, markersize=5, elinewidth=0.8, label=label
+            )
+        axes.set_xscale("log")
+        axes.set_yticks(list(places.values()), list(places))
+        drawing.finish(axes, "This machine beside published platforms", "examples/s", "")
+        drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8, frameon=False)
+        return drawn
+
+
+@analysis(
+    BesideOptions,
+    summary="this machine beside published platforms (V100, TPU v2 and others), model by model",
+    description="Examples per second of every measured model beside what was published of other platforms: the\n"
+    "very step where it was, else a prediction with its interval; and what is not known of them.",
+    example="python -m analysis beside --platform-of V100 --platform-of H200 --figure beside.png",
+    section="system",
+    order=15,
+    title="Beside published platforms",
+    reading="Marks further right are faster. Bars are 95% intervals; of published steps there is none.",
+)
+def beside(frame: pd.DataFrame, options: BesideOptions) -> BesideResult:
+    """Measured models of a frame beside devices of the atlas. NotEnoughData without a measured run of a model,
+    ConfigError for a device that the atlas lacks, HeterogeneousError for heterogeneous runs."""
+    from analysis.atlas import load
+
+    require_runs(frame)
+    for name in options.platform_of:
+        load().device(name)
+    runs = frame[frame["outcome"].eq("ok") & frame["source"].ne("published") & frame["examples_per_second"].gt(0)]
+    if runs.empty:
+        raise NotEnoughData("no model was measured here; every run is published")
+    pooled = pooled_within(runs, ["device"], options.pool)
+    rows = [
+        row for run in runs.drop_duplicates("point_id", keep="last").to_dict("records") for row in _rows(run, options)
+    ]
+    if not rows:
+        raise NotEnoughData("no model with layers was measured here, such as model=fc")
+    rows.sort(key=lambda row: row["point"])
+    here = " and ".join(dict.fromkeys(runs["device"].astype(str)))
+    return BesideResult(rows=pd.DataFrame(rows), here=here, sources=tuple(runs["run_id"]), pooled=pooled)
+
+
+def _rows(run: Mapping[Any, Any], options: BesideOptions) -> Iterator[dict[str, Any]]:
+    from analysis.atlas import load
+    from analysis.atlas.expect import expect, model_in, published, words_of
+
+    model = model_in(run)
+    if model.is_kernel or model.is_communication:
+        return
+    own, batch = float(run["examples_per_second"]), float(run["batch_size"])
+    ends = [float(run.get(f"examples_per_second_{end}", math.nan)) for end in ("low", "high")]
+    about = {
+        "family": run["family"],
+        "point": words_of(run, model),
+        "here": own,
+        "here_low": ends[0],
+        "here_high": ends[1],
+    }
+    for name in options.platform_of:
+        device = load().device(name)
+        numbers = dict.fromkeys((str(run["precision"]), *_PRECISIONS))
+        if run["family"] == "fc":  # whole steps come first
+            numbers = dict.fromkeys(sorted(numbers, key=lambda name: load().find(device, "fc", name) is None))
+        tries = [{**run, "precision": precision} for precision in numbers]
+        exact = next(((row, seconds) for row in tries if (seconds := published(row, device))), None)
+        if exact:
+            rate = batch / exact[1]
+            found = {"there": rate, "there_low": math.nan, "there_high": math.nan, "source": "published",
+                     "precision": exact[0]["precision"], "ratio": rate / own, "missing": ""}  # fmt: skip
+        else:
+            answers = [(row, expect(row, device)) for row in tries]
+            row, answer = next(((row, one) for row, one in answers if one.seconds), answers[0])
+            there = [
+                math.nan if value is None else batch / value for value in (answer.seconds, answer.high, answer.low)
+            ]
+            found = dict(zip(("there", "there_low", "there_high"), there, strict=True))
+            found |= {
+                "source": "predicted",
+                "precision": row["precision"],
+                "ratio": there[0] / own,
+                "missing": answer.why,
+            }
+        yield {**about, "device": device, **found}

@@ -1,0 +1,185 @@
+"""The atlas: what other platforms were measured to do, in public tables, as predictors that are shipped.
+
+    atlas = load()
+    group = atlas.find("H200", "gemm", "bfloat16")       # of one device, engine, version, precision and kind of kernel
+    group.times().predict(operations)                    # `OperationTimes`, from a few hundred published timings
+
+Of each table a few hundred timings are kept, chosen at random, with their source; `python -m analysis import-atlas`
+makes the files from the sources' own (`analysis.atlas.build`). A predictor's error and coverage were measured on
+timings that were left out, of weights that none of the kept timings has; `scale` widens its intervals to hold 95% of
+half of these, and the coverage is that of the other half.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analysis.atlas.kernels import COLUMNS
+from analysis.lazy import np, pd
+from paradnn.core.words import did_you_mean
+from paradnn.errors import ConfigError
+from paradnn.families.operations import Operation
+
+if TYPE_CHECKING:
+    from paradnn.forecast.operation_times import OperationTimes
+    from paradnn.forecast.regression import Prediction
+
+__all__ = ["DATA", "Atlas", "Group", "load", "operation", "operations_of"]
+
+#: The shipped files: timings (a row each, with the number of its group) and the groups.
+DATA = Path(__file__).with_name("data")
+#: Timings that a predictor is fitted on at most; they are in random order.
+_FITTED = 300
+#: Devices are compared with the same one where that is possible.
+_ENGINES = ("vLLM", "SGLang", "TensorRT-LLM", "PyTorch", "TensorFlow", "NCCL", "oneCCL")
+_SIZES = [name for name in COLUMNS if name not in ("flops", "bytes")]
+_WORDS = re.compile(r"[a-z]+|\d+")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Timings of one kind of kernel on one device with one version of a library.
+
+    rows: of the published table; kept: of these in the atlas. median_error, mean_error, coverage: relative errors of
+    predictions, and the share in their 95% intervals, over `held_out` timings of weights that were not kept. scale: of
+    intervals. call: whether each was timed as a call from Python, which is no part of a kernel within a step.
+    """
+
+    number: int
+    source: str
+    commit: str
+    device: str
+    engine: str
+    version: str
+    precision: str
+    kind: str
+    rows: int
+    kept: int
+    held_out: int
+    median_error: float
+    mean_error: float
+    coverage: float
+    scale: float
+    call: bool = False
+
+    @property
+    def told(self) -> str:
+        """Where its numbers come from, in a line."""
+        error = f", {self.median_error:.1%} median error" if self.held_out else ""
+        kept = f"{self.kept:,} of {self.rows:,} timings{error}"
+        return f"{self.source}: {self.kind} in {self.precision} on {self.device}, {self.engine} {self.version} ({kept})"
+
+    @property
+    def timings(self) -> pd.DataFrame:
+        """The kept timings, with `seconds`."""
+        return load().timings[load().timings["group"] == self.number]
+
+    @functools.cache  # noqa: B019  groups live as long as the process
+    def times(self) -> OperationTimes:
+        """The predictor."""
+        from paradnn.forecast.operation_times import OperationTimes
+        from paradnn.forecast.regression import one_thread
+
+        rows = self.timings.head(_FITTED)
+        with one_thread():
+            return OperationTimes.fit(operations_of(rows, self.kind), rows["seconds"].to_numpy(dtype=float))
+
+    def predict(self, operations: Sequence[Operation]) -> Prediction:
+        """Logarithms of their seconds within a step, with intervals as wide as left-out timings ask for."""
+        from paradnn.forecast.regression import one_thread
+
+        times = self.times()
+        with one_thread():
+            found = (times.predict_uncalled if self.call else times.predict)(operations)
+        return replace(
+            found, root=found.root * self.scale, own=found.own * self.scale**2, noise=found.noise * self.scale
+        )
+
+    def beyond(self, operations: Sequence[Operation]) -> dict[str, float]:
+        """Size -> how many times the largest timed it is, for the sizes that are larger by more than a tenth."""
+        rows, found = self.timings, {}
+        for name in ("m", "n", "k", "batch", "flops", "bytes"):
+            values = np.array([getattr(one, name) for one in operations], dtype=float)
+            factor = float((values / rows[name].max()).max())
+            if factor > 1.1:
+                found[name] = factor
+        return found
+
+
+@dataclass(frozen=True)
+class Atlas:
+    """All groups, and their timings."""
+
+    groups: tuple[Group, ...]
+    timings: pd.DataFrame
+
+    @property
+    def devices(self) -> list[str]:
+        """In alphabetical order."""
+        return sorted({group.device for group in self.groups})
+
+    def device(self, name: str) -> str:
+        """The atlas' name of a device that a user or a driver calls so: all words of the shorter in the longer.
+
+        ConfigError for one that is not there, or several.
+        """
+        asked = _WORDS.findall(name.lower())
+        exact = [device for device in self.devices if _WORDS.findall(device.lower()) == asked]
+        among = exact or [
+            device
+            for device in self.devices
+            if asked and (set(asked) <= (words := set(_WORDS.findall(device.lower()))) or words <= set(asked))
+        ]
+        if len(among) == 1:
+            return among[0]
+        problem = f"may be {' or '.join(among)}" if among else "is not in the atlas"
+        hint = did_you_mean(name, self.devices)
+        raise ConfigError("--device", name, problem, f"{hint}it has {', '.join(self.devices)}")
+
+    def find(
+        self, device: str, kind: str, precision: str, engine: str | None = None, version: str | None = None
+    ) -> Group | None:
+        """The group, of the newest version where none is named, of the first of `_ENGINES` there where none is."""
+        found = [
+            group
+            for group in self.groups
+            if (group.device, group.kind) == (device, kind)
+            and group.precision in (precision, "any")
+            and engine in (None, group.engine)
+            and version in (None, group.version)
+        ]
+        return min(
+            found,
+            key=lambda group: (_ENGINES.index(group.engine), [-part for part in _order(group.version)]),
+            default=None,
+        )
+
+
+def _order(version: str) -> list[int]:
+    return [int(word) for word in re.findall(r"\d+", version)]
+
+
+@functools.cache
+def load() -> Atlas:
+    """What is shipped with the package."""
+    groups = tuple(Group(**one) for one in json.loads((DATA / "groups.json").read_text()))
+    return Atlas(groups, pd.read_parquet(DATA / "timings.parquet"))
+
+
+def operation(kind: str, columns: Any, variant: str = "") -> Operation:
+    """One operation of `analysis.atlas.kernels`' columns."""
+    sizes = {name: max(1, round(float(columns[name]))) for name in _SIZES if name in columns}
+    m, n, k = (sizes.pop(name) for name in ("m", "n", "k"))
+    return Operation(kind, variant, m, n, k, float(columns["flops"]), float(columns["bytes"]), **sizes)
+
+
+def operations_of(rows: pd.DataFrame, kind: str) -> list[Operation]:
+    """A row each; all of one kind, as `OperationTimes` sees it: products beside each other are products."""
+    named = {"bmm": "gemm"}.get(kind, kind)
+    return [operation(named, row, str(row.get("variant", ""))) for row in rows.to_dict("records")]

@@ -1,0 +1,184 @@
+"""`paradnn ask`: how long a step of a model would take on devices that one does not have.
+
+  paradnn ask --device H200 model=gpt batch_size=8 precision=bfloat16 mode=inference
+  paradnn ask --device H200 --device "L40S" --price H200=3.5 --price L40S=0.9 model=llama precision=fp8 mode=inference
+  paradnn ask --device here model=fc model.nodes=512         from the runs of this machine in the tracking store
+
+The answer is a time with a 95% interval, what it is made from, and what of it is extrapolated; or that it is not known,
+and why. Exit code 1 where no device has an answer.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from analysis.atlas import load as load_atlas
+from analysis.atlas.expect import Answer, expect, model_in, words_of
+from analysis.format import seconds
+from analysis.lazy import np, pd
+from paradnn.cli.console import say
+from paradnn.cli.parser import Parser
+from paradnn.cli.program import program
+from paradnn.errors import ConfigError
+
+__all__ = ["main", "make_parser", "measured_here"]
+
+#: Weights in these are of published kernels, and no precision of one's own runs: the rest of the point is bfloat16.
+_NARROW = ("fp8", "fp8_block", "nvfp4", "int8_wo", "int4_wo", "w4a16_mxfp4")
+_HERE = "here"
+
+
+def make_parser() -> Parser:
+    """What the command takes."""
+    parser = Parser("paradnn ask", __doc__)
+    parser.add_argument("points", nargs="*", metavar="KEY=VALUE", help="the point, as `paradnn train` takes it")
+    parser.add_argument(
+        "--device", action="append", metavar="NAME", help="repeatable; --list names them; `here` is this machine"
+    )
+    parser.add_argument(
+        "--engine", metavar="NAME", help="vLLM, SGLang, TensorRT-LLM or PyTorch (default: most timings)"
+    )
+    parser.add_argument("--version-of", metavar="VERSION", help="of the engine (default: the newest)")
+    parser.add_argument("--price", action="append", default=[], metavar="DEVICE=PER_HOUR", help="repeatable")
+    parser.add_argument("--list", action="store_true", help="list the devices with what was timed there")
+    parser.add_argument("--store", metavar="URI", help="of the runs of `here` (default: as for analysis)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the answer, a list of several")
+    return parser
+
+
+@program
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line: 0, 1 where nothing is known, 2 for bad input."""
+    given = make_parser().parse_args(arguments)
+    if given.list:
+        _list()
+        return 0
+    if not given.device:
+        raise ConfigError("--device", "(none)", "is missing", "name one, such as --device H200; --list shows them")
+    prices = dict(_price(text) for text in given.price)
+    rows = _rows(given.points)
+    answers = [_asked(row, device, given) for row in rows for device in given.device]
+    shown = [_shown(answer, name, prices) for answer, name in zip(answers, given.device * len(rows), strict=True)]
+    for one in shown:
+        _print(one)
+    known = [one for one in shown if one["seconds"] is not None]
+    if len(known) > 1 and len(rows) == 1:
+        _rank(known)
+    if given.json:
+        given.json.write_text(json.dumps(shown[0] if len(shown) == 1 else shown, indent=1) + "\n")
+    return 0 if known else 1
+
+
+def _rows(words: Sequence[str]) -> list[Mapping[Any, Any]]:
+    """The points of a command line; a precision of weights alone is put back after the driver's grammar has read it."""
+    from analysis.store.spaces import read_points
+
+    narrow = [word.partition("=")[2] for word in words if word.startswith("precision=")]
+    kept = [word for word in words if not (word.startswith("precision=") and word.partition("=")[2] in _NARROW)]
+    only = bool(narrow) and narrow[-1] in _NARROW
+    if not kept:
+        raise ConfigError("KEY=VALUE", "(none)", "names no point", "write for example model=gpt batch_size=8")
+    frame = read_points(" ".join(f"'{word}'" for word in [*kept, *(["precision=bfloat16"] if only else [])]), "ask")
+    return [{**row, "precision": narrow[-1]} if only else row for row in frame.to_dict("records")]
+
+
+def _price(text: str) -> tuple[str, float]:
+    name, _, value = text.rpartition("=")
+    try:
+        number = float(value)
+    except ValueError:
+        number = -1.0
+    if not name or not 0 < number < 1e9:
+        raise ConfigError("--price", text, "is no price", "write DEVICE=PER_HOUR, such as H200=3.5")
+    return name, number
+
+
+def _asked(row: Mapping[Any, Any], device: str, given: Any) -> Answer:
+    if device == _HERE:
+        return measured_here(row, given.store)
+    return expect(row, device, given.engine, given.version_of)
+
+
+def measured_here(row: Mapping[Any, Any], store: str | None, without: str = "") -> Answer:
+    """The step on the device of the newest measured run of the store, predicted from all runs there (but `without`)."""
+    from analysis.store.load import load
+    from analysis.store.past import past_runs, rates_of, table_of
+    from paradnn.forecast.predict import StepTimeModel
+
+    point = words_of(row, model_in(row))
+    runs = load(store, outcome="ok")
+    runs = runs[runs["source"].eq("measured") & runs["step_time_ms"].gt(0)] if "step_time_ms" in runs else runs[:0]
+    if runs.empty:
+        return Answer(_HERE, point, why="no run of this machine is in the store; measure some: paradnn train -m ...")
+    device = str(runs.sort_values("start_time")["device"].iloc[-1])
+    runs = runs[runs["device"].eq(device) & runs["run_id"].ne(without)]
+    if len(runs) < 3:
+        return Answer(device, point, why=f"{len(runs)} other runs of it are in the store, three are the least")
+    times = runs["step_time_ms"].to_numpy(dtype="float64") / 1e3
+    rates = rates_of(runs, times)
+    model = StepTimeModel.fit(past_runs(runs, times, rates))
+    last = runs.sort_values("start_time").iloc[-1]
+    asked = pd.DataFrame([{**row, "environment_id": last["environment_id"], "sweep_id": "asked"}])
+    found = model.predict(table_of(asked, rates))
+    (low,), (high,) = (np.exp(end) for end in found.interval())
+    family = int(runs["family"].eq(row["family"]).sum())
+    notes = () if family else (f"no run of {row['family']} was measured here",)
+    source = f"{len(runs)} runs on {device} in the store, {family} of {row['family']}"
+    return Answer(device, point, float(np.exp(found.mean[0])), float(low), float(high), (source,), notes)
+
+
+def _shown(answer: Answer, asked: str, prices: Mapping[str, float]) -> dict[str, Any]:
+    """As JSON."""
+    price = prices.get(asked, prices.get(answer.device))
+    cost = None if price is None or answer.seconds is None else price / 3600 * answer.seconds
+    return {**vars(answer), "sources": list(answer.sources), "extrapolated": list(answer.extrapolated),
+            "parts": dict(answer.parts), "price_per_hour": price, "cost": cost}  # fmt: skip
+
+
+def _print(one: Mapping[str, Any]) -> None:
+    if one["seconds"] is None:
+        say(f"{one['point']} on {one['device']}: not known: {one['why']}")
+        return
+    batch = f"{seconds(one['seconds'])} a step, {seconds(one['low'])} to {seconds(one['high'])}"
+    say(f"{one['point']} on {one['device']}: {batch}")
+    if one["prompt"] is not None:
+        say(f"  a token; reading the prompt takes {seconds(one['prompt'])}")
+    if len(one["parts"]) > 1:
+        parts = sorted(one["parts"].items(), key=lambda item: -item[1])
+        say("  of it " + ", ".join(f"{name} {share:.0%}" for name, share in parts if share >= 0.01))
+    for source in one["sources"]:
+        say(f"  from {source}")
+    for note in one["extrapolated"]:
+        say(f"  extrapolated: {note}")
+
+
+def _rank(known: Sequence[Mapping[str, Any]]) -> None:
+    """Fastest first, cheapest where prices are known; devices whose intervals overlap are not told apart."""
+    key = "cost" if all(one["cost"] is not None for one in known) else "seconds"
+    ordered = sorted(known, key=lambda one: float(one[key]))
+    first, second = ordered[:2]
+    scale = {id(one): one["cost"] / one["seconds"] if key == "cost" else 1.0 for one in known}
+    apart = first["high"] * scale[id(first)] < second["low"] * scale[id(second)]
+    word = {"cost": "cheapest a step", "seconds": "fastest"}[key]
+    if apart:
+        say(f"{first['device']} is the {word}, {float(second[key]) / float(first[key]):.3g} times before the next")
+    else:
+        say(f"{first['device']} may be the {word}; the intervals of {second['device']} and it overlap")
+
+
+def _list() -> None:
+    atlas = load_atlas()
+    for device in atlas.devices:
+        groups = [group for group in atlas.groups if group.device == device]
+        engines = sorted({group.engine for group in groups})
+        numbers = sorted({group.precision for group in groups})
+        kinds = sorted({group.kind for group in groups})
+        say(f"{device}: {', '.join(kinds)} in {', '.join(numbers)}; {', '.join(engines)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

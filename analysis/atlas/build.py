@@ -1,0 +1,258 @@
+"""`import-atlas`: the atlas' files from clones of the repositories whose measurements it is made of.
+
+    python -m analysis import-atlas --aiconfigurator DIR --neusight DIR --paradnn DIR
+
+ai-dynamo/aiconfigurator (Apache-2.0): kernels under vLLM, SGLang and TensorRT-LLM in Parquet files, one latency a row,
+timed in CUDA graphs. sitar-lab/NeuSight (MIT): PyTorch 2.1 kernels in float32, called from Python. Emma926/paradnn
+(Apache-2.0): whole training steps of fully connected models on TPU v2 and V100, all of which are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from analysis.atlas import DATA, Group, operations_of
+from analysis.atlas.kernels import COLUMNS, Columns, attention, collective, convolution, decode, experts, moved, product
+from analysis.lazy import np, pd, special
+from paradnn.errors import DataError
+from paradnn.forecast.operation_times import LEAST, OperationTimes
+
+__all__ = ["build_atlas"]
+
+#: Timings that are kept of a table, that errors are measured on, and that both are chosen from.
+_KEPT, _TESTED, _LOOKED_AT = 300, 1000, 6000
+#: Bytes of a weight by the name of its type; what is not listed is left out.
+_WIDTHS = {
+    **dict.fromkeys(("bfloat16", "float16"), 2.0),
+    **dict.fromkeys(("fp8", "fp8_block", "int8_wo"), 1.0),
+    **dict.fromkeys(("nvfp4", "int4_wo", "w4a16_mxfp4"), 0.5),
+}
+#: Intervals are never made narrower than this, and no table is too small to be widened.
+_NARROWEST, _LEVEL = 0.8, 0.95
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A published table of one group. rows: COLUMNS, variant and seconds. weights: (n,) what is held out together."""
+
+    group: Group
+    rows: pd.DataFrame
+    weights: pd.Series
+    keep_all: bool = False
+
+
+def build_atlas(
+    sources: dict[str, Path], out: Path = DATA, progress: Callable[[str], None] = lambda line: None
+) -> list[Group]:
+    """Write the atlas' files of the named sources; its groups. DataError for a folder that is none of these."""
+    readers = {"aiconfigurator": _aiconfigurator, "neusight": _neusight, "paradnn": _paradnn}
+    groups: list[Group] = []
+    kept: list[pd.DataFrame] = []
+    for name, folder in sources.items():
+        count = len(groups)
+        for table in readers[name](folder):
+            if len(table.rows) < 4 * LEAST:
+                continue
+            group, rows = _chosen(table, len(groups))
+            progress(f"{group.told}; {group.coverage:.0%} in their intervals")
+            groups.append(group)
+            kept.append(rows.assign(group=group.number))
+        if len(groups) == count:
+            raise DataError(f"{folder}: holds no table of {name}; clone its repository and name that folder")
+    out.mkdir(parents=True, exist_ok=True)
+    timings = pd.concat(kept, ignore_index=True).astype(dict.fromkeys(("seconds", "flops", "bytes"), "float32"))
+    timings["variant"] = timings["variant"].astype("category")
+    timings.astype({"group": "int32"}).to_parquet(out / "timings.parquet", compression="zstd", index=False)
+    (out / "groups.json").write_text(json.dumps([vars(group) for group in groups], indent=0) + "\n")
+    return groups
+
+
+def _chosen(table: _Table, number: int) -> tuple[Group, pd.DataFrame]:
+    """The group with its errors on timings that were left out, and the timings that are kept."""
+    group, rows = table.group, table.rows
+    random = np.random.default_rng(zlib.crc32(repr((group.source, group.device, group.kind, group.version)).encode()))
+    order = random.permutation(len(rows))
+    fitted, rest = order[:_KEPT], order[_KEPT:]
+    weights = table.weights.to_numpy()
+    apart = rest[~np.isin(weights[rest], weights[fitted])]
+    tested = (apart if len(apart) >= 4 * LEAST else rest)[:_TESTED]
+    group = replace(group, number=number, kept=len(rows) if table.keep_all else len(fitted))
+    times = OperationTimes.fit(operations_of(rows.iloc[fitted], group.kind), rows["seconds"].to_numpy()[fitted])
+    if len(tested) >= 4 * LEAST:
+        operations, seconds = operations_of(rows.iloc[tested], group.kind), rows["seconds"].to_numpy()[tested]
+        found = times.predict(operations)
+        errors = _errors(np.log(seconds) - found.mean, found.spread, found.freedom)
+    else:  # each from the others
+        tested, left = fitted, times.left_out
+        errors = _errors(left.error, left.spread, left.freedom)
+    median, mean, coverage, scale = errors
+    group = replace(group, held_out=len(tested), median_error=median, mean_error=mean, coverage=coverage, scale=scale)
+    return group, rows.iloc[order if table.keep_all else fitted]
+
+
+def _errors(error: np.ndarray, spread: np.ndarray, freedom: float) -> tuple[float, ...]:
+    """Median and mean relative error, coverage and scale of logarithms (n,) of which these spreads were said."""
+    ratio = np.abs(error) / (spread * float(special.stdtrit(freedom, 0.5 + _LEVEL / 2)))
+    half = len(ratio) // 2
+    scale = max(_NARROWEST, float(np.quantile(ratio[:half], _LEVEL)))
+    relative = np.abs(np.expm1(-error))
+    inside = float(np.mean(ratio[half:] <= scale))
+    return round(float(np.median(relative)), 4), round(float(np.mean(relative)), 4), round(inside, 4), round(scale, 3)
+
+
+def _commit(folder: Path) -> str:
+    """The commit of a clone, empty where git does not say."""
+    found = subprocess.run(["git", "-C", str(folder), "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return found.stdout.strip() if found.returncode == 0 else ""
+
+
+def _group(
+    source: str, commit: str, device: str, engine: str, version: str, precision: str, kind: str, rows: pd.DataFrame,
+    call: bool = False,
+) -> Group:  # fmt: skip
+    """A group whose timings are not chosen yet."""
+    unknown = float("nan")
+    known = (source, commit, device, engine, version, precision, kind, len(rows))
+    return Group(0, *known, 0, 0, unknown, unknown, unknown, 1.0, call)
+
+
+def _table(group: Group, columns: Columns, seconds: pd.Series, weights: Sequence[str], frame: pd.DataFrame) -> _Table:
+    rows = pd.DataFrame({name: columns.get(name, 1) for name in COLUMNS}, index=frame.index)
+    rows = rows.assign(seconds=seconds.astype("float64"), variant=frame["variant"])
+    sizes = [name for name in COLUMNS if name not in ("flops", "bytes")]
+    rows[sizes] = np.maximum(1, np.rint(rows[sizes].astype("float64"))).astype("int64")
+    known = rows["seconds"].gt(0) & np.isfinite(rows["seconds"])
+    held = frame.groupby(list(weights)).ngroup() if weights else pd.Series(0, index=frame.index)
+    return _Table(group, rows[known].reset_index(drop=True), held[known].reset_index(drop=True))
+
+
+#: File of aiconfigurator -> kind, column of the precision, columns of a weight, arithmetic of its frame.
+_FILES: dict[str, tuple[str, str, Sequence[str], Callable[[pd.DataFrame, float], Columns]]] = {
+    "gemm_perf": (
+        "gemm", "gemm_dtype", ("n", "k"), lambda f, width: product(f["m"], f["n"], f["k"], 2, weight_width=width)
+    ),
+    "context_attention_perf": (
+        "attention", "kv_cache_dtype", ("num_heads", "num_key_value_heads", "head_dim"),
+        lambda f, _: attention(f["batch_size"], f["isl"], f["num_heads"], f["num_key_value_heads"], f["head_dim"],
+                               f["window_size"]),
+    ),
+    "encoder_attention_perf": (
+        "encoder_attention", "attn_dtype", ("num_heads", "head_dim"),
+        lambda f, _: attention(f["batch_size"], f["isl"], f["num_heads"], f["num_heads"], f["head_dim"], causal=False),
+    ),
+    "generation_attention_perf": (
+        "decode", "kv_cache_dtype", ("num_heads", "num_key_value_heads", "head_dim"),
+        lambda f, width: decode(f["batch_size"], f["step"] + 1, f["num_heads"], f["num_key_value_heads"], f["head_dim"],
+                                f["window_size"], width),
+    ),
+    "moe_perf": (
+        "experts", "moe_dtype", ("hidden_size", "inter_size", "num_experts", "moe_tp_size", "moe_ep_size"),
+        lambda f, width: experts(f["num_tokens"], f["hidden_size"], f["inter_size"], f["topk"], f["num_experts"],
+                                 f["moe_tp_size"], f["moe_ep_size"], width),
+    ),
+    "nccl_perf": (
+        "collective", "nccl_dtype", (), lambda f, _: collective(f["op_name"], f["num_gpus"], 2 * f["message_size"])
+    ),
+    "custom_allreduce_perf": (
+        "collective", "allreduce_dtype", (),
+        lambda f, _: collective(f["op_name"], f["num_gpus"], 2 * f["message_size"]),
+    ),
+}  # fmt: skip
+#: What distinguishes timings of equal sizes, of those that a user can name.
+_VARIANTS = {"experts": "distribution", "collective": "op_name"}
+_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", "nccl": "NCCL", "oneccl": "oneCCL"}
+
+
+def _aiconfigurator(folder: Path) -> Iterator[_Table]:
+    """Products of every version; of other kinds the newest version of each engine."""
+    root = next(iter(sorted(folder.rglob("systems/data"))), folder)
+    commit = _commit(folder)
+    paths: dict[tuple[str, str, str], dict[str, Path]] = {}
+    for path in sorted(root.rglob("*.parquet")):
+        if path.stem in _FILES and len(parts := path.relative_to(root).parts) == 5:
+            system, _, engine, version, _ = parts
+            paths.setdefault((system, path.stem, engine), {})[version] = path
+    for (system, stem, engine), versions in paths.items():
+        kind, column, weights, arithmetic = _FILES[stem]
+        ordered = sorted(versions, key=lambda text: [int(word) for word in "".join(
+            sign if sign.isdigit() else " " for sign in text).split()])  # fmt: skip
+        for version in ordered if kind == "gemm" else ordered[-1:]:
+            frame = pd.read_parquet(versions[version])
+            frame = frame[frame["latency"] > 0] if "latency" in frame else frame[:0]
+            if "window_size" not in frame:
+                frame = frame.assign(window_size=0)
+            for name, rows in frame.groupby(column, sort=True):
+                precision = {"half": "bfloat16", "float16": "bfloat16"}.get(str(name), str(name))
+                if precision not in _WIDTHS or (kind == "collective" and precision != "bfloat16"):
+                    continue
+                about = _group(
+                    "ai-dynamo/aiconfigurator", commit, _device(system), _NAMES.get(engine, engine), version, precision,
+                    kind, rows,
+                )  # fmt: skip
+                rows = rows.sample(min(len(rows), _LOOKED_AT), random_state=0)
+                rows = rows.assign(variant=rows[_VARIANTS[kind]].astype(str) if kind in _VARIANTS else "")
+                yield _table(about, arithmetic(rows, _WIDTHS[precision]), rows["latency"] / 1e3, weights, rows)
+
+
+def _device(system: str) -> str:
+    """As its maker writes it: h200_sxm is H200 SXM."""
+    known = {"rtx_pro_6000_server": "RTX PRO 6000", "b60": "Arc Pro B60"}
+    return known.get(system, system.upper().replace("_", " ")).removesuffix(" SXM")
+
+
+def _neusight(folder: Path) -> Iterator[_Table]:
+    """Kernels of five GPUs in float32, forward only."""
+    commit = _commit(folder)
+    kinds: dict[str, tuple[Sequence[str], Callable[[pd.DataFrame], Columns]]] = {
+        "gemm": (("N", "K"), lambda f: product(f["M"], f["N"], f["K"], 4)),
+        "bmm": (("N", "K"), lambda f: product(f["M"], f["N"], f["K"], 4, f["B"])),
+        "conv2d": (
+            ("Input_Channel", "Output_Channel", "Kernel_Szie"),
+            lambda f: convolution(f["B"], f["Input_Channel"], f["Output_Channel"], f["Kernel_Szie"], f["Input_Size"],
+                                  f["Stride"], f["Padding"]),
+        ),
+        "elementwise": (("H",), lambda f: moved(f["B"] * f["H"], 4)),
+    }  # fmt: skip
+    files = {"linear": "gemm", "bmm": "bmm", "conv": "conv2d", "add": "elementwise"}
+    for name, kind in files.items():
+        weights, arithmetic = kinds[kind]
+        for path in sorted(folder.rglob(f"train/collect/{name}/*/*.csv")):
+            frame = pd.read_csv(path).dropna(subset=["Latency"])
+            device = re.sub(r"Tesla |NVIDIA |[- ]PCI[Ee]|[- ]\d+GB", "", path.stem).replace("A100", "A100 PCIe")
+            about = _group("sitar-lab/NeuSight", commit, device, "PyTorch", "2.1.0", "float32", kind, frame, call=True)
+            variant = "forward" if kind == "conv2d" else "product" if kind == "elementwise" else "nn"
+            frame = frame.assign(variant=variant)
+            yield _table(about, arithmetic(frame), frame["Latency"] / 1e3, weights, frame)
+
+
+def _paradnn(folder: Path) -> Iterator[_Table]:
+    """Whole training steps, a kernel each: a row of the batch by a layer's weights, the layers one after the other."""
+    from analysis.published.archive import read_archive
+    from paradnn.families import model_of
+
+    measured = [
+        row for row in read_archive(folder).rows.values() if row.outcome == "ok" and "step_time_ms" in row.metrics
+    ]
+    for device in sorted({row.platform.device for row in measured}):
+        rows = [row for row in measured if row.platform.device == device]
+        columns = []
+        for row in rows:
+            layers, nodes, inputs, outputs, batch = row.shape
+            shape = {"layers": layers, "nodes": nodes, "input_size": inputs, "output_size": outputs}
+            costs = model_of({"name": "fc", **shape}).costs(
+                batch_size=batch, precision=row.platform.precision, mode="train", optimizer="rmsprop"
+            )
+            sizes = {"m": batch, "n": nodes, "k": nodes, "calls": layers, "images": inputs, "window": outputs}
+            columns.append({**sizes, "flops": costs.flops_per_step, "bytes": costs.bytes_per_step})
+        frame = pd.DataFrame(columns).assign(variant="train")
+        about = _group("Emma926/paradnn", "", device, "TensorFlow", "1.x", rows[0].platform.precision, "fc", frame)
+        seconds = pd.Series([row.metrics["step_time_ms"] / 1e3 for row in rows])
+        yield replace(
+            _table(about, {str(name): frame[name] for name in frame}, seconds, ("n", "calls"), frame), keep_all=True
+        )

@@ -1,0 +1,102 @@
+"""What kernels of published tables compute and move, as columns of `Operation`: numbers in, or arrays (n,) of them.
+
+A column per field of `paradnn.families.operations.Operation`. `width` is the bytes of an element. Each operand is read
+once and each result written once; the sources of the formulas are named where they are not plain counting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from analysis.lazy import np
+
+__all__ = ["COLUMNS", "Columns", "attention", "collective", "convolution", "decode", "experts", "moved", "product"]
+
+#: Field of an operation -> a number, or (n,) of them.
+Columns = Mapping[str, Any]
+#: The fields that are numbers, in the order of the shipped table.
+COLUMNS = ("m", "n", "k", "flops", "bytes", "batch", "calls", "images", "window", "stride")
+#: Bytes that a collective puts on the wire of each device, per byte of its message, over n devices: rings, as Thakur,
+#: Rabenseifner and Gropp 2005 (Optimization of collective communication operations in MPICH) count them.
+_ON_THE_WIRE = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "alltoall": 1.0}
+
+
+def product(m: Any, n: Any, k: Any, width: float, batch: Any = 1, weight_width: float | None = None) -> Columns:
+    """m x k by k x n, `batch` of them beside each other; the second operand may have a width of its own."""
+    own = width if weight_width is None else weight_width
+    moved_bytes = batch * (width * (m * k + m * n) + own * k * n)
+    return {"m": m, "n": n, "k": k, "batch": batch, "flops": 2.0 * batch * m * n * k, "bytes": 1.0 * moved_bytes}
+
+
+def convolution(images: Any, channels: Any, filters: Any, kernel: Any, size: Any, stride: Any, padding: Any) -> Columns:
+    """A square convolution forward in float32, unrolled as `paradnn.families.operations.convolution` does."""
+    places = ((size + 2 * padding - kernel) // stride + 1) ** 2
+    m, k = images * places, channels * kernel**2
+    moved_bytes = 4.0 * (images * channels * size**2 + k * filters + m * filters)
+    shape = {"images": images, "window": kernel**2, "stride": stride**2}
+    return {"m": m, "n": filters, "k": k, "flops": 2.0 * m * filters * k, "bytes": moved_bytes, **shape}
+
+
+def moved(elements: Any, width: float) -> Columns:
+    """An operation element by element that moves three tensors, as an addition does."""
+    return {"m": elements, "n": 1, "k": 1, "flops": 1.0 * elements, "bytes": 3.0 * width * elements}
+
+
+def attention(
+    batch: Any, tokens: Any, heads: Any, key_heads: Any, size: Any, window: Any = 0, causal: bool = True
+) -> Columns:
+    """Attention of all tokens of a prompt among each other in one kernel, 16-bit; causal halves are not computed (Dao
+    2023, FlashAttention-2, section 3.1). A `window` of 0 looks back over all."""
+    seen = np.where(np.asarray(window) > 0, np.minimum(window, tokens), tokens)
+    pairs = seen * (seen + 1) / 2 + (tokens - seen) * seen if causal else 1.0 * tokens * seen
+    moved_bytes = 4.0 * batch * tokens * (heads + key_heads) * size
+    shape = {"batch": batch, "images": heads, "window": key_heads}
+    return {
+        "m": tokens,
+        "n": seen,
+        "k": size,
+        "flops": 4.0 * batch * heads * pairs * size,
+        "bytes": moved_bytes,
+        **shape,
+    }
+
+
+def decode(batch: Any, length: Any, heads: Any, key_heads: Any, size: Any, window: Any = 0, width: Any = 2) -> Columns:
+    """Attention of one new token to a cache of `length` with elements of `width` bytes."""
+    seen = np.where(np.asarray(window) > 0, np.minimum(window, length), length)
+    moved_bytes = 1.0 * batch * size * (2 * width * seen * key_heads + 4 * heads)
+    shape = {"batch": batch, "images": heads, "window": key_heads}
+    return {"m": 1, "n": seen, "k": size, "flops": 4.0 * batch * heads * seen * size, "bytes": moved_bytes, **shape}
+
+
+def experts(
+    tokens: Any, hidden: Any, inner: Any, chosen: Any, count: Any, tensor: Any, parallel: Any, width: float
+) -> Columns:
+    """The gated feed-forward layers of a mixture of `count` experts of which each token takes `chosen`, on one of
+    `parallel` devices that share experts and `tensor` that share each; `width` of a weight. Experts that any token
+    takes are read: of e experts and t choices at random e (1 - exp(-t / e))."""
+    taken, own, inner = tokens * chosen / parallel, count / parallel, inner / tensor
+    touched = own * (1 - np.exp(-taken / own))
+    moved_bytes = width * touched * 3 * inner * hidden + 4.0 * taken * (hidden + inner)
+    shape = {"batch": np.maximum(1, touched), "images": np.maximum(1, own), "window": chosen}
+    return {
+        "m": np.maximum(1, taken),
+        "n": inner,
+        "k": hidden,
+        "flops": 6.0 * taken * inner * hidden,
+        "bytes": moved_bytes,
+        **shape,
+    }
+
+
+def collective(name: Any, devices: Any, message: Any) -> Columns:
+    """A collective of a `message` in bytes over so many devices."""
+    factor = np.vectorize(lambda word: _ON_THE_WIRE.get(word, 1.0))(name) * (devices - 1) / devices
+    return {
+        "m": devices,
+        "n": 1,
+        "k": 1,
+        "flops": np.ones_like(1.0 * message),
+        "bytes": np.maximum(1.0, factor * message),
+    }

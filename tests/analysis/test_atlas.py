@@ -1,0 +1,199 @@
+"""The atlas of published timings: what is shipped, what is asked of it, and what a run is held against."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.atlas import DATA, load, operation
+from analysis.atlas.ask import main as ask
+from analysis.atlas.build import build_atlas
+from analysis.atlas.expect import expect, published
+from analysis.atlas.kernels import attention, decode, experts, product
+from analysis.atlas.normal import judge
+from paradnn.errors import ConfigError, DataError
+
+FC = {"family": "fc", "model.layers": 4, "model.nodes": 512, "model.input_size": 2000, "model.output_size": 1000}
+GPT = {"family": "gpt", "model.layers": 4, "model.width": 1024, "model.heads": 16, "model.sequence_length": 512}
+
+
+def test_what_is_shipped_is_small_names_its_source_and_was_tested_on_what_was_left_out() -> None:
+    atlas = load()
+    assert sum(path.stat().st_size for path in DATA.iterdir()) < 20e6
+    assert {"H200", "B200", "A100", "L40S", "V100", "TPU v2", "T4"} <= set(atlas.devices)
+    assert all(group.source.count("/") == 1 and group.kept <= group.rows for group in atlas.groups)
+    assert (atlas.timings.groupby("group").size() == [group.kept for group in atlas.groups]).all()
+    products = [group for group in atlas.groups if group.kind == "gemm"]
+    assert len({group.device for group in products}) >= 8
+    assert np.median([group.median_error for group in products]) < 0.07
+    assert 0.93 < np.mean([group.coverage for group in atlas.groups]) < 0.97
+
+
+def test_a_predictor_holds_timings_of_other_weights_in_its_intervals() -> None:
+    """From the kept timings alone: fitted on some weights, held against the others."""
+    from analysis.atlas import operations_of
+    from paradnn.forecast.operation_times import OperationTimes
+
+    group = load().find("H200", "gemm", "bfloat16", "vLLM")
+    assert group is not None
+    rows = group.timings
+    is_left = rows["n"] % 3 == 0
+    assert 40 < is_left.sum() < len(rows) - 40
+    fitted, left = rows[~is_left], rows[is_left]
+    times = OperationTimes.fit(operations_of(fitted, "gemm"), fitted["seconds"].to_numpy(dtype=float))
+    found = times.predict(operations_of(left, "gemm"))
+    low, high = found.interval()
+    logs = np.log(left["seconds"].to_numpy(dtype=float))
+    assert np.mean((logs >= low) & (logs <= high)) > 0.8
+    assert np.median(np.abs(np.expm1(found.mean - logs))) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("columns", "flops", "moved"),
+    [
+        (product(64, 128, 32, 2), 2 * 64 * 128 * 32, 2 * (64 * 32 + 32 * 128 + 64 * 128)),
+        (attention(2, 8, 4, 4, 16), sum(4 * 2 * 4 * 16 * seen for seen in range(1, 9)), 2 * 4 * (2 * 8 * 4 * 16)),
+        (attention(1, 8, 1, 1, 1, window=3), 4 * (1 + 2 + 3 * 6), 2 * 4 * 8),
+        (decode(1, 10, 4, 2, 8, width=1), 4 * 10 * 4 * 8, 2 * 10 * 2 * 8 + 4 * 4 * 8),
+        (experts(10_000, 64, 32, 2, 8, 1, 1, 2), 6 * 20_000 * 32 * 64, 2 * 8 * 3 * 32 * 64 + 4 * 20_000 * 96),
+    ],
+)
+def test_arithmetic_of_kernels_equals_what_is_counted_by_hand(columns: dict, flops: float, moved: float) -> None:
+    assert float(columns["flops"]) == pytest.approx(flops)
+    assert float(columns["bytes"]) == pytest.approx(moved)
+
+
+def test_a_published_step_is_found_and_its_prediction_holds_it() -> None:
+    row = {**FC, "batch_size": 512, "precision": "bfloat16"}
+    seconds = published(row, "TPU v2")
+    answer = expect(row, "TPU v2")
+    assert seconds is not None
+    assert answer.seconds is not None
+    assert answer.low is not None
+    assert answer.high is not None
+    assert answer.low <= seconds <= answer.high
+    assert any("Emma926/paradnn" in source for source in answer.sources)
+    assert published({**row, "model.nodes": 513}, "TPU v2") is None
+
+
+def test_a_step_grows_with_its_batch_and_is_not_known_where_nothing_was_timed() -> None:
+    small, large = (
+        expect({**GPT, "batch_size": batch, "precision": "bfloat16", "mode": "inference"}, "NVIDIA H200")
+        for batch in (4, 64)
+    )
+    assert small.seconds is not None
+    assert large.seconds is not None
+    assert 2 < large.seconds / small.seconds < 20
+    assert sum(large.parts.values()) == pytest.approx(1, abs=0.1)
+    assert "not" not in large.why
+    lacking = expect({**GPT, "batch_size": 4, "precision": "float32", "mode": "inference"}, "H200")
+    assert lacking.seconds is None
+    assert "float32" in lacking.why
+
+
+def test_devices_are_found_by_a_drivers_name_and_others_are_refused() -> None:
+    atlas = load()
+    assert atlas.device("NVIDIA H200") == "H200"
+    assert atlas.device("tpu v2") == "TPU v2"
+    with pytest.raises(ConfigError, match="H20: is not in the atlas; did you mean H200"):
+        atlas.device("H20")
+    with pytest.raises(ConfigError, match="is not in the atlas"):
+        atlas.device("Intel(R) Xeon(R) Processor, 2 cores")
+
+
+def test_ask_writes_its_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "answer.json"
+    words = ["model=gpt", "batch_size=8", "precision=bfloat16", "mode=inference"]
+    assert ask(["--device", "H200", "--json", str(file), *words]) == 0
+    answer = json.loads(file.read_text())
+    assert {"device", "seconds", "low", "high", "sources", "extrapolated"} <= set(answer)
+    assert answer["device"] == "H200"
+    assert answer["low"] < answer["seconds"] < answer["high"]
+    assert "from ai-dynamo/aiconfigurator" in capsys.readouterr().out
+    assert ask(["--device", "H200", "--device", "L40S", "--price", "H200=3", "--price", "L40S=1", *words]) == 0
+    assert "cheapest" in capsys.readouterr().out
+    assert ask(["--device", "TPU v2", *words]) == 1
+    assert "not known" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["model=gpt"], "--device"),
+        (["--device", "H200"], "names no point"),
+        (["--device", "H200", "model=gtp"], "did you mean gpt"),
+        (["--device", "H200", "--price", "H200=-1", "model=gpt"], "is no price"),
+        (["--device", "Z80", "model=gpt", "precision=bfloat16"], "is not in the atlas"),
+    ],
+)
+def test_wrong_words_are_one_line(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ask(words) == 2
+    error = capsys.readouterr().err
+    assert line in error
+    assert error.count("\n") == 1
+
+
+def _run(factor: float, row: dict, device: str) -> dict:
+    answer = expect(row, device)
+    assert answer.seconds is not None
+    return {**row, "run_id": "a" * 32, "device": device, "step_time_ms": answer.seconds * 1e3 * factor}
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "normal"), (20.0, "slow"), (0.05, "fast")])
+def test_a_number_is_held_against_the_atlas(factor: float, verdict: str) -> None:
+    row = {**GPT, "batch_size": 8, "precision": "bfloat16", "mode": "inference"}
+    found = judge(_run(factor, row, "NVIDIA H200"))
+    assert found.verdict == verdict
+    assert (len(found.look_at) > 0) == (verdict != "normal")
+
+
+def test_published_steps_are_normal_and_slowed_ones_are_not() -> None:
+    """Half of two hundred numbers are slowed by five: of the others at most a twentieth is called abnormal."""
+    group = load().find("TPU v2", "fc", "bfloat16")
+    assert group is not None
+    rows = group.timings.iloc[300:500]  # beyond what the predictor is fitted on
+    called = []
+    for place, row in enumerate(rows.to_dict("records")):
+        sizes = {"model.layers": row["calls"], "model.nodes": row["n"], "model.input_size": row["images"]}
+        point = {"family": "fc", **sizes, "model.output_size": row["window"], "batch_size": row["m"]}
+        factor = 5.0 if place % 2 else 1.0
+        run = {**point, "precision": "bfloat16", "run_id": str(place), "device": "TPU v2"}
+        called.append(judge({**run, "step_time_ms": row["seconds"] * 1e3 * factor}).verdict)
+    assert sum(verdict != "normal" for verdict in called[::2]) <= 8
+    assert sum(verdict == "slow" for verdict in called[1::2]) >= 95
+
+
+def test_the_atlas_is_built_from_clones_and_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    sizes = random.choice([256, 512, 1024, 2048, 4096], (400, 3))
+    frame = pd.DataFrame(sizes, columns=["m", "n", "k"]).drop_duplicates()
+    truth = 5e-3 + 2 * frame.prod(axis=1) / 400e12 * 1e3
+    frame = frame.assign(gemm_dtype="bfloat16", latency=truth * np.exp(0.02 * random.standard_normal(len(frame))))
+    folder = tmp_path / "systems/data/x100_sxm/gemm/vllm/1.2.3"
+    folder.mkdir(parents=True)
+    frame.to_parquet(folder / "gemm_perf.parquet")
+    (group,) = build_atlas({"aiconfigurator": tmp_path}, tmp_path / "out")
+    assert (group.device, group.engine, group.version, group.kind) == ("X100", "vLLM", "1.2.3", "gemm")
+    assert group.median_error < 0.06
+    assert group.coverage >= 0.85
+    with pytest.raises(DataError, match="holds no table of neusight"):
+        build_atlas({"neusight": tmp_path}, tmp_path / "out")
+
+
+def test_ask_starts_without_a_framework() -> None:
+    code = "import sys, analysis.atlas.ask as a; a.main(['--list']); print({'tensorflow', 'keras'} & set(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines()[-1] == "set()"
+
+
+def test_an_operation_of_columns_has_whole_sizes() -> None:
+    one = operation("gemm", product(0.4, 10.6, 3, 2))
+    assert (one.m, one.n, one.k) == (1, 11, 3)
+    assert math.isclose(one.flops, 2 * 0.4 * 10.6 * 3)
