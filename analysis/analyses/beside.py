@@ -11,7 +11,7 @@ from analysis.format import short
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
 from analysis.registry import analysis
-from analysis.result import Result, pooled_within, require_runs
+from analysis.result import Answer, pooled_within, require_runs
 from paradnn.core.words import counted
 from paradnn.errors import NotEnoughData
 
@@ -36,75 +36,6 @@ class BesideOptions(Options):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class BesideResult(Result):
-    """A row for each measured model and platform, in examples per second.
-
-    Columns: family, point, device, here, here_low, here_high, there, there_low, there_high, source (published: that
-    very step; predicted: from kernels or other steps), precision (of the platform), ratio (there / here), missing (why
-    there is no number).
-    """
-
-    rows: pd.DataFrame
-    here: str
-
-    @property
-    def table(self) -> pd.DataFrame:
-        return self.rows
-
-    @property
-    def drawable(self) -> bool:
-        return bool(self.rows["there"].notna().any())
-
-    def _paragraphs(self) -> Iterator[str]:
-        for device, rows in self.rows.groupby("device", sort=False):
-            for source, known in rows[rows["there"].notna()].groupby("source", sort=True):
-                ends = sorted(known["ratio"])
-                span = (
-                    f"{short(ends[0], digits=3)} to {short(ends[-1], digits=3)}"
-                    if len(ends) > 1
-                    else short(ends[0], digits=3)
-                )
-                numbers = ", ".join(dict.fromkeys(known["precision"]))
-                how = (
-                    "published there"
-                    if source == "published"
-                    else "predicted there from published timings of kernels or of other models"
-                )
-                yield (
-                    f"{device} ({numbers}) runs {counted(len(known), 'model')} {span} times as fast as {self.here}, "
-                    f"{short(math.exp(np.log(known['ratio']).mean()), digits=3)} times in the geometric mean; {how}."
-                )
-            lacking = rows[rows["there"].isna()]
-            if len(lacking):
-                names = ", ".join(dict.fromkeys(lacking["family"]))
-                yield f"Not known of {device}: {names}; {lacking['missing'].iloc[0]}."
-        yield "Published numbers are of other software and years: they say what was reached, not what is possible."
-
-    def _figure(self) -> Figure:
-        """Examples per second, a row for each model, a mark for each platform."""
-        points = list(dict.fromkeys(self.rows["point"]))[:_MOST]
-        places = {point: place for place, point in enumerate(reversed(points))}
-        drawn, axes = drawing.figure(6.4, 1.4 + 0.24 * len(points))
-        sides: list[tuple[str, str, pd.DataFrame]] = [(self.here, "here", self.rows.drop_duplicates("point"))]
-        sides += [(str(name), "there", rows) for name, rows in self.rows.groupby("device", sort=False)]
-        for number, (name, side, rows) in enumerate(sides):
-            known = rows[rows[side].notna() & rows["point"].isin(points)]
-            values = known[[side, f"{side}_low", f"{side}_high"]].to_numpy(dtype="float64")
-            ends = np.nan_to_num(np.abs(values[:, 1:] - values[:, :1]).T)
-            label = f"{name}, measured" if side == "here" else f"{name}, published or predicted"
-            colour, marker = drawing.COLOURS[number], "os^Dv"[number % 5]
-            y = known["point"].map(places)
-            axes.errorbar(
-                values[:, 0], y, xerr=ends, fmt=marker, color=colour, markersize=5, elinewidth=0.8, label=label
-            )
-        axes.set_xscale("log")
-        axes.set_yticks(list(places.values()), list(places))
-        drawing.finish(axes, "This machine beside published platforms", "examples/s", "")
-        drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8, frameon=False)
-        return drawn
-
-
 @analysis(
     BesideOptions,
     summary="this machine beside published platforms (V100, TPU v2 and others), model by model",
@@ -116,14 +47,21 @@ class BesideResult(Result):
     title="Beside published platforms",
     reading="Marks further right are faster. Bars are 95% intervals; of published steps there is none.",
 )
-def beside(frame: pd.DataFrame, options: BesideOptions) -> BesideResult:
-    """Measured models of a frame beside devices of the atlas. NotEnoughData without a measured run of a model,
-    ConfigError for a device that the atlas lacks, HeterogeneousError for heterogeneous runs."""
+def beside(frame: pd.DataFrame, options: BesideOptions) -> Answer:
+    """Measured models of a frame beside devices of the atlas, a row for each model and platform.
+
+    Columns: family, point, device, here and there (examples per second) with _low and _high, source (published: that
+    very step; predicted), precision (of the platform), ratio (there / here), missing (why there is no number).
+    NotEnoughData without a measured run of a model, ConfigError for a device that the atlas lacks, HeterogeneousError
+    for heterogeneous runs.
+    """
     from analysis.atlas import load
 
     require_runs(frame)
     for name in options.platform_of:
         load().device(name)
+    if "examples_per_second" not in frame:
+        raise NotEnoughData("no step was measured here")
     runs = frame[frame["outcome"].eq("ok") & frame["source"].ne("published") & frame["examples_per_second"].gt(0)]
     if runs.empty:
         raise NotEnoughData("no model was measured here; every run is published")
@@ -133,9 +71,58 @@ def beside(frame: pd.DataFrame, options: BesideOptions) -> BesideResult:
     ]
     if not rows:
         raise NotEnoughData("no model with layers was measured here, such as model=fc")
-    rows.sort(key=lambda row: row["point"])
+    table = pd.DataFrame(rows).sort_values(["device", "point"], ignore_index=True)
     here = " and ".join(dict.fromkeys(runs["device"].astype(str)))
-    return BesideResult(rows=pd.DataFrame(rows), here=here, sources=tuple(runs["run_id"]), pooled=pooled)
+    return Answer(
+        numbers=table,
+        sentences=[*_sentences(table, here)],
+        picture=(lambda: draw_beside(table, here)) if table["there"].notna().any() else None,
+        sources=tuple(runs["run_id"]),
+        pooled=pooled,
+    )
+
+
+def _sentences(table: pd.DataFrame, here: str) -> Iterator[str]:
+    for device, rows in table.groupby("device", sort=False):
+        for source, known in rows[rows["there"].notna()].groupby("source", sort=True):
+            ends = [short(end, digits=3) for end in (known["ratio"].min(), known["ratio"].max())]
+            mean = short(math.exp(np.log(known["ratio"]).mean()), digits=3)
+            how = (
+                "published" if source == "published" else "predicted from published timings of kernels or other models"
+            )
+            numbers = ", ".join(dict.fromkeys(known["precision"]))
+            yield (
+                f"{device} ({numbers}) runs {counted(len(known), 'model')} {' to '.join(dict.fromkeys(ends))} times as fast "
+                f"as {here}, {mean} times in the geometric mean; {how}."
+            )
+        lacking = rows[rows["there"].isna()]
+        if len(lacking):
+            names = ", ".join(dict.fromkeys(lacking["family"]))
+            yield f"Not known of {device}: {names}; {lacking['missing'].iloc[0]}."
+    yield "Published numbers are of other software and years: they say what was reached, not what is possible."
+
+
+def draw_beside(table: pd.DataFrame, here: str) -> Figure:
+    """Examples per second, a row for each model, a mark for each platform."""
+    points = list(dict.fromkeys(sorted(table["point"])))[:_MOST][::-1]
+    places = {point: place for place, point in enumerate(points)}
+    drawn, (axes,) = drawing.panels(1, 6.4, 1.2 + 0.24 * len(points))
+    sides: list[tuple[str, str, pd.DataFrame]] = [(here, "here", table.drop_duplicates("point"))]
+    sides += [(str(name), "there", rows) for name, rows in table.groupby("device", sort=False)]
+    for number, (name, side, rows) in enumerate(sides):
+        known = rows[rows[side].notna() & rows["point"].isin(points)]
+        values = known[[side, f"{side}_low", f"{side}_high"]].to_numpy(dtype="float64")
+        ends = np.nan_to_num(np.abs(values[:, 1:] - values[:, :1]).T)
+        label = f"{name}, {'measured' if side == 'here' else 'published or predicted'}"
+        mark, colour = drawing.MARKERS[number % len(drawing.MARKERS)], drawing.COLOURS[number % 7]
+        y = known["point"].map(places)
+        axes.errorbar(values[:, 0], y, xerr=ends, fmt=mark, color=colour, markersize=5, elinewidth=0.8, label=label)
+    axes.set_xscale("log")
+    drawing.log_ticks(axes.xaxis, short)
+    axes.set_xlabel("examples/s")
+    drawing.names(axes.yaxis, points)
+    drawing.legend(drawn)
+    return drawn
 
 
 def _rows(run: Mapping[Any, Any], options: BesideOptions) -> Iterator[dict[str, Any]]:

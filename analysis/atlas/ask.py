@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _rows(words: Sequence[str]) -> list[Mapping[Any, Any]]:
     """The points of a command line; a precision of weights alone is put back after the driver's grammar has read it."""
-    from analysis.store.spaces import read_points
+    from analysis.store.past import read_points
 
     narrow = [word.partition("=")[2] for word in words if word.startswith("precision=")]
     kept = [word for word in words if not (word.startswith("precision=") and word.partition("=")[2] in _NARROW)]

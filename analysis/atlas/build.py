@@ -236,23 +236,25 @@ def _paradnn(folder: Path) -> Iterator[_Table]:
     from analysis.published.archive import read_archive
     from paradnn.families import model_of
 
-    measured = [
-        row for row in read_archive(folder).rows.values() if row.outcome == "ok" and "step_time_ms" in row.metrics
-    ]
-    for device in sorted({row.platform.device for row in measured}):
-        rows = [row for row in measured if row.platform.device == device]
+    published = [run for one in read_archive(folder).publications for run in one.runs]
+    measured = [run for run in published if run.outcome == "ok" and "step_time_ms" in run.metrics]
+    for device in sorted({run.tags["device"] for run in measured}):
+        rows = [run for run in measured if run.tags["device"] == device]
+        precision = rows[0].params["precision"]
         columns = []
-        for row in rows:
-            layers, nodes, inputs, outputs, batch = row.shape
-            shape = {"layers": layers, "nodes": nodes, "input_size": inputs, "output_size": outputs}
+        for run in rows:
+            keys = ("layers", "nodes", "input_size", "output_size")
+            shape = {key: int(run.params[f"model.{key}"]) for key in keys}
+            batch = int(run.params["batch_size"])
             costs = model_of({"name": "fc", **shape}).costs(
-                batch_size=batch, precision=row.platform.precision, mode="train", optimizer="rmsprop"
+                batch_size=batch, precision=precision, mode="train", optimizer="rmsprop"
             )
-            sizes = {"m": batch, "n": nodes, "k": nodes, "calls": layers, "images": inputs, "window": outputs}
-            columns.append({**sizes, "flops": costs.flops_per_step, "bytes": costs.bytes_per_step})
+            sizes = {"m": batch, "n": shape["nodes"], "k": shape["nodes"], "calls": shape["layers"]}
+            beside = {"images": shape["input_size"], "window": shape["output_size"]}
+            columns.append({**sizes, **beside, "flops": costs.flops_per_step, "bytes": costs.bytes_per_step})
         frame = pd.DataFrame(columns).assign(variant="train")
-        about = _group("Emma926/paradnn", "", device, "TensorFlow", "1.x", rows[0].platform.precision, "fc", frame)
-        seconds = pd.Series([row.metrics["step_time_ms"] / 1e3 for row in rows])
+        about = _group("Emma926/paradnn", "", device, "TensorFlow", "1.x", precision, "fc", frame)
+        seconds = pd.Series([run.metrics["step_time_ms"] / 1e3 for run in rows])
         yield replace(
             _table(about, {str(name): frame[name] for name in frame}, seconds, ("n", "calls"), frame), keep_all=True
         )
