@@ -40,6 +40,7 @@ FORECAST = (
     "forecast.operation_times",
     "forecast.predict",
     "forecast.process",
+    "forecast.regression",
     "forecast.table",
 )
 SHARED = (

@@ -85,15 +85,15 @@ def beside(frame: pd.DataFrame, options: BesideOptions) -> Answer:
 def _sentences(table: pd.DataFrame, here: str) -> Iterator[str]:
     for device, rows in table.groupby("device", sort=False):
         for source, known in rows[rows["there"].notna()].groupby("source", sort=True):
-            ends = [short(end, digits=3) for end in (known["ratio"].min(), known["ratio"].max())]
+            span = [short(end, digits=3) for end in (known["ratio"].min(), known["ratio"].max())]
             mean = short(math.exp(np.log(known["ratio"]).mean()), digits=3)
             how = (
                 "published" if source == "published" else "predicted from published timings of kernels or other models"
             )
-            numbers = ", ".join(dict.fromkeys(known["precision"]))
+            numbers, ends = ", ".join(dict.fromkeys(known["precision"])), " to ".join(dict.fromkeys(span))
             yield (
-                f"{device} ({numbers}) runs {counted(len(known), 'model')} {' to '.join(dict.fromkeys(ends))} times as fast "
-                f"as {here}, {mean} times in the geometric mean; {how}."
+                f"{device} ({numbers}) runs {counted(len(known), 'model')} {ends} times as fast as "
+                f"{here}, {mean} times in the geometric mean; {how}."
             )
         lacking = rows[rows["there"].isna()]
         if len(lacking):
