@@ -14,7 +14,7 @@ from typing import Any
 
 from paradnn.compare.commands import Command, Metric, Turns, follow
 from paradnn.compare.duet import Duet, is_function, named
-from paradnn.compare.screen import Silence, verdict_sentence, verdict_word
+from paradnn.compare.screen import verdict_sentence, verdict_word
 from paradnn.compare.text import ends_of
 from paradnn.compare.verdict import Rule
 
@@ -58,7 +58,7 @@ def compare(
     kind = Duet if all(map(is_function, words)) else Turns
     one, two = (Command(word, word) for word in words)
     turns = kind((one, two), Rule(within, equivalence, most=640), Metric(), minutes=minutes, timeout=timeout)
-    if follow(turns, Silence()):
+    if follow(turns):
         raise KeyboardInterrupt
     found = turns.estimate
     verdict = "undecided" if turns.problem else verdict_word(found, equivalence)

@@ -15,7 +15,7 @@ import argparse
 import math
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,21 @@ from hydra.errors import HydraException
 
 from paradnn.cli.overrides import split_overrides
 from paradnn.cli.parser import Parser
+from paradnn.compare.commands import Metric
 from paradnn.compare.verdict import FEWEST, Rule
 from paradnn.config.point import SETTINGS_KEYS
 from paradnn.errors import ConfigError, ParadnnError
 
-__all__ = ["Commands", "Request", "Side", "add_command_options", "check_commands", "parsed", "read_arguments"]
+__all__ = [
+    "Commands",
+    "Request",
+    "Side",
+    "add_command_options",
+    "check_commands",
+    "how_to_run",
+    "parsed",
+    "read_arguments",
+]
 
 _EXAMPLES = """\
 examples:
@@ -89,8 +99,7 @@ class Request:
 class Commands:
     """Two commands, or one at two commits: what is compared where no configuration is.
 
-    `words` are the commands as typed; none for the machine against itself. `metric` is as in
-    `paradnn.compare.commands.Metric`, `good` are the exit codes that are no failure.
+    `words` are the commands as typed; none for the machine against itself. `how` they are run: `how_to_run`.
     """
 
     words: tuple[str, ...]
@@ -98,14 +107,10 @@ class Commands:
     rule: Rule
     minutes: float
     null: bool
-    metric: str | None
-    higher: bool
     prepare: str | None
     setup: str | None
     environments: bool
-    warmup: int
-    timeout: float
-    good: frozenset[int]
+    how: Mapping[str, Any]
     json: Path | None
 
 
@@ -169,16 +174,19 @@ def _commands(given: argparse.Namespace) -> Commands:
         Rule(_share(given, "within"), _share(given, "equivalence"), given.rounds, max(most, given.rounds)),
         COMMAND_MINUTES if given.minutes is None else given.minutes,
         given.null,
-        given.metric,
-        given.higher,
         given.prepare,
         given.setup,
         given.environments,
-        given.warmup,
-        given.timeout,
-        frozenset(map(int, given.exit_codes.split(","))),
+        how_to_run(given),
         given.json,
     )
+
+
+def how_to_run(given: argparse.Namespace) -> dict[str, Any]:
+    """What `paradnn.compare.commands.Turns` takes of the options that `add_command_options` adds."""
+    good = frozenset(map(int, given.exit_codes.split(",")))
+    metric = Metric(given.metric, given.higher)
+    return {"metric": metric, "timeout": given.timeout, "warmup": given.warmup, "good": good}
 
 
 def check_commands(given: argparse.Namespace) -> None:

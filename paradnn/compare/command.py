@@ -91,9 +91,9 @@ def _compare_commands(request: Commands) -> int:
     """Run two commands by turns and say which is faster; the exit code."""
     from contextlib import ExitStack
 
-    from paradnn.compare.commands import Command, Metric, Turns, checkouts, follow, null_command
+    from paradnn.compare.commands import Command, Progress, Turns, checkouts, follow, null_command
     from paradnn.compare.duet import Duet, is_function
-    from paradnn.compare.screen import Progress, describe_commands, document, write_json
+    from paradnn.compare.screen import describe_commands, document, write_json
     from paradnn.compare.verdict import Verdict
 
     texts = [*(request.words or [null_command()])]
@@ -108,15 +108,7 @@ def _compare_commands(request: Commands) -> int:
             for label, text, (folder, variables) in zip(labels, texts, places, strict=True)
         )
         kind = Duet if all(map(is_function, texts)) else Turns
-        turns = kind(
-            (first, second),
-            request.rule,
-            Metric(request.metric, request.higher),
-            minutes=request.minutes,
-            timeout=request.timeout,
-            warmup=request.warmup,
-            good=request.good,
-        )
+        turns = kind((first, second), request.rule, minutes=request.minutes, **request.how)
         interrupted = follow(turns, Progress(request.minutes))
     describe_commands(turns, request.null)
     if request.json:

@@ -29,19 +29,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from paradnn.compare.verdict import FEWEST, Estimate, Rule, estimate, orders
+from paradnn.core.words import counted
 from paradnn.errors import ConfigError, ParadnnError
 
 __all__ = [
     "WORKING_TREE",
     "Command",
     "Metric",
+    "Progress",
     "Run",
     "Turns",
     "checkouts",
     "follow",
+    "in_seconds",
     "null_command",
     "program_of",
     "run_once",
@@ -219,16 +222,6 @@ def _failure(code: int, good: frozenset[int], err: IO[bytes]) -> str | None:
     return f"{how} ({lines[-1][:200]})" if lines else how
 
 
-class Progress(Protocol):
-    """What is shown while a comparison goes on."""
-
-    def show(self, share: float, turns: Turns) -> None:
-        """After each round, with the share of the comparison that is done."""
-
-    def close(self) -> None:
-        """At the end."""
-
-
 class Turns:
     """Two commands, run by turns until the rule says enough or the time is over.
 
@@ -363,15 +356,55 @@ class Turns:
         return len(self.rounds) >= FEWEST and self.rule.looks(len(self.rounds)) and self._enough(self.rounds)
 
 
-def follow(turns: Turns, report: Progress) -> bool:
-    """Follow `turns` to its end, telling `report` after each round; whether it was interrupted."""
+class Progress:
+    """A line that says how far it is: rewritten on a terminal, now and then in a pipe."""
+
+    def __init__(self, minutes: float) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._limit = 60 * minutes
+        self._last = time.monotonic()
+
+    def show(self, share: float, turns: Turns) -> None:
+        """Say how far it is."""
+        now = time.monotonic()
+        if now - self._last < (0.2 if self._terminal else 30):
+            return
+        self._last = now
+        found = turns.estimate
+        ratio = f", ratio {found.ratio:.3f} ({found.low:.3f} .. {found.high:.3f})" if found else ""
+        left = min(self._limit - turns.seconds, turns.seconds * (1 - share) / max(share, 1e-3))
+        line = f"{counted(len(turns.rounds), 'round')}{ratio}, at most {in_seconds(max(left, 0))} left"
+        if self._terminal:
+            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Take the line away."""
+        if self._terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def in_seconds(value: float) -> str:
+    """A duration in the unit that suits it."""
+    if value < 0.1:
+        return f"{1e3 * value:.3g} ms"
+    if value < 120:
+        return f"{value:.3g} s"
+    return f"{value / 60:.3g} min"
+
+
+def follow(turns: Turns, progress: Progress | None = None) -> bool:
+    """Follow `turns` to its end, showing the progress after each round; whether it was interrupted."""
     try:
         for share in turns.rounds_until_enough():
-            report.show(share, turns)
+            if progress:
+                progress.show(share, turns)
     except KeyboardInterrupt:
         return True
     finally:
-        report.close()
+        if progress:
+            progress.close()
     return False
 
 

@@ -64,22 +64,20 @@ class Result:
 
 
 def pairs_of(first: Sequence[Point], second: Sequence[Point], null: bool) -> list[Pair]:
-    """The points of two sides, composed alike and so in the same order, as pairs; ConfigError where they are none."""
+    """The points of two sides, which are in the same order, as pairs; ConfigError where they are none."""
     if len(first) != len(second):
         problem = f"the sides have {len(first)} and {len(second)} points"
         raise ConfigError("sides", "", problem, "write axes after both sides")
     params = [[texts(request_of(point)) for point in points] for points in (first, second)]
-    swept = {key for one in params[0] for key in one if len({other.get(key) for other in params[0]}) > 1}
+    swept = {key for row in params[0] for key in row if len({each.get(key) for each in params[0]}) > 1}
     pairs: list[Pair] = []
-    for points, (ours, theirs) in zip(zip(first, second, strict=True), zip(*params, strict=True), strict=True):
-        if ours == theirs and not null:
+    for points, (one, other) in zip(zip(first, second, strict=True), zip(*params, strict=True), strict=True):
+        if one == other and not null:
             raise ConfigError("sides", run_name(points[0]), "is the same point on both", "give two that differ")
         for key in sorted(swept):
-            if ours.get(key) != theirs.get(key):
-                problem = f"meets {theirs.get(key)} on the other side"
-                raise ConfigError(
-                    key, ours.get(key), problem, "vary it on neither side, or compare one point at a time"
-                )
+            if one.get(key) != other.get(key):
+                problem = f"meets {other.get(key)} on the other side"
+                raise ConfigError(key, one.get(key), problem, "vary it on neither side, or compare one point at a time")
         if any(points == pair.points for pair in pairs):
             continue  # an axis names a value twice
         words = run_name(points[1]).split()

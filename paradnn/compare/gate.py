@@ -22,9 +22,9 @@ from xml.etree import ElementTree
 
 from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
-from paradnn.compare.arguments import add_command_options, check_commands, parsed
-from paradnn.compare.commands import WORKING_TREE, Command, Metric, Turns, checkouts, follow
-from paradnn.compare.screen import Progress, describe_commands, document, write_text
+from paradnn.compare.arguments import add_command_options, check_commands, how_to_run, parsed
+from paradnn.compare.commands import WORKING_TREE, Command, Progress, Turns, checkouts, follow
+from paradnn.compare.screen import describe_commands, document, write_text
 from paradnn.compare.verdict import Estimate, Rule, estimate
 from paradnn.errors import ConfigError
 
@@ -74,12 +74,9 @@ def _gate(given: argparse.Namespace, slower: float, misses: float) -> int:
         turns = Turns(
             (head, base),
             Rule(most=given.most),
-            Metric(given.metric, given.higher),
             minutes=given.minutes,
-            timeout=given.timeout,
-            warmup=given.warmup,
-            good=frozenset(map(int, given.exit_codes.split(","))),
             enough=lambda logs: judge(estimate(logs, misses), slower) is not Gate.UNDECIDED,
+            **how_to_run(given),
         )
         interrupted = follow(turns, Progress(given.minutes))
     found = estimate(turns.rounds, misses) if turns.estimate else None

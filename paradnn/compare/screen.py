@@ -1,35 +1,23 @@
-"""A comparison of commands as one screen, as JSON, and its progress."""
+"""A comparison of commands as one screen and as JSON."""
 
 from __future__ import annotations
 
 import json
 import math
 import statistics
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from rich.table import Column
 
 from paradnn.cli.console import fitting_table, standard_output
-from paradnn.compare.commands import Turns
+from paradnn.compare.commands import Turns, in_seconds
 from paradnn.compare.text import describe_estimate, ends_of
 from paradnn.compare.verdict import FEWEST, Estimate, Verdict
 from paradnn.core.words import counted
 from paradnn.store.files import whole_file
 
-__all__ = [
-    "Progress",
-    "Silence",
-    "describe_commands",
-    "document",
-    "outlook",
-    "verdict_sentence",
-    "verdict_word",
-    "write_json",
-    "write_text",
-]
+__all__ = ["describe_commands", "document", "outlook", "verdict_sentence", "verdict_word", "write_json", "write_text"]
 
 #: Verdicts as they stand in a file.
 WORDS = {
@@ -73,7 +61,7 @@ def verdict_sentence(turns: Turns) -> str:
 def _rows(turns: Turns) -> list[tuple[str, list[str]]]:
     sides = (0, 1)
     values = [turns.values(side) for side in sides]
-    show = _seconds if turns.metric.pattern is None else "{:,.6g}".format
+    show = in_seconds if turns.metric.pattern is None else "{:,.6g}".format
     name = "time" if turns.metric.pattern is None else "metric"
     rows = [
         (f"{name}, median", [show(statistics.median(found)) if found else "" for found in values]),
@@ -81,7 +69,7 @@ def _rows(turns: Turns) -> list[tuple[str, list[str]]]:
     ]
     runs = [[run for visit in turns.visits[side] for run in visit.runs if not run.failure] for side in sides]
     if all(runs):
-        times = [_seconds(statistics.median(run.cpu_seconds for run in one)) for one in runs]
+        times = [in_seconds(statistics.median(run.cpu_seconds for run in one)) for one in runs]
         rows.append(("processor time, median", times))
         peaks = [[run.peak_memory_bytes for run in one if run.peak_memory_bytes] for one in runs]
         if any(peaks):
@@ -103,7 +91,7 @@ def _closing(turns: Turns, null: bool) -> list[str]:
                 f"({last}); the verdict is about rounds in which both succeeded."
             )
     found = turns.estimate
-    took = f"{counted(len(turns.rounds), 'round')} by turns in {_seconds(turns.seconds)}"
+    took = f"{counted(len(turns.rounds), 'round')} by turns in {in_seconds(turns.seconds)}"
     if found is None:
         return [*lines, f"{took}."]
     share = _percent(found.visible)
@@ -169,52 +157,5 @@ def write_text(path: Path, flag: str, text: str) -> None:
         making.write_text(text)
 
 
-class Silence:
-    """No progress is shown."""
-
-    def show(self, share: float, turns: Turns) -> None:
-        """Say nothing."""
-
-    def close(self) -> None:
-        """Nothing to take away."""
-
-
-class Progress:
-    """A line that says how far it is: rewritten on a terminal, now and then in a pipe."""
-
-    def __init__(self, minutes: float) -> None:
-        self._terminal = sys.stderr.isatty()
-        self._limit = 60 * minutes
-        self._last = time.monotonic()
-
-    def show(self, share: float, turns: Turns) -> None:
-        """Say how far it is."""
-        now = time.monotonic()
-        if now - self._last < (0.2 if self._terminal else 30):
-            return
-        self._last = now
-        found = turns.estimate
-        ratio = f", ratio {found.ratio:.3f} ({found.low:.3f} .. {found.high:.3f})" if found else ""
-        left = min(self._limit - turns.seconds, turns.seconds * (1 - share) / max(share, 1e-3))
-        line = f"{counted(len(turns.rounds), 'round')}{ratio}, at most {_seconds(max(left, 0))} left"
-        if self._terminal:
-            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
-        else:
-            print(line, file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        """Take the line away."""
-        if self._terminal:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
 def _percent(share: float) -> str:
     return f"{100 * share:.2g}%" if share < 0.995 else f"{100 * share:.0f}%"
-
-
-def _seconds(value: float) -> str:
-    if value < 0.1:
-        return f"{1e3 * value:.3g} ms"
-    if value < 120:
-        return f"{value:.3g} s"
-    return f"{value / 60:.3g} min"

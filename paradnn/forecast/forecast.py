@@ -263,7 +263,7 @@ def _axis_table(forecast: Forecast, axes: Mapping[str, Sequence[str]]) -> Table:
 
 
 def _natural(text: str) -> tuple[int, float, str]:
-    """Numbers in their order, then words in theirs."""
+    """Numbers in their order, then words."""
     try:
         return 0, float(text), ""
     except ValueError:

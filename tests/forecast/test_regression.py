@@ -6,8 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import threadpoolctl
 
-from paradnn.forecast.regression import Array, Columns, Regression
+from paradnn.forecast.predict import StepTimeModel
+from paradnn.forecast.regression import Array, Columns, Regression, one_thread
+from paradnn.forecast.table import PastRuns
+from tests.forecast.planted import Machine, grid, planned_table, rates
 
 
 def columns(features: Array, prior: Array) -> Columns:
@@ -80,3 +84,19 @@ def test_an_observation_that_is_not_trusted_says_nothing() -> None:
     column = {"all": (np.ones(10), 10.0)}
     line = Regression(column, values, np.array([1.0] * 5 + [0.0] * 5))
     assert line.predict({"all": (np.ones(1), 10.0)}, 1).mean[0] == pytest.approx(1.0, abs=0.01)
+
+
+def threads() -> set[int]:
+    return {pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"}
+
+
+def test_a_fit_takes_one_thread_and_leaves_them_as_they_were() -> None:
+    random = np.random.default_rng(0)
+    points = grid(random, 12)
+    with threadpoolctl.threadpool_limits(3, "blas"):
+        with one_thread():
+            assert threads() == {1}
+        assert one_thread()(threads)() == {1}
+        model = StepTimeModel.fit(PastRuns.of(Machine(random).session("one", points), rates))
+        model.predict(planned_table(points))
+        assert threads() == {3}

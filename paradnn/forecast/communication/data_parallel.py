@@ -8,7 +8,7 @@
 Seconds are numbers, or arrays (draws,) throughout.
 
 Sums of gradients cost nothing here (gamma of Thakur and others); in the time of a measured collective they are counted.
-All processes are alike, start together and have links of their own: no network is shared, and none is late.
+All processes are the same, start together and have links of their own: no network is shared, and none is late.
 """
 
 from __future__ import annotations
