@@ -11,7 +11,7 @@ from analysis.format import short
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
 from analysis.registry import analysis
-from analysis.result import Answer, pooled_within, require_runs
+from analysis.result import Answer, Headline, pooled_within, require_runs
 from paradnn.core.words import counted
 from paradnn.errors import NotEnoughData
 
@@ -77,9 +77,22 @@ def beside(frame: pd.DataFrame, options: BesideOptions) -> Answer:
         numbers=table,
         sentences=[*_sentences(table, here)],
         picture=(lambda: draw_beside(table, here)) if table["there"].notna().any() else None,
+        stands_out=_headline(table),
         sources=tuple(runs["run_id"]),
         pooled=pooled,
     )
+
+
+def _headline(table: pd.DataFrame) -> Headline | None:
+    """Of each platform what was published of it, else what is predicted."""
+    found = []
+    for device, rows in table[table["there"].notna()].groupby("device", sort=False):
+        source = min(rows["source"], key=("published", "predicted").index)
+        known = rows[rows["source"].eq(source)]
+        ends = [short(end, digits=2) for end in (known["ratio"].min(), known["ratio"].max())]
+        what = f"{counted(len(known), 'model')} {' to '.join(dict.fromkeys(ends))} times as fast"
+        found.append(f"{device} ran {what} ({source})" if source == "published" else f"{device} would run {what}")
+    return Headline("Beside published platforms", f"{'; '.join(found)}.") if found else None
 
 
 def _sentences(table: pd.DataFrame, here: str) -> Iterator[str]:
