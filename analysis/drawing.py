@@ -62,14 +62,17 @@ __all__ = [
     "ScalarMappable",
     "band",
     "below",
+    "cell",
     "colormaps",
     "colour_bar",
     "colour_of",
     "colouring",
     "families_with",
     "figure",
+    "filled",
     "finish",
     "fit",
+    "fits",
     "forest",
     "handle",
     "lay_out",
@@ -160,18 +163,18 @@ def _place(name: str, among: Sequence[str]) -> int:
 # What stands around the data: names, numbers, colours, the legend.
 
 
-def names(axis: Axis, words: Sequence[str]) -> None:
-    """Names at 0, 1, 2 ... along an axis, on as many lines as they need: upright along the horizontal one where a word
-    is too long; with those along the vertical one the figure grows."""
-    axes, size = axis.axes, float(rcParams["font.size"])
+def names(axis: Axis, words: Sequence[str], places: Sequence[float] | None = None) -> None:
+    """Names at `places` along an axis, else at 0, 1, 2 ..., on as many lines as they need: upright along the
+    horizontal one where a word is too long; with those along the vertical one the figure grows."""
+    axes, size, at = axis.axes, float(rcParams["font.size"]), range(len(words)) if places is None else places
     width, height = cell(axes)
     vertical = axis is axes.yaxis
-    letters = max(5, letters_in(0.46 * width if vertical else (width - 0.9) / max(1, len(words)), size))
+    letters = letters_in(0.46 * width if vertical else (width - 1.1) / max(1, len(words)), size)
     if not vertical and max((len(word) for name in words for word in name.split()), default=0) > letters:
-        axis.set_ticks(range(len(words)), list(words), rotation=90)
+        axis.set_ticks(at, list(words), rotation=90)
         return
     lines = [_filled(name, letters) for name in words]
-    axis.set_ticks(range(len(words)), lines)
+    axis.set_ticks(at, lines)
     if vertical:
         _grow(axes, sum(name.count("\n") + 1 for name in lines) * size * 1.35 / 72 + 0.9 - height)
 
@@ -238,8 +241,18 @@ def colour_bar(
     else:
         bar.ax.yaxis.set_major_locator(MaxNLocator(6))
         bar.ax.yaxis.set_major_formatter(lambda value, _: words(value))
-    bar.set_label(label)
+    bar.set_label(filled(label, 0.7 * drawn.get_figheight()))
     bar.outline.set_visible(False)
+
+
+def fits(letters: int, inches: float) -> bool:
+    """Whether so many small letters have room."""
+    return letters <= letters_in(inches, float(rcParams["font.size"]) / 1.2)
+
+
+def filled(text: str, inches: float) -> str:
+    """A text on as many lines as it needs in so much room."""
+    return _filled(text, letters_in(inches, 1.1 * float(rcParams["font.size"])))
 
 
 def _filled(text: str, letters: int) -> str:

@@ -47,14 +47,13 @@ def finish(axes: Axes, title: str = "", x: str = "", y: str = "") -> None:
     """Title and labels on as many lines as there is room for, a quiet grid behind the data, no box."""
     size = float(rcParams["font.size"])
     width, height = cell(axes)
-    alone = width > 0.99 * float(axes.figure.get_size_inches()[0])  # type: ignore[union-attr]
 
     def fill(text: str, inches: float) -> str:
-        return "\n".join(wrap_lines(line, max(12, letters_in(inches, size))) for line in text.split("\n"))
+        return "\n".join(wrap_lines(line, max(12, letters_in(inches, 1.1 * size))) for line in text.split("\n"))
 
-    # A panel that has the figure's whole width is wrapped at its edges.
-    axes.set_title(title if alone else fill(title, width - 0.6), loc="left", fontsize=size, wrap=True)
-    axes.set_xlabel(x if alone else fill(x, width - 0.3), wrap=True)
+    # Beside long names the room is less than is taken here: what is too wide then is wrapped as it is drawn.
+    axes.set_title(fill(title, width - 0.7), loc="left", fontsize=size, wrap=True)
+    axes.set_xlabel(fill(x, width - 0.3), wrap=True)
     axes.set_ylabel(fill(y, 0.8 * height))
     axes.grid(True, color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)

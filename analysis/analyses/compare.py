@@ -461,7 +461,7 @@ def draw_comparison(found: Comparison, a: str = "A", b: str = "B") -> Figure:
     """A row for each family: a mark for each cell, coloured by its verdict, and the geometric mean with its 95%
     interval over points in black. Right of 1 `a` is better."""
     families = [str(family) for family in found.families["family"]]
-    figure, axes = drawing.figure(8.0, 1.5 + 0.8 * len(families))
+    drawn, (axes,) = drawing.panels(1, 8.0, 1.2 + 0.8 * len(families))
     axes.axvline(1, color="#333333", linewidth=1)
     axes.set_xscale("log")
     present = set()
@@ -488,19 +488,19 @@ def draw_comparison(found: Comparison, a: str = "A", b: str = "B") -> Figure:
     words = [
         f"{row['family']}\n{told.get(row['verdict'], row['verdict'])}" for row in found.families.to_dict("records")
     ]
-    axes.set_yticks(range(len(families)), words)
+    drawing.names(axes.yaxis, words)
     axes.set_ylim(len(families) - 0.45, -0.55)
     drawing.finish(axes, f"{label(found.metric)}: {a} against {b}", f"speedup of {a} over {b}")
     axes.grid(axis="y", visible=False)
     drawing.ratio_axis(axes.xaxis)
-    handles = [
+    handles: list[Any] = [
         axes.scatter([], [], color=colour, marker=marker, s=28, label=f"cell: {told.get(verdict, verdict)}")
         for verdict, (colour, marker) in _looks().items()
         if verdict in present
     ]
     handles.append(axes.errorbar([], [], xerr=[], fmt="D", color="#000000", label="geometric mean, 95% interval"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
-    return figure
+    drawing.legend(drawn, handles)
+    return drawn
 
 
 def _marks(axes: Axes, cells: pd.DataFrame, place: int) -> set[str]:

@@ -1,14 +1,10 @@
-"""`extrapolate`: the step time of models on a device that only ran kernels.
-
-How long a step would take on a device that only ran kernels: its operations, each predicted from these, summed.
+"""`extrapolate`: how long a step would take on a device that only ran kernels: its operations, predicted and summed.
 
 The products of a step follow from its layers (`Model.product_list`), with exact shapes, which profiles do
 not hold. What else a step does is read from the run's own operation table, how often and how many bytes, whatever
 device it was profiled on; without a table it is the traffic that the products do not explain. Such an operation is
 predicted as an elementwise kernel that moves as many bytes. An operation within a step is not called: of each kernel's
 time the call is taken off, and a step of dispatch added, as chains of elementwise kernels show it.
-
-Steps predicted from kernels over the same steps measured.
 """
 
 from __future__ import annotations
@@ -25,7 +21,7 @@ from analysis.format import short
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
 from analysis.registry import analysis
-from analysis.result import Paragraph, Result, require_runs
+from analysis.result import Answer, Paragraph, require_runs
 from analysis.store.conditions import select
 from analysis.store.frame import families, is_ok, require_homogeneous
 from paradnn.errors import ConfigError, NotEnoughData
@@ -69,50 +65,7 @@ class ExtrapolateOptions(Options):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class ExtrapolateResult(Result):
-    """The steps that were asked for, with the runs or points (rows) that they are of."""
-
-    kernels: Kernels
-    rows: pd.DataFrame
-    steps: Sequence[Step]
-    metric: str
-
-    @property
-    def table(self) -> pd.DataFrame:
-        """Of one step its operations; of several a row each, with the measured step where the run is of the device."""
-        if len(self.steps) == 1:
-            return self.steps[0].operations
-        return self.steps_table
-
-    @property
-    def steps_table(self) -> pd.DataFrame:
-        """A row for each step, in seconds; measured and ratio (predicted / measured) where it ran on the device."""
-        named = [name for name in ("run_id", "run_name", "family", "batch_size") if name in self.rows]
-        table = self.rows[named].reset_index(drop=True)
-        for name in ("seconds", "low", "high", "covered"):
-            table[name] = [getattr(step, name) for step in self.steps]
-        measured = np.full(len(table), np.nan)
-        if self.metric in self.rows:
-            here = self.rows["device"].eq(self.kernels.device).to_numpy(dtype=bool)
-            measured = np.where(here, self.rows[self.metric].to_numpy(dtype="float64", na_value=np.nan) / 1e3, np.nan)
-        return table.assign(measured=measured, ratio=table["seconds"] / measured)
-
-    @property
-    def drawable(self) -> bool:
-        return bool(self.steps_table["measured"].notna().any())
-
-    def _figure(self) -> Figure:
-        return draw_extrapolation(self.steps_table, self.kernels.device)
-
-    def _paragraphs(self) -> Iterator[Paragraph]:
-        yield _of_kernels(self.kernels)
-        if len(self.steps) == 1:
-            yield from _of_step(self.steps[0], self.kernels.device)
-        yield from _of_ratios(self.steps_table)
-
-
-def _of_kernels(kernels: Kernels) -> Paragraph:
+def _sentences(kernels: Kernels, steps: Sequence[Step], table: pd.DataFrame) -> Iterator[Paragraph | str]:
     points = tuple(
         f"{kind}: {kernels.counts[kind]} kernels; each predicted from the others with a median error of "
         f"{model.left_out.median_error:.1%}, {model.left_out.coverage():.0%} of them in their 95% interval; "
@@ -120,40 +73,28 @@ def _of_kernels(kernels: Kernels) -> Paragraph:
         for kind, model in kernels.models.items()
     )
     few = ", ".join(f"{kind} ({count} of its kernels ran)" for kind, count in kernels.missing.items())
-    return Paragraph(f"Operation times on {kernels.device}{f'; not modelled: {few}' if few else ''}:", points)
-
-
-def _of_step(step: Step, device: str) -> Iterator[Paragraph]:
-    yield Paragraph(
-        f"The step takes {_seconds(step.seconds)} ({_seconds(step.low)} to {_seconds(step.high)}) on {device}."
-    )
-    if math.isnan(step.covered):
-        yield Paragraph(
+    yield Paragraph(f"Operation times on {kernels.device}{f'; not modelled: {few}' if few else ''}:", points)
+    if len(steps) == 1:
+        (step,) = steps
+        middle, low, high = (short(end * 1e3, "ms", digits=3) for end in (step.seconds, step.low, step.high))
+        yield f"The step takes {middle} ({low} to {high}) on {kernels.device}."
+        yield (
             "Without a profile of it, what the operations cover is not known, and what is no product is only the "
             "traffic that cannot be avoided; a run with measure.profile=true says more."
+            if math.isnan(step.covered)
+            else f"The modelled operations took {step.covered:.1%} of the step in the profile."
         )
-    else:
-        yield Paragraph(f"The modelled operations took {step.covered:.1%} of the step in the profile.")
-    left = [name if math.isnan(share) else f"{name} ({share:.1%})" for name, share in step.not_modelled.items()]
-    if left:
-        more = f" and {len(left) - _LISTED} more" if len(left) > _LISTED else ""
-        yield Paragraph(f"Not modelled: {', '.join(left[:_LISTED])}{more}.")
-
-
-def _of_ratios(table: pd.DataFrame) -> Iterator[Paragraph]:
+        left = [name if math.isnan(share) else f"{name} ({share:.1%})" for name, share in step.not_modelled.items()]
+        if left:
+            more = f" and {len(left) - _LISTED} more" if len(left) > _LISTED else ""
+            yield f"Not modelled: {', '.join(left[:_LISTED])}{more}."
     known = table[table["measured"].notna()]
-    if known.empty:
-        return
-    error = (known["ratio"] - 1).abs()
-    held = known["measured"].between(known["low"], known["high"])
-    yield Paragraph(
-        f"Beside {len(known)} measured steps: predicted / measured {known['ratio'].median():.3g} in the median, "
-        f"a median error of {error.median():.1%}, {held.mean():.0%} within their 95% interval."
-    )
-
-
-def _seconds(value: float) -> str:
-    return short(value * 1e3, "ms", digits=3)
+    if len(known):
+        error, held = (known["ratio"] - 1).abs(), known["measured"].between(known["low"], known["high"])
+        yield (
+            f"Beside {len(known)} measured steps: predicted / measured {known['ratio'].median():.3g} in the median, "
+            f"a median error of {error.median():.1%}, {held.mean():.0%} within their 95% interval."
+        )
 
 
 @analysis(
@@ -165,7 +106,7 @@ def _seconds(value: float) -> str:
     "of that very device, predicted steps stand beside measured ones.",
     example="python -m analysis extrapolate --run 3f2a91 --to 'Tesla V100'",
 )
-def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> ExtrapolateResult:
+def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> Answer:
     """Steps of a frame's models, or of points that are named, on a device whose kernels are in the frame.
 
     ConfigError for a run, points or a device that is not there, NotEnoughData for too few kernels, SchemaError for
@@ -185,15 +126,26 @@ def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> Extrapolate
         raise ConfigError("--run", differing[0], f"differs: {values}", f"choose one with --where {differing[0]}=...")
     tables = _operations(rows, options)
     steps = [step_of(row, kernels, tables.get(str(row.get("run_id")))) for row in records]
-    runs = tuple(rows["run_id"]) if "run_id" in rows else ()
-    return ExtrapolateResult(
-        kernels=kernels,
-        rows=rows,
-        steps=steps,
-        metric=options.metric,
-        sources=(*runs, *kernels.run_ids),
+    table = _beside_measured(rows, steps, kernels.device, options.metric)
+    return Answer(
+        numbers=steps[0].operations if len(steps) == 1 else table,
+        sentences=[*_sentences(kernels, steps, table)],
+        picture=(lambda: _draw(table, kernels.device)) if table["measured"].notna().any() else None,
+        sources=(*rows.get("run_id", ()), *kernels.run_ids),
         pooled=kernels.pooled,
     )
+
+
+def _beside_measured(rows: pd.DataFrame, steps: Sequence[Step], device: str, metric: str) -> pd.DataFrame:
+    """A row for each step, in seconds; measured and ratio (predicted / measured) where it ran on the device."""
+    named = [name for name in ("run_id", "run_name", "family", "batch_size") if name in rows]
+    table = rows[named].reset_index(drop=True)
+    for name in ("seconds", "low", "high", "covered"):
+        table[name] = [getattr(step, name) for step in steps]
+    measured = np.full(len(table), np.nan)
+    if metric in rows:
+        measured = np.where(rows["device"].eq(device).fillna(False), _numbers(rows, metric) / 1e3, np.nan)
+    return table.assign(measured=measured, ratio=table["seconds"] / measured)
 
 
 def _chosen(frame: pd.DataFrame, options: ExtrapolateOptions) -> pd.DataFrame:
@@ -428,7 +380,7 @@ def _within(operations: Sequence[Operation], kernels: Kernels, random: np.random
 
 def _others(table: pd.DataFrame, precision: str) -> Iterator[Counted]:
     """What a profile has beside products: bytes where they are known; of what only hands on, how often."""
-    for kind, rows in table[~_is_product(table)].groupby(_named(table), sort=False):
+    for kind, rows in table[~_is_product(table)].groupby(table["type"].astype(str), sort=False):
         for row in rows.to_dict("records"):
             count = row.get("count")
             if count is not None and count > 0 and pd.notna(row["bytes"]):
@@ -466,7 +418,7 @@ def _coverage(table: pd.DataFrame | None, kinds: set[str], has_others: bool) -> 
     if table is None:
         return float("nan"), {} if has_others else {"what is no product": float("nan")}
     product, shares = _is_product(table), table["share"].fillna(0.0)
-    names, control = _named(table), table.get("category", pd.Series("", index=table.index)).eq("control")
+    names, control = table["type"].astype(str), table.get("category", pd.Series("", index=table.index)).eq("control")
     modelled = np.where(product, bool(kinds), has_others & (table["bytes"].notna() | control))
     left = shares[~modelled].groupby(names[~modelled]).sum().sort_values(ascending=False)
     return float(shares[modelled].sum()), {str(name): float(share) for name, share in left.items() if share > 0}
@@ -478,10 +430,6 @@ def _is_product(table: pd.DataFrame) -> np.ndarray:
     if "category" in table:
         return np.asarray(table["category"].isin(_PRODUCTS) & ~depthwise)
     return np.asarray(table["type"].astype(str).str.contains("MatMul|Conv") & ~depthwise)
-
-
-def _named(table: pd.DataFrame) -> pd.Series:
-    return table["type"].astype(str)
 
 
 def stated_model(row: Row) -> Model:
@@ -523,30 +471,21 @@ def _numbers(runs: pd.DataFrame, name: str) -> np.ndarray:
     return np.asarray(runs.get(name, missing).to_numpy(dtype="float64", na_value=np.nan))
 
 
-def draw_extrapolation(table: pd.DataFrame, device: str) -> Figure:
+def _draw(table: pd.DataFrame, device: str) -> Figure:
     """Predicted with its 95% interval over measured, a marker for each family; on the line both are equal."""
     known = table[table["measured"].notna()]
-    drawn, axes = drawing.figure(5.6, 5.0)
-    ends = np.array([known[["measured", "seconds"]].min().min(), known[["measured", "seconds"]].max().max()]) * 1e3
-    ends = ends * np.array([0.7, 1.4])
+    times = known[["measured", "seconds"]] * 1e3
+    drawn, (axes,) = drawing.panels(1, 5.6, 4.7)
+    ends = 0.7 * times.min().min(), 1.4 * times.max().max()
     axes.plot(ends, ends, color="0.4", linewidth=0.8, zorder=1)
     for name in families(known):
         rows = known[known["family"] == name]
-        middle = rows["seconds"].to_numpy() * 1e3
-        around = np.array([middle - rows["low"] * 1e3, rows["high"] * 1e3 - middle])
-        axes.errorbar(
-            rows["measured"] * 1e3,
-            middle,
-            yerr=around,
-            fmt=drawing.marker_of(name),
-            color=drawing.colour_of(name),
-            markersize=5,
-            elinewidth=0.7,
-            label=name,
-        )
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xlim(*ends)
+        around = rows["low"] * 1e3, rows["high"] * 1e3
+        look = drawing.look(name) | {"elinewidth": 0.7, "capsize": 0, "label": name}
+        drawing.marks(axes, rows["measured"] * 1e3, rows["seconds"] * 1e3, y_ends=around, **look)
+    axes.set(xscale="log", yscale="log", xlim=ends)
+    for axis in (axes.xaxis, axes.yaxis):
+        drawing.log_ticks(axis)
     drawing.finish(axes, f"Steps on {device}, predicted from its kernels", "measured step (ms)", "predicted step (ms)")
-    drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
+    drawing.legend(drawn)
     return drawn

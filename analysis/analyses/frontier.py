@@ -1,17 +1,9 @@
 """`frontier`: what no other choice beats in cost against latency, or accuracy, or throughput; and which to choose.
 
-What no other choice beats: of choices with two or more quantities each, as far as their intervals say so.
-
 A choice beats another where it is no worse in any quantity and better in one (Pareto dominance). Of quantities with
 intervals there are three kinds: choices that some other beats whatever the true values within the intervals, those that
-none beats whatever they are, and those of which it depends.
-
-Frontiers of measured choices: cost, latency, accuracy or throughput of each, how it stands, and which to choose.
-
-All intervals of a task hold at once with 95% (Bonferroni), so no verdict of the task is wrong more often than that,
-however many choices it has.
-
-Choices in two quantities, with the line that none of them beats: filled on it, hollow undecided, grey beaten.
+none beats whatever they are, and those of which it depends. All intervals of a task hold at once with 95% (Bonferroni),
+so no verdict of the task is wrong more often than that, however many choices it has.
 """
 
 from __future__ import annotations
@@ -20,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from analysis.choices import PLATFORM, Kind, Task, estimate, tasks, words_of
 from analysis.format import short
@@ -43,8 +35,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+#: No goals in themselves, but what a choice serves, and how long it learns.
+_BETTER = {"scheduled_queries_per_second": "higher", "learning_seconds": "lower"}
+#: Cost, what takes its place without prices, and what is to be had for it.
+_AXES = {
+    Kind.SERVES: ("cost_per_million_queries", "scheduled_queries_per_second", "latency_p99_ms"),
+    Kind.STEPS: ("cost_per_million_examples", "examples_per_second", "latency_p50_ms"),
+    Kind.GENERATES: ("cost_per_million_tokens", "tokens_per_second", "time_per_output_token_ms"),
+    Kind.LEARNS: ("cost_of_learning", "learning_seconds", "best_accuracy"),
+}
 _LISTED = 5
 _WRITTEN = 3  # tasks that are written out where no limit asks for all
+_PANELS, _NAMED = 6, 6  # panels of a picture, and choices that are named in each
+_GREY, _LIMIT = "#999999", "#555555"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +96,7 @@ class FrontierResult(Result):
 
     def ends(self, one: Frontier) -> str:
         """Both ends of a frontier in a sentence: what is best in either quantity, as measured."""
-        x, y = one.axes.x, one.axes.y
+        x, y = one.x, one.y
         by_y = one.table.sort_values(y, ascending=less_is_better(y), kind="stable")
         best = [
             (metric, row["choice"], _values(row, metric, other, self.currency))
@@ -109,12 +112,15 @@ class FrontierResult(Result):
         written = list(self.frontiers) if self.limits else self.largest[:_WRITTEN]
         for one in written:
             yield _describe(one, self.currency)
-            if one.advice:
-                yield _advise(one, one.advice, self.limits, self.currency)
+            if self.limits:
+                yield _advise(one, self.limits, self.currency)
         if rest := self.largest[len(written) :]:
-            yield Paragraph(f"{counted(len(rest), 'further task')} of {_sizes(rest)} choices: see the table.")
-        if not self.limits:
-            yield Paragraph(_how_to_choose(written[0]))
+            counts = sorted({len(one.table) for one in rest})
+            sizes = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+            yield Paragraph(f"{counted(len(rest), 'further task')} of {sizes} choices: see the table.")
+        if not self.limits:  # about half of the choices keep this one
+            limit = f"{written[0].y}={written[0].table[written[0].y].median():.3g}"
+            yield Paragraph(f"To be told which to choose, say what you need, such as --limit {limit}.")
         yield Paragraph(
             "A choice is beaten where another is better whatever the true values within the intervals of both, which "
             "all hold at once with 95%; it is on the frontier where none can be better, else undecided."
@@ -178,36 +184,24 @@ def _limit(name: str, value: str) -> tuple[str, float]:
 
 def _describe(one: Frontier, currency: str) -> Paragraph:
     head = (
-        f"{one.task}: of {counted(len(one.table), 'choice')} in {label(one.axes.x)} against {label(one.axes.y)}, "
+        f"{one.task}: of {counted(len(one.table), 'choice')} in {label(one.x)} against {label(one.y)}, "
         f"{one.count(Standing.ON)} on the frontier, {one.count(Standing.UNDECIDED)} undecided, "
         f"{one.count(Standing.BEATEN)} beaten."
     )
     rows = one.table[~one.table["standing"].eq(Standing.BEATEN.value)]
     points = [
-        f"{row['choice']}: {_quantity(row, one.axes.x, currency)}, {_quantity(row, one.axes.y, currency)}"
+        f"{row['choice']}: {_quantity(row, one.x, currency)}, {_quantity(row, one.y, currency)}"
         + ("" if row["standing"] == Standing.ON.value else " (undecided)")
         for _, row in rows.head(_LISTED).iterrows()
     ]
     if len(rows) > _LISTED:
         points.append(f"and {len(rows) - _LISTED} more, see --csv")
-    unknown = int(one.table[[f"{one.axes.x}_high", f"{one.axes.y}_high"]].isna().any(axis=1).sum())
+    unknown = int(one.table[[f"{one.x}_high", f"{one.y}_high"]].isna().any(axis=1).sum())
     if unknown:
         points.append(f"{counted(unknown, 'choice')} with an open interval: measure longer, or replicates.")
     if one.incomplete:
         points.append(f"{counted(one.incomplete, 'choice')} without one of the quantities left out.")
     return Paragraph(head, tuple(points))
-
-
-def _how_to_choose(one: Frontier) -> str:
-    """What to add for an advice: a limit that about half of the choices keep."""
-    name = one.axes.y
-    return f"To be told which to choose, say what you need, such as --limit {name}={one.table[name].median():.3g}."
-
-
-def _sizes(rest: Sequence[Frontier]) -> str:
-    """How many choices there are: "2", or "2 to 4"."""
-    counts = [len(one.table) for one in rest]
-    return f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
 
 
 def _values(row: pd.Series, metric: str, other: str, currency: str) -> str:
@@ -233,31 +227,48 @@ def _unit(metric: str, currency: str) -> str:
     return currency if unit == "currency" else unit
 
 
-def _advise(one: Frontier, advice: Advice, limits: Mapping[str, float], currency: str) -> Paragraph:
+def _advise(one: Frontier, limits: Mapping[str, float], currency: str) -> Paragraph:
+    """Which choice to take: the best in the first quantity without a limit, of those that surely keep all limits; those
+    that are not surely worse; those that would be better but may break a limit; what comes nearest where none keeps
+    them at all."""
+    by = next((name for name in (one.x, one.y) if name not in limits), one.x)
+    table = one.table
+    kept, sure = np.ones(len(table), dtype=bool), np.ones(len(table), dtype=bool)
+    excess = np.zeros(len(table))
+    for name, limit in limits.items():
+        sign = 1.0 if less_is_better(name) else -1.0
+        value, _, worst = _ends(table, name, sign)
+        kept &= value <= sign * limit
+        sure &= worst <= sign * limit  # an unknown end is no sure one
+        excess += np.maximum(0, value - sign * limit) / max(abs(limit), 1e-12)
+    value, low, high = _ends(table, by, 1.0 if less_is_better(by) else -1.0)
+    order = np.argsort(value, kind="stable")
+    names = table["choice"]
+    best = next((int(place) for place in order if sure[place]), None)
+    bound = math.inf if best is None else value[best]
+    unsure = [place for place in order if kept[place] and not sure[place] and value[place] < bound]
     asked = " and ".join(
         f"{label(name)} at {'most' if less_is_better(name) else 'least'} "
-        f"{short(value, _unit(name, currency), digits=4)}"
-        for name, value in limits.items()
+        f"{short(limit, _unit(name, currency), digits=4)}"
+        for name, limit in limits.items()
     )
-    rows = {row["choice"]: row for _, row in one.table.iterrows()}
 
-    def said(name: str, why: str = "") -> str:
-        return f"{name}{why}: {', '.join(_quantity(rows[name], metric, currency) for metric in (advice.by, *limits))}"
+    def said(place: int, why: str = "") -> str:
+        row = table.iloc[place]
+        return f"{row['choice']}{why}: {', '.join(_quantity(row, metric, currency) for metric in (by, *limits))}"
 
-    points = []
-    if advice.nearest:
-        head = f"For {asked} no choice of {one.task} will do; nearest comes {said(advice.nearest)}."
-    elif not advice.best:
-        head = f"For {asked} no choice of {one.task} surely does; it may be {said(advice.unsure[0])}."
-    else:
-        best = "lowest" if less_is_better(advice.by) else "highest"
-        why = f", of the {best} {label(advice.by)} among those that surely keep it"
-        head = f"For {asked} choose {said(advice.best, why)}."
-        if advice.rivals:
-            points.append(f"Not surely worse in {label(advice.by)}: {'; '.join(advice.rivals[:_LISTED])}.")
-        if advice.unsure:
-            points.append(f"Better, but not surely within the limit: {'; '.join(advice.unsure[:_LISTED])}.")
-    return Paragraph(head, tuple(points))
+    if not kept.any():
+        nearest = said(int(excess.argmin()))
+        return Paragraph(f"For {asked} no choice of {one.task} will do; nearest comes {nearest}.")
+    if best is None:
+        return Paragraph(f"For {asked} no choice of {one.task} surely does; it may be {said(int(unsure[0]))}.")
+    reach = high[best] if math.isfinite(high[best]) else math.inf
+    rivals = [place for place in order if sure[place] and place != best and not low[place] > reach]
+    way = "lowest" if less_is_better(by) else "highest"
+    why = f", of the {way} {label(by)} among those that surely keep it"
+    heads = (f"Not surely worse in {label(by)}", rivals), ("Better, but not surely within the limit", unsure)
+    points = tuple(f"{head}: {'; '.join(names.iloc[found[:_LISTED]])}." for head, found in heads if found)
+    return Paragraph(f"For {asked} choose {said(best, why)}.", points)
 
 
 class Standing(StrEnum):
@@ -268,8 +279,7 @@ class Standing(StrEnum):
     BEATEN = "beaten"
 
 
-@dataclass(frozen=True)
-class Box:
+class Box(NamedTuple):
     """Choices (n,) in quantities (k,) of which less is better: `value`, `low` and `high` are (n, k).
 
     Ends are NaN where no interval is known: then the value stands for what the choice might do to others, and nothing
@@ -279,16 +289,6 @@ class Box:
     value: NDArray[np.float64]
     low: NDArray[np.float64]
     high: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, columns: Sequence[tuple[NDArray[np.float64], ...]], less: Sequence[bool]) -> Box:
-        """Columns of values with their ends, (n,) each; `less` says of which quantities less is better."""
-        turned = [
-            (value, low, high) if better else (-value, -high, -low)
-            for (value, low, high), better in zip(columns, less, strict=True)
-        ]
-        value, low, high = (np.column_stack([entry[place] for entry in turned]) for place in range(3))
-        return cls(value, low, high)
 
 
 def standings(box: Box) -> list[Standing]:
@@ -318,52 +318,17 @@ def _by_others(table: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return np.asarray((table & ~np.eye(len(table), dtype=bool)).any(axis=0))
 
 
-#: No goals in themselves, but what a choice serves, and how long it learns.
-_BETTER = {"scheduled_queries_per_second": "higher", "learning_seconds": "lower"}
-#: Cost, what takes its place without prices, and what is to be had for it.
-_AXES = {
-    Kind.SERVES: ("cost_per_million_queries", "scheduled_queries_per_second", "latency_p99_ms"),
-    Kind.STEPS: ("cost_per_million_examples", "examples_per_second", "latency_p50_ms"),
-    Kind.GENERATES: ("cost_per_million_tokens", "tokens_per_second", "time_per_output_token_ms"),
-    Kind.LEARNS: ("cost_of_learning", "learning_seconds", "best_accuracy"),
-}
-
-
-@dataclass(frozen=True)
-class Quantities:
-    """The two quantities of a frontier, names of metrics."""
-
-    x: str
-    y: str
-
-
-@dataclass(frozen=True)
-class Advice:
-    """Which choice to take: `best` surely keeps all limits and is best in `by`; `rivals` keep them too and are not
-    surely worse; `unsure` would be better but may break a limit; `nearest` comes nearest where no choice keeps them at
-    all.
-
-    Names of choices; `best` is empty where none surely keeps them.
-    """
-
-    by: str
-    best: str = ""
-    rivals: tuple[str, ...] = ()
-    unsure: tuple[str, ...] = ()
-    nearest: str = ""
-
-
 @dataclass(frozen=True)
 class Frontier:
-    """One task. `table` has a row for each choice, cheapest first: `choice`, `platform`, `runs`, the quantities with
-    `_low` and `_high`, `standing`, and whether it is `efficient` at its values. `incomplete` counts choices without
-    one of the quantities."""
+    """One task in the two quantities `x` and `y`, names of metrics. `table` has a row for each choice, cheapest first:
+    `choice`, `platform`, `runs`, the quantities with `_low` and `_high`, `standing`, and whether it is `efficient` at
+    its values. `incomplete` counts choices without one of the quantities."""
 
     task: str
-    axes: Quantities
+    x: str
+    y: str
     table: pd.DataFrame
     incomplete: int
-    advice: Advice | None = None
     pooled: str = ""
 
     def count(self, standing: Standing) -> int:
@@ -401,9 +366,8 @@ def frontiers(
             less_is_better(name, flag)
     found, lacking = [], []
     for task in tasks(frame[is_ok(frame) | _learnt(frame)]):
-        axes = _axes(task, x, y)
         try:
-            found.append(_frontier(task, axes, limits, pool))
+            found.append(_frontier(task, *_quantities(task, x, y), list(limits), pool))
         except NotEnoughData as problem:
             lacking.append(Lacking(task.name, str(problem)))
     if not found:
@@ -422,16 +386,16 @@ def _learnt(frame: pd.DataFrame) -> pd.Series:
     return frame["best_accuracy"].notna() & frame["outcome"].eq("timeout").fillna(False)
 
 
-def _axes(task: Task, x: str | None, y: str | None) -> Quantities:
+def _quantities(task: Task, x: str | None, y: str | None) -> tuple[str, str]:
     cost, rate, gain = _AXES[task.kind]
     # Only a schedule asks for a rate.
     known = [name for name in (cost, rate) if name in task.rows and task.rows[name].notna().any()]
-    return Quantities(x or next(iter(known), "queries_per_second" if task.kind is Kind.SERVES else rate), y or gain)
+    return x or next(iter(known), "queries_per_second" if task.kind is Kind.SERVES else rate), y or gain
 
 
-def _frontier(task: Task, axes: Quantities, limits: Mapping[str, float], pool: bool) -> Frontier:
+def _frontier(task: Task, x: str, y: str, limits: Sequence[str], pool: bool) -> Frontier:
     rows = require_homogeneous(task.rows, ("protocol_id", "schema_version"), pool=pool)
-    metrics = list(dict.fromkeys([axes.x, axes.y, *limits]))
+    metrics = list(dict.fromkeys([x, y, *limits]))
     lacking = [name for name in metrics if name not in rows or not rows[name].notna().any()]
     if lacking:
         raise NotEnoughData(f"no run has {', '.join(lacking)}")
@@ -443,15 +407,17 @@ def _frontier(task: Task, axes: Quantities, limits: Mapping[str, float], pool: b
     whole = table[metrics].notna().all(axis=1)
     table, incomplete = table[whole].reset_index(drop=True), int((~whole).sum())
     if len(table) < 2:
-        raise NotEnoughData(f"{len(table)} choice{'s'[: len(table) != 1]} with {' and '.join(metrics)}, it takes two")
-    table = _named_apart(table)
-    pair = [axes.x, axes.y] if axes.x != axes.y else [axes.x]
-    box = Box.of([_column(table, name) for name in pair], [less_is_better(name) for name in pair])
+        raise NotEnoughData(f"{counted(len(table), 'choice')} with {' and '.join(metrics)}, it takes two")
+    # Choices that differ in their environment alone are numbered.
+    place = table.groupby("choice").cumcount() + 1
+    numbered = table["choice"] + ", environment " + place.astype(str)
+    table["choice"] = table["choice"].where(~table["choice"].duplicated(keep=False), numbered)
+    turned = [_ends(table, name, 1.0 if less_is_better(name) else -1.0) for name in dict.fromkeys([x, y])]
+    box = Box(*(np.column_stack(parts) for parts in zip(*turned, strict=True)))
     table["standing"] = [standing.value for standing in standings(box)]
     table["efficient"] = efficient(box)
-    table = table.sort_values(axes.x, ascending=less_is_better(axes.x), kind="stable", ignore_index=True)
-    advice = _advice(table, axes, limits) if limits else None
-    return Frontier(task.name, axes, table, incomplete, advice, rows.attrs.get("pooled", ""))
+    table = table.sort_values(x, ascending=less_is_better(x), kind="stable", ignore_index=True)
+    return Frontier(task.name, x, y, table, incomplete, rows.attrs.get("pooled", ""))
 
 
 def _row(part: pd.DataFrame, columns: Sequence[str], metrics: Sequence[str], error: float) -> dict[str, object]:
@@ -468,139 +434,54 @@ def _row(part: pd.DataFrame, columns: Sequence[str], metrics: Sequence[str], err
     return row
 
 
-def _named_apart(table: pd.DataFrame) -> pd.DataFrame:
-    """Choices that differ in their environment alone are numbered."""
-    same = table.groupby("choice").cumcount()
-    several = table["choice"].map(table["choice"].value_counts()) > 1
-    names = [
-        f"{name}, environment {number + 1}" if more else name
-        for name, number, more in zip(table["choice"], same, several, strict=True)
-    ]
-    return table.assign(choice=names)
-
-
-def _column(table: pd.DataFrame, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    value, low, high = (table[column].to_numpy(dtype="float64") for column in (name, f"{name}_low", f"{name}_high"))
-    return value, low, high
-
-
-def _advice(table: pd.DataFrame, axes: Quantities, limits: Mapping[str, float]) -> Advice:
-    by = next((name for name in (axes.x, axes.y) if name not in limits), axes.x)
-    count = len(table)
-    kept, sure = np.ones(count, dtype=bool), np.ones(count, dtype=bool)
-    excess = np.zeros(count)
-    for name, limit in limits.items():
-        sign = 1.0 if less_is_better(name) else -1.0
-        value, low, high = _column(table, name)
-        worst = high if sign > 0 else low
-        kept &= sign * value <= sign * limit
-        sure &= sign * worst <= sign * limit  # an unknown end is no sure one
-        excess += np.maximum(0, sign * (value - limit)) / max(abs(limit), 1e-12)
-    sign = 1.0 if less_is_better(by) else -1.0
-    value, low, high = (sign * entry for entry in _column(table, by))
-    low, high = (low, high) if sign > 0 else (high, low)
-    names = table["choice"].to_numpy()
-    if not kept.any():
-        return Advice(by, nearest=str(names[int(excess.argmin())]))
-    order = np.argsort(value, kind="stable")
-    first = next((int(place) for place in order if sure[place]), None)
-    bound = value[first] if first is not None else math.inf
-    unsure = [str(names[place]) for place in order if kept[place] and not sure[place] and value[place] < bound]
-    if first is None:
-        return Advice(by, unsure=tuple(unsure))
-    reach = high[first] if math.isfinite(high[first]) else math.inf
-    rivals = [
-        str(names[place])
-        for place in order
-        if sure[place] and place != first and (math.isnan(low[place]) or low[place] <= reach)
-    ]
-    return Advice(by, str(names[first]), tuple(rivals), tuple(unsure))
-
-
-_GREY = "#999999"
-_LIMIT = "#555555"
-_PANELS = 6
-_NAMED = 6
+def _ends(table: pd.DataFrame, name: str, sign: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A quantity with its ends, turned so that less is better."""
+    value, low, high = (
+        sign * table[column].to_numpy(dtype="float64") for column in (name, f"{name}_low", f"{name}_high")
+    )
+    return (value, low, high) if sign > 0 else (value, high, low)
 
 
 def draw_frontiers(found: Sequence[Frontier], limits: Mapping[str, float], currency: str) -> Figure:
-    """A panel for each task, six at most; colours are platforms, bars the intervals that hold all at once."""
+    """A panel for each task, six at most, with the line that no choice beats: filled on it, hollow undecided, grey
+    beaten; colours are platforms, bars the intervals that hold all at once."""
     shown = found[:_PANELS]
-    columns = min(2, len(shown))
-    rows = math.ceil(len(shown) / columns)
-    drawn, axes = drawing.figure(6.2 * columns + 0.8, 4.6 * rows, rows, columns)
-    panels = list(np.ravel(axes))
+    drawn, panels = drawing.panels(len(shown), 6.2, 4.4, across=2)
     platforms = list(dict.fromkeys(name for one in shown for name in one.table["platform"]))
-    for panel, one in zip(panels, shown, strict=False):
-        _panel(panel, one, platforms, limits, currency)
-    for panel in panels[len(shown) :]:
-        panel.set_visible(False)
-    limited = any(name in (one.axes.x, one.axes.y) for one in shown for name in limits)
-    drawn.legend(handles=_keys(platforms, limited), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    for axes, one in zip(panels, shown, strict=True):
+        _panel(axes, one, platforms, limits, currency)
+    size = {"marker": "o", "markersize": 7, "color": "black"}
+    handles = [
+        drawing.handle("on the frontier", **size),
+        drawing.handle("undecided", **size, markerfacecolor="white"),
+        drawing.handle("beaten", marker="o", markersize=4, color=_GREY),
+    ]
+    if any(name in (one.x, one.y) for one in shown for name in limits):
+        handles.append(drawing.handle("limit", color=_LIMIT, linewidth=1, linestyle="--"))
+    drawing.legend(drawn, [*handles, *(drawing.handle(name, **drawing.look(name, platforms)) for name in platforms)])
     return drawn
 
 
 def _panel(axes: Axes, one: Frontier, platforms: Sequence[str], limits: Mapping[str, float], currency: str) -> None:
-    x, y = one.axes.x, one.axes.y
-    for _, row in one.table.iterrows():
-        beaten, on = row["standing"] == Standing.BEATEN.value, row["standing"] == Standing.ON.value
-        colour = _GREY if beaten else drawing.colour_of(row["platform"], platforms)
-        axes.errorbar(
-            row[x],
-            row[y],
-            xerr=_reach(row, x),
-            yerr=_reach(row, y),
-            fmt=drawing.marker_of(row["platform"], platforms),
-            color=colour,
-            markerfacecolor=colour if on or beaten else "white",
-            markersize=4 if beaten else 7,
-            elinewidth=0.8,
-            capsize=2,
-            alpha=0.6 if beaten else 1.0,
-            zorder=2 if beaten else 3,
-        )
+    x, y = one.x, one.y
+    for row in one.table.to_dict("records"):
+        look = drawing.look(row["platform"], platforms) | {"markersize": 7, "elinewidth": 0.8, "zorder": 3}
+        if row["standing"] == Standing.BEATEN.value:
+            look |= {"color": _GREY, "markersize": 4, "alpha": 0.6, "zorder": 2}
+        elif row["standing"] == Standing.UNDECIDED.value:
+            look |= {"markerfacecolor": "white"}
+        ends = ((row[f"{name}_low"], row[f"{name}_high"]) for name in (x, y))
+        drawing.marks(axes, row[x], row[y], **dict(zip(("x_ends", "y_ends"), ends, strict=True)), **look)
     best = one.table[one.table["efficient"]].sort_values(x)
     axes.step(best[x], best[y], where="post" if less_is_better(x) else "pre", color=_LIMIT, linewidth=1, zorder=1)
-    for _, row in best.head(_NAMED).iterrows():
-        axes.annotate(row["choice"], (row[x], row[y]), (5, 5), textcoords="offset points", fontsize=7)
+    for row in best.head(_NAMED).to_dict("records"):
+        axes.annotate(row["choice"], (row[x], row[y]), (5, 5), textcoords="offset points", fontsize="small")
     for name, limit in limits.items():
         if name in (x, y):
             (axes.axvline if name == x else axes.axhline)(limit, color=_LIMIT, linewidth=1, linestyle="--")
-    for name, scale in ((x, axes.set_xscale), (y, axes.set_yscale)):
+    for name, axis, scale in ((x, axes.xaxis, axes.set_xscale), (y, axes.yaxis, axes.set_yscale)):
         if not name.endswith(("accuracy", "fraction")) and (one.table[name] > 0).all():
             scale("log")
-            drawing.log_ticks(axes.xaxis if name == x else axes.yaxis)
-    drawing.finish(axes, one.task, _named(x, currency), _named(y, currency))
-
-
-def _reach(row: pd.Series, metric: str) -> list[list[float]]:
-    """How far the interval reaches down and up; where it is open, not at all."""
-    low, high = row[f"{metric}_low"], row[f"{metric}_high"]
-    down, up = (distance if np.isfinite(distance) else 0.0 for distance in (row[metric] - low, high - row[metric]))
-    return [[max(0.0, down)], [max(0.0, up)]]
-
-
-def _named(metric: str, currency: str) -> str:
-    unit = unit_of(metric)
-    unit = currency if unit == "currency" else unit
-    return f"{label(metric)} ({unit})" if unit else label(metric)
-
-
-def _keys(platforms: Sequence[str], limited: bool) -> list[drawing.Line2D]:
-    kinds = [("on the frontier", "black", "black", 7), ("undecided", "black", "white", 7), ("beaten", _GREY, _GREY, 4)]
-    keys = [
-        drawing.Line2D([], [], linestyle="", marker="o", color=edge, markerfacecolor=face, markersize=size, label=name)
-        for name, edge, face, size in kinds
-    ]
-    keys += [drawing.Line2D([], [], color=_LIMIT, linewidth=1, linestyle="--", label="limit")] if limited else []
-    return keys + [
-        drawing.Line2D(
-            [],
-            [],
-            linestyle="",
-            marker=drawing.marker_of(name, platforms),
-            color=drawing.colour_of(name, platforms),
-            label=name,
-        )
-        for name in platforms
-    ]
+            drawing.log_ticks(axis)
+    units = [(name, _unit(name, currency)) for name in (x, y)]
+    drawing.finish(axes, one.task, *(f"{label(name)} ({unit})" if unit else label(name) for name, unit in units))

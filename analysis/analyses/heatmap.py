@@ -1,18 +1,7 @@
-"""`heatmap`: any metric over any two hyperparameters, out of memory included.
-
-Any metric over any two hyperparameters, with out of memory as a result (the paper's Figures 2 a-c and 7).
+"""`heatmap`: any metric over any two hyperparameters, with out of memory as a result (the paper's Figures 2 a-c and 7).
 
 One map for each family on each device. A cell is the median of the points that ran; a cell in which none did says how
 they ended, one in which some did says how many did not. What the map pools over is named, with the scatter it hides.
-
-Conclusions over a whole space, drawn by completing it again and again: weights, cells of maps, comparisons.
-
-Each draw of `prediction.Completed` fills in what was not measured, as one measurement of everything might have turned
-out. A conclusion is reached from each, and its interval is over these. Where a conclusion is about these very points
-(weights and cells), nothing else is uncertain: a space that is complete has no sampling error. Where it is about points
-like these (comparisons, claims) what its own method says of that is added, by the rules of multiple imputation.
-
-Heat maps side by side on one colour scale: value, out of memory, other failures and gaps all look different.
 """
 
 from __future__ import annotations
@@ -22,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
-from textwrap import wrap
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from analysis.columns import (
     DEFAULT_METRICS,
@@ -40,14 +28,15 @@ from analysis.columns import (
 )
 from analysis.format import is_share, short
 from analysis.labels import label, labelled
-from analysis.lazy import drawing, np, pd, ticker
+from analysis.lazy import drawing, np, pd
 from analysis.options import option
 from analysis.prediction import Completed, PredictedOptions, completed_of, told_of
 from analysis.registry import Remedy, Shown, analysis
-from analysis.result import Paragraph, Result, pooled_within
+from analysis.result import Answer, Paragraph, pooled_within
 from analysis.statistics.regression import Lacking
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from paradnn.cli.console import si
+from paradnn.core.words import counted
 from paradnn.errors import ConfigError, NotEnoughData
 from paradnn.families import FAMILIES
 
@@ -76,31 +65,6 @@ class HeatmapOptions(PredictedOptions):
         metavar="N",
         low=1,
     )
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class HeatmapResult(Result):
-    """A map for each family on each device, on shared axes."""
-
-    maps: HeatMaps
-
-    @property
-    def table(self) -> pd.DataFrame:
-        return self.maps.table
-
-    def grids(self) -> Iterator[tuple[str, pd.DataFrame]]:
-        for each in self.maps.maps:
-            yield f"{each.name}, {self.maps.metric}: {each.y.column} down, {each.x.column} across", _grid(each)
-
-    def _figure(self) -> Figure:
-        return draw_heat_maps(self.maps)
-
-    def _paragraphs(self) -> Iterator[Paragraph]:
-        for each in self.maps.maps:
-            head = f"{each.name}: {self.maps.metric} over {each.x.column} and {each.y.column}."
-            yield Paragraph(head, tuple(_describe(each, self.maps)))
-        for lacking in self.maps.lacking:
-            yield Paragraph(f"{lacking}: no map.")
 
 
 def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
@@ -149,19 +113,28 @@ def _varied(rows: pd.DataFrame, preferred: Sequence[str]) -> tuple[str, str]:
     reading=("Median of the points in a cell; cells in which nothing ran say why."),
     shown=_shown,
 )
-def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> HeatmapResult:
+def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> Answer:
     """The median of a metric over two hyperparameters, for each family on each device.
 
     ConfigError for a column or metric that is not there, NotEnoughData without any map, SchemaError for heterogeneous
     runs of a group.
     """
-    pooled = pooled_within(frame, ["family", "device"], pool=True) if options.pool else ""
-    if not options.predicted:
-        maps = heat_maps(frame, options.x, options.y, options.metric, bins=options.bins, pool=options.pool)
-        return HeatmapResult(maps=maps, sources=maps.run_ids, pooled=pooled)
-    completed = completed_of(frame, options.metric, options)
-    maps = predicted_maps(completed, options.x, options.y, bins=options.bins, pool=options.pool)
-    return HeatmapResult(maps=maps, sources=maps.run_ids, pooled=pooled, predicted=told_of([completed]))
+    if options.predicted:
+        completed = completed_of(frame, options.metric, options)
+        maps = predicted_maps(completed, options.x, options.y, bins=options.bins, pool=options.pool)
+        said = told_of([completed])
+    else:
+        maps, said = heat_maps(frame, options.x, options.y, options.metric, bins=options.bins, pool=options.pool), ()
+    titles = [f"{each.name}, {maps.metric}: {each.y.column} down, {each.x.column} across" for each in maps.maps]
+    return Answer(
+        numbers=maps.table,
+        sentences=[*_sentences(maps)],
+        picture=lambda: draw_heat_maps(maps),
+        rows=list(zip(titles, map(_grid, maps.maps), strict=True)),
+        sources=maps.run_ids,
+        pooled=pooled_within(frame, ["family", "device"], pool=True) if options.pool else "",
+        predicted=said,
+    )
 
 
 def _grid(each: HeatMap) -> pd.DataFrame:
@@ -174,12 +147,20 @@ def _grid(each: HeatMap) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["", *map(str, each.x.labels)])
 
 
+def _sentences(maps: HeatMaps) -> Iterator[Paragraph]:
+    for each in maps.maps:
+        head = f"{each.name}: {maps.metric} over {each.x.column} and {each.y.column}."
+        yield Paragraph(head, tuple(_describe(each, maps)))
+    for lacking in maps.lacking:
+        yield Paragraph(f"{lacking}: no map.")
+
+
 def _describe(each: HeatMap, maps: HeatMaps) -> Iterator[str]:
     """Where the metric is high and low, what is out of memory, what was pooled."""
     measured = each.cells[each.cells["value"].notna()]
-    share = is_share(maps.metric, maps.unit, measured["value"])
     if len(measured):
         values = measured["value"]
+        share = is_share(maps.metric, maps.unit, values)
         places = [
             f"{short(cell['value'], maps.unit, share)} at {each.x.column} {cell['x']}, {each.y.column} {cell['y']}"
             for cell in (measured.iloc[int(values.argmin())], measured.iloc[int(values.argmax())])
@@ -199,17 +180,12 @@ def _describe(each: HeatMap, maps: HeatMaps) -> Iterator[str]:
 def _trends(each: HeatMap) -> Iterator[str]:
     """What going from one end of an axis to the other does, over the lines of cells that have both ends."""
     for axis, other, grid in ((each.x, each.y, each.grid()), (each.y, each.x, each.grid().T)):
-        ratios = _end_to_end(grid)
+        ratios = [float(row[-1] / row[0]) for row in grid if row[0] > 0 and row[-1] > 0]
         if ratios and (axis.ordered or len(axis.labels) == 2) and len(axis.labels) > 1:
             ends = f"{short(min(ratios))} to {short(max(ratios))}"
             spread = f" ({ends} over {len(ratios)} values of {other.column})" if len(ratios) > 1 else ""
             change = f"{short(median(ratios))}-fold{spread}"
             yield f"From {axis.column} {axis.labels[0]} to {axis.labels[-1]} it changes {change}."
-
-
-def _end_to_end(grid: np.ndarray) -> list[float]:
-    """Last over first of each row of cells that has both."""
-    return [float(row[-1] / row[0]) for row in grid if row[0] > 0 and row[-1] > 0]
 
 
 def _failures(each: HeatMap) -> Iterator[str]:
@@ -220,21 +196,22 @@ def _failures(each: HeatMap) -> Iterator[str]:
     if len(full):
         predicted = int((full["outcome"] == "oom_predicted").sum())
         how = f" ({predicted} by prediction)" if predicted else ""
-        yield f"{_cells(len(full))} out of memory{how}{_frontier(each, full)}."
+        yield f"{counted(len(full), 'cell')} out of memory{how}{_frontier(each, full)}."
     for outcome, rows in whole[~whole["outcome"].isin(MEMORY)].groupby("outcome"):
         places = [f"{each.x.column} {x}, {each.y.column} {y}" for x, y in zip(rows["x"], rows["y"], strict=True)]
         more = f" and {len(places) - 3} more" if len(places) > 3 else ""
-        yield f"{_cells(len(rows))} without a measurement, outcome {outcome}: at {'; at '.join(places[:3])}{more}."
+        cells_of = f"{counted(len(rows), 'cell')} without a measurement, outcome {outcome}"
+        yield f"{cells_of}: at {'; at '.join(places[:3])}{more}."
     partly = cells[cells["value"].notna() & (cells["failed"] > 0)]
     if len(partly):
         memory, failed = int(partly["memory"].sum()), int(partly["failed"].sum())
         kinds = [f"{memory} out of memory"] * (memory > 0) + [f"{failed - memory} failed otherwise"] * (failed > memory)
         yield (
-            f"In {_cells(len(partly))} some points did not run ({', '.join(kinds)}): the value is that of the "
+            f"In {counted(len(partly), 'cell')} some points did not run ({', '.join(kinds)}): the value is that of the "
             "points that did, often the smaller models."
         )
     if each.unmeasured:
-        yield f"{_cells(each.unmeasured)} not measured, left blank."
+        yield f"{counted(each.unmeasured, 'cell')} not measured, left blank."
 
 
 def _frontier(each: HeatMap, full: pd.DataFrame) -> str:
@@ -264,10 +241,6 @@ def _pooled(each: HeatMap, measured: pd.DataFrame) -> Iterator[str]:
         yield text + (": fix them with --where." if varied else ".")
     if each.fixed:
         yield f"The same in all: {', '.join(f'{name} = {value}' for name, value in each.fixed.items())}."
-
-
-def _cells(count: int) -> str:
-    return f"{count} cell{'' if count == 1 else 's'}"
 
 
 #: Outcomes that say that a point needs more memory than there is.
@@ -502,22 +475,14 @@ def _cells_over_draws(each: HeatMap, completed: Completed) -> pd.DataFrame:
     return cells.reset_index()[[*each.cells.columns, "measured"]]
 
 
-class _Look(NamedTuple):
-    letters: str
-    legend: str
-    hatch: str
-    face: str
-
-
-#: How a cell in which nothing ran looks, by the outcome.
+#: How a cell in which nothing ran looks, by the outcome: letters, words, hatch and ground.
 _LOOKS = {
-    "oom_device": _Look("OOM", "out of memory (device)", "////", "#f4f4f4"),
-    "oom_host": _Look("OOM\nhost", "out of memory (host)", "xxxx", "#f4f4f4"),
-    "oom_predicted": _Look("OOM\npred.", "out of memory, predicted", "....", "#ffffff"),
+    "oom_device": ("OOM", "out of memory (device)", "////", "#f4f4f4"),
+    "oom_host": ("OOM\nhost", "out of memory (host)", "xxxx", "#f4f4f4"),
+    "oom_predicted": ("OOM\npred.", "out of memory, predicted", "....", "#ffffff"),
 }
-_FAILED = _Look("", "", "\\\\", "#fbe9e0")
 _SHORTER = {"compile_error": "compile", "unavailable": "n/a"}
-
+_EDGE = "#a8a8a8"
 _CELL = 0.66  # width of a cell in inches, so that a value fits in it
 _NARROW = 6  # cells that a map may have across to stand beside another
 _LUMINANCE = (0.2126, 0.7152, 0.0722)  # of red, green and blue (ITU-R BT.709)
@@ -527,160 +492,92 @@ _WIDE = 30.0  # from this ratio of greatest to least on, colours are logarithmic
 def draw_heat_maps(result: HeatMaps) -> Figure:
     """A map for each family and device. Cells hold their median; "2/5 OOM" below: that many points did not fit.
 
-    Cells that nothing was measured in are empty. Colours are logarithmic where values differ by a factor over 30.
+    Cells that nothing was measured in are empty. Colours are logarithmic where values differ by a factor over 30. On a
+    page that is too narrow for them the numbers of cells are left to the colours.
     """
     maps = result.maps
     values = np.concatenate([found.cells["value"].to_numpy(dtype="float64") for found in maps])
-    share = is_share(result.metric, result.unit, values)
-    norm = _norm(values)
+    share, norm = is_share(result.metric, result.unit, values), drawing.scale_of(values, _WIDE)
     wide, high = len(maps[0].x.labels), len(maps[0].y.labels)
-    across = min(2 if wide <= _NARROW else 1, len(maps))
-    down = -(-len(maps) // across)
-    width = max(3.2, _CELL * wide)
-    figure, panels = drawing.figure(
-        across * (width + 0.9) + 1.1, down * (max(1.6, 0.42 * high) + 1.4) + 0.6, down, across
-    )
-    every = list(panels.flat) if down * across > 1 else [panels]
-    for number, (axes, found) in enumerate(zip(every, maps, strict=False)):
-        _draw(axes, found, norm, share)
-        last, first = number + across >= len(maps), number % across == 0
-        drawing.finish(axes, found.name, label(found.x.column) if last else "", label(found.y.column) if first else "")
-        _note(axes, found, width)
+    size = max(3.2, _CELL * wide) + 1.2, max(1.6, 0.42 * high) + 1.2
+    figure, panels = drawing.panels(len(maps), *size, across=2 if wide <= _NARROW else 1)
+    for axes, found in zip(panels, maps, strict=True):
+        room = (drawing.cell(axes)[0] - 1.2) / wide
+        shown = found.cells.loc[found.cells["value"].notna(), "value"]
+        longest = max((len(short(value, "", share)) for value in shown), default=0)
+        for row in found.cells.itertuples(index=False):
+            _cell(axes, row, norm, share, room if drawing.fits(longest, room) else 0.0)
+        axes.set_xlim(-0.5, wide - 0.5)
+        axes.set_ylim(-0.5, high - 0.5)
+        drawing.names(axes.xaxis, found.x.labels)
+        drawing.names(axes.yaxis, found.y.labels)
+        axes.tick_params(length=0)
+        note = drawing.filled(_note(found), drawing.cell(axes)[0] - 1.6)  # beside the colours
+        drawing.finish(axes, f"{found.name}\n{note}", label(found.x.column), label(found.y.column))
         axes.grid(False)
-    for axes in every[len(maps) :]:
-        axes.set_visible(False)
     if np.isfinite(values).any():
-        _scale(figure, every[: len(maps)], norm, result, share)
-    handles = [_key(outcome) for outcome in _failure_marks(maps)]
-    if any("measured" in found.cells for found in maps):
-        handles += _marks(maps)
+        named = f"{(label if share else labelled)(result.metric)}, median of a cell"
+        drawing.colour_bar(figure, panels, norm, named, lambda value: short(value, "", share))
+    failed = pd.concat([found.cells[found.cells["value"].isna()] for found in maps])["outcome"].unique()
+    marks = [_look(name) for name in [*(name for name in MEMORY if name in failed), *sorted({*failed} - {*MEMORY})]]
     if any(found.unmeasured for found in maps):
-        handles.append(drawing.Patch(facecolor="white", edgecolor="#a8a8a8", label="not measured"))
+        marks.append(("", "not measured", "", "white"))
+    handles: list[Any] = [
+        drawing.Patch(edgecolor=_EDGE, label=words, facecolor=face, hatch=hatch) for _, words, hatch, face in marks
+    ]
+    if any("measured" in found.cells for found in maps):
+        most = max(int(found.cells["points"].max()) for found in maps)
+        words = f"n/{most}: n points of a cell were measured, the others predicted"
+        dot = drawing.handle("measured, else predicted", marker="o", markersize=4, color="black")
+        handles.append(dot if most == 1 else drawing.handle(words))
     if handles:
-        figure.legend(
-            handles=handles, loc="outside lower center", ncols=min(4, len(handles)), frameon=False, fontsize=9
-        )
+        drawing.legend(figure, handles)
     return figure
 
 
-def _draw(axes: Axes, found: HeatMap, norm: drawing.Normalize, share: bool) -> None:
-    colours = drawing.colormaps[drawing.SEQUENTIAL]
-    wide, high = len(found.x.labels), len(found.y.labels)
-    axes.set_xlim(-0.5, wide - 0.5)
-    axes.set_ylim(-0.5, high - 0.5)
-    for cell in found.cells.itertuples(index=False):
-        _cell(axes, cell, colours, norm, share)
-    tilted = max(len(label) for label in found.x.labels) > 6
-    axes.set_xticks(
-        range(wide),
-        found.x.labels,
-        rotation=45 if tilted else 0,
-        ha="right" if tilted else "center",
-        rotation_mode="anchor" if tilted else "default",
-        fontsize=8,
-    )
-    axes.set_yticks(range(high), found.y.labels, fontsize=8)
-    axes.tick_params(length=0)
-
-
-def _cell(axes: Axes, cell: Any, colours: Any, norm: drawing.Normalize, share: bool) -> None:
-    """A row of `HeatMap.cells` as a square with its value, or with the outcome of its points."""
+def _cell(axes: Axes, cell: Any, norm: drawing.Normalize, share: bool, room: float) -> None:
+    """A row of `HeatMap.cells` as a square with its value, or with the outcome of its points, in `room` inches."""
     corner = (cell.i - 0.5, cell.j - 0.5)
     middle: dict[str, Any] = {"ha": "center", "va": "center"}
     if np.isnan(cell.value):
-        look = _look(cell.outcome)
-        axes.add_patch(
-            drawing.Rectangle(corner, 1, 1, facecolor=look.face, edgecolor="#a8a8a8", hatch=look.hatch, linewidth=0)
-        )
+        letters, _, hatch, face = _look(cell.outcome)
+        how: dict[str, Any] = {"facecolor": face, "edgecolor": _EDGE, "hatch": hatch, "linewidth": 0}
+        axes.add_patch(drawing.Rectangle(corner, 1, 1, **how))
         axes.add_patch(drawing.Rectangle(corner, 1, 1, fill=False, edgecolor="white", linewidth=1.0))
-        behind = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
-        axes.text(cell.i, cell.j, look.letters, fontsize=7, linespacing=0.9, bbox=behind, **middle)
+        if room:
+            behind = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
+            axes.text(cell.i, cell.j, letters, fontsize="small", linespacing=0.9, bbox=behind, **middle)
         return
-    colour = colours(norm(cell.value))
+    colour = drawing.colormaps[drawing.SEQUENTIAL](norm(cell.value))
     axes.add_patch(drawing.Rectangle(corner, 1, 1, facecolor=colour, edgecolor="white", linewidth=0.5))
-    ink = "black" if np.dot(colour[:3], _LUMINANCE) > 0.45 else "white"
-    height = cell.j + ((0.06 if getattr(cell, "measured", 0) else 0.14) if cell.failed else 0)
-    axes.text(cell.i, height, short(cell.value, "", share), fontsize=8, color=ink, **middle)
-    if cell.failed:
-        what = "OOM" if cell.memory == cell.failed else "failed"
-        text = f"{cell.failed}/{cell.failed + cell.points} {what}"
-        axes.text(cell.i, cell.j - 0.28, text, fontsize=6, color=ink, **middle)
-    if getattr(cell, "measured", 0):
-        _mark(axes, cell, ink)
-
-
-def _mark(axes: Axes, cell: Any, ink: str) -> None:
-    """How much of a predicted map's cell was measured: a dot where its one point was, else how many of how many."""
-    if cell.points == 1:
-        axes.plot(cell.i + 0.36, cell.j + 0.3, marker="o", markersize=3.5, color=ink, linewidth=0)
+    if not room:
         return
-    text = f"{cell.measured}/{cell.points}"
-    axes.text(cell.i + 0.45, cell.j + 0.36, text, fontsize=6, color=ink, ha="right", va="center", style="italic")
+    middle["color"] = "black" if np.dot(colour[:3], _LUMINANCE) > 0.45 else "white"
+    measured = getattr(cell, "measured", 0)
+    height = cell.j + ((0.06 if measured else 0.14) if cell.failed else 0)
+    axes.text(cell.i, height, short(cell.value, "", share), fontsize="small", **middle)
+    text = f"{cell.failed}/{cell.failed + cell.points} {'OOM' if cell.memory == cell.failed else 'failed'}"
+    if cell.failed and drawing.fits(len(text), 1.2 * room):
+        axes.text(cell.i, cell.j - 0.28, text, fontsize=6, **middle)
+    if measured and cell.points == 1:
+        axes.plot(cell.i + 0.36, cell.j + 0.3, marker="o", markersize=3.5, color=middle["color"], linewidth=0)
+    elif measured:  # how many of a cell's points
+        right = {**middle, "ha": "right", "style": "italic", "fontsize": 6}
+        axes.text(cell.i + 0.45, cell.j + 0.36, f"{measured}/{cell.points}", **right)
 
 
-def _marks(maps: Sequence[HeatMap]) -> list[Any]:
-    """What tells measured from predicted, for the legend."""
-    most = max(int(found.cells["points"].max()) for found in maps)
-    if most == 1:
-        return [
-            drawing.Line2D(
-                [], [], marker="o", markersize=4, color="black", linewidth=0, label="measured, else predicted"
-            )
-        ]
-    label = f"n/{most}: n points of a cell were measured, the others predicted"
-    return [drawing.Line2D([], [], linewidth=0, label=label)]
-
-
-def _note(axes: Axes, found: HeatMap, width: float) -> None:
-    """Below the title, what a cell is the median of."""
+def _note(found: HeatMap) -> str:
+    """What a cell is the median of."""
     counts = found.cells.loc[found.cells["value"].notna(), "points"]
     if not len(counts):
-        axes.set_title(f"{found.name}\nno point ran", loc="left", fontsize=9)
-        return
+        return "no point ran"
     many = f"{counts.min()} to {counts.max()} points" if counts.min() < counts.max() else f"{counts.max()} points"
-    text = f"a cell is the median of {many}" if counts.max() > 1 else "a cell is one point"
+    text, joined = ("a cell is one point", "; runs differ in")
+    if counts.max() > 1:
+        text, joined = f"a cell is the median of {many}", " over"
     pooled = [f"{label(name)} ({count})" for name, count in {**found.pooled, **found.settings}.items()]
-    joined = " over" if counts.max() > 1 else "; runs differ in"
-    lines = wrap(text + (f"{joined} {', '.join(pooled)}" if pooled else ""), int(width * 15))
-    axes.set_title("\n".join([found.name, *lines]), loc="left", fontsize=9)
+    return text + (f"{joined} {', '.join(pooled)}" if pooled else "")
 
 
-def _norm(values: np.ndarray) -> drawing.Normalize:
-    """The common colour scale of all maps."""
-    known = values[np.isfinite(values)]
-    if not len(known):
-        return drawing.Normalize(0, 1)
-    low, high = float(known.min()), float(known.max())
-    if low > 0 and high > _WIDE * low:
-        return drawing.LogNorm(low, high)
-    return drawing.Normalize(low, high if high > low else low + abs(low) + 1e-12)
-
-
-def _scale(figure: Figure, axes: Sequence[Axes], norm: drawing.Normalize, result: HeatMaps, share: bool) -> None:
-    mapped = drawing.ScalarMappable(norm, drawing.SEQUENTIAL)
-    bar: Any = figure.colorbar(mapped, ax=list(axes), fraction=0.04, pad=0.02, aspect=30)
-    if isinstance(norm, drawing.LogNorm):
-        decades = np.log10((norm.vmax or 1.0) / (norm.vmin or 1.0))
-        bar.locator = ticker.LogLocator(10, (1.0, 3.0) if decades < 4 else (1.0,))
-    else:
-        bar.locator = ticker.MaxNLocator(6)
-    bar.minorticks_off()
-    bar.formatter = ticker.FuncFormatter(lambda value, _: short(value, "", share))
-    bar.update_ticks()
-    bar.set_label(f"{(label if share else labelled)(result.metric)}, median of a cell")
-
-
-def _failure_marks(maps: Sequence[HeatMap]) -> list[str]:
-    """The outcomes of cells in which nothing ran: out of memory first."""
-    present = {str(cell) for found in maps for cell in found.cells.loc[found.cells["value"].isna(), "outcome"]}
-    return [name for name in MEMORY if name in present] + sorted(present.difference(MEMORY))
-
-
-def _look(outcome: str) -> _Look:
-    name = _SHORTER.get(outcome, outcome)
-    return _LOOKS.get(outcome, _FAILED._replace(letters=name, legend=outcome))
-
-
-def _key(outcome: str) -> Any:
-    look = _look(outcome)
-    return drawing.Patch(facecolor=look.face, edgecolor="#a8a8a8", hatch=look.hatch, label=look.legend)
+def _look(outcome: str) -> tuple[str, str, str, str]:
+    return _LOOKS.get(outcome, (_SHORTER.get(outcome, outcome), outcome, "\\\\", "#fbe9e0"))

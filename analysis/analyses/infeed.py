@@ -1,14 +1,10 @@
 """`infeed`: which models wait for their input, and what a faster input pipeline could bring.
 
-Which models wait for their input: the share of the step spent in infeed against the size of the model.
-
 The paper's Figure 5 shows that larger models wait less, since what the host does for an example is fixed while the
 device's work grows. Here each point gets a verdict and a bound on what a faster input pipeline could bring, and each
 family on each device the share of its models that are input-bound and how strongly waiting falls with size. Runs of
 this suite with a real input also measured what input free of charge brings and what the pipeline costs the host, from
 which follows how many cores would feed a model.
-
-Waiting for input against the size of the model, and utilisation against waiting (Figure 5).
 """
 
 from __future__ import annotations
@@ -16,25 +12,38 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from analysis.columns import Group, GroupKey, groups, hyperparameters, settings
+from analysis.columns import GroupKey, groups, hyperparameters, settings
 from analysis.format import percent_interval, short
 from analysis.lazy import drawing, np, pd, stats, ticker
 from analysis.options import Options, option, unit_option
 from analysis.registry import Remedy, analysis
-from analysis.result import Paragraph, Result, joined
+from analysis.result import Answer, Paragraph, joined
 from analysis.sides import rare
 from analysis.statistics.dependence import Levels, Unit, crossed_quantile, crossed_share, jackknifed, levels_of
 from analysis.statistics.regression import Lacking
 from analysis.store.frame import aggregate_replicates, families, is_ok, require_homogeneous
-from paradnn.errors import ConfigError, NotEnoughData
+from paradnn.errors import NotEnoughData
 from paradnn.families import FAMILIES
 from paradnn.forecast.estimate import LEVEL, Estimate
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+#: What may stand for the size of a model, in words, with its unit. What the host does for an example is fixed, so that
+#: the FLOPs of an example are what the wait should fall with.
+SIZES = {
+    "flops_per_example": ("work for an example", "FLOP"),
+    "flops_per_step": ("work of a step", "FLOP"),
+    "parameters": ("trainable parameters", ""),
+}
+#: The first of these that a run has is its utilisation.
+_UTILIZATION = ("flops_utilization", "trace_flops_utilization", "flops_utilization_spec")
+_FREE, _COST = "input_free_examples_per_second", "input_cpu_ms_per_example"
+_ENDS = ("", "_low", "_high")
+#: Times that a rank correlation is computed at most for the jackknife: the interval's width is then known to 2%.
+_LEFT_OUT = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,32 +61,46 @@ class InfeedOptions(Options):
     unit: Literal["crossed", "model", "point"] = unit_option()
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class InfeedResult(Result):
-    """Every point with its wait and its headroom, and for each family on each device which are input-bound."""
+@dataclass(frozen=True)
+class GroupInfeed(GroupKey):
+    """One family on one device: its points, the share that waits for longer than the threshold, the typical wait, and
+    its rank correlation with size.
 
-    infeed: Infeed
+    `gain` is the median of `infeed_gain` and `cores` that of the cores that would feed a model, of points that measured
+    them; else None. `sample` says what intervals are over.
+    """
+
+    points: pd.DataFrame
+    share: Estimate
+    median: Estimate
+    correlation: Estimate
+    sample: str
+    gain: Estimate | None
+    cores: Estimate | None
 
     @property
-    def table(self) -> pd.DataFrame:
-        return self.infeed.points.rename(columns={"size": self.infeed.against})
+    def bound(self) -> int:
+        """How many points are input-bound."""
+        return int(self.points["input_bound"].sum())
 
-    def _figure(self) -> Figure:
-        return draw_infeed(self.infeed)
 
-    def _paragraphs(self) -> Iterator[Paragraph]:
-        for group in self.infeed.groups:
-            yield _describe(group, self.infeed)
-        for lacking in self.infeed.lacking:
-            yield Paragraph(f"{lacking}.")
-        if any(group.cores for group in self.infeed.groups):
-            yield Paragraph(
-                "Cores: examples a second without the wait, times the pipeline's processor time for an example."
-            )
-        samples = "; ".join(dict.fromkeys(group.sample for group in self.infeed.groups))
-        yield Paragraph(f"Intervals are 95%, over {samples}. Headroom is a bound: the step without the wait.")
-        fewest = min(group.points for group in self.infeed.groups)
-        yield from map(Paragraph, rare(fewest))
+@dataclass(frozen=True)
+class Infeed:
+    """`points` has a row for each point, the longest wait first: family, device, its hyperparameters, `size` (the
+    column `against`), `infeed_fraction`, `headroom` (the speedup that an input without cost would bring at most),
+    `input_bound`, and where any point has them `utilization` (of FLOPS), `gain` (measured: what input free of charge
+    brings) and `cores` (that the pipeline would need to feed the step at the speed it has then), each of the last two
+    with `_low` and `_high`. `lacking` says in words which groups have nothing, `run_ids` are the runs used, `pooled`
+    says what differed among runs that were pooled.
+    """
+
+    against: str
+    threshold: float
+    points: pd.DataFrame
+    groups: tuple[GroupInfeed, ...]
+    lacking: tuple[Lacking, ...]
+    run_ids: tuple[str, ...]
+    pooled: tuple[str, ...] = ()
 
 
 def _remedy(rows: pd.DataFrame) -> Remedy:
@@ -96,30 +119,43 @@ def _remedy(rows: pd.DataFrame) -> Remedy:
     section="system",
     order=80,
     title="Waiting for input",
-    reading=("Share of the step in which the device waits for its next batch."),
+    reading="Share of the step in which the device waits for its next batch.",
     remedy=_remedy,
 )
-def infeed(frame: pd.DataFrame, options: InfeedOptions) -> InfeedResult:
+def infeed(frame: pd.DataFrame, options: InfeedOptions) -> Answer:
     """Which models wait for their input, how the wait falls with size, and what input without cost would bring.
 
     NotEnoughData where no run has an `infeed_fraction`, SchemaError for heterogeneous runs of a group.
     """
-    waits = input_waits(frame, options.against, options.threshold, options.pool, options.unit)
-    return InfeedResult(infeed=waits, sources=waits.run_ids, pooled=joined(waits.pooled))
-
-
-def _describe(group: GroupInfeed, of: Infeed) -> Paragraph:
-    rows = of.points[(of.points["family"] == group.family) & (of.points["device"] == group.device)]
-    head = (
-        f"{group.name}: {group.bound} of {group.points} points are input-bound, {percent_interval(group.share)}: they "
-        f"wait for more than {of.threshold:.0%} of the step. Median wait {percent_interval(group.median)}."
+    found = input_waits(frame, options.against, options.threshold, options.pool, options.unit)
+    return Answer(
+        numbers=found.points.rename(columns={"size": found.against}),
+        sentences=[*_sentences(found)],
+        picture=lambda: draw_infeed(found),
+        sources=found.run_ids,
+        pooled=joined(found.pooled),
     )
-    return Paragraph(head, (*_wait(group, rows, of.against.replace("_", " ")), *_balance(group, rows)))
 
 
-def _wait(group: GroupInfeed, rows: pd.DataFrame, size: str) -> Iterator[str]:
+def _sentences(found: Infeed) -> Iterator[Paragraph | str]:
+    for group in found.groups:
+        head = (
+            f"{group.name}: {group.bound} of {len(group.points)} points are input-bound, "
+            f"{percent_interval(group.share)}: they wait for more than {found.threshold:.0%} of the step. Median wait "
+            f"{percent_interval(group.median)}."
+        )
+        yield Paragraph(head, (*_wait(group, found.against.replace("_", " ")), *_balance(group)))
+    yield from (f"{lacking}." for lacking in found.lacking)
+    if any(group.cores for group in found.groups):
+        yield "Cores: examples a second without the wait, times the pipeline's processor time for an example."
+    samples = "; ".join(dict.fromkeys(group.sample for group in found.groups))
+    yield f"Intervals are 95%, over {samples}. Headroom is a bound: the step without the wait."
+    yield from rare(min(len(group.points) for group in found.groups))
+
+
+def _wait(group: GroupInfeed, size: str) -> Iterator[str]:
     """How the wait goes with the size of a model, and what would be gained without it."""
-    bound, free = rows[rows["input_bound"]], rows[~rows["input_bound"]]
+    bound, free = (group.points[group.points["input_bound"] == waits] for waits in (True, False))
     value, low, high = group.correlation
     if not math.isnan(value):
         trend = "falls with" if high < 0 else "rises with" if low > 0 else "is not shown to depend on"
@@ -131,17 +167,17 @@ def _wait(group: GroupInfeed, rows: pd.DataFrame, size: str) -> Iterator[str]:
         yield f"Without the wait they would be up to {middle:.3g}x as fast in the median, {most:.3g}x at most."
 
 
-def _balance(group: GroupInfeed, rows: pd.DataFrame) -> Iterator[str]:
+def _balance(group: GroupInfeed) -> Iterator[str]:
     """What was measured with input free of charge, and what would feed the models."""
     if group.gain is not None:
-        gains = rows.dropna(subset="gain").sort_values("gain")
+        gains = group.points.dropna(subset="gain")
         shown = int((gains["gain_low"] > 0).sum()) if "gain_low" in gains else 0
         yield (
             f"Measured: input free of charge makes them {percent_interval(group.gain)} faster in the median, "
-            f"{100 * gains['gain'].iloc[-1]:.3g}% at most; distinguished from none in {shown} of {len(gains)}."
+            f"{100 * gains['gain'].max():.3g}% at most; distinguished from none in {shown} of {len(gains)}."
         )
     if group.cores is not None:
-        cores = rows.dropna(subset="cores").sort_values("cores")
+        cores = group.points.dropna(subset="cores").sort_values("cores")
         last = cores.iloc[-1]
         ends = f" ({last['cores_low']:.3g} to {last['cores_high']:.3g})" if "cores_low" in cores else ""
         yield (
@@ -154,62 +190,10 @@ def _range(rows: pd.DataFrame) -> str:
     return f"{short(rows['size'].min())} to {short(rows['size'].max())}"
 
 
-#: What may stand for the size of a model. FLOPs for an example are flops_per_step / batch_size: what the host does for
-#: an example is fixed, so that this is what the wait should fall with.
-SIZES = ("flops_per_example", "flops_per_step", "parameters")
-#: A model that waits for more than this share of the step is input-bound.
-THRESHOLD = 0.1
-#: The first of these that a run has is its utilisation.
-_UTILIZATION = ("flops_utilization", "trace_flops_utilization", "flops_utilization_spec")
-_FREE, _COST = "input_free_examples_per_second", "input_cpu_ms_per_example"
-_BALANCE = [f"{name}{end}" for name in ("infeed_gain", _FREE, _COST) for end in ("", "_low", "_high")]
-
-#: Times that a rank correlation is computed at most for the jackknife: the interval's width is then known to 2%.
-_LEFT_OUT = 1_000
-
-
-@dataclass(frozen=True)
-class GroupInfeed(GroupKey):
-    """One family on one device: how many points are input-bound, the typical wait, and its rank correlation with size.
-
-    `share` is of points with a wait above the threshold, `median` of `infeed_fraction`. `gain` is the median of
-    `infeed_gain` and `cores` that of the cores that would feed a model, of points that measured them; else None.
-    `sample` says what intervals are over.
-    """
-
-    points: int
-    bound: int
-    share: Estimate
-    median: Estimate
-    correlation: Estimate
-    sample: str
-    gain: Estimate | None = None
-    cores: Estimate | None = None
-
-
-@dataclass(frozen=True)
-class Infeed:
-    """`points` has a row for each point, the longest wait first: family, device, its hyperparameters, `size` (the
-    column `against`), `infeed_fraction`, `headroom` (the speedup that an input without cost would bring at most),
-    `input_bound`, and where any point has them `utilization` (of FLOPS), `gain` (measured: what input free of charge
-    brings) and `cores` (that the pipeline would need to feed the step at the speed it has then), each of the last two
-    with `_low` and `_high`. `lacking` says in words which groups have nothing, `run_ids` are the runs used,
-    `pooled` says what differed among runs that were pooled.
-    """
-
-    against: str
-    threshold: float
-    points: pd.DataFrame
-    groups: tuple[GroupInfeed, ...]
-    lacking: tuple[Lacking, ...]
-    run_ids: tuple[str, ...]
-    pooled: tuple[str, ...] = ()
-
-
 def input_waits(
     frame: pd.DataFrame,
     against: str = "flops_per_example",
-    threshold: float = THRESHOLD,
+    threshold: float = 0.1,
     pool: bool = False,
     unit: Unit = "crossed",
 ) -> Infeed:
@@ -217,32 +201,76 @@ def input_waits(
 
     The headroom is Amdahl's bound: the rest of the step stays as it is. Intervals are over the models and batch sizes
     that points share (`dependence.crossed_share`, `crossed_quantile`, `rank_correlation`). Only ok runs count;
-    replicates become their median. ConfigError for another size or threshold, NotEnoughData where no run has both
-    columns, SchemaError for heterogeneous runs of one group.
+    replicates become their median. NotEnoughData where no run has both columns, SchemaError for heterogeneous runs of
+    one group.
     """
-    if against not in SIZES:
-        raise ConfigError("--against", against, "is no size of a model", f"choose {' or '.join(SIZES)}")
-    if not 0 < threshold < 1:
-        raise ConfigError("--threshold", threshold, "is no share of the step", "give one between 0 and 1, such as 0.1")
-    parts, found, lacking, used, pooled = [], [], [], [], []
     if {"flops_per_step", "batch_size"} <= set(frame.columns):
         frame = frame.assign(flops_per_example=frame["flops_per_step"] / frame["batch_size"].astype("Float64"))
+    found, lacking, used, pooled = [], [], [], []
     for group in groups(frame):
-        rows = _measured(group, against)
+        rows = group.rows.iloc[:0]
+        if {"infeed_fraction", against} <= set(frame.columns):
+            rows = group.rows[
+                is_ok(group.rows) & group.rows["infeed_fraction"].between(0, 1) & (group.rows[against] > 0)
+            ]
         if rows.empty:
             lacking.append(Lacking(group.name, f"no measured run has both infeed_fraction and {against}"))
             continue
         used += list(rows["run_id"])
         rows = require_homogeneous(rows, pool=pool)
-        pooled += [rows.attrs["pooled"]] if rows.attrs.get("pooled") else []
-        points = _judged(aggregate_replicates(rows), group, against, threshold)
-        parts.append(points)
+        pooled.append(rows.attrs.get("pooled", ""))
+        points = _judged(aggregate_replicates(rows), against, threshold)
+        points.insert(0, "family", group.family)
+        points.insert(1, "device", group.device)
         found.append(_summary(group, points, unit))
-    if not parts:
+    if not found:
         raise NotEnoughData("not enough data", lacking, "measure with a real input pipeline, such as data=images")
-    table = pd.concat(parts, ignore_index=True).sort_values("infeed_fraction", ascending=False, kind="stable")
-    return Infeed(
-        against, threshold, table.reset_index(drop=True), tuple(found), tuple(lacking), tuple(used), tuple(pooled)
+    table = pd.concat([group.points for group in found], ignore_index=True)
+    table = table.sort_values("infeed_fraction", ascending=False, kind="stable", ignore_index=True)
+    return Infeed(against, threshold, table, tuple(found), tuple(lacking), tuple(used), tuple(pooled))
+
+
+def _judged(rows: pd.DataFrame, against: str, threshold: float) -> pd.DataFrame:
+    """What is known of each point; columns that no point has a value in are left out.
+
+    Cores: examples a second that the step takes when its input is free of charge, times the processor time of the
+    pipeline for an example. The ends pair the slowest step with the cheapest input and the reverse, so that they
+    cover at least as often as each of the two does.
+    """
+
+    def numbers(name: str) -> pd.Series:
+        return rows[name].astype("float64") if name in rows else pd.Series(np.nan, index=rows.index)
+
+    names = [*hyperparameters(rows), *(name for name in settings(rows) if name.startswith("data."))]
+    waiting = numbers("infeed_fraction")
+    with np.errstate(divide="ignore"):
+        headroom = 1 / (1 - waiting)
+    found = rows[list(dict.fromkeys(names))].assign(
+        size=numbers(against), infeed_fraction=waiting, headroom=headroom, input_bound=waiting > threshold
+    )
+    measured = {"utilization": pd.concat(map(numbers, _UTILIZATION), axis=1).bfill(axis=1).iloc[:, 0]}
+    for end in _ENDS:
+        measured[f"gain{end}"] = numbers(f"infeed_gain{end}")
+        measured[f"cores{end}"] = numbers(f"{_FREE}{end}") * numbers(f"{_COST}{end}") / 1e3
+    return found.join(pd.DataFrame(measured).dropna(axis="columns", how="all"))
+
+
+def _summary(group: GroupKey, points: pd.DataFrame, unit: Unit) -> GroupInfeed:
+    def middle(name: str) -> Estimate | None:
+        known = points[points[name].notna()] if name in points else points.iloc[:0]
+        return crossed_quantile(known[name], levels_of(known, unit)) if len(known) else None
+
+    levels = levels_of(points, unit)
+    return GroupInfeed(
+        group.family,
+        group.device,
+        points,
+        share=crossed_share(points["input_bound"], levels),
+        median=crossed_quantile(points["infeed_fraction"], levels),
+        correlation=rank_correlation(points["size"], points["infeed_fraction"], levels),
+        sample=levels.words,
+        gain=middle("gain"),
+        cores=middle("cores"),
     )
 
 
@@ -281,8 +309,8 @@ def _fisher(values: np.ndarray, code: np.ndarray) -> np.ndarray:
     found = []
     for level in range(code.max() + 1):
         one, two = (_ranks(row[code != level]) for row in places)
-        alike = np.ptp(one) == 0 or np.ptp(two) == 0
-        found.append([0.0 if alike else np.clip(np.corrcoef(one, two)[0, 1], -1 + 1e-12, 1 - 1e-12)])
+        constant = np.ptp(one) == 0 or np.ptp(two) == 0
+        found.append([0.0 if constant else np.clip(np.corrcoef(one, two)[0, 1], -1 + 1e-12, 1 - 1e-12)])
     return np.arctanh(found)
 
 
@@ -292,158 +320,47 @@ def _ranks(places: np.ndarray) -> np.ndarray:
     return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[places])
 
 
-def _measured(group: Group, against: str) -> pd.DataFrame:
-    rows = group.rows
-    if "infeed_fraction" not in rows or against not in rows:
-        return rows.iloc[:0]
-    ok = is_ok(rows)
-    return rows[ok & rows["infeed_fraction"].between(0, 1) & (rows[against] > 0)]
-
-
-def _judged(rows: pd.DataFrame, group: Group, against: str, threshold: float) -> pd.DataFrame:
-    names = [name for name in hyperparameters(rows) if name in rows]
-    waiting = rows["infeed_fraction"].astype("float64")
-    with np.errstate(divide="ignore"):
-        headroom = 1 / (1 - waiting)
-    names += [name for name in settings(rows) if name.startswith("data.") and name not in names]
-    found = rows[names].assign(
-        size=rows[against].astype("float64"),
-        infeed_fraction=waiting,
-        headroom=headroom,
-        input_bound=waiting > threshold,
-    )
-    found = found.join(_measured_balance(rows))
-    found.insert(0, "family", group.family)
-    found.insert(1, "device", group.device)
-    return found
-
-
-def _measured_balance(rows: pd.DataFrame) -> pd.DataFrame:
-    """What is known of each point beside its wait; columns that no point has a value in are left out.
-
-    Cores: examples a second that the step takes when its input is free of charge, times the processor time of the
-    pipeline for an example. The ends pair the slowest step with the cheapest input and the reverse, so that they
-    cover at least as often as each of the two does.
-    """
-    given = {name: rows[name].astype("float64") for name in _BALANCE if name in rows}
-    empty = pd.Series(np.nan, index=rows.index)
-    found = pd.DataFrame(index=rows.index)
-    found["utilization"] = empty
-    for name in _UTILIZATION:
-        found["utilization"] = found["utilization"].fillna(rows[name].astype("float64") if name in rows else empty)
-    for end in ("", "_low", "_high"):
-        found[f"gain{end}"] = given.get(f"infeed_gain{end}", empty)
-        rate, cost = (given.get(f"{name}{end}", empty) for name in (_FREE, _COST))
-        found[f"cores{end}"] = rate * cost / 1e3
-    return found.dropna(axis="columns", how="all")
-
-
-def _median_of(points: pd.DataFrame, name: str, unit: Unit) -> Estimate | None:
-    known = points[points[name].notna()] if name in points else points.iloc[:0]
-    return crossed_quantile(known[name], levels_of(known, unit)) if len(known) else None
-
-
-def _summary(group: Group, points: pd.DataFrame, unit: Unit) -> GroupInfeed:
-    levels = levels_of(points, unit)
-    bound = int(points["input_bound"].sum())
-    return GroupInfeed(
-        family=group.family,
-        device=group.device,
-        points=len(points),
-        bound=bound,
-        share=crossed_share(points["input_bound"], levels),
-        median=crossed_quantile(points["infeed_fraction"], levels),
-        correlation=rank_correlation(points["size"], points["infeed_fraction"], levels),
-        sample=levels.words,
-        gain=_median_of(points, "gain", unit),
-        cores=_median_of(points, "cores", unit),
-    )
-
-
-_NAMES = {
-    "flops_per_step": ("work of a step", "FLOP"),
-    "flops_per_example": ("work for an example", "FLOP"),
-    "parameters": ("trainable parameters", ""),
-}
-
-
 def draw_infeed(found: Infeed) -> Figure:
-    """A point for each model, what is above the line is input-bound. One family on one device is coloured by its batch
-    size, several have a colour and a marker each."""
+    """Left a point for each model: what is above the line is input-bound. One family on one device is coloured by its
+    batch size, several have a colour and a marker each. Right, the paper's Figure 5: what waits longer uses less; where
+    free input was measured, what it would use then."""
     placed = "utilization" in found.points
-    drawn, several = drawing.figure(12.0 if placed else 7.5, 4.8, columns=2 if placed else 1)
-    axes = several[0, 0] if placed else several
-    if len(found.groups) == 1 and found.points["batch_size"].nunique() > 1:
-        batches = found.points["batch_size"].astype("float64")
-        marks = axes.scatter(
-            found.points["size"],
-            found.points["infeed_fraction"],
-            c=batches,
-            cmap=drawing.SEQUENTIAL,
-            s=26,
-            norm=drawing.LogNorm(batches.min(), batches.max()),
-            edgecolors="#444444",
-            linewidths=0.3,
-        )
-        bar = drawn.colorbar(marks, ax=axes, label="batch size")
-        values = sorted(set(batches))
-        shown = values[:: max(1, len(values) // 8)]
-        bar.set_ticks(shown, labels=[f"{value:g}" for value in shown])
-        bar.ax.yaxis.set_minor_locator(ticker.NullLocator())
-    else:
-        for number, group in enumerate(found.groups):
-            rows = _rows(found.points, group.family, group.device)
-            axes.plot(
-                rows["size"],
-                rows["infeed_fraction"],
-                drawing.MARKERS[number % len(drawing.MARKERS)],
-                markersize=5,
-                alpha=0.7,
-                color=drawing.COLOURS[number % len(drawing.COLOURS)],
-                markeredgewidth=0,
-                label=group.name,
-            )
-    axes.axhline(
-        found.threshold, color="#333333", linewidth=1, linestyle="--", label=f"input-bound above {found.threshold:.0%}"
-    )
-    drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
-    axes.set_xscale("log")
-    name, unit = _NAMES[found.against]
-    axes.xaxis.set_major_formatter(drawing.quantity(unit))
-    axes.yaxis.set_major_formatter(ticker.PercentFormatter(1))
-    axes.set_ylim(-0.03, 1.03)
-    where = f": {found.groups[0].name}" if len(found.groups) == 1 else ""
-    drawing.finish(axes, f"Waiting for input{where}", name, "share of the step spent waiting")
-    if placed:
-        _utilisation(several[0, 1], found)
+    drawn, (left, *right) = drawing.panels(1 + placed, 6.0 if placed else 7.5, 4.4, across=2)
+    alone = len(found.groups) == 1
+    batches = found.points["batch_size"].astype("float64")
+    line: dict[str, Any] = {"color": "#333333", "linewidth": 1, "linestyle": "--"}
+    left.axhline(found.threshold, label=f"input-bound above {found.threshold:.0%}", **line)
+    if alone and batches.nunique() > 1:
+        norm = drawing.scale_of(batches)
+        look: dict[str, Any] = {"cmap": drawing.SEQUENTIAL, "s": 26, "edgecolors": "#444444", "linewidths": 0.3}
+        left.scatter(found.points["size"], found.points["infeed_fraction"], c=batches, norm=norm, **look)
+        drawing.colour_bar(drawn, [left], norm, "batch size", "{:g}".format)
+    for group in found.groups:
+        rows, size = group.points, {"markersize": 5, "alpha": 0.7, "markeredgewidth": 0, "linestyle": "none"}
+        look = drawing.look(group.name, [one.name for one in found.groups]) | size
+        if not alone or batches.nunique() == 1:
+            left.plot(rows["size"], rows["infeed_fraction"], label=group.name, **look)
+        for axes in right if "utilization" in rows else ():
+            axes.plot(rows["infeed_fraction"], rows["utilization"], **look)
+            if "gain" in rows:
+                free = rows["utilization"] * (1 + rows["gain"])
+                how = {"color": look["color"], "linewidth": 1, "alpha": 0.5}
+                axes.vlines(rows["infeed_fraction"], rows["utilization"], free, **how)
+    percent = ticker.PercentFormatter(1)
+    name, unit = SIZES[found.against]
+    left.set_xscale("log")
+    drawing.log_ticks(left.xaxis, drawing.quantity(unit))
+    left.yaxis.set_major_formatter(percent)
+    left.set_ylim(-0.03, 1.03)
+    where = f": {found.groups[0].name}" if alone else ""
+    drawing.finish(left, f"Waiting for input{where}", name, "share of the step spent waiting")
+    for axes in right:
+        axes.axvline(found.threshold, **line)
+        axes.xaxis.set_major_formatter(percent)
+        axes.yaxis.set_major_formatter(percent)
+        axes.set_xlim(-0.03, 1.03)
+        axes.set_ylim(bottom=0)
+        gain = "; lines reach to what free input brings" if "gain" in found.points else ""
+        drawing.finish(axes, f"Utilisation{gain}", "share of the step spent waiting", "FLOPS utilisation")
+    drawing.legend(drawn)
     return drawn
-
-
-def _utilisation(axes: Axes, found: Infeed) -> None:
-    """The paper's Figure 5: what waits longer uses less; where free input was measured, what it would use then."""
-    for number, group in enumerate(found.groups):
-        rows = _rows(found.points, group.family, group.device).dropna(subset="utilization")
-        colour = drawing.COLOURS[number % len(drawing.COLOURS)]
-        axes.plot(
-            rows["infeed_fraction"],
-            rows["utilization"],
-            drawing.MARKERS[number % len(drawing.MARKERS)],
-            color=colour,
-            markersize=5,
-            alpha=0.7,
-            markeredgewidth=0,
-        )
-        if "gain" in rows:
-            free = rows["utilization"] * (1 + rows["gain"])
-            axes.vlines(rows["infeed_fraction"], rows["utilization"], free, color=colour, linewidth=1, alpha=0.5)
-    axes.axvline(found.threshold, color="#333333", linewidth=1, linestyle="--")
-    axes.xaxis.set_major_formatter(ticker.PercentFormatter(1))
-    axes.yaxis.set_major_formatter(ticker.PercentFormatter(1))
-    axes.set_xlim(-0.03, 1.03)
-    axes.set_ylim(bottom=0)
-    gain = "; lines reach to what free input brings" if "gain" in found.points else ""
-    drawing.finish(axes, f"Utilisation{gain}", "share of the step spent waiting", "FLOPS utilisation")
-
-
-def _rows(points: pd.DataFrame, family: str, device: str) -> pd.DataFrame:
-    return points[(points["family"] == family) & (points["device"] == device)]

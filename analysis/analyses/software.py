@@ -326,16 +326,17 @@ def draw_software(found: Software) -> Figure:
     percentile, both with their intervals; an end that the points are too few for has no whisker."""
     panels = list(found.table.groupby(["device", "column", "over"], sort=False))
     widest = max(len(rows) for _, rows in panels)
-    drawn, axes = drawing.figure(max(7.0, 2.0 + 0.45 * widest), 3.2 * len(panels) + 0.7, len(panels), 1)
-    for each, ((device, column, over), rows) in zip(np.ravel(axes), panels, strict=True):
+    drawn, every = drawing.panels(len(panels), max(7.0, 2.0 + 0.45 * widest), 3.3)
+    for each, ((device, column, over), rows) in zip(every, panels, strict=True):
         _panel(each, rows)
         drawing.finish(each, f"{label(str(column))} on {device}, over {over}", y="speedup")
         each.grid(axis="x", visible=False)
     marks = [
         drawing.Patch(facecolor="#bbbbbb", edgecolor=_DARK, label="median"),
-        drawing.Line2D([], [], marker="D", color=_DARK, linestyle="none", label="90th percentile"),
+        drawing.handle("90th percentile", marker="D", color=_DARK),
     ]
-    drawn.legend(handles=marks, loc="outside lower center", ncols=2, frameon=False)
+    values = {label: bar for axes in every for bar, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    drawing.legend(drawn, [*values.values(), *marks])
     return drawn
 
 
@@ -364,11 +365,10 @@ def _panel(axes: Axes, rows: pd.DataFrame) -> None:
                 axes.vlines(at, part[name], known, color=_DARK, linewidth=1)
                 axes.plot(at, known, linestyle="none", marker="_", color=_DARK, markersize=5)
     counts = rows.groupby("family", sort=False)["pairs"].agg(["min", "max"])
-    axes.set_xticks(range(len(families)), [f"{name}\nn = {_count(counts.loc[name])}" for name in families])
+    drawing.names(axes.xaxis, [f"{name}\nn = {_count(counts.loc[name])}" for name in families])
     axes.axhline(1, color=_DARK, linewidth=1, linestyle="--")
     axes.set_ylim(bottom=0, top=1.12 * float(_highest(rows)))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
-    axes.legend(fontsize=8, frameon=False, ncols=1, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def _highest(rows: pd.DataFrame) -> float:

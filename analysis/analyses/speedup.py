@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from analysis.analyses.sensitivity import encode
 from analysis.columns import find_column, hyperparameters
 from analysis.labels import labelled, term_label
-from analysis.lazy import drawing, np, pd, ticker
-from analysis.operation_speedup import OperationSpeedupResult, operations_over
+from analysis.lazy import drawing, np, pd
+from analysis.operation_speedup import operations_over
 from analysis.options import option
 from analysis.registry import analysis
-from analysis.result import Paragraph, Result
+from analysis.result import Answer, Paragraph, Result
 from analysis.sides import (
     KEPT,
     PairedOptions,
@@ -170,7 +170,7 @@ class SpeedupResult(Result):
     order=170,
     title="What the speedup depends on",
 )
-def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> SpeedupResult | OperationSpeedupResult:
+def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> SpeedupResult | Answer:
     """A over B point by point: the share of wins, the mean, and what the speedup depends on.
 
     With `operations` the same operation by operation. ConfigError for a side without runs or a column that is not
@@ -451,27 +451,27 @@ def draw_speedup(
     names = families(found.pairs)
     fits = {fit.family: fit for fit in found.fits}
     across = 2 if fits else 1
-    figure, axes = drawing.figure(6.2 * across, 3.9 * len(names) + 0.3, len(names), across)
-    panels = np.array(axes, dtype=object).reshape(len(names), across)
+    figure, every = drawing.panels(len(names) * across, 6.2, 3.9, across=across)
+    panels = [every[place : place + across] for place in range(0, len(every), across)]
     shades = drawing.colouring(found.pairs[colour], colour) if colour else None
     for number, family in enumerate(names):
         rows = found.pairs[found.pairs["family"] == family]
         last = number == len(names) - 1
-        _scatter(panels[number, 0], rows, x)
+        _scatter(panels[number][0], rows, x)
         places = rows[x].astype("float64")
         parts = shades.parts(rows[colour]) if shades else [(slice(None), {"color": drawing.COLOURS[0]})]
         for mine, look in parts:
-            panels[number, 0].scatter(
+            panels[number][0].scatter(
                 places[mine], rows.loc[mine, "speedup"], s=20, alpha=0.85, linewidths=0, zorder=2, **look
             )
         wins = int((rows["speedup"] > 1).sum())
         title = f"{family}: {a} over {b}, ahead in {wins} of {len(rows)} points"
-        drawing.finish(panels[number, 0], title, labelled(x) if last else "", "speedup")
-        drawing.ratio_axis(panels[number, 0].yaxis)
+        drawing.finish(panels[number][0], title, labelled(x) if last else "", "speedup")
+        drawing.ratio_axis(panels[number][0].yaxis)
         if across == 2:
-            _weights(panels[number, 1], fits.get(family), last)
+            _weights(panels[number][1], fits.get(family), last)
     if shades:
-        shades.explain(figure, list(panels[:, 0]))
+        shades.explain(figure, [row[0] for row in panels])
     return figure
 
 
@@ -493,14 +493,13 @@ def _scatter(axes: Axes, rows: pd.DataFrame, x: str) -> None:
         )
     if (places > 0).all() and places.max() > 20 * places.min():
         axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(drawing.quantity(""))
-        axes.xaxis.set_minor_formatter(ticker.NullFormatter())
+        drawing.log_ticks(axes.xaxis, drawing.quantity(""))
     axes.set_yscale("log")
 
 
 def _weights(axes: Axes, fit: SpeedupFit | None, last: bool) -> None:
     if fit is None:
-        axes.set_visible(False)
+        axes.remove()
         return
     weights = fit.regression.weights.sort_values("weight", key=lambda column: column.abs())
     height = np.arange(len(weights))
@@ -513,7 +512,7 @@ def _weights(axes: Axes, fit: SpeedupFit | None, last: bool) -> None:
         capsize=3,
         xerr=[weights["weight"] - weights["low"], weights["high"] - weights["weight"]],
     )
-    axes.set_yticks(height, [term_label(str(term)) for term in weights.index])
+    drawing.names(axes.yaxis, [term_label(str(term)) for term in weights.index])
     axes.set_ylim(-0.7, len(weights) - 0.3)
     what = "log speedup" if fit.log_response else "speedup"
     drawing.finish(

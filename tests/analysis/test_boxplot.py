@@ -47,14 +47,6 @@ def test_numbers_stand_in_order_and_groups_can_be_crossed() -> None:
     assert list(crossed["label"]) == ["16, A", "16, B", "128, B", "1024, B"]
 
 
-@pytest.mark.parametrize(("count", "ranks"), [(5, None), (6, (1, 6)), (10, (2, 9)), (20, (6, 15)), (100, (40, 61))])
-def test_the_medians_interval_is_the_sign_tests(count: int, ranks: tuple[int, int] | None) -> None:
-    # Ranks from the table of the sign test (Conover, Practical Nonparametric Statistics).
-    frame = pd.DataFrame({"family": "fc", "x": np.arange(count, 0.0, -1)})
-    low, high = box_statistics(frame, "x", ["family"]).loc[0, ["median_low", "median_high"]]
-    assert np.isnan([low, high]).all() if ranks is None else (low, high) == ranks
-
-
 def said(frame: pd.DataFrame, **options: Any) -> Answer:
     return boxplot(frame, BoxplotOptions(**options))
 

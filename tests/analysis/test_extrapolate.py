@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from analysis.analyses.extrapolate import ExtrapolateOptions, Step, extrapolate, fit_kernels, step_of
+from analysis.store.past import read_points
 from paradnn.errors import NotEnoughData, ParadnnError
 from paradnn.families import model_of
 from tests.analysis.planted import runs
@@ -203,8 +204,9 @@ def test_points_of_a_file_are_those_that_the_same_words_name(tmp_path: Path) -> 
     file.write_text("model,nodes,layers,batch_size\nfc,64,2,32\nfc,32,,8\n")
     words = ("model=fc model.nodes=64 model.layers=2 batch_size=32", "model=fc model.nodes=32 batch_size=8")
     found = extrapolate(planted(), ExtrapolateOptions(to="Test CPU", model=str(file)))
-    named = [extrapolate(planted(), ExtrapolateOptions(to="Test CPU", model=each)).steps[0].seconds for each in words]
-    assert [step.seconds for step in found.steps] == named
+    kernels = fit_kernels(planted(), "Test CPU", {"precision": "float32"})
+    named = [step_of(read_points(each, "--model").iloc[0].to_dict(), kernels, None).seconds for each in words]
+    assert found.table["seconds"].tolist() == named
 
 
 @pytest.mark.parametrize(

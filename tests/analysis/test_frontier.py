@@ -155,7 +155,7 @@ def test_rivals_are_named() -> None:
 
 def test_without_prices_throughput_takes_the_place_of_cost() -> None:
     (one,) = frontiers(three())
-    assert (one.axes.x, one.axes.y) == ("scheduled_queries_per_second", "latency_p99_ms")
+    assert (one.x, one.y) == ("scheduled_queries_per_second", "latency_p99_ms")
     assert one.table["standing"].tolist() == [ON, BEATEN, BEATEN]
 
 
@@ -217,7 +217,7 @@ def test_runs_that_agree_to_the_last_digit_show_no_spread() -> None:
     (one,) = frontiers(pd.DataFrame(rows))
     assert one.table["standing"].tolist() == [UNDECIDED, UNDECIDED]
     assert one.table["best_accuracy_high"].isna().all()
-    assert one.axes.x == "learning_seconds"  # without prices
+    assert one.x == "learning_seconds"  # without prices
 
 
 def test_generations_compete_for_prompts_of_one_length() -> None:
@@ -239,7 +239,7 @@ def test_generations_compete_for_prompts_of_one_length() -> None:
     ]
     found = frontiers(pd.DataFrame(rows))
     assert [one.task for one in found] == ["fc generate (generate.prompt=32)", "fc generate (generate.prompt=512)"]
-    assert (found[0].axes.x, found[0].axes.y) == ("tokens_per_second", "time_per_output_token_ms")
+    assert (found[0].x, found[0].y) == ("tokens_per_second", "time_per_output_token_ms")
     assert found[0].table["runs"].tolist() == [1, 1]
 
 
@@ -312,13 +312,6 @@ def test_the_line_of_a_limit_is_named() -> None:
 
     assert "limit" in names(("latency_p99_ms", "15"))
     assert "limit" not in names(("peak_queries_per_second", "3"))
-
-
-def test_many_tasks_without_a_choice_are_not_all_listed() -> None:
-    problem = str(NotEnoughData("no task has two choices", [f"task {number}" for number in range(90)], "measure more"))
-    assert (
-        problem == "no task has two choices: task 0; task 1; task 2; task 3; task 4; task 5 and 84 more; measure more"
-    )
 
 
 def test_what_is_not_comparable_is_refused() -> None:

@@ -231,7 +231,7 @@ def test_a_device_on_which_nothing_ran_has_a_map_of_how_points_ended(outcomes: t
     both = pd.concat([grid(), failed], ignore_index=True)
     for frame, place in ((both, 0), (failed, 0), (failed.drop(columns="examples_per_second"), 0)):
         result = heatmap(frame, HeatmapOptions(y="nodes"))
-        found = {one.device: one for one in result.maps.maps}["Broken"]
+        found = {one.device: one for one in heat_maps(frame, "batch_size", "nodes").maps}["Broken"]
         assert found.cells["failed"].sum() == len(failed), place
         assert found.cells["value"].isna().all()
         assert f"None of its points ran ({len(failed) // len(outcomes)} crash" in result.text()

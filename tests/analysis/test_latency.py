@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from analysis import LatencyOptions, latency
-from analysis.analyses.latency import knee_of, latency_curves
+from analysis.analyses.latency import distributions, knee_of, latency_curves
 from paradnn.errors import NotEnoughData
 from paradnn.workloads.serve.files import histogram
 from paradnn.workloads.serve.queries import QueryLog
@@ -99,8 +99,9 @@ def test_distributions_are_those_of_the_queries(tmp_path: Path, monkeypatch: pyt
         folder.mkdir()
         (folder / "latency.hdr").write_bytes(histogram([log]).encode())
         rows.append(queue(rate, artifact_uri=str(folder)))
-    result = latency(pd.DataFrame(rows), LatencyOptions(quantile="p99"))
-    (found,) = result.distributions.values()
+    frame = pd.DataFrame(rows)
+    result = latency(frame, LatencyOptions(quantile="p99"))
+    (found,) = distributions(frame, latency_curves(frame), ()).values()
     below = np.array([(values <= 1e6 * limit).mean() for limit in found.milliseconds])
     assert found.shares == pytest.approx(below, abs=0.002)
     drawn = result.figure()

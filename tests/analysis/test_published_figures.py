@@ -60,7 +60,7 @@ def test_figure_3b_has_853_operations_and_only_output_fusions_are_compute_bound(
 ) -> None:
     rows = plain()
     rows = rows[(rows["time_perc"] >= 1) & (rows["flops_perc"] > 0) & (rows["type"] != "while")]
-    drawn = operations.found.operations[operations.found.operations["drawn"]]
+    drawn = operations.operations[operations.operations["drawn"]]
     assert len(drawn) == len(rows) == 853
     assert drawn["run_id"].nunique() == 230
     assert drawn["type"].value_counts().to_dict() == rows["type"].value_counts().to_dict()

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.analyses.speedup import SpeedupOptions, SpeedupResult, pair_points, summarise
+from analysis.analyses.speedup import SpeedupOptions, pair_points, summarise
 from analysis.analyses.speedup import speedup as command
-from analysis.operation_speedup import OperationSpeedupResult
+from analysis.result import Result
 from paradnn.errors import ConfigError
 from tests.analysis.planted import sandwich
 from tests.analysis.test_pairing import SHAPE, plain_pairs, published, published_folder, side
@@ -113,7 +113,7 @@ def test_no_pairs_is_an_empty_result() -> None:
     assert (len(nothing.pairs), len(nothing.summary), nothing.fits) == (0, 0, ())
 
 
-def ask(frame: pd.DataFrame, **options: Any) -> SpeedupResult | OperationSpeedupResult:
+def ask(frame: pd.DataFrame, **options: Any) -> Result:
     """What the sub-command says of two devices A and B."""
     return command(frame, SpeedupOptions(**({"a": ("device=A",), "b": ("device=B",)} | options)))
 
