@@ -215,7 +215,7 @@ def log_ticks(axis: Axis, words: Callable[[float], str] = "{:,g}".format) -> Non
     low, high = sorted(axis.get_view_interval())
     across, up = (72 * (side - 1) / float(rcParams["font.size"]) for side in cell(axis.axes))
     longest = max(4, len(words(low)), len(words(high)))
-    fitting = max(2, int(across / longest / 0.75 if axis is axis.axes.xaxis else up / 2.2))
+    fitting = max(2, int(across / (longest + 1) / 0.75 if axis is axis.axes.xaxis else up / 2.2))
     decades = math.log10(high / low)
     if decades < 0.9:
         axis.set_major_locator(MaxNLocator(min(fitting, 6), steps=[1, 2, 2.5, 5, 10]))
