@@ -170,9 +170,8 @@ def _other_nodes() -> list[str]:
     if nodes is None:
         return []
     try:
-        listed = subprocess.run(
-            ["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, timeout=60, check=True
-        )
+        asked = ["scontrol", "show", "hostnames", nodes]
+        listed = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
         raise WorkerError(f"Slurm does not tell the nodes of {nodes}: {error}") from error
     return [node for node in listed.stdout.split() if node != os.environ.get("SLURMD_NODENAME")]

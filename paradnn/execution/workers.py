@@ -44,12 +44,8 @@ from paradnn.worker.messages import (
 
 #: Variables that bound the threads of an operation, in one framework or another; NPROC is that of XLA's CPU client.
 _THREADS = (
-    "OMP_NUM_THREADS",
-    "TF_NUM_INTRAOP_THREADS",
-    "TF_NUM_INTEROP_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "NPROC",
+    *("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"),
+    *("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NPROC"),
 )
 
 

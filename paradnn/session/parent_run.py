@@ -113,15 +113,7 @@ _FIRST = (
 )
 #: Tags that every run of a sweep shares or that say nothing to a person: not in its table.
 _UNSHOWN = (
-    "mlflow.",
-    "kind",
-    "schema_version",
-    "source",
-    "sweep_id",
-    "session_id",
-    "owner",
-    "claim_expires",
-    "git_commit",
+    *("mlflow.", "kind", "schema_version", "source", "sweep_id", "session_id", "owner", "claim_expires", "git_commit"),
 )
 
 

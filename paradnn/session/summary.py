@@ -19,23 +19,9 @@ if TYPE_CHECKING:
 
 #: Tags that are kept at hand: what a point is, and what is shown at once.
 _SHOWN = (
-    "point_id",
-    "environment_id",
-    "replicate",
-    "device",
-    "steady",
-    "steady_reason",
-    "interval_reason",
-    "contended",
-    "contended_reason",
-    "checks",
-    "emulation_note",
-    "precision_note",
-    "ceilings_contended",
-    "ceilings_note",
-    "ceilings_remedy",
-    "profile",
-    "profile_note",
+    *("point_id", "environment_id", "replicate", "device", "steady", "steady_reason", "interval_reason", "contended"),
+    *("contended_reason", "checks", "emulation_note", "precision_note", "ceilings_contended", "ceilings_note"),
+    *("ceilings_remedy", "profile", "profile_note"),
 )
 
 

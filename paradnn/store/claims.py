@@ -48,19 +48,8 @@ _EARLIER = {OWNER: "owner", EXPIRES: "claim_expires"}
 #: The tags that are read of a run.
 _TAGS_ALONE: Mapping[Values, Collection[str]] = {
     "tags": (
-        "point_id",
-        "environment_id",
-        "replicate",
-        *OUTCOME_TAGS,
-        "limits_id",
-        "extras",
-        "contended",
-        *(OWNER, _EARLIER[OWNER], EXPIRES, _EARLIER[EXPIRES]),
-        "kind",
-        "device",
-        "reason",
-        "offline_id",
-        "sweep_id",
+        *("point_id", "environment_id", "replicate", *OUTCOME_TAGS, "limits_id", "extras", "contended", "kind"),
+        *(OWNER, _EARLIER[OWNER], EXPIRES, _EARLIER[EXPIRES], "device", "reason", "offline_id", "sweep_id"),
     ),
     "params": (),
     "metrics": (),
@@ -114,9 +103,8 @@ class Entry:
     @property
     def identity(self) -> Identity:
         """Of which measurement it is."""
-        return Identity(
-            self.tags.get("point_id", ""), self.tags.get("environment_id", ""), int(self.tags.get("replicate", 0))
-        )
+        point, environment = self.tags.get("point_id", ""), self.tags.get("environment_id", "")
+        return Identity(point, environment, int(self.tags.get("replicate", 0)))
 
     @property
     def outcome(self) -> str | None:

@@ -32,6 +32,7 @@ from paradnn.store.runs import (
     SCHEMA_VERSION,
     AcceptsRun,
     Claim,
+    Claimed,
     ClaimedElsewhere,
     Finished,
     Record,
@@ -198,7 +199,7 @@ class Journal:
 
     def begin(
         self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, accepts: AcceptsRun | None
-    ) -> Claim | Finished | ClaimedElsewhere:
+    ) -> Claimed:
         """Claim a point; with `accepts` None it is measured whatever the store holds."""
         claim = Claim(self._new_id(), identity, int(time.time() * 1000), repeats=accepts is None)
         if accepts is None:

@@ -43,6 +43,7 @@ from paradnn.store.runs import (
     SCHEMA_VERSION,
     AcceptsRun,
     Claim,
+    Claimed,
     ClaimedElsewhere,
     Finished,
     Record,
@@ -196,7 +197,7 @@ class MlflowStore:
     @raises_store_errors
     def begin(
         self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, accepts: AcceptsRun | None
-    ) -> Claim | Finished | ClaimedElsewhere:
+    ) -> Claimed:
         """Claim a point and make its run.
 
         Two drivers that claim at once each see the other's run after making their own; both withdraw and come back

@@ -72,6 +72,10 @@ class ClaimedElsewhere:
     run_id: str
 
 
+#: What becomes of a point that is to be claimed.
+Claimed = Claim | Finished | ClaimedElsewhere
+
+
 @dataclass(frozen=True)
 class SweepEnd:
     """How a sweep ended: `status` is an MLflow run status, `artifacts` are as those of a `Record`."""

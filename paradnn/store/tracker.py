@@ -26,7 +26,7 @@ from paradnn.errors import DataError, StoreAwayError, StoreError, StoreRefusalEr
 from paradnn.store.address import address_of, without_credentials
 from paradnn.store.journal import Document, Journal, folder_of, read_record, read_sweep, store_key
 from paradnn.store.mlflow_store import MlflowStore, Uploaded
-from paradnn.store.runs import AcceptsRun, Claim, ClaimedElsewhere, Finished, Record, RecordingMetrics, SweepEnd
+from paradnn.store.runs import AcceptsRun, Claim, Claimed, Finished, Record, RecordingMetrics, SweepEnd
 
 T = TypeVar("T")
 
@@ -143,7 +143,7 @@ class Tracker(Journal):
 
     def begin(
         self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, accepts: AcceptsRun | None
-    ) -> Claim | Finished | ClaimedElsewhere:
+    ) -> Claimed:
         while self._is_there():
             try:
                 answer = self._store.begin(identity, name, tags, timeout, accepts)

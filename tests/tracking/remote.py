@@ -13,7 +13,7 @@ from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.store.claims import enter_task
 from paradnn.store.mlflow_store import MlflowStore
-from paradnn.store.runs import Claim, ClaimedElsewhere, Finished
+from paradnn.store.runs import Claimed
 from tests.cluster.postgres import server
 from tests.cluster.recorder import ENVIRONMENT, tags_of
 from tests.tracking.counting import Counted, counting
@@ -73,7 +73,7 @@ def serving(folder: Path) -> Iterator[Remote]:
         yield Remote(folder, counted)
 
 
-def begin(tracker: MlflowStore, number: int) -> Claim | Finished | ClaimedElsewhere:
+def begin(tracker: MlflowStore, number: int) -> Claimed:
     """Claim a point that any outcome is accepted for."""
     identity = Identity(str(number), ENVIRONMENT, 0)
     return tracker.begin(identity, f"point {number}", tags_of(identity), 60.0, lambda tags: True)
