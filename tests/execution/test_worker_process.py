@@ -23,7 +23,7 @@ from paradnn.execution.workers import Limits, Worker, WorkerKey, WorkerPool, _Wa
 from paradnn.platform import environment
 from paradnn.record.profile_summary import profile_tags
 from paradnn.store.runs import ResumePolicy
-from paradnn.worker.messages import Answer, NoProfile
+from paradnn.worker.messages import NoProfile
 from tests.conftest import ROOT
 from tests.processes import started, wait_for
 
@@ -104,11 +104,6 @@ def test_endings_from_outside(ending: Ending, stderr: str, expected: tuple[str, 
     assert outcome == expected[0]
     assert reason is not None
     assert reason.startswith(expected[1])
-
-
-def test_what_the_child_says_of_itself_is_believed() -> None:
-    ending = Ending(None, 9, "timeout", "measure")
-    assert classify(ending, Answer("nan", "why", {}), "", 1, None, 0) == ("nan", "why")
 
 
 @pytest.fixture

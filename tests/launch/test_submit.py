@@ -23,7 +23,7 @@ from paradnn.store.claims import Entry, enter_task, owner_tag
 from paradnn.store.runs import EXPIRES, OWNER
 from paradnn.sweep import scheduler as placement
 from paradnn.sweep.space import Plan
-from paradnn.sweep.tasks import Launched, Sweep, SweepInfo, default_chunk
+from paradnn.sweep.tasks import Launched, Sweep, SweepInfo
 from tests.conftest import ROOT, TINY, Store, run
 
 AXES = ["model.nodes=8,9,10", "sweep.chunk=2", *[entry for entry in TINY if "nodes" not in entry]]
@@ -150,10 +150,6 @@ def test_where_a_task_runs_and_how_long_it_waited(monkeypatch: pytest.MonkeyPatc
     tags = placement.task_tags(SweepInfo("s", "n", "c", launched))
     assert tags == {"job_id": "17_1", "node": "n7", "restarts": "2", "launcher": "slurm", "task": "4", "sweep_id": "s"}
     assert placement.waiting_times(launched) == {}
-
-
-def test_chunks_are_neither_tiny_nor_huge() -> None:
-    assert [default_chunk(points) for points in (1, 60, 320, 1000, 9720)] == [5, 5, 10, 32, 50]
 
 
 def test_squeue_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

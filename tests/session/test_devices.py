@@ -13,7 +13,6 @@ from paradnn.errors import ConfigError
 from paradnn.families import model_of
 from paradnn.platform.environment import Environment
 from paradnn.platform.memory import exceeds_memory
-from paradnn.record.record import run_name
 from paradnn.session.hardware_peaks import Ceilings, ceilings_identity, device_peaks, single_device
 from paradnn.store.runs import Claim
 
@@ -88,9 +87,3 @@ def test_devices_are_held_against_what_they_can_do_together() -> None:
     assert single_device(apart, environment(8)).platform.threads == 2
     # All cores of a machine are its default.
     assert ceilings_identity(cores, environment(4)) == ceilings_identity(point(), environment(4))
-
-
-def test_names_say_what_is_not_usual() -> None:
-    assert run_name(point()) == "fc 1x8 b4 float32 cpu"
-    assert run_name(point(devices=2)) == "fc 1x8 b4 float32 cpu x2"
-    assert run_name(point(devices=2, transport="grpc", mode="inference")) == "fc 1x8 b4 float32 cpu inference x2 grpc"

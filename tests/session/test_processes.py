@@ -161,16 +161,6 @@ def test_two_drivers_share_points_of_several_processes(store: Store) -> None:
     assert not [entry for entry in store.runs() if entry["status"] == "RUNNING"]
 
 
-def test_offline_points_of_several_processes_are_logged_whole(store: Store, tmp_path: Path) -> None:
-    axes = ["-m", "model.nodes=8,9", *REST, "measure.processes=2", "tracking=offline", f"tracking.folder={tmp_path}"]
-    done = run(["paradnn.train", *axes], store)
-    assert done.returncode == 0, done.stderr
-    assert sorted(path.name.split("-")[0] for path in tmp_path.iterdir()) == ["point", "point", "store", "sweep"]
-    synced = run(["paradnn.sync", str(tmp_path)], store)
-    assert synced.returncode == 0, synced.stderr
-    assert [len(blocks_of(store, entry["run_id"])) for entry in store.runs()] == [2, 2]
-
-
 def test_processes_are_added_until_the_interval_is_narrow_or_there_are_enough(store: Store) -> None:
     """No interval of a few processes is as narrow as 0.01%."""
     limits = ["measure.processes=2", "measure.max_processes=4", "measure.relative_interval=0.0001"]
@@ -268,14 +258,6 @@ def test_claims_of_points_that_are_open_for_long_are_renewed(store: Store, monke
     for timeout, left in renewed:
         assert timeout == 2400
         assert 2700 < left < 3001, "600 s more"
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "1.5", "many"])
-def test_a_count_of_processes_that_is_none_is_refused(store: Store, value: str) -> None:
-    done = run(["paradnn.train", f"measure.processes={value}"], store)
-    assert done.returncode == 2
-    assert "measure.processes" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_who_waits_for_another_driver_gives_its_reference_back_first(

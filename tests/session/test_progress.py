@@ -146,10 +146,3 @@ def test_in_a_narrow_window_columns_are_left_out_and_no_name_is_broken(
     heading = lines[lines.index(row) - 1]
     assert "1,234,567.8" in row
     assert [word for word in ("± 95%", "FLOP/s", "memory", "steady") if word in heading] == left
-
-
-def test_a_pipe_has_no_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    on(pipe := io.StringIO(), 20, monkeypatch)
-    describe_sweep(Summary(1, [point(LONG)]))
-    row = f"{LONG} 1,234,567.8 4.1% 1.5 T 1.00 GiB yes, contended"
-    assert " ".join(pipe.getvalue().splitlines()[1].split()) == row

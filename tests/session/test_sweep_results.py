@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 
-from paradnn.record.sweep_figure import NAMED, Mark, sweep_figure
 from paradnn.session.parent_run import PICTURE, picture, table_file, table_text
 from paradnn.session.summary import Row
 from paradnn.store.files import file_content
@@ -62,14 +61,3 @@ def test_the_picture_is_one_and_is_only_made_of_what_was_measured() -> None:
     assert content.startswith(b"\x89PNG")
     assert min(struct.unpack(">II", content[16:24])) > 100
     assert picture("a sweep", [row(1, "crash")]) == {}
-
-
-def test_every_point_has_a_line_until_there_are_too_many() -> None:
-    few = [Mark(f"m{n}", "fc", "ok", 10.0 + n, (9.0, 20.0)) for n in range(3)] + [Mark("bad", "fc", "timeout")]
-    axes = sweep_figure("few", "examples/s", few).axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["m2", "m1", "m0", "bad"]
-    assert [text.get_text() for text in axes.texts] == ["timeout"]
-    many = [Mark(f"m{n}", f"f{n % 2}", "ok", 10.0 + n) for n in range(NAMED)] + [Mark("bad", "f1", "timeout")] * 2
-    axes = sweep_figure("many", "examples/s", many).axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["f0", "f1, 2 failed"]
-    assert len(axes.lines) == NAMED

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -11,8 +10,7 @@ from paradnn import ui
 from paradnn.config.point import Tracking
 from paradnn.errors import StoreError
 from paradnn.store.address import address_of
-from paradnn.store.metrics import METRICS
-from paradnn.store.mlflow_store import VIEWS, MlflowStore, link, view_tags
+from paradnn.store.mlflow_store import VIEWS, MlflowStore, view_tags
 from tests.conftest import Store
 
 
@@ -36,24 +34,11 @@ def test_filters_and_orders_are_those_of_mlflow(recorded: Store) -> None:
         assert set(state["columnOrder"]) == set(state["columnWidths"]) > set(state["selectedColumns"])
 
 
-def test_columns_are_metrics_that_are_recorded() -> None:
-    for text in view_tags().values():
-        named = [key.split("`")[1] for key in json.loads(text)["selectedColumns"] if key.startswith("metrics.")]
-        assert {"examples_per_second", "examples_per_second_low", "peak_memory_bytes"} <= set(named)
-        assert set(named) - {"points", "points.ok"} <= set(METRICS)
-
-
 def test_an_experiment_of_an_earlier_version_gets_its_views(recorded: Store) -> None:
     recorded.change("DELETE FROM experiment_tags WHERE key LIKE 'mlflow.sharedViewState.%'")
     assert ui.prepare_views(address_of(recorded.uri), "paradnn") == "1"
     rows = dict(recorded.query("SELECT key, value FROM experiment_tags WHERE key LIKE 'mlflow.shared%'"))
     assert rows == dict(view_tags())
-
-
-def test_a_link_names_experiment_and_view() -> None:
-    parts = urlsplit(urlsplit(link("http://127.0.0.1:5000", "7", "sweeps")).fragment)
-    assert parts.path == "/experiments/7/runs"
-    assert parse_qs(parts.query) == {"workflowType": ["machine_learning"], "viewStateShareKey": ["sweeps"]}
 
 
 def test_an_experiment_that_is_not_there_is_told(store: Store) -> None:
