@@ -245,7 +245,7 @@ class Expected:
 
 def trainings(frame: pd.DataFrame) -> pd.DataFrame:
     """Measured training steps of models that are counted layer by layer, with `seconds` and its ends (low, high)."""
-    layered = [name for name, family in FAMILIES.items() if not family.is_kernel]
+    layered = [name for name, family in FAMILIES.items() if family.has_layers]
     rows = frame[is_ok(frame) & frame["family"].isin(layered)]
     if "mode" in rows:
         rows = rows[rows["mode"].eq("train") | rows["mode"].isna()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -109,3 +111,21 @@ def test_results_are_in_the_folder_where_it_is_run(installed: Path, tmp_path: Pa
     [point] = Store(work / "mlruns").runs()
     assert (point["outcome"], point["git_commit"]) == ("ok", "unknown")
     assert "1 run, 1 of them measured" in run(installed, work, "paradnn", "analysis", "runs")
+
+
+@pytest.mark.framework
+def test_ones_own_model_is_swept_as_its_page_says(installed: Path, tmp_path: Path) -> None:
+    page = (ROOT / "docs/own-models.md").read_text()
+    [source] = re.findall(r"```python\n(.*?)```", page, re.S)
+    (tmp_path / "my_models.py").write_text(source)
+    _, *blocks = re.findall(r"```bash\n(.*?)```", page, re.S)  # the first installs
+    short = [word for word in TINY if word.startswith(("measure", "ceilings"))]
+    said = {}
+    for line in "".join(blocks).splitlines():
+        program, name, *words = shlex.split(line)
+        more = short if name in ("train", "plan") else ["--minutes", "0.5"] if name == "compare" else []
+        said[line] = run(installed, tmp_path, program, name, *more, *words)
+    first, sweep, *_ = said.values()
+    assert "4 points" in first
+    assert "4 ok" in sweep
+    assert {run["outcome"] for run in Store(tmp_path / "mlruns").runs()} == {"ok"}

@@ -156,7 +156,7 @@ def _chosen(frame: pd.DataFrame, options: ExtrapolateOptions) -> pd.DataFrame:
         raise ConfigError("--model", options.model, "is given beside --run", "leave one of them out")
     if options.model is not None:
         return read_points(options.model, "--model")
-    models = [name for name, family in FAMILIES.items() if not family.is_kernel]
+    models = [name for name, family in FAMILIES.items() if family.has_layers]
     runs = frame[is_ok(frame) & frame["family"].isin(models)].reset_index(drop=True)
     if options.run is not None:
         is_condition = any(sign in options.run for sign in "=<>")

@@ -111,7 +111,7 @@ def check_input(data: Input, workload: Workload, model: Any, devices: int) -> No
                 raise ConfigError("data", data.name, f"is a set to {other.name} from", remedy)
         return
     needed = "images" if isinstance(data, Images) else "tokens"
-    if FAMILIES[model.name].data != needed:
+    if FAMILIES[model.name].data not in (needed, "any"):
         raise ConfigError(
             "data", data.name, f"model={model.name} takes no {needed}", "choose another model, or data=synthetic"
         )

@@ -19,7 +19,7 @@ from paradnn.config.paths import CONFIG
 from paradnn.core.workload import WORKLOADS
 from paradnn.families import FAMILIES, Family
 
-__all__ = ["content_of", "groups", "options_of", "store_options", "words_of"]
+__all__ = ["content_of", "groups", "is_open", "options_of", "store_options", "words_of"]
 
 #: Where the keys of a group stand, where that is not below its name.
 _PACKAGES = {"learning": "optimizer", **dict.fromkeys(("step", "task", "scenario", "brief"), "_global_")}
@@ -73,14 +73,24 @@ def _brought() -> list[tuple[str, str, Mapping[str, Any]]]:
     return found
 
 
+def is_open(model: Any) -> bool:
+    """Whether the keys of a model may be others than its family's own."""
+    name = model.get("name") if isinstance(model, Mapping) else None
+    return name in FAMILIES and FAMILIES[str(name)].is_open
+
+
 def store_options() -> None:
     """Let Hydra find what families and kinds of work bring."""
     from hydra.core.config_store import ConfigStore
+    from omegaconf import OmegaConf
 
     for group, name, content in _brought():
         if not _text(group, name):
             package = _PACKAGES.get(group)
-            ConfigStore.instance().store(name=name, node=dict(content), group=group, package=package)
+            node: Any = dict(content)
+            if group == "model" and FAMILIES[name].is_open:  # its further keys are checked as the point is read
+                node = OmegaConf.create(node, flags={"struct": False})
+            ConfigStore.instance().store(name=name, node=node, group=group, package=package)
 
 
 def _text(group: str, option: str) -> str:

@@ -288,7 +288,7 @@ def read_point(config: Mapping[str, Any]) -> Point:
     name = model.get("name") if isinstance(model, Mapping) else model
     if not isinstance(model, Mapping) or not isinstance(name, str) or name not in FAMILIES:
         raise ConfigError("model.name", name, "no such family", f"choose one of {', '.join(FAMILIES)}")
-    given = {"model": read(FAMILIES[name].options, model, "model"), "data": _read_data(config)}
+    given = {"model": FAMILIES[name].options.configured(model), "data": _read_data(config)}
     rest = {key: config[key] for key in point_keys() if key not in (*given, *USUAL, *key_groups()) and key in config}
     if rest.get("batch_size") == LARGEST:
         raise ConfigError("batch_size", LARGEST, "is what python -m paradnn.train searches for", "give numbers here")

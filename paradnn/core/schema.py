@@ -196,6 +196,8 @@ def as_bounded(value: Any, bounds: Mapping[str, Any], key: str) -> Any:
 def _integers(value: Any, bounds: Mapping[str, Any], key: str) -> tuple[int, ...]:
     length: int | None = bounds.get("length")
     if length is None:
+        if not isinstance(value, (list, tuple)):
+            raise ConfigError(key, value, "expects a list of whole numbers", f"write for example {key}=[8,8]")
         return tuple(as_bounded(_integer(entry, key), bounds, key) for entry in value)
     if not isinstance(value, (list, tuple)):
         number: int = as_bounded(_integer(value, key), bounds, key)

@@ -42,8 +42,10 @@ __all__ = [
     "USUAL",
     "WORKLOADS",
     "Companion",
+    "Ended",
     "Moment",
     "Part",
+    "Unavailable",
     "Words",
     "Workload",
     "asked_for",
@@ -58,6 +60,18 @@ USUAL: Mapping[str, str] = {"mode": "train", "task": "step", "scenario": "closed
 #: In this order they decide; a family of models may have a kind of work of its own.
 _DECIDE = ("scenario", "task", "model", "mode")
 Self = TypeVar("Self", bound="Workload")
+
+
+class Ended(Exception):
+    """A point ends here, with an outcome of its own; the text says why in one line."""
+
+    outcome: str
+
+
+class Unavailable(Ended):
+    """The device or software that the point asks for is not there."""
+
+    outcome = "unavailable"
 
 
 class Part:

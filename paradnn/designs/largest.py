@@ -240,7 +240,7 @@ class LargestBatch:
 def _begin(point: Point) -> int:
     """The batch that is tried first: a power of two times the least one."""
     least = point.batch_size
-    if point.platform.name != "cpu":
+    if point.platform.name != "cpu" or not costs_of(point).memory_lower_bound_bytes:
         return least * max(1, _USUAL // least)
     size, room = least, _SHARE * memory_limit(point)
     while size < _END and costs_of(replace(point, batch_size=2 * size)).memory_lower_bound_bytes <= room:

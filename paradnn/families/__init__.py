@@ -34,7 +34,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paradnn.core.registry import Registry
-from paradnn.families.layers import Costs, Layer, LayerWork, sum_costs, work_of
+from paradnn.core.schema import read
+from paradnn.families.layers import UNKNOWN, Costs, Layer, LayerWork, sum_costs, work_of
 from paradnn.families.operations import Counted, Operation, product_operations
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Model:
 
     What compilers and profilers do with its products: convolves: over places that may be fewer than a filter's, of
     which some compute no padding. is_depthwise: in groups of one channel, whose gradients some compute over all pairs.
-    is_sparse: of stored elements, which no profiler counts.
+    is_sparse: of stored elements, which no profiler counts. is_counted: its costs are no arithmetic: the worker counts.
     """
 
     is_kernel: ClassVar[bool] = False
@@ -66,8 +67,19 @@ class Model:
     convolves: ClassVar[bool] = False
     is_depthwise: ClassVar[bool] = False
     is_sparse: ClassVar[bool] = False
+    is_counted: ClassVar[bool] = False
 
     name: str = ""
+
+    @classmethod
+    def configured(cls, keys: Mapping[str, Any]) -> Model:
+        """That of the keys of a configuration; raises ConfigError."""
+        return read(cls, keys, "model")
+
+    @classmethod
+    def stored(cls, keys: Mapping[str, Any]) -> type[Model]:
+        """The options that stored keys are of: a family may have further ones than its own."""
+        return cls
 
     @property
     def size(self) -> str:
@@ -81,6 +93,10 @@ class Model:
     def build(self) -> Workload:
         """The model in Keras, or a kernel in its framework; the dtype policy is set, and logits are float32."""
         raise NotImplementedError
+
+    def built(self) -> Workload:
+        """What `build` gives, which is a key of some families."""
+        return self.build()
 
     def in_point(self, point: PointT) -> PointT:
         """A `Point` of this model in the one way that stands for it; ConfigError where it asks for what cannot be."""
@@ -115,7 +131,9 @@ class Model:
             first = self.prefill_costs(batch_size=batch_size, precision=precision, prompt=prompt, tokens=tokens)
             memory = max(step.memory_lower_bound_bytes, first.memory_lower_bound_bytes)
             return replace(step, memory_lower_bound_bytes=memory)
-        slots = _SLOTS[optimizer] - (1 if momentum == 0 and optimizer in ("rmsprop", "momentum") else 0)
+        if self.is_counted:
+            return UNKNOWN
+        slots = optimizer_slots(optimizer, momentum)
         return sum_costs(self.layer_list(), batch_size // devices, precision, mode, slots=slots).times(devices)
 
     def prefill_costs(self, *, batch_size: int, precision: str, prompt: int, tokens: int) -> Costs:
@@ -159,17 +177,23 @@ class Model:
         return sum(layer.read for layer in layers if layer.is_first), classes
 
 
+def optimizer_slots(optimizer: str, momentum: float) -> int:
+    """Variables of an optimizer of the size of each weight."""
+    return _SLOTS[optimizer] - (1 if momentum == 0 and optimizer in ("rmsprop", "momentum") else 0)
+
+
 @dataclass(frozen=True)
 class Family:
     """What `model=NAME` can be.
 
     options: the dataclass of its hyperparameters; families that share it belong together. data: what a batch holds:
-    vectors, images or tokens. swept: options in which its models differ most, the most telling first. sweep: overrides
-    that sweep them. is_real: a published architecture, beside which stand the families that are generated over ranges
-    of their options. place: in the order of figures and tables, which gives it a marker and a colour: new families go
-    to the end. words: what `paradnn list models` says of it, by default what the options say. chosen: options of other
-    groups of the configuration that come with the model, by group: `step` is of keys of the point, `learning` of those
-    of the optimizer; the command line takes precedence.
+    vectors, images, tokens, or any of them. is_open: it takes further keys. swept: options in which its models
+    differ most, the most telling first. sweep: overrides that sweep them. is_real: a published architecture, beside
+    which stand the families that are generated over ranges of their options. place: in the order of figures and
+    tables, which gives it a marker and a colour: new families go to the end. words: what `paradnn list models` says
+    of it, by default what the options say. chosen: options of other groups of the configuration that come with the
+    model, by group: `step` is of keys of the point, `learning` of those of the optimizer; the command line takes
+    precedence.
     """
 
     name: str
@@ -178,6 +202,7 @@ class Family:
     swept: tuple[str, ...] = ()
     sweep: str = ""
     is_real: bool = False
+    is_open: bool = False
     place: int = 1000
     words: str = ""
     chosen: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -191,6 +216,11 @@ class Family:
     def is_kernel(self) -> bool:
         """Whether its step is one operation."""
         return self.options.is_kernel
+
+    @property
+    def has_layers(self) -> bool:
+        """Whether its layers are known before it is built: neither of an operation nor of a model from outside."""
+        return not self.options.is_kernel and not self.options.is_counted
 
     @property
     def is_communication(self) -> bool:
@@ -214,11 +244,11 @@ def model_of(options: Mapping[str, Any]) -> Model:
     """
     if options["name"] not in FAMILIES:
         raise ValueError(f"model.name={options['name']}: no such family; known are {', '.join(FAMILIES)}")
-    known = FAMILIES[options["name"]].options
+    known = FAMILIES[options["name"]].options.stored(options)
     given: dict[str, Any] = {key: value for key, value in options.items() if key in known.__dataclass_fields__}
     return known(**given | {key: tuple(value) for key, value in given.items() if isinstance(value, list)})
 
 
 def build(options: Mapping[str, Any]) -> Workload:
-    """`Model.build` of such a mapping."""
-    return model_of(options).build()
+    """`Model.built` of such a mapping."""
+    return model_of(options).built()

@@ -153,6 +153,10 @@ class Costs:
         return replace(self, **{name: devices * getattr(self, name) for name in names})
 
 
+#: Of what only the worker can count.
+UNKNOWN = Costs(0, 0, 0, 0, 0, 0, 0)
+
+
 @dataclass(frozen=True)
 class LayerWork:
     """What one layer does in a training step: FLOPs of an example forward and backward, bytes of its gradients."""

@@ -24,7 +24,7 @@ from paradnn.forecast.table import Rates, cost_columns
 from paradnn.platform.environment import Environment, describe_environment
 from paradnn.platform.memory import memory_limit
 from paradnn.platform.specifications import find_hardware
-from paradnn.session.hardware_peaks import Ceilings, ceilings_identity
+from paradnn.session.hardware_peaks import Ceilings, below_ceilings, ceilings_identity
 from paradnn.store.runs import Finished, ResumePolicy, first_accepted, outcome_of
 
 __all__ = ["SweepStatus", "by_parts", "rates_of", "sweep_status"]
@@ -154,9 +154,8 @@ def _ceilings(
 ) -> dict[Identity, Ceilings | None]:
     # Few points differ in what ceilings depend on; what only sends is below none.
     like = by_parts(lambda point: point, *_WORKER, "devices")
-    below = zip(
-        map(like, itertools.compress(points, flops > 0)), itertools.compress(environments, flops > 0), strict=True
-    )
+    under = [below_ceilings(point, each) for point, each in zip(points, flops, strict=True)]
+    below = zip(map(like, itertools.compress(points, under)), itertools.compress(environments, under), strict=True)
     distinct = {(id(point), id(environment)): (point, environment) for point, environment in below}
     ceilings: dict[Identity, Ceilings | None] = {}
     for identity in (ceilings_identity(point, environment) for point, environment in distinct.values()):

@@ -18,7 +18,7 @@ from paradnn.config.identity import request_of, texts
 from paradnn.config.point import Point
 from paradnn.core.workload import WORKLOADS
 from paradnn.errors import ConfigError
-from paradnn.families import Model, model_of
+from paradnn.families import FAMILIES, Model, model_of
 from paradnn.families.layers import Costs
 from paradnn.forecast.history import Past
 from paradnn.forecast.regression import Array
@@ -152,6 +152,13 @@ class Table:
         return np.asarray((self.text("measure.profile") == "true") | (self.text("measure.keep_trace") == "true"))
 
 
+def _known(costs: Array, rows: Sequence[Mapping[str, str]]) -> Array:
+    """(n, 3) costs of 1 at least, by which they are divided; of 1 where they are known once the row was measured."""
+    names = {name for name, family in FAMILIES.items() if family.options.is_counted}
+    counted = np.array([[row.get("model.name") in names] for row in rows], dtype=bool).reshape(-1, 1)
+    return np.asarray(np.where(counted, 1.0, np.maximum(costs, 1.0)))
+
+
 @functools.cache
 def _defaults() -> dict[str, str]:
     """Every key of a point but the model's."""
@@ -236,7 +243,7 @@ def table_of_points(
     costs, load = np.stack([columns[name] for name in _COSTS], axis=1), np.full(len(points), np.nan)
     rows = [row_of(point) for point in points]
     peaks = _peaks(rows, devices, rates)
-    return Table(rows, environments, [PLANNED] * len(points), np.maximum(costs, 1.0), peaks, load)
+    return Table(rows, environments, [PLANNED] * len(points), _known(costs, rows), peaks, load)
 
 
 def _peaks(rows: Sequence[Mapping[str, str]], devices: Sequence[str], rates: Rates) -> Array:
@@ -281,7 +288,7 @@ class PastRuns:
             rows,
             environments=[run.tags.get("environment_id", "") for run in usable],
             sessions=[run.tags.get("sweep_id", run.run_id) for run in usable],
-            costs=np.maximum(np.stack([metric(name) for name in _COSTS], axis=1), 1.0),
+            costs=_known(np.stack([metric(name) for name in _COSTS], axis=1), rows),
             peaks=_peaks(rows, [run.tags.get("device", "") for run in usable], rates),
             load=metric("load_average"),
         )

@@ -20,6 +20,7 @@ __all__ = [
     "Measured",
     "compiling_metrics",
     "cost_metrics",
+    "counted_costs",
     "given",
     "measured_metrics",
     "measurements",
@@ -61,6 +62,11 @@ class Measured:
                 where = f"process {number}: " if number > 1 else ""
                 return result.outcome, f"{where}{result.reason}"
         return "ok", self.results[-1].reason
+
+
+def counted_costs(results: Sequence[PointResult]) -> Costs | None:
+    """The costs that the first process counted; None where arithmetic gives them."""
+    return next((found.counted for answer in results if answer.answer and (found := answer.answer.measurement)), None)
 
 
 def step_times(timing: Timing) -> list[float]:

@@ -80,4 +80,6 @@ def _sound_ratios(point: Point) -> tuple[float, float]:
     missing = point.model.is_sparse or not point.workload.profiled_whole
     missing = missing or (by_xla and (small or point.batch_size == 1))
     dense = by_xla and point.platform.name == "cpu" and point.workload.mode == "train" and point.model.is_depthwise
+    if point.model.is_counted:  # in the program, where a loop counts once
+        return 0.0, math.inf
     return 0.0 if missing else 1 - FLOPS_MARGIN, math.inf if dense else 1 + FLOPS_MARGIN

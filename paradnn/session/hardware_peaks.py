@@ -68,6 +68,11 @@ class Ceilings:
         return ours / full if ours and full and ours < full else None
 
 
+def below_ceilings(point: Point, flops: float) -> bool:
+    """Whether ceilings say anything about a point with so many FLOPs: what only sends is below none."""
+    return flops > 0 or point.model.is_counted
+
+
 def ceilings_identity(point: Point, environment: Environment) -> Identity:
     """What the ceilings for `point` are called: they depend on device, threads and framework settings alone."""
     point = single_device(unpriced(point), environment)

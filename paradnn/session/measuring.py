@@ -32,7 +32,7 @@ from paradnn.platform.environment import Environment
 from paradnn.platform.findings import Finding
 from paradnn.platform.load import load_average
 from paradnn.platform.memory import exceeds_memory, memory_limit
-from paradnn.record.measured import Measured, step_times
+from paradnn.record.measured import Measured, counted_costs, step_times
 from paradnn.record.prices import price_tags, priced
 from paradnn.record.profile_summary import profile_tags
 from paradnn.record.record import Record, make_record, point_tags, run_name
@@ -241,7 +241,7 @@ class Measuring:
     def _ceilings_of(self, point: Point, environment: Environment) -> Ceilings | None:
         """The ceilings of a point's platform; to measure them is no cost of this point, and of no other."""
         usable = self._context.settings.ceilings and not self._context.environments.problem(point)
-        if not usable or costs_of(point).flops_per_step == 0:  # what only sends is below none
+        if not usable or not below_ceilings(point, costs_of(point).flops_per_step):
             return None
         begin = time.perf_counter()
         found = self._ceilings.of(point, environment)
@@ -419,9 +419,11 @@ class OpenPoint:
                 )
         peaks = device_peaks(self.point, self.environment, self.ceilings)
         times = self.claim.start_time, int(time.time() * 1000)
-        results = self.results
+        results, costs = self.results, self.costs
+        if counted := counted_costs(results):
+            costs, tags["costs"] = counted, "counted"
         while True:
-            measured = Measured(self.point, self.environment, self.costs, results, tags, peaks, self.load, *times)
+            measured = Measured(self.point, self.environment, costs, results, tags, peaks, self.load, *times)
             try:
                 record = make_record(measured)
                 break

@@ -21,6 +21,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig, OmegaConf
 
+from paradnn.config.groups import is_open
 from paradnn.config.point import SETTINGS_KEYS, read_settings
 from paradnn.errors import ConfigError
 
@@ -278,6 +279,8 @@ def _require_key(config: Mapping[str, Any], key: str, value: Any) -> None:
     """A value may only replace one that is there: a key of another family is a mistake worth a word."""
     node: Any = config
     parts = key.split(".")
+    if parts[0] == "model" and len(parts) == 2 and is_open(config.get("model")):
+        return
     for depth, part in enumerate(parts):
         if not isinstance(node, Mapping) or part not in node:
             where = ".".join(parts[:depth])

@@ -1,26 +1,16 @@
-"""What the worker raises by itself, and how a point ended that raised something: its outcome, and why in one line."""
+"""How a point ended that raised something: its outcome, and why in one line."""
 
 from __future__ import annotations
 
 import traceback
 from typing import TYPE_CHECKING
 
+from paradnn.core.workload import Ended, Unavailable
+
 if TYPE_CHECKING:
     from paradnn.worker.frameworks import Framework
 
 __all__ = ["Ended", "Unavailable", "ending_of"]
-
-
-class Ended(Exception):
-    """The point ends here, with an outcome of its own; the text says why in one line."""
-
-    outcome: str
-
-
-class Unavailable(Ended):
-    """The device or software that the point asks for is not there."""
-
-    outcome = "unavailable"
 
 
 def ending_of(error: Exception, framework: Framework, phase: str) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 One JSON object a line (`paradnn.worker.channel`). The driver writes requests to the worker's standard input:
 
-    {"protocol": 9, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
+    {"protocol": 10, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
 
 and reads events, each with a key `event`, from its standard output:
 
@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paradnn.core.workload import Part
+from paradnn.families.layers import Costs
 from paradnn.worker.input.messages import InputMeasurement, PipelinePart
 
 __all__ = [
@@ -65,7 +66,8 @@ __all__ = [
 #:   7  an answer holds what disturbed reading the prompts, and a load.
 #:   8  what disturbed single steps too; a timing holds the blocks that were measured and do not count.
 #:   9  what a kind of work measures beside its steps is one part, with the kind's name; news of it are parts too.
-PROTOCOL_VERSION = 9
+#:  10  a measurement holds the costs of a model that no arithmetic knows.
+PROTOCOL_VERSION = 10
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,8 @@ class Measurement:
     """What the timed steps gave, complete when the last block has ended; losses are None in inference.
 
     `product_types` maps the type of operands to its share of the FLOPs of products in the program that runs;
-    `native_products`: the processor has instructions for products in the precision asked for, None if not known.
+    `counted`: costs that the driver does not know; `native_products`: the processor has instructions for products
+    in the precision asked for, None if not known.
     """
 
     parameters: int
@@ -158,6 +161,7 @@ class Measurement:
     energy_joules: float | None
     energy_source: str
     contention: Contention | None = None
+    counted: Costs | None = None
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from paradnn.core.workload import asked_for
+from paradnn.families import model_of, optimizer_slots
+from paradnn.families.layers import Costs, Layer, sum_costs
 from paradnn.families.workload import Workload
 from paradnn.worker.affinity import bind_cores
 from paradnn.worker.device_layout import DeviceLayout, layout_of
@@ -27,7 +29,7 @@ from paradnn.worker.memory import MemoryMeter
 from paradnn.worker.messages import Answer, Compilation, Contention, Measurement, NoProfile, Profile, Timing
 from paradnn.worker.peak_rates import measure_peak_rates
 from paradnn.worker.phases import Phases
-from paradnn.worker.precision import has_instructions
+from paradnn.worker.precision import has_instructions, shares
 from paradnn.worker.process_group import ProcessGroup
 from paradnn.worker.profile.run import profile_steps
 from paradnn.worker.ranks import start_ranks
@@ -118,15 +120,25 @@ class PointRun:
         timed: Timed,
         workload: Workload | None,
         compilation: Compilation,
-        types: dict[str, float],
+        products: Mapping[str, float],
         loss: Any = None,
     ) -> None:
-        """What timed steps of a model gave (None: they have none); `loss` is the very first."""
+        """What timed steps of a model gave (None: they have none); `loss` is the very first, `products` are FLOPs."""
         timing, energy, contention = timed
         point = self.request
         native = has_instructions(point["precision"]) if workload and point["platform"]["name"] == "cpu" else None
         parameters = 0 if workload is None else _parameters(workload)
-        measured = Measurement(parameters, compilation, types, native, loss, timing, *energy, contention)
+        measured = Measurement(
+            parameters,
+            compilation,
+            shares(products),
+            native,
+            loss,
+            timing,
+            *energy,
+            contention,
+            counted_costs(workload, point, sum(products.values())) if workload else None,
+        )
         self.note(measurement=measured)
 
     def note_latencies(self, run: Run) -> None:
@@ -188,4 +200,26 @@ class PointRun:
 
 
 def _parameters(workload: Workload) -> int:
-    return sum(math.prod(variable.shape) for variable in workload.model.trainable_variables)
+    return _elements(workload.model.trainable_variables)
+
+
+def _elements(arrays: Sequence[Any]) -> int:
+    return sum(math.prod(array.shape) for array in arrays)
+
+
+def counted_costs(workload: Workload, point: Mapping[str, Any], flops: float) -> Costs | None:
+    """The costs of a step whose model no arithmetic knows, with the FLOPs that the framework counts; None of others.
+
+    Bytes are those of one layer with all parameters: what passes between layers is left out.
+    """
+    model = model_of(point["model"])
+    if not model.is_counted:
+        return None
+    fixed = _elements(workload.model.non_trainable_variables)
+    read, targets = (sum(math.prod(spec.shape) for spec in specs) for specs in (workload.inputs, workload.targets))
+    whole = Layer("whole", parameters=_parameters(workload), fixed_parameters=fixed, read=read, targets=targets)
+    optimizer = point["optimizer"]
+    slots = optimizer_slots(optimizer["name"], optimizer["momentum"])
+    each = point["batch_size"] // point["devices"]
+    costs = sum_costs([replace(whole, is_first=True)], each, point["precision"], point["mode"], slots=slots)
+    return replace(costs.times(point["devices"]), flops_per_step=round(flops))

@@ -8,19 +8,19 @@ from pathlib import Path
 
 from paradnn.worker.frameworks import Step
 
-__all__ = ["has_instructions", "product_types", "shares"]
+__all__ = ["has_instructions", "product_flops", "shares"]
 
 #: How /proc/cpuinfo calls the instructions that multiply in a type: x86 (AVX-512, AMX) and Arm.
 _INSTRUCTIONS = {"bfloat16": {"avx512_bf16", "amx_bf16", "bf16"}, "float16": {"avx512_fp16", "amx_fp16", "asimdhp"}}
 
 
-def product_types(step: Step) -> dict[str, float]:
-    """Share of the FLOPs of the step's products by the type of their operands; empty where it cannot be known.
+def product_flops(step: Step) -> dict[str, float]:
+    """FLOPs of the step's products by the type of their operands; empty where they cannot be known.
 
     A point is not lost to it: what goes wrong is written to standard error.
     """
     try:
-        return shares(step.product_flops())
+        return step.product_flops()
     except Exception:
         traceback.print_exc()
         return {}

@@ -25,6 +25,9 @@ def prepare_step(point: Mapping[str, Any], framework: Framework) -> tuple[Worklo
     choose_types(point, framework)
     with framework.scope():
         workload = build(point["model"])
+    if point["mode"] == "train" and not (workload.targets and workload.model.trainable_variables):
+        lacks = "weights to train" if workload.targets else "loss: it has several outputs"
+        raise Unavailable(f"the model has no {lacks}: set mode=inference")
     return workload, framework.make_step(workload, synthetic_batch(workload, point["batch_size"], point["seed"]), point)
 
 

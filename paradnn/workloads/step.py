@@ -52,7 +52,7 @@ def measure_step(run: PointRun, beside: Beside | None) -> None:
     """Build, compile, warm up and measure a step of the point's model, then what is measured `beside`."""
     from paradnn.worker.compiling import compile_steps
     from paradnn.worker.input.opening import open_feed, reads_files
-    from paradnn.worker.precision import product_types
+    from paradnn.worker.precision import product_flops
     from paradnn.worker.process_group import GroupStep
     from paradnn.worker.step import prepare_step
 
@@ -65,13 +65,13 @@ def measure_step(run: PointRun, beside: Beside | None) -> None:
         fed = open_feed(point, workload, run.framework, step)
     with phases("compile"):
         compilation, first_loss = compile_steps(step)
-        types = product_types(step)
+        products = product_flops(step)
         then = beside(workload, step) if beside else None
     run.memory.compiled()
     if run.group:
         run.group.compiled()
     timed = run.time(fed.run if fed else step.run, step)
-    run.note_measured(timed, workload, compilation, types, first_loss)
+    run.note_measured(timed, workload, compilation, products, first_loss)
     if then:
         then(fed.run if fed else step.run)
     if fed:

@@ -22,20 +22,20 @@ def test_an_entry_is_whole(family: Family) -> None:
     fields = {field.name: field for field in dataclasses.fields(family.options)}
     assert family.name in fields["name"].metadata["choices"]
     assert isinstance(family.options(name=family.name).size, str)
-    assert family.data in ("vectors", "images", "tokens")
+    assert family.data in ("vectors", "images", "tokens", "any")
     assert set(family.swept) <= set(fields)
     assert bool(family.swept) == bool(family.sweep)
     keys = [word.partition("=")[0] for word in family.sweep.split()]
     assert set(keys) <= set(known_keys())
-    assert family.swept or family.is_real
+    assert family.swept or family.is_real or family.options.is_counted
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
 def test_every_family_has_costs_and_a_look_of_its_own(family: Family) -> None:
     model = dataclasses.asdict(family.options(name=family.name))
     costs = model_of(model).costs(batch_size=2, precision="float32", mode="train", optimizer="rmsprop")
-    assert (costs.parameters == 0) == family.is_kernel
-    assert (costs.flops_per_step == 0) == family.is_communication
+    assert (costs.parameters == 0) == (family.is_kernel or family.options.is_counted)
+    assert (costs.flops_per_step == 0) == (family.is_communication or family.options.is_counted)
     others = [name for name in FAMILIES if name != family.name]
     look = (style.colour_of(family.name), style.marker_of(family.name))
     assert look not in [(style.colour_of(name), style.marker_of(name)) for name in others]

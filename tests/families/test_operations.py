@@ -10,7 +10,7 @@ import pytest
 from paradnn.families import FAMILIES, model_of
 from paradnn.families.operations import elementwise_operation
 
-MODELS = [name for name, family in FAMILIES.items() if not family.is_kernel]
+MODELS = [name for name, family in FAMILIES.items() if family.has_layers]
 #: Operands of the products of CANDLE's P1B3 in one pass of batch 100, and how often each ran, as TensorFlow's profiler
 #: printed them (Stevens, "Performance and benchmarking of deep learning", lecture; "P1B3 Matrix Sizes").
 P1B3 = {

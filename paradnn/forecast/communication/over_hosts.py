@@ -133,7 +133,7 @@ def over_hosts(status: SweepStatus, history: History, hosts: Sequence[int], exch
 
 
 def _is_training(point: Point) -> bool:
-    layered = not FAMILIES[point.model.name].is_kernel
+    layered = FAMILIES[point.model.name].has_layers
     return layered and point.workload.mode == "train" and point.devices == 1 and point.workload.repeatable
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
+from paradnn.families.parts.onnx_graph import OnnxGraph
 from paradnn.families.workload import Workload
 from paradnn.worker.frameworks import Step, Unavailable
 from paradnn.worker.frameworks.tensorflow import TensorFlow
@@ -81,6 +82,29 @@ class Source:
             yield [np.roll(array, shift, axis=0) for array in self.batch]
 
 
+class OnnxSource(Source):
+    """A model that comes as ONNX, and the batch it is measured on; ONNX Runtime says what is expected of it."""
+
+    def __init__(self, workload: Workload, batch: Sequence[Any], threads: int | None) -> None:
+        given: Any = workload.model
+        if given.fixed not in (None, len(batch[0])):
+            raise Unavailable(f"the model has a batch of {given.fixed} alone: set batch_size={given.fixed}")
+        self.batch = [np.asarray(array, kind) for array, kind in zip(batch, given.types, strict=True)]
+        self.threads, self.graph = threads, given.graph
+
+    def frozen(self) -> Any:
+        raise Unavailable("this engine reads no ONNX file: set framework=onnxruntime or openvino")
+
+    def expected(self) -> list[np.ndarray[Any, Any]]:
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise Unavailable(f"onnxruntime, which checks the outputs, is not installed: {error}") from None
+        session = onnxruntime.InferenceSession(self.graph.SerializeToString(), providers=["CPUExecutionProvider"])
+        names = [entry.name for entry in session.get_inputs()]
+        return [np.asarray(found) for found in session.run(None, dict(zip(names, self.batch, strict=True)))]
+
+
 class Engine(TensorFlow):
     """See `paradnn.worker.frameworks.Framework`; a subclass names itself and converts."""
 
@@ -105,7 +129,7 @@ class Engine(TensorFlow):
         precision = point["precision"]
         if precision not in ("float32", *self.precisions):
             raise Unavailable(f"framework={self.name} has no precision={precision}; it has {self.precisions}")
-        source = Source(workload, batch[0], self._threads)
+        source = (OnnxSource if isinstance(workload.model, OnnxGraph) else Source)(workload, batch[0], self._threads)
         return EngineStep(lambda: self.convert(source, precision), source, precision)
 
     def convert(self, source: Source, precision: str) -> Session:
@@ -174,7 +198,9 @@ def largest_error(found: Sequence[Any], expected: Sequence[Any]) -> float:
 
 
 def onnx_model(source: Source) -> Any:
-    """The model as ONNX, by tf2onnx."""
+    """The model as ONNX, by tf2onnx where it does not come as such."""
+    if isinstance(source, OnnxSource):
+        return source.graph
     try:
         import tf2onnx
     except ImportError as error:

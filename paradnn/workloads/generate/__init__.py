@@ -126,7 +126,7 @@ class Generate(Workload):
     def measure(self, run: PointRun) -> None:
         """Time the phases one after the other: prompts that are read, and a token of each."""
         from paradnn.worker.compiling import compile_steps
-        from paradnn.worker.precision import product_types
+        from paradnn.worker.precision import product_flops
         from paradnn.worker.step import choose_types
         from paradnn.workloads.generate.decoder import prepare_generation
 
@@ -138,12 +138,12 @@ class Generate(Workload):
         with run.phases("compile"):
             reading, _ = compile_steps(steps.prefill)
             compilation, _ = compile_steps(steps.decode)
-            types = product_types(steps.decode)
+            products = product_flops(steps.decode)
         run.memory.compiled()
         prefill, _, disturbed = run.time(steps.prefill.run, steps.prefill, lambda _: run.phases("prefill"))
         run.note_contention("prefill", disturbed)
         run.note(work=Generation(prefill, reading, steps.decoder.cache_bytes))
-        run.note_measured(run.time(steps.decode.run, steps.decode), steps.decoder.decode, compilation, types)
+        run.note_measured(run.time(steps.decode.run, steps.decode), steps.decoder.decode, compilation, products)
         run.note_latencies(steps.decode.run)
         run.look_closer(steps.decode)
 

@@ -19,7 +19,17 @@ from paradnn.config.data import Input
 from paradnn.core.scratch import Scratch
 from paradnn.core.workload import Companion
 from paradnn.errors import DataError
-from paradnn.workloads.learn.sets import Cifar10, Cifar100, Digits, Folder, Generated, Mnist, Topics, list_pictures
+from paradnn.workloads.learn.sets import (
+    Cifar10,
+    Cifar100,
+    Digits,
+    Folder,
+    Generated,
+    Mnist,
+    Topics,
+    input_width,
+    list_pictures,
+)
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point
@@ -44,8 +54,7 @@ class SetFiles(Companion):
 
     def request(self, point: Point) -> dict[str, Any]:
         """The file of the point's set; DataError where the set cannot be read."""
-        width = getattr(point.model, "input_size", 0) or getattr(point.model, "sequence_length", 0)
-        return {"learning_set": str(self.path(point.data, width))}
+        return {"learning_set": str(self.path(point.data, input_width(point.model)))}
 
     def path(self, data: Input, width: int) -> Path:
         """The file of a set; `width`: features of a generated one, tokens of a text's examples.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ __all__ = [
     "Mnist",
     "PictureFiles",
     "Topics",
+    "input_width",
     "list_pictures",
 ]
 
@@ -39,6 +41,13 @@ class Counts(NamedTuple):
     classes: int
 
 
+def input_width(model: Any) -> int:
+    """Numbers, or tokens, of an example; 0 where the model does not say."""
+    if model.is_counted:
+        return math.prod(model.input_shape)
+    return int(getattr(model, "input_size", 0) or getattr(model, "sequence_length", 0))
+
+
 class Arrays(Input, ABC):
     """A set to learn from (`task=learn`), which is held in memory."""
 
@@ -48,6 +57,8 @@ class Arrays(Input, ABC):
 
     def check(self, model: Any) -> None:
         """ConfigError where `model`, the options of a family, cannot take these examples."""
+        if model.is_counted:  # its worker sees whether they suit each other
+            return
         classes, given = self.counts(model).classes, getattr(model, "output_size", None)
         if given is None:
             raise ConfigError("data", self.name, f"model={model.name} tells no classes apart", "choose another model")
@@ -73,11 +84,13 @@ class Generated(Arrays):
     def check(self, model: Any) -> None:
         """As `Arrays.check`; each class takes a direction of its own."""
         super().check(model)
-        if FAMILIES[model.name].data != "vectors":
+        if model.is_counted and not model.input_shape:
+            raise ConfigError("model.input_shape", "[]", f"data={self.name} is made for it", "set it, as in [64]")
+        if FAMILIES[model.name].data not in ("vectors", "any"):
             raise ConfigError("data", self.name, f"model={model.name} takes no vectors", "choose model=fc")
-        if model.input_size < self.classes:
-            reason = f"is less than data.classes={self.classes}"
-            raise ConfigError("model.input_size", model.input_size, reason, "choose a larger one")
+        if (width := input_width(model)) < self.classes:
+            key = "model.input_shape" if model.is_counted else "model.input_size"
+            raise ConfigError(key, width, f"is less than data.classes={self.classes}", "choose a larger one")
         if not 1 / self.classes < self.best < 1:
             reason = f"is not between the chance of a guess, {1 / self.classes:g}, and 1"
             raise ConfigError("data.best", self.best, reason, "choose another one")

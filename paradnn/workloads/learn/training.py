@@ -33,7 +33,7 @@ from paradnn.worker.errors import Ended, Unavailable
 from paradnn.worker.frameworks import LearningStep
 from paradnn.worker.measure import BlocksWatch, NotFinite
 from paradnn.worker.messages import Timing, Trial
-from paradnn.worker.precision import product_types
+from paradnn.worker.precision import product_flops
 from paradnn.workloads.learn.messages import Epoch, Epochs, last_epoch
 
 if TYPE_CHECKING:
@@ -360,7 +360,7 @@ def measure_training(run: PointRun) -> None:
         learner = Learner(cast("LearningStep", step), examples, point, synthetic)
     with phases("compile"):
         compilation, _ = compile_steps(learner)
-        types = product_types(step)
+        products = product_flops(step)
         learner.restart()
     run.memory.compiled()
     meter = run.meter()
@@ -380,7 +380,7 @@ def measure_training(run: PointRun) -> None:
             watch.stop()
     spent = [epoch.joules for epoch in epochs if epoch.joules is not None]
     energy = (sum(spent) if len(spent) == len(epochs) else None), meter.source
-    run.note_measured((watch.judged(as_blocks(epochs)), energy, watch.contention), workload, compilation, types)
+    run.note_measured((watch.judged(as_blocks(epochs)), energy, watch.contention), workload, compilation, products)
     run.note_memory()
 
 

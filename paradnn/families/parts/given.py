@@ -1,0 +1,128 @@
+"""Models from outside as workloads: Keras models, PyTorch modules, JAX functions. Imported within workers alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from paradnn.core.workload import Unavailable
+from paradnn.families.workload import ArraySpec, Workload, cross_entropy
+
+__all__ = ["as_workload"]
+
+_RETURNS = "return a Keras model, a torch.nn.Module, or a JAX function with its parameters"
+
+
+def as_workload(made: Any, name: str, shape: Sequence[int] = (), output: str = "auto") -> Workload:
+    """What a function made as a workload: a model, or it with an example of its input, a batch of at least one.
+
+    A JAX function f(parameters, inputs) stands before its parameters. `shape` is that of an input without the batch;
+    `output` says what the outputs are compared with. Raises Unavailable where it is none, or its shapes are not known.
+    """
+    parts = list(made) if isinstance(made, tuple) else [made]
+    backend = keras.backend.backend()
+    if isinstance(parts[0], keras.Model):
+        model, rest = parts[0], parts[1:]
+    elif "torch" in sys.modules and isinstance(parts[0], sys.modules["torch"].nn.Module):
+        _require(backend, "torch", name, "a torch.nn.Module")
+        model, rest = _torch_model(parts[0]), parts[1:]
+    elif callable(parts[0]) and len(parts) > 1:
+        _require(backend, "jax", name, "a JAX function")
+        function = parts[0]
+        layer = keras.layers.JaxLayer(lambda params, inputs: function(params, inputs), params=parts[1], dtype="float32")
+        model, rest = keras.Sequential([layer]), parts[2:]
+    else:
+        found = "nothing" if made is None else type(parts[0]).__name__
+        raise Unavailable(f"{name} returns {found}: {_RETURNS}")
+    inputs = _inputs(model, rest[0] if rest else None, shape, name)
+    outputs = _outputs(model, inputs)
+    if len(outputs) != 1:
+        return Workload(model, inputs, (), cross_entropy)  # which is never asked for
+    [spec] = outputs
+    classes = output == "classes" or (output == "auto" and len(spec) > 0 and spec[-1] > 1)
+    if classes:
+        return Workload(model, inputs, (ArraySpec(spec[:-1], "int32", spec[-1]),), _of_floats(cross_entropy))
+    return Workload(model, inputs, (ArraySpec(spec, "float32"),), _of_floats(_squared_error))
+
+
+def _require(backend: str, wanted: str, name: str, what: str) -> None:
+    if backend != wanted:
+        raise Unavailable(f"{name} returns {what}, which runs in framework={wanted}, not in {backend}")
+
+
+def _torch_model(module: Any) -> keras.Model:
+    """The module as a Keras model, in the types of PyTorch's own automatic mixed precision."""
+    import torch
+
+    types = {"mixed_bfloat16": torch.bfloat16, "mixed_float16": torch.float16}
+    mixed = types.get(keras.config.dtype_policy().name)
+
+    class Wrapped(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__(dtype="float32")
+            self.wrapped = keras.layers.TorchModuleWrapper(module, dtype="float32")
+
+        def call(self, inputs: Any, training: bool = False) -> Any:
+            given = inputs if isinstance(inputs, list) else [inputs]
+            with torch.autocast(given[0].device.type, mixed, enabled=mixed is not None):
+                found = self.wrapped(*given, training=training)
+            for name in ("logits", "last_hidden_state"):  # of the package transformers
+                found = getattr(found, name, found)
+            return found
+
+    model = Wrapped()
+    model.built = model.wrapped.built = True
+    return model
+
+
+def _inputs(model: keras.Model, example: Any, shape: Sequence[int], name: str) -> tuple[ArraySpec, ...]:
+    """What a batch holds: by the shape that is asked for, an example, or the model's own inputs."""
+    if example is not None:
+        arrays = [np.asarray(array) for array in (example if isinstance(example, list | tuple) else [example])]
+        if not all(array.ndim for array in arrays):
+            raise Unavailable(f"{name} returns a number for an example: return a batch of inputs, of one at least")
+        return tuple(_spec(array.shape[1:], array.dtype, int(array.max(initial=1)) + 1) for array in arrays)
+    own = getattr(model, "inputs", None) or []
+    if shape and len(own) <= 1:
+        return (_spec(tuple(shape), own[0].dtype if own else "float32", _words(model)),)
+    if not own or any(size is None for each in own for size in each.shape[1:]):
+        reason = "is not known" if not own else f"is open: {[tuple(each.shape[1:]) for each in own]}"
+        raise Unavailable(f"the input shape of {name} {reason}; set model.input_shape, or return an example too")
+    return tuple(_spec(tuple(each.shape[1:]), each.dtype, _words(model)) for each in own)
+
+
+def _spec(shape: tuple[int, ...], dtype: Any, high: int) -> ArraySpec:
+    floating = np.dtype(str(dtype)).kind not in "iub" if str(dtype) != "bfloat16" else True
+    return ArraySpec(tuple(shape), "float32") if floating else ArraySpec(tuple(shape), "int32", high)
+
+
+def _words(model: keras.Model) -> int:
+    """The least vocabulary of the model's embeddings: what its whole numbers are below."""
+    layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else ()
+    return min((layer.input_dim for layer in layers if isinstance(layer, keras.layers.Embedding)), default=2)
+
+
+def _outputs(model: keras.Model, inputs: Sequence[ArraySpec]) -> list[tuple[int, ...]]:
+    """The shapes of the outputs without the batch, as the model gives them for one example of zeros."""
+    zeros = [ops.zeros((1, *spec.shape), dtype=spec.dtype) for spec in inputs]
+    outputs = model(zeros[0] if len(zeros) == 1 else zeros, training=False)
+    return [tuple(int(size) for size in each.shape[1:]) for each in keras.tree.flatten(outputs)]
+
+
+def _squared_error(targets: Sequence[Any], outputs: Any) -> Any:
+    return ops.mean(ops.square(outputs - targets[0]))
+
+
+def _of_floats(loss: Any) -> Any:
+    """The loss of outputs in float32: a model from outside ends in whatever type it has."""
+
+    def compute(targets: Sequence[Any], outputs: Any) -> Any:
+        [found] = keras.tree.flatten(outputs)
+        return loss(targets, ops.cast(found, "float32"))
+
+    return compute

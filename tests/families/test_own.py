@@ -1,0 +1,193 @@
+"""Models from outside: their signatures read, what is wrong with them said in a line, measured by the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paradnn.config.identity import point_id, request_of
+from paradnn.config.point import Point, read_point
+from paradnn.errors import ConfigError
+from paradnn.families import model_of
+from tests.conftest import TINY, Store, run
+
+SHORT = [word for word in TINY if word.startswith(("measure", "ceilings", "batch"))]
+SOURCE = """
+import keras
+from typing import Literal, Optional
+
+def net(width: int = 8, rate=0.5, kind: Literal["relu", "tanh"] = "relu", more: Optional[int] = None):
+    inputs = keras.Input((16,))
+    return keras.Model(inputs, keras.layers.Dense(4)(keras.layers.Dense(width, activation=kind)(inputs)))
+
+class Net:
+    def __init__(self, depth: "int", *, sizes: tuple[int, ...] = (3, 4)):
+        pass
+
+def nothing(): pass
+def number(): return 3
+def raises(): raise ValueError("no such thing")
+def shapeless(): return keras.Sequential([keras.layers.Dense(1)])
+def several():
+    inputs = keras.Input((16,))
+    return keras.Model(inputs, [keras.layers.Dense(4)(inputs), keras.layers.Dense(2)(inputs)])
+def frozen():
+    made = net()
+    made.trainable = False
+    return made
+def words():
+    return keras.Sequential([keras.Input((5,), dtype="int32"), keras.layers.Embedding(9, 4), keras.layers.Dense(9)])
+def example():
+    import numpy
+    return keras.Sequential([keras.layers.Dense(1)]), numpy.zeros((2, 3, 5), "float32")
+def untyped(width): pass
+def odd(width: dict = {}): pass
+def clash(size: int = 3): pass
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "models.py"
+    path.write_text(SOURCE)
+    return path
+
+
+def point(path: Path, function: str = "net", **keys: Any) -> Point:
+    return read_point({"model": {"name": "own", "build": f"{path}:{function}", **keys}})
+
+
+def test_parameters_are_keys_with_their_types_and_defaults(file: Path) -> None:
+    held = request_of(point(file, width=32))["model"]
+    assert {key: held[key] for key in ("width", "rate", "kind", "more")} == {
+        "width": 32,
+        "rate": 0.5,
+        "kind": "relu",
+        "more": None,
+    }
+    assert (held["build"], len(held["source"])) == (f"{file}:net", 16)
+    assert model_of(held).size == "net width=32 rate=0.5 kind=relu more=None"
+    assert request_of(point(file, "Net", depth=2, sizes=[5]))["model"]["sizes"] == [5]
+
+
+def test_a_changed_file_is_another_point_and_a_spelt_out_default_is_the_same(file: Path) -> None:
+    before = point_id(point(file))
+    assert point_id(point(file, width=8)) == before != point_id(point(file, width=9))
+    file.write_text(SOURCE + "\n# changed\n")
+    assert point_id(point(file)) != before
+
+
+@pytest.mark.parametrize(
+    ("function", "keys", "said"),
+    [
+        ("net", {"widht": 3}, "model.widht=3: no such key; did you mean width?"),
+        ("net", {"width": 1.5}, "model.width=1.5: expects a whole number"),
+        ("net", {"kind": "elu"}, "model.kind=elu: no such choice; did you mean relu? choose one of relu, tanh"),
+        ("nets", {}, "there is no function nets; functions there: net, Net"),
+        ("Net", {}, "Net has no default for it; give it: model.depth=..."),
+        ("untyped", {}, "a parameter of untyped, has no type; annotate it as int"),
+        ("odd", {}, "model.width=dict: is no type that a key of odd can have"),
+        ("clash", {}, "is a word of the suite, and a parameter of clash; call it something else"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_runs(file: Path, function: str, keys: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        point(file, function, **keys)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        ("", "names no function; write model.build=my_models.py:make_net"),
+        ("none.py:net", "there is no file"),
+        ("no_such_package.models:net", "there is no module no_such_package.models"),
+        ("json:nothing", "there is no function nothing"),
+        ("math:sin", "there is no module math"),
+    ],
+)
+def test_a_function_that_is_nowhere(build: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said.replace(".", r"\.")):
+        read_point({"model": {"name": "own", "build": build}})
+
+
+def test_a_file_that_is_no_python_is_never_run(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("import os; os._exit(3)\ndef net(:\n")
+    with pytest.raises(ConfigError, match="line 2: invalid syntax; mend the file"):
+        point(tmp_path / "broken.py")
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"name": "keras_file", "path": "none.keras"}, "model.path=none.keras: there is no such file"),
+        ({"name": "onnx"}, "give the path of the file: model=onnx model.path=..."),
+        ({"name": "timm"}, "framework=tensorflow: model=timm is of framework=torch"),
+        ({"name": "timm", "pretrained": True}, "weights are random"),
+        ({"name": "transformers", "config": "none.json"}, "there is no such file"),
+    ],
+)
+def test_other_models_from_outside(keys: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_point({"model": keys})
+    assert said in str(error.value)
+
+
+@pytest.mark.framework
+def test_it_is_swept_and_resumed_like_any_family(file: Path, store: Store) -> None:
+    sweep = ["paradnn.train", "-m", "model=own", f"model.build={file}:net", "model.width=4,6", *SHORT]
+    swept = run(sweep, store)
+    assert swept.returncode == 0, swept.stderr
+    assert "2 known" in run(sweep, store).stdout or len(store.runs()) == 2
+    runs = {store.values("params", each["run_id"])["model.width"]: each for each in store.runs()}
+    assert {width: tags["costs"] for width, tags in runs.items()} == {"4": "counted", "6": "counted"}
+    metrics = store.values("latest_metrics", runs["6"]["run_id"])
+    assert metrics["parameters"] == 17 * 6 + 7 * 4
+    # Two layers for four examples: forward, and both gradients but that of the inputs.
+    assert metrics["flops_per_step"] == 2 * 4 * (2 * 16 * 6 + 3 * 6 * 4)
+    assert runs["6"]["checks"] == "passed"
+    planned = run(["paradnn.plan", *sweep[1:5], "model.width=4,6,8", *SHORT], store)
+    assert (planned.returncode, "3 points" in planned.stdout) == (0, True)
+
+
+@pytest.mark.framework
+def test_functions_that_are_wrong_end_in_an_outcome(file: Path, store: Store) -> None:
+    names = ("nothing", "number", "raises", "shapeless", "several", "frozen", "words", "example")
+    builds = ",".join(f"{file}:{name}" for name in names)
+    done = run(["paradnn.train", "-m", "model=own", f"model.build={builds}", *SHORT], store)
+    assert "8 points" in done.stdout
+    found = {
+        str(store.values("params", each["run_id"])["model.build"]).rpartition(":")[2]: (
+            each["outcome"],
+            each.get("reason", ""),
+        )
+        for each in store.runs()
+    }
+    assert found["nothing"][1].startswith("models.py:nothing returns nothing: return a Keras model")
+    assert found["number"][1].startswith("models.py:number returns int: ")
+    assert found["raises"] == ("crash", "build: ValueError: no such thing")
+    assert "set model.input_shape" in found["shapeless"][1]
+    assert "several outputs: set mode=inference" in found["several"][1]
+    assert "no weights to train: set mode=inference" in found["frozen"][1]
+    assert found["words"] == found["example"] == ("ok", "")
+
+
+@pytest.mark.framework
+def test_a_file_of_keras_is_loaded_without_code_of_its_own(tmp_path: Path, store: Store) -> None:
+    import keras
+
+    net = keras.Sequential([keras.Input((8,)), keras.layers.Dense(2)])
+    net.save(tmp_path / "net.keras")
+    keras.Sequential([keras.Input((4,)), keras.layers.Lambda(lambda x: x + 1)]).save(tmp_path / "code.keras")
+    (tmp_path / "no.keras").write_text("nothing")
+    paths = ",".join(str(tmp_path / name) for name in ("net.keras", "code.keras", "no.keras"))
+    run(["paradnn.train", "-m", "model=keras_file", f"model.path={paths}", "mode=inference", *SHORT], store)
+    found = {Path(store.values("params", each["run_id"])["model.path"]).name: each for each in store.runs()}
+    assert {name: each["outcome"] for name, each in found.items()} == {
+        "net.keras": "ok",
+        "code.keras": "unavailable",
+        "no.keras": "unavailable",
+    }
+    assert "safe mode" in found["code.keras"]["reason"]
