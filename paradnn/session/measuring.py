@@ -38,7 +38,14 @@ from paradnn.record.profile_summary import profile_tags
 from paradnn.record.record import Record, make_record, point_tags, run_name
 from paradnn.record.statistics import narrow_enough
 from paradnn.session.course import Visit
-from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, device_peaks, overrun_tags, single_device
+from paradnn.session.hardware_peaks import (
+    Ceilings,
+    CeilingsKeeper,
+    below_ceilings,
+    device_peaks,
+    overrun_tags,
+    single_device,
+)
 from paradnn.session.progress import Reporter
 from paradnn.session.summary import Row, Summary
 from paradnn.store.journal import Journal, PartialResults
