@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from analysis.analyses.compare import CompareOptions, CompareResult, compare
 from analysis.analyses.speedup import SpeedupOptions, SpeedupResult, speedup
 from analysis.labels import label
 from analysis.options import Selection
-from analysis.report.outline import Item, Missing
-from analysis.report.populations import Population
-from analysis.report.remedies import supply
-from analysis.report.sections import Context, Finding, Section, run_section
+from analysis.prices import PRICE
+from analysis.registry import Shown
+from analysis.report.populations import Population, supply
+from analysis.report.sections import Context, Finding, Item, Missing, Section, run_section
 from analysis.statistics.contrast import Verdict
 from analysis.statistics.pairing import sampling
 from analysis.statistics.sessions import REMEDY, Standing
 from analysis.store.frame import families, is_ok
 from paradnn.core.words import counted
 
-__all__ = ["Comparison", "compare_populations", "compared", "decides", "side_of"]
+__all__ = ["Comparison", "compare_populations", "compared", "decides", "relative_costs", "side_of"]
 
+FASTER, DEPENDS, COSTS = "Which is faster", "What it depends on", "What it costs"
 _TRIED = 12  # pairs of populations that are tried
 _SHOWN = 6  # comparisons that are in the page
 _TELLING = ("software.name", "host", "environment_id", "protocol_id")
@@ -33,8 +33,7 @@ _SAID = ("device", "platform.name")  # what the names of systems say
 _IDENTITY = ("device", "environment_id", "protocol_id", "schema_version", "task")
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """Two populations with points in common, what was found of them, and the sections that show it."""
 
     a: Population
@@ -46,6 +45,11 @@ class Comparison:
     def title(self) -> str:
         """Such as "TPU v2 over V100"."""
         return f"{self.a.name} over {self.b.name}"
+
+    @property
+    def rows(self) -> list[dict[Any, Any]]:
+        """The families of which both have points."""
+        return [row for row in self.result.families.to_dict("records") if row["points"]]
 
 
 def compare_populations(
@@ -60,7 +64,9 @@ def compare_populations(
             left = f"{len(couples) - number} pairs of populations were not tried, to keep the page small"
             missing.append(Missing("Comparisons", "further populations", left, "python -m analysis compare A B"))
             break
-        a, b = _ordered(one, other)
+        # On one device the later over the earlier; else as the populations stand.
+        later = one.device == other.device and one.rows["start_time"].min() < other.rows["start_time"].min()
+        a, b = (other, one) if later else (one, other)
         outcome = _compare(a, b, f"c{number + 1}", frame, selection, context)
         if isinstance(outcome, Missing):
             missing.append(outcome)
@@ -82,91 +88,79 @@ def side_of(population: Population, other: Population, frame: pd.DataFrame) -> s
     return " & ".join(f"{column}={value}" for column, value in values.items() if value is not None)
 
 
-def _ordered(one: Population, other: Population) -> tuple[Population, Population]:
-    """On one device the later over the earlier; else as the populations stand."""
-    if one.device == other.device and one.rows["start_time"].min() < other.rows["start_time"].min():
-        return other, one
-    return one, other
-
-
 def _compare(
     a: Population, b: Population, key: str, frame: pd.DataFrame, selection: Selection, context: Context
 ) -> Comparison | Missing:
     """Cell by cell, then against the size of the models, then operation by operation where both were profiled."""
-    of = f"{a.name} over {b.name}"
+    of, remedy = f"{a.name} over {b.name}", supply(compare, a)
     side_a, side_b = side_of(a, b, frame), side_of(b, a, frame)
     common = tuple(name for name in families(a.rows) if name in families(b.rows))
     if not common:
-        return Missing("Comparison", of, "they have no model family in common", supply(compare, a))
-    same = len(common) == len(families(a.rows)) == len(families(b.rows))
-    narrowed = () if same else common
-    reading = "Each mark is a point that both measured; the bar is the geometric mean with its 95% interval."
-    cells = Item(
-        compare, CompareOptions(a=side_a, b=side_b), "Cell by cell", reading, narrowed, remedy=supply(compare, a)
+        return Missing("Comparison", of, "they have no model family in common", remedy)
+    narrowed = () if len(common) == len(families(a.rows)) == len(families(b.rows)) else common
+    cells = Shown(
+        CompareOptions(a=side_a, b=side_b),
+        "Cell by cell",
+        "Each mark is a point that both measured; the bar is the geometric mean with its 95% interval.",
+        narrowed,
     )
-    first = run_section(cells, frame, selection, key, of, context)
+    first = run_section(Item(compare, cells, remedy), frame, selection, key, of, context)
     if isinstance(first, Missing):
-        return replace(first, title="Comparison")
+        return first._replace(title="Comparison")
     options = SpeedupOptions(a=(side_a,), b=(side_b,))
-    items = [Item(speedup, options, "What the speedup depends on", f"Points above 1 are faster on {a.name}.", narrowed)]
+    more = [Shown(options, "What the speedup depends on", f"Points above 1 are faster on {a.name}.", narrowed)]
     if a.profiled().any() and b.profiled().any():
-        options = replace(options, operations=True)
         reading = "Speedup of the FLOP rate of each operation type."
-        items.append(Item(speedup, options, "Operation by operation", reading, narrowed, "operations"))
-    more = [run_section(item, frame, selection, key, of, context) for item in items]
-    sections = [first, *(section for section in more if isinstance(section, Section))]
+        by_type = replace(options, operations=True)
+        more.append(Shown(by_type, "Operation by operation", reading, narrowed, "operations"))
+    made = [first, *(run_section(Item(speedup, each), frame, selection, key, of, context) for each in more)]
     assert isinstance(first.result, CompareResult)
     called = zip(first.result.sides.called, (a.name, b.name), strict=True)
     names = "; ".join(f"{side} is {name}" for side, name in called if side != name)
-    named = tuple(replace(section, names=f"{names}." if names else "") for section in sections)
-    return Comparison(a, b, first.result, named)
+    sections = [replace(each, names=f"{names}." if names else "") for each in made if isinstance(each, Section)]
+    return Comparison(a, b, first.result, tuple(sections))
 
 
 def compared(comparison: Comparison) -> Iterator[Finding]:
-    """A sentence for each family that both measured; families that say the same for the same reason in one."""
-    anchor = comparison.sections[0].anchor
-    a, b = comparison.a.name, comparison.b.name
-    for row in comparison.result.families.to_dict("records"):
-        if row["points"]:
-            yield Finding("Which is faster", _sentence(row, a, b, comparison), anchor)
+    """A sentence for each family that both measured, and what else sets the two apart."""
+    anchor, (a, b) = comparison.sections[0].anchor, (comparison.a.name, comparison.b.name)
+    for row in comparison.rows:
+        yield Finding(FASTER, _sentence(row, a, b, comparison), anchor)
     differ = comparison.result.comparison.cells.attrs.get("differ", {})
     # What one side alone records, the section of the comparison lists.
     known = {name: values for name, values in differ.items() if name not in _SAID and "(none)" not in values}
-    told = [f"{label(name)} ({one} / {two})" for name, (one, two) in known.items()]
-    if told:
-        words = f"{a} and {b} also differ in {', '.join(told)}: the ratios include that."
-        yield Finding("Which is faster", words, anchor)
+    if said := [f"{label(name)} ({one} / {two})" for name, (one, two) in known.items()]:
+        yield Finding(FASTER, f"{a} and {b} also differ in {', '.join(said)}: the ratios include that.", anchor)
+
+
+def _told(row: Mapping[Any, Any], factor: float = 1.0) -> tuple[bool, float, float, str]:
+    """A geometric mean from the side that is ahead: whether that is the first, the mean, its lower end, both ends in
+    words."""
+    mean, low, high = (row[f"geometric_mean{end}"] * factor for end in ("", "_low", "_high"))
+    ahead = mean >= 1
+    mean, low, high = (mean, low, high) if ahead else (1 / mean, 1 / high, 1 / low)
+    known = abs(low) < float("inf") and abs(high) < float("inf")
+    return ahead, mean, low, f"95% CI {low:.3g} to {high:.3g}" if known else "no interval"
 
 
 def _sentence(row: Mapping[Any, Any], a: str, b: str, comparison: Comparison) -> str:
-    ratio = _Ratio(row, a, b)
+    ahead, mean, _, interval = _told(row)
+    faster, slower = (a, b) if ahead else (b, a)
+    wins = row["wins"] if ahead else row["points"] - row["wins"]
+    words = (
+        f"{faster} runs {mean:.3g} times as fast as {slower} ({interval}) in the geometric mean over "
+        f"{counted(row['points'], 'point')} that both measured, and is ahead in {wins}"
+    )
     models, verdict = f"{row['family']} models", row["verdict"]
-    if verdict in (Verdict.A_BETTER, Verdict.B_BETTER):
-        return f"{ratio.faster} is faster on {models}: {ratio.words}."
-    if verdict == Verdict.SAME:
-        margin = comparison.result.comparison.margin
-        return f"{a} and {b} are equally fast on {models}, within {margin:.0%}: {ratio.words}."
     if verdict == Verdict.WITHHELD:
-        return f"No verdict on {models} between {a} and {b}: {_why(row, a, b, comparison)}. As measured, {ratio.words}."
-    if verdict == Verdict.NOT_SHOWN:
-        return f"No difference between {a} and {b} is shown on {models}: {ratio.words}."
-    return f"Not enough data on {models} for {a} and {b}: {ratio.words}."
-
-
-class _Ratio:
-    """The geometric mean of a family, told from the side that is ahead."""
-
-    def __init__(self, row: Mapping[Any, Any], a: str, b: str) -> None:
-        self.ahead = row["geometric_mean"] >= 1
-        self.faster, self.slower = (a, b) if self.ahead else (b, a)
-        ends = [row[name] for name in ("geometric_mean", "geometric_mean_low", "geometric_mean_high")]
-        mean, low, high = ends if self.ahead else (1 / ends[0], 1 / ends[2], 1 / ends[1])
-        interval = f"95% CI {low:.3g} to {high:.3g}" if np.isfinite(low) and np.isfinite(high) else "no interval"
-        wins = row["wins"] if self.ahead else row["points"] - row["wins"]
-        self.words = (
-            f"{self.faster} runs {mean:.3g} times as fast as {self.slower} ({interval}) in the geometric mean over "
-            f"{counted(row['points'], 'point')} that both measured, and is ahead in {wins}"
-        )
+        return f"No verdict on {models} between {a} and {b}: {_why(row, a, b, comparison)}. As measured, {words}."
+    begin = {
+        Verdict.A_BETTER: f"{faster} is faster on {models}",
+        Verdict.B_BETTER: f"{faster} is faster on {models}",
+        Verdict.SAME: f"{a} and {b} are equally fast on {models}, within {comparison.result.comparison.margin:.0%}",
+        Verdict.NOT_SHOWN: f"No difference between {a} and {b} is shown on {models}",
+    }.get(verdict, f"Not enough data on {models} for {a} and {b}")
+    return f"{begin}: {words}."
 
 
 def _why(row: Mapping[Any, Any], a: str, b: str, comparison: Comparison) -> str:
@@ -189,11 +183,11 @@ def decides(comparison: Comparison) -> Finding | None:
             continue
         fit = max(section.result.speedup.fits, key=lambda one: one.regression.clusters)
         weights = fit.regression.weights
-        told = weights[(weights["low"] > 0) | (weights["high"] < 0)]
-        if not len(told):
+        sure = weights[(weights["low"] > 0) | (weights["high"] < 0)]
+        if not len(sure):
             return None
-        term = str(told["weight"].abs().idxmax())
-        row = told.loc[term]
+        term = str(sure["weight"].abs().idxmax())
+        row = sure.loc[term]
         doubling = ""
         if term in fit.logarithms and fit.log_response:
             doubling = f"; doubling it multiplies the ratio by {2 ** row['slope']:.2f}"
@@ -201,5 +195,24 @@ def decides(comparison: Comparison) -> Finding | None:
             f"How {comparison.a.name} stands to {comparison.b.name} on {fit.family} models depends most on "
             f"{label(term)}: weight {row['weight']:+.2f} (95% CI {row['low']:+.2f} to {row['high']:+.2f}){doubling}."
         )
-        return Finding("What it depends on", words, section.anchor)
+        return Finding(DEPENDS, words, section.anchor)
     return None
+
+
+def hourly(rows: pd.DataFrame) -> float | None:
+    """What an hour costs, where all runs that say so agree."""
+    known = rows[PRICE].dropna().unique()
+    return float(known[0]) if len(known) == 1 else None
+
+
+def relative_costs(comparison: Comparison) -> Iterator[Finding]:
+    """Which system is cheaper for the same work, family by family: the ratio of their speeds times that of prices."""
+    a, b = comparison.a, comparison.b
+    first, second = hourly(a.rows), hourly(b.rows)
+    for row in comparison.rows if first is not None and second is not None else ():
+        ahead, mean, low, interval = _told(row, second / first)  # type: ignore[operator]
+        cheap, dear = (a.name, b.name) if ahead else (b.name, a.name)
+        words = f"the same work on {row['family']} models costs {mean:.3g} times as much on {dear} ({interval})"
+        shown = low > 1 and row["verdict"] not in (Verdict.WITHHELD, Verdict.NOT_ENOUGH)
+        unsure = f"Which of {a.name} and {b.name} is cheaper is not shown: as measured, {words}."
+        yield Finding(COSTS, f"{cheap} is cheaper: {words}." if shown else unsure, comparison.sections[0].anchor)

@@ -1,21 +1,34 @@
-"""The runs of a store by environment and protocol, so that heterogeneous runs are never pooled."""
+"""The runs of a store by environment and protocol, never pooled, and the commands that supply what they lack.
+
+A command measures with the protocol, platform and framework of the runs that are shown. Every one but the last of a
+line is one that `python -m paradnn.plan` takes as well, with the same arguments.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Real
+from typing import Any
 
 import pandas as pd
+import yaml
 
 from analysis.labels import not_recorded
 from analysis.options import Selection
+from analysis.registry import Analysis, Remedy
 from analysis.store.frame import IDENTITY, aggregate_replicates, families, is_ok
-from paradnn.families import message_families
+from paradnn.config.identity import EXTRA_KEYS, LIMIT_KEYS
+from paradnn.config.paths import CONFIG
+from paradnn.families import FAMILIES, message_families
 
-__all__ = ["Population", "split"]
+__all__ = ["Population", "split", "supply", "surroundings", "sweep_of"]
 
 _KEYS = ("device", *IDENTITY)
+#: Groups of the configuration that a population may have in common, with what needs no word.
+_GROUPS = {"platform": "cpu", "framework": "tensorflow", "software": "current"}
 
 
 @dataclass(frozen=True)
@@ -39,7 +52,7 @@ class Population:
     @property
     def device(self) -> str:
         """The device's name, or that the runs do not say it."""
-        return _listed(self.rows, "device") or not_recorded("device")
+        return self.listed("device") or not_recorded("device")
 
     def value(self, column: str) -> str | None:
         """The value of a column as text; None where there is none or more than one."""
@@ -48,7 +61,7 @@ class Population:
 
     def listed(self, column: str) -> str:
         """The values of a column, joined by commas; empty where there are none."""
-        return _listed(self.rows, column)
+        return ", ".join(_values(self.rows, column))
 
     @cached_property
     def points(self) -> pd.DataFrame:
@@ -70,8 +83,7 @@ class Population:
 
     def profiled(self) -> pd.Series:
         """Which of its runs were profiled."""
-        shares = self.with_prefix("op_share.")
-        return self.rows[shares].notna().any(axis=1) & is_ok(self.rows)
+        return self.rows[self.with_prefix("op_share.")].notna().any(axis=1) & is_ok(self.rows)
 
 
 def split(frame: pd.DataFrame, selection: Selection, pool: bool = False) -> list[Population]:
@@ -81,62 +93,38 @@ def split(frame: pd.DataFrame, selection: Selection, pool: bool = False) -> list
     """
     keys = [name for name in (("device",) if pool else _KEYS) if name in frame]
     groups = [rows.reset_index(drop=True) for _, rows in frame.groupby(keys, sort=True, dropna=False)]
-    groups.sort(key=lambda rows: (_listed(rows, "source") == "published", -int(is_ok(rows).sum()), -len(rows)))
-    names = _names(groups)
-    return [
-        Population(f"p{place + 1}", name, rows, _narrowed(selection, rows, frame, keys))
-        for place, (rows, name) in enumerate(zip(groups, names, strict=True))
-    ]
+    groups.sort(key=lambda rows: (_values(rows, "source") == ["published"], -int(is_ok(rows).sum()), -len(rows)))
+    bare = [Population(f"p{place + 1}", "", rows, selection) for place, rows in enumerate(groups)]
+    return [replace(one, name=_name(one, bare), selection=_narrowed(one, frame, keys)) for one in bare]
 
 
-def _names(groups: Sequence[pd.DataFrame]) -> list[str]:
-    """Devices; where several populations share one, what sets them apart as well."""
-    devices = [_listed(rows, "device") or not_recorded("device") for rows in groups]
-    names = []
-    for rows, device in zip(groups, devices, strict=True):
-        same = [other for other, name in zip(groups, devices, strict=True) if name == device]
-        names.append(device if len(same) == 1 else f"{device}, {_apart(rows, same)}")
-    return names
+def _name(one: Population, every: Sequence[Population]) -> str:
+    """The device; where several populations share it, the versions or the host that set them apart, else identity."""
+    same = [other for other in every if other.device == one.device]
+    if len(same) == 1:
+        return one.device
+    columns = [name for name in (*one.with_prefix("version."), "host", "software.name") if name in one.rows]
+    varied = [name for name in columns if len({other.listed(name) for other in same}) > 1]
+    words = [f"{name.removeprefix('version.')} {one.listed(name)}" for name in varied if one.listed(name)]
+    if len({tuple(other.listed(name) for name in columns) for other in same}) < len(same):
+        for name in (name for name in IDENTITY if len({other.listed(name) for other in same}) > 1):
+            called = one.listed("protocol") if name == "protocol_id" else ""
+            words.append(f"{name.removesuffix('_id')} {called or one.listed(name)[:8]}")
+    return f"{one.device}, {', '.join(words[:4]) or 'no identity'}"
 
 
-def _apart(rows: pd.DataFrame, same: Sequence[pd.DataFrame]) -> str:
-    """The versions or the host by which a population differs from others on its device, else its identity."""
-    columns = [str(name) for name in rows.columns if str(name).startswith("version.")] + ["host", "software.name"]
-    words = []
-    for column in (name for name in columns if name in rows):
-        mine = _listed(rows, column)
-        if mine and len({_listed(other, column) for other in same}) > 1:
-            words.append(f"{column.removeprefix('version.')} {mine}")
-    if len({tuple(_listed(other, name) for name in columns) for other in same}) < len(same):
-        words += [
-            f"{name.removesuffix('_id')} {_said(rows, name)}"
-            for name in IDENTITY
-            if len({_listed(other, name) for other in same}) > 1
-        ]
-    return ", ".join(words[:4]) or "no identity"
-
-
-def _said(rows: pd.DataFrame, name: str) -> str:
-    """A part of the identity: the protocol by its name, a hash by its beginning."""
-    return (_listed(rows, "protocol") if name == "protocol_id" else "") or _listed(rows, name)[:8]
-
-
-def _narrowed(selection: Selection, rows: pd.DataFrame, frame: pd.DataFrame, keys: Sequence[str]) -> Selection:
+def _narrowed(one: Population, frame: pd.DataFrame, keys: Sequence[str]) -> Selection:
     """The selection with what chooses exactly these rows: the device, then as little of the identity as does."""
-    chosen = frame
+    selection, chosen = one.selection, frame
     for key in keys:
-        if len(chosen) == len(rows):
-            break
-        values = _values(rows, key)
-        if not values:
-            continue
-        matching = chosen[chosen[key].astype("str").eq(values[0]).fillna(False)]
+        values = _values(one.rows, key)
+        matching = chosen[chosen[key].astype("str").eq(values[0]).fillna(False)] if values else chosen
         if len(matching) == len(chosen):
             continue
         if key == "device":
             selection = replace(selection, device=values[0])
-        elif key == "protocol_id" and "protocol" in rows:
-            selection = replace(selection, protocol=_values(rows, "protocol")[0])
+        elif key == "protocol_id" and "protocol" in one.rows:
+            selection = replace(selection, protocol=_values(one.rows, "protocol")[0])
         elif key == "task":
             selection = replace(selection, where=(*selection.where, f"task={values[0]}"))
         else:
@@ -150,5 +138,50 @@ def _values(rows: pd.DataFrame, column: str) -> list[str]:
     return sorted({str(value) for value in rows[column].dropna().unique()}) if column in rows else []
 
 
-def _listed(rows: pd.DataFrame, column: str) -> str:
-    return ", ".join(_values(rows, column))
+def supply(one: Analysis[Any, Any], population: Population, needs: Remedy | None = None) -> str:
+    """The command line that measures what an analysis of a population lacks; empty where no sweep would."""
+    needs = needs or (Remedy() if one.remedy is None else one.remedy(population.rows))
+    swept = [name for name, family in FAMILIES.items() if family.sweep]
+    if needs.families and not set(needs.families) & set(swept):
+        return ""
+    own = next((name for name in families(population.rows) if name in swept), "fc")  # else the simplest
+    sweep = sweep_of([*needs.families] or [own], population, *needs.words)
+    return f"{sweep} && {shlex.join(('python', '-m', 'analysis', one.name, *needs.then))}" if needs.then else sweep
+
+
+def sweep_of(names: list[str], population: Population, *more: str) -> str:
+    """A sweep of some families that have their hyperparameters in common, measured as the population was."""
+    words = [f"model={','.join(names)}", *FAMILIES[names[0]].sweep.split(), *more] if names[0] in FAMILIES else []
+    return shlex.join(["python", "-m", "paradnn.train", "-m", *words, *surroundings(population)])
+
+
+def surroundings(population: Population) -> Iterator[str]:
+    """What all runs of a population have in common and a command must say: platform, framework, stack, and the preset
+    of `measure` that is nearest to their protocol with the keys in which it differs."""
+    for group, usual in _GROUPS.items():
+        value = population.value(f"{group}.name")
+        if value not in (None, usual):
+            yield f"{group}={value}"
+    held = {
+        name.removeprefix("measure."): population.rows[name].dropna() for name in population.with_prefix("measure.")
+    }
+    candidates = []
+    for path in sorted((CONFIG / "measure").glob("*.yaml")):
+        preset = yaml.safe_load(path.read_text(encoding="utf-8"))
+        timed = {key: usual for key, usual in preset.items() if key in held and key not in LIMIT_KEYS + EXTRA_KEYS}
+        own = {key: held[key].iloc[0] if len(held[key]) else None for key in timed}
+        differ = [f"measure.{key}={_text(own[key])}" for key, usual in timed.items() if not _same(own[key], usual)]
+        candidates.append((len(differ), path.stem != "standard", [f"measure={path.stem}", *differ]))
+    yield from (word for word in min(candidates)[2] if word != "measure=standard")
+
+
+def _same(one: Any, other: Any) -> bool:
+    if one is None or other is None or isinstance(other, bool):
+        return (one is None) == (other is None) and (one is None or bool(one) == other)
+    return float(one) == float(other)
+
+
+def _text(value: Any) -> str:
+    if value is None or str(value) in ("True", "False"):
+        return {"None": "null"}.get(str(value), str(value).lower())
+    return f"{value:g}" if isinstance(value, Real) else str(value)

@@ -1,27 +1,27 @@
-"""One analysis as a section of the page: its result, its figure, and the command that gives the same."""
+"""The sections of the page: which analyses are tried with which options, and what became of each."""
 
 from __future__ import annotations
 
 import shlex
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import pandas as pd
 from markupsafe import Markup
 
-from analysis.options import Selection, command_line
-from analysis.report.outline import Item, Missing
-from analysis.report.page import slug
-from analysis.report.populations import Population
-from analysis.report.svg import embed
-from analysis.report.table import Table, frame_table
+from analysis.options import Options, Selection, command_line
+from analysis.registry import ANALYSES, Shown
+from analysis.report.page import embed, slug
+from analysis.report.populations import Population, supply
+from analysis.report.results import Table, frame_table
 from analysis.result import Result
 from analysis.statistics.regression import Lacking
 from paradnn.errors import NotEnoughData, ParadnnError
 
-__all__ = ["Chapter", "Context", "Finding", "Section", "run_section"]
+__all__ = ["Chapter", "Context", "Finding", "Item", "Missing", "Section", "across", "outline", "run_section"]
 
 _ALTERNATIVE = 320  # characters of a figure's text alternative
 _LINE = 170  # characters of what stands beside the title of a folded section
@@ -29,8 +29,30 @@ _LONGEST = 420  # characters of why an analysis is missing
 _FIGURES = 8_000_000  # bytes of figures in the page
 
 
-@dataclass(frozen=True)
-class Finding:
+class Missing(NamedTuple):
+    """An analysis that could not be made: of which population, why, and the command that would supply it."""
+
+    title: str
+    of: str
+    reason: str
+    remedy: str
+
+
+class Item(NamedTuple):
+    """An analysis to try, as `shown` says; `remedy` is the command that supplies what it may lack."""
+
+    analyse: Callable[[pd.DataFrame, Any], Result]
+    shown: Shown
+    remedy: str = ""
+
+    @property
+    def options(self) -> Options:
+        """With which it is called."""
+        assert self.shown.options is not None
+        return self.shown.options
+
+
+class Finding(NamedTuple):
     """What was found, in a word and in a sentence, the anchor of its section, and a command to go on with."""
 
     topic: str
@@ -73,12 +95,15 @@ class Section:
         return list(dict.fromkeys(self.result.sources))
 
 
-@dataclass(frozen=True)
-class Chapter:
+class Chapter(NamedTuple):
     """A population and the sections about it."""
 
     population: Population
     sections: Sequence[Section]
+
+    def named(self, several: bool) -> str:
+        """What a sentence about it begins with, beside `several` others."""
+        return f"{self.population.name}: " if several else ""
 
 
 @dataclass
@@ -93,6 +118,29 @@ class Context:
     refused: list[str] = field(default_factory=list)
 
 
+def outline(population: Population) -> list[Item | Missing]:
+    """The analyses of one population, in the order of the page; what its runs rule out from the start is missing."""
+    found: list[Item | Missing] = []
+    for one in sorted((one for one in ANALYSES.values() if one.section == "system"), key=lambda one: one.order):
+        for shown in one.shows(population.rows):
+            remedy = supply(one, population, shown.remedy)
+            lacks = shown.lacks or shown.options is None
+            found.append(
+                Missing(shown.title, population.name, shown.lacks, remedy) if lacks else Item(one, shown, remedy)
+            )
+    return found
+
+
+def across(frame: pd.DataFrame, price: tuple[str, ...]) -> Iterator[Item]:
+    """What is asked of all systems together, where the runs carry it; `price` as it was given."""
+    for one in sorted((one for one in ANALYSES.values() if one.section == "all"), key=lambda one: one.order):
+        for shown in one.shows(frame):
+            options = shown.options or one.options()
+            yield Item(
+                one, replace(shown, options=replace(options, price=price) if hasattr(options, "price") else options)
+            )
+
+
 def run_section(
     item: Item, frame: pd.DataFrame, selection: Selection, prefix: str, of: str, context: Context
 ) -> Section | Missing:
@@ -101,23 +149,23 @@ def run_section(
     `selection` chooses this frame's runs from the store, for the command that the page shows. A fault of an analysis
     is named and leaves the rest of the report whole.
     """
-    options = replace(item.options, pool=context.pool, store=context.store)
-    if item.families:
-        frame = frame[frame["family"].isin(item.families)].reset_index(drop=True)
-        selection = replace(selection, family=item.families)
+    shown, options = item.shown, replace(item.options, pool=context.pool, store=context.store)
+    if shown.families:
+        frame = frame[frame["family"].isin(shown.families)].reset_index(drop=True)
+        selection = replace(selection, family=shown.families)
     words = [*command_line(options), *command_line(selection)]
     line = shlex.join(["python", "-m", "analysis", options.command, *words])
-    anchor = f"{prefix}-{slug(item.anchor)}"
+    anchor = f"{prefix}-{slug(shown.key or options.command)}"
     try:
         result = item.analyse(frame.copy(), options)
     except ParadnnError as error:
-        return Missing(item.title, of, _reason(error), item.remedy)
+        return Missing(shown.title, of, _reason(error), item.remedy)
     except Exception as error:
-        return Missing(item.title, of, f"{_fault(options.command, error)}; it comes of {line}", "")
+        return Missing(shown.title, of, f"{_fault(options.command, error)}; it comes of {line}", "")
     if not len(result.table):
-        return Missing(item.title, of, " ".join(head for head, _ in result.paragraphs()).rstrip("."), item.remedy)
-    figure, left_out = _figure(result, item.title, anchor, of, context)
-    return Section(anchor, item.title, item.reading, line, result, figure, left_out)
+        return Missing(shown.title, of, " ".join(head for head, _ in result.paragraphs()).rstrip("."), item.remedy)
+    figure, left_out = _figure(result, shown.title, anchor, of, context)
+    return Section(anchor, shown.title, shown.reading, line, result, figure, left_out)
 
 
 def _reason(error: ParadnnError) -> str:
@@ -125,14 +173,9 @@ def _reason(error: ParadnnError) -> str:
     groups: dict[str, list[Lacking]] = {}
     for lacking in (error.lacking or ()) if isinstance(error, NotEnoughData) else ():
         groups.setdefault(lacking.problem, []).append(lacking)
-    words = str(error)
-    if groups:
-        words = "; ".join(f"{same[0].of}{_more(same)}: {problem}" for problem, same in groups.items())
+    more = {problem: f" and {len(same) - 1} more" if len(same) > 1 else "" for problem, same in groups.items()}
+    words = "; ".join(f"{same[0].of}{more[problem]}: {problem}" for problem, same in groups.items()) or str(error)
     return words if len(words) <= _LONGEST else f"{words[:_LONGEST].rsplit(' ', 1)[0]} ..."
-
-
-def _more(groups: Sequence[Lacking]) -> str:
-    return f" and {len(groups) - 1} more" if len(groups) > 1 else ""
 
 
 def _figure(result: Result, title: str, anchor: str, of: str, context: Context) -> tuple[Markup | None, str]:
@@ -141,10 +184,8 @@ def _figure(result: Result, title: str, anchor: str, of: str, context: Context) 
         return None, ""
     if context.room <= 0:
         context.refused.append(f"{title} of {of}")
-        return (
-            Markup(),
-            "The figure is left out to keep the page small; the command below draws it with --figure FILE.svg.",
-        )
+        left_out = "The figure is left out to keep the page small; the command below draws it with --figure FILE.svg."
+        return Markup(), left_out
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a glyph that the font lacks

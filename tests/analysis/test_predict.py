@@ -16,8 +16,8 @@ from analysis.analyses.sensitivity import SensitivityOptions, sensitivity
 from analysis.columns import groups
 from analysis.options import Selection
 from analysis.prediction import Space, combined, complete, is_sparse, space_of
-from analysis.report.outline import outline
 from analysis.report.populations import Population
+from analysis.report.sections import Item, outline
 from analysis.store.past import read_space
 from paradnn.errors import ConfigError, NotEnoughData, ParadnnError
 from paradnn.forecast.estimate import Estimate
@@ -298,7 +298,11 @@ def test_claims_over_the_whole_space_are_those_of_the_whole(tmp_path: Path) -> N
 
 def test_the_report_maps_the_whole_space_of_a_sample() -> None:
     whole_map, part_map = (
-        [item.title for item in outline(Population("p1", "Test CPU", rows, Selection())) if "map" in item.title]
+        [
+            item.shown.title
+            for item in outline(Population("p1", "Test CPU", rows, Selection()))
+            if isinstance(item, Item) and "map" in item.shown.title
+        ]
         for rows in (whole(), part(whole(), 20))
     )
     assert whole_map == ["Heat map: fc"]

@@ -18,11 +18,11 @@ from analysis.options import Selection
 from analysis.report import make_report
 from analysis.report.build import ui_address
 from analysis.report.comparisons import side_of
-from analysis.report.outline import Item, outline
+from analysis.report.page import embed
 from analysis.report.populations import Population, split
-from analysis.report.svg import embed
+from analysis.report.results import frame_table
+from analysis.report.sections import Item, outline
 from analysis.report.systems import facts
-from analysis.report.table import frame_table
 from tests.analysis.conftest import Writer, fc
 from tests.analysis.planted import grid, runs
 
@@ -306,7 +306,8 @@ def test_messages_are_no_examples() -> None:
     steps = runs(grid(nodes=(1, 2), layers=(1,), batches=(1, 2)))
     sent = runs(pd.DataFrame({"model.bytes": [1, 2, 4, 8]}), family="channel", transfer_us=1.0)
     rows = pd.concat([steps, sent], ignore_index=True)
-    found = {item.title: item for item in outline(Population("a", "a", rows, Selection())) if isinstance(item, Item)}
+    items = outline(Population("a", "a", rows, Selection()))
+    found = {item.shown.title: item.shown for item in items if isinstance(item, Item)}
     assert found["Spread by family"].families == found["What performance depends on"].families == ("fc",)
     assert "Heat map: fc" in found
     assert not any("channel" in title for title in found)

@@ -17,11 +17,10 @@ from analysis.options import Selection
 from analysis.prices import PriceList, priced
 from analysis.registry import ANALYSES
 from analysis.report import make_report
-from analysis.report.outline import Item, outline
-from analysis.report.populations import Population, split
-from analysis.report.remedies import supply, sweep_of
+from analysis.report.page import embed
+from analysis.report.populations import Population, split, supply, sweep_of
 from analysis.report.results import Results, duration, model_name, quality, results
-from analysis.report.svg import embed
+from analysis.report.sections import Item, outline
 from analysis.report.systems import systems
 from paradnn.config.point import Measure
 from tests.analysis.planted import grid, runs
