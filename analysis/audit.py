@@ -11,6 +11,7 @@ A kind of file is one entry of KINDS: what it is called, how it is recognised, h
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -18,7 +19,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from analysis.format import short
 from analysis.options import Arguments, Selection, option
@@ -65,18 +66,8 @@ class Series:
     values: tuple[float, ...] = ()
     higher: bool = False
 
-    @classmethod
-    def of(cls, name: str, unit: str, values: Iterable[Any], higher: bool = False) -> Series | None:
-        """A series from raw values; those that are no positive numbers are left out, None where none is left."""
-        known = tuple(value for value in map(_number, values) if value > 0)
-        if not known:
-            return None
-        spread = statistics.stdev(known) if len(known) > 1 else math.nan
-        return cls(name, unit, statistics.median(known), spread, len(known), known, higher)
 
-
-@dataclass(frozen=True)
-class Results:
+class Results(NamedTuple):
     """What a file holds, with what its harness says of failures."""
 
     file: str
@@ -85,8 +76,7 @@ class Results:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """A sentence about a series, or about a ratio with its 95% interval (NaN where there is none)."""
 
     about: str
@@ -97,13 +87,16 @@ class Finding:
     high: float = math.nan
 
 
-@dataclass(frozen=True)
-class Kind:
+#: What a reader gives: series, None for what is no positive number, and sentences of what failed.
+Read = Iterator[Series | str | None]
+
+
+class Kind(NamedTuple):
     """A harness: `knows` a parsed JSON document (the text of what is none), and `reads` its series and notes."""
 
     name: str
     knows: Callable[[Any], bool]
-    reads: Callable[[Any], tuple[Iterable[Series | None], Sequence[str]]]
+    reads: Callable[[Any], Read]
 
 
 def _number(value: Any) -> float:
@@ -117,143 +110,130 @@ def _number(value: Any) -> float:
     return number if math.isfinite(number) else math.nan
 
 
-def _entries(document: Any, key: str) -> list[Mapping[str, Any]]:
-    """The objects in a list of an object; none where it is another thing."""
-    found = document.get(key) if isinstance(document, Mapping) else None
-    return [entry for entry in found if isinstance(entry, Mapping)] if isinstance(found, list) else []
-
-
-def _inner(entry: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
-    """An object within objects; an empty one where there is none."""
-    found: Any = entry
-    for key in keys:
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
-
-
-def _summed(name: str, unit: str, middle: Any, spread: Any, count: Any, higher: bool = False) -> Series | None:
-    """A series of which only a summary is there; None where its middle is no positive number."""
+def _series(
+    name: str, unit: str, raw: Any, middle: Any, spread: Any = None, count: Any = 1, higher: bool = False
+) -> Series | None:
+    """A series from a list of raw values, but for those that are no positive numbers; else from a summary; None where
+    there is neither."""
+    known = tuple(value for value in map(_number, raw) if value > 0) if isinstance(raw, list) else ()
+    if known:
+        scatter = statistics.stdev(known) if len(known) > 1 else math.nan
+        return Series(name, unit, statistics.median(known), scatter, len(known), known, higher)
     value, number = _number(middle), _number(count)
     if not value > 0:
         return None
     return Series(name, unit, value, _number(spread), int(number) if number >= 1 else 1, (), higher)
 
 
-def _hyperfine(document: Any) -> tuple[list[Series | None], list[str]]:
-    series, notes = [], []
+def _entries(document: Any, key: str) -> list[Mapping[str, Any]]:
+    """The objects in a list of an object; none where it is another thing."""
+    found = document.get(key) if isinstance(document, Mapping) else None
+    return [entry for entry in found if isinstance(entry, Mapping)] if isinstance(found, list) else []
+
+
+def _inner(entry: Any, *keys: str) -> Mapping[str, Any]:
+    """An object within objects; an empty one where there is none."""
+    for key in keys:
+        entry = entry.get(key) if isinstance(entry, Mapping) else None
+    return entry if isinstance(entry, Mapping) else {}
+
+
+def _hyperfine(document: Any) -> Read:
     for entry in _entries(document, "results"):
-        name = str(entry.get("command", "?"))
-        times = entry.get("times")
-        median = entry.get("median", entry.get("mean"))
-        raw = Series.of(name, "s", times) if isinstance(times, list) else None
-        series.append(raw or _summed(name, "s", median, entry.get("stddev"), 1))
-        codes = entry.get("exit_codes")
+        name, codes = str(entry.get("command", "?")), entry.get("exit_codes")
+        yield _series(name, "s", entry.get("times"), entry.get("median", entry.get("mean")), entry.get("stddev"))
         if isinstance(codes, list) and (failed := sum(code != 0 for code in codes)):
-            notes.append(f"{name}: {failed} of {len(codes)} runs failed, and their times are among the others")
-    return series, notes
+            yield f"{name}: {failed} of {len(codes)} runs failed, and their times are among the others"
 
 
-def _pytest(document: Any) -> tuple[list[Series | None], list[str]]:
-    series: list[Series | None] = []
+def _pytest(document: Any) -> Read:
     for entry in _entries(document, "benchmarks"):
         stats, name = _inner(entry, "stats"), str(entry.get("fullname", entry.get("name", "?")))
-        data = stats.get("data")
-        raw = Series.of(name, "s", data) if isinstance(data, list) else None
-        series.append(raw or _summed(name, "s", stats.get("median"), stats.get("stddev"), stats.get("rounds")))
-    return series, []
+        yield _series(name, "s", stats.get("data"), stats.get("median"), stats.get("stddev"), stats.get("rounds"))
 
 
-def _google(document: Any) -> tuple[list[Series | None], list[str]]:
+def _google(document: Any) -> Read:
     values: dict[tuple[str, str], list[Any]] = {}
-    failed = []
     for entry in _entries(document, "benchmarks"):
         name = str(entry.get("run_name", entry.get("name", "?")))
         if entry.get("error_occurred"):
-            failed.append(name)
+            yield f"{name} failed"
         elif entry.get("run_type", "iteration") == "iteration":
             values.setdefault((name, str(entry.get("time_unit", "ns"))), []).append(entry.get("real_time"))
-    scaling = _inner(document, "context").get("cpu_scaling_enabled") is True
-    notes = [f"{name} failed" for name in failed]
-    notes += ["the processor's clock was scaled while this was measured (its own warning)"] if scaling else []
-    return [Series.of(name, unit, found) for (name, unit), found in values.items()], notes
+    if _inner(document, "context").get("cpu_scaling_enabled") is True:
+        yield "the processor's clock was scaled while this was measured (its own warning)"
+    yield from (_series(name, unit, found, None) for (name, unit), found in values.items())
 
 
-def _asv(document: Any) -> tuple[list[Series | None], list[str]]:
-    series: list[Series | None] = []
+def _asv(document: Any) -> Read:
     columns = document.get("result_columns")
-    columns = columns if isinstance(columns, list) else []
     for name, found in _inner(document, "results").items():
         cells: Mapping[str, Any] = found if isinstance(found, Mapping) else {"result": found}
-        if isinstance(found, list) and columns:
+        if isinstance(found, list) and isinstance(columns, list) and columns:
             cells = dict(zip(columns, found, strict=False))
         numbers, samples = cells.get("result"), cells.get("samples")
         numbers = numbers if isinstance(numbers, list) else [numbers]
         for place, value in enumerate(numbers):
-            label = name if len(numbers) == 1 else f"{name}[{place}]"
             own = samples[place] if isinstance(samples, list) and place < len(samples) else None
-            raw = Series.of(label, "s", own) if isinstance(own, list) else None
-            series.append(raw or _summed(label, "s", value, None, 1))
-    return series, []
+            yield _series(name if len(numbers) == 1 else f"{name}[{place}]", "s", own, value)
 
 
-#: Of load tests: what stands in a summary, its unit, whether more is better.
-_AIPERF = {"request_throughput": True, "output_token_throughput": True, "request_latency": False}
-_AIPERF |= {"time_to_first_token": False, "inter_token_latency": False}
+#: Of load tests: what stands in a summary, and whether more is better.
+_AIPERF = {
+    "request_throughput": True,
+    "output_token_throughput": True,
+    "request_latency": False,
+    "time_to_first_token": False,
+    "inter_token_latency": False,
+}
 
 
-def _aiperf(document: Any) -> tuple[list[Series | None], list[str]]:
+def _aiperf(document: Any) -> Read:
     body = _inner(document, "records") or document
-    series = []
     for name, higher in _AIPERF.items():
         cells = _inner(body, name)
         middle = cells.get("p50", cells.get("avg"))
-        series.append(_summed(name, str(cells.get("unit", "")), middle, cells.get("std"), cells.get("count"), higher))
-    errors = _number(_inner(body, "error_request_count").get("avg"))
-    return series, [f"{errors:.0f} requests failed"] if errors > 0 else []
+        yield _series(name, str(cells.get("unit", "")), None, middle, cells.get("std"), cells.get("count"), higher)
+    yield from _lost("", _inner(body, "error_request_count").get("avg"))
 
 
-def _guidellm(document: Any) -> tuple[list[Series | None], list[str]]:
-    series, notes = [], []
-    for place, entry in enumerate(_entries(document, "benchmarks")):
+def _guidellm(document: Any) -> Read:
+    for place, entry in enumerate(_entries(document, "benchmarks"), 1):
         for name, found in _inner(entry, "metrics").items():
-            cells = _inner(found, "successful") if isinstance(found, Mapping) else {}
-            higher = "per_second" in name
-            spread = cells.get("std_dev", cells.get("std"))
+            cells, higher = _inner(found, "successful"), "per_second" in name
             unit = "ms" if name.endswith("_ms") else "s" if "latency" in name else "1/s" if higher else ""
+            spread = cells.get("std_dev", cells.get("std"))
             if unit:
-                label = f"{name} (load {place + 1})"
-                series.append(_summed(label, unit, cells.get("median"), spread, cells.get("count"), higher))
+                label = f"{name} (load {place})"
+                yield _series(label, unit, None, cells.get("median"), spread, cells.get("count"), higher)
         totals = _inner(entry, "metrics", "request_totals") or _inner(entry, "run_stats", "requests_made")
-        if (errors := _number(totals.get("errored"))) > 0:
-            notes.append(f"load {place + 1}: {errors:.0f} requests failed")
-    return series, notes
+        yield from _lost(f"load {place}: ", totals.get("errored"))
 
 
-def _vllm(document: Any) -> tuple[list[Series | None], list[str]]:
-    series, done = [], document.get("completed")
+def _vllm(document: Any) -> Read:
     for name in ("request_throughput", "output_throughput"):
-        series.append(_summed(name, "1/s", document.get(name), None, 1, True))
+        yield _series(name, "1/s", None, document.get(name), higher=True)
     for name in ("ttft", "tpot", "itl", "e2el"):
-        middle = document.get(f"median_{name}_ms", document.get(f"mean_{name}_ms"))
-        series.append(_summed(f"{name}_ms", "ms", middle, document.get(f"std_{name}_ms"), done))
-    failed = _number(document.get("failed"))
-    return series, [f"{failed:.0f} requests failed"] if failed > 0 else []
+        middle, spread = document.get(f"median_{name}_ms", document.get(f"mean_{name}_ms")), f"std_{name}_ms"
+        yield _series(f"{name}_ms", "ms", None, middle, document.get(spread), document.get("completed"))
+    yield from _lost("", document.get("failed"))
 
 
-def _loadgen(text: Any) -> tuple[list[Series | None], list[str]]:
+def _lost(begin: str, count: Any) -> Read:
+    if (failed := _number(count)) > 0:
+        yield f"{begin}{failed:.0f} requests failed"
+
+
+def _loadgen(text: Any) -> Read:
     cells = dict(re.findall(r"^\s*([^:\n=]{1,60}?)\s*:\s*(.{1,60}?)\s*$", text, flags=re.MULTILINE))
-    series: list[Series | None] = []
     for name, value in cells.items():
-        try:
-            number = float(value)
-        except ValueError:
-            continue
-        if name.endswith("latency (ns)"):
-            series.append(_summed(name.removesuffix(" (ns)"), "ns", number, None, 1))
-        elif "per second" in name:
-            series.append(_summed(name, "1/s", number, None, 1, True))
-    valid = cells.get("Result is", "")
-    return series, [f"its own rules call it {valid}"] if valid and valid != "VALID" else []
+        with contextlib.suppress(ValueError):
+            if name.endswith("latency (ns)"):
+                yield _series(name.removesuffix(" (ns)"), "ns", None, float(value))
+            elif "per second" in name:
+                yield _series(name, "1/s", None, float(value), higher=True)
+    if (valid := cells.get("Result is", "VALID")) != "VALID":
+        yield f"its own rules call it {valid}"
 
 
 def _has(*keys: str) -> Callable[[Any], bool]:
@@ -264,7 +244,7 @@ KINDS = (
     Kind("hyperfine", lambda one: any("command" in entry for entry in _entries(one, "results")), _hyperfine),
     Kind("pytest-benchmark", _has("machine_info", "benchmarks"), _pytest),
     Kind("Google Benchmark", _has("context", "benchmarks"), _google),
-    Kind("asv", lambda one: _has("results")(one) and bool(_inner(one, "results")), _asv),
+    Kind("asv", lambda one: bool(_inner(one, "results")), _asv),
     Kind("GuideLLM", lambda one: any("metrics" in entry for entry in _entries(one, "benchmarks")), _guidellm),
     Kind("AIPerf", lambda one: any(_inner(_inner(one, "records") or one, name) for name in _AIPERF), _aiperf),
     Kind("vllm bench", _has("request_throughput", "completed"), _vllm),
@@ -288,11 +268,11 @@ def read_results(path: Path) -> Results:
     if kind is None:
         names = ", ".join(kind.name for kind in KINDS)
         raise DataError(f"{path} is of no kind that is known; known are {names}")
-    series, notes = kind.reads(document)
-    known = tuple(one for one in series if one is not None)
-    if not known:
+    read = [*kind.reads(document)]
+    series = tuple(one for one in read if isinstance(one, Series))
+    if not series:
         raise DataError(f"{path} ({kind.name}) holds no number above zero; give results of runs that succeeded")
-    return Results(str(path), kind.name, known, tuple(notes))
+    return Results(str(path), kind.name, series, tuple(one for one in read if isinstance(one, str)))
 
 
 def conclusions(sides: Sequence[Sequence[Results]]) -> Iterator[Finding]:
@@ -358,32 +338,28 @@ def _beside(series: Sequence[Series]) -> Iterator[Finding]:
 def _between(first: Sequence[Series], second: Sequence[Series]) -> Finding:
     """A series of both sides, each with its sessions; the ratio is how many times as good the first side is."""
     logs = [[math.log(one.middle) * (1 if one.higher else -1) for one in side] for side in (first, second)]
-    mean = statistics.fmean(logs[0]) - statistics.fmean(logs[1])
-    name, ratio = first[0].name, math.exp(mean)
+    name, ratio = first[0].name, math.exp(statistics.fmean(logs[0]) - statistics.fmean(logs[1]))
     apart = f"the sides differ by {100 * abs(ratio - 1):.2g}%"
     counts = [len(side) for side in logs]
     if min(counts) < SESSIONS:
         runs = "one session each" if max(counts) == 1 else f"{counts[0]} and {counts[1]} sessions"
         remedy = f"{SESSIONS} or more a side, by turns, would tell"
-        return Finding(name, f"{apart[0].upper()}{apart[1:]}: {runs}, no verdict; {remedy}.", "no verdict", ratio)
+        return Finding(name, f"T{apart[1:]}: {runs}, no verdict; {remedy}.", "no verdict", ratio)
+    if not any(map(statistics.variance, logs)):
+        return Finding(name, f"T{apart[1:]}: sessions are copies of each other.", "no verdict", ratio)
     from scipy import stats
 
-    spreads = [statistics.variance(side) / len(side) for side in logs]
-    error = math.sqrt(sum(spreads))
-    if not error:
-        return Finding(name, f"{apart[0].upper()}{apart[1:]}: sessions are copies of each other.", "no verdict", ratio)
-    freedom = error**4 / sum(part**2 / (count - 1) for part, count in zip(spreads, counts, strict=True))
-    half = float(stats.t.ppf(0.975, freedom)) * error
-    low, high = math.exp(mean - half), math.exp(mean + half)
+    ends = stats.ttest_ind(*logs, equal_var=False).confidence_interval(0.95)  # Welch's
+    low, high = math.exp(ends.low), math.exp(ends.high)
     verdict = "faster" if low > 1 else "slower" if high < 1 else "undecided"
-    told = {
-        "faster": f"the first side is {ratio:.3g} times as good",
-        "slower": f"the second side is {1 / ratio:.3g} times as good",
-        "undecided": f"{apart}, which their scatter explains",
+    words = {
+        "faster": f"The first side is {ratio:.3g} times as good",
+        "slower": f"The second side is {1 / ratio:.3g} times as good",
+        "undecided": f"T{apart[1:]}, which their scatter explains",
     }[verdict]
     basis = f"95% interval of the ratio {low:.3g} to {high:.3g} over {counts[0]} and {counts[1]} sessions"
-    words = f"{told[0].upper()}{told[1:]} ({basis}), if the sessions of both sides alternated in time."
-    return Finding(name, words, verdict, ratio, low, high)
+    sentence = f"{words} ({basis}), if the sessions of both sides alternated in time."
+    return Finding(name, sentence, verdict, ratio, low, high)
 
 
 def _by_name(side: Sequence[Results]) -> dict[str, list[Series]]:
@@ -404,11 +380,9 @@ def _shown(value: float, unit: str) -> str:
     scale = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}.get(unit)
     if scale is None:
         return short(value, unit, digits=3)
-    seconds = value * scale
-    for size, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {name}"
-    return f"{seconds / 1e-9:.3g} ns"
+    sizes = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
+    size, name = next((one for one in sizes if value * scale >= one[0]), sizes[-1])
+    return f"{value * scale / size:.3g} {name}"
 
 
 def audit(options: AuditOptions, selection: Selection) -> None:
@@ -427,6 +401,6 @@ def audit(options: AuditOptions, selection: Selection) -> None:
     if options.json:
         from paradnn.store.files import whole_file
 
-        rows = [{name: None if value != value else value for name, value in vars(one).items()} for one in findings]
+        rows = [{name: None if value != value else value for name, value in one._asdict().items()} for one in findings]
         with whole_file(Path(options.json), "--json") as making:
             making.write_text(json.dumps(rows, indent=1) + "\n")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["answer", "load_chosen"]
 
 _PLATFORMS = ("cpu", "gpu", "tpu")
-_LISTED = 4  # groups whose command is told
+_LISTED = 4  # groups whose command is shown
 
 
 def load_chosen(

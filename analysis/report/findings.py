@@ -307,7 +307,7 @@ def _memory(chapter: Chapter, several: bool) -> Finding | None:
     for family in families(rows[full]):
         mine = rows["family"].eq(family)
         failed, ran = _extreme(rows[full & mine], last=False), _extreme(rows[ok & mine], last=True)
-        parts.append(f"from {failed} on" + (f" (the largest that ran: {ran})" if ran else ""))
+        parts.append(f"the smallest {failed}" + (f", the largest that ran {ran}" if ran else ""))
     words = f"{counted(int(full.sum()), 'point')} of {len(rows):,} did not fit: {'; '.join(parts)}."
     return Finding(MEMORY_ENDS, chapter.named(several) + words, key)
 
@@ -325,7 +325,7 @@ def _extreme(rows: pd.DataFrame, last: bool) -> str:
     row = rows.iloc[int(size.argmax() if last else size.argmin())].to_dict()
     known = pd.notna(row.get("parameters", np.nan))
     of = f", {short(float(row['parameters']))} parameters" if known else ""
-    return f"{model_name(row)} at batch size {row['batch_size']}{of}"
+    return f"{model_name(row, batch=True)}{of}"
 
 
 def _trust(chapter: Chapter, several: bool) -> Finding | None:

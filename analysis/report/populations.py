@@ -95,14 +95,19 @@ def split(frame: pd.DataFrame, selection: Selection, pool: bool = False) -> list
     groups = [rows.reset_index(drop=True) for _, rows in frame.groupby(keys, sort=True, dropna=False)]
     groups.sort(key=lambda rows: (_values(rows, "source") == ["published"], -int(is_ok(rows).sum()), -len(rows)))
     bare = [Population(f"p{place + 1}", "", rows, selection) for place, rows in enumerate(groups)]
-    return [replace(one, name=_name(one, bare), selection=_narrowed(one, frame, keys)) for one in bare]
+    same: dict[str, list[Population]] = {}
+    for one in bare:
+        same.setdefault(one.device, []).append(one)
+    return [
+        replace(one, name=_name(one, device, same[device]), selection=_narrowed(one, frame, keys))
+        for one, device in ((one, one.device) for one in bare)
+    ]
 
 
-def _name(one: Population, every: Sequence[Population]) -> str:
+def _name(one: Population, device: str, same: Sequence[Population]) -> str:
     """The device; where several populations share it, the versions or the host that set them apart, else identity."""
-    same = [other for other in every if other.device == one.device]
     if len(same) == 1:
-        return one.device
+        return device
     columns = [name for name in (*one.with_prefix("version."), "host", "software.name") if name in one.rows]
     varied = [name for name in columns if len({other.listed(name) for other in same}) > 1]
     words = [f"{name.removeprefix('version.')} {one.listed(name)}" for name in varied if one.listed(name)]
@@ -110,7 +115,7 @@ def _name(one: Population, every: Sequence[Population]) -> str:
         for name in (name for name in IDENTITY if len({other.listed(name) for other in same}) > 1):
             called = one.listed("protocol") if name == "protocol_id" else ""
             words.append(f"{name.removesuffix('_id')} {called or one.listed(name)[:8]}")
-    return f"{one.device}, {', '.join(words[:4]) or 'no identity'}"
+    return f"{device}, {', '.join(words[:4]) or 'no identity'}"
 
 
 def _narrowed(one: Population, frame: pd.DataFrame, keys: Sequence[str]) -> Selection:
@@ -182,6 +187,8 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _text(value: Any) -> str:
-    if value is None or str(value) in ("True", "False"):
-        return {"None": "null"}.get(str(value), str(value).lower())
+    if value is None:
+        return "null"
+    if str(value) in ("True", "False"):
+        return str(value).lower()
     return f"{value:g}" if isinstance(value, Real) else str(value)

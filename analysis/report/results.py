@@ -362,6 +362,7 @@ def chart(populations: Sequence[Population]) -> dict[str, Any] | None:
         "ticks": [(value, short(value)) for value in _ticks(low, high)],
         "systems": [one.name for one in shown],
         "doubtful": any(mark["doubtful"] for mark in every),
+        "intervals": any(mark["ends"] for mark in every),
         "count": len(every),
         "of": whole,
         "left": min(200, 24 + max(round(6.6 * len(called)) for called, *_ in lines)),

@@ -6,12 +6,14 @@ quality.text()   "Left out: 3 runs with failed checks, 12 copies of other runs; 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from analysis.lazy import np, pd
 from analysis.store.frame import is_ok, units
+from paradnn.core.words import counted
 
 __all__ = ["Quality", "admit", "copies", "without_wild_intervals"]
 
@@ -68,39 +70,33 @@ class Quality:
 
     def text(self) -> str:
         """What was left out and what is doubtful in one line; empty where there is neither."""
-        out = list(self._out())
-        parts = [f"left out: {', '.join(out)}"] if out else []
-        parts += self._doubtful()
-        line = "; ".join(parts)
+        runs, lax = functools.partial(counted, noun="run"), not self.steady_only
+        failed = ", ".join(f"{count} {outcome}" for outcome, count in self.failed.items())
+        count_for = f"count{'s'[: self.scenarios == 1]} for the steps that they time, not for their queries"
+        out = [
+            (self.failed_checks, f"{runs(self.failed_checks)} with failed checks"),
+            (self.copies, f"{self.copies} {'copies' if self.copies > 1 else 'copy'} of other runs"),
+            (self.unsteady * self.steady_only, f"{runs(self.unsteady)} that are not steady"),
+            (self.contended * self.steady_only, f"{runs(self.contended)} on a contended machine"),
+            (self.impossible, f"{self.impossible} infinite or impossible values"),
+        ]
+        left_out = ", ".join(words for count, words in out if count)
+        parts = [
+            (len(left_out), f"left out: {left_out}"),
+            (self.unsteady * lax, f"{runs(self.unsteady)} {'are' if self.unsteady > 1 else 'is'} not steady"),
+            (
+                self.contended * lax,
+                f"{runs(self.contended)} shared the machine with other work (--steady-only leaves such runs out)",
+            ),
+            (self.wild, f"{runs(self.wild)} without an interval, which would reach far beyond every block"),
+            (
+                self.partly_failed,
+                f"{counted(self.partly_failed, 'point')} rest on the replicates that did not fail ({failed} failed)",
+            ),
+            (self.scenarios, f"{runs(self.scenarios)} of scenarios {count_for} (docs/serving.md)"),
+        ]
+        line = "; ".join(words for count, words in parts if count)
         return f"{line[0].upper()}{line[1:]}." if line else ""
-
-    def _out(self) -> Iterator[str]:
-        if self.failed_checks:
-            yield f"{_runs(self.failed_checks)} with failed checks"
-        if self.copies:
-            yield f"{self.copies} {'copies' if self.copies > 1 else 'copy'} of other runs"
-        if self.steady_only and self.unsteady:
-            yield f"{_runs(self.unsteady)} that are not steady"
-        if self.steady_only and self.contended:
-            yield f"{_runs(self.contended)} on a contended machine"
-        if self.impossible:
-            yield f"{self.impossible} infinite or impossible values"
-
-    def _doubtful(self) -> Iterator[str]:
-        if not self.steady_only and self.unsteady:
-            yield f"{_runs(self.unsteady)} {'are' if self.unsteady > 1 else 'is'} not steady"
-        if not self.steady_only and self.contended:
-            yield f"{_runs(self.contended)} shared the machine with other work (--steady-only leaves such runs out)"
-        if self.wild:
-            yield f"{_runs(self.wild)} without an interval, since theirs would reach far beyond every block"
-        if self.partly_failed:
-            listed = ", ".join(f"{count} {outcome}" for outcome, count in self.failed.items())
-            points = f"{self.partly_failed} point{'s'[: self.partly_failed != 1]}"
-            yield f"{points} rest on the replicates that did not fail ({listed} failed)"
-        if self.scenarios:
-            words = "counts" if self.scenarios == 1 else "count"
-            words += " for the steps that they time, not for their queries (docs/serving.md)"
-            yield f"{_runs(self.scenarios)} of scenarios {words}"
 
 
 def admit(frame: pd.DataFrame, steady_only: bool = False) -> tuple[pd.DataFrame, Quality]:
@@ -153,41 +149,35 @@ def copies(frame: pd.DataFrame) -> np.ndarray:
     group = frame.groupby(keys, dropna=False, sort=False).ngroup().to_numpy()
     places = np.flatnonzero(usable)
     again = pd.Series(group[places]).duplicated(keep=False).to_numpy()
-    timings = _Timings(frame)
+    timings = [
+        [frame[name].to_numpy(dtype="float64", na_value=np.nan) for name in names if name in frame]
+        for names in _TIMINGS
+    ]
     first: dict[int, list[int]] = {}
     for place in places[again]:
         before = first.setdefault(int(group[place]), [])
-        found[place] = any(timings.same(place, other) for other in before)
+        found[place] = any(_are_one(timings, place, other) for other in before)
         if not found[place]:
             before.append(place)
     return found
 
 
-class _Timings:
-    """The timings of runs, compared two at a time."""
-
-    def __init__(self, frame: pd.DataFrame) -> None:
-        self._groups = [
-            [frame[name].to_numpy(dtype="float64", na_value=np.nan) for name in names if name in frame]
-            for names in _TIMINGS
-        ]
-
-    def same(self, one: int, other: int) -> bool:
-        digits = 0
-        for columns in self._groups:
-            most = 0
-            for column in columns:
-                a, b = column[one], column[other]
-                if not (np.isfinite(a) and np.isfinite(b)):
-                    continue
-                if abs(a - b) > 1e-3 * max(abs(a), abs(b)):
-                    return False
-                fewer = min(_digits(a), _digits(b))
-                if float(f"{a:.{fewer}g}") != float(f"{b:.{fewer}g}"):
-                    return False
-                most = max(most, fewer)
-            digits += most
-        return digits >= _DIGITS
+def _are_one(timings: Sequence[Sequence[np.ndarray]], one: int, other: int) -> bool:
+    """Whether two runs have the same timings to rounding."""
+    digits = 0
+    for columns in timings:
+        most = 0
+        for a, b in ((column[one], column[other]) for column in columns):
+            if not (np.isfinite(a) and np.isfinite(b)):
+                continue
+            if abs(a - b) > 1e-3 * max(abs(a), abs(b)):
+                return False
+            fewer = min(_digits(a), _digits(b))
+            if float(f"{a:.{fewer}g}") != float(f"{b:.{fewer}g}"):
+                return False
+            most = max(most, fewer)
+        digits += most
+    return digits >= _DIGITS
 
 
 def _digits(value: float) -> int:
@@ -256,7 +246,3 @@ def _failed_beside_ok(frame: pd.DataFrame) -> tuple[int, dict[str, int]]:
     counts = frame.loc[beside, "outcome"].astype("object").value_counts()
     points = int(numbers["point"][beside].nunique())
     return points, {str(outcome): int(count) for outcome, count in counts.items()}
-
-
-def _runs(count: int) -> str:
-    return f"{count} run{'s'[: count != 1]}"

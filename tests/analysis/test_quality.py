@@ -38,7 +38,7 @@ def test_an_interval_that_cannot_be_is_none() -> None:
     kept, quality = admit(frame)
     assert kept["step_time_low_ms"].isna().tolist() == [False, True, True]
     assert kept["examples_per_second_low"].isna().tolist() == [False, True, True]
-    assert "2 runs without an interval, since theirs would reach far beyond every block" in quality.text()
+    assert "2 runs without an interval, which would reach far beyond every block" in quality.text()
 
 
 def test_real_replicates_are_seldom_taken_for_copies() -> None:

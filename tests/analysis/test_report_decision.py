@@ -215,7 +215,7 @@ def test_the_verdict_names_devices(two_devices: pd.DataFrame) -> None:
     page = make_report(two_devices, Selection(), made="now")
     verdict = headline(page)
     assert "X1 is faster on fc models: X1 runs 2 times as fast as Y2 (95% CI 2 to 2)" in verdict
-    assert "did not fit: from fc 4x4096 at batch size" in verdict
+    assert "did not fit: the smallest fc 4x4096 at batch size" in verdict
     assert not re.search(r"\b[AB]\b", verdict)
     places = [page.index(f'id="{name}"') for name in ("verdict", "throughput", "results", "measured", "p1", "missing")]
     assert places == sorted(places)
