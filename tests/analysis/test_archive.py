@@ -17,7 +17,6 @@ from analysis.published.archive import read_archive
 from analysis.published.source import log_found
 from analysis.store.load import load, load_tables
 from paradnn.errors import DataError, StoreError
-from paradnn.store.metrics import metric
 
 LABEL = "layer_{}-node_{}-input_2000-output_1000-bs_{}"
 
@@ -204,13 +203,6 @@ def test_damaged_captures_leave_the_trace(tmp_path: Path, rates: list[float], wa
     assert "traces.json" not in row.tables
 
 
-def test_an_archive_is_imported_once(archive: Path, imported: str) -> None:
-    before = load(imported)
-    again = log_found(read_archive(archive), imported)
-    assert (again.logged, again.present) == (0, len(before))
-    pd.testing.assert_frame_equal(load(imported), before)
-
-
 def test_an_import_of_an_earlier_version_is_completed(tmp_path: Path, blank_store: Callable[[Path], str]) -> None:
     uri = blank_store(tmp_path / "mlflow.db")
     less = raw(write(tmp_path), "fc_trace_10sec")
@@ -237,12 +229,6 @@ def test_an_interrupted_import_is_finished(tmp_path: Path, blank_store: Callable
     finished = log_found(read_archive(folder), uri)
     assert (finished.logged, finished.present) == (5, 3)
     assert load(uri)["point_id"].is_unique
-
-
-def test_metrics_are_registered_and_platforms_are_apart(tmp_path: Path) -> None:
-    runs = read_archive(write(tmp_path)).runs
-    assert {metric(name).name for run in runs for name in run.metrics}
-    assert len({run.point_id for run in runs}) == len(runs) == 8
 
 
 def damage(**changes: Any) -> dict[str, list[Any]]:

@@ -7,7 +7,7 @@ import pytest
 
 from analysis.claims.load import parse_claims
 from analysis.claims.sides import require
-from analysis.store.conditions import conditions_on, in_words, parse, select
+from analysis.store.conditions import conditions_on, in_words, select
 from paradnn.errors import ConfigError, NotEnoughData
 
 FRAME = pd.DataFrame(
@@ -107,12 +107,3 @@ def test_what_cannot_be_asked_is_said(condition: str, message: str) -> None:
     assert message in str(caught.value)
     with pytest.raises(ConfigError, match=r"^--a="):
         select(FRAME, [condition], "--a")
-
-
-def test_a_key_of_a_model_is_found_by_its_last_name() -> None:
-    with pytest.raises(ConfigError, match=r"--a=m=1: these runs have no column m; did you mean model\.m\?"):
-        select(pd.DataFrame({"model.m": [1], "n": [2]}), ["m=1"], "--a")
-
-
-def test_a_condition_reads_as_it_was_typed() -> None:
-    assert str(parse("device = TPU v2,V100")) == "device=TPU v2,V100"

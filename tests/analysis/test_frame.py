@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis.store.frame import CORE, aggregate_replicates, build, families, require_homogeneous
+from analysis.store.frame import aggregate_replicates, build, require_homogeneous
 from analysis.store.load import load
 from paradnn.errors import SchemaError
 from paradnn.store.columns import Records
@@ -69,12 +69,6 @@ def test_numbers_survive_the_way_through_text(numbers: list[float | None]) -> No
     ]
 
 
-def test_a_frame_without_runs_has_its_core_columns() -> None:
-    frame = build(Records([]))
-    assert tuple(frame) == CORE
-    assert frame.empty
-
-
 def test_a_param_wins_over_a_tag_run_by_run() -> None:
     records = records_of(replicate=["3", None])
     records.add("tags", [("r0000", "replicate", "0"), ("r0001", "replicate", "1"), ("r9", "replicate", "7")])
@@ -103,16 +97,6 @@ def test_tasks_of_sweeps_from_before_runs_had_a_task_are_one_population() -> Non
     assert require_homogeneous(frame) is frame
 
 
-def test_families_come_in_the_papers_order(store: str) -> None:
-    assert families(load(store)) == ["fc", "lstm"]
-    assert families(pd.DataFrame({"family": ["squeezenet", "gru", None, "fc", "densenet"]})) == [
-        "fc",
-        "gru",
-        "densenet",
-        "squeezenet",
-    ]
-
-
 def test_unlike_runs_are_refused_and_the_message_says_why(store: str) -> None:
     frame = load(store)
     with pytest.raises(SchemaError) as caught:
@@ -134,15 +118,6 @@ def test_the_remedy_names_the_keys_that_differ() -> None:
         require_homogeneous(frame)
     with pytest.raises(SchemaError, match=r"; choose with --tag environment_id=\.\.\. --protocol \.\.\., or"):
         require_homogeneous(frame.assign(environment_id=["e", "f"]))
-
-
-def test_many_environments_are_counted_and_a_missing_one_is_one_of_them() -> None:
-    ids = ["a", "a", "b", "c", "d", None]
-    frame = pd.DataFrame({"environment_id": ids, "host": ["n1", "n1", "n2", "n3", "n4", "n5"], "noise": range(6)})
-    with pytest.raises(
-        SchemaError, match=r"= a \(2 runs\), .* and 2 more, differing in host \(n1 / n2 / n3 / 2 more\);"
-    ):
-        require_homogeneous(frame)
 
 
 def test_replicates_become_their_median_with_count_and_spread() -> None:

@@ -65,15 +65,6 @@ def test_a_selection_is_given_again_beside_the_options() -> None:
     assert options == BoxplotOptions(pool=True, store=selection.store), "operations are read from the same store"
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_every_option_has_a_help_text(command: Command) -> None:
-    assert dataclasses.fields(command.options)
-    for argument in arguments(command.options):
-        assert argument.how["help"], argument.name
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        filled(command.options).command = "other"  # type: ignore[misc]
-
-
 def test_a_value_that_begins_with_a_dash_is_no_flag() -> None:
     assert command_line(SpeedupOptions(a=("-x=1",))) == ["--a=-x=1"]
 

@@ -66,12 +66,6 @@ def test_a_protocol_is_called_as_its_file_is() -> None:
     assert digest("median of the kernels of three repetitions") == VIDUR
 
 
-def test_the_frame_names_protocols(mixed: str) -> None:
-    frame = load(mixed)
-    assert frame["protocol"].value_counts().to_dict() == {"quick": 16, "standard": 2}
-    assert len(load(mixed, protocol="standard")) == 2
-
-
 @pytest.mark.parametrize("name", ANALYSES)
 def test_the_largest_group_is_taken_and_the_command_for_the_others_told(
     name: str, mixed: str, capsys: pytest.CaptureFixture[str]

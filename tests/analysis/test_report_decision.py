@@ -19,7 +19,7 @@ from analysis.registry import ANALYSES
 from analysis.report import make_report
 from analysis.report.page import embed
 from analysis.report.populations import Population, split, supply, sweep_of
-from analysis.report.results import Results, duration, model_name, quality, results
+from analysis.report.results import Results, model_name, results
 from analysis.report.sections import Item, outline
 from analysis.report.systems import systems
 from paradnn.config.point import Measure
@@ -132,15 +132,6 @@ def test_models_are_named_as_their_runs_are() -> None:
     assert model_name({"family": "of tomorrow", "model.layers": 4}) == "of tomorrow"
     generated = {"family": "gpt", "generate.prompt": 64.0, "generate.tokens": 8.0}
     assert model_name(generated) == "gpt 4x256 h4 t128 generate 64+8"
-
-
-def test_quality_is_in_words() -> None:
-    assert quality({"steady": True, "contended": False, "processes": 5.0}) == "steady, 5 processes"
-    assert quality({"steady": False, "contended": True, "processes": 1.0, "checks": "failed: loss"}) == (
-        "not steady, shared its machine, a self-check failed, single process"
-    )
-    assert quality({"steady": pd.NA, "replicates": 3}) == "not checked, single process, 3 replicates"
-    assert [duration(seconds) for seconds in (1.234, 300, 7200, 864000)] == ["1.23 s", "5 min", "2 h", "10 days"]
 
 
 def test_results_have_the_time_and_the_price_of_a_million_examples() -> None:
@@ -349,13 +340,6 @@ def test_devices_without_a_point_in_common_are_no_fault() -> None:
     assert "fault of this tool" not in page
     assert "No point was measured on two of X1, Y2: none can be preferred." in page
     assert ">settings<" not in page
-
-
-def test_counts_among_the_settings_say_of_what() -> None:
-    (one,) = split(measured(grid(nodes=(64,), layers=(4,), batches=(32, 64)), devices=[1, 2]), Selection())
-    page = words(results([one], ""))
-    assert "1 device|" in page
-    assert "2 devices|" in page
 
 
 def test_what_users_wait_for_and_what_it_costs_is_no_comparison_of_devices() -> None:

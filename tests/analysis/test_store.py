@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.store.load import default_uri, load, load_table, load_tables
+from analysis.store.load import load, load_table, load_tables
 from paradnn.errors import ConfigError, DataError, SchemaError, StoreError
 from paradnn.store import sql
 from tests.conftest import ROOT
@@ -101,17 +101,6 @@ def test_nan_and_infinities_are_what_was_logged(store: str) -> None:
     assert np.isnan(row["examples_per_second"])
     assert row["step_time_cv"] == np.inf
     assert row["final_loss"] == -np.inf
-
-
-def test_columns_limits_what_is_read_but_not_what_is_found(store: str) -> None:
-    frame = load(store, family="fc", platform="cpu", columns=["parameters"])
-    assert len(frame) == 30
-    assert "parameters" in frame
-    assert "batch_size" not in frame
-
-
-def test_units_come_with_the_frame(store: str) -> None:
-    assert load(store).attrs["units"]["examples_per_second"] == "1/s"
 
 
 def test_a_missing_store_or_experiment_is_one_line(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,11 +200,6 @@ def test_a_damaged_table_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     frame = pd.DataFrame({"run_id": ["r1"], "artifact_uri": [tmp_path.as_uri()]})
     with pytest.raises(DataError, match=r"operations\.json of run r1 is damaged"):
         load_tables(frame, "operations.json")
-
-
-def test_the_default_store_is_the_checkouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    assert default_uri() == f"sqlite:///{ROOT / 'mlruns' / 'mlflow.db'}"
 
 
 def test_reading_tables_imports_neither_mlflow_nor_a_framework(store: str) -> None:
