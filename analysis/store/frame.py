@@ -82,50 +82,39 @@ def build(records: Records) -> pd.DataFrame:
     truth value where options take nothing else. Metrics are float64; tags are text but for `replicate`, `steady` and
     `contended`, and `mlflow.*` tags are left out but for the parent run. `protocol` is the name of `protocol_id`.
     """
-    order = _order(records)
+    runs = records.runs
     columns: dict[str, object] = {
-        "run_id": _plain((run.run_id for run in records.runs), order),
-        "run_name": _plain((run.run_name for run in records.runs), order),
-        "experiment": _text(stored.Texts.of(run.experiment for run in records.runs), order),
-        "status": _text(stored.Texts.of(run.status for run in records.runs), order),
-        "start_time": _time((run.start_ms for run in records.runs), order),
-        "end_time": _time((run.end_ms for run in records.runs), order),
-        "parent_run_id": _text(_column(records.tags, "mlflow.parentRunId", records), order),
-        "artifact_uri": _plain((run.artifact_uri for run in records.runs), order),
-        "family": _text(_column(records.params, "model.name", records), order),
-        "device": _text(_column(records.tags, "device", records), order),
-        "outcome": _text(_outcomes(records), order),
+        "run_id": _plain(run.run_id for run in runs),
+        "run_name": _plain(run.run_name for run in runs),
+        "experiment": _text(stored.Texts.of(run.experiment for run in runs)),
+        "status": _text(stored.Texts.of(run.status for run in runs)),
+        "start_time": _time(run.start_ms for run in runs),
+        "end_time": _time(run.end_ms for run in runs),
+        "parent_run_id": _text(_column(records.tags, "mlflow.parentRunId", records)),
+        "artifact_uri": _plain(run.artifact_uri for run in runs),
+        "family": _text(_column(records.params, "model.name", records)),
+        "device": _text(_column(records.tags, "device", records)),
+        "outcome": _text(_outcomes(records)),
     }
     for name in sorted({*records.params, *({_TASK} & records.tags.keys())}):
         values = _completed(name, records)
         if name in records.tags and name != _TASK:
             values = values.filled(records.tags[name])
         if name not in columns:
-            columns[name] = _typed(values, order, _kinds().get(name))
-    for name in sorted(records.metrics):
-        if name not in columns:
-            columns[name] = records.numbers(name)[order]
+            columns[name] = _typed(values, _kinds().get(name))
+    columns |= {name: records.numbers(name) for name in sorted(records.metrics) if name not in columns}
     if _TASK in records.tags:
-        columns[_TASK_NUMBER] = _text(records.tags[_TASK], order)
-    for name in sorted(records.tags):
+        columns[_TASK_NUMBER] = _text(records.tags[_TASK])
+    for name, tag in sorted(records.tags.items()):
         if not name.startswith("mlflow.") and name not in columns:
-            tag = records.tags[name]
-            columns[name] = _typed(tag, order, _kinds().get(name)) if name in _TYPED_TAGS else _text(tag, order)
+            columns[name] = _typed(tag, _kinds().get(name)) if name in _TYPED_TAGS else _text(tag)
     if "protocol_id" in records.tags and "protocol" not in columns:
         known = records.tags["protocol_id"]
         named = stored.Texts.of(text and protocol_name(text) for text in known.places)
-        columns["protocol"] = _text(
-            stored.Texts(np.append(named.codes, np.int32(-1))[known.codes], named.places), order
-        )
-    frame = pd.DataFrame(columns)
+        columns["protocol"] = _text(stored.Texts(np.append(named.codes, np.int32(-1))[known.codes], named.places))
+    frame = pd.DataFrame(columns).sort_values(["start_time", "run_id"], kind="stable", ignore_index=True)
     frame.attrs["units"] = units(frame.columns)
     return frame
-
-
-def _order(records: Records) -> NDArray[np.intp]:
-    """(runs,) which run comes first: by start time, then by id."""
-    times = pd.DataFrame({"start": [run.start_ms for run in records.runs], "id": list(records.index)})
-    return times.sort_values(["start", "id"], kind="stable").index.to_numpy(dtype="intp")
 
 
 def _column(columns: Mapping[str, Texts], name: str, records: Records) -> Texts:
@@ -272,26 +261,26 @@ def _endings(table: pd.DataFrame) -> pd.Series[str]:
     return best.set_index("group")["outcome"]
 
 
-def _plain(values: Iterable[str | None], order: NDArray[np.intp]) -> pd.Series:
+def _plain(values: Iterable[str | None]) -> pd.Series:
     """A column of texts that mostly differ."""
-    return pd.Series(pd.array(list(values), dtype="str")[order])
+    return pd.Series(pd.array(list(values), dtype="str"))
 
 
-def _text(column: Texts, order: NDArray[np.intp]) -> pd.Series:
+def _text(column: Texts) -> pd.Series:
     distinct = pd.array([*column.places, None], dtype="str")
-    return pd.Series(distinct[column.codes[order]])
+    return pd.Series(distinct[column.codes])
 
 
-def _time(milliseconds: Iterable[int | None], order: NDArray[np.intp]) -> pd.Series:
+def _time(milliseconds: Iterable[int | None]) -> pd.Series:
     """UTC timestamps; a run that has not ended has none."""
     never = np.iinfo(np.int64).min
-    stamps = np.array([never if ms is None else ms for ms in milliseconds], dtype="int64")[order]
+    stamps = np.array([never if ms is None else ms for ms in milliseconds], dtype="int64")
     return pd.Series(stamps.view("datetime64[ms]")).dt.tz_localize("UTC")
 
 
 def typed(values: Sequence[str | None]) -> pd.Series:
     """Texts, as the store holds params, as the column that a frame has of them."""
-    return _typed(stored.Texts.of(values), np.arange(len(values)))
+    return _typed(stored.Texts.of(values))
 
 
 @cache
@@ -320,10 +309,10 @@ def _is_of(kind: type, text: str) -> bool:
     return bool(_NUMBER.fullmatch(text)) and len(text) < _LONGEST and math.isfinite(float(text))
 
 
-def _typed(column: Texts, order: NDArray[np.intp], kind: type | None = None) -> pd.Series:
+def _typed(column: Texts, kind: type | None = None) -> pd.Series:
     """Params as the narrowest of Int64, float64, boolean and text that holds them all; "null" is missing, and what is
     not of the `kind` that is asked."""
-    codes = column.codes[order]
+    codes = column.codes
     held = np.bincount(codes + 1, minlength=len(column.places) + 1)[1:] > 0
     distinct = [text if there and text != "null" else None for text, there in zip(column.places, held, strict=True)]
     if kind is not None:
