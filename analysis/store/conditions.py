@@ -50,13 +50,17 @@ class Condition:
     def meets(self, column: pd.Series, option: str) -> Any:
         """Which entries (rows,) meet it; ConfigError, naming the `option`, for a value that the column cannot hold."""
         there = column.notna().to_numpy(dtype=bool)
-        if self.sign in _ORDER:
-            return there & _ordered(column, self, option)
-        parts = [part for value in self.values for part in _parts(value, column)]
-        equal = ~there if _NULL in parts else there & False
-        for part in parts:
-            if part != _NULL:
-                equal |= there & _equals(column, part, self, option)
+        text = self.values[0]
+        try:
+            if self.sign in _ORDER:
+                return there & _ordered(column, self.sign, text)
+            parts = [part for value in self.values for part in _parts(value, column)]
+            equal = ~there if _NULL in parts else there & False
+            for text in (part for part in parts if part != _NULL):
+                equal |= there & _equals(column, text)
+        except ValueError:
+            problem, holds = f"{text!r} is no value of {self.column}", f"that column holds {column.dtype}"
+            raise ConfigError(option, str(self), problem, holds) from None
         return equal if self.sign == "=" else there & ~equal
 
 
@@ -130,54 +134,43 @@ def _parts(value: str, column: pd.Series) -> list[str]:
     return [part.strip() for part in value.split(",")]
 
 
-def _equals(column: pd.Series, text: str, condition: Condition, option: str) -> Any:
+def _equals(column: pd.Series, text: str) -> Any:
     """Numbers as numbers, truth as truth, times as times, all else as text in which * and ? stand for anything."""
     from pandas.api import types
 
     if types.is_bool_dtype(column):
-        truth = {"true": True, "false": False}.get(text.lower())
-        if truth is None:
-            raise _wrong(text, column, condition, option)
-        return column.eq(truth).fillna(False).to_numpy(dtype=bool)
+        if text.lower() not in ("true", "false"):
+            raise ValueError(text)
+        return column.eq(text.lower() == "true").fillna(False).to_numpy(dtype=bool)
     if types.is_numeric_dtype(column) or types.is_datetime64_any_dtype(column):
-        return column.eq(_value(text, column, condition, option)).fillna(False).to_numpy(dtype=bool)
+        return column.eq(_value(text, column)).fillna(False).to_numpy(dtype=bool)
     return _matches(column, text)
 
 
-def _ordered(column: pd.Series, condition: Condition, option: str) -> Any:
+def _ordered(column: pd.Series, sign: str, text: str) -> Any:
     """Numbers and times have an order; of text, what is a number."""
     import pandas as pd
     from pandas.api import types
 
     if types.is_bool_dtype(column):
-        raise _wrong(condition.values[0], column, condition, option)
+        raise ValueError(text)
     if not types.is_numeric_dtype(column) and not types.is_datetime64_any_dtype(column):
         column = pd.to_numeric(column, errors="coerce").astype("float64")
-    value = _value(condition.values[0], column, condition, option)
-    return _ORDER[condition.sign](column, value).fillna(False).to_numpy(dtype=bool)
+    return _ORDER[sign](column, _value(text, column)).fillna(False).to_numpy(dtype=bool)
 
 
-def _value(text: str, column: pd.Series, condition: Condition, option: str) -> Any:
-    """A number, or a time (UTC unless it says otherwise), as the column holds them."""
+def _value(text: str, column: pd.Series) -> Any:
+    """A number, or a time (UTC unless it says otherwise), as the column holds them; ValueError for what is none."""
     import pandas as pd
     from pandas.api import types
 
-    try:
-        if types.is_datetime64_any_dtype(column):
-            stamp = pd.Timestamp(text)
-            return stamp if stamp.tz is not None else stamp.tz_localize("UTC")
+    if not types.is_datetime64_any_dtype(column):
         return float(text)
-    except ValueError:
-        raise _wrong(text, column, condition, option) from None
+    stamp = pd.Timestamp(text)
+    return stamp if stamp.tz is not None else stamp.tz_localize("UTC")
 
 
 def _matches(column: pd.Series, text: str) -> Any:
     """Which entries are the text, in which * and ? stand for anything."""
     pattern = re.compile(re.escape(text).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)
     return column.isin([entry for entry in column.dropna().unique() if pattern.fullmatch(str(entry))]).to_numpy()
-
-
-def _wrong(text: str, column: pd.Series, condition: Condition, option: str) -> ConfigError:
-    return ConfigError(
-        option, str(condition), f"{text!r} is no value of {condition.column}", f"that column holds {column.dtype}"
-    )
