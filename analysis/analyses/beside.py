@@ -62,7 +62,8 @@ def beside(frame: pd.DataFrame, options: BesideOptions) -> Answer:
         load().device(name)
     if "examples_per_second" not in frame:
         raise NotEnoughData("no step was measured here")
-    runs = frame[frame["outcome"].eq("ok") & frame["source"].ne("published") & frame["examples_per_second"].gt(0)]
+    own = frame["source"].ne("published") if "source" in frame else True
+    runs = frame[frame["outcome"].eq("ok") & own & frame["examples_per_second"].gt(0)]
     if runs.empty:
         raise NotEnoughData("no model was measured here; every run is published")
     pooled = pooled_within(runs, ["device"], options.pool)
