@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from analysis.claims.kinds import Answer
 from analysis.options import Selection, command_line
 from analysis.prices import PriceList, priced
 from analysis.registry import Shown
-from analysis.report.comparisons import compare_populations
+from analysis.report.comparisons import Comparison, compare_populations
 from analysis.report.findings import TOPICS, costs, decision, explanation
 from analysis.report.page import legible, render
 from analysis.report.populations import Population, split
@@ -64,24 +64,20 @@ def make_report(
     chapters, missing = [], list[Missing]()
     for population in shown:
         show(population.name)
-        tried = [_tried(item, population, context) for item in outline(population) if _is_asked(item, context)]
-        chapters.append(Chapter(population, _made(tried, missing)))
+        chapters.append(Chapter(population, _made(_tried(population, context), missing)))
     show("comparisons")
     comparisons, not_compared = ([], []) if pool else compare_populations(shown, frame, selection, context)
     shared = _made(_versions(shown, frame, selection, context), missing)
-    items = [item for item in across(frame, prices.given) if _is_asked(item, context)]
-    choices = _made([run_section(item, frame, selection, "all", "all runs", context) for item in items], missing)
+    asked = [item for item in across(frame, prices.given) if _is_asked(item, context)]
+    choices = _made((run_section(item, frame, selection, "all", "all runs", context) for item in asked), missing)
     show("claims")
     claims, silent = _claims(frame, selection, context)
     missing += not_compared
     claimed = _made([claims], [] if silent else missing)
-    findings = list(explanation(chapters))
-    if audience != "engineer":
-        findings = [*costs(chapters, comparisons, choices), *findings, *decision(chapters, comparisons)]
     return render(
         "page.html",
         made=made or datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        answers=_by_topic(findings),
+        answers=_by_topic(_findings(chapters, comparisons, choices, audience)),
         audience=audience,
         chapters=chapters,
         choices=choices,
@@ -104,14 +100,18 @@ def _is_asked(item: Item | Missing, context: Context) -> bool:
     return context.draw or (isinstance(item, Item) and item.options.command in _DECIDING)
 
 
-def _tried(item: Item | Missing, one: Population, context: Context) -> Section | Missing:
-    """An analysis of a population. What the published files do not hold, no command supplies."""
-    made: Section | Missing | Item = item
-    if isinstance(made, Item):
-        made = run_section(made, one.rows, one.selection, one.key, one.name, context)
-    if isinstance(made, Missing) and one.published:
-        return made._replace(reason=f"{made.reason}; the published files do not hold it", remedy="")
-    return made
+def _tried(one: Population, context: Context) -> Iterator[Section | Missing]:
+    """Every analysis of a population. What the published files do not hold, no command supplies."""
+    for item in outline(one):
+        if _is_asked(item, context):
+            made: Section | Missing
+            if isinstance(item, Item):
+                made = run_section(item, one.rows, one.selection, one.key, one.name, context)
+            else:
+                made = item
+            if isinstance(made, Missing) and one.published:
+                made = made._replace(reason=f"{made.reason}; the published files do not hold it", remedy="")
+            yield made
 
 
 def _made(tried: Iterable[Section | Missing], missing: list[Missing]) -> list[Section]:
@@ -166,6 +166,16 @@ def _described(shown: Sequence[Population], context: Context, selection: Selecti
         "ui": ui_address(store.uri),
         "ui_command": f"python -m paradnn.ui --store {shlex.quote(store.public)}",
     }
+
+
+def _findings(
+    chapters: Sequence[Chapter], comparisons: Sequence[Comparison], choices: Sequence[Section], audience: Audience
+) -> list[Finding]:
+    """What the page says first."""
+    findings = list(explanation(chapters))
+    if audience == "engineer":
+        return findings
+    return [*costs(chapters, comparisons, choices), *findings, *decision(chapters, comparisons)]
 
 
 def _by_topic(findings: Iterable[Finding]) -> list[tuple[str, list[Finding]]]:
