@@ -35,7 +35,7 @@ from benchmarks.common import RESULTS, ROOT, save
 from benchmarks.fidelity import Ratio, quiet, take_turns
 from benchmarks.turns import Failed, Program, Stage
 from paradnn.execution.workers import WorkerKey
-from paradnn.record.statistics import mean_interval
+from paradnn.record.measured import mean_interval
 from paradnn.workloads.channel import transfer_metrics
 
 #: Case -> transport and pattern of ours.

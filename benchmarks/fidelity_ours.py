@@ -42,7 +42,7 @@ def main() -> None:
     framework = frameworks.load(given.framework)
     from benchmarks.plain_models import first_weights, shapes
     from paradnn.families import build
-    from paradnn.worker.data import synthetic_batch
+    from paradnn.worker.step import synthetic_batch
 
     def make(name: str) -> Step:
         request = request_of(point(given.framework, given.platform, name))

@@ -27,7 +27,7 @@ from analysis.store.load import load
 from benchmarks.common import RESULTS, save, train
 from paradnn.execution.hosts import HOSTS, start_server
 from paradnn.forecast.communication.data_parallel import Exchange
-from paradnn.worker.remote import KEY
+from paradnn.worker.process_group import KEY
 
 GROUPS = Path("/sys/fs/cgroup")
 #: Microseconds in which a host gets its share.

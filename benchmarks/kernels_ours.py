@@ -31,7 +31,7 @@ def main() -> None:
     given, _ = parser.parse_known_args()
     framework = frameworks.load(given.framework)
     from paradnn.families import build
-    from paradnn.worker.data import synthetic_batch
+    from paradnn.worker.step import synthetic_batch
 
     def make(size: str) -> Step:
         request = request_of(point(given.framework, given.compile, size))

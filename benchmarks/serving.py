@@ -22,7 +22,7 @@ from pathlib import Path
 import mlperf_loadgen as lg
 import numpy as np
 
-from paradnn.worker.energy import EnergyMeter
+from paradnn.worker.meters import EnergyMeter
 from paradnn.workloads.serve.load import Service, measure_load, percentile
 from paradnn.workloads.serve.queries import QueryLog
 from paradnn.workloads.serve.schedule import LOADGEN_SEED, arrivals

@@ -180,7 +180,7 @@ OWN_NAMES = {
     "analysis.published.source",
     "analysis.report.page",
     "paradnn.platform.findings",
-    "paradnn.worker.input.generated",
+    "paradnn.worker.input.pipelines",
     "paradnn.workloads.learn.files",
     "paradnn.workloads.learn.sets",
 }

@@ -152,6 +152,13 @@ class Measure:
         low=0.0001,
         high=1.0,
     )
+    reference: bool | float = option(
+        False,
+        "between blocks run fixed kernels that tell how fast the machine is: false, true (a fifth of the time), or "
+        "a smaller share of it",
+        low=0.0,
+        high=0.2,
+    )
     processes: int = option(
         1,
         "short processes of a point, spread over the sweep: the interval holds the spread between them",

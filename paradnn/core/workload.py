@@ -238,7 +238,7 @@ class Workload:
         raise NotImplementedError
 
     def elsewhere(self) -> Callable[..., None] | None:
-        """What serves a process of the point on another host, as `paradnn.worker.ranks.serve_elsewhere` does, which
+        """What serves a process of the point on another host, as `process_group.serve_elsewhere` does, which
         None stands for."""
         return None
 

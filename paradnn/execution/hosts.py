@@ -18,7 +18,7 @@ from typing import Any
 
 from paradnn.errors import ConfigError, WorkerError
 from paradnn.worker.addresses import host_and_port
-from paradnn.worker.remote import KEY
+from paradnn.worker.process_group import KEY
 
 __all__ = ["HOSTS", "KEY", "OtherHosts", "host_and_port", "named_hosts", "require_hosts", "start_server"]
 

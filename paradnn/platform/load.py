@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import psutil
 
 from paradnn.core.words import counted
-from paradnn.worker.contention import between, read_counters
+from paradnn.worker.meters import between, read_counters
 
 __all__ = ["Load", "LoadWatch", "Taker", "described", "load_average"]
 

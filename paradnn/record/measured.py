@@ -2,33 +2,380 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import accumulate
+from typing import Any
 
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
 from paradnn.families.layers import Costs
 from paradnn.platform.environment import Environment
-from paradnn.record.input_pipeline import balance_metrics
-from paradnn.record.profile_summary import profile_metrics
-from paradnn.record.statistics import Summarised, quantile, quantile_metrics, summarise
 from paradnn.store.metrics import PHASES
-from paradnn.worker.messages import Answer, Contention, InputMeasurement, Measurement, Profile, Timing
+from paradnn.worker.chance import events_factor, quantile_ranks
+from paradnn.worker.channel import plain
+from paradnn.worker.messages import Answer, Contention, InputMeasurement, Measurement, NoProfile, Profile, Timing
+from paradnn.worker.series import block_interval, median_interval, why_no_interval, widened_interval
 
-__all__ = [
-    "Measured",
-    "compiling_metrics",
-    "cost_metrics",
-    "counted_costs",
-    "given",
-    "measured_metrics",
-    "measurements",
-    "memory_metrics",
-    "phase_metrics",
-    "step_times",
-    "summarised",
-]
+#: By so much wider is the interval of processes whose number it has itself decided.
+LOOKED = 1.1
+
+
+@dataclass(frozen=True)
+class Summarised:
+    """Location and spread of positive values that one or more processes took, in their own unit.
+
+    `low` and `high` are the 95% interval of `value`, None where there is too little for one; `error` is the standard
+    error of its logarithm, None for fewer than six values of one process. `cv` is the standard
+    deviation over the mean within a process. `process_cv` is the standard deviation of the processes' medians (of their
+    logarithms), `between_cv` what of it the spread within the processes does not explain. `reason` says why there is no
+    interval: of one process it ends at the extremes of its blocks, or is none; of several it is none where it would go
+    further beyond all blocks than they lie apart.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    minimum: float
+    maximum: float
+    cv: float | None
+    error: float | None = None
+    process_cv: float | None = None
+    between_cv: float | None = None
+    reason: str | None = None
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Linearly interpolated quantile (type 7, as NumPy's default); `share` in 0..1."""
+    ordered = sorted(values)
+    position = share * (len(ordered) - 1)
+    below = math.floor(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
+
+
+def quantile_ends(values: Sequence[float], value: float, share: float) -> dict[str, float]:
+    """ "low" and "high" of the 95% interval of a quantile `value` of values in the order of their measurement, each
+    where there is one: order statistics, with what neighbours have in common taken off their number."""
+    above = list(accumulate(entry > value for entry in values))
+    ordered = sorted(values)
+    first, last = quantile_ranks(len(ordered), share, events_factor(above))
+    low = {} if first is None else {"low": ordered[max(first, 0)]}
+    return low if last is None else {**low, "high": ordered[last]}
+
+
+def quantile_metrics(
+    name: str,
+    share: float,
+    each: Sequence[Sequence[float]],
+    of: Callable[[Sequence[float], float], float],
+    scale: float = 1.0,
+) -> dict[str, float]:
+    """A quantile, as `of` takes it of the values of each process, and its 95% interval, in ms (values times `scale`).
+
+    Of one process by order statistics. Of several by the spread of their own quantiles: pooled values would be those of
+    one process to each interval, and hold 80 to 88% where processes lie 3 to 10% apart.
+    """
+    values = [of(process, share) for process in each]
+    if len(values) == 1:
+        ends = quantile_ends(each[0], values[0], share)
+    else:
+        ends = dict(zip(("low", "high"), mean_interval(values), strict=True))
+    found = {f"{name}_ms": statistics.geometric_mean(values)}
+    return {key: scale * value for key, value in {**found, **{f"{name}_{end}_ms": ends[end] for end in ends}}.items()}
+
+
+def t_quantile(degrees: int) -> float:
+    """The 97.5% quantile of Student's t."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees, 0.975))
+
+
+def mean_interval(values: Sequence[float], widening: float = 1.0) -> tuple[float, float]:
+    """95% interval of the geometric mean of two or more independent positive values: Student's, of their logarithms."""
+    logs = [math.log(value) for value in values]
+    middle = statistics.fmean(logs)
+    half = widening * t_quantile(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    return _exp(middle - half), _exp(middle + half)
+
+
+def narrow_enough(processes: Sequence[Sequence[float]], goal: float) -> bool:
+    """Whether no more processes are needed for an interval whose half is the share `goal` of the value.
+
+    Who looks after each process and stops at the first interval that is narrow finds those that are so by chance: such
+    intervals hold 88 to 94%. Hence the interval of what stops this way is wider (`LOOKED`), and the decision adds to
+    its half width, squared, what the chance of few processes would add (after Chow and Robbins, Annals of Mathematical
+    Statistics 36, 1965). Simulated from two, three or five processes on, goals of 0.3 to 3 times their spread: 93.9 to
+    96.5% (`tests/record/test_statistics.py` draws some).
+    """
+    found, count = summarise(processes, looked=True), len(processes)
+    if found.low is None or found.high is None:
+        return False
+    student = LOOKED * t_quantile(count - 1) / statistics.NormalDist().inv_cdf(0.975)
+    return ((found.high - found.low) / 2 / found.value) ** 2 + 2 * (student * goal / count) ** 2 <= goal**2
+
+
+def summarise(processes: Sequence[Sequence[float]], looked: bool = False) -> Summarised:
+    """What values say that each process took one after the other.
+
+    One process: their median, with the interval for values that are correlated in time (`block_interval`), which knows
+    nothing of what another process would give. Several: the geometric mean of the processes' medians, and the interval
+    that those medians alone give (Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013: the spread
+    at the highest level holds that of the levels below it). `looked`: their number came from their interval
+    (`narrow_enough`).
+    """
+    medians = [statistics.median(values) for values in processes]
+    spreads = [statistics.stdev(values) / statistics.fmean(values) for values in processes if len(values) > 1]
+    cv = math.sqrt(statistics.fmean(spread**2 for spread in spreads)) if spreads else None
+    minimum, maximum = min(map(min, processes)), max(map(max, processes))
+    errors = [_standard_error(values) for values in processes]
+    if len(medians) == 1:
+        interval = block_interval(processes[0])
+        low, high = interval or (None, None)
+        reason = None if interval else why_no_interval(processes[0])
+        return Summarised(medians[0], low, high, minimum, maximum, cv, errors[0], reason=reason)
+    low, high = mean_interval(medians, LOOKED if looked else 1.0)
+    reason = None
+    if low < minimum / (maximum / minimum) or high > maximum * (maximum / minimum):
+        apart = f"{len(medians)} processes lie {max(medians) / min(medians) - 1:.0%} apart"
+        low, high, reason = None, None, f"{apart}, which says too little of further ones; raise measure.processes"
+    process_cv = statistics.stdev(math.log(value) for value in medians)
+    known = [error for error in errors if error is not None]
+    within = statistics.fmean(error**2 for error in known) if len(known) == len(errors) else None
+    between = None if within is None else math.sqrt(max(0.0, process_cv**2 - within))
+    value, error = statistics.geometric_mean(medians), process_cv / math.sqrt(len(medians))
+    return Summarised(value, low, high, minimum, maximum, cv, error, process_cv, between, reason)
+
+
+def _exp(logarithm: float) -> float:
+    """Within what a float holds."""
+    return math.exp(min(max(logarithm, -700.0), 700.0))
+
+
+def _standard_error(values: Sequence[float]) -> float | None:
+    """Of the logarithm of the median of values that are correlated in time."""
+    interval = widened_interval(values)
+    return math.log(interval[1] / interval[0]) / (2 * 1.96) if interval else None
+
+
+#: The tables of a profile, as files on the run (`mlflow.load_table` reads them).
+TABLES = ("operations", "operation_types")
+#: How many types of operations have a metric of their own.
+_LEADING = 10
+#: A step that takes longer than this under the profiler, as a multiple of the measured one, is another step.
+_SLOWDOWN = 1.1
+
+
+def profile_metrics(profile: Profile, flops_per_step: float, precision: str) -> dict[str, float]:
+    """Shares of the leading types and of all categories, and how far the profile agrees with what is known.
+
+    `profile_flops_ratio` compares matmul and convolution FLOPs with the analytic count; where the kernels' shapes are
+    not known (eager mode) it is left out.
+    """
+    metrics = {
+        "profile_steps": float(profile.steps),
+        "profile_step_time_ms": profile.step_seconds * 1e3,
+        "profile_slowdown": profile.slowdown,
+        "profile_unexplained_share": profile.unexplained_share,
+    }
+    if profile.product_flops and flops_per_step:
+        metrics["profile_flops_ratio"] = profile.product_flops / flops_per_step
+        metrics["profile_precision_share"] = profile.product_types.get(precision, 0.0)
+    categories: defaultdict[str, float] = defaultdict(float)
+    rows = profile.operation_types.rows()[:-1]
+    for row in rows:
+        categories[row["category"]] += row["share"]
+    metrics |= {f"category_share.{name}": share for name, share in categories.items()}
+    return metrics | {f"op_share.{_key(row['type'])}": row["share"] for row in rows[:_LEADING]}
+
+
+def precision_tags(types: Mapping[str, float], precision: str, native: bool | None) -> dict[str, str]:
+    """In which types the products multiply, by their share of the FLOPs, where that is known.
+
+    A type is that of the operands; `native` says whether the processor has instructions for `precision`.
+    """
+    tags = {}
+    share = types.get(precision, 0.0)
+    if types:
+        tags["matmul_types"] = ", ".join(f"{name} {part:.1%}" for name, part in types.items())
+        if share < 0.99:
+            tags["precision_note"] = f"{1 - share:.0%} of the products have operands of another type than {precision}"
+    if native is False and (share or not types):
+        tags["emulation_note"] = f"this processor has no instructions for products in {precision}: they are emulated"
+    return tags
+
+
+def profile_tags(profile: Profile | NoProfile) -> dict[str, str]:
+    """What is no number: what the run holds beside its timing, and how far the profiler changed the step.
+
+    The extra `limited` says that under another limit of time or memory there may be room for the profile.
+    """
+    if isinstance(profile, NoProfile):
+        extras = f"profile keep_trace{' limited' if profile.limited else ''}"
+        return {"profile": f"unavailable: {profile.unavailable}", "extras": extras}
+    tags = {"profile": "ok", "extras": "profile keep_trace" if profile.trace else "profile"}
+    notes = [slowdown_note(profile), _hidden_note(profile)]
+    if any(notes):
+        tags["profile_note"] = "; ".join(filter(None, notes))
+    return tags
+
+
+def slowdown_note(profile: Profile) -> str | None:
+    """What a reader of the shares must know where the profiler slowed the step down."""
+    if profile.slowdown <= _SLOWDOWN:
+        return None
+    return f"shares are of a step that took {profile.slowdown:.2f} times as long under the profiler"
+
+
+def _hidden_note(profile: Profile) -> str | None:
+    if not profile.command_buffers:
+        return None
+    return (
+        f"operations in {profile.command_buffers} command buffer(s) of the GPU are not seen: "
+        "framework.env.XLA_FLAGS=--xla_gpu_enable_command_buffer= shows them, at another speed"
+    )
+
+
+def profile_artifacts(profile: Profile) -> dict[str, Any]:
+    """The tables, and the trace under the path where TensorBoard looks for it."""
+    tables = {f"{name}.json": plain(getattr(profile, name)) for name in TABLES}
+    return tables | {f"trace/{path}": {"base64": content} for path, content in profile.trace.items()}
+
+
+def _key(kind: str) -> str:
+    """A type as part of a metric's name: MLflow allows letters, digits and _ - . / : and space."""
+    return "".join(letter if letter.isalnum() or letter in "_-. /:" else "_" for letter in kind)
+
+
+# The host-device balance of a run with real input: metrics from what the worker measured beside its blocks.
+#
+# Sources: the paper, section 4.4, for the share of the step spent waiting; the rest is defined in docs/input.md.
+
+
+def balance_metrics(
+    measured: InputMeasurement, blocks: Sequence[float], batch_size: int, platform: str
+) -> dict[str, float]:
+    """Metrics of the input of blocks that took so many seconds.
+
+    On a CPU a step ends before the next batch is asked for, so what is waited for a batch is time in which nothing is
+    computed. Elsewhere the host runs ahead of the device: there the share is what the fed step takes longer than the
+    one whose batch stays.
+    """
+    free, fed, alone = measured.free_step_seconds, measured.fed_step_seconds, measured.alone
+    gains = [slow / fast - 1 for slow, fast in zip(fed, free, strict=True)]
+    metrics = {
+        "infeed_fraction": sum(measured.waits) / sum(blocks),
+        "input_threads": float(measured.threads),
+        "input_damaged": float(measured.damaged),
+        **_estimate("input_cpu_ms_per_example", [1e3 * part.cpu_seconds / part.examples for part in alone]),
+        **_estimate("infeed_gain", gains),
+        **_estimate("input_free_examples_per_second", [batch_size / seconds for seconds in free]),
+        **_estimate("input_examples_per_second", [part.examples / part.seconds for part in alone]),
+        **{f"input_stage_ms.{name}": 1e3 * seconds for name, seconds in measured.stages.items()},
+    }
+    if platform != "cpu":
+        metrics["infeed_fraction"] = max(0.0, 1 - 1 / (1 + metrics["infeed_gain"]))
+    if measured.memory_bytes is not None:
+        metrics["input_memory_bytes"] = float(measured.memory_bytes)
+    return metrics
+
+
+def balance_checks(metrics: Mapping[str, float], measured: InputMeasurement, blocks: Sequence[float]) -> list[str]:
+    """Contradictions among what was measured of the input."""
+    problems = []
+    if not 0 <= metrics["infeed_fraction"] <= 1:
+        problems.append(f"the step waited for {metrics['infeed_fraction']:.3f} of its time")
+    if len(measured.waits) != len(blocks):
+        problems.append(f"{len(measured.waits)} waits of {len(blocks)} blocks")
+    if not 0 <= measured.damaged <= measured.read:
+        problems.append(f"{measured.damaged} of {measured.read} examples read were damaged")
+    return problems
+
+
+def _estimate(name: str, values: Sequence[float]) -> dict[str, float]:
+    """The median, and its 95% interval where there are enough values."""
+    estimate = {name: statistics.median(values)}
+    if interval := median_interval(values):
+        estimate |= {f"{name}_low": interval[0], f"{name}_high": interval[1]}
+    return estimate
+
+
+# Every result is checked against itself; a contradiction is a fault of this tool, and the run says so.
+
+#: How far matmul and convolution FLOPs of a profile may be from the analytic count: a compiler pads, and drops or adds
+#: the products at the ends of a recurrence (docs/metrics.md).
+FLOPS_MARGIN = 0.1
+#: How far the median of a process' single steps may be from its step time: by a factor, and by the seconds that waiting
+#: for the device takes, on a CPU and elsewhere, where blocks hide the dispatch.
+LATENCY_FACTOR, CPU_WAIT, DEVICE_WAIT = 2.0, 0.5e-3, 5e-3
+#: Bytes that a small step may find in heap that was free before, so that its process does not grow.
+FREE_HEAP = 4 * 2**20
+
+
+def contradictions(point: Point, costs: Costs, metrics: Mapping[str, float], answer: Answer) -> list[str]:
+    """What contradicts itself in one process of a measured point, a line each; nothing where all agrees."""
+    measurement = answer.measurement
+    if measurement is None:
+        return ["the outcome is ok, but nothing was measured"]
+    problems = []
+    built = measurement.parameters
+    if built != costs.parameters:
+        problems.append(f"the model has {built} parameters, the analytic count is {costs.parameters}")
+    rate = point.batch_size / (metrics["step_time_ms"] / 1e3)
+    if not math.isclose(rate, metrics["examples_per_second"], rel_tol=1e-9):
+        problems.append("examples_per_second is not batch_size / step time")
+    problems += point.workload.contradictions(costs, answer)
+    problems += balance_checks(metrics, answer.input, measurement.timing.blocks) if answer.input else []
+    problems += _latency_checks(point, answer)
+    shares = sum(value for key, value in metrics.items() if key.startswith("category_share."))
+    if shares and not math.isclose(shares + metrics["profile_unexplained_share"], 1.0, abs_tol=1e-3):
+        problems.append(f"the shares of the profile sum to {shares + metrics['profile_unexplained_share']:.4f}")
+    ratio = metrics.get("profile_flops_ratio")
+    if ratio is not None:
+        least, most = _sound_ratios(point)
+        if not least <= ratio <= most:
+            problems.append(f"the profile's FLOPs are {ratio:.3f} times the analytic ones")
+    peak = metrics.get("step_memory_bytes")
+    if point.platform.name == "cpu" and peak is not None and peak + FREE_HEAP < costs.memory_lower_bound_bytes:
+        problems.append(f"the step took {peak:.0f} bytes, less than the lower bound {costs.memory_lower_bound_bytes}")
+    return problems
+
+
+def _latency_checks(point: Point, answer: Answer) -> list[str]:
+    """Single steps do the work of those in the blocks, unless input, cold caches or others come between."""
+    if not answer.latencies or not answer.measurement or answer.input or point.measure.cold_caches:
+        return []
+    if any(seen and seen.reason for seen in (answer.measurement.contention, answer.contention.get("latency"))):
+        return []
+    timing = answer.measurement.timing
+    step, median = statistics.median(timing.blocks) / timing.steps_per_block, statistics.median(answer.latencies)
+    wait = CPU_WAIT if point.platform.name == "cpu" else DEVICE_WAIT
+    if step / LATENCY_FACTOR <= median <= LATENCY_FACTOR * step + wait:
+        return []
+    return [f"the median of single steps is {median * 1e3:.4g} ms, a step of the blocks takes {step * 1e3:.4g} ms"]
+
+
+def _sound_ratios(point: Point) -> tuple[float, float]:
+    """How much of the analytic FLOPs a sound profile shows at least and at most.
+
+    No bound below where products may be missing: XLA multiplies elementwise what is a product over nothing, a weight's
+    gradient of one example, and multiplies no padding where an image is smaller than its kernel.
+    None above for depthwise convolutions' gradients, which XLA's CPU compiler computes for all pairs of channels.
+    """
+    by_xla = point.compile == "xla" or (point.framework.name == "jax" and point.compile != "eager")
+    # The last group of convolutional networks has a pixel for each 32 of the image, under kernels of 3. What XLA leaves
+    # out of a convolution's gradient is a larger share without other layers.
+    small = point.model.convolves and getattr(point.model, "image_size", 0) <= 64
+    missing = point.model.is_sparse or not point.workload.profiled_whole
+    missing = missing or (by_xla and (small or point.batch_size == 1))
+    dense = by_xla and point.platform.name == "cpu" and point.workload.mode == "train" and point.model.is_depthwise
+    if point.model.is_counted:  # in the program, where a loop counts once
+        return 0.0, math.inf
+    return 0.0 if missing else 1 - FLOPS_MARGIN, math.inf if dense else 1 + FLOPS_MARGIN
 
 
 @dataclass(frozen=True)

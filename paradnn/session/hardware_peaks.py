@@ -11,7 +11,7 @@ import shlex
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from paradnn.config.identity import Identity, digest, texts, told, unpriced
@@ -21,10 +21,9 @@ from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from paradnn.platform.environment import Environment, available_memory
 from paradnn.platform.load import LoadWatch
 from paradnn.platform.specifications import find_hardware
-from paradnn.record.breakdown_figure import ceilings_figure
-from paradnn.record.measured import given
+from paradnn.record.figures import ceilings_figure
+from paradnn.record.measured import given, mean_interval
 from paradnn.record.record import Record, image, version_tags
-from paradnn.record.statistics import mean_interval
 from paradnn.store.journal import Journal
 from paradnn.store.runs import CEILINGS_OUTCOME, SCHEMA_VERSION, ClaimedElsewhere, Finished, outcome_of
 from paradnn.worker.channel import plain
@@ -46,13 +45,14 @@ _MARGIN = 0.05
 class Ceilings:
     """The ceilings of one environment: precision -> FLOP/s, and B/s of main memory; `run_id` is where they stand.
     idle_watts: power at rest, None where there is no counter. contended: what disturbed them, None where nothing
-    did."""
+    did. references: metric -> ms of a call of each reference kernel, of the fastest process."""
 
     run_id: str
     flops_per_second: Mapping[str, float]
     bytes_per_second: float | None
     idle_watts: float | None = None
     contended: str | None = None
+    references: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, run_id: str, metrics: Mapping[str, float], tags: Mapping[str, str] | None = None) -> Ceilings:
@@ -60,7 +60,10 @@ class Ceilings:
         prefix = "peak_flops_per_second."
         peaks = {key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)}
         contended = (tags or {}).get("contended_reason")
-        return cls(run_id, peaks, metrics.get("peak_bytes_per_second"), metrics.get("idle_watts"), contended)
+        references = {key: value for key, value in metrics.items() if key.startswith("best_reference_")}
+        return cls(
+            run_id, peaks, metrics.get("peak_bytes_per_second"), metrics.get("idle_watts"), contended, references
+        )
 
     def emulated(self, precision: str) -> float | None:
         """How fast 16-bit products are against float32's where they are slower: the platform emulates them."""
@@ -120,7 +123,8 @@ def device_peaks(point: Point, environment: Environment, ceilings: Ceilings | No
     if hardware := find_hardware(environment.device, int(environment.hardware["cores"])):
         peaks["spec_flops_per_second"] = hardware.peak_flops.get(point.precision)
         peaks["spec_bytes_per_second"] = hardware.bandwidth
-    return {key: chips * value for key, value in peaks.items() if value}
+    references = ceilings.references if ceilings else {}
+    return {key: chips * value for key, value in peaks.items() if value} | dict(references)
 
 
 def overrun_tags(point: Point, metrics: Mapping[str, float]) -> dict[str, str]:
@@ -351,6 +355,8 @@ def _metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
         size = row.array_bytes
         name = f"{size // 2**20}MiB" if size >= 2**20 else f"{size // 2**10}KiB"
         metrics[f"peak_bytes_per_second.{name}"] = row.bytes_per_second
+    for name in processes[0].references:
+        metrics[f"best_reference_{name}_ms"] = min(each.references[name] for each in processes) * 1e3
     return metrics | {"processes": float(len(processes))} | given("idle_watts", processes[0].idle_watts)
 
 

@@ -32,11 +32,9 @@ from paradnn.platform.environment import Environment
 from paradnn.platform.findings import Finding
 from paradnn.platform.load import load_average
 from paradnn.platform.memory import exceeds_memory, memory_limit
-from paradnn.record.measured import Measured, counted_costs, step_times
+from paradnn.record.measured import Measured, counted_costs, narrow_enough, profile_tags, step_times
 from paradnn.record.prices import price_tags, priced
-from paradnn.record.profile_summary import profile_tags
 from paradnn.record.record import Record, make_record, point_tags, run_name
-from paradnn.record.statistics import narrow_enough
 from paradnn.session.course import Visit
 from paradnn.session.hardware_peaks import (
     Ceilings,

@@ -10,9 +10,9 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from paradnn.core.words import counted
+from paradnn.record.figures import Mark, sweep_figure
 from paradnn.record.headline import Column, headline
 from paradnn.record.record import image
-from paradnn.record.sweep_figure import Mark, sweep_figure
 from paradnn.session.course import Conclusion
 from paradnn.session.summary import Row, Summary
 from paradnn.store.address import without_secrets

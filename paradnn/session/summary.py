@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from paradnn.core.workload import WORKLOADS
-from paradnn.record.statistics import t_quantile
+from paradnn.record.measured import t_quantile
 
 if TYPE_CHECKING:
     from paradnn.record.record import Record

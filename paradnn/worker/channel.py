@@ -19,18 +19,6 @@ from typing import Any, TypeVar
 from paradnn.core.workload import Part, part_called
 from paradnn.worker.messages import EVENTS, PROTOCOL_VERSION, Event
 
-__all__ = [
-    "BrokenLine",
-    "Channel",
-    "MessageError",
-    "encode",
-    "plain",
-    "plain_fields",
-    "read_event",
-    "read_json",
-    "read_message",
-]
-
 Message = TypeVar("Message")
 
 _NAMES = {kind: name for name, kind in EVENTS.items()}

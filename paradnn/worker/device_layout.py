@@ -10,13 +10,37 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
 from typing import Any
 
 from paradnn.worker.addresses import listen, with_port
 from paradnn.worker.errors import Unavailable
-from paradnn.worker.remote_process import RemoteProcess
 
-__all__ = ["DeviceLayout", "layout_of"]
+__all__ = ["DeviceLayout", "RemoteProcess", "layout_of"]
+
+
+@dataclass(frozen=True)
+class RemoteProcess:
+    """Process number `rank` of a point, on another host.
+
+    `address`: host:port that is free for it; `local`: address of this host as it is known there. The connection `life`
+    closes when either side exits.
+    """
+
+    rank: int
+    address: str
+    local: str
+    channel: Connection
+    life: int
+
+    def begin(self, addresses: Sequence[str]) -> None:
+        """Let it find the others at these addresses, of which its transport knows whose they are."""
+        self.channel.send(tuple(addresses))
+
+    def close(self) -> None:
+        """End it."""
+        os.close(self.life)
+        self.channel.close()
 
 
 @dataclass(frozen=True)

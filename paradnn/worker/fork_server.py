@@ -13,16 +13,17 @@ import os
 import select
 import signal
 import sys
+import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from paradnn.core.workload import Part
 from paradnn.worker.channel import Channel, MessageError, read_json, read_message
-from paradnn.worker.memory import give_back, remember_file_pages
 from paradnn.worker.messages import Answer, Exited, News, PhaseBegun, Refused, Request, Result, Started
+from paradnn.worker.meters import give_back, remember_file_pages
 
-__all__ = ["Report", "die_with_parent", "serve"]
+__all__ = ["Phases", "Report", "die_with_parent", "serve"]
 
 
 class Report(Protocol):
@@ -165,3 +166,24 @@ class _Lines:
                 return None
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
+
+
+class Phases:
+    """Says which phase the point is in, and how long each took."""
+
+    def __init__(self, report: Report) -> None:
+        self.current = "start"
+        self.seconds: dict[str, float] = {}
+        self.report = report
+
+    @contextlib.contextmanager
+    def __call__(self, name: str, answer: Answer | None = None) -> Iterator[None]:
+        """What is done within belongs to phase `name`; `answer` counts if the process dies in it."""
+        if name != self.current:
+            self.current = name
+            self.report(name, answer)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start

@@ -25,8 +25,7 @@ from paradnn.core.workload import asked_for
 from paradnn.worker.addresses import LOOPBACK, listen, own_address, port_number, with_port
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.fork_server import die_with_parent
-from paradnn.worker.process_group import run_rank
-from paradnn.worker.remote import KEY, Stranger, accept
+from paradnn.worker.process_group import KEY, Stranger, accept, run_rank
 
 #: Seconds in which the point's process makes its second connection, and in which who connects shows the key.
 _PATIENCE, _SHOW = 30.0, 10.0
@@ -142,7 +141,7 @@ def _be_process(connected: socket.socket, server: int) -> None:
 
     def serve(rank: int, channel: Connection) -> None:
         # Variables that a framework reads when it is imported are set only now.
-        from paradnn.worker.ranks import serve_elsewhere
+        from paradnn.worker.process_group import serve_elsewhere
 
         (asked_for(asked.point).elsewhere() or serve_elsewhere)(asked.point, rank, addresses, own, channel)
 

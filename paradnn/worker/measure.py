@@ -2,9 +2,9 @@
 
 A block is a number of steps between two synchronisations, long enough that neither the clock nor the host's dispatch
 is what is measured. Where the measured blocks are not steady, they become warm-up and twice as many are measured, twice
-at most; where something disturbed them, as many are measured again, once, and the less disturbed count. Nothing here
-knows a framework: `run(steps)` runs that many steps, waits for the device and returns the last loss. Every block is
-kept; summaries are the driver's.
+at most; where something disturbed them, as many are measured again, once, and the less disturbed count. Between blocks
+reference kernels may run, a step behind each untimed. Nothing here knows a framework: `run(steps)` runs that many
+steps, waits for the device and returns the last loss. Every block is kept; summaries are the driver's.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any
-from typing import Protocol as Interface
+from typing import TYPE_CHECKING, Any
 
-from paradnn.worker.compiling import CompilationCounter, Compiling
-from paradnn.worker.contention import ContentionWatch
-from paradnn.worker.energy import EnergyMeter
 from paradnn.worker.errors import Ended
-from paradnn.worker.messages import Contention, Timing, Trial
+from paradnn.worker.messages import Contention, References, Timing, Trial
+from paradnn.worker.meters import ContentionWatch, EnergyMeter
 from paradnn.worker.series import FEWEST, block_interval, find_change
 
-__all__ = ["BlocksWatch", "DisturbanceWatch", "NotFinite", "Protocol", "Run", "Watch", "is_steady", "measure_steps"]
+if TYPE_CHECKING:
+    from paradnn.worker.frameworks import Step
+
+__all__ = ["BlocksWatch", "NotFinite", "Protocol", "Run", "is_steady", "measure_steps"]
 
 #: Blocks in each of the two windows whose agreement ends the warm-up.
 WINDOW = 4
@@ -40,7 +40,11 @@ REPEATS, DISTURBED_REPEATS = 2, 1
 FEWEST_TO_STOP = 40
 #: A block counts no more steps than this, however short a step is.
 MAX_STEPS = 1_000_000
+#: Reference kernels take this share of the time where none is given.
+REFERENCE_SHARE = 0.2
 
+#: Seconds of a call of each reference kernel, which it runs.
+Reference = Callable[[], Mapping[str, float]]
 #: Runs so many steps, waits for the device, and returns the last loss.
 Run = Callable[[int], "float | None"]
 
@@ -61,6 +65,12 @@ class Protocol:
     block_seconds: float
     warmup_seconds: float
     relative_interval: float | None = None
+    reference: bool | float = False
+
+    @property
+    def reference_share(self) -> float:
+        """The share of the time between blocks, at most, in which reference kernels run."""
+        return REFERENCE_SHARE if self.reference is True else float(self.reference)
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Protocol:
@@ -68,21 +78,8 @@ class Protocol:
         return cls(**{name: settings[name] for name in cls.__dataclass_fields__ if name in settings})
 
 
-class Watch(Interface):
-    """Watches the attempts at the measured blocks, each from its first block to its last."""
-
-    def start(self) -> None:
-        """An attempt begins."""
-
-    def stop(self) -> float:
-        """It has ended: what others took of it, 0 where nothing disturbed it."""
-
-    def keep(self, attempt: int) -> None:
-        """What counts is the attempt with this number, from 0."""
-
-
-class DisturbanceWatch:
-    """Contention of the attempt that counts, of which `keep` is told: else of the last."""
+class Watch:
+    """Watches the attempts at the measured blocks, each from its first block to its last, for what others take."""
 
     def __init__(self) -> None:
         self._watch = ContentionWatch()
@@ -90,43 +87,41 @@ class DisturbanceWatch:
         self._kept = -1
 
     def start(self) -> None:
-        """As `Watch.start`."""
+        """An attempt begins."""
         self._watch.start()
 
     def stop(self) -> float:
-        """As `Watch.stop`."""
+        """It has ended: what others took of it, 0 where nothing disturbed it."""
         seen = self._watch.stop()
         self._seen.append(seen)
         return seen.taken if seen and seen.reason else 0.0
 
     def keep(self, attempt: int) -> None:
-        """As `Watch.keep`."""
+        """What counts is the attempt with this number, from 0; else the last."""
         self._kept = attempt
 
     @property
     def contention(self) -> Contention | None:
-        """What disturbed the blocks; None where the system does not tell."""
+        """What disturbed the blocks that count; None where the system does not tell."""
         return self._seen[self._kept]
 
 
-class BlocksWatch(DisturbanceWatch):
+class BlocksWatch(Watch):
     """Energy and compilations, too, of the attempt that counts."""
 
-    def __init__(self, meter: EnergyMeter, step: Compiling) -> None:
+    def __init__(self, meter: EnergyMeter, step: Step) -> None:
         super().__init__()
-        self._meter, self._counter = meter, CompilationCounter(step)
+        self._meter, self._step, self._compiled = meter, step, 0
         self._spent: list[tuple[float | None, int]] = []
 
     def start(self) -> None:
-        """As `Watch.start`."""
-        self._counter.start()
+        self._compiled = self._step.compilations()
         self._meter.start()
         super().start()
 
     def stop(self) -> float:
-        """As `Watch.stop`."""
         taken = super().stop()
-        self._spent.append((self._meter.joules(), self._counter.count()))
+        self._spent.append((self._meter.joules(), self._step.compilations() - self._compiled))
         return taken
 
     @property
@@ -144,12 +139,14 @@ class BlocksWatch(DisturbanceWatch):
 
 @dataclass(frozen=True)
 class _Attempt:
-    """Blocks that were measured, the verdict on them, and what others took of them."""
+    """Blocks that were measured, the verdict on them, what others took of them, and the references between them."""
 
     blocks: list[float]
     steady: bool
     reason: str
     taken: float
+    references: list[References]
+    beside: float
 
 
 def measure_steps(
@@ -158,8 +155,9 @@ def measure_steps(
     phase: Callable[[str], AbstractContextManager[None]],
     clock: Callable[[], float] = time.perf_counter,
     watch: Watch | None = None,
+    reference: Reference | None = None,
 ) -> Timing:
-    """Calibrate, warm up and measure, each attempt under `watch`. Raises NotFinite."""
+    """Calibrate, warm up and measure, each attempt under `watch`; `reference` runs between blocks. Raises NotFinite."""
     timed = _Timed(run, clock)
     with phase("warmup"):
         begin = clock()
@@ -168,7 +166,8 @@ def measure_steps(
         while clock() - begin < protocol.warmup_seconds and not _has_settled(warmup):
             warmup.append(timed(steps))
     with phase("measure"):
-        attempts = _attempts(lambda: timed(steps), warmup, protocol, clock, watch)
+        beside = _Beside(reference, timed, protocol.reference_share, clock)
+        attempts = _attempts(lambda: timed(steps), warmup, protocol, clock, watch, beside)
     # Of those that were disturbed the least; one that was not is the last.
     kept = min(reversed(range(len(attempts))), key=lambda number: attempts[number].taken)
     if watch:
@@ -178,7 +177,17 @@ def measure_steps(
     discarded = [block for attempt in attempts[kept + 1 :] for block in attempt.blocks]
     repeated = sum(sum(attempt.blocks) for attempt in attempts if attempt is not counted)
     return Timing(
-        steps, calibration, warmup, counted.blocks, counted.steady, counted.reason, timed.loss, discarded, repeated
+        steps,
+        calibration,
+        warmup,
+        counted.blocks,
+        counted.steady,
+        counted.reason,
+        timed.loss,
+        discarded,
+        repeated,
+        counted.references,
+        counted.beside,
     )
 
 
@@ -188,6 +197,7 @@ def _attempts(
     protocol: Protocol,
     clock: Callable[[], float],
     watch: Watch | None,
+    beside: _Beside,
 ) -> list[_Attempt]:
     """Measure until the blocks are steady and nothing disturbed them, or there is no further attempt to be had."""
     attempts: list[_Attempt] = []
@@ -196,12 +206,14 @@ def _attempts(
         if watch:
             watch.start()
         start = clock()
-        blocks = _blocks(block, protocol, scale, begin, clock)
+        beside.start()
+        blocks = _blocks(block, protocol, scale, begin, clock, beside)
         taken = watch.stop() if watch else 0.0
+        beside.stop(len(blocks))
         # What was disturbed would make what follows look like a jump.
         known = [] if attempts and attempts[-1].taken else [*warmup, *(b for entry in attempts for b in entry.blocks)]
         steady, reason = _verdict(known, blocks)
-        attempts.append(_Attempt(blocks, steady, reason, taken))
+        attempts.append(_Attempt(blocks, steady, reason, taken, beside.taken, beside.seconds))
         growth = 1 if taken else 2
         disturbed = sum(attempt.taken > 0 for attempt in attempts)
         if (disturbed > DISTURBED_REPEATS) if taken else (steady or scale == 2**REPEATS):
@@ -214,18 +226,24 @@ def _attempts(
 
 
 def _blocks(
-    block: Callable[[], float], protocol: Protocol, scale: int, begin: float, clock: Callable[[], float]
+    block: Callable[[], float],
+    protocol: Protocol,
+    scale: int,
+    begin: float,
+    clock: Callable[[], float],
+    beside: _Beside,
 ) -> list[float]:
     """One measurement, `scale` times as long as the least; none goes on for longer than allowed since `begin`."""
     blocks: list[float] = []
     start = clock()
     looked = 0
     while True:
+        beside.before_block(len(blocks), start)
         blocks.append(block())
         now = clock()
         if now - begin >= protocol.max_seconds:
             return blocks
-        if now - start < scale * protocol.min_seconds or len(blocks) < scale * protocol.min_blocks:
+        if now - start - beside.seconds < scale * protocol.min_seconds or len(blocks) < scale * protocol.min_blocks:
             continue
         if protocol.relative_interval is None:
             return blocks
@@ -328,3 +346,33 @@ class _Timed:
         if self.loss is not None and not math.isfinite(self.loss):
             raise NotFinite(f"the loss is {self.loss} after a block of {steps} step(s)")
         return seconds
+
+
+class _Beside:
+    """The reference kernels between the blocks of an attempt: before the first, behind the last, and between them as
+    often as their share of the time allows. The step behind each is untimed, since its caches are not the model's."""
+
+    def __init__(self, reference: Reference | None, timed: _Timed, share: float, clock: Callable[[], float]) -> None:
+        self._reference, self._timed, self._share, self._clock = reference, timed, share, clock
+        self.start()
+
+    def start(self) -> None:
+        """An attempt begins."""
+        self.taken: list[References] = []
+        self.seconds = 0.0
+
+    def before_block(self, blocks: int, start: float) -> None:
+        """`blocks` have ended since `start`; the next follows."""
+        if self._reference is None:
+            return
+        once = self.seconds / len(self.taken) if self.taken else 0.0
+        if self.seconds + once <= self._share * (self._clock() - start + once):
+            begin = self._clock()
+            self.stop(blocks)
+            self._timed(1)
+            self.seconds += self._clock() - begin
+
+    def stop(self, blocks: int) -> None:
+        """Run the kernels once, with none of it counted as time between blocks."""
+        if self._reference is not None:
+            self.taken.append(References(blocks, dict(self._reference())))

@@ -2,7 +2,7 @@
 
 One JSON object a line (`paradnn.worker.channel`). The driver writes requests to the worker's standard input:
 
-    {"protocol": 10, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
+    {"protocol": 11, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
 
 and reads events, each with a key `event`, from its standard output:
 
@@ -25,36 +25,43 @@ from typing import Any
 
 from paradnn.core.workload import Part
 from paradnn.families.layers import Costs
-from paradnn.worker.input.messages import InputMeasurement, PipelinePart
 
-__all__ = [
-    "EVENTS",
-    "PROTOCOL_VERSION",
-    "Answer",
-    "ArrayRate",
-    "Compilation",
-    "Contention",
-    "Event",
-    "Exited",
-    "Failed",
-    "InputMeasurement",
-    "Measurement",
-    "News",
-    "NoProfile",
-    "PeakRates",
-    "PhaseBegun",
-    "PipelinePart",
-    "ProductRate",
-    "Profile",
-    "Ready",
-    "Refused",
-    "Request",
-    "Result",
-    "Started",
-    "Table",
-    "Timing",
-    "Trial",
-]
+
+@dataclass(frozen=True)
+class PipelinePart:
+    """A part of an input pipeline's work without the step: examples, elapsed and processor seconds."""
+
+    examples: int
+    seconds: float
+    cpu_seconds: float
+
+
+@dataclass(frozen=True)
+class InputMeasurement:
+    """What input cost: see docs/input.md.
+
+    `waits` are seconds waited within each block; the step times are pairs, one a round; `stages` are seconds that each
+    adds to an example on one core; `read` and `damaged` count examples.
+    """
+
+    waits: list[float]
+    free_step_seconds: list[float]
+    fed_step_seconds: list[float]
+    alone: list[PipelinePart]
+    stages: dict[str, float]
+    threads: int
+    read: int
+    damaged: int
+    memory_bytes: int | None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where no rate can be computed."""
+        pairs = [*self.free_step_seconds, *self.fed_step_seconds]
+        if len(self.free_step_seconds) != len(self.fed_step_seconds) or not pairs or min(pairs) <= 0:
+            raise ValueError("there are no pairs of step times")
+        if not self.alone or any(part.examples < 1 or part.seconds <= 0 for part in self.alone):
+            raise ValueError("there is no part of the pipeline alone that took time")
+
 
 #: Driver and worker refuse each other where it differs.
 #:   2  what was measured is nested in the answer; every message is validated; requests bear the version.
@@ -67,7 +74,8 @@ __all__ = [
 #:   8  what disturbed single steps too; a timing holds the blocks that were measured and do not count.
 #:   9  what a kind of work measures beside its steps is one part, with the kind's name; news of it are parts too.
 #:  10  a measurement holds the costs of a model that no arithmetic knows.
-PROTOCOL_VERSION = 10
+#:  11  a timing holds what reference kernels took between its blocks, peak rates what they take at best.
+PROTOCOL_VERSION = 11
 
 
 @dataclass(frozen=True)
@@ -79,11 +87,25 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class References:
+    """Seconds of a call of each reference kernel (`paradnn.worker.reference`) when so many blocks had ended; before the
+    model was there where that is -1."""
+
+    blocks: int
+    seconds: dict[str, float]
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where a kernel took no time."""
+        if not all(1e-12 <= seconds < 1e9 for seconds in self.seconds.values()):
+            raise ValueError("a reference kernel took no time")
+
+
+@dataclass(frozen=True)
 class Timing:
     """Raw times of a point: seconds of each block of `steps_per_block` steps, of the warm-up and after it.
 
     `discarded` came after `blocks` and were disturbed more; `repeated` are the seconds of all attempts but that which
-    counts.
+    counts. `references` were taken between the blocks, which with the untimed step behind each took `beside` seconds.
     """
 
     steps_per_block: int
@@ -95,6 +117,8 @@ class Timing:
     final_loss: float | None
     discarded: list[float] = field(default_factory=list)
     repeated: float = 0.0
+    references: list[References] = field(default_factory=list)
+    beside: float = 0.0
 
     def __post_init__(self) -> None:
         """Raise ValueError where no rate can be computed: a block takes a nanosecond at least."""
@@ -104,7 +128,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Contention:
-    """What took cores from the measured blocks (`paradnn.worker.contention`); None where the system does not tell.
+    """What took cores from the measured blocks (`paradnn.worker.meters`); None where the system does not tell.
 
     Shares of the capacity of the point's `cores`, `throttled_fraction` of the time; `stops` is how often the point was
     stopped and continued (SIGSTOP); `reason` says what is too much.
@@ -242,18 +266,20 @@ class ArrayRate:
 
 @dataclass(frozen=True)
 class PeakRates:
-    """What the machine does at most, and the power that it takes at rest (`paradnn.worker.peak_rates`)."""
+    """What the machine does at most, and the power that it takes at rest (`paradnn.worker.peak_rates`); `references`
+    are seconds of a call of each reference kernel."""
 
     matmul: list[ProductRate]
     bandwidth: list[ArrayRate]
     idle_watts: float | None = None
+    references: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Answer:
     """How a request ended within the child, and what was measured before that.
 
-    `phases` are seconds by name; memory is in bytes, None where it is not known (`paradnn.worker.memory`);
+    `phases` are seconds by name; memory is in bytes, None where it is not known (`paradnn.worker.meters`);
     `latencies` are seconds of single steps, `work` what the point's kind of work measures beside its steps;
     `contention` is what disturbed phases other than the measured blocks. An `ok` has a measurement, or peak rates if
     asked for.

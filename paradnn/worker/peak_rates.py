@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from paradnn.worker.energy import EnergyMeter, open_meter
-from paradnn.worker.measure import DisturbanceWatch, Protocol, measure_steps
+from paradnn.worker.measure import Protocol, Watch, measure_steps
 from paradnn.worker.messages import ArrayRate, PeakRates, ProductRate
+from paradnn.worker.meters import EnergyMeter, open_meter
 
 if TYPE_CHECKING:
     from paradnn.worker.frameworks import Framework
@@ -34,6 +34,17 @@ _PROTOCOL = Protocol(min_seconds=0.25, min_blocks=5, max_seconds=2.0, block_seco
 _LONGEST = 0.5
 #: Seconds at rest, many times what a counter takes between two of its values (NVML's: 0.1 s).
 _REST = 3.0
+#: How often the reference kernels are run, as long each as beside a standard point's blocks.
+_REFERENCES, _REFERENCE_SHARE = 30, 0.35
+
+
+def _references(platform: str) -> dict[str, float]:
+    """Seconds of a call of each reference kernel: what a point's are compared with."""
+    from paradnn.worker.reference import Reference
+
+    reference = Reference(platform, _PROTOCOL.block_seconds, _REFERENCE_SHARE)
+    taken = [*reference.before, *(reference() for _ in range(_REFERENCES))]
+    return {name: statistics.median(each[name] for each in taken) for name in reference()}
 
 
 def measure_peak_rates(request: Mapping[str, Any], framework: Framework, phase: Callable[[str], Any]) -> PeakRates:
@@ -46,14 +57,15 @@ def measure_peak_rates(request: Mapping[str, Any], framework: Framework, phase: 
         with phase("matmul"):
             matmul = [_product(framework, row["precision"], row["size"], row["compile"]) for row in only["matmul"]]
         with phase("bandwidth"):
-            return PeakRates(matmul, [_bandwidth(framework, row["array_bytes"]) for row in only["bandwidth"]])
+            bandwidth = [_bandwidth(framework, row["array_bytes"]) for row in only["bandwidth"]]
+        return PeakRates(matmul, bandwidth, references=_references(request["platform"]["name"]))
     with phase("idle"):
         idle = _idle_watts(open_meter(request["platform"]["name"], int(request["platform"]["index"])))
     with phase("matmul"):
         matmul = [row for precision in _PRECISIONS for row in _matmul(framework, precision, memory)]
     with phase("bandwidth"):
         bandwidth = [_bandwidth(framework, size) for size in ARRAY_BYTES if 4 * size < memory]
-    return PeakRates(matmul, bandwidth, idle)
+    return PeakRates(matmul, bandwidth, idle, _references(request["platform"]["name"]))
 
 
 def _idle_watts(meter: EnergyMeter) -> float | None:
@@ -95,7 +107,7 @@ def _bandwidth(framework: Framework, array_bytes: int) -> ArrayRate:
 def _rates(run: Callable[[int], None], work: float) -> tuple[float, float, float, int, bool, str | None]:
     """Rate of a kernel that does so much `work`: median over blocks, lower and upper quartile, number of blocks,
     whether they are steady, and what disturbed them."""
-    watch = DisturbanceWatch()
+    watch = Watch()
     timing = measure_steps(run, _PROTOCOL, lambda _: nullcontext(), watch=watch)
     rates = [work * timing.steps_per_block / seconds for seconds in timing.blocks]
     low, middle, high = statistics.quantiles(rates, n=4, method="inclusive") if len(rates) > 1 else rates * 3

@@ -13,15 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-__all__ = [
-    "FEWEST",
-    "Change",
-    "block_interval",
-    "find_change",
-    "median_interval",
-    "why_no_interval",
-    "widened_interval",
-]
+__all__ = ["FEWEST", "block_interval", "find_change", "median_interval", "why_no_interval", "widened_interval"]
 
 #: Fewer values than this carry neither verdict nor interval.
 FEWEST = 6

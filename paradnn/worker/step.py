@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 
 from paradnn.families import FAMILIES, build
-from paradnn.families.workload import Workload
-from paradnn.worker.data import synthetic_batch
+from paradnn.families.workload import ArraySpec, Workload
 from paradnn.worker.frameworks import FRAMEWORKS, Framework, Step, Unavailable
 
-__all__ = ["POLICIES", "choose_types", "prepare_step"]
+__all__ = ["POLICIES", "choose_types", "has_instructions", "prepare_step", "product_flops", "shares", "synthetic_batch"]
 
 #: What each precision is called by Keras.
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
@@ -42,3 +44,67 @@ def choose_types(point: Mapping[str, Any], framework: Framework, mixed: bool = T
         engines = ", ".join(name for name, entry in FRAMEWORKS.items() if entry.is_engine)
         raise Unavailable(f"framework={framework.name} has no precision={precision}: set framework to one of {engines}")
     keras.config.set_dtype_policy(POLICIES[precision] if mixed else precision)
+
+
+# Synthetic batches: drawn once on the host from the point's seed, then placed on the device by the framework.
+
+
+def synthetic_batch(workload: Workload, batch_size: int, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Inputs and targets of one step; each array has shape (batch_size, *spec.shape), a kernel's operands their own."""
+    generator = np.random.default_rng(seed)
+    if workload.draw:
+        return workload.draw(generator, batch_size), []
+    return (
+        [_draw(spec, batch_size, generator) for spec in workload.inputs],
+        [_draw(spec, batch_size, generator) for spec in workload.targets],
+    )
+
+
+def _draw(spec: ArraySpec, batch_size: int, generator: np.random.Generator) -> np.ndarray:
+    shape = (batch_size, *spec.shape)
+    if spec.dtype == "float32":
+        return generator.standard_normal(shape, dtype=np.float32)
+    if spec.zeros is None:
+        return generator.integers(0, spec.high, shape, dtype=np.int32)
+    values = generator.integers(1, spec.high, shape, dtype=np.int32)
+    values[generator.random(shape) < spec.zeros] = 0
+    return values
+
+
+# In which types the products of a compiled step multiply, and whether the processor has instructions for that.
+
+#: How /proc/cpuinfo calls the instructions that multiply in a type: x86 (AVX-512, AMX) and Arm.
+_INSTRUCTIONS = {"bfloat16": {"avx512_bf16", "amx_bf16", "bf16"}, "float16": {"avx512_fp16", "amx_fp16", "asimdhp"}}
+
+
+def product_flops(step: Step) -> dict[str, float]:
+    """FLOPs of the step's products by the type of their operands; empty where they cannot be known.
+
+    A point is not lost to it: what goes wrong is written to standard error.
+    """
+    try:
+        return step.product_flops()
+    except Exception:
+        traceback.print_exc()
+        return {}
+
+
+def shares(flops: Mapping[str, float]) -> dict[str, float]:
+    """Each value as a share of all."""
+    total = sum(flops.values())
+    return {name: value / total for name, value in flops.items()} if total else {}
+
+
+def has_instructions(precision: str, cpuinfo: Path = Path("/proc/cpuinfo")) -> bool | None:
+    """Whether this processor multiplies in `precision` by itself; None where the system does not tell."""
+    if precision not in _INSTRUCTIONS:
+        return True
+    try:
+        rows = cpuinfo.read_text().splitlines()
+    except OSError:
+        return None
+    for row in rows:
+        name, _, words = row.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return bool(_INSTRUCTIONS[precision] & set(words.split()))
+    return None

@@ -9,7 +9,7 @@ import importlib.metadata
 import platform
 from dataclasses import dataclass
 
-__all__ = ["FRAMEWORKS", "Entry", "versions"]
+__all__ = ["FRAMEWORKS", "versions"]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from scipy import stats
 from analysis.analyses.figure_of_merit import FigureOfMeritOptions, figure_of_merit, harmonic_mean
 from analysis.analyses.figure_of_merit import mean_rates as method
 from paradnn.errors import ConfigError, HeterogeneousError, NotEnoughData
-from paradnn.record.statistics import summarise
+from paradnn.record.measured import summarise
 from paradnn.worker.series import block_interval
 from tests.analysis.planted import runs
 

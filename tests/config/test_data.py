@@ -11,7 +11,7 @@ from PIL import Image
 from paradnn.config.identity import digest, point_id, protocol_id
 from paradnn.config.point import Measure, read_point
 from paradnn.errors import ConfigError
-from paradnn.record.input_pipeline import balance_checks, balance_metrics
+from paradnn.record.measured import balance_checks, balance_metrics
 from paradnn.worker.messages import InputMeasurement, PipelinePart
 from tests.conftest import Store, run
 

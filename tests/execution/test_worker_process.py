@@ -21,7 +21,7 @@ from paradnn.core.scratch import Scratch
 from paradnn.errors import ConfigError, WorkerError
 from paradnn.execution.workers import Limits, Worker, WorkerKey, WorkerPool, _Watch
 from paradnn.platform import environment
-from paradnn.record.profile_summary import profile_tags
+from paradnn.record.measured import profile_tags
 from paradnn.store.runs import ResumePolicy
 from paradnn.worker.messages import NoProfile
 from tests.conftest import ROOT

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -58,38 +57,6 @@ def test_the_first_crossing_counts_and_what_came_after_is_kept() -> None:
         "target reached in 6.000 s, 3 epochs, 66 steps; "
         "best accuracy 0.9800 in 5 epochs, 1 of them below the target after it was reached"
     )
-
-
-def test_evaluation_counts_where_it_is_asked_for() -> None:
-    record = recorded(learner(evaluate_inside=True), Answer("timeout", "too long", {}, work=Epochs(epochs())))
-    assert record.metrics["seconds_to_target"] == pytest.approx(7.5)
-    assert "energy_to_target_joules" not in record.metrics
-    assert record.history[-1].metrics["learning_seconds"] == pytest.approx(12.5)
-
-
-def test_every_epoch_is_a_step_of_the_curve() -> None:
-    record = recorded(learner(), Answer("timeout", "too long", {}, work=Epochs(epochs())))
-    assert [(moment.step, moment.metrics["heldout_accuracy"]) for moment in record.history] == list(
-        enumerate(ACCURACIES, 1)
-    )
-    assert [moment.time for moment in record.history] == [1_002_500, 1_005_000, 1_007_500, 1_010_000, 1_012_500]
-    assert len(record.artifacts["epochs.json"]["epochs"]) == 5
-
-
-def test_a_target_that_was_not_reached_leaves_no_time_to_it() -> None:
-    record = recorded(learner(target=0.99), Answer("timeout", "too long", {}, work=Epochs(epochs())))
-    assert record.outcome == "timeout"
-    assert "seconds_to_target" not in record.metrics
-    assert "; ".join(LEARN.words(record.metrics, {}).clauses) == "best accuracy 0.9800 in 5 epochs"
-
-
-def test_a_training_that_was_resumed_says_so() -> None:
-    known = [replace(epoch, resumed=epoch.number in (3, 5)) for epoch in epochs()]
-    record = recorded(learner(), Answer("timeout", "too long", {}, work=Epochs(known)))
-    assert record.tags["resumed_after_epoch"] == "2, 4"
-    assert record.metrics["seconds_to_target"] == 6.0, "whichever process had them"
-    whole = recorded(learner(), Answer("timeout", "too long", {}, work=Epochs(epochs())))
-    assert "resumed_after_epoch" not in whole.tags
 
 
 def test_what_was_cut_short_may_go_on() -> None:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import io
 import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
-from hdrh.histogram import HdrHistogram
 from scipy import stats
 
 from paradnn.config.costs import costs_of
 from paradnn.config.outcome import PointResult
-from paradnn.config.point import Platform, Point, read_point
+from paradnn.config.point import Point, read_point
 from paradnn.platform.environment import Environment
 from paradnn.record.headline import headline
 from paradnn.record.measured import Measured
 from paradnn.record.record import Record, make_record
 from paradnn.session.progress import describe_point
 from paradnn.session.summary import Row
-from paradnn.store.files import file_content
 from paradnn.worker.messages import Answer, Compilation, Measurement, Timing, Trial
 from paradnn.workloads.serve.queries import Load, Probe, QueryLog
 
@@ -92,19 +88,6 @@ def test_metrics_are_those_of_the_queries() -> None:
     assert "peak_queries_per_second" not in made.metrics
 
 
-def test_every_query_is_in_the_table_and_in_the_histogram() -> None:
-    log = planted(2)
-    made = record(asked(rate=200), [Load(200.0, 0.003, log.packed(), [])])
-    table = pd.read_parquet(io.BytesIO(file_content(made.artifacts["queries.parquet"])))
-    assert table["ended"].tolist() == list(log.ended)
-    assert set(table["process"]) == {1}
-    counts = HdrHistogram.decode(file_content(made.artifacts["latency.hdr"]))
-    assert counts.get_total_count() == 2_000
-    assert counts.get_value_at_percentile(99) == pytest.approx(sorted(log.latencies())[1_979] / 1e3, rel=2e-3)
-    assert made.artifacts["latency.hgrm"].splitlines()[-2].split()[-1].startswith("2000")
-    assert file_content(made.artifacts["latency.png"]).startswith(b"\x89PNG")
-
-
 @pytest.mark.parametrize(("limit", "verdict"), [(30.0, "held"), (11.0, "missed")])
 def test_a_limit_is_held_or_missed(limit: float, verdict: str) -> None:
     made = record(asked(rate=200, latency_ms=limit), [Load(200.0, 0.003, planted(3).packed(), [])])
@@ -171,15 +154,6 @@ def test_the_interval_of_several_processes_is_that_of_their_quantiles() -> None:
     assert made.metrics["queries"] == 8_000
 
 
-def test_a_stream_has_loadgens_estimate_and_no_limit() -> None:
-    log = planted(9)
-    made = record(asked("single_stream"), [Load(None, 0.003, log.packed(), [])])
-    # LoadGen's, of 2,000 queries at the 90th percentile with 99% confidence.
-    estimate, ordered = made.metrics["latency_early_stopping_ms"], sorted(log.latencies())
-    assert ordered[1_800] / MS < estimate < ordered[1_880] / MS
-    assert not {"limit", "goodput_per_second"} & {*made.tags, *made.metrics}
-
-
 def test_nothing_is_lost_of_a_load_that_could_not_be_served() -> None:
     made = record(asked(rate=200), [Load(200.0, 0.003, planted(10).packed(), [])], "overload", "queries come faster")
     assert (made.outcome, made.tags["reason"]) == ("overload", "queries come faster")
@@ -188,25 +162,3 @@ def test_nothing_is_lost_of_a_load_that_could_not_be_served() -> None:
     assert "queries.parquet" in made.artifacts
     nothing = record(asked(latency_ms=0.1), [Load(None, 0.003, QueryLog().packed(), [])], "overload", "too long")
     assert "queries" not in nothing.metrics
-
-
-def test_a_load_that_was_cut_keeps_its_queries_and_finds_no_peak() -> None:
-    load = Load(200.0, 0.003, planted(11).packed(), [Probe(200.0, 700, 0, 1.0, 0.01, True, None)], 50.0)
-    made = record(asked(latency_ms=60.0), [load], "timeout", "server.rate=200: measure.timeout left time for 2,000")
-    assert (made.outcome, made.metrics["queries"]) == ("timeout", 2000.0)
-    assert {"queries.parquet", "latency.hdr", "latency.png"} <= set(made.artifacts)
-    assert "peak_queries_per_second" not in made.metrics
-    assert made.metrics["energy_per_query_joules"] == pytest.approx(0.025)
-
-
-def test_what_it_costs_is_recorded_with_its_price() -> None:
-    point = replace(asked(rate=200), platform=Platform(price_per_hour=0.72))
-    made = record(point, [Load(200.0, 0.003, planted(12).packed(), [])])
-    assert made.params["platform.price_per_hour"] == "0.72"
-    # 5,000 seconds of a million queries at 200 a second; 25,000 of examples, four in a step of 0.1 s.
-    assert made.metrics["cost_per_million_queries"] == pytest.approx(1.0)
-    assert made.metrics["cost_per_million_examples"] == pytest.approx(5.0)
-    assert not any(
-        name.startswith("cost")
-        for name in record(asked(rate=200), [Load(200.0, 0.003, planted(12).packed(), [])]).metrics
-    )

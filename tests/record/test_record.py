@@ -13,9 +13,20 @@ from paradnn.config.costs import costs_of
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import read_point
 from paradnn.platform.environment import Environment
-from paradnn.record.measured import Measured
+from paradnn.record.measured import Measured, compiling_metrics, precision_tags
 from paradnn.record.record import Record, make_record
-from paradnn.worker.messages import Answer, Compilation, Contention, Measurement, Timing, Trial
+from paradnn.worker.messages import (
+    Answer,
+    Compilation,
+    Contention,
+    InputMeasurement,
+    Measurement,
+    PipelinePart,
+    Profile,
+    Table,
+    Timing,
+    Trial,
+)
 
 QUIET = Contention(2, 0.75, 0.01, 0.0, 40.0, None, 2500.0, None)
 
@@ -56,28 +67,6 @@ def test_what_disturbed_a_point_is_recorded_with_a_verdict() -> None:
     assert (busy.tags["contended"], busy.tags["contended_reason"]) == ("true", "other processes took 1.0 of 2 cores")
 
 
-def test_one_process_that_was_disturbed_is_enough() -> None:
-    both = record(QUIET, replace(QUIET, own_cpu_fraction=0.25, reason="it was busy"))
-    assert (both.tags["contended"], both.tags["contended_reason"]) == ("true", "it was busy")
-    assert both.metrics["own_cpu_fraction"] == 0.5
-
-
-@pytest.mark.parametrize(
-    ("phase", "when"),
-    [("prefill", "while prompts were read"), ("load", "under load"), ("latency", "while single steps were timed")],
-)
-def test_a_phase_beside_the_blocks_is_contended_as_they_are(phase: str, when: str) -> None:
-    assert record(QUIET, beside={phase: QUIET}).tags["contended"] == "false"
-    made = record(QUIET, beside={phase: replace(QUIET, reason="it was busy")})
-    assert (made.tags["contended"], made.tags["contended_reason"]) == ("true", f"{when}: it was busy")
-
-
-def test_what_disturbed_the_compilation_is_a_note_on_it() -> None:
-    assert "compile_note" not in record(QUIET, compiling=QUIET).tags
-    made = record(QUIET, compiling=replace(QUIET, reason="it was busy"))
-    assert (made.tags["compile_note"], made.tags["contended"]) == ("meanwhile it was busy", "false")
-
-
 def test_the_processor_time_of_a_step_stands_beside_its_time() -> None:
     """Of 500 ms a step the processes took 75% of two cores; of one that was stopped for half of it, half as much."""
     assert record(QUIET).metrics["processor_time_ms"] == pytest.approx(750.0)
@@ -104,7 +93,66 @@ def test_quantiles_of_several_processes_have_the_interval_of_their_own() -> None
     assert metrics["latency_steps"] == 1000
 
 
-def test_where_nothing_is_known_nothing_is_said() -> None:
-    nothing = record(None)
-    assert not {"contended", "contended_reason"} & set(nothing.tags)
-    assert not {name for name in nothing.metrics if "fraction" in name}
+# Compile time from the seconds of steps, by hand.
+
+#: Ten steps a block: an ordinary step takes 0.1 s.
+TIMING = Timing(10, [], [], [0.9, 1.0, 1.1], True, "", None)
+FED = InputMeasurement([0.1], [0.05], [0.1], [PipelinePart(8, 0.5, 0.25)], {}, 2, 8, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "programs", "fed", "expected"),
+    [
+        ([3.0, 0.2], [1, 0], None, (2.9, 1, 1)),
+        ([3.0, 0.1, 1.0, 0.2], [2, 0, 1, 0], None, (3.8, 3, 3)),
+        ([0.5], [0], None, (0.4, 1, 0)),  # what a first step costs that compiles nothing
+        ([0.05], [0], None, (0.0, 1, 0)),
+        ([3.0, 0.2], [1, 0], FED, (2.95, 1, 1)),  # of a step that waits for its input only what it computes
+    ],
+)
+def test_compile_time_is_what_compiling_steps_take_beyond_ordinary_ones(
+    seconds: list[float], programs: list[int], fed: InputMeasurement | None, expected: tuple[float, int, int]
+) -> None:
+    measurement = Measurement(1, Compilation(seconds, programs, None), {}, None, None, TIMING, None, "none")
+    metrics = compiling_metrics(measurement, fed)
+    assert tuple(metrics.values()) == pytest.approx(expected)
+
+
+# What a run says of its precision and of its profile.
+
+TABLE = Table(["type", "category", "share"], [["MatMul", "matmul", 0.75], ["(no operation)", "(no operation)", 0.25]])
+PROFILE = Profile(TABLE, TABLE, 0.5, 0.25, 100.0, {"float32": 1.0}, 3, 1.05)
+
+EMULATED = "this processor has no instructions for products in bfloat16: they are emulated"
+
+
+@pytest.mark.parametrize(
+    ("types", "native", "expected"),
+    [
+        ({"bfloat16": 1.0}, True, {"matmul_types": "bfloat16 100.0%"}),
+        ({"bfloat16": 1.0}, False, {"matmul_types": "bfloat16 100.0%", "emulation_note": EMULATED}),
+        (
+            {"bfloat16": 0.75, "float32": 0.25},
+            None,
+            {
+                "matmul_types": "bfloat16 75.0%, float32 25.0%",
+                "precision_note": "25% of the products have operands of another type than bfloat16",
+            },
+        ),
+        # Nothing is emulated where the compiler has turned all to float32.
+        (
+            {"float32": 1.0},
+            False,
+            {
+                "matmul_types": "float32 100.0%",
+                "precision_note": "100% of the products have operands of another type than bfloat16",
+            },
+        ),
+        ({}, False, {"emulation_note": EMULATED}),
+        ({}, None, {}),
+    ],
+)
+def test_precision_is_that_of_the_operands(
+    types: dict[str, float], native: bool | None, expected: dict[str, str]
+) -> None:
+    assert precision_tags(types, "bfloat16", native) == expected

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
-
 import numpy as np
 import pytest
 from scipy import stats
 
-from paradnn.record.statistics import Summarised, narrow_enough, quantile, summarise, t_quantile
-
-
-def test_quantile_agrees_with_the_standard_library() -> None:
-    values = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0]
-    expected = statistics.quantiles(values, n=100, method="inclusive")
-    assert [quantile(values, share / 100) for share in range(1, 100)] == pytest.approx(expected)
+from paradnn.record.measured import Summarised, narrow_enough, summarise
 
 
 def holds(found: Summarised, truth: float) -> bool:
@@ -49,16 +41,6 @@ def test_an_interval_that_decides_how_many_processes_there_are_holds_as_it_says(
         count = next((n for n in range(first, 31) if narrow_enough(drawn[:n], goal)), 30)
         held += holds(summarise(drawn[:count], looked=True), 1.0)
     assert 0.91 < held / 600 < 0.99
-
-
-def test_fewer_than_six_values_are_summarised_without_an_interval() -> None:
-    assert summarise([[1.0, 2.0]]).low is None
-    assert summarise([[1.0, 1.1, 0.9, 1.0, 1.1, 0.9]]).low is not None
-
-
-def test_the_quantile_of_student_agrees_with_scipy() -> None:
-    degrees = range(1, 300)
-    assert [t_quantile(n) for n in degrees] == pytest.approx([stats.t.ppf(0.975, n) for n in degrees], abs=1e-4)
 
 
 def test_several_processes_have_the_interval_of_their_medians() -> None:

@@ -9,7 +9,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from paradnn.worker import remote
+from paradnn.worker import process_group as remote
 from paradnn.workloads.channel.payload import buffer_sizes, make_buffers
 from paradnn.workloads.channel.processes import Processes
 from paradnn.workloads.channel.shared_memory import SharedMemoryStep, open_rings, serve_ring

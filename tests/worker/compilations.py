@@ -23,7 +23,7 @@ def main(mode: str, devices: int, families: list[str]) -> None:
     import jax
 
     from paradnn.families import build
-    from paradnn.worker.data import synthetic_batch
+    from paradnn.worker.step import synthetic_batch
 
     compiled: list[str] = []
 

@@ -70,7 +70,7 @@ def main(
     name: str, compile_mode: str, devices: str, transport: str, seed: int, target: str, families: list[str]
 ) -> None:
     plain = frameworks.load(name)
-    from paradnn.worker.data import synthetic_batch
+    from paradnn.worker.step import synthetic_batch
 
     shards = int(devices.removeprefix("shards of ")) if devices.startswith("shards") else 0
     point = {

@@ -37,7 +37,7 @@ def generated(framework: Any, compile_mode: str) -> dict[str, np.ndarray]:
     """The prompt is read, then TOKENS steps follow: the last of them is behind the place where the cache ends."""
     from keras import ops
 
-    from paradnn.worker.data import synthetic_batch
+    from paradnn.worker.step import synthetic_batch
     from paradnn.workloads.generate.decoder import build_decoder
 
     decoder = build_decoder(MODEL, BATCH, PROMPT, TOKENS, compile_mode)

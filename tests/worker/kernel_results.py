@@ -29,7 +29,7 @@ def results(framework: str, step: Any, compile_mode: str) -> list[Any]:
 def forget_products(framework: str) -> None:
     """PyTorch's are counted for the one point of a process."""
     if framework == "torch":
-        from paradnn.worker.frameworks.torch_products import products
+        from paradnn.worker.frameworks.torch import products
 
         products.flops.clear()
 

@@ -20,7 +20,7 @@ LARGE = (MODELS["fc"] | {"layers": 3, "nodes": 2048, "input_size": 1000, "output
 #: Without the meter: what it does after compiling starts the kernel's own peak afresh, and gives heap back.
 PLAIN = """
 import sys
-from paradnn.worker import frameworks, memory
+from paradnn.worker import frameworks, meters as memory
 memory.MemoryMeter.compiled = lambda meter: None
 framework = frameworks.load(sys.argv[1])
 from paradnn.worker.point import answer_request

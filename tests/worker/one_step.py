@@ -53,7 +53,7 @@ def main(name: str, compile_mode: str, target: str, seed: int, nudge: float, fam
     from keras import ops
 
     from paradnn.families import build
-    from paradnn.worker.data import synthetic_batch
+    from paradnn.worker.step import synthetic_batch
 
     framework.open_device({"name": "cpu", "threads": None, "index": 0})
     found: dict[str, Any] = {}

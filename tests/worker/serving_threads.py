@@ -19,8 +19,8 @@ BATCH = 8
 def main(name: str) -> None:
     framework = frameworks.load(name)
     from paradnn.families import build
-    from paradnn.worker.compiling import compile_steps
-    from paradnn.worker.data import synthetic_batch
+    from paradnn.worker.single_steps import compile_steps
+    from paradnn.worker.step import synthetic_batch
     from paradnn.workloads.serve.load import batch_sizes, compile_service
 
     point: dict[str, Any] = {"mode": "inference", "compile": "graph", "precision": "float32", "batch_size": BATCH}

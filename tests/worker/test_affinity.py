@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from paradnn.config.identity import digest, point_id, request_of
+from paradnn.config.identity import point_id, request_of
 from paradnn.config.point import Point, read_point
 from paradnn.errors import ConfigError
 from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from paradnn.worker.affinity import core_list, core_text
-from paradnn.worker.latencies import Caches, part_bytes
 from tests.conftest import processes_of_points
 
 TINY = {"name": "fc", "layers": 1, "nodes": 8, "input_size": 16, "output_size": 4}
@@ -36,19 +35,6 @@ def test_cores_are_written_in_one_way() -> None:
     assert point_id(point(0)) == point_id(point("0")) != point_id(point("0-1"))
 
 
-def test_without_cores_and_cold_caches_a_point_is_the_one_it_always_was() -> None:
-    request = request_of(point())
-    for key in ("replicate", "software", "devices", "hosts", "transport", "scenario", "task"):
-        del request[key]
-    measure = request.pop("measure")
-    del request["platform"]["cores"], request["platform"]["price_per_hour"]
-    timing = ("min_seconds", "min_blocks", "max_seconds", "block_seconds", "warmup_seconds")
-    assert point_id(point()) == digest([request, {key: measure[key] for key in timing}])
-    assert len({point_id(point()), point_id(point(mode="inference"))}) == 2
-    cold = point(mode="inference", measure={**SHORT, "cold_caches": True})
-    assert point_id(cold) != point_id(point(mode="inference"))
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -62,29 +48,6 @@ def test_without_cores_and_cold_caches_a_point_is_the_one_it_always_was() -> Non
 def test_what_cannot_be_is_refused(wrong: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         point(**wrong)
-
-
-def test_each_core_writes_more_than_the_caches_it_shares(tmp_path: Path) -> None:
-    """Two groups of two cores, each group with a last level of its own; a big private cache is written in full."""
-    for core in range(4):
-        group = "0-1" if core < 2 else "2-3"
-        for level, (size, sharing) in enumerate((("48K", str(core)), ("2048K", str(core)), ("32768K", group))):
-            folder = tmp_path / f"cpu{core}/cache/index{level}"
-            folder.mkdir(parents=True)
-            (folder / "size").write_text(f"{size}\n")
-            (folder / "shared_cpu_list").write_text(f"{sharing}\n")
-    assert part_bytes([0, 1, 2, 3], tmp_path) == [32 * 2**20] * 4
-    assert part_bytes([0, 2], tmp_path) == [64 * 2**20] * 2
-    (tmp_path / "cpu0/cache/index1/size").write_text("49152K\n")
-    assert part_bytes([0, 1], tmp_path) == [96 * 2**20, 32 * 2**20]
-    assert part_bytes([7, 8], tmp_path) == [64 * 2**20] * 2
-
-
-@LINUX
-def test_emptying_the_caches_leaves_a_process_where_it_may_be() -> None:
-    before = os.sched_getaffinity(0)
-    Caches().empty()
-    assert os.sched_getaffinity(0) == before
 
 
 @LINUX
@@ -119,15 +82,6 @@ def _masks(pid: int) -> list[str]:
             rows = dict(row.split(":", 1) for row in status.read_text().splitlines())
             found.append(rows["Cpus_allowed_list"].strip())
     return found
-
-
-@LINUX
-@pytest.mark.framework
-def test_cores_that_may_not_be_used_are_unavailable(pool: WorkerPool) -> None:
-    away = point("9999")
-    result = pool.measure(WorkerKey.of(away), request_of(away), Limits(120, None), lambda _: None)
-    assert result.outcome == "unavailable"
-    assert result.reason.startswith("platform.cores=9999: core 9999 is none that this process may use: 0")
 
 
 @pytest.mark.framework

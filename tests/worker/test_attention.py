@@ -9,13 +9,10 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from paradnn.families import build, model_of
-from paradnn.families.parts.attention import CrossAttention, SelfAttention, plain_attention
-from paradnn.families.transformer import smoothed_cross_entropy
-from paradnn.worker.data import synthetic_batch
+from paradnn.families.parts.attention import CrossAttention, SelfAttention
 from tests.worker.families import MODELS
 from tests.worker.test_models import LLAMA, label, point
 
@@ -112,24 +109,6 @@ def test_no_token_sees_what_follows(name: str) -> None:
         assert (np.abs(before - moved).max(-1) > 1e-4).all()
 
 
-def test_smoothed_loss_is_that_of_smoothed_targets() -> None:
-    generator = np.random.default_rng(2)
-    logits = generator.standard_normal((3, 4, 9)).astype("float32")
-    targets = generator.integers(0, 9, (3, 4)).astype("int32")
-    smooth = 0.9 * np.eye(9)[targets] + 0.1 / 9
-    expected = -(smooth * np.log(softmax(logits))).sum(-1).mean()
-    assert float(smoothed_cross_entropy([targets], logits, 0.1)) == pytest.approx(expected, rel=1e-6)
-
-
-def test_dropout_is_for_training_alone() -> None:
-    workload = build(transformer(dropout=0.5))
-    inputs, _ = synthetic_batch(workload, 2, 0)
-    still = [workload.model(inputs, training=False).numpy() for _ in range(2)]
-    np.testing.assert_array_equal(*still)
-    drawn = [workload.model(inputs, training=True).numpy() for _ in range(2)]
-    assert np.abs(drawn[0] - drawn[1]).max() > 1e-3
-
-
 #: Sequences so short that scores are small beside the rest, and so long that they are most of what a step stores.
 LARGE = [
     (transformer(width=256, heads=4, feed_forward=512, sequence_length=64, vocab_size=2000), 16, "graph"),
@@ -157,11 +136,3 @@ def test_the_memory_bound_is_below_a_real_step(
         bounds.append(costs.memory_lower_bound_bytes)
     assert all(bound < peak for bound, peak in zip(bounds, peaks, strict=True))
     assert bounds[2] - bounds[1] < peaks[2] - peaks[1]
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_attention_of_a_keras_that_lacks_it_is_the_same(causal: bool) -> None:
-    generator = np.random.default_rng(0)
-    query, key, value = (tf.constant(generator.normal(0, 2, (2, 5, 3, 4)), "float32") for _ in range(3))
-    expected = keras.ops.dot_product_attention(query, key, value, is_causal=causal)
-    np.testing.assert_allclose(plain_attention(query, key, value, is_causal=causal), expected, rtol=1e-5, atol=1e-6)

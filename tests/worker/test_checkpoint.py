@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paradnn.workloads.learn.messages import Epoch, last_epoch
+from paradnn.workloads.learn.messages import Epoch
 from paradnn.workloads.learn.training import Checkpoint
 
 VALUES = [np.arange(6, dtype="float32").reshape(2, 3), np.array(7, dtype="int64")]
@@ -82,8 +82,3 @@ def test_a_disk_that_takes_nothing_ends_no_training(tmp_path: Path, capsys: pyte
     for _ in range(2):
         checkpoint.save(epochs(0.5), lambda: VALUES)
     assert capsys.readouterr().err.count("no more checkpoints") == 1
-
-
-def test_the_last_epoch_is_as_far_behind_the_first_at_the_target() -> None:
-    assert last_epoch([], 0.9, 40, 3) == last_epoch(epochs(0.5, 0.8), 0.9, 40, 3) == 40
-    assert last_epoch(epochs(0.5, 0.9, 0.8), 0.9, 40, 3) == 5

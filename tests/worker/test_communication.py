@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import signal
 import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -15,14 +16,12 @@ import pytest
 
 from paradnn.worker.addresses import listen
 from paradnn.worker.errors import Unavailable
-from paradnn.worker.process_group import RankFailed, patience_of
-from paradnn.workloads.channel.collectives import collective_layout
-from paradnn.workloads.channel.payload import LARGE, MEDIUM, SMALL, buffer_sizes, decode, encode, make_buffers
+from paradnn.worker.process_group import RankFailed
+from paradnn.workloads.channel.payload import decode, encode
 from paradnn.workloads.channel.rpc import GrpcStep, serve_calls
-from paradnn.workloads.channel.shared_memory import Ring
 from paradnn.workloads.channel.sockets import TcpStep, serve_connections
 from tests.conftest import ROOT
-from tests.processes import PATIENCE, in_fresh_process
+from tests.processes import PATIENCE, hearing_ctrl_c, in_fresh_process, started
 from tests.worker.channel_points import buffers_of, point, send_through_shared_memory
 
 
@@ -60,16 +59,6 @@ def served_once(answer: Callable[[socket.socket], None]) -> tuple[str, threading
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     return f"127.0.0.1:{listening.getsockname()[1]}", thread
-
-
-def test_payloads_have_the_sizes_that_are_said() -> None:
-    assert buffer_sizes("equal", 1000, 3) == [334, 333, 333]
-    assert buffer_sizes("uniform", 0, 4) == [SMALL, MEDIUM, LARGE, SMALL]
-    assert sorted(buffer_sizes("skewed", 0, 10)) == [SMALL, *[MEDIUM] * 3, *[LARGE] * 6]
-    drawn = buffer_sizes("random", 0, 1000)
-    assert drawn == buffer_sizes("random", 0, 1000)
-    assert all(280 < drawn.count(size) < 390 for size in (SMALL, MEDIUM, LARGE))  # a third each
-    assert [len(buffer) for buffer in make_buffers([1, 2**20 + 3], 0)] == [1, 2**20 + 3]
 
 
 def test_a_serialized_message_is_a_protocol_buffer() -> None:
@@ -159,13 +148,6 @@ def test_what_listens_there_is_a_peer_that_takes_such_messages(said: bytes, reas
     thread.join(PATIENCE)
 
 
-def test_messages_of_no_bytes_are_not_answered_for_ever(tcp_server: str) -> None:
-    host, _, port = tcp_server.partition(":")
-    with socket.create_connection((host, int(port)), timeout=PATIENCE) as connected:
-        connected.sendall(struct.pack("!8sQIB", b"paradnn1", 0, 5, 0))
-        assert connected.recv(10) == b""
-
-
 @pytest.mark.parametrize(
     ("option", "value", "reason"),
     [
@@ -181,17 +163,6 @@ def test_a_wrong_option_of_a_peer_is_named(option: str, value: str, reason: str)
     assert done.returncode == 2
     assert f"error: argument {option}: '{value}'" in done.stderr
     assert reason in done.stderr.splitlines()[-1]
-
-
-def test_tensorflows_processes_listen_on_the_ports_that_follow() -> None:
-    port = two_free_ports()
-    given = point(transport="tensorflow", pattern="all_reduce", processes=2, port=port)
-    given["platform"] = {"name": "cpu", "threads": None}
-    layout = collective_layout(given)
-    assert layout
-    assert layout.addresses == (f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}")
-    with closing(listen(port + 1)), pytest.raises(Unavailable, match=f"port {port + 1} of 127.0.0.1 is taken"):
-        collective_layout(given)
 
 
 @pytest.mark.parametrize("serialized", [False, True])
@@ -211,27 +182,55 @@ def test_grpc_carries_whole_messages(pattern: str, serialized: bool) -> None:
             step.run(1)
 
 
-def test_a_grpc_server_that_is_not_there_is_a_timeout() -> None:
-    with closing(listen(0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(RankFailed, match=f"the peer at {address} did not answer within 0.3 s"):
-        GrpcStep(point(), [address], [b""], 0.3)
-
-
 @pytest.mark.parametrize("pattern", ["latency", "bandwidth"])
 def test_shared_memory_carries_whole_messages_between_processes(pattern: str) -> None:
     given = point(transport="shared_memory", pattern=pattern, window=11)
     in_fresh_process(send_through_shared_memory, given)
 
 
-def test_a_ring_that_nobody_reads_is_a_timeout() -> None:
-    ring = Ring(8)
-    for _ in range(4):
-        ring.send([b"12345678"], 0.1)
-    with pytest.raises(RankFailed, match=r"the other process did not answer within 0\.1 s"):
-        ring.send([b"12345678"], 0.1)
+# `python -m paradnn.worker.communication.peer`: what answers messages on another host, as a command.
+
+PEER = hearing_ctrl_c([sys.executable, "-m", "paradnn.worker.communication.peer"])
 
 
-def test_the_wait_ends_before_the_driver_ends_the_point() -> None:
-    assert patience_of(point()) == 5.0
-    assert patience_of({"measure": {"timeout": 600.0}}) == 30.0
+STEPS = {"tcp": TcpStep, "grpc": GrpcStep}
+
+
+@contextlib.contextmanager
+def a_peer(command: list[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A process that answers, and its address; it ends with the test, whatever the test finds."""
+    with started(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as peer:
+        yield peer, peer.stdout.readline().split()[2]
+
+
+def has_ipv6() -> bool:
+    with contextlib.suppress(Unavailable):
+        listen(0, "::1").close()
+        return True
+    return False
+
+
+@pytest.mark.parametrize("transport", ["tcp", "grpc"])
+@pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here")
+def test_a_peer_may_have_an_ipv6_address(transport: str) -> None:
+    with a_peer([*PEER, "--transport", transport, "--host", "::1"]) as (_, address):
+        assert address.startswith("[::1]:")
+        given = point(transport=transport, peer=address)
+        with closing(STEPS[transport](given, [address], buffers_of(given), PATIENCE)) as step:
+            step.run(2)
+    if transport == "tcp":
+        with pytest.raises(Unavailable, match=re.escape(f"the peer at {address} cannot be reached")):
+            TcpStep(given, [address], buffers_of(given), 5.0)
+
+
+def test_a_peer_outlives_more_connections_than_it_may_have() -> None:
+    command = ["sh", "-c", 'ulimit -n 20; exec "$@"', "sh", *PEER]
+    with a_peer(command) as (peer, address):
+        host, _, port = address.partition(":")
+        for each in [socket.create_connection((host, int(port))) for _ in range(30)]:
+            each.close()
+        step = TcpStep(point(peer=address), [address], buffers_of(point()), PATIENCE)
+        step.run(2)
+        step.close()
+        assert peer.poll() is None
+        peer.send_signal(signal.SIGINT)

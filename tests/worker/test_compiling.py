@@ -7,9 +7,9 @@ import contextlib
 import pytest
 import tensorflow as tf
 
-from paradnn.worker.compiling import MOST_STEPS, compile_steps
 from paradnn.worker.frameworks.tensorflow import CompiledStep, TensorFlow
 from paradnn.worker.point import answer_request
+from paradnn.worker.single_steps import compile_steps
 from tests.worker.families import POINT
 
 
@@ -44,17 +44,6 @@ def test_the_phase_ends_with_the_step_that_compiles_nothing() -> None:
     assert first_loss == 1.0
 
 
-def test_a_step_that_compiles_every_time_is_told() -> None:
-    compilation, _ = compile_steps(Growing(set(range(100))))
-    assert compilation.programs == [1] * MOST_STEPS
-    assert compilation.note == "tf.function was traced 8 times; step 8 still compiled 1 program(s)"
-
-
-def test_what_is_not_compiled_has_one_step() -> None:
-    compilation, _ = compile_steps(Growing(set(), compiled=False))
-    assert (compilation.programs, compilation.note) == ([0], None)
-
-
 @pytest.mark.parametrize(("late", "steady"), [(None, True), (25, False)])
 def test_blocks_in_which_something_is_compiled_are_not_steady(
     late: int | None, steady: bool, monkeypatch: pytest.MonkeyPatch
@@ -62,7 +51,7 @@ def test_blocks_in_which_something_is_compiled_are_not_steady(
     monkeypatch.setattr(TensorFlow, "make_step", lambda *_: Growing({late} if late else set()))
     # Of these blocks alone there would be no doubt, whatever else the machine does.
     monkeypatch.setattr("paradnn.worker.measure._verdict", lambda *_: (True, "nothing planted"))
-    monkeypatch.setattr("paradnn.worker.contention.ContentionWatch.stop", lambda _: None)
+    monkeypatch.setattr("paradnn.worker.meters.ContentionWatch.stop", lambda _: None)
     protocol = POINT["measure"] | {"min_blocks": 40, "max_seconds": 300.0}
     answer = answer_request(POINT | {"measure": protocol}, TensorFlow(), lambda *_: None)
     assert answer.measurement is not None, answer.reason
@@ -70,13 +59,3 @@ def test_blocks_in_which_something_is_compiled_are_not_steady(
     assert len(timing.blocks) == 40
     assert timing.steady is steady
     assert timing.steady_reason == ("" if steady else "the measured steps compiled 1 program(s); ") + "nothing planted"
-
-
-@pytest.mark.parametrize("compile_mode", ["graph", "xla", "eager"])
-@pytest.mark.parametrize("mode", ["train", "inference"])
-def test_a_model_is_compiled_once(compile_mode: str, mode: str) -> None:
-    answer = answer_request(POINT | {"compile": compile_mode, "mode": mode}, TensorFlow(), lambda *_: None)
-    assert answer.measurement is not None, answer.reason
-    compilation = answer.measurement.compilation
-    assert compilation.programs == ([0] if compile_mode == "eager" else [1, 0])
-    assert compilation.note is None

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from paradnn.worker.contention import ContentionWatch, Counters, between, read_counters
-from paradnn.worker.latencies import single_latencies
 from paradnn.worker.messages import Contention
+from paradnn.worker.meters import ContentionWatch, Counters, between, read_counters
+from paradnn.worker.single_steps import single_latencies
 from tests.processes import in_fresh_process
 
 #: Two seconds on two cores in which the point took 3 of 4 core-seconds and 1 was idle.
@@ -39,14 +39,6 @@ def test_a_quota_that_stops_the_point_is_told() -> None:
     )
 
 
-@pytest.mark.parametrize(("own", "told"), [(62.0, True), (10.0, False)])
-def test_one_taken_core_of_many_counts_where_none_is_free(own: float, told: bool) -> None:
-    """One second on 64 cores, one of them taken: 1.6% of the capacity."""
-    start = replace(BEFORE, cores=64, own=0.0, idle=0.0, counted=0.0)
-    end = replace(start, seconds=11.0, own=own, idle=63.0 - own, counted=64.0)
-    assert (between(start, end).reason is not None) == told
-
-
 def test_counters_that_stand_still_or_are_missing_say_nothing() -> None:
     still = between(BEFORE, replace(BEFORE, seconds=12.0))
     missing = between(replace(BEFORE, idle=None, steal=None, counted=None, mhz=None), AFTER)
@@ -54,14 +46,6 @@ def test_counters_that_stand_still_or_are_missing_say_nothing() -> None:
         assert (seen.foreign_cpu_fraction, seen.steal_fraction, seen.reason) == (None, None, None)
     assert missing.cpu_mhz == 3000.0
     assert ContentionWatch().stop() is None
-
-
-def test_a_short_phase_is_not_judged_by_what_may_be_miscounted() -> None:
-    """0.01 core-seconds that nothing accounts for are 25% of 0.02 s on two cores, and 0.25% of two seconds."""
-    start = replace(BEFORE, own=0.0, idle=0.0, counted=0.0, steal=0.0)
-    end = replace(start, seconds=10.02, own=0.03, counted=0.04)
-    assert between(start, end).reason is None
-    assert between(start, replace(end, seconds=12.0, own=3.6, counted=4.0)).reason is not None
 
 
 def test_a_process_that_was_stopped_meanwhile_says_so() -> None:
@@ -106,23 +90,6 @@ def test_counters_are_those_of_the_cores_that_may_be_used(tmp_path: Path, monkey
     seen = read_counters(tmp_path)
     assert (seen.cores, seen.idle, seen.steal, seen.throttled, seen.mhz) == (2, 41.0, 0.4, 1.5, 2500.0)
     assert seen.counted == pytest.approx(45.4)
-
-
-def test_the_newer_control_groups_and_a_frequency_from_cpuinfo(tmp_path: Path) -> None:
-    core = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
-    shown = "".join(f"processor : {number}\ncpu MHz\t\t: {1000.0 + number}\n" for number in range(core + 1))
-    plant(
-        tmp_path,
-        {
-            "proc/self/cgroup": "0::/a",
-            "sys/fs/cgroup/a/cpu.stat": "usage_usec 5\nnr_throttled 1\nthrottled_usec 250000\n",
-            "proc/cpuinfo": shown,
-        },
-    )
-    seen = read_counters(tmp_path)
-    assert (seen.throttled, seen.idle) == (0.25, None)
-    if sys.platform == "linux":
-        assert (seen.mhz or 0.0) >= 1000.0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processor clocks of other processes are Linux's")

@@ -97,25 +97,6 @@ def test_memory_of_all_replicas_is_within_its_bound(pool: WorkerPool) -> None:
         assert result.answer.step_memory_bytes >= bound.memory_lower_bound_bytes
 
 
-def test_inference_is_shared_without_collectives(pool: WorkerPool) -> None:
-    result = measure(pool, mode="inference", measure={"profile": True})
-    assert result.outcome == "ok", result.reason
-    categories = {row["category"] for row in result.answer.profile.operation_types.rows()}
-    assert "matmul" in categories
-    assert "communication" not in categories
-
-
-def test_more_devices_than_there_are_is_unavailable(pool: WorkerPool) -> None:
-    result = measure(pool, batch_size=2 * CORES, devices=2, platform={"name": "cpu", "threads": CORES, "index": 0})
-    assert result.outcome == "unavailable"
-    assert result.reason == (
-        f"devices=2 with platform.threads={CORES} each need {2 * CORES} cores, this process may use {CORES}"
-    )
-    result = measure(pool, platform={"name": "gpu", "threads": None, "index": 0})
-    assert result.outcome == "unavailable"
-    assert "sees 0 GPU device(s), not 2 from number 0 on" in (result.reason or "")
-
-
 def end_the_peer(at: str) -> Callable[[str], None]:
     """A phase callback that kills the second process of a point once phase `at` has begun."""
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from paradnn.worker.errors import Unavailable
-from paradnn.worker.versions import FRAMEWORKS, versions
+from paradnn.worker.versions import FRAMEWORKS
 from tests.conftest import ROOT
 
 ENGINES = sorted(name for name, entry in FRAMEWORKS.items() if entry.is_engine)
@@ -104,14 +104,6 @@ def test_outputs_that_are_not_keras_own_are_no_measurement() -> None:
     with pytest.raises(ValueError, match=r"differ from Keras' by 0\.05 of the largest"):
         engines.EngineStep(Wrong, Source(), "float32").run(1)
     engines.EngineStep(Wrong, Source(), "int8").run(1)  # what is quantised may differ by more
-
-
-def test_every_framework_is_a_module_and_its_name_is_known_without_it() -> None:
-    folder = ROOT / "paradnn/worker/frameworks"
-    modules = {path.stem for path in folder.glob("*.py")}
-    assert set(FRAMEWORKS) <= modules
-    assert {path.stem for path in (ROOT / "conf/framework").glob("*.yaml")} == set(FRAMEWORKS)
-    assert all("python" in versions(name) for name in FRAMEWORKS)
 
 
 def test_what_describes_an_interpreter_needs_no_package() -> None:

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +17,7 @@ from paradnn.config.outcome import PointResult
 from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from paradnn.families import model_of
 from paradnn.worker.messages import NoProfile, Profile
-from tests.conftest import ROOT, TINY, Store, process
+from tests.conftest import TINY, Store, process
 from tests.worker.families import BATCH, MODELS
 from tests.worker.memory_checks import check_memory
 from tests.worker.two_hosts import ADDRESSES, QUICK, second_host
@@ -61,12 +59,6 @@ def measure(pool: WorkerPool, framework: str, family: str, **changes: Any) -> Po
     } | changes
     key = WorkerKey(sys.executable, framework, None, "cpu", ())
     return pool.measure(key, point, Limits(LIMIT, None), lambda phase: None)
-
-
-def test_pytorch_has_one_device(pool: WorkerPool) -> None:
-    result = measure(pool, "torch", "fc", devices=2)
-    assert result.outcome == "unavailable"
-    assert "framework=torch runs on one device, not on 2" in (result.reason or "")
 
 
 def test_jax_reduces_over_devices_within_its_program(pool: WorkerPool) -> None:
@@ -127,20 +119,6 @@ def test_inference_runs_and_is_profiled(pool: WorkerPool, framework: str) -> Non
     assert isinstance(result.answer.profile, Profile)
     assert result.answer.profile.product_flops == pytest.approx(costs.flops_per_step, rel=0.05)
     assert len(result.answer.latencies) == 200
-
-
-@pytest.mark.parametrize("framework", ["jax", "torch"])
-def test_what_a_framework_lacks_is_unavailable(pool: WorkerPool, framework: str) -> None:
-    platform = {"name": "cpu", "threads": None, "index": 7 if framework == "torch" else 900}
-    result = measure(pool, framework, "fc", platform=platform)
-    assert result.outcome == "unavailable"
-    assert "not number" in (result.reason or "")
-
-
-def test_pytorch_has_no_xla(pool: WorkerPool) -> None:
-    result = measure(pool, "torch", "fc", compile="xla")
-    assert result.outcome == "unavailable"
-    assert result.reason == "PyTorch has no XLA here: compile=graph is torch.compile, compile=eager runs uncompiled"
 
 
 @pytest.mark.parametrize("framework", ["jax", "torch"])
@@ -229,13 +207,6 @@ def test_the_program_says_without_a_profile_what_one_sees(
 @pytest.mark.parametrize(("framework", "compile_mode"), [("jax", "graph"), ("torch", "eager"), ("torch", "graph")])
 def test_memory_is_that_of_a_plain_process(pool: WorkerPool, framework: str, compile_mode: str) -> None:
     check_memory(pool, framework, compile_mode)
-
-
-def test_pytorch_compiles_nothing_for_the_threads_of_a_server(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.worker.serving_threads", "torch"]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}  # it compiles into its folder
-    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=LIMIT, check=True)
-    assert json.loads(done.stdout.splitlines()[-1]) == [0, 0]
 
 
 @pytest.mark.parametrize("address", ADDRESSES)

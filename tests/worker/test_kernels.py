@@ -215,12 +215,6 @@ def test_pruned_layers_are_the_masked_dense_ones(answers: tuple[str, Values]) ->
             close(found, expected)
 
 
-def test_products_element_by_element_follow_one_another(answers: tuple[str, Values]) -> None:
-    first, second = CASES["chain"][1]
-    for _, (found,) in each(answers, "chain"):
-        close(found, first * second**3)
-
-
 @pytest.mark.parametrize("case", [case for case in CASES if case.startswith(("gemm", "conv2d NHWC"))])
 def test_the_program_that_runs_has_the_whole_product_in_it(answers: tuple[str, Values], case: str) -> None:
     name, values = answers

@@ -87,17 +87,6 @@ def test_kernels_belong_to_the_call_that_launched_them(tmp_path: Path) -> None:
     assert table["(no operation)"]["wall_seconds"] == pytest.approx(45e-6)
 
 
-def test_a_trace_without_steps_or_kernels_is_said_to_be_so(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="wrote no trace"):
-        read_kineto(tmp_path)
-    write(tmp_path, [WINDOW, *CALLS])
-    with pytest.raises(ValueError, match="saw no kernel"):
-        read_kineto(tmp_path, on_device=True)
-    write(tmp_path, CALLS)
-    with pytest.raises(ValueError, match="no event paradnn_steps"):
-        read_kineto(tmp_path)
-
-
 def arguments(dims: Any, kinds: Any, values: Any) -> Any:
     return {"Input Dims": dims, "Input type": kinds, "Concrete Inputs": values}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,10 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, log_loss, top_k_accuracy_score
 
-from paradnn.worker.energy import EnergyMeter
 from paradnn.worker.measure import NotFinite
+from paradnn.worker.meters import EnergyMeter
 from paradnn.workloads.learn.messages import Epoch
-from paradnn.workloads.learn.training import Examples, Labelled, Learner, NotReached, as_blocks, judge
+from paradnn.workloads.learn.training import Examples, Labelled, Learner, judge
 
 FEATURES, CLASSES = 8, 4
 
@@ -83,21 +82,6 @@ def test_the_judge_agrees_with_scikit_learn() -> None:
     assert judge(logits, part, 5)[0] == top_k_accuracy_score(part.classes, logits, k=5, labels=range(7))
 
 
-def test_who_says_the_same_of_all_classes_or_nothing_knows_none() -> None:
-    part = Labelled(np.zeros((4, 1)), np.array([0, 1, 0, 1]))
-    assert judge(np.zeros((4, 2)), part)[0] == 0
-    assert judge(np.full((4, 2), np.nan), part)[0] == 0
-
-
-def test_of_sequences_every_token_is_judged() -> None:
-    logits = np.random.default_rng(0).standard_normal((20, 6, 7))
-    classes = np.random.default_rng(1).integers(0, 7, (20, 6))
-    accuracy, loss = judge(logits, Labelled(classes, classes))
-    assert accuracy == accuracy_score(classes.ravel(), logits.argmax(axis=2).ravel())
-    shares = np.exp(logits) / np.exp(logits).sum(axis=2, keepdims=True)
-    assert loss == pytest.approx(log_loss(classes.ravel(), shares.reshape(-1, 7), labels=range(7)))
-
-
 def test_it_ends_with_the_first_epoch_at_the_target_and_counts_its_steps() -> None:
     epochs = learnt(Softmax())
     assert all(epoch.accuracy < 0.8 for epoch in epochs[:-1])
@@ -141,13 +125,6 @@ def test_it_learns_what_scikit_learn_learns() -> None:
     )
 
 
-def test_a_target_that_is_never_reached_is_told_with_the_best() -> None:
-    told: list[list[Epoch]] = []
-    with pytest.raises(NotReached, match=r"at best in 3 epochs \(learn.epochs\), learn.target=1.0"):
-        learner(Softmax(), target=1.0, epochs=3).learn(EnergyMeter("none"), told.append)
-    assert len(told[-1]) == 3
-
-
 def test_a_training_that_is_cut_short_goes_on_to_the_same_curve(tmp_path: Path) -> None:
     class Killed(Exception):
         pass
@@ -174,23 +151,3 @@ def test_a_loss_that_is_not_finite_ends_it_with_its_curve() -> None:
     with np.errstate(all="ignore"), pytest.raises(NotFinite, match="at the end of epoch 1"):
         learner(Softmax(rate=1e6)).learn(EnergyMeter("none"), told.append)
     assert len(told[-1]) == 1
-
-
-def test_energy_is_that_of_the_steps_or_of_the_evaluation_too() -> None:
-    spent = iter(range(1000))
-
-    def meter() -> EnergyMeter:
-        return EnergyMeter("rapl", lambda: [(float(next(spent)), math.inf)])
-
-    told: list[list[Epoch]] = []
-    learner(Softmax(), target=0.0).learn(meter(), told.append)
-    learner(Softmax(), target=0.0, evaluate_inside=True).learn(meter(), told.append)
-    assert [epochs[0].joules for epochs in told] == [1.0, 2.0]
-
-
-def test_epochs_are_blocks_of_steps() -> None:
-    epochs = learnt(Softmax(), target=0.5, epochs_after=3)
-    timing = as_blocks(epochs)
-    assert timing.steady, "which nobody asks of a training"
-    assert timing.blocks == [epoch.train_seconds for epoch in epochs]
-    assert (timing.steps_per_block, timing.final_loss) == (15, epochs[-1].train_loss)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paradnn.worker.measure import FEWEST_TO_STOP, REPEATS, NotFinite, Protocol, is_steady, measure_steps
+from paradnn.worker.measure import FEWEST_TO_STOP, REPEATS, NotFinite, Protocol, measure_steps
 from paradnn.worker.messages import Timing
 from paradnn.worker.series import block_interval
 
@@ -56,14 +56,6 @@ def test_constant_steps_are_steady_and_exact() -> None:
     assert len(result.blocks) >= PROTOCOL.min_blocks
     assert sum(result.blocks) >= PROTOCOL.min_seconds
     assert result.final_loss == 1.0
-
-
-def test_every_step_is_in_some_raw_value() -> None:
-    machine = Machine(lambda _: 0.004)
-    result = measured(machine)
-    per_block = result.steps_per_block
-    trials = sum(trial.steps for trial in result.calibration)
-    assert trials + per_block * (len(result.warmup) - 1 + len(result.blocks)) == machine.steps
 
 
 def test_warm_up_lasts_while_steps_get_faster() -> None:
@@ -113,14 +105,6 @@ def watched(machine: Machine, *taken: float, protocol: Protocol = PROTOCOL) -> t
     return measure_steps(machine.run, protocol, machine.phase, machine.clock, noise), noise
 
 
-def test_the_watch_starts_again_with_the_blocks() -> None:
-    machine = Machine(lambda n: 0.01 if n < 140 else 0.015)
-    result, noise = watched(machine, 0.0)
-    assert (len(noise.begun), noise.kept) == (2, 1)
-    assert machine.now - noise.begun[-1] == pytest.approx(sum(result.blocks))
-    assert result.repeated == pytest.approx(noise.begun[1] - noise.begun[0])
-
-
 def test_no_measurement_is_repeated_beyond_the_longest_time() -> None:
     machine = Machine(lambda n: 0.01 * 1.0005**n)
     result = measured(machine, replace(PROTOCOL, max_seconds=2.5))
@@ -155,31 +139,10 @@ def test_the_longest_time_ends_a_wide_interval() -> None:
     assert half_width(result) > 0.0001
 
 
-def test_the_interval_of_a_few_blocks_does_not_end_a_measurement() -> None:
-    few = replace(PROTOCOL, relative_interval=0.5)
-    assert len(measured(Machine(lambda _: 0.003), few).blocks) == FEWEST_TO_STOP
-    long = replace(few, min_blocks=2 * FEWEST_TO_STOP)
-    assert len(measured(Machine(lambda _: 0.003), long).blocks) == 2 * FEWEST_TO_STOP
-
-
-def test_a_slow_step_stops_at_the_longest_time() -> None:
-    machine = Machine(lambda _: 25.0)
-    result = measured(machine)
-    assert result.steps_per_block == 1
-    assert len(result.blocks) == 3  # 75 s are the first to exceed 60 s
-    assert (result.steady, result.steady_reason) == (False, "too few blocks to tell: 4 of 6")
-
-
 def test_a_loss_that_is_not_finite_ends_the_point() -> None:
     machine = Machine(lambda _: 0.01, lambda steps: float("nan") if steps > 50 else 1.0)
     with pytest.raises(NotFinite, match="nan"):
         measured(machine)
-
-
-def test_an_early_outlier_is_not_steady() -> None:
-    assert not is_steady([2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])[0]
-    assert is_steady([1.0] * 8)[0]
-    assert is_steady([1.0] * 7) == (False, "7 of 8 blocks")
 
 
 def test_disturbed_blocks_become_warm_up_and_are_measured_again() -> None:

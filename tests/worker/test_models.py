@@ -16,11 +16,10 @@ from keras.src.ops.numpy import Pad
 from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from paradnn.families import build, model_of
 from paradnn.families.workload import Workload
-from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks.tensorflow import TensorFlow
-from paradnn.worker.optimizers import make_optimizer
+from paradnn.worker.optimizers import Course, make_optimizer
 from paradnn.worker.point import answer_request
-from paradnn.worker.step import POLICIES
+from paradnn.worker.step import POLICIES, synthetic_batch
 from tests.worker.counter import counted_flops
 from tests.worker.families import MODELS, POINT
 
@@ -217,16 +216,6 @@ def test_a_training_step_is_a_hand_written_one() -> None:
         np.testing.assert_allclose(variable.numpy(), value, atol=1e-5)
 
 
-def test_optimizers_keep_the_variables_that_the_memory_bound_counts() -> None:
-    for name, slots in (("sgd", 0), ("momentum", 1), ("rmsprop", 2), ("adam", 2)):
-        optimizer = make_optimizer(
-            {"name": name, "learning_rate": 0.1, "momentum": 0.9, "decay": 0.9, "epsilon": 1.0}, "float32"
-        )
-        variable = keras.Variable(np.zeros((7, 3), "float32"))
-        optimizer.build([variable])
-        assert len([v for v in optimizer.variables if v.shape == (7, 3)]) == slots
-
-
 def test_adam_is_that_of_its_paper() -> None:
     """Kingma and Ba 2015, algorithm 1 in the order of section 2's last paragraph, in NumPy."""
     settings = {"name": "adam", "learning_rate": 0.1, "momentum": 0.8, "decay": 0.95, "epsilon": 1e-3}
@@ -240,33 +229,6 @@ def test_adam_is_that_of_its_paper() -> None:
         rate = 0.1 * np.sqrt(1 - 0.95**step) / (1 - 0.8**step)
         value -= rate * mean / (np.sqrt(square) + 1e-3)
         np.testing.assert_allclose(variable.numpy(), value, rtol=1e-5)
-
-
-#: Each family in each mode, by one compiler or the other. Two groups of blocks: XLA compiles four for ten seconds.
-BIG_FC, BIG_LSTM = fc(3, 1024, 1000, 100), rnn("lstm", 1, 256, 40, 64)
-RESIDUAL, BOTTLENECK = (cnn(name, (1, 1), filters=16, image_size=96) for name in ("residual", "bottleneck"))
-BIG = [
-    (BIG_FC, 512, "xla", "train"),
-    (RESIDUAL, 32, "graph", "train"),
-    (BOTTLENECK, 32, "graph", "train"),
-    (BIG_LSTM, 128, "xla", "train"),
-    (BIG_FC, 512, "graph", "inference"),
-    (RESIDUAL, 32, "xla", "inference"),
-    (BIG_LSTM, 128, "graph", "inference"),
-]
-
-
-@pytest.mark.parametrize(
-    ("model", "batch", "compile_mode", "mode"), BIG, ids=lambda value: label(value) if isinstance(value, dict) else None
-)
-def test_the_memory_bound_is_below_a_real_step(
-    pool: WorkerPool, model: dict[str, Any], batch: int, compile_mode: str, mode: str
-) -> None:
-    key = WorkerKey(sys.executable, "tensorflow", None, "cpu", ())
-    result = pool.measure(key, point(model, batch, compile_mode, mode), Limits(350, None), lambda phase: None)
-    assert result.outcome == "ok", result.reason
-    costs = model_of(model).costs(batch_size=batch, precision="float32", mode=mode, optimizer="rmsprop")
-    assert costs.memory_lower_bound_bytes < result.answer.step_memory_bytes
 
 
 #: Batches from which on the activations, tens of megabytes each, are most of what a step needs.
@@ -317,22 +279,17 @@ def test_a_step_that_cannot_be_compiled_is_an_outcome(monkeypatch: pytest.Monkey
     assert "\n" not in answer.reason
 
 
-def test_a_family_that_this_interpreter_lacks_is_unavailable() -> None:
-    answer = answer_request(point({"name": "plane", "wings": 8}, 4, "graph", "train"), TensorFlow(), lambda *_: None)
-    assert (answer.outcome, answer.reason.partition(":")[0]) == ("unavailable", "no family plane in this interpreter")
-
-
-def test_exhausted_memory_is_told_apart_by_device() -> None:
-    framework = TensorFlow()
-    error = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
-    assert framework.classify(error, "measure") == "oom_host"
-    framework._device = "GPU:0"
-    assert framework.classify(error, "measure") == "oom_device"
-    assert framework.classify(RuntimeError("RESOURCE_EXHAUSTED: out of memory"), "compile") == "oom_device"
-    assert framework.classify(ValueError("shape"), "measure") is None
-
-
 def point(model: dict[str, Any], batch: int, compile_mode: str, mode: str) -> dict[str, Any]:
     optimizer = {"name": "rmsprop", "learning_rate": 0.1, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0}
     own = {"model": model, "batch_size": batch, "compile": compile_mode, "mode": mode, "optimizer": optimizer}
     return POINT | own | {"measure": POINT["measure"] | {"min_blocks": 1, "max_seconds": 0.1}}
+
+
+def test_a_rate_rises_and_falls_as_its_course_says() -> None:
+    def rates(shape: str) -> list[float]:
+        return [float(Course(0.1, shape, rise=4, steps=12)(step)) for step in (0, 3, 4, 8, 12, 20)]
+
+    assert rates("constant") == pytest.approx([0.025, 0.1, 0.1, 0.1, 0.1, 0.1])
+    assert rates("linear") == pytest.approx([0.025, 0.1, 0.1, 0.05, 0, 0], abs=1e-8)
+    quarter = 0.05 * (1 + math.cos(math.pi / 2))
+    assert rates("cosine") == pytest.approx([0.025, 0.1, 0.1, quarter, 0, 0], abs=1e-8)

@@ -12,16 +12,9 @@ from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.profile import protos
 from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.run import make_profile
-from paradnn.worker.profile.shapes import Shape, convolution_flops, matmul_flops, spatial_pairs
+from paradnn.worker.profile.shapes import spatial_pairs
 from paradnn.worker.profile.tf_graph import GraphCosts
 from paradnn.worker.profile.trace import read_trace
-
-
-def test_flops_of_shapes_by_hand() -> None:
-    assert matmul_flops((3, 5), 7) == 2 * 3 * 5 * 7
-    assert convolution_flops((2, 8, 8, 16), (3, 3), 4) == 2 * 2 * 8 * 8 * 16 * 9 * 4
-    assert Shape("bfloat16", (4, 5)).bytes == 40
-    assert Shape("resource", (4, 5)).bytes == 0
 
 
 @pytest.mark.parametrize(("size", "stride", "padding", "outputs", "dilation"), [(3, 1, 1, 16, 2), (5, 1, 2, 9, 3)])
@@ -101,13 +94,6 @@ def test_on_a_cpu_xla_computes_the_gradient_of_a_depthwise_filter_for_all_pairs_
     assert _products(module) == 4 * (2 * 2 * 8 * 8 * 4 * 9)
 
 
-def test_under_a_kernel_larger_than_the_image_xla_multiplies_no_padding() -> None:
-    """Image and kernel change places: 4 pairs of places for each of 4 outputs are left of 9 for each."""
-    convolve = tf.function(lambda x, k: tf.nn.conv2d(x, k, 1, "SAME"), jit_compile=True)
-    module = _module(convolve, tf.ones([4, 2, 2, 32]), tf.ones([3, 3, 32, 16]))
-    assert _products(module) == 2 * 4 * (2 * 2) * 16 * 32 * 4
-
-
 def _products(module: Any) -> float:
     """Product FLOPs of a module's convolutions."""
     costs = HloCosts([module])
@@ -156,14 +142,6 @@ def test_fused_attention_on_a_gpu_counts_its_products() -> None:
     assert forward.product_flops == 2 * (2 * 2 * 8 * 16 * 4 * 32)
     assert backward.product_flops == 2 * forward.product_flops
     assert (forward.category, forward.dtype) == ("matmul", "bfloat16")
-
-
-def test_truth_takes_a_byte() -> None:
-    """Whatever was compared: 32 floats and one to compare with are read, 32 truths written, then read with two axes."""
-    graph = tf.function(lambda x: tf.reduce_any(x != 0)).get_concrete_function(tf.ones([8, 4])).graph
-    costs = GraphCosts(graph.as_graph_def(add_shapes=True))
-    assert costs.cost("NotEqual", "NotEqual").bytes == 32 * 4 + 4 + 32
-    assert costs.cost("Any", "Any").bytes == 32 + 2 * 4 + 1
 
 
 def test_a_filters_gradient_with_the_biass_fused_in_is_the_filters() -> None:

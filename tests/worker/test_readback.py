@@ -9,8 +9,8 @@ import pytest
 from tensorflow.python.framework import op_callbacks
 
 from paradnn.families import build
-from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks.tensorflow import TensorFlow
+from paradnn.worker.step import synthetic_batch
 from tests.worker.families import BATCH, MODELS
 
 RULE = {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0}
@@ -46,11 +46,3 @@ def test_a_compiled_step_runs_nothing_but_itself(family: str, compile: str, mode
 @pytest.mark.parametrize(("name", "compile"), [("matmul", "graph"), ("matmul", "xla"), ("add", "graph")])
 def test_a_kernel_runs_nothing_but_itself(name: str, compile: str) -> None:
     assert operations_of(TensorFlow().make_kernel(name, 64, "bfloat16", compile), 2) == []
-
-
-def test_operations_of_an_eager_step_are_seen() -> None:
-    """The oracle of the tests above sees operations where there are some."""
-    framework, workload = TensorFlow(), build(MODELS["fc"])
-    point = {"mode": "inference", "compile": "eager", "precision": "float32", "optimizer": RULE}
-    step = framework.make_step(workload, synthetic_batch(workload, BATCH, 0), point)
-    assert "MatMul" in operations_of(step.run, 1)

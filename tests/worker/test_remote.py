@@ -18,13 +18,12 @@ import pytest
 
 from paradnn.errors import ConfigError, WorkerError
 from paradnn.execution.hosts import HOSTS, KEY, OtherHosts
-from paradnn.worker import remote
-from paradnn.worker.addresses import listen
+from paradnn.worker import process_group as remote
 from paradnn.worker.errors import Unavailable
-from paradnn.worker.remote import processes_elsewhere
+from paradnn.worker.process_group import processes_elsewhere
 from tests.conftest import ROOT
 from tests.processes import PATIENCE, exit_code, fresh, in_fresh_process, started, wait_for
-from tests.worker.channel_points import MODEL, be_asked, measure_beside, measure_until_killed
+from tests.worker.channel_points import MODEL, measure_beside, measure_until_killed
 
 COMMAND = [sys.executable, "-m", "paradnn.worker.host"]
 SECRET = "what both know"
@@ -116,19 +115,6 @@ def test_who_does_not_show_the_key_gets_no_process_however_many_there_are(server
         in_fresh_process(measure_beside, point(server.address, transport="tcp"), server.process.pid, 1)
         assert server.seen.num_fds() < 100
     assert wait_for(lambda: not server.children())
-
-
-def test_who_asks_for_nothing_is_not_waited_for() -> None:
-    with listen(0) as listening, socket.create_connection(listening.getsockname()):
-        connected, _ = listening.accept()
-        with connected, fresh(be_asked, connected, 0.2) as asked:
-            assert exit_code(asked) == -signal.SIGALRM
-
-
-def test_a_server_that_is_not_there_is_named(server: Server) -> None:
-    server.kill()
-    with pytest.raises(Unavailable, match=f"the server at {server.address} cannot be reached: Connection refused"):
-        processes_elsewhere(point(server.address), 2)
 
 
 def test_a_server_wants_a_key_and_a_port_of_its_own(server: Server) -> None:

@@ -12,17 +12,9 @@ import keras
 import numpy as np
 import pytest
 
-from paradnn.worker.energy import EnergyMeter
+from paradnn.worker.meters import EnergyMeter
 from paradnn.workloads.serve.generator import issue
-from paradnn.workloads.serve.load import (
-    OutOfTime,
-    Service,
-    batch_sizes,
-    compile_service,
-    late_reason,
-    measure_load,
-    percentile,
-)
+from paradnn.workloads.serve.load import OutOfTime, Service, compile_service, find_peak, measure_load
 from paradnn.workloads.serve.queries import QueryLog
 from paradnn.workloads.serve.schedule import LOADGEN_SEED, RECORD, arrivals
 from paradnn.workloads.serve.server import AllAtOnce, OneByOne, Policy, Server
@@ -118,29 +110,11 @@ def test_a_batch_is_full_or_its_oldest_query_has_waited() -> None:
     assert list(at_once.together) == [1] * 5
 
 
-def test_queries_that_come_during_a_batch_are_served_together() -> None:
-    log, _ = serve([0, 1, 2, 3, 4], lambda *_: 10, Policy(batch=3))
-    assert list(log.started) == [0, 10, 10, 10, 20]
-
-
-def test_several_instances_serve_every_query_once() -> None:
-    log, _ = serve(arrivals(1_000, 3, 0, 500), lambda *_: MS, Policy(batch=4, instances=3))
-    assert sorted(log.scheduled) == list(arrivals(1_000, 3, 0, 500))
-
-
 def test_a_rate_that_cannot_be_served_ends_when_a_query_has_waited_too_long() -> None:
     log, server = serve(arrivals(200, 1, 0, 100_000), lambda *_: 10 * MS, Policy(1, patience=500 * MS))
     assert server.overloaded
     assert 50 < len(log) < 200  # half of what comes is served, and the wait grows by 5 ms a query
     assert server.waiting > 30
-
-
-def test_what_fails_in_an_instance_is_raised() -> None:
-    def broken(*_: int) -> int:
-        raise MemoryError("no more")
-
-    with pytest.raises(MemoryError, match="no more"):
-        serve([0, 1], broken, Policy(1, instances=2))
 
 
 def test_a_stream_asks_when_the_last_query_was_answered_and_offline_asks_at_once() -> None:
@@ -168,21 +142,6 @@ def test_the_schedule_is_poisson_and_seeded() -> None:
     assert arrivals(250, 6, 0, 10) != arrivals(250, 5, 0, 10)
 
 
-def test_the_schedule_lasts_as_long_as_asked_and_has_as_many_queries() -> None:
-    assert len(arrivals(100, 1, 0, 321)) == 321
-    times = arrivals(100, 1, 2.0, 5)
-    assert times[-2] < 2e9 <= times[-1]
-
-
-def test_the_generator_of_numbers_is_that_of_c() -> None:
-    """C++'s standard states the 10,000th number of a default std::mt19937 (seed 5489): 4123659995."""
-    from paradnn.workloads.serve.schedule import _mersenne_twister
-
-    generator = _mersenne_twister(5489)
-    assert [generator.getrandbits(32) for _ in range(10_000)][-1] == 4123659995
-    assert generator.getrandbits(32) == np.random.RandomState(5489).randint(0, 2**32, 10_001, np.uint32)[-1]
-
-
 def test_a_generator_never_waits_for_its_reader_and_says_how_late_it_was() -> None:
     clock, taken = Clock(), bytearray()
 
@@ -198,37 +157,6 @@ def test_a_generator_never_waits_for_its_reader_and_says_how_late_it_was() -> No
     rows = list(RECORD.iter_unpack(taken))
     assert [due for due, _ in rows] == [5 * MS, 15 * MS, 25 * MS, 65 * MS]
     assert [issued - due for due, issued in rows] == [50_000] * 4
-
-
-def test_a_generator_that_could_not_keep_up_is_told() -> None:
-    log = QueryLog()
-    for index in range(1_000):
-        log.add([(index * MS, index * MS + 2 * MS)], index * MS + 3 * MS, index * MS + 10 * MS)
-    assert late_reason(log, 0.99, 1_000.0).startswith(
-        "server.rate=1000: the load generator could not keep up: 2 ms late at p99, where the latency is 10 ms"
-    )
-    log.ended = array("q", [ended + 20 * MS for ended in log.ended])
-    assert late_reason(log, 0.99, 1_000.0) is None
-
-
-def test_columns_of_queries_survive_the_pipe() -> None:
-    log, _ = serve(arrivals(100, 1, 0, 50), lambda *_: 20 * MS, Policy(3))
-    assert QueryLog.unpacked(log.packed()) == log
-    assert QueryLog.unpacked(QueryLog().packed()) == QueryLog()
-    for damaged in ("", "AAAA", log.packed()[:40]):
-        with pytest.raises(ValueError):  # noqa: PT011 - binascii's own is one
-            QueryLog.unpacked(damaged)
-
-
-def test_batches_are_padded_to_powers_of_two() -> None:
-    assert batch_sizes(1) == [1]
-    assert batch_sizes(8) == [1, 2, 4, 8]
-    assert batch_sizes(12) == [1, 2, 4, 8, 12]
-
-
-def test_the_percentile_is_loadgens() -> None:
-    assert percentile(range(100), 0.9) == 90
-    assert percentile([3, 1, 2], 0.999) == 3
 
 
 def test_no_batch_begins_once_the_time_is_up() -> None:
@@ -290,15 +218,6 @@ def test_every_instance_is_prepared_before_the_first_query_comes() -> None:
     assert len(log) == 3
 
 
-def test_an_instance_that_cannot_be_prepared_ends_the_run() -> None:
-    def broken() -> None:
-        raise MemoryError
-
-    server = Server(Schedule(Clock(), [0]), lambda _: None, Policy(1, instances=2), Clock(), prepare=broken)
-    with pytest.raises(MemoryError):
-        server.serve()
-
-
 def test_an_instance_is_prepared_until_nothing_compiles_and_knows_what_keras_knew() -> None:
     """Where Keras knows something else PyTorch compiles again, and again after the first call, which changes it."""
     seen: list[tuple[str, str]] = []
@@ -325,3 +244,45 @@ def test_an_instance_is_prepared_until_nothing_compiles_and_knows_what_keras_kne
     finally:
         keras.config.set_dtype_policy(before)
     assert [entry for entry in seen if entry[0] == "other"] == 3 * [("other", "mixed_bfloat16")]
+
+
+# The search of the highest rate that holds, where the truth is planted.
+
+
+def planted_search(peak: float, unlucky: Sequence[float] = (), most: int = 100) -> tuple[float, float, int, bool]:
+    """What a search finds where everything up to `peak` holds; runs of full length at rates above `unlucky` fail."""
+    probes: list[float] = []
+
+    def probe(rate: float) -> bool:
+        probes.append(rate)
+        return rate <= peak
+
+    found = find_peak(
+        probe,
+        lambda rate: (not any(rate > worse for worse in unlucky), rate),
+        1_000.0,
+        0.05,
+        lambda _: len(probes) < most,
+    )
+    return found.rate or 0.0, found.high, len(probes), found.held
+
+
+@pytest.mark.parametrize("peak", [5.0, 37.0, 499.0, 501.0, 990.0, 3_000.0])
+def test_a_search_brackets_the_peak(peak: float) -> None:
+    rate, failed, probes, held = planted_search(peak)
+    assert rate <= peak < failed <= 1.05 * rate
+    assert held
+    assert probes <= 16
+
+
+def test_a_search_goes_on_below_a_run_that_fails() -> None:
+    rate, _, _, held = planted_search(800.0, unlucky=[600.0])
+    assert held
+    assert 0.8 * 600 < rate <= 600
+
+
+def test_a_search_ends_where_nothing_holds_and_where_time_does() -> None:
+    assert planted_search(0.0)[0] == 0.0
+    rate, failed, probes, held = planted_search(800.0, most=2)
+    assert (probes, held) == (2, True)
+    assert rate <= 800 < failed

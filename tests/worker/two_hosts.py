@@ -12,7 +12,7 @@ import pytest
 
 from paradnn.execution.hosts import HOSTS, KEY
 from tests.conftest import ROOT, TINY
-from tests.worker.test_peer import has_ipv6
+from tests.worker.test_communication import has_ipv6
 
 SECRET = "what both know"
 #: Of the second host, each of which has processes on one core.

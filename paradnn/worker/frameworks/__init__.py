@@ -136,6 +136,6 @@ def distributed(framework: Framework, layout: DeviceLayout) -> Framework:
             f"framework={framework.name} runs on one device, not on {layout.devices}: data parallel steps are "
             "TensorFlow's and JAX's"
         )
-    module = importlib.import_module(f"paradnn.worker.frameworks.{framework.name}_distributed")
-    make: Callable[[DeviceLayout], Framework] = module.make
+    module = importlib.import_module(f"paradnn.worker.frameworks.{framework.name}")
+    make: Callable[[DeviceLayout], Framework] = module.make_distributed
     return make(layout)

@@ -25,7 +25,7 @@ from paradnn.worker.frameworks import Step, Unavailable
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.profile.shapes import Cost
 
-__all__ = ["CALIBRATION", "Engine", "EngineStep", "Session", "Source", "onnx_model"]
+__all__ = ["Engine", "EngineStep", "Session", "Source", "onnx_model"]
 
 #: Batches that `precision=int8` is calibrated on.
 CALIBRATION = 8

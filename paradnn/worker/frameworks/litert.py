@@ -17,7 +17,7 @@ from ai_edge_litert.interpreter import Interpreter
 from paradnn.worker.frameworks import Framework, Unavailable
 from paradnn.worker.frameworks.engines import Engine, Session, Source
 
-__all__ = ["LiteRT", "make"]
+__all__ = ["make"]
 
 
 class LiteRT(Engine):

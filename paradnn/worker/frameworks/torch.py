@@ -20,23 +20,80 @@ from typing import Any
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
+import traceback
+from collections import defaultdict
+
 import keras
 import torch
 import torch._dynamo.utils as dynamo
 import torch._inductor.compile_fx  # seconds that are paid before the fork
 import torch._inductor.config as inductor
+from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from paradnn.families.workload import Workload
 from paradnn.worker.frameworks import Framework, Step, Unavailable
-from paradnn.worker.frameworks.torch_products import GraphProducts, products
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
 from paradnn.worker.profile.kineto import FILE, read_kineto
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import WINDOW, Trace
 
-__all__ = ["Torch", "make"]
+__all__ = ["make"]
+
+
+# Which types PyTorch's products multiply, as Inductor compiles a graph or as a step's operations are dispatched.
+
+
+class _Products(TorchDispatchMode):  # type: ignore[misc]
+    """FLOPs of products by the type of their operands: of calls while it is entered, and of compiled graphs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops: defaultdict[str, float] = defaultdict(float)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func._overloadpacket not in flop_registry and func is not torch.ops.prim.device.default:
+            with self:  # what a product is hidden in, such as `linear`, in its parts
+                parts = func.decompose(*args, **kwargs)
+            if parts is not NotImplemented:
+                return parts
+        result = func(*args, **kwargs)
+        self.count(func, args, kwargs, result)
+        return result
+
+    def count(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Add what one call multiplies; the second tensor is an operand of every product, the first may be a bias."""
+        packet = getattr(func, "_overloadpacket", None)
+        if packet in flop_registry:
+            tensors = [value for value in args if isinstance(value, torch.Tensor)]
+            dtype = str(tensors[min(1, len(tensors) - 1)].dtype).removeprefix("torch.")
+            self.flops[dtype] += flop_registry[packet](*args, **kwargs, out_val=result)
+
+
+#: Of this process, which measures one point.
+products = _Products()
+
+
+class GraphProducts(CustomGraphPass):  # type: ignore[misc]
+    """Looks at every graph that Inductor compiles, once, and leaves it as it is."""
+
+    def __call__(self, graph: Any) -> None:
+        try:
+            for node in graph.nodes:
+                if node.op == "call_function":
+                    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda each: each.meta.get("val"))
+                    products.count(node.target, args, kwargs, node.meta.get("val"))
+        except Exception:  # no graph goes uncompiled because it was looked at
+            traceback.print_exc()
+            products.flops.clear()
+
+    def uuid(self) -> str:
+        return "paradnn products"
+
 
 _COMPILERS = ("g++", "clang++", "c++")
 #: The first line of a reason that torch.compile names: the rest is advice.

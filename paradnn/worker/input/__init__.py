@@ -1,6 +1,40 @@
-"""Input from files: pipelines of tf.data, what a step waits for them, and what they cost the host.
+"""Input from files: `pipelines` of tf.data and the sets that are made where the user names none; `feed` hands their
+batches to the step and measures what it waits for them, and what they cost the host.
 
-`generated` makes and checks the sets that are used where the user names none; `images` and `text` build the pipelines,
-stage by stage; `feed` hands batches to the step and counts; `balance` measures. TensorFlow is imported by
-`opening.open_feed` alone: a point with synthetic data, and every other framework, needs none of it.
+TensorFlow is imported by `open_feed` alone: a point with synthetic data, and every other framework, needs none of it.
 """
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from paradnn.worker.frameworks import Framework, Step, Unavailable
+
+if TYPE_CHECKING:
+    from paradnn.families.workload import Workload
+    from paradnn.worker.frameworks import FeedableStep
+    from paradnn.worker.input.feed import FedStep
+
+__all__ = ["open_feed", "reads_files"]
+
+
+def reads_files(point: Mapping[str, Any]) -> bool:
+    """Whether the batches of `point` come from files; a request without data has a synthetic one."""
+    return "data" in point and point["data"]["name"] != "synthetic"
+
+
+def open_feed(point: Mapping[str, Any], workload: Workload, framework: Framework, step: Step) -> FedStep | None:
+    """`step` behind the pipeline that `point` asks for, buffers full; None for synthetic data. Raises Unavailable."""
+    if not reads_files(point):
+        return None
+    data = point["data"]
+    if framework.name != "tensorflow":
+        raise Unavailable(
+            f"data={data['name']} is read by TensorFlow's tf.data, which is not loaded beside {framework.name}: "
+            "use framework=tensorflow, or data=synthetic"
+        )
+    from paradnn.worker.input.feed import FedStep, Feed
+
+    # Of the frameworks TensorFlow's steps are those that can be fed.
+    return FedStep(cast("FeedableStep", step), Feed(point, workload))

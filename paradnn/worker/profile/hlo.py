@@ -25,23 +25,9 @@ from paradnn.worker.profile.shapes import (
 
 __all__ = ["HloCosts"]
 
-_DTYPES = {
-    1: "pred",
-    2: "int8",
-    3: "int16",
-    4: "int32",
-    5: "int64",
-    6: "uint8",
-    7: "uint16",
-    8: "uint32",
-    9: "uint64",
-    10: "float16",
-    11: "float32",
-    12: "float64",
-    15: "complex64",
-    16: "bfloat16",
-    18: "complex128",
-}
+#: HLO's numbers of element types.
+_NUMBERED = "pred int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64"
+_DTYPES = dict(enumerate(_NUMBERED.split(), 1)) | {15: "complex64", 16: "bfloat16", 18: "complex128"}
 
 _FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"}
 _CONTAINERS = {"while", "call", "conditional"}

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from paradnn.worker.profile.device import kernel_category
 from paradnn.worker.profile.shapes import (
     Cost,
     Shape,
@@ -27,10 +26,9 @@ from paradnn.worker.profile.shapes import (
     reduce_flops,
     total_bytes,
 )
-from paradnn.worker.profile.timeline import Event
-from paradnn.worker.profile.trace import WINDOW, Trace
+from paradnn.worker.profile.trace import WINDOW, Event, Trace, kernel_category
 
-__all__ = ["FILE", "aten_cost", "categorise", "elements", "label", "read_kineto"]
+__all__ = ["FILE", "aten_cost", "read_kineto"]
 
 #: The trace's name; the suffix is what TensorBoard's plug-in for PyTorch looks for.
 FILE = "paradnn.pt.trace.json.gz"
@@ -135,19 +133,9 @@ def _read_device(events: Iterable[Raw], owners: Mapping[int, Raw], trace: Trace,
         trace.kernels.append(Event(lane, name, kind, start, start + event["dur"] * 1e-6, continues))
 
 
-_DTYPES = {
-    "float": "float32",
-    "double": "float64",
-    "c10::BFloat16": "bfloat16",
-    "c10::Half": "float16",
-    "int": "int32",
-    "long int": "int64",
-    "long": "int64",
-    "bool": "bool",
-    "unsigned char": "uint8",
-    "signed char": "int8",
-    "short": "int16",
-}
+_DTYPES = {"float": "float32", "double": "float64", "c10::BFloat16": "bfloat16", "c10::Half": "float16", "bool": "bool"}
+_DTYPES |= {"int": "int32", "long int": "int64", "long": "int64", "short": "int16"}
+_DTYPES |= {"unsigned char": "uint8", "signed char": "int8"}
 
 #: The two factors of each matrix product, by their places among the arguments.
 _MATMUL = dict.fromkeys(("aten::mm", "aten::bmm", "aten::mv", "aten::dot"), (0, 1))

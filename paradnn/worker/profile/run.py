@@ -18,10 +18,9 @@ from paradnn.worker.frameworks import Framework, Step, Unavailable
 from paradnn.worker.messages import NoProfile, Profile, Table
 from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.shapes import Cost
-from paradnn.worker.profile.timeline import Usage, attribute
-from paradnn.worker.profile.trace import COMPILED, Trace
+from paradnn.worker.profile.trace import COMPILED, Trace, Usage, attribute
 
-__all__ = ["COLUMNS", "REMAINDER", "count_command_buffers", "make_profile", "profile_steps"]
+__all__ = ["REMAINDER", "count_command_buffers", "make_profile", "profile_steps"]
 
 #: The stretch lasts about this long, within these counts of steps: after some 80 TensorFlow traces no cheap operation.
 _SECONDS = 0.25
@@ -86,20 +85,8 @@ def count_command_buffers(modules: Sequence[Any]) -> int:
 
 #: Columns of the table of operations; that of the types lacks `operation`. All values are those of one step:
 #: executions, seconds of self time and of explained wall time, share of the step, FLOP, B, FLOP/s, B/s, FLOP/B.
-COLUMNS = (
-    "operation",
-    "type",
-    "category",
-    "count",
-    "self_seconds",
-    "wall_seconds",
-    "share",
-    "flops",
-    "bytes",
-    "flops_per_second",
-    "bytes_per_second",
-    "arithmetic_intensity",
-)
+_NAMES = "operation type category count self_seconds wall_seconds share flops bytes"
+COLUMNS = (*_NAMES.split(), "flops_per_second", "bytes_per_second", "arithmetic_intensity")
 
 #: The row of the time in which no known operation ran.
 REMAINDER = "(no operation)"

@@ -12,37 +12,17 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-__all__ = [
-    "BYTES",
-    "Cost",
-    "Shape",
-    "attention_flops",
-    "convolution_flops",
-    "matmul_flops",
-    "reduce_flops",
-    "spatial_pairs",
-    "total_bytes",
-    "words",
-]
-
 #: Bytes of an element, by the name of its type in TensorFlow and in HLO.
 BYTES = {
-    "pred": 1,
-    "bool": 1,
-    "int8": 1,
-    "uint8": 1,
-    "int16": 2,
-    "uint16": 2,
-    "int32": 4,
-    "uint32": 4,
-    "int64": 8,
-    "uint64": 8,
-    "bfloat16": 2,
-    "float16": 2,
-    "float32": 4,
-    "float64": 8,
-    "complex64": 8,
-    "complex128": 16,
+    name: size
+    for size, names in (
+        (1, "pred bool int8 uint8"),
+        (2, "int16 uint16 bfloat16 float16"),
+        (4, "int32 uint32 float32"),
+        (8, "int64 uint64 float64 complex64"),
+        (16, "complex128"),
+    )
+    for name in names.split()
 }
 
 

@@ -26,19 +26,9 @@ from paradnn.worker.profile.shapes import (
 
 __all__ = ["GraphCosts"]
 
-_DTYPES = {
-    1: "float32",
-    2: "float64",
-    3: "int32",
-    4: "uint8",
-    6: "int8",
-    9: "int64",
-    10: "bool",
-    14: "bfloat16",
-    19: "float16",
-    22: "uint32",
-    23: "uint64",
-}
+#: TensorFlow's numbers of element types.
+_DTYPES = {1: "float32", 2: "float64", 3: "int32", 4: "uint8", 6: "int8", 9: "int64", 10: "bool"}
+_DTYPES |= {14: "bfloat16", 19: "float16", 22: "uint32", 23: "uint64"}
 
 _MATMUL = {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "XlaDotV2"}
 _CONVOLUTION = words(

@@ -224,8 +224,8 @@ class Channel(Workload):
 
     def measure(self, run: PointRun) -> None:
         """Time the messages as the steps of any model."""
-        from paradnn.worker.compiling import compile_steps
         from paradnn.worker.process_group import GroupStep
+        from paradnn.worker.single_steps import compile_steps
 
         step = run.step
         with run.phases("compile"):

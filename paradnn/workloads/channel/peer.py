@@ -15,7 +15,7 @@ import threading
 
 from paradnn.worker.addresses import LOOPBACK, listen, own_address, port_number, with_port
 from paradnn.worker.errors import Unavailable
-from paradnn.worker.memory import keep_freed
+from paradnn.worker.meters import keep_freed
 from paradnn.workloads.channel.rpc import serve_calls
 from paradnn.workloads.channel.sockets import serve_connections
 

@@ -15,14 +15,20 @@ from typing import Any
 
 from paradnn.worker.addresses import listen, with_port
 from paradnn.worker.affinity import bind_cores
-from paradnn.worker.device_layout import DeviceLayout
+from paradnn.worker.device_layout import DeviceLayout, RemoteProcess
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.frameworks import Framework, load
-from paradnn.worker.memory import MemoryMeter, keep_freed
-from paradnn.worker.process_group import GroupStep, ProcessGroup, RankFailed, patience_of, serve_steps
+from paradnn.worker.meters import MemoryMeter, keep_freed
+from paradnn.worker.process_group import (
+    GroupStep,
+    ProcessGroup,
+    RankFailed,
+    local_address,
+    patience_of,
+    processes_elsewhere,
+    serve_steps,
+)
 from paradnn.worker.profile.shapes import Cost
-from paradnn.worker.remote import local_address, processes_elsewhere
-from paradnn.worker.remote_process import RemoteProcess
 from paradnn.workloads.channel.payload import buffer_sizes, make_buffers
 
 __all__ = ["Processes", "serve_elsewhere"]

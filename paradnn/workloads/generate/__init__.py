@@ -125,9 +125,8 @@ class Generate(Workload):
 
     def measure(self, run: PointRun) -> None:
         """Time the phases one after the other: prompts that are read, and a token of each."""
-        from paradnn.worker.compiling import compile_steps
-        from paradnn.worker.precision import product_flops
-        from paradnn.worker.step import choose_types
+        from paradnn.worker.single_steps import compile_steps
+        from paradnn.worker.step import choose_types, product_flops
         from paradnn.workloads.generate.decoder import prepare_generation
 
         with run.phases("build"):
@@ -173,7 +172,7 @@ class Generate(Workload):
     ) -> dict[str, float]:
         """Time to the first token with its interval, and what reading the prompts comes to."""
         from paradnn.config.costs import prefill_costs_of
-        from paradnn.record.statistics import summarise
+        from paradnn.record.measured import summarise
 
         costs, timings = prefill_costs_of(point), [entry.prefill for entry in given]
         times = summarise([[seconds / timing.steps_per_block for seconds in timing.blocks] for timing in timings])

@@ -20,8 +20,8 @@ from paradnn.families import model_of
 from paradnn.families.gpt import Block, Gpt, LanguageModel
 from paradnn.families.parts.attention import plain_attention
 from paradnn.families.workload import ArraySpec, Workload
-from paradnn.worker.data import synthetic_batch
 from paradnn.worker.frameworks import Framework, Step
+from paradnn.worker.step import synthetic_batch
 
 __all__ = ["Decoder", "GenerationSteps", "build_decoder", "prepare_generation"]
 

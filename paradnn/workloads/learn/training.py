@@ -26,14 +26,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 
 from paradnn.worker.channel import MessageError, plain, read_message
-from paradnn.worker.compiling import compile_steps
-from paradnn.worker.data import synthetic_batch
-from paradnn.worker.energy import EnergyMeter
 from paradnn.worker.errors import Ended, Unavailable
-from paradnn.worker.frameworks import LearningStep
+from paradnn.worker.frameworks import LearningStep, Step
 from paradnn.worker.measure import BlocksWatch, NotFinite
 from paradnn.worker.messages import Timing, Trial
-from paradnn.worker.precision import product_flops
+from paradnn.worker.meters import EnergyMeter
+from paradnn.worker.single_steps import compile_steps
+from paradnn.worker.step import product_flops, synthetic_batch
 from paradnn.workloads.learn.messages import Epoch, Epochs, last_epoch
 
 if TYPE_CHECKING:
@@ -359,7 +358,7 @@ def measure_training(run: PointRun) -> None:
         synthetic = synthetic_batch(workload, point["batch_size"], point["seed"])
         learner = Learner(cast("LearningStep", step), examples, point, synthetic)
     with phases("compile"):
-        compilation, _ = compile_steps(learner)
+        compilation, _ = compile_steps(cast("Step", learner))
         products = product_flops(step)
         learner.restart()
     run.memory.compiled()

@@ -142,7 +142,7 @@ class _Scenario(Workload):
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
         """Queries, their latency, and how they waited; of several processes."""
-        from paradnn.record.statistics import quantile_metrics
+        from paradnn.record.measured import quantile_metrics
 
         given = _loads(measured.answers)
         if not given or "step_time_ms" not in known:
@@ -413,7 +413,7 @@ def _peak_ends(held: Sequence[float], failed: Sequence[float]) -> dict[str, floa
     Each process' peak lies between the two, so that the interval begins where that of what held does, and ends where
     that of what surely failed does; where nothing did it has no end. What was not shown to hold is no end.
     """
-    from paradnn.record.statistics import mean_interval
+    from paradnn.record.measured import mean_interval
 
     if len(held) > 1:
         low = mean_interval(held)[0]

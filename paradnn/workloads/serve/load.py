@@ -21,9 +21,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from paradnn.worker.compiling import compile_steps
-from paradnn.worker.contention import ContentionWatch
 from paradnn.worker.errors import Ended
+from paradnn.worker.meters import ContentionWatch
+from paradnn.worker.single_steps import compile_steps
 from paradnn.workloads.serve.limit import Limit, LimitWatch
 from paradnn.workloads.serve.queries import Load, Probe, QueryLog
 from paradnn.workloads.serve.server import AllAtOnce, Arrivals, Generated, OneByOne, Policy, Server
@@ -84,7 +84,7 @@ class OutOfTime(NotServed):
 
 
 class Meter(Protocol):
-    """Counts energy (`paradnn.worker.energy.EnergyMeter`)."""
+    """Counts energy (`paradnn.worker.meters.EnergyMeter`)."""
 
     def start(self) -> None:
         """From now on."""
@@ -399,7 +399,7 @@ def _single_seconds(run: Callable[[], object]) -> float:
 
 def measure_served(run: PointRun) -> None:
     """A step as any other's, then the point's scenario asks; what it gave is in the answer, however it ends."""
-    from paradnn.worker.data import synthetic_batch
+    from paradnn.worker.step import synthetic_batch
     from paradnn.workloads.step import measure_step
 
     point, scenario = run.request, run.request["scenario"]

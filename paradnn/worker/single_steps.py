@@ -1,8 +1,7 @@
-"""Latency of single steps, each synchronised, one after the other; on cold caches if so asked for.
+"""The phase `compile`: steps are run until one compiles nothing, each timed and its compilations counted.
 
-Caches are emptied before a step, so that its latency is that of a model which lay in memory meanwhile: each core that
-may be used writes a part of a buffer of its own, more than its private caches hold, and together more than the last
-level that it shares. Writing is enough: a line that is written takes the place of another.
+The first step does not say it all: PyTorch compiles again where a value it took for constant has changed, JAX where the
+state that comes out of a step is placed otherwise than the one that went in.
 """
 
 from __future__ import annotations
@@ -11,14 +10,44 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from paradnn.worker.affinity import core_list
-from paradnn.worker.contention import ContentionWatch
-from paradnn.worker.messages import Contention
+from paradnn.worker.messages import Compilation, Contention
+from paradnn.worker.meters import ContentionWatch
 
-__all__ = ["Caches", "part_bytes", "single_latencies"]
+if TYPE_CHECKING:
+    from paradnn.worker.frameworks import Step
+
+__all__ = ["MOST_STEPS", "Caches", "compile_steps", "part_bytes", "single_latencies"]
+
+#: A step that compiles again every time ends the phase all the same.
+MOST_STEPS = 8
+
+
+def compile_steps(step: Step, clock: Callable[[], float] = time.perf_counter) -> tuple[Compilation, float | None]:
+    """Run `step` until it compiles nothing, or for the eighth time; what that took, and the very first loss."""
+    seconds: list[float] = []
+    programs: list[int] = []
+    losses: list[float | None] = []
+    watch = ContentionWatch()
+    watch.start()
+    while len(programs) < MOST_STEPS and (not programs or programs[-1]):
+        before, start = step.compilations(), clock()
+        losses.append(step.run(1))
+        seconds.append(clock() - start)
+        programs.append(step.compilations() - before)
+    notes = [note] if (note := step.compile_note()) else []
+    if programs[-1]:
+        notes.append(f"step {len(programs)} still compiled {programs[-1]} program(s)")
+    return Compilation(seconds, programs, "; ".join(notes) or None, watch.stop()), losses[0]
+
+
+# Latency of single steps, each synchronised, one after the other; on cold caches if so asked for.
+#
+# Caches are emptied before a step, so that its latency is that of a model which lay in memory meanwhile: each core that
+# may be used writes a part of a buffer of its own, more than its private caches hold, and together more than the last
+# level that it shares. Writing is enough: a line that is written takes the place of another.
 
 #: Synchronised steps for the latency quantiles: at least so many (p99 needs a hundred), at most so long.
 _LATENCY_STEPS = 200
@@ -85,6 +114,8 @@ class Caches:
     def __init__(self) -> None:
         self._cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
         sizes = part_bytes(self._cores)
+        import numpy as np  # not before it is needed: what only times steps is bare Python
+
         ends = np.cumsum(sizes or [_TIMES * _USUAL])
         self._parts = np.split(np.zeros(int(ends[-1]), np.uint8), ends[:-1])
         self._value = 0
