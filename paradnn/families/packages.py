@@ -15,11 +15,16 @@ from paradnn.core.schema import option, read
 from paradnn.core.workload import Unavailable
 from paradnn.errors import ConfigError
 from paradnn.families import Family, Model
-from paradnn.families.own import Given
+from paradnn.families.own import Given, content_of
 from paradnn.families.workload import Workload
 
 PointT = TypeVar("PointT")
 _SHAPE = "of an example; []: as the architecture says"
+
+
+def first_line(error: Exception) -> str:
+    """What a package says, as far as it fits a reason."""
+    return str(error).partition("\n")[0][:200]
 
 
 @dataclass(frozen=True)
@@ -48,18 +53,14 @@ class _Package(Given):
         """What the package makes, with random weights. Raises Unavailable."""
         from paradnn.families.parts.given import as_workload
 
-        return as_workload(self.made(), f"{self.name}'s {self.called}")
-
-    def imported(self) -> Any:
-        """The package. Raises Unavailable where it is not there, or does not fit the others that are."""
         try:
-            return importlib.import_module(self.name)
-        except (ImportError, RuntimeError, AttributeError) as error:
-            reason = f"the package {self.name} cannot be imported here: {str(error).splitlines()[0][:200]}"
+            return as_workload(self.made(importlib.import_module(self.name)), f"{self.name}'s {self.called}")
+        except (ImportError, AttributeError) as error:  # not there, or it does not fit the packages that are
+            reason = f"the package {self.name} cannot be used here: {first_line(error)}"
             raise Unavailable(f"{reason}; pip install {self.name}") from error
 
-    def made(self) -> Any:
-        """The module and an example. Raises Unavailable."""
+    def made(self, package: Any) -> Any:
+        """The module and an example, by the imported package. Raises Unavailable."""
         raise NotImplementedError
 
 
@@ -75,15 +76,14 @@ class Timm(_Package):
         """The architecture."""
         return self.architecture
 
-    def made(self) -> Any:
+    def made(self, package: Any) -> Any:
         """The module, and one image as its configuration says."""
         import numpy as np
 
-        timm = self.imported()
         try:
-            module = timm.create_model(self.architecture, pretrained=False, **self.arguments())
+            module = package.create_model(self.architecture, pretrained=False, **self.arguments())
         except (RuntimeError, TypeError, ValueError) as error:
-            raise Unavailable(f"timm makes no {self.architecture}: {str(error).splitlines()[0][:200]}") from error
+            raise Unavailable(f"timm makes no {self.architecture}: {first_line(error)}") from error
         shape = self.input_shape or module.default_cfg["input_size"]
         return module, np.zeros((1, *shape), "float32")
 
@@ -94,6 +94,7 @@ class Transformers(_Package):
 
     name: str = option("transformers", "the family", choices=("transformers",))
     config: str = option("bert", "a type of model, such as gpt2, or a config.json; further keys replace values of it")
+    source: str = option("", "hash of such a file; found, not given")
 
     @property
     def called(self) -> str:
@@ -103,34 +104,33 @@ class Transformers(_Package):
 
     @classmethod
     def configured(cls, keys: Mapping[str, Any]) -> Model:
-        """With the whole path of a file."""
+        """With the whole path and the hash of a file."""
         if str(keys.get("config", "")).endswith(".json"):
             path = Path(str(keys["config"])).expanduser().absolute()
             if not path.is_file():
                 raise ConfigError("model.config", keys["config"], "there is no such file", "give its path, or a type")
-            keys = {**keys, "config": str(path)}
+            keys = {**keys, "config": str(path), "source": content_of(path)[1]}
         return super().configured(keys)
 
-    def made(self) -> Any:
+    def made(self, package: Any) -> Any:
         """The module with its own head, and one example: tokens, or an image."""
         import numpy as np
 
-        transformers = self.imported()
         try:
-            if self.config.endswith(".json"):
-                config = transformers.AutoConfig.from_pretrained(Path(self.config).parent, local_files_only=True)
+            if self.source:
+                config = package.AutoConfig.from_pretrained(self.config, local_files_only=True)
             else:
-                config = transformers.AutoConfig.for_model(self.config)
+                config = package.AutoConfig.for_model(self.config)
         except (ValueError, OSError, KeyError) as error:
-            raise Unavailable(f"transformers has no {self.config}: {str(error).splitlines()[0][:200]}") from error
+            raise Unavailable(f"transformers has no {self.config}: {first_line(error)}") from error
         for key, value in self.arguments().items():
             if not hasattr(config, key):
                 raise Unavailable(f"model.{key}={value}: no key of transformers' {type(config).__name__}")
             setattr(config, key, value)
         config.return_dict = True
         heads = ("MaskedLM", "CausalLM", "ImageClassification")
-        autos = [getattr(transformers, f"AutoModelFor{head}") for head in heads]
-        auto = next((one for one in autos if type(config) in one._model_mapping), transformers.AutoModel)
+        autos = [getattr(package, f"AutoModelFor{head}") for head in heads]
+        auto = next((one for one in autos if type(config) in one._model_mapping), package.AutoModel)
         module = auto.from_config(config)
         if pixels := getattr(config, "image_size", None):
             shape = self.input_shape or (getattr(config, "num_channels", 3), pixels, pixels)

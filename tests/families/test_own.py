@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,11 @@ def example():
 def untyped(width): pass
 def odd(width: dict = {}): pass
 def clash(size: int = 3): pass
+"""
+SAVE = """
+import keras
+keras.Sequential([keras.Input((8,)), keras.layers.Dense(2)]).save("net.keras")
+keras.Sequential([keras.Input((4,)), keras.layers.Lambda(lambda x: x + 1)]).save("code.keras")
 """
 
 
@@ -176,11 +183,7 @@ def test_functions_that_are_wrong_end_in_an_outcome(file: Path, store: Store) ->
 
 @pytest.mark.framework
 def test_a_file_of_keras_is_loaded_without_code_of_its_own(tmp_path: Path, store: Store) -> None:
-    import keras
-
-    net = keras.Sequential([keras.Input((8,)), keras.layers.Dense(2)])
-    net.save(tmp_path / "net.keras")
-    keras.Sequential([keras.Input((4,)), keras.layers.Lambda(lambda x: x + 1)]).save(tmp_path / "code.keras")
+    subprocess.run([sys.executable, "-c", SAVE], cwd=tmp_path, check=True, capture_output=True)
     (tmp_path / "no.keras").write_text("nothing")
     paths = ",".join(str(tmp_path / name) for name in ("net.keras", "code.keras", "no.keras"))
     run(["paradnn.train", "-m", "model=keras_file", f"model.path={paths}", "mode=inference", *SHORT], store)
