@@ -1,32 +1,23 @@
-"""Conclusions over a whole space, drawn by completing it again and again: weights, cells of maps, comparisons.
-
-Each draw of `prediction.Completed` fills in what was not measured, as one measurement of everything might have turned
-out. A conclusion is reached from each, and its interval is over these. Where a conclusion is about these very points
-(weights and cells), nothing else is uncertain: a space that is complete has no sampling error. Where it is about points
-like these (comparisons, claims) what its own method says of that is added, by the rules of multiple imputation.
-
-The whole space that some runs are part of: what was measured of it, and a row for every point that was not.
+"""Spaces of which a part was measured: what the rest is predicted to be, and what is drawn from that.
 
 Runs of a sweep that was a sample, or that chose its own points, tell of more points than they are. The space is the
 grid that the values of the runs span, or one that is given. A row that was not measured stands in for the run that
 there might have been: the same environment, protocol and session, other sizes. Memory grows with every size: what a
 failure excludes is out of memory here as well, and what lies between fitting and failing goes by a regression.
 
-What was not measured, predicted from what was: every point of a space with a value, an interval, and draws.
-
 The one model of step time of this project (`paradnn.forecast.predict`) is fitted to the runs of a device, and asked for
-all points of their space. Its draws are joint: a conclusion over the whole space is drawn by drawing it from each, so
-that its interval holds what was not measured. How good the model is here is measured, not assumed: points are left
-out, and what it says of them is held against what they were.
-
-What every analysis shares that can speak of a whole space: its options, and what is said of the prediction.
+all points of their space. Its draws are joint, each as one measurement of everything might have turned out: a
+conclusion over the whole space is reached from each, and its interval is over these. Where it is about these very
+points (weights and cells), nothing else is uncertain. Where it is about points like these (comparisons, claims) what
+its own method says of that is added, by the rules of multiple imputation (`combined`). How good the model is here is
+measured, not assumed: points are left out, and what it says of them is held against what they were.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from analysis.analyses.memory import RAN_OUT, size_of
 from analysis.columns import Group, GroupKey, choose_metric, find_metric, groups
@@ -34,18 +25,36 @@ from analysis.labels import not_recorded
 from analysis.lazy import np, pd, special, stats
 from analysis.options import Options, option
 from analysis.result import Paragraph
-from analysis.statistics.logistic import firth
-from analysis.statistics.regression import Lacking
+from analysis.statistics.regression import Lacking, firth
 from analysis.store.frame import IDENTITY, aggregate_replicates, is_ok, require_homogeneous
 from paradnn.core.words import counted
 from paradnn.errors import ConfigError, NotEnoughData, ParadnnError
 from paradnn.forecast.estimate import Estimate
 
-if TYPE_CHECKING:
-    from paradnn.forecast.predict import StepTimeModel
-
 #: Completed spaces that a comparison or a claim is reached from.
 IMPUTATIONS = 12
+#: Points that a space may have: the interval of each takes draws of all of them together.
+MOST_POINTS = 50_000
+#: The outcome of a point that the memory frontier excludes.
+EXCLUDED = "oom_predicted"
+#: Measured points that a prediction takes.
+LEAST = 5
+#: Metrics that follow from the time of a step -> what a step does of it: examples, FLOP, or nothing (the time itself).
+PREDICTABLE = {
+    "examples_per_second": "batch_size",
+    "flops_per_second": "flops_per_step",
+    "flops_utilization": "flops_per_step",
+    "flops_utilization_spec": "flops_per_step",
+    "step_time_ms": "",
+}
+
+#: Columns that say when and how a run was measured: an unmeasured point stands in time as the measured ones do.
+_CIRCUMSTANCES = ("start_time", "sweep_id", "host", "source", "protocol", "experiment", "store")
+_DRAWS = 400  # of a conclusion: ends of a 95% interval are then known to a tenth of its width
+_SPARSE = 0.1  # of a space that is predicted at the least, for the report to say so
+#: A chance of running out of memory from which a point has no prediction, and how many frontiers draws distinguish.
+_SURE, _LEVELS = 0.99, 20
+_LISTED = 4  # keys of which it is said that the space goes beyond what was measured
 
 
 def combined(estimates: Sequence[Estimate], level: float = 0.95) -> Estimate:
@@ -63,15 +72,6 @@ def combined(estimates: Sequence[Estimate], level: float = 0.95) -> Estimate:
     added = float(stats.t.ppf((1 + level) / 2, max(count - 1, 1))) ** 2 * between
     reach = [np.sqrt(np.mean((value - end) ** 2) + added) for end in (low, high)]
     return Estimate(middle, float(middle - reach[0]), float(middle + reach[1]))
-
-
-#: Points that a space may have: the interval of each takes draws of all of them together.
-MOST_POINTS = 50_000
-#: The outcome of a point that the memory frontier excludes.
-EXCLUDED = "oom_predicted"
-
-#: Columns that say when and how a run was measured: an unmeasured point stands in time as the measured ones do.
-_CIRCUMSTANCES = ("start_time", "sweep_id", "host", "source", "protocol", "experiment", "store")
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,8 @@ def space_of(group: Group, given: pd.DataFrame | None = None, pool: bool = False
     itself; keys that went together in every point (a sweep with zipped axes) stay together. NotEnoughData where there
     is nothing to span, ConfigError where `given` does not say what a point is, SchemaError for heterogeneous runs.
     """
+    from analysis.store.past import costs_of
+
     rows = require_homogeneous(group.rows, pool=pool)
     rows = rows[rows["outcome"].notna()]
     points = aggregate_replicates(rows)
@@ -130,7 +132,9 @@ def space_of(group: Group, given: pd.DataFrame | None = None, pool: bool = False
     codes, known = _codes(wanted, keys), _codes(points, keys)
     inside = known.isin(set(codes))
     others = _rows_of(wanted[~codes.isin(set(known))], points, keys)
-    others = _without_impossible(others, points)
+    if costs_of(points.head(1))["parameters"].notna().all():
+        # Without combinations that are no model, where measured ones are.
+        others = others[costs_of(others)["parameters"].notna()].reset_index(drop=True)
     others["chance"] = _chances(others, points, keys)
     others["outcome"] = np.where(others["chance"] > 0.5, EXCLUDED, "ok")
     return Space(
@@ -161,32 +165,26 @@ def _spanned(points: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """The grid of the values of sizes, for each combination of settings."""
     axes = [name for name in keys if _is_size(name)]
     settings = [name for name in keys if name not in axes]
-    groups = points.groupby(settings, dropna=False, sort=False) if settings else [((), points)]
     parts = []
-    for _, part in groups:
-        bundles = [part[bundle].drop_duplicates() for bundle in _tied(part, axes)]
-        if np.prod([float(len(bundle)) for bundle in bundles]) > MOST_POINTS:
+    for _, part in points.groupby(settings, dropna=False, sort=False) if settings else [((), points)]:
+        # Axes whose values went together in all points, and not by chance (on average twice each), stay together.
+        bundles: list[list[str]] = []
+        for name in axes:
+            for bundle in bundles:
+                pairs = len(part[[bundle[0], name]].drop_duplicates())
+                if 1 < pairs == part[name].nunique() == part[bundle[0]].nunique() and len(part) >= 2 * pairs:
+                    bundle.append(name)
+                    break
+            else:
+                bundles.append([name])
+        values = [part[bundle].drop_duplicates() for bundle in bundles]
+        if np.prod([float(len(rows)) for rows in values]) > MOST_POINTS:
             return pd.DataFrame(index=range(MOST_POINTS + 1))  # is refused
         grid = part[settings].head(1)
-        for bundle in bundles:
-            grid = grid.merge(bundle, how="cross")
+        for rows in values:
+            grid = grid.merge(rows, how="cross")
         parts.append(grid)
     return pd.concat(parts, ignore_index=True)[list(keys)]
-
-
-def _tied(points: pd.DataFrame, axes: Sequence[str]) -> list[list[str]]:
-    """The axes, those together whose values went together in all points, and not by chance: on average twice each."""
-    codes = {name: points[name].astype("category").cat.codes.to_numpy() for name in axes}
-    bundles: list[list[str]] = []
-    for name in axes:
-        for bundle in bundles:
-            pairs = len(set(zip(codes[bundle[0]], codes[name], strict=True)))
-            if 1 < pairs == points[name].nunique() == points[bundle[0]].nunique() and len(points) >= 2 * pairs:
-                bundle.append(name)
-                break
-        else:
-            bundles.append([name])
-    return bundles
 
 
 def _given(points: pd.DataFrame, given: pd.DataFrame, group: Group) -> tuple[pd.DataFrame, list[str]]:
@@ -253,15 +251,6 @@ def _rows_of(wanted: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
     return rows.assign(**{name: work[name] for name in WORK if name in points})
 
 
-def _without_impossible(others: pd.DataFrame, points: pd.DataFrame) -> pd.DataFrame:
-    """Without combinations that are no model, where measured ones are."""
-    from analysis.store.past import costs_of
-
-    if costs_of(points.head(1))["parameters"].isna().any():
-        return others
-    return others[costs_of(others)["parameters"].notna()].reset_index(drop=True)
-
-
 def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) -> np.ndarray:
     """The chance (n,) that each unmeasured point runs out of memory: by the frontier, and between what is proved to fit
     and to fail by a regression."""
@@ -314,33 +303,7 @@ def _beyond(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) -> 
     return found
 
 
-def fill(frame: pd.DataFrame, others: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The runs, and below them the rows of unmeasured points, marked in the column `predicted`."""
-    rows = pd.concat([frame, *others], ignore_index=True)
-    rows["predicted"] = np.arange(len(rows)) >= len(frame)
-    rows.attrs = dict(frame.attrs)
-    return rows
-
-
-#: Measured points that a prediction takes.
-LEAST = 5
-#: Metrics that follow from the time of a step -> what a step does of it: examples, FLOP, or nothing (the time itself).
-PREDICTABLE = {
-    "examples_per_second": "batch_size",
-    "flops_per_second": "flops_per_step",
-    "flops_utilization": "flops_per_step",
-    "flops_utilization_spec": "flops_per_step",
-    "step_time_ms": "",
-}
-#: Draws of a conclusion: ends of a 95% interval are then known to a tenth of its width.
-_DRAWS = 400
-_SPARSE = 0.1
-#: A chance of running out of memory from which a point has no prediction, and how many frontiers draws distinguish.
-_SURE, _LEVELS = 0.99, 20
-
-
-@dataclass(frozen=True)
-class Trust:
+class Trust(NamedTuple):
     """What was predicted of measured points that were left out: the median relative `error`, the share of them that lay
     `inside` their 95% interval, and how many `points` were left out."""
 
@@ -411,22 +374,30 @@ def complete(
     if metric not in PREDICTABLE:
         known = ", ".join(PREDICTABLE)
         raise ConfigError("--metric", metric, "does not follow from the time of a step", f"predicted are {known}")
-    spaces, lacking = _spaces(frame, metric, given, pool)
+    spaces: list[Space] = []
+    lacking: list[Lacking] = []
+    for group in groups(frame):
+        try:
+            spaces.append(_space(group, metric, given, pool))
+        except NotEnoughData as problem:
+            lacking.append(Lacking(group.name, problem.problem))
     if not spaces:
         raise NotEnoughData(f"not enough data to predict {metric}", lacking, "measure more points, or name --space")
-    whole = fill(pd.concat([space.runs for space in spaces]), [space.others for space in spaces])
+    runs = pd.concat([space.runs for space in spaces])
+    whole = pd.concat([runs, *(space.others for space in spaces)], ignore_index=True)
+    whole["predicted"] = np.arange(len(whole)) >= len(runs)
     whole.attrs = dict(frame.attrs)
-    places, parts, trust = [], [], {}
+    places, parts = [], []
+    trust: dict[str, Trust] = {}
     random = np.random.default_rng(0)
+    named = whole["device"].astype("object").fillna(not_recorded("device"))
     for device in dict.fromkeys(space.device for space in spaces):
         mine = [space for space in spaces if space.device == device]
-        named = whole["device"].astype("object").fillna(not_recorded("device"))
         here = whole["predicted"] & (whole["chance"] < _SURE) & (named == device)
-        model = _Model.of(pd.concat([space.known for space in mine]), metric)
-        for space in mine:
-            trust[space.name] = model.trust(space.family)
+        *part, of_family = _predicted(pd.concat([space.known for space in mine]), metric, whole[here], draws, random)
         places.append(np.flatnonzero(here))
-        parts.append(model.predicted(whole[here], draws, random))
+        parts.append(part)
+        trust |= {space.name: of_family[space.family] for space in mine}
     low, high, drawn = (np.concatenate([part[number] for part in parts]) for number in range(3))
     luck = random.permutation((np.arange(draws) % min(draws, _LEVELS) + 0.5) / min(draws, _LEVELS))
     where = np.concatenate(places)
@@ -464,20 +435,9 @@ def every_point(completed: Completed) -> pd.DataFrame:
     return found
 
 
-def _spaces(
-    frame: pd.DataFrame, metric: str, given: pd.DataFrame | None, pool: bool
-) -> tuple[list[Space], list[Lacking]]:
-    found: list[Space] = []
-    lacking: list[Lacking] = []
-    for group in groups(frame):
-        try:
-            found.append(_space(group, metric, given, pool))
-        except NotEnoughData as problem:
-            lacking.append(Lacking(group.name, problem.problem))
-    return found, lacking
-
-
 def _space(group: Group, metric: str, given: pd.DataFrame | None, pool: bool) -> Space:
+    if group.family == not_recorded("family"):
+        raise NotEnoughData("what runs are of is not known")
     space = space_of(group, given, pool)
     ok = space.known[is_ok(space.known)]
     if metric not in ok or not (ok[metric] > 0).any():
@@ -489,92 +449,61 @@ def _space(group: Group, metric: str, given: pd.DataFrame | None, pool: bool) ->
     return space
 
 
-@dataclass(frozen=True)
-class _Model:
-    """The fit to runs of one device. `work` is what `PREDICTABLE` says, `per` what turns it over the metric into
-    seconds, roughly: the roofline that the model begins with is in seconds."""
+def _predicted(
+    runs: pd.DataFrame, metric: str, rows: pd.DataFrame, draws: int, random: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, Trust]]:
+    """(low, high, draws) of the metric at some rows (n,) of a device, of which none was measured, by a fit to its runs;
+    and by family what that says of each measured point from all others."""
+    from analysis.store.past import past_runs, rates_of, table_of
+    from paradnn.forecast.predict import StepTimeModel
+    from paradnn.forecast.process import LeftOut
 
-    runs: pd.DataFrame
-    metric: str
-    per: float
-    rates: tuple[float, float]
-    seconds: np.ndarray
-    fitted: StepTimeModel
-
-    @classmethod
-    def of(cls, runs: pd.DataFrame, metric: str) -> _Model:
-        from analysis.store.past import past_runs, rates_of
-        from paradnn.forecast.predict import StepTimeModel
-
-        values = runs[metric].astype("float64")
-        runs = runs[is_ok(runs) & (values > 0) & np.isfinite(values)]
-        raw = _raw(runs, metric)
-        per = 1.0
-        if "step_time_ms" in runs and runs["step_time_ms"].gt(0).any():
-            per = float(np.nanmedian(runs["step_time_ms"].to_numpy(dtype="float64") / 1e3 / raw))
-        seconds = raw * per
-        rates = rates_of(runs, seconds)
-        return cls(runs, metric, per, rates, seconds, StepTimeModel.fit(past_runs(runs, seconds, rates)))
-
-    def predicted(
-        self, rows: pd.DataFrame, draws: int, random: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(low, high, draws) of the metric at some rows (n,), of which none was measured."""
-        from analysis.store.past import table_of
-
-        if rows.empty:
-            return np.empty(0), np.empty(0), np.empty((0, draws))
-        found = self.fitted.predict(table_of(rows, self.rates))
-        spread = np.sqrt((found.root**2).sum(axis=1) + found.own + found.noise**2)
-        reach = stats.t.ppf(0.975, found.freedom) * spread
-        ends = [self._metric(rows, np.exp(found.mean + sign * reach)) for sign in (-1, 1)]
-        low, high = np.minimum(*ends), np.maximum(*ends)
-        return low, high, self._metric(rows, np.exp(found.draws(draws, random)))
-
-    def _metric(self, rows: pd.DataFrame, seconds: np.ndarray) -> np.ndarray:
-        """The metric of points whose "seconds" (n,) or (n, d) these are."""
-        raw = seconds / self.per
-        if not PREDICTABLE[self.metric]:
-            return raw
-        work = _work(rows, PREDICTABLE[self.metric])
-        found: np.ndarray = (work if raw.ndim == 1 else work[:, None]) / raw
-        return found
-
-    def trust(self, family: str) -> Trust:
-        """What is predicted of each measured point of a family from all others of the device."""
-        from analysis.store.past import table_of
-        from paradnn.forecast.process import LeftOut
-
-        table = table_of(self.runs, self.rates)
-        # The model has an observation for each step, in the order in which they first appear.
-        families = dict(zip(zip(table.environments, table.steps, strict=True), table.families, strict=True)).values()
-        left = self.fitted.left_out
-        mine = np.array([name == family for name in families])
+    does = PREDICTABLE[metric]
+    runs = runs[is_ok(runs) & (runs[metric].astype("float64") > 0) & np.isfinite(runs[metric].astype("float64"))]
+    values = runs[metric].to_numpy(dtype="float64")
+    seconds = _work(runs, does) / values if does else values
+    if not np.isfinite(np.log(seconds)).all():
+        raise NotEnoughData(f"{metric} gives no time of a step for all runs; leave those out with --where")
+    per = 1.0
+    if "step_time_ms" in runs and runs["step_time_ms"].gt(0).any():
+        # The roofline that the model begins with is in seconds, roughly.
+        per = float(np.nanmedian(runs["step_time_ms"].to_numpy(dtype="float64") / 1e3 / seconds))
+    seconds = seconds * per
+    rates = rates_of(runs, seconds)
+    fitted = StepTimeModel.fit(past_runs(runs, seconds, rates))
+    table = table_of(runs, rates)
+    # The model has an observation for each step, in the order in which they first appear.
+    steps = dict(zip(zip(table.environments, table.steps, strict=True), table.families, strict=True)).values()
+    left, of_steps = fitted.left_out, np.array(list(steps))
+    trust: dict[str, Trust] = {}
+    for family in set(of_steps):
+        mine = of_steps == family
         found = LeftOut(left.error[mine], left.spread[mine], left.freedom)
-        return Trust(found.median_error, found.coverage(), int(mine.sum()))
+        trust[str(family)] = Trust(found.median_error, found.coverage(), int(mine.sum()))
+    if rows.empty:
+        return np.empty(0), np.empty(0), np.empty((0, draws)), trust
 
+    def in_metric(logs: np.ndarray) -> np.ndarray:
+        raw: np.ndarray = np.exp(logs) / per
+        return (_work(rows, does) / raw.T).T if does else raw
 
-def _raw(rows: pd.DataFrame, metric: str) -> np.ndarray:
-    """Work over the metric (n,): the seconds of a step but for a factor."""
-    values: np.ndarray = rows[metric].to_numpy(dtype="float64")
-    return _work(rows, PREDICTABLE[metric]) / values if PREDICTABLE[metric] else values
+    there = fitted.predict(table_of(rows, rates))
+    spread = np.sqrt((there.root**2).sum(axis=1) + there.own + there.noise**2)
+    reach = stats.t.ppf(0.975, there.freedom) * spread
+    ends = [in_metric(there.mean + sign * reach) for sign in (-1, 1)]
+    return np.minimum(*ends), np.maximum(*ends), in_metric(there.draws(draws, random)), trust
 
 
 def _work(rows: pd.DataFrame, name: str) -> np.ndarray:
     """What a step of each row does (n,): examples or FLOP, by arithmetic where the model is known."""
     from analysis.store.past import costs_of
 
-    if name == "batch_size":
-        return rows["batch_size"].to_numpy(dtype="float64")
-    work = costs_of(rows)[name]
+    work = costs_of(rows)[name] if name != "batch_size" else pd.Series(np.nan, rows.index)
     if name in rows:
-        work = work.fillna(rows[name].astype("float64"))
+        work = work.fillna(pd.to_numeric(rows[name], errors="coerce").astype("float64"))
     if work.isna().any():
         raise NotEnoughData(f"{name} of {int(work.isna().sum())} points is not known")
     return work.to_numpy(dtype="float64")
-
-
-_LISTED = 4  # keys of which it is said that the space goes beyond what was measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -620,39 +549,27 @@ def told_of(completed: Sequence[Completed]) -> tuple[Paragraph, ...]:
     found: dict[str, list[str]] = {}
     for one in completed:
         for space in one.spaces:
-            points = found.setdefault(f"{_measured(space)}{_rest(space)}.", [])
-            points += [text for text in (_trust(one, space), *_extrapolates(space)) if text not in points]
-        for lacking in one.lacking:
-            found.setdefault(f"{lacking}: nothing is predicted.", [])
-    return tuple(Paragraph(head, tuple(points)) for head, points in found.items())
+            trust = one.trust[space.name]
+            points = found.setdefault(_measured(space), [])
+            points += [
+                f"Of {trust.points:,} measured points, left out of the fit in turn, the predicted {one.metric} was off "
+                f"by {trust.error:.1%} in the median, and {trust.inside:.0%} lay within their 95% interval."
+            ]
+            listed = [f"{name} {words}" for name, words in space.beyond.items()]
+            if listed:
+                more = f" and {len(listed) - _LISTED} keys more" if len(listed) > _LISTED else ""
+                beyond = f"{'; '.join(listed[:_LISTED])}{more}"
+                points += [f"Extrapolated, beyond all that was measured: {beyond}. Measure a few points there."]
+        found |= {f"{lacking}: nothing is predicted.": [] for lacking in one.lacking}
+    return tuple(Paragraph(head, tuple(dict.fromkeys(points))) for head, points in found.items())
 
 
 def _measured(space: Space) -> str:
-    share = 100 * space.measured / space.total
+    """How much of a space was measured, and what became of the other points."""
+    share, predicted = 100 * space.measured / space.total, len(space.others) - space.excluded
     percent = f"{share:.0f}%" if share >= 10 else f"{share:.2g}%"
-    return f"{space.name}: {space.measured:,} of {space.total:,} points were measured, {percent}"
-
-
-def _trust(completed: Completed, space: Space) -> str:
-    trust = completed.trust[space.name]
-    return (
-        f"Of {trust.points:,} measured points, left out of the fit in turn, the predicted {completed.metric} was off "
-        f"by {trust.error:.1%} in the median, and {trust.inside:.0%} lay within their 95% interval."
-    )
-
-
-def _rest(space: Space) -> str:
-    """What became of the other points."""
-    predicted = len(space.others) - space.excluded
     parts = [f"{space.failed:,} did not run"] if space.failed else []
     parts += [f"{space.excluded:,} are taken to be out of memory"] if space.excluded else []
     parts += [f"{predicted:,} are predicted"] if predicted else []
-    return f"; {', '.join(parts)}" if parts else ""
-
-
-def _extrapolates(space: Space) -> Iterator[str]:
-    listed = [f"{name} {words}" for name, words in space.beyond.items()]
-    if listed:
-        more = f" and {len(listed) - _LISTED} keys more" if len(listed) > _LISTED else ""
-        shown = f"{'; '.join(listed[:_LISTED])}{more}"
-        yield f"Extrapolated, beyond all that was measured: {shown}. Measure a few points there."
+    rest = f"; {', '.join(parts)}" if parts else ""
+    return f"{space.name}: {space.measured:,} of {space.total:,} points were measured, {percent}{rest}."

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from analysis.format import short
 from analysis.labels import not_recorded
-from analysis.lazy import drawing, np, pd, ticker
+from analysis.lazy import drawing, np, pd
 from analysis.statistics.dependence import Unit, crossed_quantile, levels_of
 from analysis.store.frame import families, is_ok
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+#: Finds a device's data sheet: `peak_flops` (precision -> FLOP/s) and `bandwidth` (B/s or None); None without one.
+Sheets = Callable[[str], Any]
 
 
 class Verdict(StrEnum):
@@ -36,18 +38,12 @@ _COUNTS = {
     "at_the_ridge": Verdict.RIDGE,
     "unknown": Verdict.UNKNOWN,
 }
-
-
-class Specification(Protocol):
-    """What a data sheet says of a device."""
-
-    @property
-    def peak_flops(self) -> Mapping[str, float]:
-        """Precision -> FLOP/s."""
-
-    @property
-    def bandwidth(self) -> float | None:
-        """Memory bandwidth in B/s."""
+_NUMBERS = (
+    *("arithmetic_intensity", "flops_per_second", "trace_arithmetic_intensity", "trace_flops_utilization"),
+    *("trace_flops_utilization_lowest", "trace_captures", "published_intensity", "infeed_fraction"),
+    *("peak_flops_per_second", "peak_bytes_per_second", "step_time_ms", "step_time_low_ms", "step_time_high_ms"),
+)
+_PLACE = ["device", "precision", "family"]
 
 
 @dataclass(frozen=True)
@@ -94,8 +90,8 @@ class Roof:
 class Roofline:
     """The result: roofs, points and, by reason, how many runs have no place.
 
-    `points` has one row a run: run_id, device, precision, family, what of `_MODEL` the frame has,
-    arithmetic_intensity (FLOP/B), traffic ("analytic" or "trace"), flops_per_second with its interval
+    `points` has one row a run: run_id, device, precision, family, the batch size and those of model.* in which some
+    family varies, arithmetic_intensity (FLOP/B), traffic ("analytic" or "trace"), flops_per_second with its interval
     `rate_low`..`rate_high` (of a trace the range of the run's captures), attainable (FLOP/s), share (rate /
     attainable) with `share_low`..`share_high`, verdict and infeed_fraction. Unknown numbers are NaN.
     """
@@ -109,32 +105,45 @@ class Roofline:
         return next(roof for roof in self.roofs if (roof.device, roof.precision) == (device, precision))
 
 
-def place_models(frame: pd.DataFrame, specification: Callable[[str], Specification | None]) -> Roofline:
+def place_models(frame: pd.DataFrame, sheets: Sheets) -> Roofline:
     """Place the measured runs of a frame (one row a run) under the roofs of their devices.
 
-    `specification` finds a device's data sheet. A run's place is `arithmetic_intensity` and `flops_per_second`: exact
-    work over compulsory traffic, so the true intensity is at most this. A published run that was traced is placed by
-    its trace instead, counted traffic and the trace's own rate (fraction x specified peak), since both come from the
-    same execution. `published_intensity` is no traffic and places nothing.
+    A run's place is `arithmetic_intensity` and `flops_per_second`: exact work over compulsory traffic, so the true
+    intensity is at most this. A published run that was traced is placed by its trace instead, counted traffic and the
+    trace's own rate (fraction x specified peak), since both come from the same execution. `published_intensity` is no
+    traffic and places nothing.
     """
     rows = _with_keys(frame)
     measured = rows[is_ok(rows)].reset_index(drop=True)
+    roofs = find_roofs(measured, sheets)
+    points, reasons = _place(measured, sheets)
     left_out = {"not measured, such as out of memory": len(rows) - len(measured)}
-    roofs = find_roofs(measured, specification)
-    points, reasons = _place(measured, specification)
     left_out |= {reason: int(reasons.eq(reason).sum()) for reason in reasons.dropna().unique()}
-    table = _under(points, roofs)
-    return Roofline(roofs, table, {reason: count for reason, count in left_out.items() if count})
+    return Roofline(roofs, _under(points, roofs), {reason: count for reason, count in left_out.items() if count})
 
 
-def find_roofs(frame: pd.DataFrame, specification: Callable[[str], Specification | None]) -> tuple[Roof, ...]:
+def find_roofs(frame: pd.DataFrame, sheets: Sheets) -> tuple[Roof, ...]:
     """A roof for each device and precision in a frame: medians over its runs of the measured ceilings
-    (`peak_flops_per_second`, `peak_bytes_per_second`), else the specification's."""
-    rows = _with_keys(frame)
-    return tuple(
-        _roof(str(device), str(precision), group, specification(str(device)))
-        for (device, precision), group in rows.groupby(["device", "precision"], sort=True)
-    )
+    (`peak_flops_per_second`, `peak_bytes_per_second`), else the data sheet's."""
+    roofs = []
+    for (device, precision), group in _with_keys(frame).groupby(["device", "precision"], sort=True):
+        sheet = sheets(str(device))
+        ceilings = group[["peak_flops_per_second", "peak_bytes_per_second"]]
+        ceilings = ceilings.where(np.isfinite(ceilings) & (ceilings > 0))
+        specified = (sheet.peak_flops.get(precision), sheet.bandwidth) if sheet is not None else (None, None)
+        values: list[float | None] = []
+        sources = []
+        for (_, column), given in zip(ceilings.items(), specified, strict=True):
+            measured = column.notna().any()
+            values.append(float(column.median()) if measured else given and float(given))
+            sources.append("measured" if measured else "specification" if given else "unknown")
+        peak, bandwidth = values
+        low = high = None
+        if peak is not None and bandwidth is not None:
+            ridges = ceilings.iloc[:, 0].fillna(peak) / ceilings.iloc[:, 1].fillna(bandwidth)
+            low, high = float(ridges.min()), float(ridges.max())
+        roofs.append(Roof(str(device), str(precision), peak, bandwidth, sources[0], sources[1], low, high))
+    return tuple(roofs)
 
 
 def verdict(intensity: Any, roof: Roof) -> np.ndarray:
@@ -159,94 +168,37 @@ def summary(points: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
     their share of the roof with the 95% interval of the median over their models and batch sizes (`sample`), the range
     of their intensities (FLOP/B), how many are above the roof (share > 1)."""
     rows = []
-    for (device, precision, family), group in points.groupby(["device", "precision", "family"], sort=False):
-        counts = {column: int((group["verdict"] == name).sum()) for column, name in _COUNTS.items()}
-        quarter, middle, three = _quartiles(group["share"])
+    for place, group in points.groupby(["device", "precision", "family"], sort=False):
         known = group[group["share"].notna()]
         levels = levels_of(known, unit)
+        quarter, middle, three = known["share"].quantile([0.25, 0.5, 0.75])
         interval = crossed_quantile(known["share"], levels)
         rows.append(
-            {
-                "device": device,
-                "precision": precision,
-                "family": family,
-                "points": len(group),
-                **counts,
-                "share_q25": quarter,
-                "share_median": middle,
-                "share_q75": three,
-                "share_best": group["share"].max(),
-                "median_low": interval.low,
-                "median_high": interval.high,
-                "sample": levels.words,
-                "above_roof": int((group["share"] > 1).sum()),
-                "lowest_intensity": group["arithmetic_intensity"].min(),
-                "highest_intensity": group["arithmetic_intensity"].max(),
-            }
+            dict(zip(_PLACE, place, strict=True))
+            | {"points": len(group)}
+            | {column: int((group["verdict"] == name).sum()) for column, name in _COUNTS.items()}
+            | {"share_q25": quarter, "share_median": middle, "share_q75": three, "share_best": group["share"].max()}
+            | {"median_low": interval.low, "median_high": interval.high, "sample": levels.words}
+            | {"above_roof": int((group["share"] > 1).sum())}
+            | {"lowest_intensity": group["arithmetic_intensity"].min()}
+            | {"highest_intensity": group["arithmetic_intensity"].max()}
         )
     return pd.DataFrame(rows)
 
 
-def _quartiles(values: pd.Series) -> tuple[float, float, float]:
-    known = values.dropna()
-    low, middle, high = np.percentile(known, [25, 50, 75]) if len(known) else [math.nan] * 3
-    return float(low), float(middle), float(high)
-
-
 def _with_keys(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with the columns that place a run, NaN or "device not recorded" where it lacks them."""
-    names = (
-        "arithmetic_intensity",
-        "flops_per_second",
-        "trace_arithmetic_intensity",
-        "trace_flops_utilization",
-        "trace_flops_utilization_lowest",
-        "trace_captures",
-        "published_intensity",
-        "infeed_fraction",
-        "peak_flops_per_second",
-        "peak_bytes_per_second",
-        "step_time_ms",
-        "step_time_low_ms",
-        "step_time_high_ms",
-    )
-    numbers = {name: frame[name].astype("float64") if name in frame else np.nan for name in names}
-    texts = {
-        name: frame[name].astype("object").where(frame[name].notna(), not_recorded(name))
-        if name in frame
-        else not_recorded(name)
-        for name in ("device", "precision", "family")
-    }
-    added = pd.DataFrame({**numbers, **texts}, index=frame.index)
+    added: dict[str, Any] = {name: frame[name].astype("float64") if name in frame else np.nan for name in _NUMBERS}
+    for name in _PLACE:
+        known = frame[name].astype("object") if name in frame else pd.Series(None, frame.index, dtype="object")
+        added[name] = known.where(known.notna(), not_recorded(name))
     # At once: pandas warns of frames to which a dozen columns are added one by one.
-    placed = pd.concat([frame.drop(columns=added.columns, errors="ignore"), added], axis=1)
+    placed = pd.concat([frame.drop(columns=list(added), errors="ignore"), pd.DataFrame(added, frame.index)], axis=1)
     placed.attrs = dict(frame.attrs)
     return placed
 
 
-def _roof(device: str, precision: str, group: pd.DataFrame, sheet: Specification | None) -> Roof:
-    ceilings = group[["peak_flops_per_second", "peak_bytes_per_second"]]
-    ceilings = ceilings.where(np.isfinite(ceilings) & (ceilings > 0))
-    specified = (sheet.peak_flops.get(precision), sheet.bandwidth) if sheet is not None else (None, None)
-    (peak, peak_source), (bandwidth, bandwidth_source) = (
-        _ceiling(ceilings[name], given) for name, given in zip(ceilings, specified, strict=True)
-    )
-    low = high = None
-    if peak is not None and bandwidth is not None:
-        peaks = ceilings["peak_flops_per_second"].fillna(peak)
-        ridges = peaks / ceilings["peak_bytes_per_second"].fillna(bandwidth)
-        low, high = float(ridges.min()), float(ridges.max())
-    return Roof(device, precision, peak, bandwidth, peak_source, bandwidth_source, low, high)
-
-
-def _ceiling(measured: pd.Series, specified: float | None) -> tuple[float | None, str]:
-    known = measured.dropna()
-    if len(known):
-        return float(known.median()), "measured"
-    return (float(specified), "specification") if specified else (None, "unknown")
-
-
-def _place(rows: pd.DataFrame, specification: Callable[[str], Specification | None]) -> tuple[pd.DataFrame, pd.Series]:
+def _place(rows: pd.DataFrame, specification: Sheets) -> tuple[pd.DataFrame, pd.Series]:
     """The runs that have a place, with it; and for every row the reason why it has none, or None."""
     keys = list(zip(rows["device"], rows["precision"], strict=True))
     sheets = {device: specification(device) for device in set(rows["device"])}
@@ -259,7 +211,9 @@ def _place(rows: pd.DataFrame, specification: Callable[[str], Specification | No
     slow, fast = (rows[f"step_time_{end}_ms"] for end in ("high", "low"))
     several = rows["trace_captures"] > 1
     lowest = (rows["trace_flops_utilization_lowest"] * specified).where(several)
-    points = rows[["run_id", "device", "precision", "family", *_of_model(rows)]].assign(
+    models = [str(name) for name in rows if str(name).startswith("model.") and name != "model.name"]
+    varies = [name for name in models if (rows.groupby("family")[name].nunique() > 1).any()]
+    points = rows[["run_id", *_PLACE, *(name for name in ("batch_size", *varies) if name in rows)]].assign(
         arithmetic_intensity=intensity,
         traffic=np.where(traced, "trace", "analytic"),
         flops_per_second=rate,
@@ -274,13 +228,6 @@ def _place(rows: pd.DataFrame, specification: Callable[[str], Specification | No
     reasons[no_traffic] = "without an arithmetic intensity"
     reasons[printed] = "published without counted traffic"
     return points[reasons.isna()].reset_index(drop=True), reasons
-
-
-def _of_model(rows: pd.DataFrame) -> list[str]:
-    """Columns that say which model a point is: the batch size, and all under model.* in which some family varies."""
-    models = [str(name) for name in rows if str(name).startswith("model.") and name != "model.name"]
-    varies = [name for name in models if (rows.groupby("family")[name].nunique() > 1).any()]
-    return [name for name in ("batch_size", *varies) if name in rows]
 
 
 def _under(points: pd.DataFrame, roofs: tuple[Roof, ...]) -> pd.DataFrame:
@@ -301,14 +248,10 @@ def _under(points: pd.DataFrame, roofs: tuple[Roof, ...]) -> pd.DataFrame:
     )
 
 
-_WIDE = 500  # greatest over least intensity from which on powers of ten are ticks enough
-
-
 def frame_roof(axes: Axes, points: pd.DataFrame, roof: Roof, others: Sequence[Roof] = ()) -> None:
     """Logarithmic scales around the points and the ridge, and the roofs."""
-    roofs = [roof, *others]
-    ridges = [one.ridge for one in roofs if one.ridge is not None]
-    peaks = [one.peak for one in roofs if one.peak is not None]
+    ridges = [one.ridge for one in (roof, *others) if one.ridge is not None]
+    peaks = [one.peak for one in (roof, *others) if one.peak is not None]
     left = min([points["arithmetic_intensity"].min(), *(ridge / 4 for ridge in ridges)]) / 1.5
     right = max([points["arithmetic_intensity"].max(), *(ridge * 4 for ridge in ridges)]) * 1.5
     axes.set(xscale="log", yscale="log", xlim=(left, right))
@@ -318,11 +261,8 @@ def frame_roof(axes: Axes, points: pd.DataFrame, roof: Roof, others: Sequence[Ro
     if roof.ridge is not None and roof.peak is not None:
         axes.plot(roof.ridge, roof.peak, marker="|", markersize=12, color=drawing.COLOURS[-1], zorder=3)
     axes.set_ylim(float(points["flops_per_second"].min()) / 2, max([points["flops_per_second"].max(), *peaks]) * 2)
-    axes.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0) if right < _WIDE * left else (1.0,)))
-    axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_major_formatter(drawing.quantity("FLOP/s"))
-    for axis in (axes.xaxis, axes.yaxis):  # Matplotlib names minor ticks too, where there are few others
-        axis.set_minor_formatter(ticker.NullFormatter())
+    drawing.log_ticks(axes.xaxis, "{:g}".format)
+    drawing.log_ticks(axes.yaxis, lambda value: short(value, "FLOP/s"))
 
 
 def _draw_roof(axes: Axes, roof: Roof, left: float, right: float, look: dict[str, Any]) -> None:
@@ -359,19 +299,3 @@ def marks(axes: Axes, points: pd.DataFrame, size: Any, colour: Any, marker: str)
         alpha=0.8,
         zorder=2,
     )
-
-
-def _bars(axes: Axes, points: pd.DataFrame) -> None:
-    """How uncertain the rates are, where that is known."""
-    known = points[points["rate_low"].notna() & points["rate_high"].notna()]
-    if len(known):
-        rate = known["flops_per_second"]
-        axes.errorbar(
-            known["arithmetic_intensity"],
-            rate,
-            yerr=[(rate - known["rate_low"]).clip(lower=0), (known["rate_high"] - rate).clip(lower=0)],
-            fmt="none",
-            ecolor="#999999",
-            elinewidth=0.8,
-            zorder=1.5,
-        )

@@ -19,7 +19,7 @@ from analysis.analyses.boxplot import box_statistics
 from analysis.analyses.breakdown import measure_shares
 from analysis.analyses.compare import compare_points
 from analysis.analyses.infeed import input_waits
-from analysis.analyses.sensitivity import Settings, adjusted, fit_weights
+from analysis.analyses.sensitivity import SensitivityOptions, adjusted, sensitivity
 from analysis.analyses.speedup import pair_points
 from analysis.roofs import place_models
 from analysis.roofs import summary as under_roof
@@ -221,8 +221,8 @@ def found_under(frame: pd.DataFrame, unit: Unit) -> dict[str, tuple[float, float
     part = measure_shares(frame, unit).types.iloc[0]
     roof = under_roof(place_models(frame, lambda _: None).points, unit).iloc[0]
     waits = input_waits(frame, "parameters", 0.5, unit=unit).groups[0]
-    settings = Settings(log_hyperparameters=True, log_metric=True, unit=unit)
-    weights = fit_weights(frame, "examples_per_second", settings=settings).fits[0].regression.weights
+    both = SensitivityOptions(metric="examples_per_second", log_scale="both", unit=unit)
+    weights = sensitivity(frame, both).fits[0].regression.weights
     of_nodes, of_batches = (weights.loc[name] for name in ("model.nodes", "batch_size"))
     return {
         "sensitivity, weight of nodes": (0.0, of_nodes["low"], of_nodes["high"]),
@@ -275,7 +275,7 @@ def noise_terms(random: np.random.Generator, draws: int, terms: int = 15, points
     alone = together = 0
     for _ in range(draws):
         design = pd.DataFrame(random.normal(size=(points, terms)), columns=[f"x{n}" for n in range(terms)])
-        found = regress(design, random.normal(size=points)).weights["p"].to_numpy()
+        found = regress(design, random.normal(size=points)).weights["p"]
         alone += bool((found <= 0.05).any())
         together += bool((adjusted(found) <= 0.05).any())
     told = f"{alone / draws:.1%} by single tests, {together / draws:.1%} as told"

@@ -1,18 +1,14 @@
-"""`memory`: where memory ends, and which size fills it fastest.
-
-Out of memory as an outcome: where memory ends, for each family on each device.
+"""`memory`: where memory ends for each family on each device, and which size fills it fastest.
 
 Two descriptions of the same points. The frontier assumes only that memory grows with every size, and says what is known
 for certain; a logistic regression says which size fills memory fastest, and how likely it is that a point fits.
-
-Where memory ends, over the two sizes that fill it fastest: how many points failed, and the line of even chances.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from analysis.columns import Group, GroupKey, blocks_of, groups, hyperparameters
 from analysis.labels import label
@@ -21,17 +17,22 @@ from analysis.options import Options
 from analysis.registry import Shown, analysis
 from analysis.result import Paragraph, Result, pooled_within
 from analysis.statistics.dependence import levels_of
-from analysis.statistics.logistic import firth, profile_interval
-from analysis.statistics.regression import Lacking, independent_columns
+from analysis.statistics.regression import Lacking, firth, independent_columns, profile_interval
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
+from paradnn.core.words import counted
 from paradnn.errors import NotEnoughData
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+#: Outcomes of points that ran out of memory when they were tried.
+RAN_OUT = ("oom_device", "oom_host")
 
 _NAMED = 3  # points that contradict the frontier and are named
+#: Sizes that take less memory of a device the larger they are, and numbers that are no size.
+_FALLING = ("model.patch", "devices")
+_NO_SIZE = ("model.dropout", "model.label_smoothing")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,32 +42,72 @@ class MemoryOptions(Options):
     command = "memory"
 
 
+@dataclass(frozen=True)
+class GroupMemory(GroupKey):
+    """One family on one device.
+
+    `points` has a row for each point that fitted or ran out of memory, the smallest first: its hyperparameters,
+    `failed`, `side` (what the frontier of the others says, `frontier.Side`), `edge` (whether it is one of the smallest
+    that failed or of the largest that fitted) and `chance` (of running out, by the regression of the other models; NaN
+    without one). `sizes` (rows of `points`) are what of these is a size. `weights`: a row for each size, with `weight`
+    (what doubling it adds to the log-odds), `low`, `high`; None where all fitted or none did. `intercept` is the
+    log-odds at the sizes' geometric means, `collinear` the sizes without a weight of their own. `left_out` counts
+    points that say nothing of memory, by outcome.
+    """
+
+    points: pd.DataFrame
+    sizes: pd.DataFrame
+    left_out: Mapping[Any, int]
+    weights: pd.DataFrame | None = None
+    intercept: float = float("nan")
+    collinear: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class MemoryResult(Result):
-    """Every point that was tried, whether it fitted, and what the others say of it."""
+    """Every point that was tried, whether it fitted, and what the others say of it; `lacking` says which groups have no
+    answer, and why."""
 
-    memory: Memory
+    groups: tuple[GroupMemory, ...]
+    lacking: tuple[Lacking, ...]
 
     @property
     def table(self) -> pd.DataFrame:
-        return self.memory.table
+        """A row for each point, those at the edge first."""
+        parts = []
+        for group in self.groups:
+            part = group.points.sort_values("edge", ascending=False, kind="stable")
+            part.insert(0, "family", group.family)
+            part.insert(1, "device", group.device)
+            parts.append(part)
+        return pd.concat(parts, ignore_index=True)
 
     @property
     def drawable(self) -> bool:
-        return any(group.weights is not None for group in self.memory.groups)
+        return any(group.weights is not None for group in self.groups)
+
+    def _paragraphs(self) -> Iterator[Paragraph | str]:
+        for group in self.groups:
+            others = ", ".join(f"{number} {outcome}" for outcome, number in group.left_out.items())
+            yield Paragraph(
+                f"{group.name}: {group.points['failed'].sum():,} of {len(group.points):,} points that were tried ran "
+                f"out of memory{f'; left out: {others}' if others else ''}.",
+                tuple(_describe(group)),
+            )
+        yield from (f"{lacking}." for lacking in self.lacking)
 
     def _figure(self) -> Figure:
-        return draw_memory(self.memory)
+        """A panel for each group in which some points ran out of memory and some did not.
 
-    def _paragraphs(self) -> Iterator[Paragraph]:
-        for group in self.memory.groups:
-            failed, count = int(group.points["failed"].sum()), len(group.points)
-            others = ", ".join(f"{number} {outcome}" for outcome, number in group.left_out.items())
-            without = f"; left out: {others}" if others else ""
-            head = f"{group.name}: {failed:,} of {count:,} points that were tried ran out of memory{without}."
-            yield Paragraph(head, tuple(_describe(group)))
-        for lacking in self.memory.lacking:
-            yield Paragraph(f"{lacking}.")
+        A mark stands for the points of two sizes, coloured by the share that ran out. Along the line the regression
+        gives even chances, the other sizes at their geometric means.
+        """
+        drawn_groups = [(group, group.weights) for group in self.groups if group.weights is not None]
+        drawn, panels = drawing.panels(len(drawn_groups), 5.2, 3.8, across=2)
+        for axes, (group, weights) in zip(panels, drawn_groups, strict=True):
+            _panel(axes, group, weights)
+        drawing.colour_bar(drawn, panels, drawing.Normalize(0, 100), "points that ran out of memory (%)")
+        return drawn
 
 
 def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
@@ -91,13 +132,84 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
     shown=_shown,
 )
 def memory(frame: pd.DataFrame, options: MemoryOptions) -> MemoryResult:
-    """Where memory ends, for each family on each device.
+    """Where memory ends, for each family on each device, over points: replicates count once, ok where any is.
 
-    NotEnoughData where no sizes differ, SchemaError for heterogeneous runs of a group.
+    Points compare where they agree in all that is no size, such as the precision. Only what was tried counts: a
+    predicted outcome is none. NotEnoughData without a group in which sizes differ, SchemaError for heterogeneous runs
+    of one.
     """
-    found = memory_limits(frame, options.pool)
+    found, lacking, used = [], [], []
+    for group in groups(frame):
+        try:
+            found.append(_group(group, options.pool))
+        except NotEnoughData as problem:
+            lacking.append(Lacking(group.name, str(problem)))
+            continue
+        used += list(group.rows["run_id"])
+    if not found:
+        raise NotEnoughData("not enough data", lacking, "measure points of several sizes")
     pooled = pooled_within(frame, ["family", "device"], pool=True) if options.pool else ""
-    return MemoryResult(memory=found, sources=found.run_ids, pooled=pooled)
+    return MemoryResult(groups=tuple(found), lacking=tuple(lacking), sources=tuple(used), pooled=pooled)
+
+
+def _group(group: Group, pool: bool) -> GroupMemory:
+    rows = aggregate_replicates(require_homogeneous(group.rows, pool=pool))
+    tells = is_ok(rows) | rows["outcome"].isin(RAN_OUT)
+    left_out = rows.loc[~tells, "outcome"].fillna("unfinished").value_counts().to_dict()
+    rows = rows[tells].reset_index(drop=True)
+    names = [name for name in hyperparameters(rows) if rows[name].nunique(dropna=False) > 1]
+    numbers = {name: size for name in names if (size := size_of(rows[name])) is not None and name not in _NO_SIZE}
+    if not numbers:
+        raise NotEnoughData("no size varies among the points that were tried" if len(rows) else "no point was tried")
+    sizes, failed = pd.DataFrame(numbers), (~is_ok(rows)).to_numpy(dtype=bool)
+    words = [name for name in names if name not in numbers]
+    # What some runs lack is a value of its own.
+    kind = rows.groupby(words, dropna=False).ngroup().to_numpy() if words else np.zeros(len(rows), dtype="int64")
+    side, edge = _frontiers((sizes * [-1.0 if name in _FALLING else 1.0 for name in sizes]).to_numpy(), failed, kind)
+    points = rows[names].assign(failed=failed, side=side, edge=edge, chance=np.nan)
+    if not failed.any() or failed.all():
+        order = np.argsort(np.log(np.maximum(sizes, 1e-300)).sum(axis=1), kind="stable")
+        return GroupMemory(
+            group.family, group.device, points.iloc[order].reset_index(drop=True), sizes.iloc[order], left_out
+        )
+    logs, collinear = independent_columns(pd.DataFrame(np.log2(sizes)))
+    design = np.column_stack([np.ones(len(logs)), logs - logs.mean()])
+    found, height = firth(design, failed)
+    ends = [profile_interval(design, failed, found, height, place) for place in range(1, len(found))]
+    weights = pd.DataFrame(ends, index=logs.columns.rename("size"), columns=["low", "high"])
+    weights.insert(0, "weight", found[1:])
+    model = levels_of(rows, "model").codes[0]
+    for each in np.unique(model):  # judged by the others
+        held = model == each
+        points.loc[held, "chance"] = special.expit(design[held] @ firth(design[~held], failed[~held], found)[0])
+    order = np.argsort(design @ found, kind="stable")
+    points, sizes = (table.iloc[order].reset_index(drop=True) for table in (points, sizes))
+    return GroupMemory(group.family, group.device, points, sizes, left_out, weights, float(found[0]), tuple(collinear))
+
+
+def size_of(column: pd.Series) -> pd.Series | None:
+    """A column of numbers above zero or of lists of blocks as float64; None for what is no size."""
+    if pd.api.types.is_bool_dtype(column) or column.isna().any():
+        return None
+    if pd.api.types.is_numeric_dtype(column):
+        return column.astype("float64") if (column > 0).all() else None
+    totals = {value: blocks_of(value) for value in column.unique()}
+    return column.map(lambda value: float(sum(totals[value] or ()))) if all(totals.values()) else None
+
+
+def _frontiers(sizes: np.ndarray, failed: np.ndarray, kind: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(what the others say of each point, whether it lies at the edge), among points of one kind."""
+    from paradnn.designs.frontier import Frontier, Side
+
+    side, edge = np.full(len(failed), Side.OPEN.value, dtype=object), np.zeros(len(failed), dtype=bool)
+    for each in np.unique(kind):
+        here = np.flatnonzero(kind == each)
+        side[here] = Frontier.sides_by_others(sizes[here], failed[here])
+        found = Frontier.fit(sizes[here], failed[here])
+        for outcome, ends in ((True, found.failed), (False, found.fitted)):
+            at = (sizes[here][:, None] == ends[None]).all(axis=2).any(axis=1)
+            edge[here] |= at & (failed[here] == outcome)
+    return side, edge
 
 
 def _describe(group: GroupMemory) -> Iterator[str]:
@@ -110,33 +222,35 @@ def _describe(group: GroupMemory) -> Iterator[str]:
         largest = points[edge & ~failed]
         yield f"The largest that fitted: {_named(largest.iloc[-1])}{_of(largest, 'that none larger is above')}."
     if group.weights is not None:
-        yield from _regression(group)
+        yield from _regression(group, group.weights)
     contradicting = points[~failed & points["side"].isin(["contradicted", "fails"])]
     if len(contradicting):
         listed = "; ".join(_named(row) for _, row in contradicting.head(_NAMED).iterrows())
         more = f"; and {len(contradicting) - _NAMED} more" if len(contradicting) > _NAMED else ""
         yield (
-            f"{_points(len(contradicting))} fitted though others that are no larger in any size did not: "
+            f"{counted(len(contradicting), 'point')} fitted though others that are no larger in any size did not: "
             f"{listed}{more}. Memory does not grow with every size there, or what is free differs from run to run."
         )
 
 
-def _regression(group: GroupMemory) -> Iterator[str]:
-    assert group.weights is not None
-    rows = group.weights.sort_values("weight", key=lambda column: -column.abs(), kind="stable")
-    first = float(rows["weight"].iloc[0])
+def _regression(group: GroupMemory, weights: pd.DataFrame) -> Iterator[str]:
+    rows = weights.sort_values("weight", key=lambda column: -column.abs(), kind="stable").round(6) + 0.0
+    of_first = rows["weight"] / rows["weight"].iloc[0]
     listed = "; ".join(
         f"{name} {row['weight']:+.3g} ({row['low']:+.3g} to {row['high']:+.3g})"
-        + (f", {row['weight'] / first:.2g} of the first" if number and row["weight"] else "")
-        for number, (name, row) in enumerate((rows.round(6) + 0.0).iterrows())
+        + (f", {of_first[name]:.2g} of the first" if name != rows.index[0] and row["weight"] else "")
+        for name, row in rows.iterrows()
     )
     yield f"Doubling a size adds to the log-odds of running out (95% intervals by profile likelihood): {listed}."
     if group.collinear:
         yield f"Without a weight of their own, since they go with other sizes: {', '.join(group.collinear)}."
-    said, missed, share = group.wrong
+    failed, side = group.points["failed"], group.points["side"]
+    said = side.isin(["fits", "fails"])
+    missed = said & (side.eq("fails") != failed)
+    share = ((group.points["chance"] > 0.5) != failed).mean()
     yield (
-        f"By the other points' frontier {said:,} of {len(group.points):,} are known, {missed} of these wrongly; the "
-        f"regression has {100 * share:.2g}% on the wrong side, each model judged by the others."
+        f"By the other points' frontier {said.sum():,} of {len(failed):,} are known, {missed.sum()} of these wrongly; "
+        f"the regression has {100 * share:.2g}% on the wrong side, each model judged by the others."
     )
 
 
@@ -150,236 +264,25 @@ def _of(points: pd.DataFrame, what: str) -> str:
     return f" (one of {len(points)} {what})" if len(points) > 1 else ""
 
 
-def _points(count: int) -> str:
-    return f"{count} point{'s'[: count != 1]}"
-
-
-#: Outcomes of points that ran out of memory when they were tried.
-RAN_OUT = ("oom_device", "oom_host")
-
-#: Sizes that take less memory of a device the larger they are, and numbers that are no size.
-_FALLING = ("model.patch", "devices")
-_NO_SIZE = ("model.dropout", "model.label_smoothing")
-
-
-@dataclass(frozen=True)
-class GroupMemory(GroupKey):
-    """One family on one device.
-
-    `points` has a row for each point that fitted or ran out of memory: its hyperparameters, `failed`, `side` (what the
-    frontier of the others says, `frontier.Side`), `edge` (whether it is one of the smallest that failed or of the
-    largest that fitted) and `chance` (of running out, by the regression of the other models; NaN without one), the
-    smallest first. `weights`: a row for each size, with `weight` (what doubling it adds to the log-odds), `low`,
-    `high`; None where all fitted or none did. `left_out` counts points
-    that say nothing of memory, by outcome; `numbers` (rows of `points`, in order) are the sizes that they differ in,
-    `collinear` those that have no weight of their own. `intercept` is the log-odds at the sizes' geometric means.
-    """
-
-    points: pd.DataFrame
-    numbers: pd.DataFrame
-    weights: pd.DataFrame | None
-    intercept: float
-    left_out: Mapping[str, int]
-    collinear: tuple[str, ...] = ()
-
-    @property
-    def wrong(self) -> tuple[int, int, float]:
-        """(points on whose side the others agree, how many of these are on the other one, the share of all points that
-        the regression without their model has on the wrong side)."""
-        from paradnn.designs.frontier import Side
-
-        said = self.points["side"].isin([Side.FITS, Side.FAILS])
-        missed = said & (self.points["side"].eq(Side.FAILS) != self.points["failed"])
-        false = (self.points["chance"] > 0.5) != self.points["failed"]
-        return int(said.sum()), int(missed.sum()), float(false.mean())
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Every group; `lacking` says why others have none, `run_ids` are the runs used."""
-
-    groups: tuple[GroupMemory, ...]
-    lacking: tuple[Lacking, ...]
-    run_ids: tuple[str, ...]
-
-    @property
-    def table(self) -> pd.DataFrame:
-        """A row for each point, those at the edge first."""
-        parts = []
-        for group in self.groups:
-            part = group.points.copy()
-            part.insert(0, "family", group.family)
-            part.insert(1, "device", group.device)
-            parts.append(part.sort_values("edge", ascending=False, kind="stable"))
-        return pd.concat(parts, ignore_index=True)
-
-
-def memory_limits(frame: pd.DataFrame, pool: bool = False) -> Memory:
-    """Where memory ends, for each family on each device, over points: replicates count once, ok where any is.
-
-    Points compare where they agree in all that is no size, such as the precision. Only what was tried counts: a
-    predicted outcome is none. NotEnoughData without a group in which sizes differ, SchemaError for heterogeneous runs
-    of one.
-    """
-    found, lacking, used = [], [], []
-    for group in groups(frame):
-        try:
-            found.append(_group(group, pool))
-        except NotEnoughData as problem:
-            lacking.append(Lacking(group.name, str(problem)))
-            continue
-        used += list(group.rows["run_id"])
-    if not found:
-        raise NotEnoughData("not enough data", lacking, "measure points of several sizes")
-    return Memory(tuple(found), tuple(lacking), tuple(used))
-
-
-def _group(group: Group, pool: bool) -> GroupMemory:
-    rows = aggregate_replicates(require_homogeneous(group.rows, pool=pool))
-    tells = is_ok(rows) | rows["outcome"].isin(RAN_OUT)
-    left_out = rows.loc[~tells, "outcome"].fillna("unfinished").value_counts()
-    rows = rows[tells].reset_index(drop=True)
-    names = [name for name in hyperparameters(rows) if rows[name].nunique(dropna=False) > 1]
-    numbers = {name: size for name in names if (size := size_of(rows[name])) is not None and name not in _NO_SIZE}
-    if not numbers:
-        raise NotEnoughData("no size varies among the points that were tried" if len(rows) else "no point was tried")
-    sizes, failed = pd.DataFrame(numbers), (~is_ok(rows)).to_numpy(dtype=bool)
-    rising = sizes * [-1.0 if name in _FALLING else 1.0 for name in sizes]
-    words = [name for name in names if name not in numbers]
-    # What some runs lack is a value of its own.
-    kinds = rows[words].astype("object").fillna("-").astype("str").agg(" ".join, axis=1) if words else None
-    side, edge = _frontiers(rising.to_numpy(), failed, kinds)
-    fit = _Regression.of(sizes, rows, failed) if failed.any() and not failed.all() else None
-    points = rows[names].assign(failed=failed, side=side, edge=edge)
-    score = np.log(np.maximum(sizes, 1e-300)).sum(axis=1) if fit is None else fit.odds
-    points["chance"] = np.nan if fit is None else fit.chance
-    order = np.argsort(score, kind="stable")
-    return GroupMemory(
-        group.family,
-        group.device,
-        points.iloc[order].reset_index(drop=True),
-        sizes.iloc[order].reset_index(drop=True),
-        None if fit is None else fit.weights,
-        np.nan if fit is None else fit.intercept,
-        {str(outcome): int(count) for outcome, count in left_out.items()},
-        () if fit is None else fit.collinear,
-    )
-
-
-def size_of(column: pd.Series) -> pd.Series | None:
-    """A column of numbers above zero or of lists of blocks as float64; None for what is no size."""
-    if pd.api.types.is_bool_dtype(column) or column.isna().any():
-        return None
-    if pd.api.types.is_numeric_dtype(column):
-        return column.astype("float64") if (column > 0).all() else None
-    totals = {value: blocks_of(value) for value in column.unique()}
-    return column.map(lambda value: float(sum(totals[value] or ()))) if all(totals.values()) else None
-
-
-def _frontiers(sizes: np.ndarray, failed: np.ndarray, words: pd.Series | None) -> tuple[np.ndarray, np.ndarray]:
-    """(what the others say of each point, whether it lies at the edge), among points that agree in `words`."""
-    from paradnn.designs.frontier import Frontier, Side
-
-    side, edge = np.full(len(failed), Side.OPEN.value, dtype=object), np.zeros(len(failed), dtype=bool)
-    kinds = np.zeros(len(failed), dtype="int64") if words is None else words.astype("category").cat.codes.to_numpy()
-    for kind in np.unique(kinds):
-        here = np.flatnonzero(kinds == kind)
-        side[here] = Frontier.sides_by_others(sizes[here], failed[here])
-        found = Frontier.fit(sizes[here], failed[here])
-        for outcome, ends in ((True, found.failed), (False, found.fitted)):
-            at = (sizes[here][:, None] == ends[None]).all(axis=2).any(axis=1)
-            edge[here] |= at & (failed[here] == outcome)
-    return side, edge
-
-
-@dataclass(frozen=True)
-class _Regression:
-    weights: pd.DataFrame
-    intercept: float
-    odds: np.ndarray
-    chance: np.ndarray
-    collinear: tuple[str, ...]
-
-    @classmethod
-    def of(cls, sizes: pd.DataFrame, rows: pd.DataFrame, failed: np.ndarray) -> _Regression:
-        """The log-odds on binary logarithms of the sizes, and of each point by the other models."""
-        logs = np.log2(sizes.to_numpy(dtype="float64"))
-        kept, collinear = independent_columns(logs, list(map(str, sizes)))
-        design = np.column_stack([np.ones(len(logs)), logs[:, kept] - logs[:, kept].mean(axis=0)])
-        found, height = firth(design, failed)
-        ends = [profile_interval(design, failed, found, height, place) for place in range(1, len(found))]
-        weights = pd.DataFrame(
-            ends, index=pd.Index([sizes.columns[i] for i in kept], name="size"), columns=["low", "high"]
-        )
-        weights.insert(0, "weight", found[1:])
-        codes = levels_of(rows, "model").codes[0]
-        chance = _by_others(design, failed, found, codes)
-        return cls(weights, float(found[0]), design @ found, chance, tuple(collinear))
-
-
-def _by_others(design: np.ndarray, failed: np.ndarray, start: np.ndarray, code: np.ndarray) -> np.ndarray:
-    """The chance of each point with all points of its level left out of the fit, (n,)."""
-    chance = np.empty(len(failed))
-    for level in np.unique(code):
-        held = code == level
-        chance[held] = special.expit(design[held] @ firth(design[~held], failed[~held], start)[0])
-    return chance
-
-
-_COLUMNS = 2  # panels side by side
-
-
-def draw_memory(result: Memory) -> Figure:
-    """A panel for each family and device in which some points ran out of memory and some did not.
-
-    A mark stands for the points of two sizes, coloured by the share that ran out. Along the line the regression gives
-    even chances, the other sizes at their geometric means.
-    """
-    groups = [group for group in result.groups if group.weights is not None]
-    across = min(_COLUMNS, len(groups))
-    down = -(-len(groups) // across)
-    figure, panels = drawing.figure(4.6 * across + 1.2, 3.6 * down + 0.4, down, across)
-    every: Sequence[Axes] = list(np.atleast_1d(panels).flat)
-    for axes, group in zip(every, groups, strict=False):
-        _panel(axes, group)
-    for axes in every[len(groups) :]:
-        axes.set_visible(False)
-    mapped = drawing.ScalarMappable(drawing.Normalize(0, 100), drawing.SEQUENTIAL)
-    bar = figure.colorbar(mapped, ax=list(every[: len(groups)]), fraction=0.04, pad=0.02, aspect=30)
-    bar.set_label("points that ran out of memory (%)")
-    return figure
-
-
-def _panel(axes: Axes, group: GroupMemory) -> None:
-    assert group.weights is not None
-    order = group.weights["weight"].abs().sort_values(ascending=False, kind="stable").index
-    shown = [*order[:2]][::-1]
-    if len(shown) < 2:
-        places, labels = (group.numbers[order[0]], np.zeros(len(group.points))), (str(order[0]), "")
-    else:
-        places, labels = tuple(group.numbers[name] for name in shown), (str(shown[0]), str(shown[1]))
-    share = group.points.assign(x=places[0], y=places[1]).groupby(["x", "y"])["failed"].mean().reset_index()
+def _panel(axes: Axes, group: GroupMemory, weights: pd.DataFrame) -> None:
+    order = weights["weight"].abs().sort_values(ascending=False, kind="stable").index
+    x, *others = [str(name) for name in order[:2]][::-1]
+    places = group.sizes[[x]].assign(y=group.sizes[others[0]] if others else 0.0, failed=group.points["failed"])
+    share = places.groupby([x, "y"])["failed"].mean().reset_index()
     colours = drawing.colormaps[drawing.SEQUENTIAL](share["failed"])
-    axes.scatter(share["x"], share["y"], c=colours, s=70, marker="s", edgecolor="#666666", linewidth=0.6, zorder=3)
+    axes.scatter(share[x], share["y"], c=colours, s=70, marker="s", edgecolor="#666666", linewidth=0.6, zorder=3)
     axes.set_xscale("log", base=2)
-    if len(shown) == 2:
+    axes.set_yticks([])
+    if others:
         axes.set_yscale("log", base=2)
-        _line(axes, group, shown)
-    else:
-        axes.set_yticks([])
-    x, y = map(label, labels)
-    drawing.finish(axes, f"{group.name}: {len(group.points):,} points", x, y)
-
-
-def _line(axes: Axes, group: GroupMemory, shown: Sequence[str]) -> None:
-    """Where the log-odds are zero, in the range of the points."""
-    assert group.weights is not None
-    logs = np.log2(group.numbers)
-    slopes, middle = group.weights["weight"], logs.mean()
-    low, high = logs[shown[0]].min(), logs[shown[0]].max()
-    x = np.linspace(low, high, 50)
-    # The regression's columns are about their means.
-    rest = group.intercept + slopes[shown[0]] * (x - middle[shown[0]])
-    y = middle[shown[1]] - rest / slopes[shown[1]]
-    inside = (y >= logs[shown[1]].min() - 0.5) & (y <= logs[shown[1]].max() + 0.5)
-    axes.plot(2.0 ** x[inside], 2.0 ** y[inside], color="#333333", linewidth=1.2, linestyle="--", zorder=4)
+        # Where the log-odds are zero, in the range of the points; the regression's columns are about their means.
+        logs, (y,) = np.log2(group.sizes), others
+        along = np.linspace(logs[x].min(), logs[x].max(), 50)
+        odds = group.intercept + weights.loc[x, "weight"] * (along - logs[x].mean())
+        up = logs[y].mean() - odds / weights.loc[y, "weight"]
+        inside = (up >= logs[y].min() - 0.5) & (up <= logs[y].max() + 0.5)
+        axes.plot(2.0 ** along[inside], 2.0 ** up[inside], color="#333333", linewidth=1.2, linestyle="--", zorder=4)
+        drawing.log_ticks(axes.yaxis)
+    drawing.log_ticks(axes.xaxis)
+    title = f"{group.name}: {len(group.points):,} points"
+    drawing.finish(axes, title, label(x), label(others[0]) if others else "")

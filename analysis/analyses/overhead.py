@@ -138,6 +138,7 @@ def overhead(frame: pd.DataFrame, options: OverheadOptions) -> OverheadResult:
     require_runs(frame)
     columns = {f"phase_{name}_seconds": name for name in PHASES}
     every = frame.reindex(columns=list(columns)).rename(columns=columns).astype("float64")
+    every = every.where(np.isfinite(every))
     has = every.notna().any(axis=1)
     # Published and imported runs have no phases and mix with nothing.
     timed, known = frame[has], every[has].dropna(axis=1, how="all")

@@ -1,29 +1,28 @@
-"""`parameters`: the range of trainable parameters of each family, the paper's Figure 1.
-
-Parameter ranges (the paper's Figure 1): how wide each family reaches, and where real models stand in it.
+"""`parameters`: the range of trainable parameters of each family, real models as points (the paper's Figure 1).
 
 Counts of models, not of runs: a model that ran with ten batch sizes on two devices is one.
-
-The paper's Figure 1: each family's range of trainable parameters, real models as labelled points.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from analysis.format import short
-from analysis.lazy import drawing, np, pd, ticker
+from analysis.lazy import drawing, np, pd
 from analysis.options import Options, Selection, option
 from analysis.registry import analysis
-from analysis.result import Paragraph, Result, require_runs
+from analysis.result import Result, require_runs
 from analysis.store.conditions import select
 from paradnn.errors import ConfigError
 from paradnn.families import FAMILIES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+#: The families that ParaDnn generates; every other model name is a real model.
+PARAMETRIC = [name for name, family in FAMILIES.items() if not family.is_real]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,24 +42,83 @@ class ParametersOptions(Options):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ParametersResult(Result):
-    """Ranges of the parametric families, and the real models."""
+    """`models` has a row for each model of a parametric family, in the paper's order, `real` one for each real model
+    and size, both family and parameters. `unknown` counts runs that do not report their parameters, such as published
+    ones that were out of memory."""
 
-    ranges: ParameterRanges
+    models: pd.DataFrame
+    real: pd.DataFrame
+    unknown: int
+
+    @property
+    def ranges(self) -> pd.DataFrame:
+        """A row for each parametric family: how many models, quantiles of their parameters, and maximum / minimum."""
+        counts = self.models.groupby("family", sort=False)["parameters"]
+        columns = ("minimum", "q25", "median", "q75", "maximum")
+        quantiles = {family: np.percentile(values, [0, 25, 50, 75, 100]) for family, values in counts}
+        found = pd.DataFrame(quantiles, index=columns, dtype="float64").T
+        found.insert(0, "models", counts.size())
+        return found.assign(span=found["maximum"] / found["minimum"]).rename_axis("family").reset_index()
 
     @property
     def table(self) -> pd.DataFrame:
-        real = self.ranges.real.groupby("family", as_index=False, sort=False)["parameters"].agg(
+        real = self.real.groupby("family", as_index=False, sort=False)["parameters"].agg(
             models="size", minimum="min", median="median", maximum="max"
         )
         real = real.assign(span=real["maximum"] / real["minimum"])
-        parts = [part for part in (self.ranges.ranges, real) if len(part)]
-        return pd.concat(parts, ignore_index=True) if parts else self.ranges.ranges
+        parts = [part for part in (self.ranges, real) if len(part)]
+        return pd.concat(parts, ignore_index=True) if parts else self.ranges
+
+    def _paragraphs(self) -> Iterator[str]:
+        ranges = self.ranges
+        for row in ranges.to_dict("records"):
+            if row["models"] == 1:
+                yield f"{row['family']}: 1 model of {_short(row['minimum'])} trainable parameters."
+                continue
+            ends = f"{_short(row['minimum'])} to {_short(row['maximum'])}"
+            yield (
+                f"{row['family']}: {row['models']} models from {ends} trainable parameters, a factor of "
+                f"{_short(row['span'])}; half of them between {_short(row['q25'])} and {_short(row['q75'])}, median "
+                f"{_short(row['median'])}."
+            )
+        if len(ranges) > 1:
+            ends = f"{_short(ranges['minimum'].min())} to {_short(ranges['maximum'].max())}"
+            yield f"All families together reach from {ends}."
+        for family, count in zip(self.real["family"], self.real["parameters"], strict=True):
+            around = ranges.loc[(ranges["minimum"] <= count) & (ranges["maximum"] >= count), "family"]
+            place = f"within the range of {', '.join(around)}" if len(around) else "outside every family's range"
+            yield f"{family}: {_short(count)}, {place}."
+        if not len(self.real):
+            yield "No real models, such as resnet50, are among these."
+        if self.unknown:
+            yield f"{self.unknown} runs do not report their parameters."
 
     def _figure(self) -> Figure:
-        return draw_parameters(self.ranges)
-
-    def _paragraphs(self) -> Iterator[Paragraph]:
-        return map(Paragraph, _sentences(self.ranges))
+        """A bar from the smallest to the largest model of each family with every model as a tick and its median marked;
+        real models below, a row each, so that their labels never meet."""
+        ranges, real = self.ranges, self.real.groupby("family", sort=False)["parameters"]
+        drawn, (axes,) = drawing.panels(1, 7.5, 1.4 + 0.5 * (len(ranges) + real.ngroups))
+        rows = [f"{family} ({count})" for family, count in zip(ranges["family"], ranges["models"], strict=True)]
+        said: dict[str, Any] = {"textcoords": "offset points", "fontsize": "small", "color": "#333333"}
+        for place, row in enumerate(ranges.to_dict("records")):
+            look, ends = drawing.look(row["family"]), [row["minimum"], row["maximum"]]
+            axes.plot(ends, [place] * 2, color=look["color"], linewidth=9, alpha=0.35, solid_capstyle="butt")
+            values = self.models.loc[self.models["family"] == row["family"], "parameters"]
+            axes.plot(values, [place] * len(values), "|", color=look["color"], markersize=8, alpha=0.6)
+            axes.plot(row["median"], place, markeredgecolor="white", markersize=8, **look)
+            axes.annotate(" to ".join(map(_short, ends)), (ends[0], place), (0, 8), **said)
+        for name, values in real:
+            axes.plot(values, [len(rows)] * len(values), "*", color=drawing.COLOURS[-1], markersize=10)
+            rows.append(f"{name}: {', '.join(map(_short, values))}")
+        drawing.names(axes.yaxis, rows)
+        axes.set_ylim(len(rows) - 0.4, -0.8)
+        axes.set_xscale("log")
+        axes.margins(x=0.12)
+        marks = "tick: a model, marker: median" + ", star: real model" * bool(real.ngroups)
+        drawing.finish(axes, "Trainable parameters by family (models)", f"trainable parameters ({marks})")
+        drawing.log_ticks(axes.xaxis, short)
+        axes.yaxis.grid(False)
+        return drawn
 
 
 def _models(options: ParametersOptions, selection: Selection, output: Any) -> pd.DataFrame | None:
@@ -88,14 +146,25 @@ def _models(options: ParametersOptions, selection: Selection, output: Any) -> pd
     reading=("Trainable parameters of the distinct models of each family."),
 )
 def parameters(frame: pd.DataFrame, options: ParametersOptions) -> ParametersResult:
-    """Trainable parameters of the distinct models of each family, whatever the outcome of their runs.
+    """Trainable parameters of the distinct models (columns `model.*`) of each family, whatever became of their runs.
 
     `frame` holds runs, or models as `read_models` gives them. NotEnoughData where it is empty.
     """
     del options  # nothing to choose: models are not pooled
     require_runs(frame)
-    known = frame.get("run_id", ())
-    return ParametersResult(ranges=parameter_ranges(frame), sources=tuple(known))
+    counts = frame["parameters"] if "parameters" in frame else pd.Series(np.nan, frame.index)
+    known = frame.assign(parameters=counts)[frame["family"].notna() & (counts > 0) & np.isfinite(counts)]
+    identity = [str(name) for name in known if str(name).startswith("model.")]
+    # Runs of one model on several devices may print its count with more or fewer digits: one of them is enough.
+    models = known.drop_duplicates(["family", *(identity or ["parameters"])])[["family", "parameters"]]
+    parametric = models["family"].isin(PARAMETRIC)
+    order = models["family"].map({name: place for place, name in enumerate(PARAMETRIC)})
+    return ParametersResult(
+        models=models[parametric].assign(_order=order).sort_values(["_order", "parameters"]).drop(columns="_order"),
+        real=models[~parametric].drop_duplicates().sort_values(["parameters", "family"]),
+        unknown=len(frame) - len(known),
+        sources=tuple(frame.get("run_id", ())),
+    )
 
 
 def read_models(paths: Sequence[str]) -> pd.DataFrame:
@@ -120,132 +189,5 @@ def _read(path: str) -> pd.DataFrame:
     return frame.assign(parameters=pd.to_numeric(frame["parameters"], errors="coerce"))
 
 
-def _sentences(of: ParameterRanges) -> Iterator[str]:
-    yield from map(_range, of.ranges.to_dict("records"))
-    if len(of.ranges) > 1:
-        low, high = of.ranges["minimum"].min(), of.ranges["maximum"].max()
-        yield f"All families together reach from {_short(low)} to {_short(high)}."
-    for row in of.real.to_dict("records"):
-        around = of.ranges[(of.ranges["minimum"] <= row["parameters"]) & (of.ranges["maximum"] >= row["parameters"])]
-        place = f"within the range of {', '.join(around['family'])}" if len(around) else "outside every family's range"
-        yield f"{row['family']}: {_short(row['parameters'])}, {place}."
-    if not len(of.real):
-        yield "No real models, such as resnet50, are among these."
-    if of.unknown:
-        yield f"{of.unknown} runs do not report their parameters."
-
-
-def _range(row: Mapping[Any, Any]) -> str:
-    """One family's range; a single model is no range."""
-    if row["models"] == 1:
-        return f"{row['family']}: 1 model of {_short(row['minimum'])} trainable parameters."
-    ends = f"{_short(row['minimum'])} to {_short(row['maximum'])}"
-    return (
-        f"{row['family']}: {row['models']} models from {ends} trainable parameters, "
-        f"a factor of {_short(row['span'])}; half of them between {_short(row['q25'])} and {_short(row['q75'])}, "
-        f"median {_short(row['median'])}."
-    )
-
-
 def _short(value: float) -> str:
     return short(value, digits=3)
-
-
-#: The families that ParaDnn generates; every other model name is a real model.
-PARAMETRIC = tuple(name for name, family in FAMILIES.items() if not family.is_real)
-
-
-@dataclass(frozen=True)
-class ParameterRanges:
-    """The ranges of trainable parameters.
-
-    `ranges` has one row a parametric family, in the paper's order: family, models, minimum, q25, median, q75, maximum,
-    span (maximum / minimum). `real` has one row a real model and size: family, parameters; `values` one row a
-    parametric model: family, parameters. `unknown` counts runs that do not report their parameters, such as published
-    ones that were out of memory.
-    """
-
-    ranges: pd.DataFrame
-    real: pd.DataFrame
-    values: pd.DataFrame
-    unknown: int
-
-
-def parameter_ranges(frame: pd.DataFrame) -> ParameterRanges:
-    """The range of `parameters` of each family in a frame, over distinct models (columns `model.*`), any outcome."""
-    if "parameters" not in frame:
-        frame = frame.assign(parameters=np.nan)
-    known = frame[frame["family"].notna() & (frame["parameters"] > 0) & np.isfinite(frame["parameters"])]
-    identity = [name for name in known.columns if str(name).startswith("model.")]
-    # Runs of one model on several devices may print its count with more or fewer digits: one of them is enough.
-    models = known.drop_duplicates(["family", *(identity or ["parameters"])])
-    parametric = models["family"].isin(PARAMETRIC)
-    real = models.loc[~parametric, ["family", "parameters"]].drop_duplicates()
-    values = models.loc[parametric, ["family", "parameters"]]
-    rows = []
-    for family in PARAMETRIC:
-        counts = values.loc[values["family"] == family, "parameters"].to_numpy(dtype="float64")
-        if len(counts):
-            low, quarter, middle, three, high = np.percentile(counts, [0, 25, 50, 75, 100])
-            rows.append(
-                {
-                    "family": family,
-                    "models": len(counts),
-                    "minimum": low,
-                    "q25": quarter,
-                    "median": middle,
-                    "q75": three,
-                    "maximum": high,
-                    "span": high / low,
-                }
-            )
-    columns = ["family", "models", "minimum", "q25", "median", "q75", "maximum", "span"]
-    return ParameterRanges(
-        ranges=pd.DataFrame(rows, columns=columns),
-        real=real.sort_values(["parameters", "family"]).reset_index(drop=True),
-        values=values.sort_values(["family", "parameters"]).reset_index(drop=True),
-        unknown=len(frame) - len(known),
-    )
-
-
-def draw_parameters(result: ParameterRanges) -> Figure:
-    """A bar from the smallest to the largest model of each family with every model as a tick and its median marked;
-    real models below, a row each, so that their labels never meet."""
-    families, real = list(result.ranges["family"]), result.real
-    names = list(dict.fromkeys(real["family"]))
-    count = len(families) + len(names)
-    drawn, axes = drawing.figure(7.5, 1.6 + 0.5 * count)
-    for place, row in enumerate(result.ranges.to_dict("records")):
-        colour = drawing.colour_of(row["family"])
-        axes.plot(
-            [row["minimum"], row["maximum"]],
-            [place, place],
-            color=colour,
-            linewidth=9,
-            alpha=0.35,
-            solid_capstyle="butt",
-        )
-        values = result.values.loc[result.values["family"] == row["family"], "parameters"].to_numpy()
-        axes.plot(values, np.full(len(values), place), "|", color=colour, markersize=8, alpha=0.6)
-        axes.plot(
-            row["median"], place, drawing.marker_of(row["family"]), color=colour, markeredgecolor="white", markersize=8
-        )
-        ends = f"{short(row['minimum'], digits=3)} to {short(row['maximum'], digits=3)}"
-        axes.annotate(ends, (row["minimum"], place), (0, 8), textcoords="offset points", fontsize=8, color="#333333")
-    for place, name in enumerate(names, start=len(families)):
-        values = real.loc[real["family"] == name, "parameters"].to_numpy()
-        axes.plot(values, np.full(len(values), place), "*", color=drawing.COLOURS[-1], markersize=10, linestyle="none")
-        sizes = ", ".join(short(value, digits=3) for value in values)
-        axes.annotate(
-            sizes, (values.max(), place), (8, 0), textcoords="offset points", fontsize=8, va="center", color="#333333"
-        )
-    counts = dict(zip(families, result.ranges["models"], strict=True))
-    axes.set_yticks(range(count), [*(f"{name} ({counts[name]})" for name in families), *names])
-    axes.set_ylim(count - 0.4, -0.8)
-    axes.set_xscale("log")
-    axes.margins(x=0.12)
-    axes.xaxis.set_major_formatter(ticker.EngFormatter(sep=" "))
-    marks = "tick: a model, marker: median" + (", star: real model" if names else "")
-    drawing.finish(axes, "Trainable parameters by family (models)", f"trainable parameters ({marks})")
-    axes.yaxis.grid(False)
-    return drawn

@@ -1,26 +1,20 @@
-"""`roofline`: models under the roofs of their devices, or one run's operations under its roof.
-
-Roofline: what limits a model or an operation, arithmetic or memory traffic, and how near it comes to that limit.
+"""`roofline`: what limits models, arithmetic or memory traffic, and how near they come to it; or a run's operations.
 
 A roof belongs to a device and a precision. Its two ceilings are those that the runs carry as measured; where they carry
-none, the specification's; where neither is known they stay unknown, and so do verdict and share. Out come the roofs,
-one row for each point placed under them, what could not be placed and why, and a summary for each family.
-
-Pictures of rooflines: models under the roofs of their devices.
+none, the specification's; where neither is known they stay unknown, and so do verdict and share.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from analysis.columns import find_column
 from analysis.format import short
-from analysis.lazy import drawing, np, pd
+from analysis.lazy import drawing, pd
 from analysis.operations import (
     ModelOperationsResult,
     OperationRooflineResult,
@@ -32,12 +26,11 @@ from analysis.operations import (
 from analysis.options import Options, option, unit_option
 from analysis.registry import Remedy, Shown, analysis
 from analysis.result import Headline, Paragraph, Result, pooled_within, require_runs
-from analysis.roofs import Roofline, Verdict, _bars, describe, frame_roof, marks, place_models, summary
+from analysis.roofs import Roofline, Verdict, describe, frame_roof, place_models, summary
 from analysis.statistics.dependence import Unit, crossed_share, levels_of
 from analysis.store.frame import aggregate_replicates, is_ok
 from paradnn.core.words import counted
 from paradnn.errors import ConfigError
-from paradnn.forecast.estimate import Estimate
 from paradnn.platform.specifications import find_hardware
 
 if TYPE_CHECKING:
@@ -71,14 +64,6 @@ class RooflineOptions(Options):
     unit: Literal["crossed", "model", "point"] = unit_option()
 
 
-class Limits(NamedTuple):
-    """Of the models whose verdict is known: how many, the share that is memory-bound, the median share of the roof."""
-
-    models: int
-    memory_bound: Estimate
-    roof_share: float
-
-
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RooflineResult(Result):
     """Models under the roofs of their devices; `colour` is the column that colours them, None for the family."""
@@ -92,52 +77,76 @@ class RooflineResult(Result):
         points = self.roofline.points
         return points[[*(name for name in points if name != "run_id"), "run_id"]]
 
-    @cached_property
+    @property
     def families(self) -> pd.DataFrame:
         """A row for each device, precision and family: models by verdict, quartiles of their share of the roof."""
         return summary(self.roofline.points, self.unit)
 
-    def limits(self) -> Limits | None:
-        """What limits all these models; None where no verdict is known."""
-        points = self.roofline.points
-        known = points[points["verdict"] != Verdict.UNKNOWN]
+    def headline(self) -> Headline | None:
+        """What limits all the models whose verdict is known."""
+        known = self.roofline.points[self.roofline.points["verdict"] != Verdict.UNKNOWN]
         if not len(known):
             return None
         memory = crossed_share(known["verdict"] == Verdict.MEMORY, levels_of(known, self.unit))
-        return Limits(len(known), memory, float(known["share"].median()))
-
-    def headline(self) -> Headline | None:
-        limits = self.limits()
-        if limits is None:
-            return None
-        share, low, high = (short(value, share=True) for value in limits.memory_bound)
+        share, low, high, of_roof = (short(value, share=True) for value in (*memory, known["share"].median()))
         words = (
-            f"memory bounds {share} of {limits.models} models (95% interval {low} to {high}); in the median they reach "
-            f"{short(limits.roof_share, share=True)} of their roof."
+            f"memory bounds {share} of {len(known)} models (95% interval {low} to {high}); in the median they reach "
+            f"{of_roof} of their roof."
         )
         return Headline("What limits it", words)
 
     def _figure(self) -> Figure:
-        panels = len(self.roofline.points[["device", "precision"]].drop_duplicates())
-        if panels > _PANELS:
-            problem = "roofs, one for each device and precision, do not fit one figure"
-            raise ConfigError(
-                "--device", "(all)", f"{panels} {problem}", "choose with --device or --where precision=..."
-            )
-        return draw_roofline(self.roofline, self.colour)
+        """Models by intensity and rate: a panel for each device and precision, coloured by family or by a column.
 
-    def _paragraphs(self) -> Iterator[Paragraph]:
+        Panels of a device have the same scales; its other precisions' roofs are grey there. Bars are the intervals of
+        the rates, or of traces the range of a run's captures.
+        """
+        placed = self.roofline.points
+        keys = list(dict.fromkeys(zip(placed["device"], placed["precision"], strict=True)))
+        if len(keys) > _PANELS:
+            problem = f"{len(keys)} roofs, one for each device and precision, do not fit one figure"
+            raise ConfigError("--device", "(all)", problem, "choose with --device or --where precision=...")
+        # A family keeps its colour whichever others are drawn; real models come after the parametric ones.
+        named = drawing.families_with(placed["family"])
+        shades = None if self.colour is None else drawing.colouring(placed[self.colour], self.colour)
+        drawn, panels = drawing.panels(len(keys), 6.5, 4.4, across=2)
+        for panel, (device, precision) in zip(panels, keys, strict=True):
+            points = placed[placed["device"] == device]
+            mine = points[points["precision"] == precision]
+            sides, ends = (
+                (mine["arithmetic_intensity"], mine["flops_per_second"]),
+                (mine["rate_low"], mine["rate_high"]),
+            )
+            drawing.marks(panel, *sides, y_ends=ends, marker="", color="#999999", elinewidth=0.8, capsize=0, zorder=1.5)
+            looks = ((mine["family"].eq(name), drawing.look(name, named)) for name in dict.fromkeys(mine["family"]))
+            for part, look in looks if shades is None else shades.parts(mine[self.colour]):
+                x, y = (side[part] for side in sides)
+                panel.scatter(x, y, s=20, edgecolors="white", linewidths=0.4, alpha=0.8, zorder=2, **look)
+            others = [self.roofline.roof_of(*key) for key in keys if key[0] == device and key[1] != precision]
+            roof = self.roofline.roof_of(device, precision)
+            frame_roof(panel, points, roof, others)
+            title = f"{device}, {precision}\n{describe(roof)}"
+            drawing.finish(panel, title, "arithmetic intensity (FLOP/B)", "FLOP/s")
+        if shades is not None:
+            shades.explain(drawn, panels)
+            return drawn
+        counts = placed["family"].value_counts()
+        present = [name for name in named if name in counts]
+        handles = [drawing.handle(f"{name} ({counts[name]})", **drawing.look(name, named)) for name in present]
+        drawing.legend(drawn, handles)
+        return drawn
+
+    def _paragraphs(self) -> Iterator[Paragraph | str]:
         points, left_out = self.roofline.points, self.roofline.left_out
         if not len(points):
-            yield Paragraph("No run has a place under a roof: it takes an arithmetic intensity and a FLOP rate.")
-        yield from (Paragraph(roof_in_words(roof)) for roof in self.roofline.roofs)
+            yield "No run has a place under a roof: it takes an arithmetic intensity and a FLOP rate."
+        yield from map(roof_in_words, self.roofline.roofs)
         for row in self.families.to_dict("records"):
             same = [points[name] == row[name] for name in ("device", "precision", "family")]
             yield _family(row, points[same[0] & same[1] & same[2]])
-        yield from map(Paragraph, _traffic(self.roofline))
+        yield from _traffic(points)
         if left_out:
-            listed = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
-            yield Paragraph(f"Without a place: {listed}.")
+            yield f"Without a place: {', '.join(f'{count} {reason}' for reason, count in left_out.items())}."
 
 
 def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
@@ -222,38 +231,17 @@ def _family(row: dict[Any, Any], points: pd.DataFrame) -> Paragraph:
         f"compute-bound{ridge}. They reach {percent(row['share_median'])} of their roof in the median{interval}, "
         f"the middle half {percent(row['share_q25'])} to {percent(row['share_q75'])}; the best, {_best(points)}."
     )
-    return Paragraph(head, tuple(filter(None, (_where(points), _far(points), _above(points)))))
+    return Paragraph(head, tuple(_remarks(points)))
 
 
 def _best(points: pd.DataFrame) -> str:
     best = points.sort_values("share", ascending=False).iloc[0]
+    parts = [f"{_short_name(name)} {best[name]}" for name in best.index if _is_model(name) and pd.notna(best[name])]
     interval = ""
-    if best["share_low"] == best["share_low"]:
-        low = percent(best["share_low"])
-        several = best["traffic"] == "trace"
-        interval = f" (its captures from {low} on)" if several else f" ({low} to {percent(best['share_high'])})"
-    return f"{_model(best)}, {percent(best['share'])}{interval}"
-
-
-def _model(row: pd.Series) -> str:
-    parts = [f"{_short_name(name)} {row[name]}" for name in row.index if _is_model(name) and pd.notna(row[name])]
-    return " ".join(parts) or str(row["run_id"])
-
-
-def _where(points: pd.DataFrame) -> str:
-    """Where in the space the compute-bound models are, if there are others as well."""
-    bound = points[points["verdict"] == Verdict.COMPUTE]
-    if not len(bound) or len(bound) == len(points):
-        return ""
-    ranges = []
-    for name in filter(_is_model, points):
-        # Other families have this hyperparameter, or it is no number.
-        if not pd.api.types.is_numeric_dtype(points[name]) or bound[name].isna().all():
-            continue
-        low, high = bound[name].min(), bound[name].max()
-        if low > points[name].min() or high < points[name].max():
-            ranges.append(f"{_short_name(name)} {low}" + (f" to {high}" if high > low else ""))
-    return f"The compute-bound ones have {', '.join(ranges)}." if ranges else ""
+    if pd.notna(best["share_low"]):
+        low, high = percent(best["share_low"]), percent(best["share_high"])
+        interval = f" (its captures from {low} on)" if best["traffic"] == "trace" else f" ({low} to {high})"
+    return f"{' '.join(parts) or best['run_id']}, {percent(best['share'])}{interval}"
 
 
 def _is_model(column: object) -> bool:
@@ -265,44 +253,49 @@ def _short_name(column: object) -> str:
     return str(column).removeprefix("model.").replace("_", " ")
 
 
-def _far(points: pd.DataFrame) -> str:
-    far = points[points["share"] < _FAR]
-    if not len(far):
-        return ""
-    waiting = int((far["infeed_fraction"] > _WAITING).sum())
-    cause = f" {waiting} of these wait for input more than {percent(_WAITING)} of the time." if waiting else ""
-    are = "is" if len(far) == 1 else "are"
-    return (
-        f"{len(far)} {are} below {percent(_FAR)} of their roof: neither arithmetic nor memory limits "
-        f"{'it' if len(far) == 1 else 'those'}, but dispatch, input or small operations.{cause}"
-    )
+def _remarks(points: pd.DataFrame) -> Iterator[str]:
+    """Where in the space the compute-bound models are, if there are others as well; what neither ceiling explains."""
+    bound = points[points["verdict"] == Verdict.COMPUTE]
+    ranges = []
+    for name in filter(_is_model, points) if 0 < len(bound) < len(points) else ():
+        # Other families have this hyperparameter, or it is no number.
+        if not pd.api.types.is_numeric_dtype(points[name]) or bound[name].isna().all():
+            continue
+        low, high = bound[name].min(), bound[name].max()
+        if low > points[name].min() or high < points[name].max():
+            ranges.append(f"{_short_name(name)} {low}" + (f" to {high}" if high > low else ""))
+    if ranges:
+        yield f"The compute-bound ones have {', '.join(ranges)}."
+    far, above = points[points["share"] < _FAR], points[points["share"] > 1]
+    if len(far):
+        waiting = int((far["infeed_fraction"] > _WAITING).sum())
+        cause = f" {waiting} of these wait for input more than {percent(_WAITING)} of the time." if waiting else ""
+        are, those = ("is", "it") if len(far) == 1 else ("are", "those")
+        yield (
+            f"{len(far)} {are} below {percent(_FAR)} of their roof: neither arithmetic nor memory limits {those}, but "
+            f"dispatch, input or small operations.{cause}"
+        )
+    if len(above):
+        yield (
+            f"{len(above)} are above their roof, by up to {percent(above['share'].max() - 1)}: caches save traffic "
+            "that the intensity counts, or the ceilings are too low."
+        )
 
 
-def _above(points: pd.DataFrame) -> str:
-    above = points[points["share"] > 1]
-    if not len(above):
-        return ""
-    excess = percent(above["share"].max() - 1)
-    return (
-        f"{len(above)} are above their roof, by up to {excess}: caches save traffic that the intensity counts, "
-        "or the ceilings are too low."
-    )
-
-
-def _traffic(of: Roofline) -> Iterator[str]:
-    kinds = of.points["traffic"].value_counts()
+def _traffic(points: pd.DataFrame) -> Iterator[str]:
+    traced = points[points["traffic"] == "trace"]
     lines = []
-    if kinds.get("analytic"):
+    if len(traced) < len(points):
         lines.append(
             "Intensity is exact work over compulsory traffic, every tensor once a use: real traffic is more "
             "where products do not fit the caches, less where tensors stay in them between uses."
         )
-    if kinds.get("trace"):
+    if len(traced):
         lines.append(
-            f"{kinds['trace']} published models are placed by their profiler traces, with traffic as counted "
+            f"{len(traced)} published models are placed by their profiler traces, with traffic as counted "
             "and the trace's own rate."
         )
-        several = of.points[of.points["traffic"].eq("trace") & of.points["share_low"].notna()]
+        several = traced[traced["share_low"].notna()]
         if len(several):
             lost = 1 - several["share_low"] / several["share"]
             lines.append(
@@ -311,60 +304,3 @@ def _traffic(of: Roofline) -> Iterator[str]:
             )
     if lines:
         yield " ".join(lines)
-
-
-def draw_roofline(result: Roofline, colour: str | None = None) -> Figure:
-    """Models by intensity and rate: a panel for each device and precision, coloured by family or by a column `colour`.
-
-    Panels of a device have the same scales; its other precisions' roofs are grey there. Bars are the intervals of the
-    rates, or of traces the range of a run's captures.
-    """
-    keys = list(dict.fromkeys(zip(result.points["device"], result.points["precision"], strict=True)))
-    # A family keeps its colour whichever others are drawn; real models come after the parametric ones.
-    families = drawing.families_with(result.points["family"])
-    shades = None if colour is None else drawing.colouring(result.points[colour], colour)
-    columns = min(2, len(keys))
-    rows = math.ceil(len(keys) / columns)
-    drawn, axes = drawing.figure(7.5 if columns == 1 else 11.0, 0.6 + 4.2 * rows, rows, columns)
-    panels = list(np.atleast_1d(axes).flat)
-    for panel, (device, precision) in zip(panels, keys, strict=False):
-        points = result.points[result.points["device"] == device]
-        mine = points[points["precision"] == precision]
-        _bars(panel, mine)
-        if shades is None or colour is None:
-            for family, group in mine.groupby("family", sort=False):
-                marks(panel, group, 20, *_look(str(family), families))
-        else:
-            for part, look in shades.parts(mine[colour]):
-                panel.scatter(
-                    mine.loc[part, "arithmetic_intensity"],
-                    mine.loc[part, "flops_per_second"],
-                    s=20,
-                    linewidths=0,
-                    alpha=0.85,
-                    zorder=2,
-                    **look,
-                )
-        roofs = [result.roof_of(device, other) for key, other in keys if key == device and other != precision]
-        roof = result.roof_of(device, precision)
-        frame_roof(panel, points, roof, roofs)
-        title = f"{device}, {precision}\n{describe(roof)}"
-        drawing.finish(panel, title, "arithmetic intensity (FLOP/B)", "FLOP/s")
-    for panel in panels[len(keys) :]:
-        panel.set_axis_off()
-    if shades is not None:
-        shades.explain(drawn, panels[: len(keys)])
-        return drawn
-    counts = result.points["family"].value_counts()
-    handles = [_handle(*_look(name, families), f"{name} ({counts[name]})") for name in families if name in counts]
-    drawn.legend(handles=handles, loc="outside lower center", ncols=6, fontsize=8, frameon=False)
-    return drawn
-
-
-def _look(name: str, names: Sequence[str]) -> tuple[str, str]:
-    """Colour and marker."""
-    return drawing.colour_of(name, names), drawing.marker_of(name, names)
-
-
-def _handle(colour: str, marker: str, label: str) -> drawing.Line2D:
-    return drawing.Line2D([], [], color=colour, marker=marker, linestyle="none", label=label)

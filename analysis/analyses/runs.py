@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from analysis.lazy import pd
 from analysis.options import Options
 from analysis.registry import analysis
-from analysis.result import Paragraph, Result
+from analysis.result import Result
 from analysis.store.frame import is_ok
 from paradnn.core.words import counted
 
@@ -35,11 +35,9 @@ class RunsResult(Result):
     def drawable(self) -> bool:
         return False
 
-    def _paragraphs(self) -> Iterator[Paragraph]:
-        if self.sources:
-            yield Paragraph(f"{counted(len(self.sources), 'run')}, {self.measured} of them measured")
-        else:
-            yield Paragraph("no run matches")
+    def _paragraphs(self) -> Iterator[str]:
+        runs = f"{counted(len(self.sources), 'run')}, {self.measured} of them measured"
+        yield runs if self.sources else "no run matches"
 
 
 @analysis(

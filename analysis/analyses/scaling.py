@@ -1,22 +1,18 @@
-"""`scaling`: how speed grows with devices, and the fraction that does not run in parallel.
-
-How speed grows with devices: each point on n devices against itself on one, and Amdahl's non-parallel fraction.
+"""`scaling`: how speed grows with devices, and the fraction that does not run in parallel (Amdahl's law).
 
 The paper's Figure 4 sets the utilisation on eight cores against that on one and reads off a largest non-parallel
 fraction. Here every point on n devices is paired with the same point on one, and the fraction is fitted for each
 family with an interval. The batch is that of the whole step, so this is strong scaling.
-
-Scaling over devices: each point on many against itself on one, and Amdahl's law through all of them (Figure 4).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from analysis.format import percent_interval
+from analysis.format import percent_interval, short
 from analysis.labels import label, unit_of
 from analysis.lazy import drawing, np, pd, stats
 from analysis.options import Options, option
@@ -24,14 +20,13 @@ from analysis.registry import Remedy, Shown, analysis
 from analysis.result import Paragraph, Result, joined, pooled_within
 from analysis.scaling_hosts import (
     Expected,
-    PredictedResult,
-    _predicted,
     describe_expected,
+    draw_expected,
     expect_measured,
     plan,
     pooled_messages,
-    told_apart,
     trainings,
+    varied,
 )
 from analysis.statistics.dependence import Levels, crossed_quantile, crossed_variance, levels_of
 from analysis.statistics.pairing import RESULT_COLUMNS, pair, sampling
@@ -48,26 +43,17 @@ if TYPE_CHECKING:
 
     from paradnn.forecast.communication.data_parallel import Exchange
 
-
+#: Rates, of which n devices have n times as much where nothing is lost.
+METRICS = ("examples_per_second", "flops_per_second")
+#: Columns that count devices, which older runs lack, and the one that says how several of them meet.
+_COUNTS = ("devices", "hosts", "platform.threads")
+_TRANSPORT = "transport"
 #: Columns of a pair that are shown even where all pairs agree, in this order, and those that never are.
-_SHOWN = (
-    "devices",
-    "one",
-    "many",
-    "speedup",
-    "speedup_low",
-    "speedup_high",
-    "efficiency",
-    "fraction",
-    "interval_source",
-)
-_HIDDEN = (
-    "family",
-    *(f"{side}_{name}" for side in "ab" for name in ("count", "units", "spread")),
-    *("log_error", "degrees", "p_value", "comparable"),
-    *_SHOWN,
-)
+_RATIO = ("speedup", "speedup_low", "speedup_high", "efficiency", "fraction", "interval_source")
+_SHOWN = ["devices", "one", "many", *_RATIO]
+_HIDDEN = {"family", *RESULT_COLUMNS, *_SHOWN}
 _PREDICTED = "predicted from a channel (model=channel)"
+_LINE = "#555555"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,39 +111,89 @@ class ScalingOptions(Options):
         return Exchange(self.channel, self.algorithm, self.servers, bucket)
 
 
+class FamilyScaling(NamedTuple):
+    """The non-parallel fraction of one family's points.
+
+    `fraction` is the fit over all points and counts, `median` and `upper` (the 90th percentile) are over the fractions
+    fitted to each point by itself, `largest` is the greatest of these. `largest_batch` is the largest batch size,
+    `upper_at_largest_batch` the 90th percentile there. `efficiency` is the median of speedup / n at the largest n.
+    `slower` counts measurements that were slower than on one device, `superlinear` those above n times as fast.
+    """
+
+    family: str
+    points: int
+    measurements: int
+    counts: tuple[int, ...]
+    fraction: Estimate
+    median: Estimate
+    upper: Estimate
+    largest: float
+    largest_batch: int | None
+    upper_at_largest_batch: Estimate
+    efficiency: Estimate
+    slower: int
+    superlinear: int
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ScalingResult(Result):
-    """Every point on several devices against itself on one, and the non-parallel fraction of each family."""
+    """Every point on several devices against itself on one, and the non-parallel fraction of each family.
 
-    scaling: Scaling
+    `pairs` has a row for each point and count above one: the join columns, `devices` (the count), `one` and `many`
+    (the metric on one and on all devices), `speedup` with its interval, `efficiency` (speedup / count) and `fraction`;
+    it is None of weak scaling, where batches differ. `alone` are the families without a pair. `apart`: families -> why
+    their counts cannot be separated from sessions or a drift. `expected` is what a channel says of measured steps.
+    """
+
+    metric: str
+    by: str
+    pairs: pd.DataFrame | None = None
+    families: tuple[FamilyScaling, ...] = ()
+    alone: tuple[str, ...] = ()
+    apart: dict[str, str]
     expected: Expected | None = None
 
     @property
     def table(self) -> pd.DataFrame:
         """The pairs, without columns that are the same in all of them; with a channel, measured beside predicted."""
         if self.expected is not None:
-            return told_apart(self.expected.table)
-        pairs = self.scaling.pairs
-        others = [name for name in pairs.columns if name not in _HIDDEN and pairs[name].nunique(dropna=False) > 1]
+            return varied(self.expected.table)
+        assert self.pairs is not None
+        pairs = self.pairs
+        others = [name for name in pairs if name not in _HIDDEN and pairs[name].nunique(dropna=False) > 1]
         return pairs[["family", *others, *_SHOWN]]
 
-    def _figure(self) -> Figure:
-        return draw_scaling(self.scaling, self.expected)
-
-    def _paragraphs(self) -> Iterator[Paragraph]:
-        for family in self.scaling.families:
-            yield _describe(family, self.scaling.by.rpartition(".")[2])
-        if self.scaling.alone:
-            names = ", ".join(self.scaling.alone)
-            yield Paragraph(f"Not compared: {names}, of which no point was measured on 1 and on more.")
-        yield Paragraph(
-            "The fraction is that of Amdahl's law, speedup = 1 / (s + (1 - s) / n), fitted over points; intervals "
-            "are 95%, over models and batch sizes as a sample of their design space."
-        )
-        for reason, those in _reasons(self.scaling.apart):
-            yield Paragraph(f"No interval of {', '.join(those)} holds what time does to them: {reason}.")
+    def _paragraphs(self) -> Iterator[Paragraph | str]:
+        for family in self.families:
+            yield _describe(family, self.by.rpartition(".")[2])
+        if self.alone:
+            yield f"Not compared: {', '.join(self.alone)}, of which no point was measured on 1 and on more."
+        if self.families:
+            yield (
+                "The fraction is that of Amdahl's law, speedup = 1 / (s + (1 - s) / n), fitted over points; intervals "
+                "are 95%, over models and batch sizes as a sample of their design space."
+            )
+        for reason in dict.fromkeys(self.apart.values()):
+            those = ", ".join(name for name, one in self.apart.items() if one == reason)
+            yield f"No interval of {those} holds what time does to them: {reason}."
         if self.expected is not None:
             yield from describe_expected(self.expected)
+
+    def _figure(self) -> Figure:
+        """Left the rate of each device against that of one alone, with x = y where nothing is lost; then the speedup
+        over the count, with each family's fitted law, its interval as a band, and the line without loss; right, where a
+        channel predicts steps, these against measured ones."""
+        drawn, panels = drawing.panels(2 * (self.pairs is not None) + (self.expected is not None), 5.5, 4.4, across=3)
+        # A family that stands there once for each transport has no colour of its own.
+        names = [family.family for family in self.families]
+        among = names if any(", " in name for name in names) else []
+        if self.pairs is not None:
+            _rates(panels[0], self, self.pairs, among)
+            _speedups(panels[1], self, self.pairs, among)
+        if self.expected is not None:
+            draw_expected(panels[-1], self.expected, among, named=self.pairs is None)
+        drawing.legend(drawn)
+        return drawn
 
 
 def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
@@ -193,25 +229,21 @@ def scaling(frame: pd.DataFrame, options: ScalingOptions) -> Result:
 
     NotEnoughData where no point was measured on one device and on more, SchemaError for heterogeneous runs of a family.
     """
-    exchange = options.exchange
+    exchange, pool = options.exchange, options.pool
     _check(options)
-    if exchange is not None and options.hosts:
-        return plan(frame, exchange, options.hosts, options.scaling, options.pool)
     if exchange is None:
-        pairs = fit_scaling(frame, options.metric, options.by, options.pool)
-        return ScalingResult(scaling=pairs, sources=pairs.run_ids, pooled=joined(pairs.pooled))
-
+        return fit_scaling(frame, options.metric, options.by, pool)
+    if options.hosts:
+        return plan(frame, exchange, options.hosts, options.scaling, pool)
     expected = expect_measured(frame, exchange)
-    messages = pooled_messages(frame, expected, options.pool)
     try:
-        pairs = fit_scaling(frame, options.metric, options.by, options.pool)
+        found = fit_scaling(frame, options.metric, options.by, pool)
     except NotEnoughData:  # of weak scaling: batches differ
         used = trainings(frame)
-        pooled = joined((pooled_within(used, ["family", "device"], options.pool), messages))
-        return PredictedResult(expected=expected, sources=(*used["run_id"], *expected.run_ids), pooled=pooled)
-    pooled = joined((*pairs.pooled, messages))
-    sources = (*pairs.run_ids, *expected.run_ids)
-    return ScalingResult(scaling=pairs, expected=expected, sources=sources, pooled=pooled)
+        pooled, sources = pooled_within(used, ["family", "device"], pool), tuple(used["run_id"])
+        found = ScalingResult(metric=options.metric, by=options.by, apart={}, pooled=pooled, sources=sources)
+    pooled = joined((found.pooled, pooled_messages(frame, expected, pool)))
+    return replace(found, expected=expected, pooled=pooled, sources=(*found.sources, *expected.run_ids))
 
 
 def _check(options: ScalingOptions) -> None:
@@ -230,12 +262,15 @@ def _check(options: ScalingOptions) -> None:
 
 
 def _describe(family: FamilyScaling, what: str) -> Paragraph:
-    counts, most = ", ".join(map(str, family.counts)), family.counts[-1]
-    head = (
-        f"{family.family}: over {family.points} points on {counts} against 1 ({what}), "
-        f"{percent_interval(family.fraction)} of the step does not run in parallel"
-        f"{_bound(family.fraction.value, what)}."
+    counts, most, fraction = ", ".join(map(str, family.counts)), family.counts[-1], family.fraction.value
+    # What the fraction means for any number of devices.
+    bound = (
+        f", so no number of {what} makes it more than {1 / fraction:.3g}x as fast"
+        if fraction > 0
+        else ": nothing is lost"
     )
+    if fraction >= 1:
+        bound = f": more {what} make it slower"
     points = [
         f"Point by point: median {percent_interval(family.median)}, 90th percentile "
         f"{percent_interval(family.upper)}, at most {100 * family.largest:.3g}%.",
@@ -248,75 +283,11 @@ def _describe(family: FamilyScaling, what: str) -> Paragraph:
     odd += [f"{family.superlinear} more than n times as fast"] * (family.superlinear > 0)
     if odd:
         points.append(f"Of {family.measurements} measurements {', '.join(odd)}.")
+    head = (
+        f"{family.family}: over {family.points} points on {counts} against 1 ({what}), "
+        f"{percent_interval(family.fraction)} of the step does not run in parallel{bound}."
+    )
     return Paragraph(head, tuple(points))
-
-
-def _reasons(apart: Mapping[str, str]) -> Iterable[tuple[str, list[str]]]:
-    """Each reason once, with the families that it is of."""
-    found: dict[str, list[str]] = {}
-    for name, reason in apart.items():
-        found.setdefault(reason, []).append(name)
-    return found.items()
-
-
-def _bound(fraction: float, what: str) -> str:
-    """What the fraction means for any number of devices."""
-    if fraction >= 1:
-        return f": more {what} make it slower"
-    if fraction <= 0:
-        return ": nothing is lost"
-    return f", so no number of {what} makes it more than {1 / fraction:.3g}x as fast"
-
-
-#: Rates, of which n devices have n times as much where nothing is lost.
-METRICS = ("examples_per_second", "flops_per_second")
-#: The column that says how several devices meet.
-_TRANSPORT = "transport"
-#: Families of messages, which run on no devices.
-_FOUND = (*RESULT_COLUMNS, "many", "one", "devices", "efficiency", "fraction")
-
-
-@dataclass(frozen=True)
-class FamilyScaling:
-    """The non-parallel fraction of one family's points.
-
-    `fraction` is the fit over all points and counts, `median` and `upper` (the 90th percentile) are over the fractions
-    fitted to each point by itself, `largest` is the greatest of these. `largest_batch` is the largest batch size,
-    `upper_at_largest_batch` the 90th percentile there. `efficiency` is the median of speedup / n at the largest n.
-    `slower` counts measurements that were slower than on one device, `superlinear` those above n times as fast.
-    """
-
-    family: str
-    points: int
-    measurements: int
-    counts: tuple[int, ...]
-    fraction: Estimate
-    median: Estimate
-    upper: Estimate
-    largest: float
-    largest_batch: int | None
-    upper_at_largest_batch: Estimate
-    efficiency: Estimate
-    slower: int
-    superlinear: int
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """`pairs` has a row for each point and count above one: the join columns, `devices` (the count), `one` and `many`
-    (the metric on one and on all devices), `speedup` with its interval, `efficiency` (speedup / count) and `fraction`.
-    `alone` are the families without a pair. `apart`: families -> why their counts cannot be told from sessions or a
-    drift. `pooled` says what differed among runs that were pooled, `run_ids` are the measured runs.
-    """
-
-    metric: str
-    by: str
-    pairs: pd.DataFrame
-    families: tuple[FamilyScaling, ...]
-    alone: tuple[str, ...] = ()
-    apart: Mapping[str, str] = field(default_factory=dict)
-    pooled: tuple[str, ...] = ()
-    run_ids: tuple[str, ...] = ()
 
 
 def amdahl_speedup(fraction: float, count: ArrayLike) -> np.ndarray:
@@ -340,7 +311,7 @@ def fit_scaling(
     by: str = "devices",
     pool: bool = False,
     level: float = LEVEL,
-) -> Scaling:
+) -> ScalingResult:
     """Pair each point on n > 1 devices with itself on one, and fit the fraction of each family.
 
     Amdahl's law says 1 / speedup - 1 / n = s (1 - 1 / n), a line through the origin: s is fitted by least squares over
@@ -358,7 +329,6 @@ def fit_scaling(
         raise ConfigError("--metric", metric, "is no rate that grows with devices", f"choose {' or '.join(METRICS)}")
     measured = _counted(frame, by)
     checked = [require_homogeneous(rows, pool=pool) for _, rows in measured.groupby("family", dropna=False)]
-    pooled = tuple(rows.attrs["pooled"] for rows in checked if rows.attrs.get("pooled"))
     found, apart = _paired(measured, metric, by)
     alone = tuple(name for name in families(measured) if name not in set(found["family"]))
     if _TRANSPORT in found and found[_TRANSPORT].nunique() > 1:
@@ -367,17 +337,26 @@ def fit_scaling(
     found = found.rename(columns={"a": "many", "b": "one"})
     found["efficiency"] = found["speedup"] / found["devices"]
     found["fraction"] = amdahl_fraction(found["speedup"], found["devices"])
-    named = [_family(name, found[found["family"] == name], level) for name in families(found)]
-    return Scaling(metric, by, found, tuple(named), alone, apart, pooled, tuple(measured["run_id"]))
-
-
-#: Columns that count devices, which older runs lack.
-_COUNTS = ("devices", "hosts", "platform.threads")
+    return ScalingResult(
+        metric=metric,
+        by=by,
+        pairs=found,
+        families=tuple(_family(name, found[found["family"] == name], level) for name in families(found)),
+        alone=alone,
+        apart=apart,
+        pooled=joined(rows.attrs.get("pooled", "") for rows in checked),
+        sources=tuple(measured["run_id"]),
+    )
 
 
 def _counted(frame: pd.DataFrame, by: str) -> pd.DataFrame:
     """The measured runs that say how many devices they had."""
-    measured = _by_hosts(frame[is_ok(frame) & ~frame["family"].isin(message_families())])
+    measured = frame[is_ok(frame) & ~frame["family"].isin(message_families())]
+    if {"hosts", _TRANSPORT} <= set(measured):
+        # Devices of several hosts meet in another way than those of one: their transport says so.
+        hosts, way = measured["hosts"].fillna(1).astype("int64"), measured[_TRANSPORT]
+        way = way.where(hosts == 1, way + " on " + hosts.astype("string") + " hosts")
+        measured = measured.drop(columns="hosts").assign(**{_TRANSPORT: way})
     if by not in measured and by not in _COUNTS:
         raise ConfigError("--by", by, "these runs have no such column", f"name one that counts: {', '.join(_COUNTS)}")
     if by not in measured or measured[by].notna().sum() == 0:
@@ -389,53 +368,35 @@ def _counted(frame: pd.DataFrame, by: str) -> pd.DataFrame:
 
 def _paired(measured: pd.DataFrame, metric: str, by: str) -> tuple[pd.DataFrame, dict[str, str]]:
     """Each point on more devices beside itself on one, as `pairing.pair` has them; column `devices` counts. Then which
-    families' sides cannot be told from their sessions, and why."""
+    families' sides cannot be separated from their sessions, and why."""
     counts = sorted({int(count) for count in measured[by]})
     # One device exchanges nothing: it is what devices of every transport are held against.
-    count_columns = [name for name in (by, _TRANSPORT) if name in measured]
-    one = measured[measured[by] == 1].drop(columns=count_columns)
+    columns = [name for name in (by, _TRANSPORT) if name in measured]
+    one = measured[measured[by] == 1].drop(columns=columns)
     if one.empty or counts == [1]:
         there = ", ".join(map(str, counts))
         raise NotEnoughData(f"{by} = {there}: scaling needs points on 1 and on more; measure the same points on both")
-    parts = []
-    for count, transport, many in _by_count(measured, by):
-        if count > 1:
-            met = {} if transport is None else {_TRANSPORT: transport}
-            parts.append(pair(many.drop(columns=count_columns), one, metric).assign(devices=count, **met))
-    found = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
-    if found.empty:
-        raise NotEnoughData(f"no point was measured with {by}=1 and with more; measure the same points on both")
+    parts: list[pd.DataFrame] = []
     apart: dict[str, str] = {}
-    for part in parts:
+    for _, many in measured[(measured[by] > 1) & (measured[by] % 1 == 0)].groupby(columns, sort=True):
+        met: dict[str, Any] = {
+            "devices": int(many[by].iloc[0]),
+            **{name: str(many[name].iloc[0]) for name in columns[1:]},
+        }
+        part = pair(many.drop(columns=columns), one, metric).assign(**met)
+        parts.append(part)
         for name in families(part):
             design = sampling(part, name).design
             if not design.comparable:
                 apart.setdefault(name, design.text())
+    found = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+    if found.empty:
+        raise NotEnoughData(f"no point was measured with {by}=1 and with more; measure the same points on both")
     return found, apart
 
 
-def _by_hosts(rows: pd.DataFrame) -> pd.DataFrame:
-    """Devices of several hosts meet in another way than those of one: their transport says so."""
-    if not {"hosts", _TRANSPORT} <= set(rows.columns):
-        return rows
-    hosts = rows["hosts"].fillna(1).astype("int64")
-    words = rows[_TRANSPORT].where(hosts == 1, rows[_TRANSPORT] + " on " + hosts.astype("string") + " hosts")
-    return rows.drop(columns="hosts").assign(**{_TRANSPORT: words})
-
-
-def _by_count(measured: pd.DataFrame, by: str) -> Iterator[tuple[int, str | None, pd.DataFrame]]:
-    """The runs of each count, and of each transport where runs name one."""
-    for count in sorted({int(count) for count in measured[by]}):
-        rows = measured[measured[by] == count]
-        if _TRANSPORT not in rows:
-            yield count, None, rows
-            continue
-        for transport in sorted(rows[_TRANSPORT].dropna().unique()):
-            yield count, str(transport), rows[rows[_TRANSPORT] == transport]
-
-
 def _family(name: str, pairs: pd.DataFrame, level: float) -> FamilyScaling:
-    keys = [column for column in pairs.columns if column not in _FOUND]
+    keys = [column for column in pairs if column not in RESULT_COLUMNS and column not in _SHOWN]
     point = pairs.groupby(keys, dropna=False, sort=False).ngroup().to_numpy()
     count = pairs["devices"].to_numpy(dtype="float64")
     room = 1 - 1 / count
@@ -476,93 +437,39 @@ def _fraction(above: np.ndarray, below: np.ndarray, levels: Levels, level: float
     return Estimate(ratio, ratio - reach, ratio + reach)
 
 
-_LINE = "#555555"
-
-
-def draw_scaling(found: Scaling, expected: Expected | None = None) -> Figure:
-    """Left the rate of each device against that of one alone, with x = y where nothing is lost; then the speedup
-    over the count, with each family's fitted law, its interval as a band, and the line without loss; right, where a
-    channel predicts steps, these against measured ones."""
-    panels = 2 if expected is None else 3
-    drawn, (row,) = drawing.figure(5.5 * panels, 4.8, 1, panels)
-    _rates(row[0], found)
-    _speedups(row[1], found)
-    handles, labels = row[0].get_legend_handles_labels()
-    if expected is not None:
-        _predicted(row[2], expected, _unusual(found))
-    drawn.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
-    return drawn
-
-
-def _rates(axes: Axes, found: Scaling) -> None:
-    among = _unusual(found)
+def _rates(axes: Axes, found: ScalingResult, pairs: pd.DataFrame, among: list[str]) -> None:
+    each = pairs["many"] / pairs["devices"]
     for family in found.families:
-        rows = found.pairs[found.pairs["family"] == family.family]
-        axes.plot(
-            rows["one"],
-            rows["many"] / rows["devices"],
-            drawing.marker_of(family.family, among),
-            color=drawing.colour_of(family.family, among),
-            markersize=5,
-            alpha=0.6,
-            markeredgewidth=0,
-            linestyle="none",
-            label=f"{family.family}: non-parallel {_percent(family.fraction)}",
-        )
-    each = found.pairs["many"] / found.pairs["devices"]
-    ends = [min(found.pairs["one"].min(), each.min()), max(found.pairs["one"].max(), each.max())]
+        own, (middle, *ends) = pairs["family"] == family.family, (f"{100 * end:.1f}%" for end in family.fraction)
+        said = f"{middle} ({' to '.join(ends)})" if math.isfinite(family.fraction.low) else middle
+        how = drawing.look(family.family, among) | {"alpha": 0.6, "label": f"{family.family}: non-parallel {said}"}
+        drawing.marks(axes, pairs["one"][own], each[own], **how)
+    ends = [min(pairs["one"].min(), each.min()), max(pairs["one"].max(), each.max())]
     axes.plot(ends, ends, "--", color=_LINE, linewidth=1, label="nothing lost")
-    name, unit = label(found.metric), unit_of(found.metric)
     axes.set(xscale="log", yscale="log")
     for axis in (axes.xaxis, axes.yaxis):
-        drawing.log_ticks(axis)
-        axis.set_major_formatter(drawing.quantity(""))
+        drawing.log_ticks(axis, short)
+    name, unit, by = label(found.metric), unit_of(found.metric), found.by.rpartition(".")[2]
     sides = f"{name} on one ({unit})", f"{name} of each of n ({unit})"
-    drawing.finish(axes, f"Each of n {_counted_points(found.by)} against one alone", *sides)
+    drawing.finish(axes, f"Each of n {by} against one alone", *sides)
 
 
-def _speedups(axes: Axes, found: Scaling) -> None:
-    most = int(found.pairs["devices"].max())
-    counts = np.geomspace(1, most, 100)
-    reach, among = len(found.families), _unusual(found)
+def _speedups(axes: Axes, found: ScalingResult, pairs: pd.DataFrame, among: list[str]) -> None:
+    counts = np.geomspace(1, int(pairs["devices"].max()), 100)
     for number, family in enumerate(found.families):
-        colour, rows = drawing.colour_of(family.family, among), found.pairs[found.pairs["family"] == family.family]
+        look, rows = drawing.look(family.family, among), pairs[pairs["family"] == family.family]
         # Families stand beside each other at each count.
-        shift = 2 ** (0.08 * (number - (reach - 1) / 2))
-        axes.plot(
-            rows["devices"] * shift,
-            rows["speedup"],
-            drawing.marker_of(family.family, among),
-            color=colour,
-            markersize=4,
-            alpha=0.5,
-            markeredgewidth=0,
-            linestyle="none",
-        )
-        axes.plot(counts, amdahl_speedup(family.fraction.value, counts), color=colour, linewidth=1.8)
-        low, high = (amdahl_speedup(end, counts) for end in (family.fraction.low, family.fraction.high))
+        shift = 2 ** (0.08 * (number - (len(found.families) - 1) / 2))
+        drawing.marks(axes, rows["devices"] * shift, rows["speedup"], alpha=0.5, **look)
+        axes.plot(counts, amdahl_speedup(family.fraction.value, counts), color=look["color"], linewidth=1.8)
+        low, high = (amdahl_speedup(end, counts) for end in family.fraction[1:])
         if np.isfinite(low).all() and (low > 0).all():  # else the law has no upper end at some count
-            axes.fill_between(counts, low, high, color=colour, alpha=0.2, linewidth=0)
+            drawing.band(axes, counts, low, high, look["color"])
     axes.plot(counts, counts, "--", color=_LINE, linewidth=1)
     axes.axhline(1, color=_LINE, linewidth=0.8)
-    ticks = sorted({1, *(int(count) for count in found.pairs["devices"])})
+    ticks = sorted({1, *(int(count) for count in pairs["devices"])})
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.set_xticks(ticks, [str(count) for count in ticks])
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
-    drawing.finish(axes, "Speedup, and Amdahl's law fitted", _counted_points(found.by), "speedup over one")
-
-
-def _unusual(found: Scaling) -> list[str]:
-    """All names, where a family stands there once for each transport and so has no colour of its own."""
-    names = [family.family for family in found.families]
-    return names if any(", " in name for name in names) else []
-
-
-def _counted_points(by: str) -> str:
-    return by.rpartition(".")[2]
-
-
-def _percent(value: tuple[float, float, float]) -> str:
-    middle, low, high = (f"{100 * number:.1f}%" for number in value)
-    return f"{middle} ({low} to {high})" if np.isfinite(value[1]) else middle
+    drawing.finish(axes, "Speedup, and Amdahl's law fitted", found.by.rpartition(".")[2], "speedup over one")

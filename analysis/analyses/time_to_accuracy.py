@@ -1,16 +1,12 @@
 """`time-to-accuracy`: how long training to an accuracy takes, over seeds, batch sizes and platforms.
 
-How long it takes to train to an accuracy: scores over seeds, epochs over batch sizes, platforms against each other.
-
 A score is MLPerf Training's: the fastest and the slowest of the runs are left out, the rest averaged; a run that did
 not reach its target is slower than any that did. Two runs or one are averaged as they are.
-
-Whether trainings at a batch size converge faster than reference points over batch sizes allow.
 
 What a larger batch or another platform gains in examples a second is no gain where it needs more epochs, and a training
 that needs fewer than others of its kind is another training, or luck. MLPerf Training asks so of every submission: its
 reference convergence points (RCP) are epochs of repeated trainings at some batch sizes (github.com/mlcommons/logging,
-rcp_checker). This is its test, from its definition:
+rcp_checker). `judge` is its test, from its definition:
 
 - A point is the mean epochs without the fastest and the slowest run, and the standard deviation s of all.
 - Only points on the fast side count: those below the batch size of the fastest one are left out, then in one pass each
@@ -20,9 +16,6 @@ rcp_checker). This is its test, from its definition:
 - N trainings pass unless a one-sided t-test with a deviation of s on both sides says, at 5%, that their mean (without
   the fastest and slowest) is below the reference: the least that passes is mean - t s sqrt(1 / n + 1 / (N - 2)), t
   being Student's 95% quantile with n + N - 4 degrees of freedom, n the runs behind the reference's mean.
-- What passes with fewer epochs than the reference is given no credit for it: its time is multiplied by `factor`.
-
-Time to accuracy over batch sizes, and the epochs that it took: what a larger batch gains and what it loses.
 """
 
 from __future__ import annotations
@@ -34,9 +27,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from analysis.choices import PLATFORM
 from analysis.columns import hyperparameters
 from analysis.format import short
-from analysis.lazy import drawing, np, pd, stats, ticker
+from analysis.lazy import drawing, np, pd, stats
 from analysis.options import Options
 from analysis.prices import PRICE, price_option, priced, read_prices
 from analysis.registry import analysis
@@ -44,12 +38,16 @@ from analysis.result import Paragraph, Result
 from analysis.store.frame import families
 from paradnn.core.words import counted
 from paradnn.errors import NotEnoughData
-from paradnn.forecast.estimate import Estimate
+from paradnn.forecast.estimate import LEVEL, Estimate
 from paradnn.store.metrics import COST_TO_TARGET
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+_PREFIXES = ("optimizer.", "data.", "learn.", "platform.")
+#: What is recorded with a setting and leaves its score as it is, or says again which machine it was.
+_ASIDE = (PRICE, "learn.epochs_after", "platform.name", "platform.index")
+_SERIES = ["family", "platform", "choice"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,37 +61,74 @@ class TimeToAccuracyOptions(Options):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class TimeToAccuracyResult(Result):
-    """The score of every setting on every platform."""
+    """The score of every setting on every platform.
 
-    found: TimeToAccuracy
+    `scores` has a row for each setting on each platform: `family`, `platform`, `choice` (what varies besides the
+    batch size, in words), `batch_size`, `runs`, `reached`, `seconds` with `seconds_low` and `seconds_high`, `epochs`,
+    `examples_per_second`, `below` (runs that fell below the target later), `joules` where known, `cost` and what it is
+    in, `currency`, where there are prices; `speedup` over the smallest batch size, and what reference points say of it,
+    which are the other batch sizes of the same setting: `least_epochs` (the fewest that pass, NaN where nothing is
+    tested) and `passes`.
+
+    `ratios` has a row for each two platforms, `faster` and `slower`, over the `settings` that reached their target on
+    both: geometric means of slower / faster in `seconds` and `epochs`; of the faster one's settings, how many were
+    `tested` with the slower's epochs as reference points, and how many `passed`.
+    """
+
+    scores: pd.DataFrame
+    ratios: pd.DataFrame
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row for each setting on each platform."""
-        return self.found.scores
+        return self.scores
 
     @property
     def drawable(self) -> bool:
         """Whether any setting with a batch size has a score."""
-        scores = self.found.scores
-        return bool((np.isfinite(scores["seconds"]) & scores["batch_size"].notna()).any())
+        return bool((np.isfinite(self.scores["seconds"]) & self.scores["batch_size"].notna()).any())
 
-    def _figure(self) -> Figure:
-        return draw_time_to_accuracy(self.found)
-
-    def _paragraphs(self) -> Iterator[Paragraph]:
-        for (family, platform), rows in self.found.scores.groupby(["family", "platform"], sort=False):
+    def _paragraphs(self) -> Iterator[Paragraph | str]:
+        for (family, platform), rows in self.scores.groupby(["family", "platform"], sort=False):
             yield _describe(f"{family} on {platform}", rows)
-        for ratio in self.found.ratios:
-            yield Paragraph(
-                f"{ratio.faster} reaches the target {ratio.seconds:.3g}x as fast as {ratio.slower}, which takes "
-                f"{ratio.epochs:.3g}x its epochs (geometric means over {counted(ratio.settings, 'setting')})."
-                + _verdicts(ratio)
-            )
-        yield Paragraph(
+        for row in self.ratios.to_dict("records"):
+            failed = row["tested"] - row["passed"]
+            said = " Its epochs pass MLPerf's test of reference points, which are the slower one's."
+            if failed:
+                said = (
+                    f" In {counted(failed, 'setting')} of {row['tested']} it takes fewer epochs than the slower one's "
+                    "reference points allow (MLPerf's test): that part of its lead is another training's, or luck."
+                )
+            yield (
+                f"{row['faster']} reaches the target {row['seconds']:.3g}x as fast as {row['slower']}, which takes "
+                f"{row['epochs']:.3g}x its epochs (geometric means over {counted(row['settings'], 'setting')})."
+            ) + said * bool(row["tested"])
+        yield (
             "A score is the mean over seeds without the fastest and the slowest (of fewer than three: of all); a run "
             "that did not reach its target is the slowest. Intervals are 95%, over seeds."
         )
+
+    def _figure(self) -> Figure:
+        """Left the score over the batch size, right the epochs to the target; bars are 95% intervals over seeds."""
+        drawn, panels = drawing.panels(2, 5.5, 4.4, across=2)
+        series = {
+            ", ".join(filter(None, map(str, key))): rows for key, rows in self.scores.groupby(_SERIES, sort=False)
+        }
+        batches = sorted({int(size) for size in self.scores["batch_size"].dropna()})
+        for axes, name in zip(panels, ("seconds", "epochs"), strict=True):
+            for label, rows in series.items():
+                held = rows[np.isfinite(rows[name]) & rows["batch_size"].notna()]
+                # An interval of few seeds may reach below what a logarithmic axis has.
+                ends = (np.maximum(held[f"{name}_low"], 0.1 * held[name]), held[f"{name}_high"])
+                how = drawing.look(label, list(series)) | {"linestyle": "-", "linewidth": 1.4, "label": label}
+                drawing.marks(axes, held["batch_size"].astype("float64"), held[name], y_ends=ends, **how)
+            axes.set(xscale="log", yscale="log")
+            title = "Time to the target" if name == "seconds" else "Epochs to the target"
+            drawing.finish(axes, title, "batch size", name)
+            drawing.log_ticks(axes.yaxis)
+            axes.set_xticks(batches, [str(size) for size in batches])
+            axes.set_xticks([], minor=True)
+        drawing.legend(drawn)
+        return drawn
 
 
 @analysis(
@@ -105,9 +140,45 @@ class TimeToAccuracyResult(Result):
     example="python -m analysis time-to-accuracy --family fc --figure accuracy.png",
 )
 def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> TimeToAccuracyResult:
-    """Score the runs that train to an accuracy. NotEnoughData where none does."""
-    found = score_trainings(priced(frame, read_prices(options.price, frame)))
-    return TimeToAccuracyResult(found=found, sources=found.run_ids)
+    """Score every setting of the runs that learn; a setting is all but seed and replicate.
+
+    It costs what `platform.price_per_hour` says, or the options. NotEnoughData where no run trains to an accuracy.
+    """
+    frame = priced(frame, read_prices(options.price, frame))
+    learns = frame["best_accuracy"].notna() if "best_accuracy" in frame else pd.Series(False, index=frame.index)
+    runs = _without_interrupted(frame[learns]).copy()
+    if runs.empty:
+        raise NotEnoughData("no run trains to an accuracy; measure one: python -m paradnn.train task=learn")
+    for name in ("seconds_to_target", "epochs_to_target", "examples_to_target", "epochs_below_target"):
+        if name not in runs:
+            runs[name] = math.nan
+    if "batch_size" in runs:
+        runs["batch_size"] = pd.to_numeric(runs["batch_size"], errors="coerce")
+    named = [name for name in runs.columns if str(name).startswith(_PREFIXES) and name not in _ASIDE]
+    keys = [name for name in (*PLATFORM, "family", *hyperparameters(runs), *named) if name in runs]
+    keys = list(dict.fromkeys(keys))
+    choices = [name for name in keys if name not in (*PLATFORM, "batch_size", "family")]
+    words = {family: _telling(rows, choices) for family, rows in runs.groupby("family")}
+    places = [name for name in PLATFORM if name in runs]
+    shown = [name for name in places if name != "environment_id" and runs[name].nunique(dropna=False) > 1]
+    rows = []
+    for _, group in runs.groupby(keys, dropna=False, sort=False):
+        first = group.iloc[0]
+        platform = ", ".join(str(first[name]) for name in dict.fromkeys(["device", *shown]) if name in runs)
+        said = [name for name in words[first["family"]] if pd.notna(first[name])]
+        choice = ", ".join(f"{_word(name)}={first[name]}" for name in said)
+        row = {"family": first["family"], "platform": platform, "choice": choice, **_scored(group)}
+        rows.append(row | {"batch_size": first.get("batch_size"), "_place": tuple(map(str, first[places]))})
+    scores = pd.DataFrame(rows)
+    order = {name: place for place, name in enumerate(families(scores))}
+    scores = scores.sort_values(
+        [*_SERIES, "batch_size"],
+        key=lambda column: column.map(order) if column.name == "family" else column,
+        ignore_index=True,
+    )
+    scores = _with_speedups(scores)
+    shown_scores = scores.drop(columns=["_place", "_epochs"])
+    return TimeToAccuracyResult(scores=shown_scores, ratios=_ratios(scores), sources=tuple(runs["run_id"]))
 
 
 def _describe(name: str, rows: pd.DataFrame) -> Paragraph:
@@ -131,19 +202,6 @@ def _describe(name: str, rows: pd.DataFrame) -> Paragraph:
     return Paragraph(head, tuple(points))
 
 
-def _verdicts(ratio: PlatformRatio) -> str:
-    """What reference points say of the faster platform's epochs."""
-    if not ratio.tested:
-        return ""
-    if ratio.passed == ratio.tested:
-        return " Its epochs pass MLPerf's test of reference points, which are the slower one's."
-    failed = counted(ratio.tested - ratio.passed, "setting")
-    return (
-        f" In {failed} of {ratio.tested} it takes fewer epochs than the slower one's reference points allow (MLPerf's "
-        "test): that part of its lead is another training's, or luck."
-    )
-
-
 def _setting(row: pd.Series) -> str:
     known = row["batch_size"] is not None and row["batch_size"] == row["batch_size"]
     batch = [f"batch size {row['batch_size']:g}"] if known else []
@@ -165,45 +223,6 @@ def _score(row: pd.Series) -> str:
     if "joules" in row and np.isfinite(row["joules"]):
         text += f", {short(row['joules'], 'J')}"
     return text
-
-
-#: What makes a platform of two runs: the machine, and the software on it.
-PLATFORM = ("device", "environment_id", "framework.name", "software.name")
-_PREFIXES = ("optimizer.", "data.", "learn.", "platform.")
-#: What is recorded with a setting and leaves its score as it is, or says again which machine it was.
-_ASIDE = (PRICE, "learn.epochs_after", "platform.name", "platform.index")
-
-
-@dataclass(frozen=True)
-class PlatformRatio:
-    """Two platforms over the settings that reached their target on both: geometric means of slower / faster.
-
-    tested: settings of the faster one whose epochs were put to the test of reference points, which are the slower's;
-    passed: those that passed, the others took fewer epochs than chance explains.
-    """
-
-    faster: str
-    slower: str
-    settings: int
-    seconds: float
-    epochs: float
-    tested: int
-    passed: int
-
-
-@dataclass(frozen=True)
-class TimeToAccuracy:
-    """`scores` has a row for each setting on each platform: `family`, `platform`, `choice` (what varies besides the
-    batch size, in words), `batch_size`, `runs`, `reached`, `seconds` with `seconds_low` and `seconds_high`, `epochs`,
-    `examples_per_second`, `below` (runs that fell below the target later), `joules` where known, `cost` and what it is
-    in, `currency`, where there are prices; `speedup` over the smallest batch size, and what reference points say of it,
-    which are the other batch sizes of the same setting: `least_epochs` (the fewest that pass, NaN where nothing is
-    tested) and `passes`.
-    """
-
-    scores: pd.DataFrame
-    ratios: tuple[PlatformRatio, ...]
-    run_ids: tuple[str, ...]
 
 
 def olympic_mean(values: Sequence[float], grain: float = 0.0) -> Estimate:
@@ -231,44 +250,6 @@ def olympic_mean(values: Sequence[float], grain: float = 0.0) -> Estimate:
     )
     half = float(stats.t.ppf(0.975, degrees)) * error
     return Estimate(mean, max(0.0, mean - half), mean + half)
-
-
-def score_trainings(frame: pd.DataFrame) -> TimeToAccuracy:
-    """Score every setting of the runs that learn; a setting is all but seed and replicate.
-
-    It costs what `platform.price_per_hour` says. Raises NotEnoughData where no run learns.
-    """
-    learns = frame["best_accuracy"].notna() if "best_accuracy" in frame else pd.Series(False, index=frame.index)
-    runs = _without_interrupted(frame[learns]).copy()
-    if runs.empty:
-        raise NotEnoughData("no run trains to an accuracy; measure one: python -m paradnn.train task=learn")
-    for name in ("seconds_to_target", "epochs_to_target", "examples_to_target", "epochs_below_target"):
-        if name not in runs:
-            runs[name] = math.nan
-    named = [name for name in runs.columns if str(name).startswith(_PREFIXES) and name not in _ASIDE]
-    keys = [name for name in (*PLATFORM, "family", *hyperparameters(runs), *named) if name in runs]
-    keys = list(dict.fromkeys(keys))
-    choices = [name for name in keys if name not in (*PLATFORM, "batch_size", "family")]
-    words = {family: _telling(rows, choices) for family, rows in runs.groupby("family")}
-    places = [name for name in PLATFORM if name in runs]
-    shown = [name for name in places if name != "environment_id" and runs[name].nunique(dropna=False) > 1]
-    rows = []
-    for _, group in runs.groupby(keys, dropna=False, sort=False):
-        first = group.iloc[0]
-        platform = ", ".join(str(first[name]) for name in dict.fromkeys(["device", *shown]) if name in runs)
-        told = [name for name in words[first["family"]] if pd.notna(first[name])]
-        choice = ", ".join(f"{_word(name)}={first[name]}" for name in told)
-        row = {"family": first["family"], "platform": platform, "choice": choice, **_scored(group)}
-        rows.append(row | {"batch_size": first.get("batch_size"), "_place": tuple(map(str, first[places]))})
-    scores = pd.DataFrame(rows)
-    order = {name: place for place, name in enumerate(families(scores))}
-    scores = scores.sort_values(
-        ["family", "platform", "choice", "batch_size"],
-        key=lambda column: column.map(order) if column.name == "family" else column,
-        ignore_index=True,
-    )
-    scores = _with_speedups(scores)
-    return TimeToAccuracy(scores.drop(columns=["_place", "_epochs"]), _ratios(scores), tuple(runs["run_id"]))
 
 
 def _without_interrupted(runs: pd.DataFrame) -> pd.DataFrame:
@@ -310,37 +291,24 @@ def _scored(group: pd.DataFrame) -> dict[str, Any]:
     lasts = float((reached["seconds_to_target"] / reached["epochs_to_target"]).median()) if len(reached) else 0.0
     score = olympic_mean(seconds.tolist(), grain * lasts if math.isfinite(lasts) else 0.0)
     epochs = olympic_mean(each, grain)
-    rates = reached["examples_to_target"] / reached["seconds_to_target"]
     found: dict[str, Any] = {
         "_epochs": tuple(each),
         "runs": len(group),
         "reached": len(reached),
-        "seconds": score.value,
-        "seconds_low": score.low,
-        "seconds_high": score.high,
-        "epochs": epochs.value,
-        "epochs_low": epochs.low,
-        "epochs_high": epochs.high,
-        "examples_per_second": float(rates.median()) if len(rates) else math.nan,
+        **dict(zip(("seconds", "seconds_low", "seconds_high"), score, strict=True)),
+        **dict(zip(("epochs", "epochs_low", "epochs_high"), epochs, strict=True)),
+        "examples_per_second": (reached["examples_to_target"] / reached["seconds_to_target"]).median(),
         "best_accuracy": float(group["best_accuracy"].median()),
         "below": int((reached["epochs_below_target"] > 0).sum()),
     }
     if "energy_to_target_joules" in group and group["energy_to_target_joules"].notna().any():
         found["joules"] = olympic_mean(group["energy_to_target_joules"].fillna(math.inf).tolist()).value
-    return found | _cost(group, score.value)
-
-
-def _cost(group: pd.DataFrame, seconds: float) -> dict[str, Any]:
-    """What so many seconds cost, and in what currency; nothing where no run has a price."""
-    paid = group[group[PRICE].notna()] if PRICE in group else group.head(0)
-    if paid.empty:
-        return {}
-    first = paid.iloc[0]
-    currency = first.get("price_currency")
-    return {
-        "cost": COST_TO_TARGET.value(float(first[PRICE]), seconds),
-        "currency": "" if pd.isna(currency) else str(currency),
-    }
+    paid = group[group[PRICE].notna()]
+    if len(paid):
+        currency = paid["price_currency"].iloc[0]
+        found["cost"] = COST_TO_TARGET.value(float(paid[PRICE].iloc[0]), score.value)
+        found["currency"] = "" if pd.isna(currency) else str(currency)
+    return found
 
 
 def _with_speedups(scores: pd.DataFrame) -> pd.DataFrame:
@@ -354,9 +322,8 @@ def _with_speedups(scores: pd.DataFrame) -> pd.DataFrame:
         for place in whole.index[1:]:
             verdict = _tested(whole.drop(index=place), whole.loc[place])
             if verdict.basis == "interpolated":  # of the largest nothing is known beyond it
-                found.loc[place, "least_epochs"] = verdict.least
-                found.loc[place, "passes"] = verdict.passes
-    return found
+                found.loc[place, ["least_epochs", "passes"]] = [verdict.least, verdict.passes]
+    return found.astype({"passes": bool})
 
 
 def _tested(reference: pd.DataFrame, row: pd.Series) -> Verdict:
@@ -366,37 +333,28 @@ def _tested(reference: pd.DataFrame, row: pd.Series) -> Verdict:
     return judge(prune(finite) if finite else [], float(row["batch_size"]), row["_epochs"])
 
 
-def _ratios(scores: pd.DataFrame) -> tuple[PlatformRatio, ...]:
+def _ratios(scores: pd.DataFrame) -> pd.DataFrame:
     """Each pair of platforms over the settings that both have."""
-    whole = scores[np.isfinite(scores["seconds"])]
     found = []
-    sides = dict(iter(whole.groupby("_place")))
-    for one, other in itertools.combinations(sides, 2):
-        both = sides[one].merge(sides[other], on=["family", "choice", "batch_size"], suffixes=("_a", "_b"))
+    sides = dict(iter(scores[np.isfinite(scores["seconds"])].groupby("_place")))
+    for one, other in itertools.combinations(sides.values(), 2):
+        both = one.merge(other, on=["family", "choice", "batch_size"], suffixes=("_a", "_b"))
         if both.empty:
             continue
         seconds, epochs = (float(np.exp(np.log(both[f"{n}_b"] / both[f"{n}_a"]).mean())) for n in ("seconds", "epochs"))
         names = both["platform_a"].iloc[0], both["platform_b"].iloc[0]
         if seconds < 1:
-            names, seconds, epochs = (names[1], names[0]), 1 / seconds, 1 / epochs
-            one, other = other, one
-        tests = _comparisons(sides[other], sides[one])
-        found.append(PlatformRatio(*names, len(both), seconds, epochs, len(tests), sum(test.passes for test in tests)))
-    return tuple(found)
-
-
-def _comparisons(reference: pd.DataFrame, rows: pd.DataFrame) -> list[Verdict]:
-    """The tests of all rows that have a batch size and reference points of the same setting to be tested with."""
-    settings = dict(iter(reference[reference["batch_size"].notna()].groupby(["family", "choice"])))
-    tests = [
-        _tested(settings[key], row)
-        for _, row in rows[rows["batch_size"].notna()].iterrows()
-        if (key := (row["family"], row["choice"])) in settings
-    ]
-    return [test for test in tests if math.isfinite(test.least)]
-
-
-_LEVEL = 0.95
+            names, seconds, epochs, one, other = names[::-1], 1 / seconds, 1 / epochs, other, one
+        settings = dict(iter(other[other["batch_size"].notna()].groupby(["family", "choice"])))
+        tests = [
+            _tested(settings[row["family"], row["choice"]], row)
+            for _, row in one[one["batch_size"].notna()].iterrows()
+            if (row["family"], row["choice"]) in settings
+        ]
+        tests = [test for test in tests if math.isfinite(test.least)]
+        found.append((*names, len(both), seconds, epochs, len(tests), sum(test.passes for test in tests)))
+    columns = ["faster", "slower", "settings", "seconds", "epochs", "tested", "passed"]
+    return pd.DataFrame(found, columns=columns)
 
 
 class Convergence(NamedTuple):
@@ -413,7 +371,7 @@ class Convergence(NamedTuple):
         if submitted < 3 or self.kept < 1 or submitted + self.kept < 5:
             return math.nan
         error = self.deviation * math.sqrt(1 / self.kept + 1 / (submitted - 2))
-        return max(0.0, self.mean - float(stats.t.ppf(_LEVEL, self.kept + submitted - 4)) * error)
+        return max(0.0, self.mean - float(stats.t.ppf(LEVEL, self.kept + submitted - 4)) * error)
 
 
 class Verdict(NamedTuple):
@@ -428,11 +386,6 @@ class Verdict(NamedTuple):
     mean: float
     expected: float = math.nan
     least: float = math.nan
-
-    @property
-    def factor(self) -> float:
-        """What the time of a training that passes is multiplied by: at least 1."""
-        return max(1.0, self.expected / self.mean) if self.passes else math.nan
 
 
 def convergence(batch_size: float, epochs: Sequence[float], dropped: int = 1) -> Convergence:
@@ -498,46 +451,3 @@ def _between(batch_size: float, low: Convergence, high: Convergence, runs: int |
     )
     count = min(low.runs, high.runs) if runs is None else runs
     return Convergence(batch_size, mean, deviation, count, count)
-
-
-def draw_time_to_accuracy(found: TimeToAccuracy) -> Figure:
-    """Left the score over the batch size, right the epochs to the target; bars are 95% intervals over seeds."""
-    lines = found.scores.groupby(["family", "platform", "choice"], sort=False).ngroups
-    # The legend takes its room from the axes.
-    drawn, (both,) = drawing.figure(11.0, 4.8 + 0.25 * max(0, lines - 4), 1, 2)
-    for axes, name, what in zip(both, ("seconds", "epochs"), ("seconds", "epochs"), strict=True):
-        _lines(axes, found, name)
-        axes.set(xscale="log", yscale="log")
-        title = "Time to the target" if name == "seconds" else "Epochs to the target"
-        drawing.finish(axes, title, "batch size", what)
-        batches = sorted({int(size) for size in found.scores["batch_size"].dropna()})
-        axes.set_xticks(batches, [str(size) for size in batches])
-        axes.set_xticks([], minor=True)
-        axes.yaxis.set_minor_locator(ticker.LogLocator(subs=(2, 5)))
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.yaxis.set_minor_formatter(lambda value, _: f"{value:g}")
-    handles, labels = both[0].get_legend_handles_labels()
-    drawn.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
-    return drawn
-
-
-def _lines(axes: Axes, found: TimeToAccuracy, name: str) -> None:
-    series = list(found.scores.groupby(["family", "platform", "choice"], sort=False))
-    labels = [", ".join(filter(None, map(str, key))) for key, _ in series]
-    for label, (_, rows) in zip(labels, series, strict=True):
-        held = rows[np.isfinite(rows[name]) & rows["batch_size"].notna()]
-        low, high = ((held[name] - held[f"{name}_low"]), (held[f"{name}_high"] - held[name]))
-        colour, marker = drawing.colour_of(label, labels), drawing.marker_of(label, labels)
-        # An interval of few seeds may reach below what a logarithmic axis has.
-        errors = np.array([np.minimum(low.fillna(0), 0.9 * held[name]), high.fillna(0)])
-        axes.errorbar(
-            held["batch_size"].astype("float64"),
-            held[name],
-            errors,
-            color=colour,
-            marker=marker,
-            markersize=5,
-            linewidth=1.4,
-            capsize=3,
-            label=label,
-        )

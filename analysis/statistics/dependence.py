@@ -1,10 +1,8 @@
-"""Intervals over points that share a model or a batch size: one notion for means, shares, quantiles.
+"""Intervals over points that share a model or a batch size: one notion for means, shares, quantiles and coefficients.
 
 176 points that are 23 models at up to nine batch sizes are not 176 independent ones: what holds of a model at one batch
 size mostly holds at the next. A point has a crossed effect of its model (family and all model.*) and of its batch size;
 an interval says how far a number would move had other models and other batch sizes of the same kind been measured.
-
-Variances of least-squares coefficients whose rows share levels of crossed factors: models, batch sizes, points.
 """
 
 from __future__ import annotations
@@ -17,20 +15,21 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from analysis.lazy import np, pd, stats
 from analysis.statistics.quantiles import quantile_interval
+from paradnn.core.words import counted
 from paradnn.forecast.estimate import LEVEL, Estimate
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-
 #: What is taken as a sample: models and batch sizes, models at the given batch sizes, or every point by itself.
 Unit = Literal["crossed", "model", "point"]
-
 #: Points that an interval of a mean needs.
 MINIMUM_POINTS = 6
 
-#: Fewer batch sizes than this are no sample of batch sizes: an answer is then about those that were measured.
-_FEWEST_BATCHES = 6
+_FEWEST_BATCHES = 6  # fewer are no sample of batch sizes: an answer is then about those that were measured
+_SINGULAR = 1e-10  # of the largest eigenvalue: less is no direction that the rows settle
+_NOTHING = 1e-9  # of the variance of a coefficient: less is no effect on it
+_CLOSE = 0.02  # of the largest singular value: factors that are less apart than this cannot be separated
 
 
 @dataclass(frozen=True)
@@ -76,10 +75,10 @@ class Levels:
 
 
 class Component(NamedTuple):
-    """A variance and its degrees of freedom."""
+    """A variance and its degrees of freedom; both (k,) of k numbers."""
 
-    variance: float
-    freedom: float
+    variance: Any
+    freedom: Any
 
 
 def levels_of(points: pd.DataFrame, unit: Unit = "crossed", replicates: bool = False, axes: int = 0) -> Levels:
@@ -95,14 +94,14 @@ def levels_of(points: pd.DataFrame, unit: Unit = "crossed", replicates: bool = F
     each = _numbered(points, ["point_id"]) if replicates else np.arange(count)
     models, batches = len(set(model)), len(set(batch))
     if unit == "point" or (models < 2 and batches < 2):
-        return Levels(each[None], each, _counted(len(set(each)), "point"))
+        return Levels(each[None], each, counted(len(set(each)), "point"))
     factors, words = [], []
     if models > 1:
         factors.append(model)
-        words.append(_counted(models, "model"))
+        words.append(counted(models, "model"))
     if batches > 1 and (models < 2 or (unit == "crossed" and batches >= _FEWEST_BATCHES)):
         factors.append(batch)
-        words.append(_counted(batches, "batch size"))
+        words.append(counted(batches, "batch size"))
     if unit == "crossed" and axes:
         names = [str(name) for name in points if str(name).startswith("model.")]
         counts = {name: points[name].nunique() for name in names}
@@ -118,13 +117,13 @@ def crossed_variance(values: np.ndarray, levels: Levels) -> Component:
     return Component(float(found.variance[0]), float(found.freedom[0]))
 
 
-def crossed_variances(design: np.ndarray, response: np.ndarray, levels: Levels) -> Components:
+def crossed_variances(design: np.ndarray, response: np.ndarray, levels: Levels) -> Component:
     """Those of the least-squares coefficients of a response (n,) on a design (n, k), see `crossing.Crossing`."""
     fitted = design @ np.linalg.lstsq(design, response, rcond=None)[0]
     return Crossing.of(design, levels.factors).components(response - fitted)
 
 
-def jackknifed(value: np.ndarray, without: Callable[[np.ndarray], np.ndarray], levels: Levels) -> Components:
+def jackknifed(value: np.ndarray, without: Callable[[np.ndarray], np.ndarray], levels: Levels) -> Component:
     """Those of any statistic, `value` (k,). `without` takes the level of each point (n,) and gives the statistic with
     each level left out (levels, k)."""
     squares = [((without(code) - value) ** 2).sum(axis=0) for code in levels.factors]
@@ -143,7 +142,7 @@ def crossed_mean(values: ArrayLike, levels: Levels, level: float = LEVEL, more: 
     if len(numbers) < MINIMUM_POINTS:
         return Estimate(mean, np.nan, np.nan)
     parts = [crossed_variance(numbers, levels), *more]
-    reach = _quantile_of_t((1 + level) / 2, satterthwaite(parts)) * math.sqrt(sum(part.variance for part in parts))
+    reach = float(stats.t.ppf((1 + level) / 2, satterthwaite(parts))) * math.sqrt(sum(part.variance for part in parts))
     return Estimate(mean, mean - reach, mean + reach)
 
 
@@ -151,9 +150,8 @@ def geometric_mean(
     ratios: ArrayLike, levels: Levels, level: float = LEVEL, more: tuple[Component, ...] = ()
 ) -> Estimate:
     """The geometric mean of ratios above zero with the interval of `crossed_mean` of their logarithms."""
-    return Estimate(
-        *(float(np.exp(end)) for end in crossed_mean(np.log(np.asarray(ratios, float)), levels, level, more))
-    )
+    found = crossed_mean(np.log(np.asarray(ratios, dtype="float64")), levels, level, more)
+    return Estimate(*map(float, np.exp(found)))
 
 
 def crossed_share(hits: ArrayLike, levels: Levels, level: float = LEVEL, latent: np.ndarray | None = None) -> Estimate:
@@ -206,19 +204,11 @@ def _numbered(points: pd.DataFrame, names: list[str]) -> np.ndarray:
     return points.groupby(names, dropna=False, sort=False).ngroup().to_numpy()
 
 
-def _counted(count: int, word: str) -> str:
-    return f"{count} {word}{'s'[: count != 1]}"
-
-
 def satterthwaite(parts: list[Component]) -> float:
     """Degrees of freedom of a sum of variances (Biometrics Bulletin 2, 1946)."""
     total = sum(part.variance for part in parts)
     below = sum(part.variance**2 / part.freedom for part in parts)
     return total**2 / below if below > 0 else min((part.freedom for part in parts), default=np.inf)
-
-
-def _quantile_of_t(probability: float, freedom: float) -> float:
-    return float(stats.t.ppf(probability, freedom) if np.isfinite(freedom) else stats.norm.ppf(probability))
 
 
 def _effective(there: np.ndarray, levels: Levels) -> tuple[float, float]:
@@ -231,7 +221,7 @@ def _effective(there: np.ndarray, levels: Levels) -> tuple[float, float]:
 
 
 def _wilson(share: float, n: float, freedom: float, level: float) -> tuple[float, float]:
-    square = _quantile_of_t((1 + level) / 2, freedom) ** 2 / n
+    square = float(stats.t.ppf((1 + level) / 2, freedom)) ** 2 / n
     middle, reach = share + square / 2, math.sqrt(square * (share * (1 - share) + square / 4))
     return max((middle - reach) / (1 + square), 0.0), min((middle + reach) / (1 + square), 1.0)
 
@@ -241,18 +231,6 @@ def _clopper_pearson(hits: float, n: float, level: float) -> tuple[float, float]
     low: Any = stats.beta.ppf(tail, hits, n - hits + 1) if hits > 0 else 0.0
     high: Any = stats.beta.ppf(1 - tail, hits + 1, n - hits) if hits < n else 1.0
     return float(low), float(high)
-
-
-_SINGULAR = 1e-10  # of the largest eigenvalue: less is no direction that the rows settle
-_NOTHING = 1e-9  # of the variance of a coefficient: less is no effect on it
-_ALIKE = 0.02  # of the largest singular value: factors that are less apart than this are not told apart
-
-
-class Components(NamedTuple):
-    """Variances (k,) and their degrees of freedom (k,)."""
-
-    variance: np.ndarray
-    freedom: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -286,12 +264,8 @@ class Crossing:
         effects = [inverse @ _summed(design, code).T for code in codes]
         influence = [_influence(design, gram, code) for code in codes]
         wanted = np.array([(effect**2).sum(axis=1) for effect in effects])
-        held = np.array(
-            [
-                [_held(design, moved, code, other, effect) for other, effect in zip(codes, effects, strict=True)]
-                for code, moved in zip(codes, influence, strict=True)
-            ]
-        )
+        factors, others = list(zip(codes, influence, strict=True)), list(zip(codes, effects, strict=True))
+        held = np.array([[_held(design, *factor, *other) for other in others] for factor in factors])
         scale = np.array([1 - 1 / (code.max() + 1) for code in codes])
         weights, freedom = np.zeros(wanted.shape), np.ones(wanted.shape)
         for k in range(design.shape[1]):
@@ -300,7 +274,7 @@ class Crossing:
                 freedom[number, k] = _freedom(design, influence[number][:, k], code, effects[number])
         return cls(tuple(codes), tuple(influence), weights, freedom)
 
-    def components(self, residual: np.ndarray) -> Components:
+    def components(self, residual: np.ndarray) -> Component:
         """The variances of the coefficients, from the residuals (n,) of the fit."""
         squares = [
             (_summed(moved * residual[:, None], code) ** 2).sum(axis=0)
@@ -308,7 +282,7 @@ class Crossing:
         ]
         return self.combined(np.array(squares))
 
-    def combined(self, squares: np.ndarray) -> Components:
+    def combined(self, squares: np.ndarray) -> Component:
         """The variances of k numbers from the sums, over the levels of each factor, of the squares of what leaving a
         level out changes (factors, k); of numbers that are no coefficients of this design, the variances to first
         order."""
@@ -317,7 +291,7 @@ class Crossing:
         points = squares[-1] * (1 - 1 / (self.codes[-1].max() + 1)) if len(self.codes) > 1 else np.zeros_like(total)
         below = np.maximum((parts**2 / self.freedom).sum(axis=0), 1e-300)
         freedom = np.where(total > points, total**2 / below, self.freedom[-1])
-        return Components(np.maximum(total, points), freedom)
+        return Component(np.maximum(total, points), freedom)
 
 
 def _weights(wanted: np.ndarray, held: np.ndarray, nothing: float) -> np.ndarray:
@@ -325,7 +299,7 @@ def _weights(wanted: np.ndarray, held: np.ndarray, nothing: float) -> np.ndarray
     if len(wanted) == 1:
         return np.where(held[0] > nothing, wanted / np.maximum(held[0], nothing), 1.0)
     unit = np.maximum(np.maximum(held.max(axis=0), wanted), nothing)
-    found: np.ndarray = np.linalg.lstsq((held / unit).T, wanted / unit, rcond=_ALIKE)[0]
+    found: np.ndarray = np.linalg.lstsq((held / unit).T, wanted / unit, rcond=_CLOSE)[0]
     return found
 
 
@@ -345,7 +319,7 @@ def _influence(design: np.ndarray, gram: np.ndarray, code: np.ndarray) -> np.nda
     return moved
 
 
-def _held(design: np.ndarray, moved: np.ndarray, code: np.ndarray, other: np.ndarray, effect: np.ndarray) -> np.ndarray:
+def _held(design: np.ndarray, code: np.ndarray, moved: np.ndarray, other: np.ndarray, effect: np.ndarray) -> np.ndarray:
     """How much of a unit variance of the effects of `other` the sum of squares of `code` holds, (k,).
 
     The change that a level g makes is a sum over levels l of `other` of effect_l x (c_gl - U_g Q_l), with c_gl the
@@ -370,9 +344,6 @@ def _freedom(design: np.ndarray, column: np.ndarray, code: np.ndarray, effect: n
         return float(max(len(code) - design.shape[1], 1))
     moves = np.diag(np.bincount(code, column)) - _summed(column[:, None] * design, code) @ effect
     covariance = moves @ moves.T
-    squared = float((covariance**2).sum())
-    return (
-        float(np.trace(covariance) ** 2 / squared)
-        if np.abs(moves).max() > _SINGULAR * np.abs(column).max()
-        else len(moves) - 1.0
-    )
+    if np.abs(moves).max() <= _SINGULAR * np.abs(column).max():
+        return len(moves) - 1.0
+    return float(np.trace(covariance) ** 2 / (covariance**2).sum())

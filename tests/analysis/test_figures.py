@@ -16,9 +16,8 @@ from analysis.analyses.breakdown import breakdown
 from analysis.analyses.claims import draw_claims
 from analysis.analyses.infeed import draw_infeed, input_waits
 from analysis.analyses.layers import layers
-from analysis.analyses.parameters import draw_parameters, parameter_ranges
-from analysis.analyses.roofline import draw_roofline
-from analysis.analyses.scaling import draw_scaling, fit_scaling
+from analysis.analyses.roofline import RooflineResult
+from analysis.analyses.scaling import fit_scaling
 from analysis.analyses.software import draw_software, software_speedups
 from analysis.claims.judge import judge
 from analysis.claims.load import parse_claims
@@ -91,7 +90,7 @@ def _breakdown() -> Figure:
 def _parameters() -> Figure:
     names = [*FAMILIES, "resnet50", "a_real_model_with_a_name"]
     frame = pd.DataFrame({"family": names * 3, "parameters": np.geomspace(1e4, 1e9, 3 * len(names)), "outcome": "ok"})
-    return draw_parameters(parameter_ranges(frame))
+    return analysis.parameters(frame)._figure()
 
 
 def _infeed() -> Figure:
@@ -113,7 +112,8 @@ def _operation_speedups() -> Figure:
 def _roofline(rows: slice) -> Figure:
     """Models at some of the intensities from 1 to 1,000, on two roofs of a device."""
     sides = [test_roofline.planted(precision=precision).iloc[rows] for precision in ("float32", "bfloat16")]
-    return draw_roofline(place_models(pd.concat(sides, ignore_index=True), test_roofline.SHEETS.get))
+    placed = place_models(pd.concat(sides, ignore_index=True), test_roofline.SHEETS.get)
+    return RooflineResult(roofline=placed, sources=())._figure()
 
 
 FIGURES: dict[str, Callable[[], Figure]] = {
@@ -126,7 +126,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "operation speedups": _operation_speedups,
     "roofline": lambda: _roofline(slice(None)),
     "near the ridge": lambda: _roofline(slice(12, 16)),
-    "scaling": lambda: draw_scaling(fit_scaling(test_scaling.planted(0.1, 0.05))),
+    "scaling": lambda: fit_scaling(test_scaling.planted(0.1, 0.05))._figure(),
     "layers": lambda: layers(test_layers.planted())._figure(),
     "overhead": lambda: analysis.overhead(test_overhead.points())._figure(),
 }

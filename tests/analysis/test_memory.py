@@ -11,9 +11,8 @@ import statsmodels.api as sm
 from scipy import optimize
 
 from analysis.analyses.memory import memory as analyse
-from analysis.analyses.memory import memory_limits
 from analysis.cli import main
-from analysis.statistics.logistic import firth, profile_interval
+from analysis.statistics.regression import firth, profile_interval
 from paradnn.designs.frontier import Frontier, Side
 from paradnn.errors import NotEnoughData
 from tests.analysis.planted import grid, runs
@@ -84,16 +83,14 @@ def test_the_regression_is_the_maximum_that_scipy_finds() -> None:
 
 def test_planted_memory_is_found_again() -> None:
     frame = planted()
-    (group,) = memory_limits(frame).groups
+    result = analyse(frame)
+    (group,) = result.groups
     failed = frame["outcome"].eq("oom_device")
     assert (group.points["failed"].sum(), len(group.points)) == (failed.sum(), 64)
     assert group.weights is not None
     assert (group.weights.loc[["model.nodes", "model.layers"], "low"] > 0).all()
     assert group.weights["weight"].idxmax() == "model.nodes"
-    assert not group.points["side"].eq(Side.CONTRADICTED).any()
-    said, missed, share = group.wrong
-    assert said > 40
-    assert (missed, share < 0.1) == (0, True)
+    assert " of 64 are known, 0 of these wrongly; the regression has 7.8% on the wrong side" in result.text()
     edge = group.points[group.points["edge"] & group.points["failed"]]
     sizes = frame.loc[failed, ["model.nodes", "model.layers", "batch_size"]].astype(float).to_numpy()
     least = [one for one in sizes if not ((sizes <= one).all(axis=1) & (sizes < one).any(axis=1)).any()]
@@ -121,15 +118,18 @@ def test_devices_on_which_all_or_none_failed_have_no_regression(tmp_path: Path) 
     assert "The largest that fitted: nodes 4096, layers 32, batch_size 4096." in result.text()
     assert not result.drawable
     with pytest.raises(NotEnoughData, match="fc on D: no size varies among the points that were tried"):
-        memory_limits(planted(device="D")[:1])
+        analyse(planted(device="D")[:1])
 
 
 def test_points_of_different_precision_do_not_speak_of_each_other() -> None:
-    """Half the bytes: what fails in float32 fits in bfloat16, and that is no contradiction."""
+    """Half the bytes: what fails in float32 fits in bfloat16, and that is no contradiction. A setting that some runs
+    lack is a value of its own."""
     both = [planted(2e8), planted(4e8, precision="bfloat16", environment_id="env-a")]
-    (group,) = memory_limits(pd.concat(both, ignore_index=True)).groups
-    assert not group.points["side"].eq(Side.CONTRADICTED).any()
-    assert group.wrong[1] == 0
+    mixed = planted().assign(**{"model.kind": pd.array(["tall", None] * 32, dtype="str")})
+    for frame, count in ((pd.concat(both, ignore_index=True), 128), (mixed, 64)):
+        (group,) = analyse(frame).groups
+        assert len(group.points) == count
+        assert not group.points["side"].eq(Side.CONTRADICTED).any()
 
 
 def test_the_command_says_and_draws_where_memory_ends(
@@ -141,9 +141,3 @@ def test_the_command_says_and_draws_where_memory_ends(
     assert "5 of 30 points that were tried ran out of memory" in out
     assert "The smallest that did: layers 1, batch_size 96." in out
     assert png.read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_setting_that_some_runs_lack_is_a_value_of_its_own() -> None:
-    mixed = planted().assign(**{"model.kind": pd.array(["tall", None] * 32, dtype="str")})
-    (group,) = memory_limits(mixed).groups
-    assert len(group.points) == 64

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.analyses.parameters import ParametersOptions, parameter_ranges, parameters, read_models
+from analysis.analyses.parameters import ParametersOptions, parameters, read_models
 from analysis.cli import main
 from paradnn.errors import ConfigError, NotEnoughData
 
@@ -38,17 +38,12 @@ def models() -> pd.DataFrame:
 
 
 def test_models_are_counted_once_and_real_ones_stand_apart() -> None:
-    found = parameter_ranges(models())
+    found = parameters(models())
     assert list(found.ranges["family"]) == ["fc", "gru"]
     fc = found.ranges.loc[0]
     assert (fc["models"], fc["minimum"], fc["median"], fc["maximum"], fc["span"]) == (4, 400, 1200, 3200, 8)
     assert found.real.to_dict("list") == {"family": ["squeezenet", "resnet50"], "parameters": [1.25e6, 25.6e6]}
-    assert (found.unknown, len(found.values)) == (1, 5)
-
-
-def test_runs_without_parameters_give_empty_ranges() -> None:
-    found = parameter_ranges(models().drop(columns="parameters"))
-    assert (len(found.ranges), len(found.real), found.unknown) == (0, 0, 29)
+    assert (found.unknown, len(found.models)) == (1, 5)
 
 
 def test_the_command_says_and_draws_the_ranges(tmp_path: Path) -> None:

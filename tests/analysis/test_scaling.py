@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from numpy.typing import ArrayLike
 
-from analysis.analyses.scaling import amdahl_fraction, amdahl_speedup, draw_scaling, fit_scaling
+from analysis.analyses.scaling import amdahl_fraction, amdahl_speedup, fit_scaling
 from analysis.analyses.scaling import scaling as summarised
 from analysis.statistics.quantiles import bootstrap_ratio
 from paradnn.errors import ConfigError, NotEnoughData, SchemaError
@@ -92,20 +92,12 @@ def test_the_whole_method_covers_the_planted_fraction() -> None:
     assert covered >= 34  # 38 are expected, fewer than 34 once in 70 such tests, were they drawn anew
 
 
-def test_families_are_apart_and_threads_count_too() -> None:
-    frame = pd.concat([planted(0.4, family="lstm"), planted(0.05, family="fc")], ignore_index=True)
-    frame = frame.rename(columns={"devices": "platform.threads"})
-    found = fit_scaling(frame, by="platform.threads")
-    assert [family.family for family in found.families] == ["fc", "lstm"]
-    assert [family.fraction.value for family in found.families] == pytest.approx([0.05, 0.4])
-
-
 def test_families_on_one_device_alone_are_told_and_no_hindrance() -> None:
     alone = runs(POINTS, family="lstm", devices=1, examples_per_second=9.0).drop(columns="model.nodes")
     alone["model.embedding_size"] = POINTS["model.nodes"]
     frame = pd.concat([planted(0.1), alone], ignore_index=True)
     result = summarised(frame)
-    assert [family.family for family in result.scaling.families] == ["fc"]
+    assert [family.family for family in result.families] == ["fc"]
     assert "Not compared: lstm, of which no point was measured on 1 and on more." in result.text()
 
 
@@ -115,7 +107,7 @@ def test_each_transport_is_held_against_the_same_single_device() -> None:
     found = fit_scaling(pd.concat([near, far], ignore_index=True))
     assert [family.family for family in found.families] == ["fc, grpc", "fc, local"]
     assert [family.fraction.value for family in found.families] == pytest.approx([0.4, 0.1])
-    assert len(draw_scaling(found).axes) == 2
+    assert len(found.figure().axes) == 2
     only = fit_scaling(pd.concat([near.query("devices == 1"), far], ignore_index=True))
     assert [family.family for family in only.families] == ["fc"]
     apart = fit_scaling(pd.concat([near.assign(hosts=1), far.assign(hosts=2)], ignore_index=True))
@@ -163,12 +155,14 @@ def test_unlike_runs_are_refused_and_pooled_when_asked() -> None:
     frame["environment_id"] = np.where(frame["devices"] == 8, "env-b", "env-a")
     with pytest.raises(SchemaError, match="these runs are heterogeneous: environment_id = env-a"):
         fit_scaling(frame)
-    assert fit_scaling(frame, pool=True).pooled[0].startswith("environment_id = env-a (192 runs), env-b (64 runs)")
+    assert fit_scaling(frame, pool=True).pooled.startswith("environment_id = env-a (192 runs), env-b (64 runs)")
 
 
 def test_the_figure_is_drawn(tmp_path: Path) -> None:
     frame = pd.concat([planted(0.4, 0.1, "lstm"), planted(0.05, 0.1, "fc")], ignore_index=True)
-    figure = draw_scaling(fit_scaling(frame))
+    threads = fit_scaling(frame.rename(columns={"devices": "platform.threads"}), by="platform.threads")
+    assert [family.family for family in threads.families] == ["fc", "lstm"]
+    figure = fit_scaling(frame).figure()
     rates, speedups = figure.axes
     assert rates.get_xlabel() == "throughput on one (examples/s)"
     assert [tick.get_text() for tick in speedups.get_xticklabels()] == ["1", "2", "4", "8"]
@@ -204,5 +198,5 @@ def test_counts_that_follow_each_other_are_told() -> None:
         slower = timed.assign(examples_per_second=timed["examples_per_second"] * np.exp(-0.001 * order))
         found = summarised(slower)
         assert ("one side was measured before the other" in found.text()) == told
-        assert (found.scaling.families[0].fraction.value > 0.01) == told
+        assert (found.families[0].fraction.value > 0.01) == told
     assert "when these were measured is not recorded" in summarised(planted(0.1)).text()

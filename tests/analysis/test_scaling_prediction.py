@@ -12,7 +12,7 @@ from analysis.analyses.extrapolate import stated_model
 from analysis.analyses.scaling import ScalingOptions, ScalingResult, scaling
 from analysis.cli.answer import answer
 from analysis.options import Selection
-from analysis.scaling_hosts import HostsResult, PredictedResult, seconds_at
+from analysis.scaling_hosts import HostsResult, seconds_at
 from paradnn.errors import ConfigError, NotEnoughData
 from paradnn.families import model_of
 from paradnn.forecast.communication.channels import channels, choose_channel, link_of
@@ -108,7 +108,8 @@ def test_weak_scaling_has_predictions_and_no_pairs() -> None:
     frame = trained((1, 2))
     frame = frame[frame["batch_size"] / frame["devices"] == np.where(frame["model.nodes"] == 256, 64, 128)]
     result = scaling(store(frame, messages()), ScalingOptions(channel="tcp latency", bucket=0))
-    assert isinstance(result, PredictedResult)
+    assert isinstance(result, ScalingResult)
+    assert result.pairs is None
     np.testing.assert_allclose(result.table["serial_ms"], result.table["measured_ms"], rtol=1e-6)
     assert set(result.table["alone_from"]) == {"measured"}
     assert "predicted over tcp latency" in result.text()
@@ -120,6 +121,7 @@ def test_all_gradients_go_at_once_unless_told_otherwise() -> None:
     """Two exchanges of a whole model's gradients, each a half, whatever the layers: and nothing is hidden."""
     result = scaling(store(trained((1, 2)), messages()), ScalingOptions(channel="tcp latency"))
     assert isinstance(result, ScalingResult)
+    assert result.expected is not None
     for row in result.expected.table.to_dict("records"):
         size = sum(layer.gradient_bytes for layer in stated_model(row).layer_work())
         assert row["exchange_ms"] == pytest.approx(1e3 * 2 * link(size / 2))

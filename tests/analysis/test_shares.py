@@ -11,7 +11,7 @@ import pytest
 from statsmodels.formula.api import ols
 from statsmodels.stats.anova import anova_lm
 
-from analysis.analyses.sensitivity import SensitivityOptions, Settings, fit_weights
+from analysis.analyses.sensitivity import SensitivityOptions
 from analysis.analyses.sensitivity import sensitivity as analyse
 from analysis.statistics.dependence import levels_of
 from analysis.statistics.shares import Shares, variance_shares
@@ -132,4 +132,3 @@ def test_the_answer_tells_and_draws_shares_and_the_rest(tmp_path: Path) -> None:
         frame[:10], SensitivityOptions(metric="examples_per_second", shares=True, on=("layers", "batch_size"))
     )
     assert "No shares of the variance: 10 points for shares of 2 hyperparameters, at least 12" in few.text()
-    assert fit_weights(frame, settings=Settings()).fits[0].shares is None

@@ -350,7 +350,8 @@ class Channels:
 def channels(frame: pd.DataFrame) -> Channels:
     """A fit for each channel that has enough sizes. NotEnoughData where no run measured messages."""
     columns = {"model.transport", "model.pattern", SIZE, TIME}
-    rows = frame[frame["outcome"].isin(["ok"]) & frame[TIME].notna()] if columns <= {*frame.columns} else frame.head(0)
+    timed = columns <= {*frame.columns}
+    rows = frame[frame["outcome"].isin(["ok"]) & frame[TIME].lt(np.inf)] if timed else frame.head(0)
     if rows.empty:
         raise NotEnoughData(
             "no run measured messages; measure some, as in python -m paradnn.train -m experiment=channel"
