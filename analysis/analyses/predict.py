@@ -12,7 +12,7 @@ from analysis.lazy import pd
 from analysis.options import option
 from analysis.prediction import Completed, SpaceOptions, completed_of, every_point, is_sparse, told_of
 from analysis.registry import Shown, analysis
-from analysis.result import Paragraph, Result, pooled_within
+from analysis.result import Result, pooled_within
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,7 +57,7 @@ class PredictResult(Result):
         assert self.maps is not None, "drawable"
         return draw_heat_maps(self.maps)
 
-    def _paragraphs(self) -> Iterator[Paragraph]:
+    def _paragraphs(self) -> Iterator[str]:
         completed, table = self.completed, self.table
         unit = table.attrs.get("units", {}).get(completed.metric, "")
         for space in completed.spaces:
@@ -65,11 +65,9 @@ class PredictResult(Result):
             rows = rows[rows["status"].isin(["measured", "predicted"])]
             if len(rows):
                 share = is_share(completed.metric, unit, rows[completed.metric])
-                yield Paragraph(
-                    f"{space.name}: {completed.metric} {_ends(rows, completed.metric, space.keys, unit, share)}."
-                )
+                yield f"{space.name}: {completed.metric} {_ends(rows, completed.metric, space.keys, unit, share)}."
         if not len(completed.places):
-            yield Paragraph("Every point of the space was tried: there is nothing to predict.")
+            yield "Every point of the space was tried: there is nothing to predict."
 
 
 def _ends(rows: pd.DataFrame, metric: str, keys: tuple[str, ...], unit: str, share: bool) -> str:

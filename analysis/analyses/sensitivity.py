@@ -441,6 +441,8 @@ def encode(frame: pd.DataFrame, names: Sequence[str], log: bool = False) -> tupl
         if number is None:
             words = frame[name].astype("object")
             counts = words.value_counts().sort_index().sort_values(ascending=False, kind="stable")
+            if counts.empty:
+                continue
             base = "float32" if "float32" in counts else str(counts.index[0])
             baselines |= {name: base} if len(counts) > 1 else {}
             for value in [value for value in counts.index if value != base] or [base]:

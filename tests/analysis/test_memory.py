@@ -40,9 +40,6 @@ def test_a_frontier_says_what_follows_from_monotony_and_nothing_else() -> None:
     for number, side in enumerate(Frontier.sides_by_others(points, failed)):
         kept = np.arange(60) != number
         assert side == Frontier.fit(points[kept], failed[kept]).side(points[number][None])[0]
-
-
-def test_a_frontier_of_points_that_contradict_each_other_says_so() -> None:
     frontier = Frontier.fit([[1, 1], [3, 3]], [True, False])
     assert frontier.side([[2, 2], [0, 1], [4, 4]]).tolist() == ["contradicted", "fits", "fails"]
     assert Frontier.fit(np.empty((0, 2)), []).side([[1, 1]]).tolist() == ["open"]

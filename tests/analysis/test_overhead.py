@@ -80,12 +80,6 @@ def test_a_task_s_waits_count_once_however_many_points_it_has() -> None:
     assert row["framework"] == pytest.approx(np.median(frame["phase_start_seconds"][[0, 6]]))
 
 
-def test_nothing_measured_is_no_error() -> None:
-    found = overhead(pd.DataFrame({"family": ["fc"], "run_id": ["a"], "device": "D"}))
-    assert (len(found.phases), found.wall, found.runs, found.without) == (0, 0, 0, 1)
-    assert np.isnan(found.measuring.value)
-
-
 def test_the_command_says_and_draws_where_time_goes(tmp_path: Path) -> None:
     frame = points().assign(device="D", environment_id="e")
     result = overhead(frame)
@@ -106,6 +100,8 @@ def test_the_command_says_and_draws_where_time_goes(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="environment_id"):
         overhead(frame)
     assert "Heterogeneous runs were pooled" in overhead(frame, OverheadOptions(pool=True)).text()
+    endless = points().assign(phase_build_seconds=np.inf)
+    assert "build" not in list(overhead(endless).phases["phase"])
     bare = overhead(frame.loc[[3, 8]])
     assert bare.text() == "None of these 2 runs reports its phases; published ones do not."
     assert not bare.drawable

@@ -145,15 +145,14 @@ def test_a_space_that_names_no_points_is_one_line(text: str, message: str) -> No
 
 def test_a_file_with_a_wrong_column_is_told_which(tmp_path: Path) -> None:
     file = tmp_path / "space.csv"
-    file.write_text("nods\n64\n")
-    with pytest.raises(ConfigError, match="its column nods is no key of a point; did you mean nodes"):
-        read_space(str(file))
-    file.write_text("nodes\n")
-    with pytest.raises(ConfigError, match="holds no point"):
-        read_space(str(file))
-    file.write_text("nodes\n64\n")
-    with pytest.raises(ConfigError, match=r"does not say model\.layers, which varies among the runs"):
-        space(part(whole(), 20), read_space(str(file)))
+    for content, message in (
+        ("nods\n64\n", "its column nods is no key of a point; did you mean nodes"),
+        ("nodes\n", "holds no point"),
+        ("nodes\n64\n", r"does not say model\.layers, which varies among the runs"),
+    ):
+        file.write_text(content)
+        with pytest.raises(ConfigError, match=message):
+            space(part(whole(), 20), read_space(str(file)))
 
 
 ONE, TWO = POINTS.index == 0, POINTS.index < 2
@@ -243,8 +242,6 @@ def test_a_predicted_map_counts_what_was_measured(tmp_path: Path) -> None:
 def test_what_is_predicted_needs_its_flag() -> None:
     with pytest.raises(ConfigError, match="--space=model=fc: says what to predict; add --predicted"):
         HeatmapOptions(y="nodes", space="model=fc")
-    with pytest.raises(ConfigError, match="--keep-replicates=true: is about measured runs alone"):
-        sensitivity(whole(), SensitivityOptions(predicted=True, keep_replicates=True))
 
 
 def test_imputations_are_combined_by_rubins_rules() -> None:

@@ -134,6 +134,11 @@ def test_slower_and_superlinear_measurements_are_counted() -> None:
             "--by=device_count: these runs have no such column; name one that counts",
         ),
         (planted(0.1), {"by": "family"}, "--by=family: holds no numbers; name the column that counts devices"),
+        (
+            planted(0.1).assign(batch_size=lambda runs: runs["batch_size"] + runs["devices"]),
+            {},
+            "no point was measured with devices=1 and with more",
+        ),
         (planted(0.1), {"metric": "step_time_ms"}, "--metric=step_time_ms: is no rate that grows with devices"),
     ],
 )
@@ -141,13 +146,6 @@ def test_what_is_missing_is_said(frame: pd.DataFrame, options: dict[str, str], m
     with pytest.raises((NotEnoughData, ConfigError)) as caught:
         fit_scaling(frame, **options)
     assert str(caught.value).startswith(message)
-
-
-def test_points_that_no_other_count_has_are_not_enough() -> None:
-    frame = planted(0.1)
-    frame["batch_size"] = frame["batch_size"] + frame["devices"]
-    with pytest.raises(NotEnoughData, match="no point was measured with devices=1 and with more"):
-        fit_scaling(frame)
 
 
 def test_unlike_runs_are_refused_and_pooled_when_asked() -> None:

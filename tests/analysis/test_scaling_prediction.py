@@ -274,6 +274,16 @@ def test_what_cannot_be_asked_is_said(options: dict[str, Any], message: str) -> 
     assert str(caught.value).startswith(message)
 
 
+def test_sizes_that_make_no_model_are_one_line() -> None:
+    for column, value in (("model.input_size", "x"), ("model.layers", "auto")):
+        steps = trained((1,)).astype({column: "str"})
+        steps.loc[3, column] = value
+        with pytest.raises(ConfigError, match="model"):
+            scaling(store(steps, messages()), ScalingOptions(channel="tcp latency", hosts=("2",), pool=True))
+    endless = messages().assign(transfer_us=lambda runs: runs["transfer_us"].where(runs.index > 3, np.inf))
+    assert len(scaling(store(trained((1,)), endless), ScalingOptions(channel="tcp latency", hosts=("2",))).table) == 12
+
+
 def test_without_messages_or_trainings_there_is_nothing_to_say() -> None:
     with pytest.raises(NotEnoughData, match="no run measured messages"):
         scaling(trained(), ScalingOptions(channel="tcp latency"))

@@ -129,6 +129,9 @@ def test_words_become_indicators_and_blocks_their_total() -> None:
         "model.bias": [1, 0, 1],
     }
     assert baselines == {"precision": "float32", "compile": "xla"}
+    assert list(encode(frame.assign(compile=None), ["compile", "precision"])[0]) == list(terms)[1:3], (
+        "no value, no term"
+    )
     draw = np.random.default_rng(10)
     fast = sweep(draw, precision=draw.choice(["float32", "bfloat16"], 200))
     fast["flops_utilization"] += 0.3 * (fast["precision"] == "bfloat16")
