@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from analysis.lazy import np, optimize, pd, special, stats
 from analysis.statistics.dependence import Levels, crossed_variances
@@ -90,7 +90,6 @@ def regress(
 
     Raises NotEnoughData for fewer than three rows (clusters) a coefficient, or where nothing varies.
     """
-    from statsmodels.regression.linear_model import OLS
     from statsmodels.stats.outliers_influence import variance_inflation_factor
 
     y = np.asarray(response, dtype="float64")
@@ -106,12 +105,7 @@ def regress(
         raise NotEnoughData(f"{count} points for {what}, at least {needed} are needed")
     spread = float(y.std(ddof=1))
     z, x = (y - y.mean()) / spread, np.column_stack([np.ones(len(y)), scores])
-    if clusters is not None:
-        covariance, how = "cluster", {"cov_kwds": {"groups": units}}
-    else:
-        leverage = np.sum(np.linalg.qr(x)[0] ** 2, axis=1)
-        covariance, how = "HC3" if leverage.max() < 1 - 1e-8 else "HC1", {}
-    fitted = OLS(z, x).fit(cov_type=covariance, use_t=True, **how)
+    fitted, covariance = _least_squares(x, z, None if clusters is None else units)
     weights, interval, p_values = fitted.params[1:], fitted.conf_int(1 - level)[1:], fitted.pvalues[1:]
     if levels is not None and not levels.independent:
         covariance, (variance, freedom) = "crossed", crossed_variances(x, z, levels)
@@ -137,6 +131,17 @@ def regress(
     errors = _unseen(x, y, design[[term for term in scores if unseen and term in design]])
     r2 = float(fitted.rsquared), float(r2_held_out)
     return Regression(table, len(y), count, *r2, float(rmse), folds, errors, covariance, level, constant, collinear)
+
+
+def _least_squares(x: np.ndarray, z: np.ndarray, clusters: np.ndarray | None) -> tuple[Any, str]:
+    """(statsmodels' results, the name of the covariance)."""
+    from statsmodels.regression.linear_model import OLS
+
+    if clusters is not None:
+        return OLS(z, x).fit(cov_type="cluster", cov_kwds={"groups": clusters}, use_t=True), "cluster"
+    leverage = np.sum(np.linalg.qr(x)[0] ** 2, axis=1)
+    covariance = "HC3" if leverage.max() < 1 - 1e-8 else "HC1"
+    return OLS(z, x).fit(cov_type=covariance, use_t=True), covariance
 
 
 def standardise(
