@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from analysis.lazy import np, optimize, pd, special, stats
 from analysis.statistics.dependence import Levels, crossed_variances
+from paradnn.core.words import counted
 from paradnn.errors import NotEnoughData
 
 _ROWS_PER_COEFFICIENT = 3  # below this many rows for each, intercept included, no fit is attempted
@@ -101,8 +102,7 @@ def regress(
     if not terms:
         raise NotEnoughData("no hyperparameter varies")
     if count < (needed := _ROWS_PER_COEFFICIENT * (terms + 1)):
-        what = f"{terms} term{'s'[: terms != 1]}"
-        raise NotEnoughData(f"{count} points for {what}, at least {needed} are needed")
+        raise NotEnoughData(f"{count} points for {counted(terms, 'term')}, at least {needed} are needed")
     spread = float(y.std(ddof=1))
     z, x = (y - y.mean()) / spread, np.column_stack([np.ones(len(y)), scores])
     fitted, covariance = _least_squares(x, z, None if clusters is None else units)
@@ -124,8 +124,7 @@ def regress(
         },
         index=pd.Index(scores.columns, name="term"),
     )
-    folds = min(_FOLDS, count)
-    fold = np.random.default_rng(seed).permutation(count)[units] % folds
+    fold = np.random.default_rng(seed).permutation(count)[units] % (folds := min(_FOLDS, count))
     error, scatter = _left_out(x, y, fold), _left_out(x[:, :1], y, fold)
     r2_held_out, rmse = 1 - np.sum(error**2) / np.sum(scatter**2), np.sqrt(np.mean(error**2))
     errors = _unseen(x, y, design[[term for term in scores if unseen and term in design]])
