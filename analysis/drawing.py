@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
-from weakref import WeakSet
 
 import numpy as np
 import pandas as pd
@@ -23,28 +21,15 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.cm import ScalarMappable
-from matplotlib.collections import PathCollection
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
-from matplotlib.gridspec import GridSpec
-from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
-from matplotlib.text import Text
-from matplotlib.ticker import (
-    FixedLocator,
-    LogFormatter,
-    LogLocator,
-    MaxNLocator,
-    NullFormatter,
-    NullLocator,
-    PercentFormatter,
-)
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator, PercentFormatter
 from numpy.typing import ArrayLike
 
 from analysis.format import short
 from analysis.labels import labelled
-from paradnn import plotting
 from paradnn.families import FAMILIES
 from paradnn.plotting import COLOURS, MARKERS, SEQUENTIAL, cell, finish, letters_in, quantity
 
@@ -61,7 +46,6 @@ __all__ = [
     "Rectangle",
     "ScalarMappable",
     "band",
-    "below",
     "cell",
     "colormaps",
     "colour_bar",
@@ -71,12 +55,11 @@ __all__ = [
     "figure",
     "filled",
     "finish",
-    "fit",
     "fits",
     "forest",
     "handle",
-    "lay_out",
     "legend",
+    "letters_of_names",
     "log_ticks",
     "look",
     "marker_of",
@@ -87,7 +70,6 @@ __all__ = [
     "quantity",
     "ratio_axis",
     "scale_of",
-    "settle",
     "stacked",
 ]
 
@@ -124,11 +106,16 @@ def panels(count: int, width: float, height: float, across: int = 1) -> tuple[Fi
         width = asked / across
     rows = math.ceil(count / across)
     drawn = Figure(figsize=(width * across, height * rows), layout="constrained")
-    _LAID_OUT.add(drawn)
     every = [drawn.add_subplot(rows, across, place + 1) for place in range(count)]
     for axes in every:
         axes.tick_params(which="both", labelsize=rcParams["font.size"])
     return drawn, every
+
+
+def figure(width: float = 7.0, height: float = 4.5) -> tuple[Figure, Axes]:
+    """A figure of one panel."""
+    drawn, (axes,) = panels(1, width, height)
+    return drawn, axes
 
 
 def families_with(names: Iterable[str]) -> list[str]:
@@ -163,10 +150,12 @@ def _place(name: str, among: Sequence[str]) -> int:
 # What stands around the data: names, numbers, colours, the legend.
 
 
-def names(axis: Axis, words: Sequence[str], places: Sequence[float] | None = None) -> None:
+def names(axis: Axis, words: Sequence[str], places: Sequence[float] | None = None, smaller: float = 1.0) -> None:
     """Names at `places` along an axis, else at 0, 1, 2 ..., on as many lines as they need: upright along the
     horizontal one where a word is too long; with those along the vertical one the figure grows."""
-    axes, size, at = axis.axes, float(rcParams["font.size"]), range(len(words)) if places is None else places
+    axes, at = axis.axes, range(len(words)) if places is None else places
+    size = float(rcParams["font.size"]) / smaller
+    axis.set_tick_params(labelsize=size)
     width, height = cell(axes)
     vertical = axis is axes.yaxis
     letters = letters_in(0.46 * width if vertical else (width - 1.1) / max(1, len(words)), size)
@@ -177,6 +166,11 @@ def names(axis: Axis, words: Sequence[str], places: Sequence[float] | None = Non
     axis.set_ticks(at, lines)
     if vertical:
         _grow(axes, sum(name.count("\n") + 1 for name in lines) * size * 1.35 / 72 + 0.9 - height)
+
+
+def letters_of_names(width: float, smaller: float = 1.0) -> int:
+    """How many letters a line of `names` has along the left of a panel that is `width` inches wide on a screen."""
+    return letters_in(0.46 * (_PAGE.get() or width), float(rcParams["font.size"]) / smaller)
 
 
 def legend(drawn: Figure, handles: Sequence[Artist] = (), title: str = "") -> None:
@@ -418,261 +412,3 @@ def stacked(
     axes.yaxis.grid(False)
     legend(drawn)
     return drawn
-
-
-# Figures that are laid out once they are finished: until every picture is made by `panels`.
-
-_LAID_OUT: WeakSet[Figure] = WeakSet()
-_LETTER = 0.55  # mean width of a letter, in its size
-_SMALLEST = 6.0  # points
-_PANEL = 3.0  # inches that a panel needs
-_LETTER = 0.55  # mean width of a letter, in its size
-_CELLS = 12  # texts in a panel from which on they are the numbers of its cells
-_AROUND = 0.7  # inches of height that title, label and legend take of a panel
-_NAMES = 0.46  # of the width, that names along the left may take
-
-
-def settle(figure: Figure) -> Figure:
-    """Make a figure of any size legible: every text as it is written, since a name such as "$5 slice, $6 slice" is no
-    formula; titles and legends no wider than the figure."""
-    _plain(figure)
-    figure.draw_without_rendering()
-    if any(legend.get_window_extent().width > figure.bbox.width for legend in figure.legends):
-        _narrow_legends(figure, [])
-    _wrap(figure)
-    return figure
-
-
-def fit(figure: Figure, width: float) -> Figure:
-    """Set a figure to `width` inches, its height as its rows need; the axes, legends and texts are changed in place."""
-    natural_width, natural_height = (float(side) for side in figure.get_size_inches())
-    scale = width / natural_width
-    rows = _reflow(figure, width)
-    _shrink(figure, min(1.0, max(scale, 0.72)))
-    _cells(figure, width)
-    height = natural_height * rows * min(1.0, max(scale, 0.62))
-    height = max(height, _names_of(figure, width) + _AROUND * len(figure.axes))
-    figure.set_size_inches(width, height)
-    beside = [legend for axes in figure.axes if (legend := axes.get_legend()) and _is_beside(legend, axes)]
-    _narrow_legends(figure, beside)
-    _plain(figure)
-    figure.draw_without_rendering()
-    _wrap(figure)
-    figure.draw_without_rendering()
-    # What stands on more lines takes its room from the panels: give it back.
-    lost = natural_height * rows * min(1.0, max(scale, 0.5)) * 0.62 - _panels_height(figure)
-    if lost > 0:
-        figure.set_size_inches(width, height + lost)
-    _tilt(figure)
-    return figure
-
-
-def _plain(figure: Figure) -> None:
-    for text in _texts(figure):
-        text.set_parse_math(False)
-
-
-def _shrink(figure: Figure, small: float) -> None:
-    """Letters, marks and lines' marks by a factor, as far as they stay legible."""
-    for text in _texts(figure):
-        text.set_fontsize(max(_SMALLEST, float(text.get_fontsize()) * small))
-    for axes in figure.axes:
-        axes.tick_params(which="both", labelsize=max(_SMALLEST, 10 * small))
-        for marks in axes.collections:
-            if isinstance(marks, PathCollection):
-                marks.set_sizes(marks.get_sizes() * small**2)
-        for line in axes.lines:
-            line.set_markersize(line.get_markersize() * small)
-
-
-def _texts(figure: Figure) -> Iterator[Text]:
-    """Every text but those that Matplotlib writes as powers of ten."""
-    powers = set()
-    for axes in figure.axes:
-        for axis in (axes.xaxis, axes.yaxis):
-            for formatter, minor in ((axis.get_major_formatter(), False), (axis.get_minor_formatter(), True)):
-                if isinstance(formatter, LogFormatter):
-                    powers |= {id(label) for label in axis.get_ticklabels(minor=minor)}
-    for text in figure.findobj(Text):
-        if id(text) in powers:
-            text.set_parse_math(True)
-    return (text for text in figure.findobj(Text) if id(text) not in powers)
-
-
-def _reflow(figure: Figure, width: float) -> float:
-    """Put panels below each other where the page has no room beside; returns by how many times the rows grew."""
-    panels = [axes for axes in figure.axes if axes.get_subplotspec() is not None]
-    grids = {id(axes.get_subplotspec().get_gridspec()): axes for axes in panels}  # type: ignore[union-attr]
-    if len(grids) != 1:
-        return 1.0
-    grid: Any = panels[0].get_subplotspec().get_gridspec()  # type: ignore[union-attr]
-    columns = max(1, min(grid.ncols, int(width / _PANEL)))
-    if columns == grid.ncols:
-        return 1.0
-    drawn = [axes for axes in panels if axes.axison and axes.get_visible()]
-    for axes in set(panels).difference(drawn):
-        axes.remove()
-    rows = math.ceil(len(drawn) / columns)
-    new = GridSpec(rows, columns, figure=figure)
-    for place, axes in enumerate(drawn):
-        axes.set_subplotspec(new[place // columns, place % columns])
-    return float(rows / grid.nrows)
-
-
-def _wrap(figure: Figure) -> None:
-    """Titles and labels on as many lines as the figure is wide where they stand; after a draw."""
-    whole = figure.bbox.width / figure.dpi
-    for axes in figure.axes:
-        left, right = axes.bbox.x0 / figure.dpi, axes.bbox.x1 / figure.dpi
-        # Another panel, or a colour bar, ends the room of a title.
-        ends = min((part.bbox.x0 / figure.dpi for part in figure.axes if part.bbox.x0 > axes.bbox.x1), default=whole)
-        _refill(axes._left_title, ends - left)  # type: ignore[attr-defined]
-        for text in (axes.title, axes.xaxis.label):
-            _refill(text, min(left + right, 2 * whole - left - right, 1.3 * (right - left)))
-        _refill(axes.yaxis.label, 1.1 * axes.bbox.height / figure.dpi)
-    for text in (figure._suptitle, figure._supxlabel):  # type: ignore[attr-defined]
-        if text is not None:
-            _refill(text, 0.97 * whole)
-
-
-def _refill(text: Text, room: float) -> None:
-    """Break a text's lines where `room` inches end."""
-    letters = max(12, int(72 * room / (_LETTER * float(text.get_fontsize()))))
-    lines = text.get_text().split("\n")
-    text.set_text("\n".join(part for line in lines for part in (textwrap.wrap(line, letters) or [""])))
-
-
-def _is_beside(legend: Legend, axes: Axes) -> bool:
-    """Whether a legend stands right of its panel."""
-    return bool(legend.get_bbox_to_anchor().x0 >= axes.bbox.x1 - 1)
-
-
-def _narrow_legends(figure: Figure, beside: list[Legend]) -> None:
-    """One legend below the figure in as many columns as fit, of all that are there and of those `beside` a panel."""
-    # A legend's own handles are the first part of what they stand for: of a mark with its interval the interval alone.
-    known = {
-        name: handle for axes in figure.axes for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    handles: dict[str, Any] = {}
-    titles, size, old = [], _SMALLEST, [*beside, *figure.legends]
-    for legend in old:
-        names = [text.get_text() for text in legend.get_texts()]
-        handles |= {name: known.get(name, part) for name, part in zip(names, legend.legend_handles, strict=True)}
-        titles.append(legend.get_title().get_text())
-        size = max(size, float(legend.get_texts()[0].get_fontsize()))
-        legend.remove()
-    if not old:
-        return
-    room = figure.bbox.width * 0.98
-    letters = int(72 * room / figure.dpi / (_LETTER * size))
-    labels = [textwrap.fill(name, letters - 6) for name in handles]
-    title = textwrap.fill("; ".join(filter(None, dict.fromkeys(titles))), letters)
-    for columns in range(min(len(labels), 8), 0, -1):
-        made = figure.legend(
-            list(handles.values()),
-            labels,
-            title=title,
-            ncols=columns,
-            fontsize=size,
-            title_fontsize=size,
-            frameon=False,
-            loc="outside lower center",
-            columnspacing=1.2,
-        )
-        if columns == 1 or made.get_window_extent().width <= room:
-            break
-        made.remove()
-    _plain(figure)
-
-
-def _cells(figure: Figure, width: float) -> None:
-    """Numbers within cells go where they have no room; the colour bar tells them."""
-    for axes in figure.axes:
-        spec = axes.get_subplotspec()
-        across = len({text.get_position()[0] for text in axes.texts})
-        if spec is None or len(axes.texts) <= _CELLS or not across:
-            continue
-        room = 72 * 0.62 * width / spec.get_gridspec().ncols / across
-        if max(_LETTER * float(text.get_fontsize()) * len(text.get_text()) for text in axes.texts) > room:
-            for text in list(axes.texts):
-                text.remove()
-
-
-def _names_of(figure: Figure, width: float) -> float:
-    """Names along an axis, such as devices and families, on more lines where they would take the panel's room; upright
-    where a word is wider than its place. Returns the inches of height that those along the left need."""
-    needed = 0.0
-    for axes in figure.axes:
-        for axis, room in ((axes.yaxis, _NAMES * width), (axes.xaxis, _between(axes, width))):
-            names = [label.get_text() for label in axis.get_ticklabels()]
-            if not isinstance(axis.get_major_locator(), FixedLocator) or not any(names):
-                continue
-            size = float(axis.get_ticklabels()[0].get_fontsize())
-            letters = max(5, int(72 * room / (_LETTER * size)))
-            wide = max(len(word) for name in names for word in name.split()) > letters
-            if axis is axes.xaxis and wide:
-                axis.set_tick_params(rotation=90)
-                continue
-            wrapped = [_broken(name, letters) for name in names]
-            axis.set_ticks(axis.get_ticklocs(), wrapped)
-            if axis is axes.yaxis:
-                needed += max(name.count("\n") + 1 for name in wrapped) * len(wrapped) * size * 1.35 / 72
-    _plain(figure)
-    return needed
-
-
-def _broken(name: str, letters: int) -> str:
-    """A name in lines of at most so many letters; its own lines are kept where they fit."""
-    if max(map(len, name.split("\n"))) <= letters:
-        return name
-    return textwrap.fill(name.replace("\n", " "), letters, break_long_words=False, break_on_hyphens=False)
-
-
-def _tilt(figure: Figure) -> None:
-    """Numbers along the horizontal axis that come too near to each other are slanted."""
-    figure.draw_without_rendering()
-    for axes in figure.axes:
-        labels = [label for label in axes.get_xticklabels() if label.get_text() and not label.get_rotation()]
-        boxes = sorted((label.get_window_extent() for label in labels), key=lambda box: box.x0)
-        gap = 0.4 * float(labels[0].get_fontsize()) * figure.dpi / 72 if labels else 0.0
-        if any(right.x0 - left.x1 < gap for left, right in pairwise(boxes)):
-            axes.tick_params(axis="x", rotation=35)
-            for label in axes.get_xticklabels():
-                label.set(ha="right", rotation_mode="anchor")
-
-
-def _between(axes: Axes, width: float) -> float:
-    """Inches between neighbouring ticks along the horizontal axis."""
-    spec = axes.get_subplotspec()
-    columns = spec.get_gridspec().ncols if spec is not None else 1
-    return 0.62 * width / columns / max(1, len(axes.xaxis.get_ticklocs()))
-
-
-def _panels_height(figure: Figure) -> float:
-    """Inches of height that the rows of panels have together."""
-    heights: dict[int, float] = {}
-    for axes in figure.axes:
-        spec = axes.get_subplotspec()
-        if spec is not None:
-            heights[spec.rowspan.start] = max(heights.get(spec.rowspan.start, 0), axes.bbox.height / figure.dpi)
-    return sum(heights.values())
-
-
-def figure(width: float = 7.0, height: float = 4.5, rows: int = 1, columns: int = 1) -> tuple[Figure, Any]:
-    """As `paradnn.plotting.figure`."""
-    rcParams.update({"font.size": 10.0, "text.parse_math": True, "legend.fontsize": "medium"})
-    return plotting.figure(width, height, rows, columns)
-
-
-def below(drawn: Figure, axes: Axes, columns: int = 4) -> None:
-    """The legend of a panel below the figure."""
-    known = axes.get_legend_handles_labels()
-    drawn.legend(*known, loc="outside lower center", ncols=columns, fontsize=8, frameon=False)
-
-
-def lay_out(drawn: Figure, width: float | None) -> Figure:
-    """A finished figure at the width of its page."""
-    if drawn in _LAID_OUT:
-        drawn.draw_without_rendering()
-        return drawn
-    return settle(drawn) if width is None else fit(drawn, width)

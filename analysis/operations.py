@@ -393,7 +393,3 @@ def _looks(types: pd.Series) -> Iterator[tuple[str, list[str], dict[str, Any]]]:
         yield kind, [kind], drawing.look(kind, named)
     if rest := list(types.index[len(named) :]):
         yield f"{len(rest)} other types", rest, drawing.look(None)
-
-
-#: What `roofline --operations RUN` answers with.
-OperationRooflineResult = Answer

@@ -93,10 +93,12 @@ class Result(ABC):
     def figure(self, width: float | None = None) -> Figure:
         """The picture, set for print where a `width` in inches is given; ParadnnError where there is nothing to draw,
         or more than a figure holds."""
-        from analysis.drawing import lay_out, page
+        from analysis.drawing import page
 
         with page(width):
-            return lay_out(self._figure() if self.drawable else Result._figure(self), width)
+            drawn = self._figure() if self.drawable else Result._figure(self)
+            drawn.draw_without_rendering()  # texts that are made as they are drawn are made for this page too
+        return drawn
 
     def __repr__(self) -> str:
         return self.text()

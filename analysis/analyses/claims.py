@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from analysis.claims.kinds import Answer, Bound, Claim, Ranking, Trend
 from analysis.claims.load import load_claims, observations
@@ -162,32 +162,22 @@ def draw_claims(verdicts: Sequence[Verdict]) -> Figure:
     says the number lies is shaded; claims of which nothing was measured are named below."""
     panels = _panels(verdicts)
     lines = [sum(row.lines for row in rows) for rows in panels.values()]
-    drawn, several = drawing.figure(
-        8.0, 1.2 + 0.75 * max(1, len(panels)) + _LINE * sum(lines), rows=max(1, len(panels))
-    )
-    axes = list(several.flat) if len(panels) > 1 else [several]
+    count = max(1, len(panels))
+    drawn, axes = drawing.panels(count, 8.0, 1.1 + _LINE * sum(lines) / count)
     if panels:
-        axes[0].get_subplotspec().get_gridspec().set_height_ratios(lines)
+        axes[0].get_subplotspec().get_gridspec().set_height_ratios(lines)  # type: ignore[union-attr]
     else:
         axes[0].set_axis_off()
         axes[0].set_title("No check has data", loc="left")
     for each, (name, rows) in zip(axes, panels.items(), strict=False):
         _panel(each, name, rows)
-    handles: list[drawing.Line2D | drawing.Patch] = [
-        drawing.Line2D([], [], marker=marker, color=colour, label=_WORDS.get(answer, answer.value))
+    handles: list[Any] = [
+        drawing.handle(_WORDS.get(answer, answer.value), marker=marker, color=colour, linestyle="-")
         for answer, (marker, colour) in _looks().items()
         if any(row.finding.answer is answer for rows in panels.values() for row in rows)
     ]
     handles.append(drawing.Patch(color=_ASKED, label="what the claim asks for"))
-    drawn.legend(
-        handles=handles,
-        loc="outside lower center",
-        ncols=len(handles),
-        frameon=False,
-        fontsize=8,
-        title_fontsize=8,
-        title=textwrap.fill(_silent(verdicts), 100) or None,
-    )
+    drawing.legend(drawn, handles, _silent(verdicts))
     return drawn
 
 
@@ -221,7 +211,8 @@ def _row(verdict: Verdict, finding: Finding) -> _Row:
     text = check.name or f"{check.sentence()}{f' ({where})' if where else ''}"
     for long, brief in _BRIEF.items():
         text = text.replace(long, brief)
-    return _Row(textwrap.fill(f"{verdict.claim.id}. {text}", _WRAP, break_on_hyphens=False), finding, bound)
+    letters = min(_WRAP, drawing.letters_of_names(8.0, smaller=1.2))
+    return _Row(textwrap.fill(f"{verdict.claim.id}. {text}", letters, break_on_hyphens=False), finding, bound)
 
 
 def _panel(axes: Axes, name: str, rows: Sequence[_Row]) -> None:
@@ -244,7 +235,7 @@ def _panel(axes: Axes, name: str, rows: Sequence[_Row]) -> None:
         ends = [end if np.isfinite(end) else edge for end, edge in ((finding.low, low), (finding.high, high))]
         axes.plot(ends, (place, place), color=colour, linewidth=1.4)
         axes.plot(finding.value, place, marker, color=colour, markersize=6)
-    axes.set_yticks(places, [row.label for row in rows], fontsize=8)
+    drawing.names(axes.yaxis, [row.label for row in rows], places, smaller=1.2)
     axes.set_ylim(top, 0)
     drawing.finish(axes, "", f"{name}, 95% interval")
     axes.grid(axis="y", visible=False)

@@ -15,17 +15,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from analysis.columns import find_column
 from analysis.format import short
 from analysis.lazy import drawing, pd
-from analysis.operations import (
-    ModelOperationsResult,
-    OperationRooflineResult,
-    operations_of,
-    operations_of_all,
-    percent,
-    roof_in_words,
-)
+from analysis.operations import ModelOperationsResult, operations_of, operations_of_all, percent, roof_in_words
 from analysis.options import Options, option, unit_option
 from analysis.registry import Remedy, Shown, analysis
-from analysis.result import Headline, Paragraph, Result, pooled_within, require_runs
+from analysis.result import Answer, Headline, Paragraph, Result, pooled_within, require_runs
 from analysis.roofs import Roofline, Verdict, describe, frame_roof, place_models, summary
 from analysis.statistics.dependence import Unit, crossed_share, levels_of
 from analysis.store.frame import aggregate_replicates, is_ok
@@ -184,9 +177,7 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
     ),
     shown=_shown,
 )
-def roofline(
-    frame: pd.DataFrame, options: RooflineOptions
-) -> RooflineResult | OperationRooflineResult | ModelOperationsResult:
+def roofline(frame: pd.DataFrame, options: RooflineOptions) -> RooflineResult | Answer | ModelOperationsResult:
     """Models under their roofs, replicates counted once; with `operations` the operations of that run, or of all.
 
     ConfigError for a colour that is no column, NotEnoughData without runs, SchemaError for heterogeneous runs of a

@@ -468,6 +468,8 @@ def draw_speedup(
         title = f"{family}: {a} over {b}, ahead in {wins} of {len(rows)} points"
         drawing.finish(panels[number][0], title, labelled(x) if last else "", "speedup")
         drawing.ratio_axis(panels[number][0].yaxis)
+        if panels[number][0].get_xscale() == "log":
+            drawing.log_ticks(panels[number][0].xaxis, drawing.quantity(""))
         if across == 2:
             _weights(panels[number][1], fits.get(family), last)
     if shades:
@@ -493,7 +495,6 @@ def _scatter(axes: Axes, rows: pd.DataFrame, x: str) -> None:
         )
     if (places > 0).all() and places.max() > 20 * places.min():
         axes.set_xscale("log")
-        drawing.log_ticks(axes.xaxis, drawing.quantity(""))
     axes.set_yscale("log")
 
 
