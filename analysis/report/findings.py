@@ -177,13 +177,13 @@ def _below_the_roof(chapter: Chapter, several: bool) -> Finding | None:
 
 def _headlines(chapters: Sequence[Chapter], most: int, chosen: Callable[[str], bool]) -> Iterator[Finding]:
     """What analyses say first, on the topics that are chosen, each analysis of at most so many systems."""
-    counts: Counter[type] = Counter()
+    counts: Counter[str] = Counter()
     for chapter in chapters:
         for section in chapter.sections:
-            found, kind = section.result.headline(), type(section.result)
-            if found is None or not chosen(found.topic) or counts[kind] >= most:
+            found, name = section.result.headline(), section.name
+            if found is None or not chosen(found.topic) or counts[name] >= most:
                 continue
-            counts[kind] += 1
+            counts[name] += 1
             words = chapter.named(len(chapters) > 1) + found.words
             if "roof" in found.words and are_busy(chapter.population.rows):
                 words += " The peaks were measured beside other work and are too low."

@@ -63,11 +63,13 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """An analysis that was made: where it stands in the page, what it found, its figure as HTML (empty without one).
+    """An analysis that was made: its name, where it stands in the page, what it found, its figure as HTML (empty where
+    there is none).
 
     `left_out` says why a figure is not there, `names` what sides are called.
     """
 
+    name: str
     anchor: str
     title: str
     reading: str
@@ -165,7 +167,7 @@ def run_section(
     if not len(result.table):
         return Missing(shown.title, of, " ".join(head for head, _ in result.paragraphs()).rstrip("."), item.remedy)
     figure, left_out = _figure(result, shown.title, anchor, of, context)
-    return Section(anchor, shown.title, shown.reading, line, result, figure, left_out)
+    return Section(options.command, anchor, shown.title, shown.reading, line, result, figure, left_out)
 
 
 def _reason(error: ParadnnError) -> str:
