@@ -14,6 +14,7 @@ from analysis.registry import analysis
 from analysis.result import Answer, Headline, pooled_within, require_runs
 from paradnn.core.words import counted
 from paradnn.errors import NotEnoughData
+from paradnn.families import FAMILIES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,6 +67,7 @@ def beside(frame: pd.DataFrame, options: BesideOptions) -> Answer:
     runs = frame[frame["outcome"].eq("ok") & own & frame["examples_per_second"].gt(0)]
     if runs.empty:
         raise NotEnoughData("no model was measured here; every run is published")
+    runs = runs[runs["family"].isin(list(FAMILIES))]
     pooled = pooled_within(runs, ["device"], options.pool)
     rows = [
         row for run in runs.drop_duplicates("point_id", keep="last").to_dict("records") for row in _rows(run, options)
