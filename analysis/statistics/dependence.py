@@ -170,7 +170,7 @@ def crossed_share(hits: ArrayLike, levels: Levels, level: float = LEVEL, latent:
     share = float(there.mean())
     if levels.independent or share in (0.0, 1.0):
         n = float(min(levels.counts))
-        if latent is not None and not levels.independent and len(there) > 1 and np.ptp(latent) > 0:
+        if latent is not None and not levels.independent and len(there) > 1 and np.ptp(latent) > 1e-9:
             error = crossed_variance(latent, levels).variance
             n = max(n, min(float(np.var(latent, ddof=1)) / error, len(there)) if error > 0 else len(there))
         return Estimate(share, *_clopper_pearson(share * n, n, level))
