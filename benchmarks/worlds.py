@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -342,7 +343,7 @@ WORLDS: dict[str, tuple[str, str, World, dict[str, Callable[[pd.DataFrame], obje
 }
 
 
-def rates(names: Sequence[str], draws: int, seed: int = 0) -> Iterator[dict[str, object]]:
+def rates(names: Sequence[str], draws: int, seed: int = 0) -> Iterator[dict[str, Any]]:
     """A row for each world and command: how often."""
     for name in names:
         planted, truth, world, commands = WORLDS[name]

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from analysis.claims.kinds import Answer, Bound, Claim, Ranking, Trend
-from analysis.claims.load import load_claims, observations
-from analysis.claims.restate import restate
+from analysis.claims.kinds import Answer, Bound, Claim
+from analysis.claims.load import load_claims, observations, restate
 from analysis.lazy import drawing, np, pd, ticker
 from analysis.options import option
 from analysis.prediction import PredictedOptions, told_of
@@ -194,7 +193,7 @@ def _panels(verdicts: Sequence[Verdict]) -> dict[str, list[_Row]]:
 
 def _scale(finding: Finding) -> str:
     """Which numbers share an axis."""
-    if isinstance(finding.check, Trend | Ranking):
+    if finding.check.kind in ("trend", "ranking"):
         return "standardised weight"
     if any(word in finding.quantity for word in ("share", "fraction")):
         return "share"
@@ -203,10 +202,10 @@ def _scale(finding: Finding) -> str:
 
 def _row(verdict: Verdict, finding: Finding) -> _Row:
     check = finding.check
-    if isinstance(check, Trend):
+    if check.kind == "trend":
         bound = Bound(low=0) if check.direction == "rises" else Bound(high=0)
     else:
-        bound = Bound(low=0) if isinstance(check, Ranking) else check.bound
+        bound = Bound(low=0) if check.kind == "ranking" else check.bound
     where = in_words({column: kept for column, kept in check.where.items() if column not in _COMMON})
     text = check.name or f"{check.sentence()}{f' ({where})' if where else ''}"
     for long, brief in _BRIEF.items():

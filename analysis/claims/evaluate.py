@@ -1,4 +1,4 @@
-"""The numbers behind a check: an effect with its 95% interval, or what is missing to find one."""
+"""The numbers behind a check, an effect with its 95% interval or what is missing to find one, and a claim's answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 from analysis.analyses.layers import divide_sessions, share_of
 from analysis.analyses.sensitivity import encode
-from analysis.claims import kinds
 from analysis.claims.kinds import Answer, Bound, Check
 from analysis.claims.sides import Data, paired_operations, paired_points, points, side, versions
 from analysis.columns import join_columns
@@ -22,8 +21,6 @@ from analysis.statistics.sessions import ALLOWANCE, arrange
 from analysis.store.conditions import Condition, Conditions, choose, in_words
 from paradnn.errors import NotEnoughData, ParadnnError
 from paradnn.forecast.estimate import Estimate
-
-__all__ = ["Finding", "evaluate"]
 
 #: Model columns that are no hyperparameters of size.
 _NAMES = ("model.name",)
@@ -59,7 +56,7 @@ class Finding:
 def evaluate(check: Check, data: Data) -> Finding:
     """Find a check's numbers; where there are none, the finding says why."""
     try:
-        return _EVALUATORS[type(check)](check, data)
+        return _EVALUATORS[check.kind](check, data)
     except ParadnnError as problem:
         return Finding(check, Answer.NOT_ENOUGH, missing=str(problem))
 
@@ -82,7 +79,7 @@ def _finding(
     return Finding(check, answer, quantity, *worst, needed or str(bound), count, missing, bound)
 
 
-def _trend(check: kinds.Trend, data: Data) -> Finding:
+def _trend(check: Check, data: Data) -> Finding:
     rows = _rows(check, data, [check.of])
     found = _weights(check, rows, [check.of], data.level)
     weight = _weight(found, check.of)
@@ -97,7 +94,7 @@ def _trend(check: kinds.Trend, data: Data) -> Finding:
     )
 
 
-def _ranking(check: kinds.Ranking, data: Data) -> Finding:
+def _ranking(check: Check, data: Data) -> Finding:
     rows = _rows(check, data, [check.larger, *check.than])
     signs = np.sign(_weights(check, rows, [check.larger, *check.than], data.level).weights["weight"])
     estimates, count = [], 0
@@ -115,7 +112,7 @@ def _ranking(check: kinds.Ranking, data: Data) -> Finding:
     return _finding(check, f"difference of {check.scale} weights", estimates, Bound(low=_SMALLEST), count, "above 0")
 
 
-def _compare(check: kinds.Compare, data: Data) -> Finding:
+def _compare(check: Check, data: Data) -> Finding:
     found = Contrast.of(paired_points(data, check.where, check.a, check.b, check.metric), "all")
     allowance, missing = _allowance(found), found.missing
     value, low, high = (found.share(check.margin * shift, data.level) for shift in (1.0, allowance, 1 / allowance))
@@ -138,8 +135,8 @@ def _bounded(finding: Finding, bound: Bound, count: int, low: float, high: float
     return replace(finding, quantity=told, answer=Answer.NOT_ENOUGH, missing=reason)
 
 
-def _ratio(check: kinds.Ratio, data: Data) -> Finding:
-    name = "median speedup" if check.quantile == 0.5 else f"{100 * check.quantile:g}th percentile of speedups"
+def _ratio(check: Check, data: Data) -> Finding:
+    name = "median speedup" if check.quantile == 0.5 else f"{check.middle()} of speedups"
     pairs: list[tuple[Conditions, Conditions]]
     if check.successive:
         names = versions(data, check.where, check.successive)
@@ -155,7 +152,7 @@ def _ratio(check: kinds.Ratio, data: Data) -> Finding:
             allowances.append(1.0 if arrange(samples[0], samples[1]).design.comparable else ALLOWANCE)
             estimates.append(_shifted(_apart(samples, check.quantile, data.level, check.metric), allowances[-1]))
             counts.append(min(len(sample) for sample in samples))
-            name = "ratio of medians" if check.quantile == 0.5 else f"ratio of {100 * check.quantile:g}th percentiles"
+            name = f"ratio of {check.middle()}s"
             continue
         found = Contrast.of(
             paired_operations(data, check.where, a, b, check.operations, check.metric)
@@ -196,14 +193,13 @@ def _apart(samples: list[pd.DataFrame], quantile: float, level: float, metric: s
         )
 
 
-def _threshold(check: kinds.Threshold, data: Data) -> Finding:
+def _threshold(check: Check, data: Data) -> Finding:
     rows = points(data, check.where, check.metric)
-    name = "median" if check.quantile == 0.5 else f"{100 * check.quantile:g}th percentile"
     found = crossed_quantile(rows[check.metric], levels_of(rows), check.quantile, data.level)
-    return _finding(check, name, [found], check.bound, len(rows))
+    return _finding(check, check.middle(), [found], check.bound, len(rows))
 
 
-def _share(check: kinds.Share, data: Data) -> Finding:
+def _share(check: Check, data: Data) -> Finding:
     runs = side(data, check.where)
     profiled = data.operations[data.operations["run_id"].isin(runs["run_id"])]
     if profiled.empty:
@@ -217,12 +213,12 @@ def _share(check: kinds.Share, data: Data) -> Finding:
     identity = runs.set_index("run_id")["point_id"].reindex(shares.index)
     shares = shares.groupby(identity.to_numpy()).median()
     levels = levels_of(runs.drop_duplicates("point_id").set_index("point_id").reindex(shares.index))
-    name = "median share" if check.quantile == 0.5 else f"{100 * check.quantile:g}th percentile of shares"
+    name = "median share" if check.quantile == 0.5 else f"{check.middle()} of shares"
     found = crossed_quantile(shares, levels, check.quantile, data.level)
     return _finding(check, name, [found], check.bound, len(shares))
 
 
-def _outcome(check: kinds.OutcomeShare, data: Data) -> Finding:
+def _outcome(check: Check, data: Data) -> Finding:
     sides = [side(data, {**check.where, **each}) for each in (check.a, check.b)]
     keys, _ = join_columns(*sides)
     outcomes = (check.a_outcome, check.b_outcome)
@@ -239,7 +235,7 @@ def _outcome(check: kinds.OutcomeShare, data: Data) -> Finding:
     return _finding(check, "share of points", [share], check.bound, len(both))
 
 
-def _scaling(check: kinds.Scaling, data: Data) -> Finding:
+def _scaling(check: Check, data: Data) -> Finding:
     from analysis.analyses.scaling import fit_scaling
 
     rows = side(data, check.where, check.metric)
@@ -248,23 +244,23 @@ def _scaling(check: kinds.Scaling, data: Data) -> Finding:
     return _finding(check, "non-parallel fraction", estimates, check.bound, sum(family.points for family in families))
 
 
-def _layers(check: kinds.LayerShare, data: Data) -> Finding:
+def _layers(check: Check, data: Data) -> Finding:
     found = divide_sessions(side(data, check.where))
     share, sample = share_of(found, check.layers, level=data.level)
     count = len(found.points if sample == "points" else found.sessions)
     return _finding(check, f"share of wall clock, over {sample or 'too few sessions'}", [share], check.bound, count)
 
 
-_EVALUATORS: dict[type, Callable[[Any, Data], Finding]] = {
-    kinds.Trend: _trend,
-    kinds.Ranking: _ranking,
-    kinds.Compare: _compare,
-    kinds.Ratio: _ratio,
-    kinds.Threshold: _threshold,
-    kinds.Share: _share,
-    kinds.OutcomeShare: _outcome,
-    kinds.Scaling: _scaling,
-    kinds.LayerShare: _layers,
+_EVALUATORS: dict[str, Callable[[Check, Data], Finding]] = {
+    "trend": _trend,
+    "ranking": _ranking,
+    "compare": _compare,
+    "ratio": _ratio,
+    "threshold": _threshold,
+    "share": _share,
+    "outcome": _outcome,
+    "scaling": _scaling,
+    "layers": _layers,
 }
 
 
@@ -274,7 +270,7 @@ def _keyed(rows: pd.DataFrame, keys: list[str]) -> pd.Series[Any]:
     return pd.Series(list(texts), index=rows.index, dtype="object")
 
 
-def _rows(check: kinds.Trend | kinds.Ranking, data: Data, columns: Sequence[str]) -> pd.DataFrame:
+def _rows(check: Check, data: Data, columns: Sequence[str]) -> pd.DataFrame:
     """The rows a regression is over, its response in the column `response`."""
     wanted = [*columns, *(check.given or ())]
     if check.a:
@@ -289,9 +285,7 @@ def _rows(check: kinds.Trend | kinds.Ranking, data: Data, columns: Sequence[str]
     return rows[rows[wanted].notna().all(axis=1)]
 
 
-def _weights(
-    check: kinds.Trend | kinds.Ranking, rows: pd.DataFrame, columns: Sequence[str], level: float
-) -> Regression:
+def _weights(check: Check, rows: pd.DataFrame, columns: Sequence[str], level: float) -> Regression:
     design, response = _design(check, rows, columns)
     words = [name for name in columns if name not in design]
     if words:
@@ -309,9 +303,7 @@ def _weight(found: Regression, term: str, scale: float = 1.0) -> Estimate:
     return Estimate(float(value), float(low), float(high))
 
 
-def _design(
-    check: kinds.Trend | kinds.Ranking, rows: pd.DataFrame, columns: Sequence[str]
-) -> tuple[pd.DataFrame, np.ndarray[Any, Any]]:
+def _design(check: Check, rows: pd.DataFrame, columns: Sequence[str]) -> tuple[pd.DataFrame, np.ndarray[Any, Any]]:
     """(what the response is regressed on, the response), as ranks unless the check's scale is linear.
 
     Beside `columns` stand the hyperparameters that vary, or those the check gives, and whatever else sets the runs

@@ -1,42 +1,19 @@
-"""The kinds of check a claim may be made of, as typed records: what each says and what it needs.
-
-    trend      a metric, or the speedup of A over B, rises or falls with a hyperparameter
-    ranking    one hyperparameter weighs more than others
-    compare    the share of paired points in which A beats B
-    ratio      a quantile of the speedups of A over B, or of each version over the one before
-    threshold  a quantile of a metric
-    share      the share of the profiled step in some operations
-    outcome    of the points that ended one way on B, the share that ended another way on A
-    scaling    Amdahl's non-parallel fraction
-    layers     the share of wall clock that layers of the stack took
+"""The kinds of check a claim may be made of: what each says and what it needs.
 
 A record only says what is claimed; `analysis.claims.evaluate` finds the numbers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from analysis.lazy import np
 from analysis.store.conditions import Conditions, in_words
 
-__all__ = [
-    "KINDS",
-    "Answer",
-    "Bound",
-    "Check",
-    "Claim",
-    "Compare",
-    "LayerShare",
-    "OutcomeShare",
-    "Ranking",
-    "Ratio",
-    "Scaling",
-    "Share",
-    "Threshold",
-    "Trend",
-]
+__all__ = ["KINDS", "Answer", "Bound", "Check", "Claim", "Kind"]
 
 _OOM = ("oom_host", "oom_device", "oom_predicted")
 
@@ -69,182 +46,127 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class _Base:
-    """What every check has: `where` holds the conditions on all of its runs."""
+class Check:
+    """One check: `where` holds the conditions on all of its runs; which of the other fields count, its `kind` says."""
 
+    kind: str
     where: Conditions = field(default_factory=dict)
     name: str = ""
+    metric: str = "examples_per_second"
+    a: Conditions = field(default_factory=dict)
+    b: Conditions = field(default_factory=dict)
+    bound: Bound = field(default_factory=Bound)
+    quantile: float = 0.5
+    margin: float = 1.0
+    operations: Conditions = field(default_factory=dict)
+    successive: str = ""
+    paired: bool = True
+    of: str = ""
+    direction: str = "rises"
+    larger: str = ""
+    than: tuple[str, ...] = ()
+    given: tuple[str, ...] | None = None
+    scale: str = "rank"
+    a_outcome: tuple[str, ...] = ("ok",)
+    b_outcome: tuple[str, ...] = _OOM
+    by: str = "devices"
+    layers: tuple[str, ...] = ()
 
     def sentence(self) -> str:
         """What is checked, in words."""
-        raise TypeError(f"{type(self).__name__} does not say what it checks")
+        return KINDS[self.kind].sentence(self)
 
     def __str__(self) -> str:
         return self.name or f"{self.sentence()}{f' ({in_words(self.where)})' if self.where else ''}"
 
-
-@dataclass(frozen=True)
-class _Weighed(_Base):
-    """A check on weights of a regression; with `a` and `b` the metric is the speedup of A over B in it."""
-
-    metric: str = "examples_per_second"
-    a: Conditions = field(default_factory=dict)
-    b: Conditions = field(default_factory=dict)
-    given: tuple[str, ...] | None = None
-    scale: str = "rank"
-
     @property
     def response(self) -> str:
-        """The regression's left side in words."""
+        """The left side of a regression in words."""
         return f"speedup of {in_words(self.a)} over {in_words(self.b)}" if self.a else self.metric
 
-
-@dataclass(frozen=True)
-class Trend(_Weighed):
-    """`metric` rises or falls with `of`, `given` the other hyperparameters: the sign of its standardised weight."""
-
-    of: str = ""
-    direction: str = "rises"
-
-    def sentence(self) -> str:
-        return f"{self.response} {self.direction} with {self.of}"
+    def middle(self, name: str = "median") -> str:
+        """What its quantile is called."""
+        return name if self.quantile == 0.5 else f"{100 * self.quantile:g}th percentile"
 
 
-@dataclass(frozen=True)
-class Ranking(_Weighed):
-    """The weight of `larger` is larger in size than that of each of `than`."""
-
-    larger: str = ""
-    than: tuple[str, ...] = ()
-
-    def sentence(self) -> str:
-        return f"{self.larger} weighs more in {self.response} than {', '.join(self.than)}"
+def _compare(check: Check) -> str:
+    times = f" by {check.margin:g}x" if check.margin != 1 else ""
+    return f"share of points in which {in_words(check.a)} beats {in_words(check.b)}{times} is {check.bound}"
 
 
-@dataclass(frozen=True)
-class Compare(_Base):
-    """The share of paired points in which A is more than `margin` times as good as B lies in the bound."""
-
-    a: Conditions = field(default_factory=dict)
-    b: Conditions = field(default_factory=dict)
-    metric: str = "examples_per_second"
-    margin: float = 1.0
-    bound: Bound = field(default_factory=Bound)
-
-    def sentence(self) -> str:
-        times = f" by {self.margin:g}x" if self.margin != 1 else ""
-        return f"share of points in which {in_words(self.a)} beats {in_words(self.b)}{times} is {self.bound}"
+def _ratio(check: Check) -> str:
+    sides = f"{in_words(check.a)} over {in_words(check.b)}"
+    if check.successive:
+        sides = f"each {check.successive} over the one before"
+    of = f" of operations with {in_words(check.operations)}" if check.operations else ""
+    measured = "" if check.metric == "examples_per_second" or check.operations else f" in {check.metric}"
+    return f"{check.middle()} speedup{of}{measured}, {sides}, is {check.bound}"
 
 
-@dataclass(frozen=True)
-class Ratio(_Base):
-    """The `quantile` of the speedups of A over B lies in the bound.
-
-    With `successive`, a column of versions, A and B are each version and the one before. With `operations` the
-    speedups are those of the operations of profiled runs, chosen by type and B's intensity. Unless `paired`, the
-    ratio is that of A's quantile over B's, whichever points were measured.
-    """
-
-    a: Conditions = field(default_factory=dict)
-    b: Conditions = field(default_factory=dict)
-    successive: str = ""
-    operations: Conditions = field(default_factory=dict)
-    metric: str = "examples_per_second"
-    quantile: float = 0.5
-    paired: bool = True
-    bound: Bound = field(default_factory=Bound)
-
-    def sentence(self) -> str:
-        what = "median" if self.quantile == 0.5 else f"{100 * self.quantile:g}th percentile"
-        sides = (
-            f"each {self.successive} over the one before"
-            if self.successive
-            else (f"{in_words(self.a)} over {in_words(self.b)}")
-        )
-        of = f" of operations with {in_words(self.operations)}" if self.operations else ""
-        measured = "" if self.metric == "examples_per_second" or self.operations else f" in {self.metric}"
-        return f"{what} speedup{of}{measured}, {sides}, is {self.bound}"
+def _outcome(check: Check) -> str:
+    return (
+        f"of the points with outcome {'|'.join(check.b_outcome)} on {in_words(check.b)}, the share with "
+        f"{'|'.join(check.a_outcome)} on {in_words(check.a)} is {check.bound}"
+    )
 
 
-@dataclass(frozen=True)
-class Threshold(_Base):
-    """The `quantile` of a metric over points lies in the bound."""
+class Kind(NamedTuple):
+    """What a kind of check says, in which fields beside `where` and `name`, and which of these it needs."""
 
-    metric: str = ""
-    quantile: float = 0.5
-    bound: Bound = field(default_factory=Bound)
-
-    def sentence(self) -> str:
-        what = "median" if self.quantile == 0.5 else f"{100 * self.quantile:g}th percentile"
-        return f"{what} {self.metric} is {self.bound}"
+    sentence: Callable[[Check], str]
+    fields: tuple[str, ...]
+    required: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Share(_Base):
-    """The `quantile` over profiled points of the share of the step in the chosen operations lies in the bound."""
-
-    operations: Conditions = field(default_factory=dict)
-    quantile: float = 0.5
-    bound: Bound = field(default_factory=Bound)
-
-    def sentence(self) -> str:
-        what = "median" if self.quantile == 0.5 else f"{100 * self.quantile:g}th percentile"
-        return f"{what} share of the step in operations with {in_words(self.operations)} is {self.bound}"
-
-
-@dataclass(frozen=True)
-class OutcomeShare(_Base):
-    """Of the points that ended as `b_outcome` on B, the share that ended as `a_outcome` on A lies in the bound."""
-
-    a: Conditions = field(default_factory=dict)
-    b: Conditions = field(default_factory=dict)
-    a_outcome: tuple[str, ...] = ("ok",)
-    b_outcome: tuple[str, ...] = _OOM
-    bound: Bound = field(default_factory=Bound)
-
-    def sentence(self) -> str:
-        return (
-            f"of the points with outcome {'|'.join(self.b_outcome)} on {in_words(self.b)}, the share with "
-            f"{'|'.join(self.a_outcome)} on {in_words(self.a)} is {self.bound}"
-        )
-
-
-@dataclass(frozen=True)
-class Scaling(_Base):
-    """Amdahl's non-parallel fraction, fitted over the counts in column `by`, lies in the bound."""
-
-    metric: str = "examples_per_second"
-    by: str = "devices"
-    bound: Bound = field(default_factory=Bound)
-
-    def sentence(self) -> str:
-        return f"non-parallel fraction over {self.by} is {self.bound}"
-
-
-@dataclass(frozen=True)
-class LayerShare(_Base):
-    """The share of the wall clock of sessions that some layers of the stack took together lies in the bound."""
-
-    layers: tuple[str, ...] = ()
-    bound: Bound = field(default_factory=Bound)
-
-    def sentence(self) -> str:
-        return f"share of wall clock in {' + '.join(self.layers)} is {self.bound}"
-
-
-Check = Trend | Ranking | Compare | Ratio | Threshold | Share | OutcomeShare | Scaling | LayerShare
+_WEIGHED = ("metric", "a", "b", "given", "scale")
 
 #: What a check's `kind` may be.
-KINDS: dict[str, type[Check]] = {
-    "trend": Trend,
-    "ranking": Ranking,
-    "compare": Compare,
-    "ratio": Ratio,
-    "threshold": Threshold,
-    "share": Share,
-    "outcome": OutcomeShare,
-    "scaling": Scaling,
-    "layers": LayerShare,
+KINDS: dict[str, Kind] = {
+    # A metric, or the speedup of A over B, rises or falls with a hyperparameter, `given` the others: the sign of its
+    # standardised weight.
+    "trend": Kind(
+        lambda check: f"{check.response} {check.direction} with {check.of}",
+        (*_WEIGHED, "of", "direction"),
+        ("metric", "of", "direction"),
+    ),
+    # The weight of `larger` is larger in size than that of each of `than`.
+    "ranking": Kind(
+        lambda check: f"{check.larger} weighs more in {check.response} than {', '.join(check.than)}",
+        (*_WEIGHED, "larger", "than"),
+        ("metric", "larger", "than"),
+    ),
+    # The share of paired points in which A is more than `margin` times as good as B.
+    "compare": Kind(_compare, ("a", "b", "metric", "margin", "bound"), ("a", "b", "bound")),
+    # A quantile of the speedups of A over B. With `successive`, a column of versions, A and B are each version and the
+    # one before. With `operations` the speedups are those of the operations of profiled runs, chosen by type and B's
+    # intensity. Unless `paired`, the ratio is that of A's quantile over B's, whichever points were measured.
+    "ratio": Kind(_ratio, ("a", "b", "successive", "operations", "metric", "quantile", "paired", "bound"), ("bound",)),
+    # A quantile of a metric over points.
+    "threshold": Kind(
+        lambda check: f"{check.middle()} {check.metric} is {check.bound}",
+        ("metric", "quantile", "bound"),
+        ("metric", "bound"),
+    ),
+    # A quantile over profiled points of the share of the step in the chosen operations.
+    "share": Kind(
+        lambda check: (
+            f"{check.middle()} share of the step in operations with {in_words(check.operations)} is {check.bound}"
+        ),
+        ("operations", "quantile", "bound"),
+        ("operations", "bound"),
+    ),
+    # Of the points that ended as `b_outcome` on B, the share that ended as `a_outcome` on A.
+    "outcome": Kind(_outcome, ("a", "b", "a_outcome", "b_outcome", "bound"), ("a", "b", "bound")),
+    # Amdahl's non-parallel fraction, fitted over the counts in column `by`.
+    "scaling": Kind(
+        lambda check: f"non-parallel fraction over {check.by} is {check.bound}", ("metric", "by", "bound"), ("bound",)
+    ),
+    # The share of the wall clock of sessions that some layers of the stack took together.
+    "layers": Kind(
+        lambda check: f"share of wall clock in {' + '.join(check.layers)} is {check.bound}",
+        ("layers", "bound"),
+        ("layers", "bound"),
+    ),
 }
 
 

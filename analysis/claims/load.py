@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -13,37 +13,14 @@ from typing import Any
 import yaml
 
 from analysis.analyses.layers import LAYERS
-from analysis.claims.kinds import (
-    KINDS,
-    Bound,
-    Check,
-    Claim,
-    LayerShare,
-    OutcomeShare,
-    Ratio,
-    Scaling,
-    Share,
-    Threshold,
-    Trend,
-)
-from analysis.store.conditions import Conditions, conditions_on
+from analysis.claims.kinds import KINDS, Bound, Check, Claim
+from analysis.store.conditions import Condition, Conditions, conditions_on
 from paradnn.errors import ConfigError, DataError
 
-__all__ = ["load_claims", "observations", "parse_claims"]
+__all__ = ["load_claims", "observations", "parse_claims", "restate"]
 
 _CLAIM_KEYS = ("id", "says", "proof", "where", "checks")
 _BOUNDS = ("at_least", "at_most", "between")
-_REQUIRED: dict[type, tuple[str, ...]] = {
-    Trend: ("metric", "of", "direction"),
-    Ratio: ("bound",),
-    Threshold: ("metric", "bound"),
-    Share: ("operations", "bound"),
-    OutcomeShare: ("a", "b", "bound"),
-    Scaling: ("bound",),
-    LayerShare: ("layers", "bound"),
-    KINDS["ranking"]: ("metric", "larger", "than"),
-    KINDS["compare"]: ("a", "b", "bound"),
-}
 
 
 def observations() -> tuple[Claim, ...]:
@@ -105,36 +82,34 @@ def _claim(entry: Any, number: int, source: str) -> Claim:
 def _check(entry: Any, shared: Conditions, place: str) -> Check:
     if not isinstance(entry, dict):
         raise ConfigError(place, entry, "is no mapping", "write its keys, first kind: ...")
-    kind = KINDS.get(str(entry.get("kind")))
-    if kind is None:
+    name = str(entry.get("kind"))
+    if name not in KINDS:
         raise ConfigError(
             f"{place}: kind", entry.get("kind", "(none)"), "no such kind", f"choose of {', '.join(KINDS)}"
         )
-    fields = {field.name for field in dataclasses.fields(kind)}
-    allowed = ["kind", *(fields - {"bound"}), *(_BOUNDS if "bound" in fields else ())]
-    _known(entry, allowed, place)
+    kind = KINDS[name]
+    bounds = _BOUNDS if "bound" in kind.fields else ()
+    _known(entry, ["kind", "where", "name", *(set(kind.fields) - {"bound"}), *bounds], place)
     given: dict[str, Any] = {
         name: _PARSERS[name](value, f"{place}: {name}") for name, value in entry.items() if name in _PARSERS
     }
     given["where"] = {**shared, **given.get("where", {})}
-    if "bound" in fields:
+    if bounds:
         given |= _bound(entry, place)
-    for name in _REQUIRED[kind]:
-        if name not in given:
-            wanted = " or ".join(_BOUNDS) if name == "bound" else name
-            raise ConfigError(
-                f"{place}: {wanted}", "(none)", f"is missing in a {entry['kind']}", f"write {wanted}: ..."
-            )
-    _sides(entry, kind, place)
-    return kind(**given)
+    for needed in kind.required:
+        if needed not in given:
+            wanted = " or ".join(_BOUNDS) if needed == "bound" else needed
+            raise ConfigError(f"{place}: {wanted}", "(none)", f"is missing in a {name}", f"write {wanted}: ...")
+    _sides(entry, name, place)
+    return Check(name, **given)
 
 
-def _sides(entry: Mapping[str, Any], kind: type, place: str) -> None:
+def _sides(entry: Mapping[str, Any], kind: str, place: str) -> None:
     """A and B go together, and a ratio has either them or versions that follow each other."""
     if ("a" in entry) != ("b" in entry):
         lacking = "b" if "a" in entry else "a"
         raise ConfigError(f"{place}: {lacking}", "(none)", "is missing", "a speedup has two sides: write a: and b:")
-    if kind is Ratio and ("a" in entry) == ("successive" in entry):
+    if kind == "ratio" and ("a" in entry) == ("successive" in entry):
         given = "both" if "a" in entry else "neither"
         raise ConfigError(
             f"{place}: a, b or successive",
@@ -142,7 +117,7 @@ def _sides(entry: Mapping[str, Any], kind: type, place: str) -> None:
             "a ratio has two sides, or versions in a row",
             "write a: and b:, or successive: version.tensorflow",
         )
-    if kind is Ratio and "operations" in entry and entry.get("paired") is False:
+    if kind == "ratio" and "operations" in entry and entry.get("paired") is False:
         raise ConfigError(f"{place}: paired", False, "operations are always paired", "leave it out")
 
 
@@ -282,3 +257,35 @@ _PARSERS: dict[str, Callable[[Any, str], Any]] = {
     "by": _text,
     "layers": _layers,
 }
+
+
+def restate(claims: Sequence[Claim], names: Mapping[str, str]) -> tuple[Claim, ...]:
+    """The claims that a name stands in, with every condition's old name read as the new one, and saying so.
+
+    `names` maps old values of conditions to new ones, such as tpu to cpu. ConfigError for a name in no condition.
+    """
+    used: set[str] = set()
+
+    def conditions(old: Conditions) -> Conditions:
+        used.update(value for group in old.values() for condition in group for value in condition.values)
+        return {key: tuple(map(renamed, group)) for key, group in old.items()}
+
+    def renamed(old: Condition) -> Condition:
+        return dataclasses.replace(old, values=tuple(names.get(value, value) for value in old.values))
+
+    def check(old: Check) -> Check:
+        return dataclasses.replace(old, where=conditions(old.where), a=conditions(old.a), b=conditions(old.b))
+
+    reading = ", ".join(f"{old} read as {new}" for old, new in names.items())
+    found = []
+    for claim in claims:
+        checks = tuple(check(each) for each in claim.checks)
+        if checks != claim.checks:
+            found.append(
+                dataclasses.replace(claim, checks=checks, says=f"{claim.says.rstrip('.')} [{reading}]", proof="")
+            )
+    for old in names:
+        if old not in used:
+            known = ", ".join(sorted(used))
+            raise ConfigError("--as", f"{old}={names[old]}", f"no condition of a claim says {old}", f"they say {known}")
+    return tuple(found)

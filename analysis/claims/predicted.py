@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from analysis.claims import kinds
 from analysis.claims.evaluate import Finding, evaluate
 from analysis.claims.kinds import Answer, Check
 from analysis.claims.sides import Data
@@ -19,9 +18,9 @@ from paradnn.forecast.estimate import Estimate
 __all__ = ["OverSpace"]
 
 #: Kinds of check on metrics that are predicted; of operations, outcomes and scaling nothing is.
-_KINDS = (kinds.Trend, kinds.Ranking, kinds.Compare, kinds.Ratio, kinds.Threshold)
+_KINDS = ("trend", "ranking", "compare", "ratio", "threshold")
 #: Those whose numbers are ratios and sizes above zero, which combine as logarithms.
-_LOGARITHMS = (kinds.Ratio, kinds.Threshold)
+_LOGARITHMS = ("ratio", "threshold")
 
 
 @dataclass
@@ -36,7 +35,7 @@ class OverSpace:
 
     def evaluate(self, check: Check, data: Data) -> Finding:
         """The finding of a check over completed spaces; over the runs alone where its kind has none."""
-        if not isinstance(check, _KINDS) or getattr(check, "operations", None) or check.metric not in PREDICTABLE:
+        if check.kind not in _KINDS or check.operations or check.metric not in PREDICTABLE:
             return evaluate(check, data)
         if not self._parts(check.metric):
             return evaluate(check, data)
@@ -80,13 +79,13 @@ def _together(check: Check, found: Sequence[Finding]) -> Finding:
     if len(known) < len(found):
         return next(one for one in found if not one.points)
     numbers = [Estimate(one.value, one.low, one.high) for one in known]
-    if isinstance(check, _LOGARITHMS) and all(one.value > 0 for one in numbers):
+    if check.kind in _LOGARITHMS and all(one.value > 0 for one in numbers):
         with np.errstate(divide="ignore"):
             numbers = [Estimate(*np.log(np.maximum(one, 0.0))) for one in numbers]
         value, low, high = (float(np.exp(end)) for end in combined(numbers))
     else:
         value, low, high = combined(numbers)
-    if isinstance(check, kinds.Compare):
+    if check.kind == "compare":
         low, high = max(low, 0.0), min(high, 1.0)
     answer = first.bound.answer(low, high)
     # What points that one side alone measured could turn, they could turn here as well.

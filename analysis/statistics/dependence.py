@@ -83,7 +83,7 @@ class Component(NamedTuple):
 
 def levels_of(points: pd.DataFrame, unit: Unit = "crossed", replicates: bool = False, axes: int = 0) -> Levels:
     """The levels that points (rows with model.* and batch_size) share. With `replicates` rows are runs of points; with
-    `axes` every hyperparameter of so many values or more is a factor as well, as its values may have effects.
+    `axes` every hyperparameter of so many values or more, each of two models or more, is a factor: it may have effects.
 
     A model is everything under model.* with its family. Batch sizes are a sample from six different ones on; fewer are
     taken as given, as are precisions, compile modes and devices: points that differ in these alone share their model.
@@ -105,7 +105,7 @@ def levels_of(points: pd.DataFrame, unit: Unit = "crossed", replicates: bool = F
     if unit == "crossed" and axes:
         names = [str(name) for name in points if str(name).startswith("model.")]
         counts = {name: points[name].nunique() for name in names}
-        factors += [_numbered(points, [name]) for name in names if axes <= counts[name] < models]
+        factors += [_numbered(points, [name]) for name in names if axes <= counts[name] <= models / 2]
         if models > 1 and 1 < axes <= batches < _FEWEST_BATCHES:
             factors.append(batch)
     return Levels(np.array(factors), each, " and ".join(words))

@@ -36,7 +36,7 @@ def test_every_command_is_documented() -> None:
 def test_the_example_of_a_claims_file_is_one() -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", PAGES["claims.md"], re.DOTALL)
     (claim,) = parse_claims(text, "docs/claims.md")
-    assert [type(check).__name__ for check in claim.checks] == ["Trend", "Ratio"]
+    assert [check.kind for check in claim.checks] == ["trend", "ratio"]
 
 
 def test_images_exist_and_are_small() -> None:

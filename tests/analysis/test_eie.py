@@ -38,9 +38,15 @@ def measured(times: dict[tuple[int, str], tuple[float, ...]]) -> pd.DataFrame:
         for (batch, storage), each in times.items()
     ]
     table = pd.concat(points, ignore_index=True)
-    # Turns in one session, so that the sides are comparable.
+    # In random order in one session, so that the sides are comparable.
     start = pd.to_datetime(np.arange(len(table)) // 2, unit="m", utc=True)
-    shared = {"sweep_id": "sweep", "start_time": start, "mode": "inference", "family": "sparse_fc"}
+    shared = {
+        "sweep_id": "sweep",
+        "sweep_order": "random",
+        "start_time": start,
+        "mode": "inference",
+        "family": "sparse_fc",
+    }
     return runs(table.drop(columns="speed"), examples_per_second=table["speed"].to_numpy(), **shared)
 
 

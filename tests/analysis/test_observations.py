@@ -12,8 +12,7 @@ import pytest
 
 from analysis.claims.judge import judge
 from analysis.claims.kinds import KINDS
-from analysis.claims.load import observations
-from analysis.claims.restate import restate
+from analysis.claims.load import observations, restate
 from analysis.claims.sides import Data
 from analysis.published.archive import read_archive
 from analysis.store.load import NUMBERS
@@ -26,8 +25,8 @@ from tests.conftest import ROOT
 def test_the_fourteen_observations_load_and_an_empty_frame_answers_none() -> None:
     claims = observations()
     assert [claim.id for claim in claims] == [str(number) for number in range(1, 15)]
-    asked = {type(check) for claim in claims for check in claim.checks}
-    assert asked | {KINDS["threshold"], KINDS["layers"]} == set(KINDS.values())
+    asked = {check.kind for claim in claims for check in claim.checks}
+    assert asked | {"threshold", "layers"} == set(KINDS)
     verdicts = judge(claims, Data(runs(POINTS, examples_per_second=100.0)))
     assert {verdict.answer for verdict in verdicts} == {"not enough data"}
     assert all(finding.missing for verdict in verdicts for finding in verdict.findings)
