@@ -16,7 +16,7 @@ def test_equal_sides_are_not_told_apart(world: str) -> None:
         assert row["rate"] <= 1 / 8, row
 
 
-@pytest.mark.parametrize("world", ["all won", "one lost", "power", "power, sessions"])
+@pytest.mark.parametrize("world", ["all won", "one lost", "power"])
 def test_what_is_there_is_found(world: str) -> None:
     (row,) = rates([world], 8)
     assert row["rate"] >= 5 / 8, row
