@@ -20,10 +20,9 @@ from analysis.analyses.figure_of_merit import FigureOfMeritOptions, figure_of_me
 from analysis.analyses.sensitivity import SensitivityOptions, sensitivity
 from analysis.analyses.software import SoftwareOptions, software
 from analysis.analyses.speedup import SpeedupOptions, speedup
-from analysis.claims.judge import judge
+from analysis.claims.evaluate import Data, judge
 from analysis.claims.kinds import Answer
 from analysis.claims.load import parse_claims
-from analysis.claims.sides import Data
 
 Random = np.random.Generator
 World = Callable[[Random], pd.DataFrame]

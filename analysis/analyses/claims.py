@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from analysis.claims.evaluate import Finding
-    from analysis.claims.judge import Verdict
+    from analysis.claims.evaluate import Finding, Verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +54,7 @@ class ClaimsResult(Result):
 
     @property
     def table(self) -> pd.DataFrame:
-        from analysis.claims.judge import table
+        from analysis.claims.evaluate import table
 
         return table(self.verdicts)
 
@@ -63,7 +62,7 @@ class ClaimsResult(Result):
         return draw_claims(self.verdicts)
 
     def _paragraphs(self) -> Iterator[Paragraph]:
-        from analysis.claims.judge import sentences
+        from analysis.claims.evaluate import sentences
 
         for verdict in self.verdicts:
             answer = f"{verdict.answer.upper()}{verdict.extent}"
@@ -72,7 +71,7 @@ class ClaimsResult(Result):
 
     def closing(self) -> list[Paragraph]:
         """What holds for all claims together."""
-        from analysis.claims.judge import summary
+        from analysis.claims.evaluate import summary
 
         return [Paragraph(sentence) for sentence in summary(self.verdicts)]
 
@@ -97,9 +96,8 @@ def check_claims(frame: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
     ConfigError for an id that no claim has, DataError for a file that holds no claims. What stands in the way of one
     check is named in its finding.
     """
-    from analysis.claims.judge import judge
+    from analysis.claims.evaluate import Data, judge
     from analysis.claims.predicted import OverSpace
-    from analysis.claims.sides import Data
     from analysis.store.load import load_types
     from analysis.store.past import read_space
 

@@ -1,26 +1,158 @@
-"""The numbers behind a check, an effect with its 95% interval or what is missing to find one, and a claim's answer."""
+"""The rows that a check speaks of; its numbers, an effect with its 95% interval, or what is missing to find one; and
+the answer to a claim from those of its checks, as a table and in words."""
 
 from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from analysis.analyses.layers import divide_sessions, share_of
 from analysis.analyses.sensitivity import encode
-from analysis.claims.kinds import Answer, Bound, Check
-from analysis.claims.sides import Data, paired_operations, paired_points, points, side, versions
+from analysis.claims.kinds import Answer, Bound, Check, Claim
 from analysis.columns import join_columns
 from analysis.lazy import np, pd
+from analysis.operation_speedup import TYPE as _OPERATION
+from analysis.operation_speedup import identity_columns
 from analysis.statistics.contrast import Contrast
 from analysis.statistics.dependence import crossed_quantile, crossed_share, levels_of
+from analysis.statistics.pairing import RESULT_COLUMNS, pair
 from analysis.statistics.regression import Regression, regress
 from analysis.statistics.sessions import ALLOWANCE, arrange
 from analysis.store.conditions import Condition, Conditions, choose, in_words
+from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from paradnn.errors import NotEnoughData, ParadnnError
-from paradnn.forecast.estimate import Estimate
+from paradnn.forecast.estimate import LEVEL, Estimate
+
+
+@dataclass
+class Data:
+    """A frame, how to read its operation tables, whether heterogeneous runs are pooled, and the level of intervals.
+
+    `read_operations` takes runs and returns the rows of their operation tables with `run_id`; without it the shares
+    in the frame's op_share.* columns stand for them. `used` gathers the ids of the runs that answers rest on, `pooled`
+    what differed among runs that were pooled.
+    """
+
+    frame: pd.DataFrame
+    read_operations: Callable[[pd.DataFrame], pd.DataFrame] | None = None
+    pool: bool = False
+    level: float = LEVEL
+    used: set[str] = field(default_factory=set)
+    pooled: set[str] = field(default_factory=set)
+
+    @cached_property
+    def operations(self) -> pd.DataFrame:
+        """A row for each operation type of each profiled run: run_id, type, share and whatever else was recorded."""
+        profiled = [name for name in self.frame.columns if str(name).startswith("op_share.")]
+        runs = self.frame[self.frame[profiled].notna().any(axis=1)] if profiled else self.frame.iloc[:0]
+        if self.read_operations is not None and len(runs):
+            table = self.read_operations(runs)
+            if len(table):
+                return table
+        melted = runs.melt("run_id", profiled, _OPERATION, "share").dropna(subset="share")
+        return melted.assign(type=melted.pop(_OPERATION).astype("str").str.removeprefix("op_share."))
+
+
+def require(frame: pd.DataFrame, conditions: Conditions, what: str = "run") -> pd.DataFrame:
+    """The rows that meet every condition, at least one; NotEnoughData names the first one that leaves none."""
+    left, met = frame, dict[str, tuple[Condition, ...]]()
+    for name, group in conditions.items():
+        if name not in frame:
+            raise NotEnoughData(f"no {what} says {name}")
+        left, met[name] = choose(left, group, "condition"), group
+        if left.empty:
+            raise NotEnoughData(f"no {what}s with {in_words(met)}")
+    if left.empty:
+        raise NotEnoughData(f"no {what}s")
+    return left
+
+
+def side(data: Data, conditions: Conditions, metric: str | None = None) -> pd.DataFrame:
+    """The runs that meet the conditions, homogeneous in environment and protocol unless pooled.
+
+    With `metric` only ok runs that hold it. Raises NotEnoughData naming what there is none of, SchemaError for
+    heterogeneous runs.
+    """
+    rows = require(data.frame, conditions)
+    if metric is not None:
+        rows = rows[is_ok(rows)]
+        if rows.empty:
+            raise NotEnoughData("none of these runs is ok")
+        if metric not in rows or rows[metric].notna().sum() == 0:
+            raise NotEnoughData(f"no {metric} was measured in these {len(rows)} runs")
+        rows = rows[rows[metric].notna()]
+    rows = require_homogeneous(rows, pool=data.pool)
+    data.used.update(rows["run_id"])
+    if rows.attrs.get("pooled"):
+        data.pooled.add(rows.attrs["pooled"])
+    return rows
+
+
+def points(data: Data, conditions: Conditions, metric: str) -> pd.DataFrame:
+    """A row for each point that was measured, replicates brought to their median."""
+    return aggregate_replicates(side(data, conditions, metric))
+
+
+def paired_points(
+    data: Data, where: Conditions, a: Conditions, b: Conditions, metric: str, extra: Sequence[str] = ()
+) -> pd.DataFrame:
+    """`pair` of the two sides. Columns `extra` that identify no point, such as parameters, are those of side B.
+
+    Runs that were tried and hold no metric make no pair, but say which points are missing on one side."""
+    wanted_of = [{**where, **conditions} for conditions in (a, b)]
+    sides = [side(data, conditions, metric) for conditions in wanted_of]
+    tried = [require(data.frame, conditions) for conditions in wanted_of]
+    both = [pd.concat([ok, rows[~is_ok(rows)]]) for ok, rows in zip(sides, tried, strict=True)]
+    found = pair(both[0], both[1], metric)
+    if found.empty:
+        raise NotEnoughData(f"no point was measured on both sides, of {len(sides[0])} and {len(sides[1])} runs")
+    wanted = [name for name in extra if name not in found and name in sides[1]]
+    if wanted:
+        keys = [name for name in found.columns if name not in RESULT_COLUMNS]
+        values = sides[1].groupby(keys, dropna=False)[wanted].median(numeric_only=True).reset_index()
+        found = found.merge(values, on=keys, how="left", validate="one_to_one")
+    return found
+
+
+def paired_operations(
+    data: Data, where: Conditions, a: Conditions, b: Conditions, operations: Conditions, metric: str
+) -> pd.DataFrame:
+    """`pair` of operation types within points; B's operations are those that meet the conditions."""
+    sides = []
+    for conditions in (a, b):
+        runs = side(data, {**where, **conditions})
+        rows = data.operations.merge(runs[identity_columns(runs)], on="run_id")
+        if rows.empty:
+            raise NotEnoughData(f"none of {len(runs)} runs was profiled; measure with measure.profile=true")
+        if metric not in rows or rows[metric].notna().sum() == 0:
+            raise NotEnoughData(f"no {metric} in the operation tables")
+        sides.append(rows.rename(columns={"type": _OPERATION}))
+    chosen = require(sides[1].rename(columns={_OPERATION: "type"}), operations, "operation")
+    sides[1] = chosen.rename(columns={"type": _OPERATION})
+    keys, _ = join_columns(sides[0], sides[1])
+    found = pair(sides[0], sides[1], metric, on=[*keys, _OPERATION])
+    if found.empty:
+        raise NotEnoughData("no operation was profiled on both sides")
+    return found
+
+
+def versions(data: Data, where: Conditions, column: str) -> list[str]:
+    """The versions among the runs, oldest first; NotEnoughData for fewer than two."""
+    rows = require(data.frame, where)
+    found = sorted(set(rows[column].dropna().astype("str")), key=_version) if column in rows else []
+    if len(found) < 2:
+        raise NotEnoughData(f"one {column} alone: {found[0]}" if found else f"no run says {column}")
+    return found
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", text))
+
 
 #: Model columns that are no hyperparameters of size.
 _NAMES = ("model.name",)
@@ -331,3 +463,140 @@ def _design(check: Check, rows: pd.DataFrame, columns: Sequence[str]) -> tuple[p
     if check.scale == "rank":
         design, response = design.rank(), response.rank()
     return design.reset_index(drop=True), response.to_numpy(dtype="float64")
+
+
+#: The first of these that any measured check has is the claim's.
+_ORDER = (Answer.REFUTED, Answer.NOT_ENOUGH, Answer.SUPPORTED)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim with the findings of its checks.
+
+    Refuted where any check is; supported where some check is and each one that has data is; else not enough data.
+    """
+
+    claim: Claim
+    findings: tuple[Finding, ...]
+
+    @property
+    def answer(self) -> Answer:
+        """That of the checks that have data."""
+        answers = {finding.answer for finding in self.findings if finding.points}
+        return next((answer for answer in _ORDER if answer in answers), Answer.NOT_ENOUGH)
+
+    @property
+    def title(self) -> str:
+        """The claim with its id and its proof."""
+        proof = f" ({self.claim.proof})" if self.claim.proof else ""
+        return f"{self.claim.id}. {self.claim.says.rstrip('.')}{proof}"
+
+    @property
+    def extent(self) -> str:
+        """What to add to the answer where some checks have no data; else empty."""
+        total = len(self.findings)
+        return f", as far as measured: {self.measured} of {total} checks" if 0 < self.measured < total else ""
+
+    @property
+    def measured(self) -> int:
+        """How many checks have data."""
+        return sum(finding.points > 0 for finding in self.findings)
+
+
+def judge(
+    claims: Sequence[Claim], data: Data, evaluate: Callable[[Check, Data], Finding] = evaluate
+) -> tuple[Verdict, ...]:
+    """Answer every claim over one frame: each check by itself, and all that have data together.
+
+    Intervals that each hold at 1 - a / m hold at once in 1 - a, however the m checks hang together (Bonferroni).
+    """
+    alone = [[evaluate(check, data) for check in claim.checks] for claim in claims]
+    measured = sum(finding.points > 0 for findings in alone for finding in findings)
+    level, data.level = data.level, 1 - (1 - data.level) / max(measured, 1)
+
+    def together(finding: Finding) -> Finding:
+        answer = evaluate(finding.check, data).answer if finding.points and measured > 1 else finding.answer
+        return replace(finding, together=answer)
+
+    try:
+        found = [tuple(map(together, findings)) for findings in alone]
+    finally:
+        data.level = level
+    return tuple(Verdict(claim, findings) for claim, findings in zip(claims, found, strict=True))
+
+
+def table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
+    """A row for each check, with its claim's answer, its effect and interval, and what is missing."""
+    rows = [
+        {
+            "claim": verdict.claim.id,
+            "claim_answer": verdict.answer.value,
+            "check": str(finding.check),
+            "answer": finding.answer.value,
+            "answer_together": finding.together.value,
+            "quantity": finding.quantity,
+            "value": finding.value,
+            "low": finding.low,
+            "high": finding.high,
+            "needed": finding.needed,
+            "points": finding.points,
+            "missing": finding.missing,
+        }
+        for verdict in verdicts
+        for finding in verdict.findings
+    ]
+    return pd.DataFrame(rows)
+
+
+def summary(verdicts: Sequence[Verdict]) -> list[str]:
+    """A sentence that counts the answers, and one of how many stay when all intervals are to hold at once."""
+    counts = {answer: sum(verdict.answer is answer for verdict in verdicts) for answer in Answer}
+    counted = ", ".join(f"{count} {word}" for word, count in counts.items())
+    closing = (
+        f"{len(verdicts)} claims: {counted}. Intervals are 95% for each check by itself, over models and batch sizes "
+        "as a sample of their kind; an interval that holds both sides of a claim leaves it undecided."
+    )
+    return [closing, *_together(verdicts)]
+
+
+def _together(verdicts: Sequence[Verdict]) -> list[str]:
+    """What is left of the answers when the intervals of all checks are to hold at once."""
+    found = [finding for verdict in verdicts for finding in verdict.findings if finding.points]
+    decided = [finding for finding in found if finding.answer is not Answer.NOT_ENOUGH]
+    if len(found) < 2 or not decided:
+        return []
+    kept = sum(finding.together == finding.answer for finding in decided)
+    return [
+        f"With intervals so wide that all {len(found)} hold at once in 95% (Bonferroni), {kept} of the "
+        f"{len(decided)} decided checks stay decided"
+        + (": the others rest on their own interval alone." if kept < len(decided) else ".")
+    ]
+
+
+def sentences(verdict: Verdict) -> list[str]:
+    """What each check that has data found, and what the others lack."""
+    lines = [_sentence(finding) for finding in verdict.findings if finding.points]
+    missing: dict[str, list[str]] = {}
+    for finding in verdict.findings:
+        if not finding.points:
+            missing.setdefault(finding.missing, []).append(str(finding.check))
+    return lines + [
+        f"{Answer.NOT_ENOUGH}: {reason} ({len(checks)} check{'s'[: len(checks) != 1]})"
+        for reason, checks in missing.items()
+    ]
+
+
+def _sentence(finding: Finding) -> str:
+    if np.isfinite(finding.low) or np.isfinite(finding.high):
+        interval = f" (95% interval {_number(finding.low)} to {_number(finding.high)})"
+    else:
+        interval = " (no interval)"
+    what = f"{finding.quantity} {_number(finding.value)}{interval} over {finding.points} points"
+    reason = f"; {finding.missing}" if finding.missing else ""
+    if finding.answer != finding.together:
+        reason += "; by itself, not with all checks together"
+    return f"{finding.answer}: {finding.check}: {what}, {finding.needed} is needed{reason}"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if np.isfinite(value) else "unknown"

@@ -6,9 +6,8 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from analysis.claims.evaluate import Finding, evaluate
+from analysis.claims.evaluate import Data, Finding, evaluate
 from analysis.claims.kinds import Answer, Check
-from analysis.claims.sides import Data
 from analysis.lazy import np, pd
 from analysis.prediction import IMPUTATIONS, PREDICTABLE, Completed, combined, complete
 from analysis.store.frame import IDENTITY

@@ -13,7 +13,7 @@ import pandas as pd
 
 from analysis.analyses.claims import ClaimsOptions, ClaimsResult, check_claims
 from analysis.analyses.software import SoftwareOptions, software
-from analysis.claims.judge import sentences
+from analysis.claims.evaluate import sentences
 from analysis.claims.kinds import Answer
 from analysis.options import Selection, command_line
 from analysis.prices import PriceList, priced

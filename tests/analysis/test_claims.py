@@ -5,9 +5,8 @@ import pandas as pd
 import pytest
 
 from analysis.analyses.claims import ClaimsResult
-from analysis.claims.judge import Verdict, judge, table
+from analysis.claims.evaluate import Data, Verdict, judge, table
 from analysis.claims.load import parse_claims
-from analysis.claims.sides import Data
 from tests.analysis.planted import BATCH, POINTS, SIZE, runs, side
 
 NOISE = np.exp(0.05 * np.random.default_rng(3).standard_normal(len(POINTS)))

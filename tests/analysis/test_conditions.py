@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
+from analysis.claims.evaluate import require
 from analysis.claims.load import parse_claims
-from analysis.claims.sides import require
 from analysis.store.conditions import conditions_on, in_words, select
 from paradnn.errors import ConfigError, NotEnoughData
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from analysis.claims.judge import judge
+from analysis.claims.evaluate import Data, judge
 from analysis.claims.load import load_claims
-from analysis.claims.sides import Data
 from tests.analysis.planted import runs
 from tests.conftest import ROOT
 

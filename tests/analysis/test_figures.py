@@ -19,9 +19,8 @@ from analysis.analyses.layers import layers
 from analysis.analyses.roofline import RooflineResult
 from analysis.analyses.scaling import fit_scaling
 from analysis.analyses.software import draw_software, software_speedups
-from analysis.claims.judge import judge
+from analysis.claims.evaluate import Data, judge
 from analysis.claims.load import parse_claims
-from analysis.claims.sides import Data
 from analysis.drawing import page
 from analysis.operation_speedup import draw_operations as draw_operation_speedups
 from analysis.operation_speedup import operation_speedup

@@ -10,9 +10,8 @@ import pytest
 
 from analysis.analyses.layers import LAYERS, LayersOptions, divide_sessions, share_of, shares_of
 from analysis.analyses.layers import layers as analyse
-from analysis.claims.judge import judge
+from analysis.claims.evaluate import Data, judge
 from analysis.claims.load import load_claims, parse_claims
-from analysis.claims.sides import Data
 from paradnn.errors import ConfigError, NotEnoughData, SchemaError
 from tests.conftest import ROOT
 

@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.claims.judge import judge
+from analysis.claims.evaluate import Data, judge
 from analysis.claims.kinds import KINDS
 from analysis.claims.load import observations, restate
-from analysis.claims.sides import Data
 from analysis.published.archive import read_archive
 from analysis.store.load import NUMBERS
 from paradnn.errors import ConfigError
