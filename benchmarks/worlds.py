@@ -259,8 +259,8 @@ def claim(kind: str, bound: str, wanted: Answer | None = None) -> Callable[[pd.D
 
 def depends(frame: pd.DataFrame) -> bool:
     """Whether sensitivity says that the rate depends on anything."""
-    weights = sensitivity(frame, SensitivityOptions(metric="examples_per_second", pool=True)).table
-    return bool(((weights["low"] > 0) | (weights["high"] < 0)).any())
+    found = sensitivity(frame, SensitivityOptions(metric="examples_per_second", pool=True))
+    return "It depends on" in found.text()
 
 
 def _slow_first(random: Random) -> np.ndarray:
