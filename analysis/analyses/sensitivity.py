@@ -151,17 +151,26 @@ class SensitivityResult(Result):
     def _response(self) -> str:
         return "log " * self.options.log_metric
 
-    def headline(self) -> Headline | None:
-        """The largest weight that differs from zero, of the fit over the most points that has one."""
+    def strongest(self) -> pd.Series | None:
+        """The largest weight that differs from zero, of the fit over the most points that has one: a row of
+        `Fit.weights` with family, term and points."""
         shown = [(fit, fit.weights[lambda table: table["shown"]]) for fit in self.fits]
-        strongest = [(fit, table.index[0], table.iloc[0]) for fit, table in shown if len(table)]
-        if not strongest:
+        named = [(fit, table.reset_index().iloc[0]) for fit, table in shown if len(table)]
+        if not named:
             return None
-        fit, term, row = max(strongest, key=lambda one: (one[0].regression.clusters, abs(one[2]["weight"])))
+        fit, row = max(named, key=lambda one: (one[0].regression.clusters, abs(one[1]["weight"])))
+        found: pd.Series = pd.concat([pd.Series({"family": fit.family, "points": fit.regression.clusters}), row])
+        return found
+
+    def headline(self) -> Headline | None:
+        row = self.strongest()
+        if row is None:
+            return None
         doubling = f"; doubling it multiplies it by {row['doubling']:.2f}" if pd.notna(row["doubling"]) else ""
         words = (
-            f"{label(self.metric)} of {fit.family} depends most on {label(term)}, weight {row['weight']:+.2f} (95% CI "
-            f"{row['low']:+.2f} to {row['high']:+.2f}) over {counted(fit.regression.clusters, 'point')}{doubling}."
+            f"{label(self.metric)} of {row['family']} depends most on {label(row['term'])}, weight "
+            f"{row['weight']:+.2f} (95% CI {row['low']:+.2f} to {row['high']:+.2f}) over "
+            f"{counted(row['points'], 'point')}{doubling}."
         )
         return Headline("What it depends on", words)
 
