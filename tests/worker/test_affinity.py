@@ -95,3 +95,12 @@ def test_latencies_on_cold_caches_leave_the_peak_memory_alone(pool: WorkerPool) 
         assert len(result.answer.latencies) >= 100
         peaks.append(result.answer.peak_memory_bytes)
     assert peaks[1] - peaks[0] < 16 * 2**20
+
+
+@LINUX
+@pytest.mark.framework
+def test_cores_that_may_not_be_used_are_unavailable(pool: WorkerPool) -> None:
+    away = point("9999")
+    result = pool.measure(WorkerKey.of(away), request_of(away), Limits(120, None), lambda _: None)
+    assert result.outcome == "unavailable"
+    assert result.reason.startswith("platform.cores=9999: core 9999 is none that this process may use: 0")

@@ -135,3 +135,14 @@ def test_memory_of_every_process_counts_against_the_limit(pool: WorkerPool) -> N
     result = measure(pool, transport="grpc", model=model, measure=long, memory=int(1.2 * alone))
     assert result.outcome == "oom_host"
     assert no_process_is_left()
+
+
+def test_more_devices_than_there_are_is_unavailable(pool: WorkerPool) -> None:
+    result = measure(pool, batch_size=2 * CORES, devices=2, platform={"name": "cpu", "threads": CORES, "index": 0})
+    assert result.outcome == "unavailable"
+    assert result.reason == (
+        f"devices=2 with platform.threads={CORES} each need {2 * CORES} cores, this process may use {CORES}"
+    )
+    result = measure(pool, platform={"name": "gpu", "threads": None, "index": 0})
+    assert result.outcome == "unavailable"
+    assert "sees 0 GPU device(s), not 2 from number 0 on" in (result.reason or "")

@@ -239,3 +239,11 @@ def test_a_training_step_over_hosts_is_tensorflows(framework: str, reason: str, 
     [point] = store.runs()
     assert point["outcome"] == ("unavailable" if reason else "ok"), done.stdout + done.stderr
     assert reason in point.get("reason", "")
+
+
+@pytest.mark.parametrize("framework", ["jax", "torch"])
+def test_what_a_framework_lacks_is_unavailable(pool: WorkerPool, framework: str) -> None:
+    platform = {"name": "cpu", "threads": None, "index": 7 if framework == "torch" else 900}
+    result = measure(pool, framework, "fc", platform=platform)
+    assert result.outcome == "unavailable"
+    assert "not number" in (result.reason or "")

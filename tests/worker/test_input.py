@@ -303,3 +303,13 @@ def test_two_processes_make_a_set_once(tmp_path: Path, monkeypatch: pytest.Monke
         (tmp_path / "go").touch()
         assert (exit_code(first), exit_code(second)) == (0, 0)
     assert (tmp_path / "makers").read_text() == "x"
+
+
+def test_too_much_damage_ends_the_point_in_one_line(tmp_path: Path) -> None:
+    path = records(tmp_path / "set", damaged=range(0, 30, 5))
+    request = point(path=str(path), max_damaged=3)
+    result = answer_request(request, TensorFlow(), lambda *_: None)
+    assert result.outcome == "unavailable"
+    assert result.reason.startswith(f"data.path={path}: ")
+    assert "damaged pictures among" in result.reason
+    assert result.reason.endswith("more than data.max_damaged=3")

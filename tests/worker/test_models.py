@@ -293,3 +293,13 @@ def test_a_rate_rises_and_falls_as_its_course_says() -> None:
     assert rates("linear") == pytest.approx([0.025, 0.1, 0.1, 0.05, 0, 0], abs=1e-8)
     quarter = 0.05 * (1 + math.cos(math.pi / 2))
     assert rates("cosine") == pytest.approx([0.025, 0.1, 0.1, quarter, 0, 0], abs=1e-8)
+
+
+def test_optimizers_keep_the_variables_that_the_memory_bound_counts() -> None:
+    for name, slots in (("sgd", 0), ("momentum", 1), ("rmsprop", 2), ("adam", 2)):
+        optimizer = make_optimizer(
+            {"name": name, "learning_rate": 0.1, "momentum": 0.9, "decay": 0.9, "epsilon": 1.0}, "float32"
+        )
+        variable = keras.Variable(np.zeros((7, 3), "float32"))
+        optimizer.build([variable])
+        assert len([v for v in optimizer.variables if v.shape == (7, 3)]) == slots

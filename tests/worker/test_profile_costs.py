@@ -12,7 +12,7 @@ from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.profile import protos
 from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.run import make_profile
-from paradnn.worker.profile.shapes import spatial_pairs
+from paradnn.worker.profile.shapes import Shape, convolution_flops, matmul_flops, spatial_pairs
 from paradnn.worker.profile.tf_graph import GraphCosts
 from paradnn.worker.profile.trace import read_trace
 
@@ -160,3 +160,17 @@ def test_a_filters_gradient_with_the_biass_fused_in_is_the_filters() -> None:
     for kind in ("Conv2DBackpropFilter", "_MklNativeConv2DBackpropFilterWithBias"):
         cost = costs.cost("g", kind)
         assert (cost.category, cost.product_flops) == ("convolution", 2 * 8 * 4 * 4 * 32 * 8 * 8 * 3)
+
+
+def test_flops_of_shapes_by_hand() -> None:
+    assert matmul_flops((3, 5), 7) == 2 * 3 * 5 * 7
+    assert convolution_flops((2, 8, 8, 16), (3, 3), 4) == 2 * 2 * 8 * 8 * 16 * 9 * 4
+    assert Shape("bfloat16", (4, 5)).bytes == 40
+    assert Shape("resource", (4, 5)).bytes == 0
+
+
+def test_under_a_kernel_larger_than_the_image_xla_multiplies_no_padding() -> None:
+    """Image and kernel change places: 4 pairs of places for each of 4 outputs are left of 9 for each."""
+    convolve = tf.function(lambda x, k: tf.nn.conv2d(x, k, 1, "SAME"), jit_compile=True)
+    module = _module(convolve, tf.ones([4, 2, 2, 32]), tf.ones([3, 3, 32, 16]))
+    assert _products(module) == 2 * 4 * (2 * 2) * 16 * 32 * 4

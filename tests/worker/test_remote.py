@@ -144,3 +144,9 @@ def test_a_session_knows_the_hosts_that_it_was_given(monkeypatch: pytest.MonkeyP
     with pytest.raises(WorkerError, match="hosts=4: this session has 3"):
         hosts.of(4, {})
     hosts.close()
+
+
+def test_a_server_that_is_not_there_is_named(server: Server) -> None:
+    server.kill()
+    with pytest.raises(Unavailable, match=f"the server at {server.address} cannot be reached: Connection refused"):
+        processes_elsewhere(point(server.address), 2)

@@ -14,7 +14,7 @@ import pytest
 
 from paradnn.worker.meters import EnergyMeter
 from paradnn.workloads.serve.generator import issue
-from paradnn.workloads.serve.load import OutOfTime, Service, compile_service, find_peak, measure_load
+from paradnn.workloads.serve.load import OutOfTime, Service, compile_service, find_peak, measure_load, percentile
 from paradnn.workloads.serve.queries import QueryLog
 from paradnn.workloads.serve.schedule import LOADGEN_SEED, RECORD, arrivals
 from paradnn.workloads.serve.server import AllAtOnce, OneByOne, Policy, Server
@@ -286,3 +286,8 @@ def test_a_search_ends_where_nothing_holds_and_where_time_does() -> None:
     rate, failed, probes, held = planted_search(800.0, most=2)
     assert (probes, held) == (2, True)
     assert rate <= 800 < failed
+
+
+def test_the_percentile_is_loadgens() -> None:
+    assert percentile(range(100), 0.9) == 90
+    assert percentile([3, 1, 2], 0.999) == 3
