@@ -327,7 +327,7 @@ def _fit(group: Group, metric: str, chosen: list[str] | None, options: Sensitivi
     measured, rows, varying, constant, incomplete = _points(group, metric, chosen, options)
     design, baselines = encode(rows, varying, options.log_terms)
     values = _values(rows[metric].to_numpy(dtype="float64"), metric, options)
-    levels = levels_of(rows, options.unit, options.keep_replicates, axes=3)
+    levels = levels_of(rows, options.unit, options.keep_replicates)
     fitted = regress(
         design,
         values,
