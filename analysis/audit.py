@@ -27,8 +27,6 @@ from paradnn.cli.console import say
 from paradnn.core.words import counted
 from paradnn.errors import ConfigError, DataError
 
-__all__ = ["KINDS", "AuditOptions", "Finding", "Results", "Series", "audit", "conclusions", "read_results"]
-
 #: A larger file is no summary of a benchmark; JSON of this size takes about ten times as much memory.
 MOST_BYTES = 64 * 2**20
 #: Sessions that each side needs for a verdict.

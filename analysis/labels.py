@@ -6,8 +6,6 @@ import re
 
 from paradnn.store.metrics import metric
 
-__all__ = ["label", "labelled", "not_recorded", "term_label", "unit_of"]
-
 #: Where the words of a key would not say it.
 _NAMES = {
     "examples_per_second": "throughput",

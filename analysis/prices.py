@@ -14,8 +14,6 @@ from paradnn.store.metrics import COSTS
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["PRICE", "PriceList", "currency_of", "price_option", "priced", "read_prices"]
-
 #: The column of what an hour costs.
 PRICE = "platform.price_per_hour"
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from analysis.result import Result
 
-__all__ = ["ANALYSES", "Analysis", "Gate", "Remedy", "Shown", "analysis"]
-
 OptionsT = TypeVar("OptionsT", bound=Options)
 ResultT = TypeVar("ResultT", bound="Result", covariant=True)
 #: What the runs are for an analysis: times of steps (a run of a scenario counts for the steps that it timed, unless

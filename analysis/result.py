@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from analysis.store.quality import Quality
 
-__all__ = ["Answer", "Headline", "Paragraph", "Result", "joined", "pooled_within", "require_runs"]
-
 
 class Paragraph(NamedTuple):
     """A sentence, or a few, and the points below it."""

@@ -10,8 +10,6 @@ from paradnn.cli.program import program
 from paradnn.core.words import did_you_mean
 from paradnn.errors import ParadnnError
 
-__all__ = ["main"]
-
 
 @program
 def main() -> int:

@@ -16,8 +16,6 @@ from omegaconf import DictConfig
 from paradnn.cli.command import run_command
 from paradnn.cli.program import program
 
-__all__ = ["main"]
-
 
 def _measure_ceilings(config: DictConfig) -> int:
     """Measure what the composed configuration names, and print them."""

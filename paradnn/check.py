@@ -24,8 +24,6 @@ from paradnn.platform.findings import Finding, gpu_findings, host_findings, load
 from paradnn.platform.load import LoadWatch
 from paradnn.platform.tuning import default_state_file, restore, tune, tuned_names
 
-__all__ = ["main", "make_parser", "verdict"]
-
 #: The load is watched for so many seconds.
 _SECONDS = 1.0
 

@@ -21,20 +21,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = [
-    "ConfigError",
-    "DataError",
-    "HeterogeneousError",
-    "NoStoreError",
-    "NotEnoughData",
-    "ParadnnError",
-    "SchemaError",
-    "StoreAwayError",
-    "StoreError",
-    "StoreRefusalError",
-    "WorkerError",
-]
-
 _LISTED = 6  # groups that a message names
 
 

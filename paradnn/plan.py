@@ -25,8 +25,6 @@ from paradnn.core.words import MOST_HOSTS, did_you_mean, is_count
 from paradnn.errors import ConfigError
 from paradnn.forecast.communication.data_parallel import ALGORITHMS, Exchange
 
-__all__ = ["Options", "main", "split_options"]
-
 #: Plans a multirun as a whole instead of launching its tasks.
 _SWEEPER = "hydra/sweeper=plan"
 #: Servers, and bytes of a bucket.

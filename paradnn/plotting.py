@@ -10,8 +10,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-__all__ = ["COLOURS", "MARKERS", "SEQUENTIAL", "cell", "figure", "finish", "letters_in", "quantity"]
-
 #: Okabe and Ito's palette (Color Universal Design, 2008), without its yellow, which is too pale on white; before its
 #: black, two dark colours of Tol's muted scheme (2021).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933", "#000000")

@@ -15,8 +15,6 @@ from paradnn.cli.program import program
 from paradnn.core.words import counted
 from paradnn.platform.stack import list_stacks, named_stack, open_stack, remove_stacks
 
-__all__ = ["main", "make_parser"]
-
 
 def make_parser() -> Parser:
     """What the command takes."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from paradnn.session.summary import Summary
     from paradnn.sweep.tasks import SweepInfo
 
-__all__ = ["main"]
-
 
 def _measure(config: DictConfig) -> int:
     """Measure what the configuration describes; the exit code."""

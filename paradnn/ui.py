@@ -18,8 +18,6 @@ from paradnn.store.client import client_of
 from paradnn.store.errors import store_errors
 from paradnn.store.mlflow_store import VIEWS, link, view_tags
 
-__all__ = ["main", "make_parser", "prepare_views"]
-
 #: Traces and evaluations, which nothing here uses, would start eight more processes.
 _SETTINGS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 

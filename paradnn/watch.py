@@ -31,8 +31,6 @@ from paradnn.store.reader import Reader, open_reader
 from paradnn.store.records import Query, Row, Values
 from paradnn.store.runs import OWNER
 
-__all__ = ["Progress", "main", "make_parser", "progress_of", "view"]
-
 #: What is read of each point.
 _READ: Mapping[Values, Collection[str]] = {
     "tags": ("outcome", OWNER, "reason", "task"),

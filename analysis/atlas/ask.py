@@ -25,8 +25,6 @@ from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
 from paradnn.errors import ConfigError
 
-__all__ = ["main", "make_parser", "measured_here"]
-
 #: Weights in these are of published kernels, and no precision of one's own runs: the rest of the point is bfloat16.
 _NARROW = ("fp8", "fp8_block", "nvfp4", "int8_wo", "int4_wo", "w4a16_mxfp4")
 _HERE = "here"

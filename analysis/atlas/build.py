@@ -23,8 +23,6 @@ from analysis.lazy import np, pd, special
 from paradnn.errors import DataError
 from paradnn.forecast.operation_times import LEAST, OperationTimes
 
-__all__ = ["build_atlas"]
-
 #: Timings that are kept of a table, that errors are measured on, and that both are chosen from.
 _KEPT, _TESTED, _LOOKED_AT = 300, 1000, 6000
 #: Bytes of a weight by the name of its type; what is not listed is left out.

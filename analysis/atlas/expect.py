@@ -23,8 +23,6 @@ from paradnn.families import FAMILIES, Model, model_of
 from paradnn.families.layers import COMPUTE_BYTES, Costs
 from paradnn.families.operations import Counted, Operation, product_operations
 
-__all__ = ["Answer", "expect", "model_in", "published", "words_of"]
-
 _DRAWS, _SEED = 2000, 0
 #: Standard deviations of logarithms: how far a step is off as a whole beside its kernels, and a part that the timings
 #: are of, or that stands in for another (46 steps of 2026 and their kernels; see docs/method.md).

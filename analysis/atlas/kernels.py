@@ -11,8 +11,6 @@ from typing import Any
 
 from analysis.lazy import np
 
-__all__ = ["COLUMNS", "Columns", "attention", "collective", "convolution", "decode", "experts", "moved", "product"]
-
 #: Field of an operation -> a number, or (n,) of them.
 Columns = Mapping[str, Any]
 #: The fields that are numbers, in the order of the shipped table.

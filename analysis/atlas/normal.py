@@ -27,8 +27,6 @@ from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
 from paradnn.errors import ConfigError
 
-__all__ = ["Normal", "judge", "main", "make_parser"]
-
 _CODES = {"normal": 0, "slow": 1, "fast": 1, "unknown": 3}
 
 

@@ -13,8 +13,6 @@ from typing import NamedTuple
 from analysis.lazy import np
 from analysis.store.conditions import Conditions, in_words
 
-__all__ = ["KINDS", "Answer", "Bound", "Check", "Claim", "Kind"]
-
 _OOM = ("oom_host", "oom_device", "oom_predicted")
 
 

@@ -17,8 +17,6 @@ from analysis.claims.kinds import KINDS, Bound, Check, Claim
 from analysis.store.conditions import Condition, Conditions, conditions_on
 from paradnn.errors import ConfigError, DataError
 
-__all__ = ["load_claims", "observations", "parse_claims", "restate"]
-
 _CLAIM_KEYS = ("id", "says", "proof", "where", "checks")
 _BOUNDS = ("at_least", "at_most", "between")
 

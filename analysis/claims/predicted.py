@@ -14,8 +14,6 @@ from analysis.store.frame import IDENTITY
 from paradnn.errors import NotEnoughData
 from paradnn.forecast.estimate import Estimate
 
-__all__ = ["OverSpace"]
-
 #: Kinds of check on metrics that are predicted; of operations, outcomes and scaling nothing is.
 _KINDS = ("trend", "ranking", "compare", "ratio", "threshold")
 #: Those whose numbers are ratios and sizes above zero, which combine as logarithms.

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from analysis.report.populations import Population
 
-__all__ = ["answer", "load_chosen"]
-
 _PLATFORMS = ("cpu", "gpu", "tpu")
 _LISTED = 4  # groups whose command is shown
 

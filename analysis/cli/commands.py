@@ -27,8 +27,6 @@ from paradnn.core.words import counted
 from paradnn.errors import ConfigError, StoreError
 from paradnn.store.files import whole_file
 
-__all__ = ["COMMANDS", "Command"]
-
 
 class Command(NamedTuple):
     """A sub-command, called as its options say: an analysis, or a function `act` of options and a selection.

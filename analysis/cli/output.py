@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     from analysis.result import Result
 
-__all__ = ["FigureOutput", "Output", "deliver", "show", "typeset", "write_csv"]
-
 _KINDS = (".png", ".svg", ".pdf")
 _TAG_LENGTH = 5000  # what every MLflow server accepts as a tag's value
 _GROUP = "output"

@@ -20,8 +20,6 @@ from analysis.store.load import NUMBERS
 from paradnn.errors import DataError
 from paradnn.store.runs import PUBLISHED
 
-__all__ = ["read_archive"]
-
 #: 2 March 2020, the first day of MLSys, in Unix milliseconds.
 _PUBLISHED = 1_583_107_200_000
 

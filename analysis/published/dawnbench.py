@@ -28,8 +28,6 @@ from analysis.published.source import (
 from paradnn.errors import DataError
 from paradnn.store.runs import PUBLISHED
 
-__all__ = ["read_dawnbench"]
-
 _MOST = 1e9  # no epochs and no hours are as many
 #: The metric of each task as its column is called, the threshold in it, and what of it is 1.
 _TASKS = {

@@ -40,8 +40,6 @@ from paradnn.families import FAMILIES
 from paradnn.platform.specifications import find_hardware
 from paradnn.store.runs import DEEPBENCH
 
-__all__ = ["Platform", "Timing", "read_deepbench", "read_workbook"]
-
 #: 7 October 2019, the last change of a spreadsheet, in Unix milliseconds.
 _PUBLISHED = 1_570_406_400_000
 

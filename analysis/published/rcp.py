@@ -22,8 +22,6 @@ from paradnn.core.words import counted
 from paradnn.errors import DataError
 from paradnn.store.runs import PUBLISHED
 
-__all__ = ["read_rcp"]
-
 _MOST = 1e15  # no samples and no epochs are as many
 #: Runs that a benchmark's rules drop at either end, where it is not one.
 _DROPPED = {"unet3d": 4}

@@ -34,8 +34,6 @@ from paradnn.workloads.channel import COLLECTIVES, bus_factor
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["DAMAGED", "Found", "Publication", "PublishedRun", "digest", "log_found"]
-
 #: What reading raises where a file is not what it claims to be; of damaged XML in a spreadsheet a SyntaxError.
 DAMAGED = (
     *(ArithmeticError, AttributeError, EOFError, LookupError, OSError, RuntimeError, SyntaxError, TypeError),

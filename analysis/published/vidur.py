@@ -28,8 +28,6 @@ from analysis.published.source import (
 from paradnn.errors import DataError
 from paradnn.store.runs import VIDUR
 
-__all__ = ["read_vidur"]
-
 _PATTERNS = ("all_reduce", "send_recv")
 #: Column of a count -> the least that it can be.
 _COUNTS = {"num_workers": 2, "size": 1, "devices_per_node": 1}

@@ -30,8 +30,6 @@ from analysis.store.quality import without_wild_intervals
 from paradnn.core.words import counted
 from paradnn.store.address import address_of, without_secrets
 
-__all__ = ["make_report", "ui_address"]
-
 #: For whom a page is: who decides, who wants to know why, or both.
 Audience = Literal["both", "manager", "engineer"]
 #: Answer -> the class that colours it.

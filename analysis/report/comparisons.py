@@ -23,8 +23,6 @@ from analysis.statistics.sessions import REMEDY, Standing
 from analysis.store.frame import families, is_ok
 from paradnn.core.words import counted
 
-__all__ = ["Comparison", "compare_populations", "compared", "decides", "relative_costs", "side_of"]
-
 FASTER, DEPENDS, COSTS = "Which is faster", "What it depends on", "What it costs"
 _TRIED = 12  # pairs of populations that are tried
 _SHOWN = 6  # comparisons that are in the page

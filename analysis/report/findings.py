@@ -28,8 +28,6 @@ from analysis.store.frame import families, is_ok
 from paradnn.core.words import counted
 from paradnn.families import FAMILIES, message_families
 
-__all__ = ["TOPICS", "costs", "decision", "explanation"]
-
 FASTEST, LIMITS, NEXT = "What is fastest", "What limits it", "What to change next"
 MEMORY_ENDS, TRUST, CHOOSE = "Where memory ends", "How far to trust it", "What to choose"
 #: In the order of the page.

@@ -25,8 +25,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-__all__ = ["embed", "legible", "plain", "render", "slug"]
-
 _FOLDER = Path(__file__).with_name("templates")
 _LONGEST = 4000  # characters of one text in the page
 #: Control characters, half surrogates, and what changes the direction of the text around it.

@@ -24,8 +24,6 @@ from paradnn.config.identity import EXTRA_KEYS, LIMIT_KEYS
 from paradnn.config.paths import CONFIG
 from paradnn.families import FAMILIES, message_families
 
-__all__ = ["Population", "split", "supply", "surroundings", "sweep_of"]
-
 _KEYS = ("device", *IDENTITY)
 #: Groups of the configuration that a population may have in common, with what needs no word.
 _GROUPS = {"platform": "cpu", "framework": "tensorflow", "software": "current"}

@@ -24,8 +24,6 @@ from paradnn.core.words import counted
 from paradnn.errors import ParadnnError
 from paradnn.families import FAMILIES
 
-__all__ = ["Results", "Table", "fastest_settings", "frame_table", "interval_of", "model_name", "rate", "results"]
-
 _CAP = 200  # rows of a table that are in the page
 _CROWDED = 10  # columns above which a printed table is set smaller
 _IDS = ("run_id", "a_run_id", "b_run_id")

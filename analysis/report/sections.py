@@ -21,8 +21,6 @@ from analysis.result import Result
 from analysis.statistics.regression import Lacking
 from paradnn.errors import NotEnoughData, ParadnnError
 
-__all__ = ["Chapter", "Context", "Finding", "Item", "Missing", "Section", "across", "outline", "run_section"]
-
 _ALTERNATIVE = 320  # characters of a figure's text alternative
 _LINE = 170  # characters of what stands beside the title of a folded section
 _LONGEST = 420  # characters of why an analysis is missing

@@ -14,8 +14,6 @@ from analysis.store.frame import families, is_ok
 from analysis.store.load import read_environment
 from paradnn.core.words import counted
 
-__all__ = ["are_busy", "beside", "counts", "facts", "systems"]
-
 _FRAMEWORKS = ("tensorflow", "jax", "torch", "keras", "python")
 _UNKNOWN = "not recorded"
 

@@ -19,8 +19,6 @@ from paradnn.errors import ConfigError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Condition", "Conditions", "Value", "choose", "conditions_on", "in_words", "parse", "select"]
-
 Value = str | int | float | bool | None
 
 _SIGNS = ">=|<=|!=|=|>|<"

@@ -26,18 +26,6 @@ if TYPE_CHECKING:
 
     from paradnn.store.columns import Records, Texts
 
-__all__ = [
-    "CORE",
-    "IDENTITY",
-    "aggregate_replicates",
-    "build",
-    "families",
-    "is_ok",
-    "require_homogeneous",
-    "typed",
-    "units",
-]
-
 #: Columns that every frame has, whatever the store holds; they stand first.
 CORE = (
     "run_id",

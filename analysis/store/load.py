@@ -35,8 +35,6 @@ from paradnn.store.runs import OUTCOME_TAGS, SCHEMA_VERSION
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["default_uri", "load", "load_table", "load_tables"]
-
 Choice = str | Sequence[str] | None
 Stores = str | Sequence[str] | None
 Time = str | datetime | pd.Timestamp | None

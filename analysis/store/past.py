@@ -29,8 +29,6 @@ from paradnn.platform.specifications import find_hardware
 from paradnn.store.metrics import PHASES
 from paradnn.store.runs import LATER_PARAMS
 
-__all__ = ["WORK", "costs_of", "is_key", "past_runs", "rates_of", "read_points", "read_space", "table_of"]
-
 #: Keys of a point that identify what is computed, where and with what; how it is timed is none of it.
 _KEYS = ("batch_size", "precision", "compile", "mode", "devices", "transport", "hosts")
 _GROUPS = ("model.", "generate.", "optimizer.", "platform.", "framework.", "data.", "software.")

@@ -15,8 +15,6 @@ from analysis.lazy import np, pd
 from analysis.store.frame import is_ok, units
 from paradnn.core.words import counted
 
-__all__ = ["Quality", "admit", "copies", "without_wild_intervals"]
-
 #: No quantity that is measured here is as large, in any unit: 1e30 FLOPs are a century of all computers there are.
 _LARGEST = 1e30
 

@@ -29,8 +29,6 @@ from paradnn.store.runs import EXPIRES, OUTCOME_TAGS, OWNER
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["export_bundle", "import_bundle", "log_run", "open_experiment", "writing"]
-
 Progress = Callable[[int, int], None] | None
 
 #: Of the driver that measured a run, and of no use elsewhere.

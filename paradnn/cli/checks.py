@@ -22,8 +22,6 @@ from paradnn.core.words import did_you_mean
 from paradnn.core.workload import WORKLOADS, key_groups
 from paradnn.errors import ConfigError, ParadnnError
 
-__all__ = ["check_arguments", "chosen_option", "keys_of", "no_such_key", "no_such_option"]
-
 #: Options of Hydra that add folders of configurations, which may hold any option of any group.
 _FOLDERS = {"--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"}
 _MOST = 1_000  # values of one override that are looked at

@@ -15,8 +15,6 @@ from paradnn.cli.overrides import as_axes, is_input_error, one_line, split_overr
 from paradnn.config.paths import CONFIG
 from paradnn.errors import ParadnnError
 
-__all__ = ["run_command"]
-
 
 class _Task:
     """What Hydra calls with a composed configuration: a single point, or the points of a plan.

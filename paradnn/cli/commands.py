@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["COMMANDS"]
-
 #: Command -> its module, which `python -m` runs too, and what it does.
 COMMANDS = {
     "train": ("paradnn.train", "measure a point, or with -m a sweep"),

@@ -17,8 +17,6 @@ from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Column, Table
 
-__all__ = ["QUIET_SECONDS", "Screen", "Ticker", "fitting_table", "say", "si", "standard_output", "visible"]
-
 #: Control signs but for the end of a line and the tab, those that turn the direction of what follows, and bytes of a
 #: command line that are no text.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")

@@ -12,8 +12,6 @@ from paradnn.config.groups import groups, options_of
 from paradnn.core.workload import WORKLOADS
 from paradnn.families import FAMILIES
 
-__all__ = ["documented_keys", "help_text", "known_keys"]
-
 _HEAD = """\
 Measure deep-learning models on this machine; every point becomes an MLflow run.
 

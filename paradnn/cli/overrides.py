@@ -20,8 +20,6 @@ from omegaconf.errors import OmegaConfBaseException
 from paradnn.cli.checks import no_such_key, no_such_option
 from paradnn.errors import ConfigError, ParadnnError
 
-__all__ = ["as_axes", "is_input_error", "one_line", "split_overrides"]
-
 _ADDRESS = re.compile(r"^(model\.peer=)(\[[\w.:%]+\]:\d+)$")
 _PARSERS = {"hydra", "omegaconf", "antlr4", "yaml", "argparse.py"}
 

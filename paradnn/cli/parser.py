@@ -10,8 +10,6 @@ from typing import Any, NoReturn
 from paradnn.core.words import did_you_mean
 from paradnn.errors import ParadnnError
 
-__all__ = ["Parser", "options", "sub_commands"]
-
 _CHOICE = re.compile(r"(?:argument (\S+): )?invalid choice: (.*) \(choose from (.*)\)", re.DOTALL)
 _UNKNOWN = re.compile(r"unrecognized arguments: (.*)", re.DOTALL)
 

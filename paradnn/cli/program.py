@@ -18,8 +18,6 @@ import paradnn
 from paradnn.cli.console import visible
 from paradnn.errors import ParadnnError
 
-__all__ = ["program"]
-
 P = ParamSpec("P")
 #: Longer words of an error, such as a name that was pasted by mistake, are cut.
 _LONGEST_WORD = 250

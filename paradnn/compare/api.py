@@ -18,8 +18,6 @@ from paradnn.compare.screen import verdict_sentence, verdict_word
 from paradnn.compare.text import ends_of
 from paradnn.compare.verdict import Rule
 
-__all__ = ["Answer", "compare"]
-
 
 @dataclass(frozen=True)
 class Answer:

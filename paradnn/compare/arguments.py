@@ -30,17 +30,6 @@ from paradnn.compare.verdict import FEWEST, Rule
 from paradnn.config.point import SETTINGS_KEYS
 from paradnn.errors import ConfigError, ParadnnError
 
-__all__ = [
-    "Commands",
-    "Request",
-    "Side",
-    "add_command_options",
-    "check_commands",
-    "how_to_run",
-    "parsed",
-    "read_arguments",
-]
-
 _EXAMPLES = """\
 examples:
   paradnn compare 'python old.py' 'python new.py'

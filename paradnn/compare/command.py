@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from paradnn.config.point import Point, Settings
     from paradnn.sweep.tasks import SweepInfo
 
-__all__ = ["main"]
-
 #: Composes and checks a multirun as a whole.
 _SWEEPER = "hydra/sweeper=plan"
 

@@ -35,21 +35,6 @@ from paradnn.compare.verdict import FEWEST, Estimate, Rule, estimate, orders
 from paradnn.core.words import counted
 from paradnn.errors import ConfigError, ParadnnError
 
-__all__ = [
-    "WORKING_TREE",
-    "Command",
-    "Metric",
-    "Progress",
-    "Run",
-    "Turns",
-    "checkouts",
-    "follow",
-    "in_seconds",
-    "null_command",
-    "program_of",
-    "run_once",
-]
-
 #: Runs of a short command that make one visit last this long, so that neither clock nor start-up luck decides it.
 VISIT_SECONDS = 0.1
 MOST_RUNS = 50

@@ -18,8 +18,6 @@ from paradnn.record.record import run_name
 from paradnn.session.course import Visit
 from paradnn.session.summary import Row
 
-__all__ = ["Comparison", "Pair", "Result", "Round", "pairs_of"]
-
 
 @dataclass(frozen=True)
 class Pair:

@@ -32,8 +32,6 @@ from paradnn.compare.commands import Command, Run, Turns, Visit
 from paradnn.compare.verdict import orders
 from paradnn.errors import ConfigError
 
-__all__ = ["Duet", "is_function", "named", "serve"]
-
 BLOCK_SECONDS = 0.05
 #: Pairs of blocks in a round.
 BLOCKS = 10

@@ -28,8 +28,6 @@ from paradnn.compare.screen import describe_commands, document, write_text
 from paradnn.compare.verdict import Estimate, Rule, estimate
 from paradnn.errors import ConfigError
 
-__all__ = ["Gate", "judge", "main"]
-
 
 class Gate(Enum):
     """What a gate says; the value is its exit code."""
@@ -138,6 +136,7 @@ def _write(given: argparse.Namespace, words: str, outcome: Gate, found: Estimate
 
 
 def make_parser() -> Parser:
+    """What the command takes."""
     parser = Parser(
         prog="python -m paradnn.compare.gate", usage="paradnn gate [options] --base REF -- COMMAND", description=__doc__
     )

@@ -17,8 +17,6 @@ from paradnn.compare.verdict import FEWEST, Estimate, Verdict
 from paradnn.core.words import counted
 from paradnn.store.files import whole_file
 
-__all__ = ["describe_commands", "document", "outlook", "verdict_sentence", "verdict_word", "write_json", "write_text"]
-
 #: Verdicts as they stand in a file.
 WORDS = {
     Verdict.FASTER: "faster",

@@ -16,8 +16,6 @@ from paradnn.session.course import Conclusion
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["RecordedComparison", "describe", "describe_estimate", "round_table", "sentences", "verdict_table"]
-
 _VERDICTS = {
     Verdict.FASTER: "faster",
     Verdict.SLOWER: "slower",

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
-__all__ = ["FEWEST", "Estimate", "Rule", "Verdict", "estimate", "is_look", "orders"]
-
 #: Fewer rounds than this carry no interval.
 FEWEST = 5
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from paradnn.errors import ConfigError
 
-__all__ = ["check_hosts", "check_latency", "check_processes", "check_software"]
-
 
 def check_hosts(point: Any) -> None:
     """What is on several hosts has processes for each, and runs in an interpreter that is on all."""

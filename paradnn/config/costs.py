@@ -9,8 +9,6 @@ from paradnn.config.point import Point
 from paradnn.families import Model
 from paradnn.families.layers import Costs
 
-__all__ = ["costs_of", "prefill_costs_of"]
-
 
 def costs_of(point: Point) -> Costs:
     """The analytic costs of one step of `point`."""

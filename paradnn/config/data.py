@@ -13,8 +13,6 @@ from paradnn.core.workload import WORKLOADS, Workload
 from paradnn.errors import ConfigError
 from paradnn.families import FAMILIES
 
-__all__ = ["Images", "Input", "Synthetic", "Text", "check_input", "inputs", "with_whole_path"]
-
 _THREADS = "parallel calls of a stage, and threads that they have in all; null: every core, calls tuned by tf.data"
 _READERS = "files read at once"
 _PREFETCH = "batches made ahead of the step"

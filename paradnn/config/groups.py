@@ -19,8 +19,6 @@ from paradnn.config.paths import CONFIG
 from paradnn.core.workload import WORKLOADS
 from paradnn.families import FAMILIES, Family
 
-__all__ = ["content_of", "groups", "is_open", "options_of", "store_options", "words_of"]
-
 #: Where the keys of a group stand, where that is not below its name.
 _PACKAGES = {"learning": "optimizer", **dict.fromkeys(("step", "task", "scenario", "brief"), "_global_")}
 

@@ -12,21 +12,6 @@ from typing import Any
 from paradnn.config.point import Measure, Point
 from paradnn.core.workload import WORKLOADS
 
-__all__ = [
-    "EXTRA_KEYS",
-    "LIMIT_KEYS",
-    "Identity",
-    "digest",
-    "later_keys",
-    "limits_id",
-    "point_id",
-    "protocol_id",
-    "request_of",
-    "texts",
-    "told",
-    "unpriced",
-]
-
 #: Keys of `measure` that bound a point without changing what is measured.
 LIMIT_KEYS = ("timeout", "memory_limit", "predict_oom")
 #: Keys of `measure` that ask for more than the timing, and leave that as it is.

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 
 from paradnn.worker.messages import Answer
 
-__all__ = ["LIMIT_OUTCOMES", "OUTCOMES", "Ending", "PointResult", "classify", "signal_name"]
-
 #: Every outcome, with what it means.
 OUTCOMES: dict[str, str] = {
     "ok": "measured",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["CHECKOUT", "CONFIG", "HOME", "PACKAGE"]
-
 PACKAGE = Path(__file__).resolve().parent.parent
 _PARENT = PACKAGE.parent
 #: The checkout that the package is in; None where it is installed from a wheel.

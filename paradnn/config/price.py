@@ -15,8 +15,6 @@ from paradnn.config.paths import CONFIG
 from paradnn.core.schema import option, read
 from paradnn.errors import ConfigError
 
-__all__ = ["Prices", "check_prices", "load_prices", "positive_price", "price_tables"]
-
 
 @dataclass(frozen=True)
 class Prices:

@@ -9,8 +9,6 @@ from typing import Any
 from paradnn.core.schema import option
 from paradnn.errors import ConfigError
 
-__all__ = ["Largest", "Sweep", "check_design"]
-
 
 @dataclass(frozen=True)
 class Sweep:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Metric", "interval_names", "with_ends"]
-
 
 @dataclass(frozen=True)
 class Metric:

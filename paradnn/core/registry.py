@@ -22,8 +22,6 @@ from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any, Generic, Protocol, TypeVar
 
-__all__ = ["Named", "Registry"]
-
 
 class Named(Protocol):
     """What a registry can hold. place: in the order of lists and figures; what has the same stands by name."""

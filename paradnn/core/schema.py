@@ -19,8 +19,6 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from paradnn.core.words import did_you_mean
 from paradnn.errors import ConfigError
 
-__all__ = ["as_bounded", "as_text", "memory_bytes", "option", "read"]
-
 T = TypeVar("T")
 #: What was read before, by class, key, type and value: the points of a sweep differ in few of them.
 _known: dict[Any, Any] = {}

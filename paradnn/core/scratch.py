@@ -13,8 +13,6 @@ import shutil
 import tempfile
 from pathlib import Path
 
-__all__ = ["Scratch", "remove_leftovers"]
-
 _PREFIX = "paradnn-scratch-"
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["MOST_HOSTS", "counted", "did_you_mean", "is_count"]
-
 #: Numbers of hosts that a forecast is made for.
 MOST_HOSTS = 100_000
 

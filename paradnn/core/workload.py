@@ -38,23 +38,6 @@ if TYPE_CHECKING:
     from paradnn.worker.messages import Answer
     from paradnn.worker.point import PointRun
 
-__all__ = [
-    "USUAL",
-    "WORKLOADS",
-    "Companion",
-    "Ended",
-    "Moment",
-    "Part",
-    "Unavailable",
-    "Words",
-    "Workload",
-    "asked_for",
-    "choices",
-    "key_groups",
-    "option_names",
-    "part_called",
-]
-
 #: The keys that say which kind of work a point is, and what they say where they ask for none in particular.
 USUAL: Mapping[str, str] = {"mode": "train", "task": "step", "scenario": "closed"}
 #: In this order they decide; a family of models may have a kind of work of its own.

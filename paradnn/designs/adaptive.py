@@ -42,17 +42,6 @@ from paradnn.session.course import Conclusion, Visit
 from paradnn.session.summary import Row
 from paradnn.sweep.tasks import SweepInfo
 
-__all__ = [
-    "AdaptiveSweep",
-    "Design",
-    "Snapshot",
-    "conclusion_of",
-    "describe_ahead",
-    "open_design",
-    "rule_of",
-    "start_size",
-]
-
 #: The error at which a sweep ends to which no end is given.
 _USUAL_ERROR = 0.05
 #: Fewest and most points of a batch that is measured here; choosing takes at most this share of measuring them.

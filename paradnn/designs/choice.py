@@ -15,22 +15,6 @@ from scipy.special import ndtr, ndtri, stdtrit
 
 from paradnn.forecast.regression import Array, Prediction
 
-__all__ = [
-    "Finding",
-    "Lookahead",
-    "Rule",
-    "choose",
-    "deviations",
-    "drawn_weights",
-    "findings",
-    "first_points",
-    "growth_until_settled",
-    "lookahead",
-    "median_error",
-    "strain",
-    "with_measured",
-]
-
 #: A weight below this, in standard deviations of the response, is as good as none; two that differ by less than the
 #: second are as good as equal. Without such margins what is truly equal would never be settled.
 _SMALL, _EQUAL = 0.1, 0.05

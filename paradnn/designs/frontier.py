@@ -18,8 +18,6 @@ from scipy.special import log_ndtr, logsumexp, ndtr
 
 from paradnn.forecast.regression import Array
 
-__all__ = ["Frontier", "Side", "chances", "excluded", "fitting"]
-
 #: Before data: how far off factors may be (log), how wide the frontier is (log); draws of these, rounds, draws kept.
 _FACTOR_SPREAD, _WIDTH = 2.0, 0.02
 _DRAWS, _ROUNDS, _KEPT = 1000, 3, 200

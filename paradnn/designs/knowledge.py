@@ -30,8 +30,6 @@ from paradnn.platform.memory import memory_limit
 from paradnn.session.summary import Row
 from paradnn.store.runs import ResumePolicy, first_accepted
 
-__all__ = ["Candidates", "Ended", "Knowledge", "axes_of", "proved", "sizes_and_kinds"]
-
 _Keys = Mapping[str, str]
 #: By key, of points that differ in it (n,): numbers, or texts where any is no number.
 _Axes = Mapping[str, NDArray[Any]]

@@ -29,8 +29,6 @@ from paradnn.session.course import Conclusion, Visit
 from paradnn.session.summary import Row
 from paradnn.store.runs import ResumePolicy, first_accepted
 
-__all__ = ["LargestBatch", "Search"]
-
 #: A search begins where the analytic bound is this share of the memory; where that says nothing, with so many examples.
 _SHARE, _USUAL = 0.25, 64
 #: No framework has larger shapes.

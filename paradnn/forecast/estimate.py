@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["LEVEL", "Estimate"]
-
 #: How often an interval is to cover the truth.
 LEVEL = 0.95
 

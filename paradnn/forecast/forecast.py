@@ -27,18 +27,6 @@ from paradnn.forecast.table import PastRuns, row_of, table_of_points
 from paradnn.record.record import run_name
 from paradnn.store.files import whole_file
 
-__all__ = [
-    "MOST_RUNS",
-    "Forecast",
-    "describe",
-    "duration",
-    "forecast",
-    "table_of",
-    "tasks_of",
-    "wall_seconds",
-    "write_points",
-]
-
 #: Past runs that a prediction looks at: the newest.
 MOST_RUNS = 4000
 #: Points that are predicted: of more, so many drawn at random. Draws of all of them together.

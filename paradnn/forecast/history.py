@@ -25,8 +25,6 @@ from paradnn.store.reader import Reader, Way, open_reader
 from paradnn.store.records import Query, Values
 from paradnn.store.runs import Finished
 
-__all__ = ["History", "Past", "open_history"]
-
 #: Tags that say whether a run is like a planned one.
 _TAGS = ("environment_id", "device", "sweep_id", "outcome", "steady", "kind", "source")
 _METRICS = (

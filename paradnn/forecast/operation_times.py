@@ -28,8 +28,6 @@ from paradnn.forecast.predict import Line, fit_line, replicate_noise
 from paradnn.forecast.process import Coordinate, Inputs, LeftOut, Process, places
 from paradnn.forecast.regression import Array, Prediction
 
-__all__ = ["LEAST", "OperationTimes"]
-
 #: Operations without which nothing is fitted.
 LEAST = 5
 #: Tiles of a product's result; a product as it is, without padding, is one of 1 x 1.

@@ -20,19 +20,6 @@ from paradnn.forecast.regression import Array, Columns, Prediction, Regression, 
 from paradnn.forecast.table import EACH_PROCESS, IMPORT_SECONDS, MEASURE_KEYS, PastRuns, Table
 from paradnn.worker.measure import MAX_STEPS, WINDOW
 
-__all__ = [
-    "FIRST_VERDICT",
-    "Blocks",
-    "PointTimes",
-    "calibrate",
-    "extra_blocks",
-    "latency_seconds",
-    "measure_seconds",
-    "point_times",
-    "profile_seconds",
-    "warmup_seconds",
-]
-
 #: The `measure` settings of some points, (points, 1) each: seconds, or counts of blocks.
 _Settings = Mapping[str, Array]
 

@@ -21,8 +21,6 @@ from paradnn.forecast.process import Coordinate, Inputs, LeftOut, Process, place
 from paradnn.forecast.regression import Array, Columns, Prediction, Regression, one_thread
 from paradnn.forecast.table import PastRuns, Table
 
-__all__ = ["Line", "StepTimeModel", "fit_line", "overhead_columns", "replicate_noise", "roofline", "step_inputs"]
-
 #: Coefficients of the line, by name.
 Line = Mapping[Hashable, float]
 

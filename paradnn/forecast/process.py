@@ -27,8 +27,6 @@ from scipy.special import stdtrit
 
 from paradnn.forecast.regression import Array, Columns, Prediction
 
-__all__ = ["JITTER", "Coordinate", "Inputs", "LeftOut", "Process", "Scales", "matrix", "places"]
-
 #: Before data: the smooth part and the nugget (standard deviations of a logarithm), and by what factor these and the
 #: lengths may be off (standard deviation of its logarithm).
 _SMOOTH, _NUGGET, _OFF = 0.2, 0.05, 1.0

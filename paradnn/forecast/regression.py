@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 from threadpoolctl import ThreadpoolController
 
-__all__ = ["Array", "Columns", "Prediction", "Regression", "one_thread"]
-
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:

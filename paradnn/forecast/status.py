@@ -27,8 +27,6 @@ from paradnn.platform.specifications import find_hardware
 from paradnn.session.hardware_peaks import Ceilings, below_ceilings, ceilings_identity
 from paradnn.store.runs import Finished, ResumePolicy, first_accepted, outcome_of
 
-__all__ = ["SweepStatus", "by_parts", "rates_of", "sweep_status"]
-
 Found = TypeVar("Found")
 #: What decides which worker measures a point.
 _WORKER = ("software", "framework", "platform")

@@ -25,22 +25,6 @@ from paradnn.forecast.regression import Array
 from paradnn.store.metrics import PHASES
 from paradnn.store.runs import LATER_PARAMS
 
-__all__ = [
-    "EACH_PROCESS",
-    "IMPORT_SECONDS",
-    "MEASURE_KEYS",
-    "NOISE_METRICS",
-    "PLANNED",
-    "PastRuns",
-    "Rates",
-    "Table",
-    "cost_columns",
-    "row_of",
-    "stated_freedom",
-    "stated_noise",
-    "table_of_points",
-]
-
 #: FLOP/s and B/s that one of these devices can do at most, and cores of its host: of a device, framework and precision.
 Rates = Callable[[str, str, str], tuple[float, float, float]]
 #: The session that is to come.

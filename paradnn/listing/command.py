@@ -17,8 +17,6 @@ from paradnn.core.words import did_you_mean
 from paradnn.errors import ConfigError, ParadnnError
 from paradnn.store.metrics import METRICS
 
-__all__ = ["KINDS", "entries", "main"]
-
 #: What can be listed -> the group of the configuration that holds it, if any does.
 KINDS = {"models": "model", "presets": "experiment", "metrics": "", "keys": ""}
 _BESIDE, _NARROW = 34, 80

@@ -27,8 +27,6 @@ from paradnn.families import FAMILIES
 from paradnn.listing.command import KINDS, entries
 from paradnn.store.metrics import METRICS
 
-__all__ = ["main", "proposals"]
-
 #: What each shell is given. A word that ends in = goes on, any other is followed by a blank.
 _SCRIPTS = {
     "bash": r"""

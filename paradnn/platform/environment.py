@@ -27,8 +27,6 @@ from paradnn.platform.findings import Finding, gpu_findings, host_findings, read
 from paradnn.worker import versions as worker_versions
 from paradnn.worker.versions import FRAMEWORKS, versions
 
-__all__ = ["Environment", "available_memory", "describe_environment", "missing_device", "software_versions"]
-
 #: What the processor can do that changes how fast a step is.
 _ISA = {
     *("avx", "avx2", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "amx_bf16", "amx_tile", "fma"),

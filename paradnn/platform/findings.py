@@ -14,8 +14,6 @@ from pathlib import Path
 from paradnn.platform.load import BUSY_CORES, Load
 from paradnn.worker.affinity import core_list, core_text
 
-__all__ = ["SETTINGS", "Finding", "Setting", "gpu_findings", "host_findings", "load_findings", "read_text"]
-
 ROOT = Path("/")
 _CPUS = "sys/devices/system/cpu"
 

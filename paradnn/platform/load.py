@@ -16,8 +16,6 @@ import psutil
 from paradnn.core.words import counted
 from paradnn.worker.meters import between, read_counters
 
-__all__ = ["Load", "LoadWatch", "Taker", "described", "load_average"]
-
 #: A host is busy where others take so many cores, or the hypervisor such a share of their time.
 BUSY_CORES = 0.3
 BUSY_STEAL = 0.05

@@ -7,8 +7,6 @@ from paradnn.core.schema import memory_bytes
 from paradnn.families.layers import Costs
 from paradnn.platform.environment import available_memory
 
-__all__ = ["exceeds_memory", "memory_limit"]
-
 #: The share of free memory that a point may take when `measure.memory_limit` is auto.
 _SAFE_SHARE = 0.9
 

@@ -10,8 +10,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["HARDWARE", "Hardware", "find_hardware"]
-
 
 @dataclass(frozen=True)
 class Hardware:

@@ -35,17 +35,6 @@ from paradnn.core.schema import read
 from paradnn.errors import ConfigError, WorkerError
 from paradnn.store.address import without_secrets
 
-__all__ = [
-    "OpenStack",
-    "Stack",
-    "find_stack",
-    "interpreter_of",
-    "list_stacks",
-    "named_stack",
-    "open_stack",
-    "remove_stacks",
-]
-
 _MARKER = "paradnn-stack.json"
 _MAKING = ".making-"
 #: The two locks of a stack: to make or to remove it, held alone; to use it, held together.

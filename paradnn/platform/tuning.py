@@ -17,8 +17,6 @@ from pathlib import Path
 from paradnn.errors import ConfigError, DataError
 from paradnn.platform.findings import ROOT, SETTINGS, chosen, read_text, set_command
 
-__all__ = ["default_state_file", "restore", "tune", "tuned_names"]
-
 #: What --tune takes beside the names of `SETTINGS`, of the first NVIDIA board on. None is usual.
 _GPU_SETTINGS = ("persistence", "clocks")
 

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["NAMED", "Mark", "ceilings_figure", "point_figure", "sweep_figure"]
-
-
 # The figure of a sweep: every point's throughput with its interval, and what of it failed.
 
 #: Points that have a line each, with their names; of more, each family has one.

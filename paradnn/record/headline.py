@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from paradnn.core.metric import interval_names
 from paradnn.core.workload import WORKLOADS
 
-__all__ = ["Column", "headline", "throughput"]
-
 #: An interval that reaches further, as a share of the value, says nothing.
 _WIDEST = 10.0
 

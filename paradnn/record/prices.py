@@ -8,8 +8,6 @@ from paradnn.config.point import Point
 from paradnn.config.price import Prices
 from paradnn.platform.environment import Environment
 
-__all__ = ["price_tags", "priced"]
-
 
 def priced(point: Point, prices: Prices, environment: Environment) -> Point:
     """The point with its price where one is known. Each of several devices costs as much as one, but for a CPU, whose

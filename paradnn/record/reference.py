@@ -24,8 +24,6 @@ from paradnn.record.measured import t_quantile
 from paradnn.worker.messages import Timing
 from paradnn.worker.series import FEWEST, block_interval
 
-__all__ = ["KERNELS", "Explained", "at_reference", "chosen_kernel", "reference_metrics"]
-
 KERNELS = ("arithmetic", "memory", "dispatch")
 #: The slope is shrunk as if its standard error were so many times as large.
 _CAUTION = 2.0

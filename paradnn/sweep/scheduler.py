@@ -17,8 +17,6 @@ import psutil
 
 from paradnn.sweep.tasks import Launched, SweepInfo
 
-__all__ = ["ATTEMPT", "job_tags", "process_start", "restarts", "task_name", "task_tags", "waiting_times"]
-
 #: The property of a task of Spark that counts its attempts where Spark does not: of a barrier stage.
 ATTEMPT = "paradnn.attempt"
 #: Whether this process has begun a session before.

@@ -28,8 +28,6 @@ from paradnn.errors import ConfigError
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
 
-__all__ = ["Plan", "expand", "plain"]
-
 #: More points than any machine measures in a year: a slip of the keyboard.
 MAX_POINTS = 1_000_000
 

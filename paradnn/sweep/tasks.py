@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
     from omegaconf import DictConfig
 
-__all__ = ["Launched", "Sweep", "SweepInfo", "default_chunk", "hold", "make_sweep", "pack", "read_plan", "search_info"]
-
 #: How a plan begins that stands in the override itself, and one that this process holds.
 _PACKED, _HELD = "packed:", "held:"
 #: By the name of each sweep that this process will measure: its points and what is said of it.

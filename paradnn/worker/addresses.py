@@ -9,8 +9,6 @@ import socket
 
 from paradnn.worker.errors import Unavailable
 
-__all__ = ["LOOPBACK", "host_and_port", "listen", "own_address", "port_number", "with_port"]
-
 LOOPBACK = "127.0.0.1"
 
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from paradnn.worker.errors import Unavailable
 
-__all__ = ["bind_cores", "core_list", "core_text"]
-
 
 def bind_cores(platform: Mapping[str, Any]) -> Mapping[str, Any]:
     """Let this process and the threads it will start use `platform.cores` alone; the platform with as many threads.

@@ -11,8 +11,6 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-__all__ = ["beta_share", "correlation_factor", "fewest_to_pass", "passes", "quantile_ranks"]
-
 #: Numbers of batches whose means tell how correlated neighbours are, with (t quantile of one degree less / normal
 #: quantile)**2. A correlation that reaches beyond many short batches shows between few long ones.
 _BATCHES = {32: (2.0395 / 1.9600) ** 2, 16: (2.1314 / 1.9600) ** 2, 8: (2.3646 / 1.9600) ** 2}

@@ -16,8 +16,6 @@ from typing import Any
 from paradnn.worker.addresses import listen, with_port
 from paradnn.worker.errors import Unavailable
 
-__all__ = ["DeviceLayout", "RemoteProcess", "layout_of"]
-
 
 @dataclass(frozen=True)
 class RemoteProcess:

@@ -23,8 +23,6 @@ from paradnn.worker.channel import Channel, MessageError, read_json, read_messag
 from paradnn.worker.messages import Answer, Exited, News, PhaseBegun, Refused, Request, Result, Started
 from paradnn.worker.meters import give_back, remember_file_pages
 
-__all__ = ["Phases", "Report", "die_with_parent", "serve"]
-
 
 class Report(Protocol):
     """Reports to the driver that a phase begins, or a piece of what is measured; `answer` is the one so far, should the

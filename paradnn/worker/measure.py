@@ -25,8 +25,6 @@ from paradnn.worker.series import FEWEST, block_interval, find_change
 if TYPE_CHECKING:
     from paradnn.worker.frameworks import Step
 
-__all__ = ["BlocksWatch", "NotFinite", "Protocol", "Run", "is_steady", "measure_steps"]
-
 #: Blocks in each of the two windows whose agreement ends the warm-up.
 WINDOW = 4
 #: Quartiles of the two windows may differ by so much of the median.

@@ -10,8 +10,6 @@ from typing import Any
 import keras
 from keras import ops
 
-__all__ = ["Course", "make_optimizer"]
-
 
 class Course(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
     """A learning rate over the steps of a training: it rises to `rate` in `rise` steps, and falls to 0 until `steps`.

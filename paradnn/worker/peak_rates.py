@@ -20,8 +20,6 @@ from paradnn.worker.meters import EnergyMeter, open_meter
 if TYPE_CHECKING:
     from paradnn.worker.frameworks import Framework
 
-__all__ = ["ARRAY_BYTES", "REPEATS", "measure_peak_rates"]
-
 #: How often the bandwidth kernel adds within one call, so that dispatch is not what small arrays measure.
 REPEATS = 32
 

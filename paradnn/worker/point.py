@@ -32,8 +32,6 @@ from paradnn.worker.reference import Reference, reference_of
 from paradnn.worker.single_steps import Caches, single_latencies
 from paradnn.worker.step import has_instructions, shares
 
-__all__ = ["PointRun", "answer_request"]
-
 #: Enters a phase by its name.
 Phase = Callable[[str], contextlib.AbstractContextManager[None]]
 #: Timed blocks, joules and where they come from, and what disturbed the blocks.

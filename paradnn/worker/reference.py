@@ -18,8 +18,6 @@ from keras import ops
 
 from paradnn.worker.measure import Protocol
 
-__all__ = ["Reference", "reference_of"]
-
 #: Rows of the products, and elements of the array that is summed: on a CPU, and on a device of its own.
 _SIZES = {"cpu": (384, 2**23)}
 _DEVICE_SIZES = (4096, 2**26)

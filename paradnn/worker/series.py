@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-__all__ = ["FEWEST", "block_interval", "find_change", "median_interval", "why_no_interval", "widened_interval"]
-
 #: Fewer values than this carry neither verdict nor interval.
 FEWEST = 6
 #: A change of less than this share of the median does not matter, however clear it is.

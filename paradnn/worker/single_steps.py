@@ -19,8 +19,6 @@ from paradnn.worker.meters import ContentionWatch
 if TYPE_CHECKING:
     from paradnn.worker.frameworks import Step
 
-__all__ = ["MOST_STEPS", "Caches", "compile_steps", "part_bytes", "single_latencies"]
-
 #: A step that compiles again every time ends the phase all the same.
 MOST_STEPS = 8
 

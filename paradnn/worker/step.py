@@ -14,8 +14,6 @@ from paradnn.families import FAMILIES, build
 from paradnn.families.workload import ArraySpec, Workload
 from paradnn.worker.frameworks import FRAMEWORKS, Framework, Step, Unavailable
 
-__all__ = ["POLICIES", "choose_types", "has_instructions", "prepare_step", "product_flops", "shares", "synthetic_batch"]
-
 #: What each precision is called by Keras.
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 

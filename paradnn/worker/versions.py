@@ -9,8 +9,6 @@ import importlib.metadata
 import platform
 from dataclasses import dataclass
 
-__all__ = ["FRAMEWORKS", "versions"]
-
 
 @dataclass(frozen=True)
 class Entry:

@@ -12,8 +12,6 @@ from paradnn.core.workload import Workload
 if TYPE_CHECKING:
     from paradnn.worker.point import PointRun
 
-__all__ = ["STEP", "Step", "measure_step"]
-
 #: Given the built model and its step, compiles what is needed; what is done with a step's run once that was timed.
 Beside = Callable[[Any, Any], Callable[[Any], None]]
 

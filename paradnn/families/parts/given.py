@@ -13,8 +13,6 @@ from keras import ops
 from paradnn.core.workload import Unavailable
 from paradnn.families.workload import ArraySpec, Workload, cross_entropy
 
-__all__ = ["as_workload"]
-
 _RETURNS = "return a Keras model, a torch.nn.Module, or a JAX function with its parameters"
 
 

@@ -9,8 +9,6 @@ from typing import Any
 from paradnn.core.workload import Unavailable
 from paradnn.families.workload import ArraySpec, Workload
 
-__all__ = ["OnnxGraph", "onnx_workload"]
-
 
 @dataclass(frozen=True)
 class OnnxGraph:

@@ -28,22 +28,6 @@ from paradnn.forecast.communication.data_parallel import Link, as_link, exchange
 from paradnn.forecast.estimate import LEVEL, Estimate
 from paradnn.workloads.channel import COLLECTIVES
 
-__all__ = [
-    "SIZE",
-    "TIME",
-    "ChannelFit",
-    "Channels",
-    "FittedLink",
-    "Piece",
-    "RingCheck",
-    "TransferFit",
-    "channels",
-    "check_rings",
-    "choose_channel",
-    "fit_transfers",
-    "link_of",
-]
-
 Array = NDArray[np.float64]
 
 #: Distinct sizes of a piece, at least: a line and what it does not explain.

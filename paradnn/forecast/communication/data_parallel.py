@@ -23,8 +23,6 @@ import numpy as np
 from paradnn.core.words import counted
 from paradnn.families.layers import LayerWork
 
-__all__ = ["ALGORITHMS", "Algorithm", "Exchange", "Link", "Step", "as_link", "exchange_seconds", "messages", "simulate"]
-
 Algorithm = Literal["ring", "tree", "halving", "parameter_server"]
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 #: A number, or an array of draws.

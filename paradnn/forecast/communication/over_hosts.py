@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from paradnn.config.point import Point
 
-__all__ = ["HostStep", "OverHosts", "describe_steps", "over_hosts"]
-
 Scaling = Literal["weak", "strong"]
 _TITLES: Mapping[Scaling, str] = {
     "weak": "Weak scaling: every host has the batch of its point",

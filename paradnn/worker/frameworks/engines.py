@@ -25,8 +25,6 @@ from paradnn.worker.frameworks import Step, Unavailable
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.profile.shapes import Cost
 
-__all__ = ["Engine", "EngineStep", "Session", "Source", "onnx_model"]
-
 #: Batches that `precision=int8` is calibrated on.
 CALIBRATION = 8
 #: How far an artefact's outputs may be from Keras', as a share of the largest: beyond it they are another model's.

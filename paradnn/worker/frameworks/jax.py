@@ -31,8 +31,6 @@ from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import WINDOW, Trace, read_trace
 
-__all__ = ["make", "make_distributed"]
-
 #: How many programs this process has compiled.
 _compiled = {"programs": 0}
 

@@ -17,8 +17,6 @@ from ai_edge_litert.interpreter import Interpreter
 from paradnn.worker.frameworks import Framework, Unavailable
 from paradnn.worker.frameworks.engines import Engine, Session, Source
 
-__all__ = ["make"]
-
 
 class LiteRT(Engine):
     """See `paradnn.worker.frameworks.Framework`."""

@@ -15,8 +15,6 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from paradnn.worker.frameworks import Framework, Unavailable
 from paradnn.worker.frameworks.engines import Engine, Session, Source, onnx_model
 
-__all__ = ["make", "quantised"]
-
 
 class OnnxRuntime(Engine):
     """See `paradnn.worker.frameworks.Framework`."""

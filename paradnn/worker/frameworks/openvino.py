@@ -15,8 +15,6 @@ import openvino
 from paradnn.worker.frameworks import Framework, Unavailable
 from paradnn.worker.frameworks.engines import Engine, Session, Source, onnx_model
 
-__all__ = ["make"]
-
 _HINTS = {"float32": "f32", "int8": "f32", "bfloat16": "bf16", "float16": "f16"}
 
 

@@ -32,8 +32,6 @@ from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.tf_graph import GraphCosts, categorise
 from paradnn.worker.profile.trace import COMPILED, WINDOW, Trace, read_trace
 
-__all__ = ["CompiledStep", "TensorFlow", "make", "make_distributed"]
-
 
 class TensorFlow:
     """See `paradnn.worker.frameworks.Framework`."""

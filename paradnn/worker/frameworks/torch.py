@@ -41,9 +41,6 @@ from paradnn.worker.profile.kineto import FILE, read_kineto
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import WINDOW, Trace
 
-__all__ = ["make"]
-
-
 # Which types PyTorch's products multiply, as Inductor compiles a graph or as a step's operations are dispatched.
 
 

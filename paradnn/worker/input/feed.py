@@ -21,8 +21,6 @@ from paradnn.worker.input.pipelines import ImagePipeline, TextPipeline
 from paradnn.worker.messages import InputMeasurement, PipelinePart, Timing
 from paradnn.worker.step import synthetic_batch
 
-__all__ = ["FedStep", "Feed"]
-
 #: A pipeline whose process used less than this share of a core for this long has full buffers.
 _IDLE_SHARE, _IDLE_SECONDS = 0.2, 0.03
 _SETTLE_SECONDS = 5.0

@@ -23,8 +23,6 @@ from paradnn.worker.profile.shapes import (
     words,
 )
 
-__all__ = ["HloCosts"]
-
 #: HLO's numbers of element types.
 _NUMBERED = "pred int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64"
 _DTYPES = dict(enumerate(_NUMBERED.split(), 1)) | {15: "complex64", 16: "bfloat16", 18: "complex128"}

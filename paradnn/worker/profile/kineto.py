@@ -28,8 +28,6 @@ from paradnn.worker.profile.shapes import (
 )
 from paradnn.worker.profile.trace import WINDOW, Event, Trace, kernel_category
 
-__all__ = ["FILE", "aten_cost", "read_kineto"]
-
 #: The trace's name; the suffix is what TensorBoard's plug-in for PyTorch looks for.
 FILE = "paradnn.pt.trace.json.gz"
 

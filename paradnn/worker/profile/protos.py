@@ -10,8 +10,6 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-__all__ = ["FIELDS", "HloModuleProto", "HloProto", "XSpace"]
-
 #: Message -> field -> (number, type). A type that is itself a message here is repeated; scalars ending in * are too;
 #: a message in brackets is single; {} is a map from int64.
 FIELDS: dict[str, dict[str, tuple[int, str]]] = {

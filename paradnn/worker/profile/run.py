@@ -20,8 +20,6 @@ from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import COMPILED, Trace, Usage, attribute
 
-__all__ = ["REMAINDER", "count_command_buffers", "make_profile", "profile_steps"]
-
 #: The stretch lasts about this long, within these counts of steps: after some 80 TensorFlow traces no cheap operation.
 _SECONDS = 0.25
 _FEWEST, _MOST = 3, 60

@@ -24,8 +24,6 @@ from paradnn.worker.profile.shapes import (
     words,
 )
 
-__all__ = ["GraphCosts"]
-
 #: TensorFlow's numbers of element types.
 _DTYPES = {1: "float32", 2: "float64", 3: "int32", 4: "uint8", 6: "int8", 9: "int64", 10: "bool"}
 _DTYPES |= {14: "bfloat16", 19: "float16", 22: "uint32", 23: "uint64"}

@@ -19,8 +19,6 @@ from paradnn.worker.errors import Unavailable
 from paradnn.worker.frameworks import Framework, distributed
 from paradnn.worker.process_group import RankFailed
 
-__all__ = ["collective_layout", "open_collective"]
-
 _FLOAT_BYTES = 4
 
 

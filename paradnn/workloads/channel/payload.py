@@ -8,8 +8,6 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
-__all__ = ["LARGE", "MEDIUM", "PAYLOADS", "SMALL", "buffer_sizes", "decode", "encode", "make_buffers"]
-
 #: Bytes of a buffer of each category of TF-gRPC-Bench, which found buffers of a few bytes, kilobytes and megabytes in
 #: what TensorFlow sends (Biswas, Lu and Panda, arXiv 1804.01138).
 SMALL, MEDIUM, LARGE = 10, 10 * 2**10, 2**20

@@ -31,8 +31,6 @@ from paradnn.worker.process_group import (
 from paradnn.worker.profile.shapes import Cost
 from paradnn.workloads.channel.payload import buffer_sizes, make_buffers
 
-__all__ = ["Processes", "serve_elsewhere"]
-
 
 class _Step:
     """What measuring asks of a step: it compiles nothing and has no loss."""

@@ -13,8 +13,6 @@ from paradnn.worker.errors import Unavailable
 from paradnn.worker.process_group import RankFailed, silent
 from paradnn.workloads.channel.payload import decode, encode
 
-__all__ = ["GrpcStep", "require_grpc", "serve_calls"]
-
 _SERVICE = "paradnn.Messages"
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),

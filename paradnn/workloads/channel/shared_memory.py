@@ -14,8 +14,6 @@ from typing import Any
 
 from paradnn.worker.process_group import silent
 
-__all__ = ["Ring", "SharedMemoryStep", "open_rings", "serve_ring"]
-
 #: Slots of a ring, and looks at a counter before others may run.
 _SLOTS, _LOOKS = 4, 200
 _LINE = 64

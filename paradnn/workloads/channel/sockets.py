@@ -19,8 +19,6 @@ from paradnn.worker.errors import Unavailable
 from paradnn.worker.process_group import RankFailed, silent, truncated
 from paradnn.workloads.channel.payload import decode, encode
 
-__all__ = ["Connection", "TcpStep", "serve_connections"]
-
 #: A magic word, bytes of a message on the wire, messages that are answered together (0: each is echoed), serialized.
 _HEADER = struct.Struct("!8sQIB")
 _MAGIC = b"paradnn1"

@@ -23,8 +23,6 @@ from paradnn.families.workload import ArraySpec, Workload
 from paradnn.worker.frameworks import Framework, Step
 from paradnn.worker.step import synthetic_batch
 
-__all__ = ["Decoder", "GenerationSteps", "build_decoder", "prepare_generation"]
-
 
 @dataclass(frozen=True)
 class Decoder:

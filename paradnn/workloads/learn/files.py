@@ -34,8 +34,6 @@ from paradnn.workloads.learn.sets import (
 if TYPE_CHECKING:
     from paradnn.config.point import Point
 
-__all__ = ["SetFiles", "best_accuracy", "generate", "read_set"]
-
 Arrays = Mapping[str, np.ndarray]
 
 #: Where a normal variable is integrated over, and in how many parts.

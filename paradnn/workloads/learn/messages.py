@@ -8,8 +8,6 @@ from typing import Any, ClassVar
 
 from paradnn.core.workload import Part
 
-__all__ = ["Epoch", "Epochs", "last_epoch"]
-
 
 @dataclass(frozen=True)
 class Epoch(Part):

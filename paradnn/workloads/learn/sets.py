@@ -14,22 +14,6 @@ from paradnn.core.schema import option
 from paradnn.errors import ConfigError
 from paradnn.families import FAMILIES
 
-__all__ = [
-    "SETS",
-    "Arrays",
-    "Cifar10",
-    "Cifar100",
-    "Counts",
-    "Digits",
-    "Folder",
-    "Generated",
-    "Mnist",
-    "PictureFiles",
-    "Topics",
-    "input_width",
-    "list_pictures",
-]
-
 _SUFFIXES = (".jpg", ".jpeg", ".png")
 
 

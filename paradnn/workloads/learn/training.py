@@ -38,23 +38,6 @@ from paradnn.workloads.learn.messages import Epoch, Epochs, last_epoch
 if TYPE_CHECKING:
     from paradnn.worker.point import PointRun
 
-__all__ = [
-    "Batch",
-    "Checkpoint",
-    "Examples",
-    "Kept",
-    "Labelled",
-    "Learner",
-    "NotReached",
-    "as_blocks",
-    "judge",
-    "measure_training",
-    "read_examples",
-    "training_count",
-    "unfinished",
-    "with_course",
-]
-
 Batch = tuple[list[np.ndarray], list[np.ndarray]]
 
 

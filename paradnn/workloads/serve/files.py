@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from paradnn.workloads.serve import Server
 
-__all__ = ["histogram", "load_artifacts", "load_figure"]
-
 #: The histogram counts microseconds, up to an hour, to three digits.
 _MOST, _DIGITS = 3_600_000_000, 3
 #: Windows of time of which each has its quantiles.

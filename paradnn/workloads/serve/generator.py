@@ -22,8 +22,6 @@ from collections.abc import Callable, Sequence
 from paradnn.worker.fork_server import die_with_parent
 from paradnn.workloads.serve.schedule import RECORD, arrivals
 
-__all__ = ["issue"]
-
 _PR_SET_TIMERSLACK = 29
 #: From reading the word to begin until the first query.
 _LEAD = 2_000_000

@@ -8,8 +8,6 @@ from itertools import accumulate
 
 from paradnn.worker.chance import beta_share, events_factor, fewest_to_pass, passes
 
-__all__ = ["LOOKS", "Limit", "LimitWatch"]
-
 #: How often a probe may be looked at; each look has so small a part of the chance of a false verdict.
 LOOKS = 10
 #: From one look to the next this many times as many queries.

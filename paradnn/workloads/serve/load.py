@@ -32,23 +32,6 @@ if TYPE_CHECKING:
     from paradnn.worker.frameworks import Step
     from paradnn.worker.point import PointRun
 
-__all__ = [
-    "OFFLINE_SLACK",
-    "Found",
-    "Meter",
-    "NotServed",
-    "OutOfTime",
-    "Overload",
-    "Service",
-    "batch_sizes",
-    "compile_service",
-    "find_peak",
-    "late_reason",
-    "measure_load",
-    "measure_served",
-    "percentile",
-]
-
 #: At the percentile that a scenario is about, a generator may be late by this share of the latency, or by so many ns.
 _LATE_SHARE, _LATE_ALWAYS = 0.1, 1_000_000
 #: A query that has waited for so many times the limit, and for so many seconds, ends a run.

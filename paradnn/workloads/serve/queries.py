@@ -11,8 +11,6 @@ from typing import ClassVar
 
 from paradnn.core.workload import Part
 
-__all__ = ["COLUMNS", "Load", "Probe", "QueryLog"]
-
 COLUMNS = ("scheduled", "issued", "started", "ended", "together")
 
 

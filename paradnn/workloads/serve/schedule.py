@@ -11,8 +11,6 @@ import random
 import struct
 from array import array
 
-__all__ = ["LOADGEN_SEED", "RECORD", "arrivals"]
-
 #: When a query was to come, and when it was issued, as the process that issues them writes it.
 RECORD = struct.Struct("<qq")
 

@@ -23,8 +23,6 @@ from typing import Protocol
 from paradnn.workloads.serve.queries import QueryLog
 from paradnn.workloads.serve.schedule import RECORD
 
-__all__ = ["AllAtOnce", "Arrivals", "Generated", "OneByOne", "Policy", "Server"]
-
 
 class Arrivals(Protocol):
     """Where queries come from; times are nanoseconds on the server's clock."""
