@@ -30,8 +30,9 @@ from paradnn.families import FAMILIES, message_families
 
 FASTEST, LIMITS, NEXT = "What is fastest", "What limits it", "What to change next"
 MEMORY_ENDS, TRUST, CHOOSE = "Where memory ends", "How far to trust it", "What to choose"
+BESIDE = "Beside published platforms"
 #: In the order of the page.
-TOPICS = (COSTS, FASTER, FASTEST, LIMITS, NEXT, DEPENDS, MEMORY_ENDS, TRUST, CHOOSE)
+TOPICS = (COSTS, FASTER, FASTEST, BESIDE, LIMITS, NEXT, DEPENDS, MEMORY_ENDS, TRUST, CHOOSE)
 
 _SYSTEMS = 2  # whose own answers are given
 _TASKS = 3  # of which is said what to choose
