@@ -10,7 +10,7 @@ A file of this folder, or of another package (`paradnn.core.registry`), holds a 
         size = property(lambda self: f"{self.nodes}")
 
         def layer_list(self) -> list[Layer]: ...     # what a step costs, by arithmetic
-        def build(self) -> Workload: ...             # the model, in Keras
+        def build(self) -> BuiltModel: ...             # the model, in Keras
 
     FAMILY = Family("fc", FullyConnected, "vectors", ("nodes",), "model.nodes=64,256,1024", place=0)
 
@@ -39,7 +39,7 @@ from paradnn.families.layers import UNKNOWN, Costs, Layer, LayerWork, sum_costs,
 from paradnn.families.operations import Counted, Operation, product_operations
 
 if TYPE_CHECKING:
-    from paradnn.families.workload import Workload
+    from paradnn.families.built import BuiltModel
 
 PointT = TypeVar("PointT")
 #: Optimizer variables of the size of each weight: Keras' RMSprop keeps a mean square and, with momentum, a velocity;
@@ -90,11 +90,11 @@ class Model:
         """Its layers in the order of the forward pass; ValueError for what has none."""
         raise ValueError(f"{self.name} has no layers")
 
-    def build(self) -> Workload:
+    def build(self) -> BuiltModel:
         """The model in Keras, or a kernel in its framework; the dtype policy is set, and logits are float32."""
         raise NotImplementedError
 
-    def built(self) -> Workload:
+    def built(self) -> BuiltModel:
         """What `build` gives, which is a key of some families."""
         return self.build()
 
@@ -249,6 +249,6 @@ def model_of(options: Mapping[str, Any]) -> Model:
     return known(**given | {key: tuple(value) for key, value in given.items() if isinstance(value, list)})
 
 
-def build(options: Mapping[str, Any]) -> Workload:
+def build(options: Mapping[str, Any]) -> BuiltModel:
     """`Model.built` of such a mapping."""
     return model_of(options).built()

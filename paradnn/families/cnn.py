@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 
 from paradnn.core.schema import option
 from paradnn.families import Family, Model
+from paradnn.families.built import BuiltModel, classifier, image_input
 from paradnn.families.images import Images, residual_block
 from paradnn.families.layers import Layer
-from paradnn.families.workload import Workload, classifier, image_input
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Convolutional(Model):
             residual_block(network, convolutions, projects=not self.is_small)
         return network.classified(self.output_size)
 
-    def build(self) -> Workload:
+    def build(self) -> BuiltModel:
         """Inputs (batch, image_size, image_size, 3) float32, targets (batch,) classes."""
         from keras import layers
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from paradnn.core.schema import option
 from paradnn.errors import ConfigError
 from paradnn.families import Family, Model
+from paradnn.families.built import ArraySpec, BuiltModel, classifier, squared_error
 from paradnn.families.layers import Layer, dense
-from paradnn.families.workload import ArraySpec, Workload, classifier, squared_error
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class FullyConnected(Model):
         ]
         return [*layers, dense("logits", widths[-1], self.output_size, is_last=True)]
 
-    def build(self) -> Workload:
+    def build(self) -> BuiltModel:
         """Inputs (batch, input_size) float32, targets (batch,) classes, or float32 where there is one output."""
         import keras
         from keras import layers
@@ -64,7 +64,7 @@ class FullyConnected(Model):
         network = classifier(inputs, layers.Dense(self.output_size)(x), self.output_size)
         if self.output_size > 1:
             return network
-        return Workload(network.model, network.inputs, (ArraySpec((), "float32"),), squared_error)
+        return BuiltModel(network.model, network.inputs, (ArraySpec((), "float32"),), squared_error)
 
 
 FAMILY = Family(

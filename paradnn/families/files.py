@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from paradnn.core.schema import option, read
 from paradnn.errors import ConfigError
 from paradnn.families import Family
+from paradnn.families.built import BuiltModel
 from paradnn.families.own import Given, content_of
-from paradnn.families.workload import Workload
 
 PointT = TypeVar("PointT")
 _ONNX_ENGINES = ("onnxruntime", "openvino")
@@ -65,7 +65,7 @@ class KerasFile(_File):
             raise ConfigError("precision", given.precision, reason, "leave it out, or choose an engine")
         return point
 
-    def built(self) -> Workload:
+    def built(self) -> BuiltModel:
         """The model, loaded. Raises Unavailable."""
         import keras
 
@@ -99,7 +99,7 @@ class Onnx(_File):
             raise ConfigError("mode", given.workload.mode, "model=onnx trains nothing", "set mode=inference")
         return point
 
-    def built(self) -> Workload:
+    def built(self) -> BuiltModel:
         """The graph with its weights, of whatever batch. Raises Unavailable."""
         from paradnn.families.parts.onnx_graph import onnx_workload
 

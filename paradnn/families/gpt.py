@@ -14,8 +14,8 @@ from typing import ClassVar
 from paradnn.core.schema import option
 from paradnn.families import Family, Model
 from paradnn.families.attention import blocks, cached_attention, check_heads, lookup, tied_logits
+from paradnn.families.built import BuiltModel, token_predictor
 from paradnn.families.layers import Layer
-from paradnn.families.workload import Workload, token_predictor
 
 #: Standard deviation of initial weights, as GPT-2's.
 _DEVIATION = 0.02
@@ -78,7 +78,7 @@ class LanguageModel(Model):
             tied_logits(1, self.width, self.vocab_size),
         ]
 
-    def build(self) -> Workload:
+    def build(self) -> BuiltModel:
         """Inputs and targets (batch, sequence_length) tokens below vocab_size."""
         return Gpt(self).workload
 

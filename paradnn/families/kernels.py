@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from paradnn.core.schema import option
 from paradnn.errors import ConfigError
 from paradnn.families import Family, Model
+from paradnn.families.built import BuiltModel
+from paradnn.families.built import Kernel as Computed
 from paradnn.families.layers import COMPUTE_BYTES, Convolve, Costs
 from paradnn.families.operations import Operation, convolution
-from paradnn.families.workload import Kernel as Computed
-from paradnn.families.workload import Workload
 
 if TYPE_CHECKING:
     import numpy as np
@@ -142,7 +142,7 @@ class Gemm(Kernel):
         """A product; letters say which matrices are transposed."""
         return self.posed(batch_size, precision, self._letters, self.m, self.n, self.k)
 
-    def build(self) -> Workload:
+    def build(self) -> BuiltModel:
         """A (m, k) and B (k, n), each transposed in memory where so said -> (m, n)."""
         operations, dtype = framework_operations()
         flip_a, flip_b = self.transpose_a, self.transpose_b
@@ -209,7 +209,7 @@ class Conv2d(Kernel):
         """A direction of a convolution."""
         return convolution(self.product, self.direction, batch_size, COMPUTE_BYTES[precision])
 
-    def build(self) -> Workload:
+    def build(self) -> BuiltModel:
         """Two of images, filters (height, width, channels, filters) and output or its gradient -> the third."""
         from paradnn.families.parts.operations import Convolution
 
@@ -268,7 +268,7 @@ class Elementwise(Kernel):
         """So many products, one after the other."""
         return self.posed(batch_size, precision, "product", self.elements, 1, 1, self.operations)
 
-    def build(self) -> Workload:
+    def build(self) -> BuiltModel:
         """a and b, near 1 so that no product of many leaves the range of a type -> a b b ... b, of the same shape."""
         import numpy as np
 
@@ -299,9 +299,9 @@ def check_work(key: str, value: int, others: str, flops: int) -> None:
         raise ConfigError(key, value, reason, "choose smaller sizes")
 
 
-def kernel_workload(compute: Callable[..., Any], draw: Any, prepare: Callable[[list[Any]], list[Any]]) -> Workload:
-    """What a kernel hands to the measurement; `draw` and `prepare` as in `Workload`."""
-    return Workload(Computed(compute), (), (), _no_loss, draw, prepare)
+def kernel_workload(compute: Callable[..., Any], draw: Any, prepare: Callable[[list[Any]], list[Any]]) -> BuiltModel:
+    """What a kernel hands to the measurement; `draw` and `prepare` as in `BuiltModel`."""
+    return BuiltModel(Computed(compute), (), (), _no_loss, draw, prepare)
 
 
 def _no_loss(targets: Sequence[Any], outputs: Any) -> Any:

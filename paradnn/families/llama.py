@@ -15,8 +15,8 @@ from paradnn.core.schema import option
 from paradnn.errors import ConfigError
 from paradnn.families import Family, Model
 from paradnn.families.attention import check_heads, normalisation, products
+from paradnn.families.built import BuiltModel, token_predictor
 from paradnn.families.layers import Layer, dense
-from paradnn.families.workload import Workload, token_predictor
 
 #: Of rotary positions: the longest wavelength is 2 pi times this.
 _BASE = 10000.0
@@ -95,7 +95,7 @@ class Llama(Model):
         logits = dense("logits", width, self.vocab_size, tokens=length, bias=False, is_last=True)
         return [embedding, first, *(block * self.layers)[:-1], last, logits]
 
-    def build(self) -> Workload:
+    def build(self) -> BuiltModel:
         """Inputs and targets (batch, sequence_length) tokens below vocab_size."""
         import keras
         from keras import layers, ops

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, cast
 from paradnn.core.schema import option, read
 from paradnn.errors import ConfigError
 from paradnn.families import Family, Model
-from paradnn.families.workload import Workload
+from paradnn.families.built import BuiltModel
 
 _TYPES = {"int": int, "float": float, "str": str, "bool": bool}
 _WRITE = "annotate it as int, float, str, bool, Literal['a', 'b'], tuple[int, ...], or one of these | None"
@@ -117,7 +117,7 @@ class Own(Given):
         model: Model = read(variant, {**known, **given, **others}, "model")
         return model
 
-    def built(self) -> Workload:
+    def built(self) -> BuiltModel:
         """What the function returns, called with its parameters. Raises Unavailable."""
         from paradnn.core.workload import Unavailable
         from paradnn.families.parts.given import as_workload

@@ -15,8 +15,8 @@ from paradnn.core.schema import option, read
 from paradnn.core.workload import Unavailable
 from paradnn.errors import ConfigError
 from paradnn.families import Family, Model
+from paradnn.families.built import BuiltModel
 from paradnn.families.own import Given, content_of
-from paradnn.families.workload import Workload
 
 PointT = TypeVar("PointT")
 _SHAPE = "of an example; []: as the architecture says"
@@ -49,7 +49,7 @@ class _Package(Given):
             raise ConfigError("framework", given.framework.name, reason, "set framework=torch")
         return point
 
-    def built(self) -> Workload:
+    def built(self) -> BuiltModel:
         """What the package makes, with random weights. Raises Unavailable."""
         from paradnn.families.parts.given import as_workload
 

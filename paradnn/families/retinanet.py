@@ -18,10 +18,10 @@ from typing import Any, ClassVar
 
 from paradnn.core.schema import option
 from paradnn.families import Family, Model
+from paradnn.families.built import ArraySpec, BuiltModel, image_input
 from paradnn.families.images import Images
 from paradnn.families.layers import Convolve, Layer
 from paradnn.families.vision import resnet50
-from paradnn.families.workload import ArraySpec, Workload, image_input
 
 #: Anchors of each place: three sizes in three shapes. Numbers of a box, channels of the pyramid and the heads.
 ANCHORS, _BOX, _PYRAMID = 9, 4, 256
@@ -51,7 +51,7 @@ class RetinaNet(Model):
         """See `detector_layers`."""
         return detector_layers(self.image_size, self.image_size, self.output_size)
 
-    def build(self) -> Workload:
+    def build(self) -> BuiltModel:
         """Inputs (batch, image_size, image_size, 3); targets classes (batch, anchors), boxes (batch, anchors, 4).
 
         A class of 0 is none, 1 and on an object's, -1 not to be counted. Outputs are logits (batch, anchors, classes)
@@ -67,7 +67,7 @@ class RetinaNet(Model):
         boxes = _head(levels, _BOX, "boxes", 0.0)
         anchors = int(logits.shape[1])
         wanted = ArraySpec((anchors,), "int32", self.output_size + 1, zeros=_BACKGROUND)
-        return Workload(
+        return BuiltModel(
             keras.Model(inputs, [logits, boxes]),
             inputs=(ArraySpec(tuple(inputs.shape[1:]), "float32"),),
             targets=(wanted, ArraySpec((anchors, _BOX), "float32")),

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from paradnn.core.schema import option
 from paradnn.families import Family, Model
+from paradnn.families.built import BuiltModel, token_predictor
 from paradnn.families.layers import Layer, Multiply, dense
-from paradnn.families.workload import Workload, token_predictor
 
 _GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 #: Bias vectors of a gate: Keras' GRU with reset_after has one for the input and one for the recurrent product.
@@ -88,7 +88,7 @@ class Recurrent(Model):
         length, later = self.sequence_length, self.sequence_length - 1
         return {"rnn": (0, length), "lstm": (3 * length + 2 * later, 0), "gru": (3 * length + later, later)}[self.name]
 
-    def build(self) -> Workload:
+    def build(self) -> BuiltModel:
         """Inputs and targets (batch, sequence_length) tokens below vocab_size."""
         import keras
         from keras import layers

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paradnn.core.schema import option
 from paradnn.families import Family
+from paradnn.families.built import BuiltModel
 from paradnn.families.kernels import (
     BATCHED,
     DIRECTION,
@@ -33,7 +34,6 @@ from paradnn.families.kernels import (
     normal,
 )
 from paradnn.families.operations import Operation
-from paradnn.families.workload import Workload
 
 if TYPE_CHECKING:
     import numpy as np
@@ -104,7 +104,7 @@ class RecurrentKernel(Kernel):
         variant = f"{self.cell} {self.direction}"
         return self.posed(batch_size, precision, variant, batch_size, self.gates, self.hidden, self.steps)
 
-    def build(self) -> Workload:
+    def build(self) -> BuiltModel:
         """See `_Cells`: what it computes, of which operands."""
         import numpy as np
 

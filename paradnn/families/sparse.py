@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paradnn.core.schema import option
 from paradnn.errors import ConfigError
 from paradnn.families import Family
+from paradnn.families.built import BuiltModel
 from paradnn.families.kernels import (
     ALONE,
     BATCHED,
@@ -24,7 +25,6 @@ from paradnn.families.kernels import (
     product_work,
 )
 from paradnn.families.operations import Operation
-from paradnn.families.workload import Workload
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,7 +63,7 @@ class SparseGemm(Kernel):
         stored = _stored_elements(self.density, self.m, self.k)
         return self.posed(batch_size, precision, "sparse", self.m, self.n, max(1, stored // self.m))
 
-    def build(self) -> Workload:
+    def build(self) -> BuiltModel:
         """A sparse (m, k) and a dense (k, n) matrix -> (m, n)."""
         operations, dtype = framework_operations()
         m, n, k = self.m, self.n, self.k
@@ -121,7 +121,7 @@ class SparseFullyConnected(Kernel):
             return reduce(add, (product_work(self.nodes, batch_size, width) for width in self.widths))
         return reduce(add, (_sparse_work(self.nodes, batch_size, width, self.density) for width in self.widths))
 
-    def build(self) -> Workload:
+    def build(self) -> BuiltModel:
         """Examples (input_size, batch), a column each, and weights (nodes, width) of each layer -> (nodes, batch)."""
         import numpy as np
 

@@ -25,8 +25,8 @@ from paradnn.families.attention import (
     products,
     tied_logits,
 )
+from paradnn.families.built import ArraySpec, BuiltModel, cross_entropy, final_logits
 from paradnn.families.layers import Layer, dense
-from paradnn.families.workload import ArraySpec, Workload, cross_entropy, final_logits
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Transformer(Model):
             tied_logits(length, width, self.vocab_size),
         ]
 
-    def build(self) -> Workload:
+    def build(self) -> BuiltModel:
         """Inputs: source and shifted target, each (batch, sequence_length) tokens; targets the same shape."""
         import keras
         from keras import layers
@@ -109,7 +109,7 @@ class Transformer(Model):
         logits = final_logits(table(x, reverse=True))
         tokens = ArraySpec((self.sequence_length,), "int32", self.vocab_size)
         loss = functools.partial(smoothed_cross_entropy, smoothing=self.label_smoothing)
-        return Workload(keras.Model([source, target], logits), inputs=(tokens, tokens), targets=(tokens,), loss=loss)
+        return BuiltModel(keras.Model([source, target], logits), inputs=(tokens, tokens), targets=(tokens,), loss=loss)
 
 
 def smoothed_cross_entropy(targets: Sequence[Any], logits: Any, smoothing: float) -> Any:

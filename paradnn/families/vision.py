@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 
 from paradnn.core.schema import option
 from paradnn.families import Family, Model
+from paradnn.families.built import BuiltModel, classifier, image_input
 from paradnn.families.images import Images, residual_block
 from paradnn.families.layers import Layer
-from paradnn.families.workload import Workload, classifier, image_input
 
 _SQUEEZED = (16, 16, 32, 32, 48, 48, 64, 64)
 
@@ -50,7 +50,7 @@ class Classifier(Model):
         (resnet50 if self.name == "resnet50" else _densenet121)(network)
         return network.classified(self.output_size)
 
-    def build(self) -> Workload:
+    def build(self) -> BuiltModel:
         """Inputs (batch, image_size, image_size, 3) float32, targets (batch,) classes."""
         if self.name == "squeezenet":
             return _build_squeezenet(self)
@@ -89,7 +89,7 @@ class MobileNet(Model):
             previous = filters
         return network.classified(self.output_size)
 
-    def build(self) -> Workload:
+    def build(self) -> BuiltModel:
         """Inputs and targets as of `Classifier`."""
         return _application("MobileNet", self, alpha=self.alpha)
 
@@ -148,7 +148,7 @@ def _squeezenet(network: Images, classes: int) -> list[Layer]:
     return network.layers
 
 
-def _application(name: str, model: Classifier | MobileNet, **options: Any) -> Workload:
+def _application(name: str, model: Classifier | MobileNet, **options: Any) -> BuiltModel:
     """A network of `keras.applications`."""
     from keras import applications
 
@@ -158,7 +158,7 @@ def _application(name: str, model: Classifier | MobileNet, **options: Any) -> Wo
     return classifier(inputs, network.output, model.output_size)
 
 
-def _build_squeezenet(model: Classifier) -> Workload:
+def _build_squeezenet(model: Classifier) -> BuiltModel:
     from keras import initializers, layers
 
     def convolve(x: Any, filters: int, kernel: int, **options: Any) -> Any:

@@ -13,8 +13,8 @@ from paradnn.core.schema import option
 from paradnn.errors import ConfigError
 from paradnn.families import Family, Model
 from paradnn.families.attention import blocks, check_heads
+from paradnn.families.built import BuiltModel, classifier, image_input
 from paradnn.families.layers import Layer, Multiply, dense
-from paradnn.families.workload import Workload, classifier, image_input
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class VisionTransformer(Model):
         encoder = blocks(tokens, width, self.heads, self.layers)
         return [embedding, *encoder, dense("logits", width, self.output_size, is_last=True)]
 
-    def build(self) -> Workload:
+    def build(self) -> BuiltModel:
         """Inputs (batch, image_size, image_size, 3) float32, targets (batch,) classes."""
         from keras import layers
 

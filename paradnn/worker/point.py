@@ -15,8 +15,8 @@ from typing import Any
 
 from paradnn.core.workload import asked_for
 from paradnn.families import model_of, optimizer_slots
+from paradnn.families.built import BuiltModel
 from paradnn.families.layers import Costs, Layer, sum_costs
-from paradnn.families.workload import Workload
 from paradnn.worker.affinity import bind_cores
 from paradnn.worker.device_layout import DeviceLayout, layout_of
 from paradnn.worker.errors import ending_of
@@ -125,7 +125,7 @@ class PointRun:
     def note_measured(
         self,
         timed: Timed,
-        workload: Workload | None,
+        workload: BuiltModel | None,
         compilation: Compilation,
         products: Mapping[str, float],
         loss: Any = None,
@@ -209,7 +209,7 @@ class PointRun:
         return replace(profile, devices=self._layout.local_devices)
 
 
-def _parameters(workload: Workload) -> int:
+def _parameters(workload: BuiltModel) -> int:
     return _elements(workload.model.trainable_variables)
 
 
@@ -217,7 +217,7 @@ def _elements(arrays: Sequence[Any]) -> int:
     return sum(math.prod(array.shape) for array in arrays)
 
 
-def counted_costs(workload: Workload, point: Mapping[str, Any], flops: float) -> Costs | None:
+def counted_costs(workload: BuiltModel, point: Mapping[str, Any], flops: float) -> Costs | None:
     """The costs of a step whose model no arithmetic knows, with the FLOPs that the framework counts; None of others.
 
     Bytes are those of one layer with all parameters: what passes between layers is left out.

@@ -11,14 +11,14 @@ import keras
 import numpy as np
 
 from paradnn.families import FAMILIES, build
-from paradnn.families.workload import ArraySpec, Workload
+from paradnn.families.built import ArraySpec, BuiltModel
 from paradnn.worker.frameworks import FRAMEWORKS, Framework, Step, Unavailable
 
 #: What each precision is called by Keras.
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
 
-def prepare_step(point: Mapping[str, Any], framework: Framework) -> tuple[Workload, Step]:
+def prepare_step(point: Mapping[str, Any], framework: Framework) -> tuple[BuiltModel, Step]:
     """The model from the point's seed, and the step with its batch in place; Unavailable for a family of elsewhere."""
     if (family := point["model"]["name"]) not in FAMILIES:
         raise Unavailable(f"no family {family} in this interpreter: install the package that brings it there too")
@@ -47,7 +47,7 @@ def choose_types(point: Mapping[str, Any], framework: Framework, mixed: bool = T
 # Synthetic batches: drawn once on the host from the point's seed, then placed on the device by the framework.
 
 
-def synthetic_batch(workload: Workload, batch_size: int, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def synthetic_batch(workload: BuiltModel, batch_size: int, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Inputs and targets of one step; each array has shape (batch_size, *spec.shape), a kernel's operands their own."""
     generator = np.random.default_rng(seed)
     if workload.draw:

@@ -14,7 +14,7 @@ import tensorflow as tf
 from paradnn.config.identity import request_of
 from paradnn.config.point import read_point
 from paradnn.families import build
-from paradnn.families.workload import ArraySpec, Workload
+from paradnn.families.built import ArraySpec, BuiltModel
 from paradnn.worker.frameworks import Unavailable
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.input import pipelines as generated
@@ -64,7 +64,7 @@ def feed(request: dict[str, Any], slow: float = 0.0) -> Feed:
         inputs, targets = (ArraySpec((SIZE, SIZE, 3), "float32"),), (ArraySpec((), "int32", model["output_size"]),)
     else:
         inputs = targets = (ArraySpec((model["sequence_length"],), "int32", model["vocab_size"]),)
-    workload = Workload(None, inputs, targets, lambda *_: None)  # type: ignore[arg-type]
+    workload = BuiltModel(None, inputs, targets, lambda *_: None)  # type: ignore[arg-type]
     return Feed(request, workload, slow=(lambda: time.sleep(slow)) if slow else lambda: None)
 
 
@@ -234,7 +234,7 @@ def test_text_becomes_windows_of_its_tokens(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def planted() -> tuple[Any, dict[str, Any], Workload]:
+def planted() -> tuple[Any, dict[str, Any], BuiltModel]:
     request = point(examples=16, width=32, height=32)
     workload = build(request["model"])
     framework = TensorFlow()

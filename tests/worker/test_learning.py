@@ -19,7 +19,7 @@ import tensorflow as tf
 from sklearn.datasets import load_digits
 
 from paradnn.families import build
-from paradnn.families.workload import Workload
+from paradnn.families.built import BuiltModel
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 
 Batch = tuple[list[Any], list[Any]]
@@ -148,7 +148,7 @@ def batches(model: dict[str, Any], count: int) -> Iterator[Batch]:
     return digits(model.get("image_size"), count)
 
 
-def train(task: Task) -> tuple[Workload, list[float], Batch]:
+def train(task: Task) -> tuple[BuiltModel, list[float], Batch]:
     """The trained model, its losses, and a batch that it has not seen."""
     keras.utils.set_random_seed(1)
     workload, source = build(task.model), batches(task.model, task.examples)

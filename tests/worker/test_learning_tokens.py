@@ -13,7 +13,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from paradnn.families import build
-from paradnn.families.workload import Workload
+from paradnn.families.built import BuiltModel
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 
 ADAM = {"name": "adam", "learning_rate": 0.003, "decay": 0.999, "momentum": 0.9, "epsilon": 1e-8}
@@ -50,7 +50,7 @@ def windows(codes: np.ndarray, length: int, step: int) -> np.ndarray:
     return np.stack([codes[start : start + length] for start in range(0, len(codes) - length + 1, step)])
 
 
-def train(workload: Workload, inputs: Sequence[Any], targets: Sequence[Any], steps: int) -> tuple[float, float]:
+def train(workload: BuiltModel, inputs: Sequence[Any], targets: Sequence[Any], steps: int) -> tuple[float, float]:
     """The loss of the first step and of the last."""
     point = {"mode": "train", "compile": "graph", "precision": "float32", "optimizer": ADAM}
     step = TensorFlow().make_step(workload, (inputs, targets), point)

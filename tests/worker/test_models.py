@@ -15,7 +15,7 @@ from keras.src.ops.numpy import Pad
 
 from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from paradnn.families import build, model_of
-from paradnn.families.workload import Workload
+from paradnn.families.built import BuiltModel
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.optimizers import Course, make_optimizer
 from paradnn.worker.point import answer_request
@@ -263,7 +263,7 @@ def test_the_memory_bound_grows_with_the_batch_as_a_real_step_does(
 def test_a_step_that_cannot_be_compiled_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
     """A loss that XLA has no kernel for."""
 
-    def broken(model: dict[str, Any]) -> Workload:
+    def broken(model: dict[str, Any]) -> BuiltModel:
         workload = build(model)
 
         def loss(targets: Any, outputs: Any) -> Any:

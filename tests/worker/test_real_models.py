@@ -13,8 +13,8 @@ import tensorflow as tf
 from keras import layers
 
 from paradnn.families import build, model_of
+from paradnn.families.built import BuiltModel
 from paradnn.families.retinanet import detection_loss
-from paradnn.families.workload import Workload
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.step import POLICIES, synthetic_batch
 from tests.worker.counter import counted_flops, product_flops
@@ -30,13 +30,13 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def workloads() -> Iterator[dict[str, Workload]]:
+def workloads() -> Iterator[dict[str, BuiltModel]]:
     yield {name: build(model) for name, model in MODELS.items()}
     keras.backend.clear_session()
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_parameters_are_keras_own(workloads: dict[str, Workload], name: str) -> None:
+def test_parameters_are_keras_own(workloads: dict[str, BuiltModel], name: str) -> None:
     built, costs = workloads[name].model, model_of(MODELS[name]).costs(**STEP)
     assert costs.parameters == sum(math.prod(v.shape) for v in built.trainable_variables)
     assert costs.parameters + costs.non_trainable_parameters == built.count_params()
@@ -108,7 +108,7 @@ def elements(tensors: list[Any]) -> int:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_activations_are_those_of_keras_layers(workloads: dict[str, Workload], name: str) -> None:
+def test_activations_are_those_of_keras_layers(workloads: dict[str, BuiltModel], name: str) -> None:
     """Reads and writes of a forward pass, and what it leaves for the backward pass, from the built model's graph."""
     built = workloads[name].model
     graph = Graph(built)
@@ -133,7 +133,7 @@ def test_activations_are_those_of_keras_layers(workloads: dict[str, Workload], n
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_flops_are_those_of_tensorflows_counter(workloads: dict[str, Workload], name: str) -> None:
+def test_flops_are_those_of_tensorflows_counter(workloads: dict[str, BuiltModel], name: str) -> None:
     """Of the forward pass; of the whole step too, but for the two whose gradients take longest to trace."""
     workload, costs = workloads[name], model_of(MODELS[name]).costs(**STEP)
     inputs, targets = (tuple(map(tf.constant, arrays)) for arrays in synthetic_batch(workload, 2, 0))

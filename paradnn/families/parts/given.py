@@ -11,12 +11,12 @@ import numpy as np
 from keras import ops
 
 from paradnn.core.workload import Unavailable
-from paradnn.families.workload import ArraySpec, Workload, cross_entropy
+from paradnn.families.built import ArraySpec, BuiltModel, cross_entropy
 
 _RETURNS = "return a Keras model, a torch.nn.Module, or a JAX function with its parameters"
 
 
-def as_workload(made: Any, name: str, shape: Sequence[int] = (), output: str = "auto") -> Workload:
+def as_workload(made: Any, name: str, shape: Sequence[int] = (), output: str = "auto") -> BuiltModel:
     """What a function made as a workload: a model, or it with an example of its input, a batch of at least one.
 
     A JAX function f(parameters, inputs) stands before its parameters. `shape` is that of an input without the batch;
@@ -40,12 +40,12 @@ def as_workload(made: Any, name: str, shape: Sequence[int] = (), output: str = "
     inputs = _inputs(model, rest[0] if rest else None, shape, name)
     outputs = _outputs(model, inputs)
     if len(outputs) != 1:
-        return Workload(model, inputs, (), cross_entropy)  # which is never asked for
+        return BuiltModel(model, inputs, (), cross_entropy)  # which is never asked for
     [spec] = outputs
     classes = output == "classes" or (output == "auto" and len(spec) > 0 and spec[-1] > 1)
     if classes:
-        return Workload(model, inputs, (ArraySpec(spec[:-1], "int32", spec[-1]),), _of_floats(cross_entropy))
-    return Workload(model, inputs, (ArraySpec(spec, "float32"),), _of_floats(_squared_error))
+        return BuiltModel(model, inputs, (ArraySpec(spec[:-1], "int32", spec[-1]),), _of_floats(cross_entropy))
+    return BuiltModel(model, inputs, (ArraySpec(spec, "float32"),), _of_floats(_squared_error))
 
 
 def _require(backend: str, wanted: str, name: str, what: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from paradnn.core.workload import Unavailable
-from paradnn.families.workload import ArraySpec, Workload
+from paradnn.families.built import ArraySpec, BuiltModel
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class _Weight:
     shape: tuple[int, ...]
 
 
-def onnx_workload(path: Path, shape: tuple[int, ...]) -> Workload:
+def onnx_workload(path: Path, shape: tuple[int, ...]) -> BuiltModel:
     """The graph with its inputs; `shape` stands for dimensions that a single input leaves open. Raises Unavailable."""
     try:
         import onnx
@@ -53,4 +53,4 @@ def onnx_workload(path: Path, shape: tuple[int, ...]) -> Workload:
         specs.append(ArraySpec(own, "float32") if kind.kind == "f" else ArraySpec(own, "int32", 2))
     weights = tuple(_Weight(tuple(entry.dims)) for entry in model.graph.initializer if entry.data_type == 1)
     graph: Any = OnnxGraph(model, types, sizes[0][0] or None, weights)
-    return Workload(graph, tuple(specs), (), lambda *_: None)
+    return BuiltModel(graph, tuple(specs), (), lambda *_: None)

@@ -21,7 +21,7 @@ from paradnn.worker.profile.trace import Trace
 from paradnn.worker.versions import FRAMEWORKS
 
 if TYPE_CHECKING:  # importing Keras belongs to `load`, where a failure is reported
-    from paradnn.families.workload import Workload
+    from paradnn.families.built import BuiltModel
     from paradnn.worker.device_layout import DeviceLayout
 
 __all__ = ["FRAMEWORKS", "FeedableStep", "Framework", "LearningStep", "Step", "Unavailable", "distributed", "load"]
@@ -84,7 +84,7 @@ class Framework(Protocol):
         """Where models are built, so that their variables stand on every device."""
 
     def make_step(
-        self, workload: Workload, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
+        self, workload: BuiltModel, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
     ) -> Step:
         """The step of `point`, its batch (inputs, targets) on the device; nothing is compiled yet."""
 

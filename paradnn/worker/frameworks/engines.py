@@ -19,8 +19,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
+from paradnn.families.built import BuiltModel
 from paradnn.families.parts.onnx_graph import OnnxGraph
-from paradnn.families.workload import Workload
 from paradnn.worker.frameworks import Step, Unavailable
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.profile.shapes import Cost
@@ -50,7 +50,7 @@ class Session(ABC):
 class Source:
     """A Keras model as a TensorFlow function of fixed shapes, and the batch it is measured on."""
 
-    def __init__(self, workload: Workload, batch: Sequence[Any], threads: int | None) -> None:
+    def __init__(self, workload: BuiltModel, batch: Sequence[Any], threads: int | None) -> None:
         model = workload.model
         if not hasattr(model, "layers"):
             raise Unavailable("an engine runs models, not single operations or generations: use framework=tensorflow")
@@ -83,7 +83,7 @@ class Source:
 class OnnxSource(Source):
     """A model that comes as ONNX, and the batch it is measured on; ONNX Runtime says what is expected of it."""
 
-    def __init__(self, workload: Workload, batch: Sequence[Any], threads: int | None) -> None:
+    def __init__(self, workload: BuiltModel, batch: Sequence[Any], threads: int | None) -> None:
         given: Any = workload.model
         if given.fixed not in (None, len(batch[0])):
             raise Unavailable(f"the model has a batch of {given.fixed} alone: set batch_size={given.fixed}")
@@ -118,7 +118,7 @@ class Engine(TensorFlow):
         self._threads = platform["threads"]
 
     def make_step(
-        self, workload: Workload, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
+        self, workload: BuiltModel, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
     ) -> Step:
         if point["mode"] != "inference":
             raise Unavailable(f"framework={self.name} runs models and trains none: set mode=inference")

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from paradnn.families.workload import Workload
+from paradnn.families.built import BuiltModel
 from paradnn.worker.device_layout import DeviceLayout
 from paradnn.worker.frameworks import Framework, Step, Unavailable
 from paradnn.worker.optimizers import make_optimizer
@@ -61,7 +61,7 @@ class Jax:
         return contextlib.nullcontext()
 
     def make_step(
-        self, workload: Workload, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
+        self, workload: BuiltModel, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
     ) -> Step:
         inputs, targets = ([jax.device_put(array, self._device) for array in arrays] for arrays in batch)
         inputs = workload.prepare(inputs)
@@ -123,7 +123,7 @@ class CompiledStep:
 
     def __init__(
         self,
-        workload: Workload,
+        workload: BuiltModel,
         optimizer: Any,
         inputs: Sequence[Any],
         targets: Sequence[Any],
@@ -234,7 +234,7 @@ class CompiledStep:
         return Cost(kind, "other")
 
 
-def _training_step(workload: Workload, optimizer: keras.optimizers.Optimizer) -> Any:
+def _training_step(workload: BuiltModel, optimizer: keras.optimizers.Optimizer) -> Any:
     """(weights, other variables, optimizer's variables, inputs, targets) -> the first three updated, and the loss."""
     model, loss_of = workload.model, workload.loss
 
@@ -254,7 +254,7 @@ def _training_step(workload: Workload, optimizer: keras.optimizers.Optimizer) ->
     return train_step
 
 
-def _inference_step(workload: Workload) -> Any:
+def _inference_step(workload: BuiltModel) -> Any:
     model = workload.model
 
     def inference_step(weights: Any, others: Any, inputs: Any) -> Any:
@@ -264,7 +264,7 @@ def _inference_step(workload: Workload) -> Any:
     return inference_step
 
 
-def _carrying_step(workload: Workload) -> Any:
+def _carrying_step(workload: BuiltModel) -> Any:
     """(weights, other variables, inputs) -> outputs, and the other variables as they are then."""
     model = workload.model
 
@@ -339,7 +339,7 @@ class DistributedJax(Jax):
         self._mesh = jax.sharding.Mesh(np.array(self._devices), (_AXIS,))
 
     def make_step(
-        self, workload: Workload, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
+        self, workload: BuiltModel, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
     ) -> Step:
         along = jax.sharding.PartitionSpec
         sharded = jax.sharding.NamedSharding(self._mesh, along(_AXIS))

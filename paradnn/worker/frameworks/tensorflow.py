@@ -21,7 +21,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from paradnn.families.workload import Workload
+from paradnn.families.built import BuiltModel
 from paradnn.worker.addresses import host_and_port
 from paradnn.worker.device_layout import DeviceLayout
 from paradnn.worker.frameworks import Framework, Step, Unavailable
@@ -61,7 +61,7 @@ class TensorFlow:
         return contextlib.nullcontext()
 
     def make_step(
-        self, workload: Workload, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
+        self, workload: BuiltModel, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
     ) -> Step:
         self._compiled = point["compile"] == "xla"
         with self._placed():
@@ -284,7 +284,7 @@ def _repeated_add(size: int, precision: str) -> Any:
     return tf.function(add)
 
 
-def _training_step(workload: Workload, optimizer: keras.optimizers.Optimizer, dense: bool) -> Any:
+def _training_step(workload: BuiltModel, optimizer: keras.optimizers.Optimizer, dense: bool) -> Any:
     """Forward, gradients and update. `dense`: an embedding's gradient as a whole matrix.
 
     TensorFlow gives it as slices, which Keras' optimizers add up by an operation that XLA cannot compile.
@@ -307,7 +307,7 @@ def _training_step(workload: Workload, optimizer: keras.optimizers.Optimizer, de
     return train_step
 
 
-def inference_step(workload: Workload, number: bool) -> Any:
+def inference_step(workload: BuiltModel, number: bool) -> Any:
     """The forward pass as a function of the inputs; `number`: it returns one before all outputs."""
     model = workload.model
 
@@ -361,7 +361,7 @@ class DistributedTensorFlow(TensorFlow):
         return scope
 
     def make_step(
-        self, workload: Workload, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
+        self, workload: BuiltModel, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
     ) -> Step:
         self._compiled = False  # a trace holds the all-reduce whatever is compiled
         inputs, targets = ([self._place(array, point["batch_size"]) for array in arrays] for arrays in batch)
@@ -463,7 +463,7 @@ class _DistributedStep(CompiledStep):
         return "; ".join(filter(None, notes)) or None
 
 
-def _replica_step(workload: Workload, optimizer: keras.optimizers.Optimizer, devices: int, jit: bool) -> Any:
+def _replica_step(workload: BuiltModel, optimizer: keras.optimizers.Optimizer, devices: int, jit: bool) -> Any:
     """One replica's forward pass, gradients and update. With `jit` the first two are one XLA program."""
     model, loss_of = workload.model, workload.loss
     variables, count = model.trainable_variables, len(workload.inputs)

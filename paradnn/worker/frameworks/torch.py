@@ -33,7 +33,7 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from paradnn.families.workload import Workload
+from paradnn.families.built import BuiltModel
 from paradnn.worker.frameworks import Framework, Step, Unavailable
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
@@ -127,7 +127,7 @@ class Torch:
         return contextlib.nullcontext()
 
     def make_step(
-        self, workload: Workload, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
+        self, workload: BuiltModel, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
     ) -> Step:
         inputs, targets = ([torch.as_tensor(array).to(self._device) for array in arrays] for arrays in batch)
         inputs = workload.prepare(inputs)
@@ -261,7 +261,7 @@ class _Step:
         return Cost(kind, "other")
 
 
-def _loss_of(workload: Workload, targets: Sequence[Any]) -> Any:
+def _loss_of(workload: BuiltModel, targets: Sequence[Any]) -> Any:
     model, loss_of = workload.model, workload.loss
 
     def compute(batch: Any) -> Any:
@@ -270,7 +270,7 @@ def _loss_of(workload: Workload, targets: Sequence[Any]) -> Any:
     return compute
 
 
-def _outputs_of(workload: Workload) -> Any:
+def _outputs_of(workload: BuiltModel) -> Any:
     model = workload.model
 
     def compute(batch: Any) -> Any:
@@ -279,7 +279,7 @@ def _outputs_of(workload: Workload) -> Any:
     return compute
 
 
-def _update_of(workload: Workload, optimizer: keras.optimizers.Optimizer) -> Any:
+def _update_of(workload: BuiltModel, optimizer: keras.optimizers.Optimizer) -> Any:
     variables = workload.model.trainable_variables
 
     def update(gradients: Sequence[Any]) -> None:
@@ -288,7 +288,7 @@ def _update_of(workload: Workload, optimizer: keras.optimizers.Optimizer) -> Any
     return update
 
 
-def _training_step(workload: Workload, compute: Any, optimizer: keras.optimizers.Optimizer, update: Any) -> Any:
+def _training_step(workload: BuiltModel, compute: Any, optimizer: keras.optimizers.Optimizer, update: Any) -> Any:
     parameters = [variable.value for variable in workload.model.trainable_variables]
 
     def train_step(batch: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from paradnn.worker.frameworks import Framework, Step, Unavailable
 
 if TYPE_CHECKING:
-    from paradnn.families.workload import Workload
+    from paradnn.families.built import BuiltModel
     from paradnn.worker.frameworks import FeedableStep
     from paradnn.worker.input.feed import FedStep
 
@@ -24,7 +24,7 @@ def reads_files(point: Mapping[str, Any]) -> bool:
     return "data" in point and point["data"]["name"] != "synthetic"
 
 
-def open_feed(point: Mapping[str, Any], workload: Workload, framework: Framework, step: Step) -> FedStep | None:
+def open_feed(point: Mapping[str, Any], workload: BuiltModel, framework: Framework, step: Step) -> FedStep | None:
     """`step` behind the pipeline that `point` asks for, buffers full; None for synthetic data. Raises Unavailable."""
     if not reads_files(point):
         return None

@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from paradnn.families.workload import Workload
+from paradnn.families.built import BuiltModel
 from paradnn.worker.frameworks import FeedableStep, Unavailable
 from paradnn.worker.input.pipelines import ImagePipeline, TextPipeline
 from paradnn.worker.messages import InputMeasurement, PipelinePart, Timing
@@ -48,7 +48,7 @@ class Feed:
     time: tests put a known delay there.
     """
 
-    def __init__(self, point: Mapping[str, Any], workload: Workload, slow: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, point: Mapping[str, Any], workload: BuiltModel, slow: Callable[[], None] = lambda: None) -> None:
         data = point["data"]
         self._training, self._data, self._slow = point["mode"] == "train", data, slow
         self.batch_size, self.prefetch = point["batch_size"], data["prefetch"]
@@ -147,7 +147,7 @@ class Feed:
             return self._next_pass()
 
 
-def _pipeline(point: Mapping[str, Any], workload: Workload) -> tuple[Any, Callable[..., tuple[Any, Any]]]:
+def _pipeline(point: Mapping[str, Any], workload: BuiltModel) -> tuple[Any, Callable[..., tuple[Any, Any]]]:
     """The pipeline, and what makes inputs and targets of its batches.
 
     Targets that the pipeline has no labels for (boxes on anchors) are synthetic and stay where they are.

@@ -17,9 +17,9 @@ import keras
 from keras import ops
 
 from paradnn.families import model_of
+from paradnn.families.built import ArraySpec, BuiltModel
 from paradnn.families.gpt import Block, Gpt, LanguageModel
 from paradnn.families.parts.attention import plain_attention
-from paradnn.families.workload import ArraySpec, Workload
 from paradnn.worker.frameworks import Framework, Step
 from paradnn.worker.step import synthetic_batch
 
@@ -31,8 +31,8 @@ class Decoder:
     `model` is the same over whole sequences. cache_bytes: keys and values of all layers.
     """
 
-    prefill: Workload
-    decode: Workload
+    prefill: BuiltModel
+    decode: BuiltModel
     model: keras.Model
     cache_bytes: int
 
@@ -71,8 +71,8 @@ def build_decoder(model: Mapping[str, Any], batch_size: int, prompt: int, tokens
     weights, state = network.workload.model.trainable_variables, generation.variables
     carried: list[Any] = []
 
-    def workload(compute: Callable[..., Any], *inputs: ArraySpec) -> Workload:
-        return Workload(_Phase(compute, weights, state), inputs, (), _no_loss, carried=carried)  # type: ignore[arg-type]
+    def workload(compute: Callable[..., Any], *inputs: ArraySpec) -> BuiltModel:
+        return BuiltModel(_Phase(compute, weights, state), inputs, (), _no_loss, carried=carried)  # type: ignore[arg-type]
 
     return Decoder(
         prefill=workload(generation.prefill, ArraySpec((prompt,), "int32", model["vocab_size"])),

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from paradnn.core.schema import option
 from paradnn.families import Family, Model
+from paradnn.families.built import BuiltModel, classifier
 from paradnn.families.layers import Layer, dense
-from paradnn.families.workload import Workload, classifier
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Plane(Model):
         """The hidden layer and the output."""
         return [dense("wings", 4, self.wings, is_first=True), dense("tail", self.wings, 2, is_last=True)]
 
-    def build(self) -> Workload:
+    def build(self) -> BuiltModel:
         """Inputs (batch, 4) float32, targets (batch,) classes."""
         import keras
 

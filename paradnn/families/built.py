@@ -46,7 +46,7 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Workload:
+class BuiltModel:
     """A model with what it takes to train it. `loss(targets, outputs)` is a float32 scalar, a mean over examples.
 
     A kernel's operands are not examples: `draw(generator, batch_size)` gives its inputs in place of `inputs`, and
@@ -79,11 +79,11 @@ def final_logits(x: Any) -> Any:
     return layers.Activation("linear", dtype="float32")(x)
 
 
-def classifier(inputs: Any, outputs: Any, classes: int) -> Workload:
+def classifier(inputs: Any, outputs: Any, classes: int) -> BuiltModel:
     """A model whose outputs (batch, classes) are the logits of one class of each example."""
     import keras
 
-    return Workload(
+    return BuiltModel(
         keras.Model(inputs, final_logits(outputs)),
         inputs=(ArraySpec(tuple(inputs.shape[1:]), "float32"),),
         targets=(ArraySpec((), "int32", classes),),
@@ -91,12 +91,12 @@ def classifier(inputs: Any, outputs: Any, classes: int) -> Workload:
     )
 
 
-def token_predictor(inputs: Any, outputs: Any, vocabulary: int) -> Workload:
+def token_predictor(inputs: Any, outputs: Any, vocabulary: int) -> BuiltModel:
     """A model whose outputs (batch, length, vocabulary) are the logits of the token that follows each of its inputs."""
     import keras
 
     tokens = ArraySpec(tuple(inputs.shape[1:]), "int32", vocabulary)
-    return Workload(keras.Model(inputs, final_logits(outputs)), (tokens,), (tokens,), cross_entropy)
+    return BuiltModel(keras.Model(inputs, final_logits(outputs)), (tokens,), (tokens,), cross_entropy)
 
 
 def cross_entropy(targets: Sequence[Any], logits: Any) -> Any:
