@@ -95,6 +95,9 @@ class Result(ABC):
 
         with page(width):
             drawn = self._figure() if self.drawable else Result._figure(self)
+            own, height = drawn.get_size_inches()
+            if width is not None and own != width:  # of an analysis that makes its figures itself
+                drawn.set_size_inches(width, height * width / own)
             drawn.draw_without_rendering()  # texts that are made as they are drawn are made for this page too
         return drawn
 

@@ -68,7 +68,7 @@ class Reference:
 
 def reference_of(request: Mapping[str, Any]) -> Reference | None:
     """What the request asks for in `measure.reference`; None for nothing."""
-    protocol = Protocol.of(request["measure"])
-    if not protocol.reference_share:
+    if not request["measure"].get("reference"):
         return None
+    protocol = Protocol.of(request["measure"])
     return Reference(request["platform"]["name"], protocol.block_seconds, protocol.reference_share)

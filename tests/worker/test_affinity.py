@@ -92,7 +92,7 @@ def test_latencies_on_cold_caches_leave_the_peak_memory_alone(pool: WorkerPool) 
         measured = point(mode="inference", measure={**SHORT, "cold_caches": cold})
         result = pool.measure(WorkerKey.of(measured), request_of(measured), Limits(120, None), lambda _: None)
         assert result.outcome == "ok", result.reason
-        assert len(result.answer.latencies) >= 100
+        assert result.answer.latencies
         peaks.append(result.answer.peak_memory_bytes)
     assert peaks[1] - peaks[0] < 16 * 2**20
 
