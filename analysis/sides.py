@@ -237,7 +237,7 @@ def smallest(difference: float) -> str:
 
 
 def no_verdict(pairs: pd.DataFrame) -> Iterator[str]:
-    """Why the sides of some families, or some points of theirs, carry no verdict and what to run, each reason once."""
+    """Why the sides of some families, or some of their points, carry no verdict and what to run, each reason once."""
     reasons: dict[str, list[str]] = {}
     for family, carries in pairs.groupby("family", sort=False)["comparable"]:
         if not carries.any():

@@ -1,4 +1,4 @@
-"""In which sessions two sides were measured, and whether a difference of theirs can be told from one of the sides.
+"""In which sessions two sides were measured, and whether their difference can be told from one of the sides.
 
 A session, a sweep on one host without a long pause, shifts all that is measured in it: the machine's neighbours, its
 temperature, its memory layout. Sides are comparable at the points that both measured within the same sessions, mixed

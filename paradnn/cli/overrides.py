@@ -44,7 +44,7 @@ def split_overrides(arguments: Sequence[str]) -> list[str]:
 def as_axes(arguments: Sequence[str]) -> list[str]:
     """In a multirun, every key of a model as an axis, if only of one value: `model.nodes=8` as `model.nodes=choice(8)`.
 
-    Hydra first composes a configuration from what is not swept. With `model=lstm,gru` swept, a key of theirs would
+    Hydra first composes a configuration from what is not swept. With `model=lstm,gru` swept, a key of one of them would
     meet the default model there and be refused.
     """
     if not {"-m", "--multirun"} & set(arguments):

@@ -107,8 +107,8 @@ class Records:
         whole = cls(run for part in parts for run in part.runs)
         for part in parts:
             places = np.array([whole.index[run.run_id] for run in part.runs], dtype=np.intp)
-            for ours, theirs in ((whole.params, part.params), (whole.tags, part.tags)):
-                for name, column in theirs.items():
+            for ours, others in ((whole.params, part.params), (whole.tags, part.tags)):
+                for name, column in others.items():
                     held = column.codes >= 0
                     ours[name].put(places[held], list(column.places), column.codes[held])
             for name, numbers in part.metrics.items():

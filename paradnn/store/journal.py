@@ -244,7 +244,7 @@ class Journal:
 
     def keep(self, document: Document) -> Path:
         """Write a document; where it is. StoreError when the disk does not take it. The claim of its point is given
-        back: two drivers that kept theirs would each wait for the other's last point."""
+        back: two drivers that kept their own would each wait for the other's last point."""
         path = self.path_of(document.offline_id)
         write_document(path, asdict(document))
         tags, identity = document.record.tags, identity_of(document.record.tags)

@@ -327,11 +327,11 @@ def _prove(connected: socket.socket, key: bytes, address: str, patience: float) 
     """Show that this side has the key, and see that the other has. Raises AuthenticationError."""
     connected.settimeout(patience)
     try:
-        theirs, own = _receive(connected), os.urandom(_NONCE)
-        if len(theirs) < _NONCE:
+        nonce, own = _receive(connected), os.urandom(_NONCE)
+        if len(nonce) < _NONCE:
             raise EOFError
-        connected.sendall(own + _proof(key, b"point", theirs + own))
-        if not hmac.compare_digest(_receive(connected), _proof(key, b"server", own + theirs)):
+        connected.sendall(own + _proof(key, b"point", nonce + own))
+        if not hmac.compare_digest(_receive(connected), _proof(key, b"server", own + nonce)):
             raise AuthenticationError
     except ConnectionError:
         raise EOFError from None
@@ -353,7 +353,7 @@ def _proof(key: bytes, side: bytes, nonces: bytes) -> bytes:
 
 
 class Stranger:
-    """A connection to a server, until whoever is there has shown the key: nothing here waits.
+    """A connection to a server, until its other end has shown the key: nothing here waits.
 
     `since`: when it came, on a clock of the caller's.
     """

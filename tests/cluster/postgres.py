@@ -62,7 +62,7 @@ class Postgres:
         return f"postgresql+psycopg://paradnn:{self.password}@127.0.0.1:{self.port}/{database}"
 
     def create(self) -> None:
-        """Make the data folder; whoever connects needs the password, over the socket too."""
+        """Make the data folder; who connects needs the password, over the socket too."""
         given = self.folder / "password"
         given.write_text(self.password)
         if self.user:
