@@ -125,5 +125,5 @@ def test_ones_own_model_is_swept_as_its_page_says(installed: Path, tmp_path: Pat
         said[line] = run(installed, tmp_path, *shlex.split(line), *short)
     first, sweep, *_ = said.values()
     assert "4 points" in first
-    assert "4 ok" in sweep
+    assert "4 ok" in sweep, sweep
     assert {run["outcome"] for run in Store(tmp_path / "mlruns").runs()} == {"ok"}
