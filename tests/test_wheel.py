@@ -102,11 +102,15 @@ def test_every_command_has_help(installed: Path, tmp_path: Path) -> None:
 def test_results_are_in_the_folder_where_it_is_run(installed: Path, tmp_path: Path) -> None:
     """In another interpreter, which has a framework of its own; it must not find the driver's before that."""
     [packages] = installed.parent.glob("lib/python*/site-packages")
-    (packages / "keras.py").write_text("raise ImportError('the Keras beside the driver')\n")
     other = environment_of(tmp_path / "other")
     work = tmp_path / "work"
     work.mkdir()
-    assert ": ok\n" in run(installed, work, "paradnn", "train", *TINY, f"software.python={other / 'python'}")
+    wrong = packages / "keras.py"
+    wrong.write_text("raise ImportError('the Keras beside the driver')\n")
+    try:
+        assert ": ok\n" in run(installed, work, "paradnn", "train", *TINY, f"software.python={other / 'python'}")
+    finally:
+        wrong.unlink()  # the environment is other tests' too
     assert [path.name for path in work.iterdir()] == ["mlruns"]
     [point] = Store(work / "mlruns").runs()
     assert (point["outcome"], point["git_commit"]) == ("ok", "unknown")
