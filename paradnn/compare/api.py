@@ -14,8 +14,7 @@ from typing import Any
 
 from paradnn.compare.commands import Command, Metric, Turns, follow
 from paradnn.compare.duet import Duet, is_function, named
-from paradnn.compare.screen import verdict_sentence, verdict_word
-from paradnn.compare.text import ends_of
+from paradnn.compare.text import answer
 from paradnn.compare.verdict import Rule
 
 
@@ -23,7 +22,7 @@ from paradnn.compare.verdict import Rule
 class Answer:
     """How many times as fast the first side is as the second, with its 95% interval; None after too few rounds.
 
-    verdict: `faster`, `slower`, `equal` or `undecided`, of the first side. turns: every run, and what failed.
+    verdict: `faster`, `slower`, `equal` or `undecided`, of the first side. problem: why none. turns: every run.
     """
 
     ratio: float | None
@@ -32,10 +31,11 @@ class Answer:
     verdict: str
     rounds: int
     seconds: float
+    problem: str | None
     turns: Turns = field(repr=False)
 
     def __str__(self) -> str:
-        return verdict_sentence(self.turns)
+        return self.turns.sentence()
 
 
 def compare(
@@ -58,6 +58,5 @@ def compare(
     turns = kind((one, two), Rule(within, equivalence, most=640), Metric(), minutes=minutes, timeout=timeout)
     if follow(turns):
         raise KeyboardInterrupt
-    found = turns.estimate
-    verdict = "undecided" if turns.problem else verdict_word(found, equivalence)
-    return Answer(**ends_of(found), verdict=verdict, rounds=len(turns.rounds), seconds=turns.seconds, turns=turns)
+    found = answer(turns.estimate, equivalence, len(turns.rounds), turns.seconds, turns.problem)
+    return Answer(**found, turns=turns)

@@ -12,10 +12,11 @@ command. Options begin with two dashes and stand anywhere before a second `--`.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,6 @@ from hydra.errors import HydraException
 
 from paradnn.cli.overrides import split_overrides
 from paradnn.cli.parser import Parser
-from paradnn.compare.commands import Metric
 from paradnn.compare.verdict import FEWEST, Rule
 from paradnn.config.point import SETTINGS_KEYS
 from paradnn.errors import ConfigError, ParadnnError
@@ -43,7 +43,7 @@ examples:
 
 Every override of python -m paradnn.train, whose --help lists them; values with commas among those after the sides are
 several points, each compared. Both sides are measured by turns, in a process of their own each time, until the 95%
-interval of their ratio says enough. Exit code: 0 a verdict on every point, 1 a point without one (not settled, or a
+interval of their ratio says enough. Exit code: 0 a verdict on every point, 1 a point without one (undecided, or a
 side that cannot be measured), 2 wrong input, 130 interrupted.
 """
 #: What a comparison decides itself, with the reason.
@@ -84,39 +84,24 @@ class Request:
     json: Path | None = None
 
 
-@dataclass(frozen=True)
-class Commands:
-    """Two commands, or one at two commits: what is compared where no configuration is.
-
-    `words` are the commands as typed; none for the machine against itself. `how` they are run: `how_to_run`.
-    """
-
-    words: tuple[str, ...]
-    commits: tuple[str, str] | None
-    rule: Rule
-    minutes: float
-    null: bool
-    prepare: str | None
-    setup: str | None
-    environments: bool
-    how: Mapping[str, Any]
-    json: Path | None
-
-
 #: Unless --minutes says more or less; and rounds, of which commands may be short.
 COMMAND_MINUTES, COMMAND_ROUNDS = 10.0, 640
 
 
-def read_arguments(arguments: Sequence[str]) -> Request | Commands:
-    """The request in a command line; raises ParadnnError for a wrong one, SystemExit after `--help`."""
+def read_arguments(arguments: Sequence[str]) -> Request | argparse.Namespace:
+    """The request in a command line: of settings, or of commands as they were given, with `rule`.
+
+    ParadnnError for a wrong one, SystemExit after `--help`.
+    """
     given = parsed(_parser(), arguments)
     sides = given.words[:2]
     if given.commits or (given.null and not sides) or (sides and not all(map(_is_setting, sides))):
         return _commands(given)
-    for flag in ("metric", "higher", "prepare", "setup", "environments", "warmup", "timeout", "exit_codes"):
+    for flag in ("metric", "higher", "prepare", "setup", "timeout"):
         if getattr(given, flag) != _parser().get_default(flag):
-            name = f"--{flag.replace('_', '-')}"
-            raise ConfigError(name, getattr(given, flag), "is for commands", "compare two commands, or leave it out")
+            raise ConfigError(
+                f"--{flag}", getattr(given, flag), "is for commands", "compare two commands, or leave it out"
+            )
     return _settings(given)
 
 
@@ -140,7 +125,7 @@ def _is_setting(word: str) -> bool:
     return all(re.match(r"[+~]{0,2}[A-Za-z_][\w./@-]*=", part) or part.startswith("~") for part in parts)
 
 
-def _commands(given: argparse.Namespace) -> Commands:
+def _commands(given: argparse.Namespace) -> argparse.Namespace:
     """Two commands; or one, where commits or `--null` make two sides of it."""
     wanted = 0 if given.null and not given.words else 1 if given.commits or given.null else 2
     if given.commits and given.null:
@@ -157,35 +142,16 @@ def _commands(given: argparse.Namespace) -> Commands:
         raise ConfigError("sides", given.words[0], "both are the same", "give two that differ, or add --null")
     check_commands(given)
     most = given.most if given.most != Rule.most else COMMAND_ROUNDS
-    return Commands(
-        tuple(given.words),
-        tuple(given.commits) if given.commits else None,
-        Rule(_share(given, "within"), _share(given, "equivalence"), given.rounds, max(most, given.rounds)),
-        COMMAND_MINUTES if given.minutes is None else given.minutes,
-        given.null,
-        given.prepare,
-        given.setup,
-        given.environments,
-        how_to_run(given),
-        given.json,
-    )
-
-
-def how_to_run(given: argparse.Namespace) -> dict[str, Any]:
-    """What `paradnn.compare.commands.Turns` takes of the options that `add_command_options` adds."""
-    good = frozenset(map(int, given.exit_codes.split(",")))
-    metric = Metric(given.metric, given.higher)
-    return {"metric": metric, "timeout": given.timeout, "warmup": given.warmup, "good": good}
+    given.rule = Rule(_share(given, "within"), _share(given, "equivalence"), given.rounds, max(most, given.rounds))
+    given.minutes = COMMAND_MINUTES if given.minutes is None else given.minutes
+    return given
 
 
 def check_commands(given: argparse.Namespace) -> None:
     """ConfigError for numbers that cannot be."""
     _check_counts(given)
-    for name, value in (("timeout", given.timeout), ("warmup", given.warmup + 1)):
-        if not 0 < value < math.inf:
-            raise ConfigError(f"--{name}", getattr(given, name), "must be positive", f"leave --{name} out")
-    if not re.fullmatch(r"\d{1,3}(,\d{1,3})*", given.exit_codes):
-        raise ConfigError("--exit-codes", given.exit_codes, "must be numbers", "write for example --exit-codes 0,1")
+    if not 0 < given.timeout < math.inf:
+        raise ConfigError("--timeout", given.timeout, "must be positive", "leave --timeout out")
 
 
 def _settings(given: argparse.Namespace) -> Request:
@@ -244,11 +210,8 @@ def add_command_options(parser: argparse.ArgumentParser) -> None:
     add("--higher", action="store_true", help="more of the metric is faster (default: less)")
     add("--prepare", metavar="COMMAND", help="run before each run, untimed")
     add("--setup", metavar="COMMAND", help="run once in each commit's worktree")
-    add("--environments", action="store_true", help="a virtual environment of its own for each commit")
-    add("--warmup", type=int, default=1, metavar="N", help="runs of each side that do not count (default: %(default)s)")
     text = "a run that takes longer has failed (default: %(default)s)"
     add("--timeout", type=float, default=600.0, metavar="S", help=text)
-    add("--exit-codes", default="0", metavar="N,N", help="those that are no failure (default: %(default)s)")
 
 
 def _side(word: str) -> Side:
@@ -259,38 +222,36 @@ def _side(word: str) -> Side:
         raise ConfigError("side", word, f"cannot be split ({error})", "close the quotation") from None
     if not overrides:
         raise ConfigError("side", word, "is empty", "name a setting, such as compile=xla")
-    parser = OverridesParser.create()
-    keys = [_key(override) for override in overrides]
-    for key in keys:
+    parser, keys = OverridesParser.create(), [_key(override) for override in overrides]
+    for key, override in zip(keys, overrides, strict=True):
+        value = override.partition("=")[2]
         if keys.count(key) > 1:
             raise ConfigError("side", word, f"sets {key} twice", "give it one value")
-    for override in overrides:
-        key = _key(override)
-        if "=" not in override:
-            raise ConfigError("side", override, "is no override", "write key=value, such as compile=xla")
-        if key in _OWN:
-            raise ConfigError(key, override.partition("=")[2], "is not yours to set here", _OWN[key])
+        _check_key(key, override)
         if key.split(".")[0] in (*SETTINGS_KEYS, "experiment"):
-            raise ConfigError(key, override.partition("=")[2], "is no setting of a side", "write it after both sides")
-        try:
-            swept = parser.parse_override(override).is_sweep_override()
-        except HydraException:
-            continue  # Hydra itself will say what is wrong with it
-        if swept:
-            raise ConfigError(key, override.partition("=")[2], "a side is one setting", "write axes after both sides")
+            raise ConfigError(key, value, "is no setting of a side", "write it after both sides")
+        # Hydra itself will say what is wrong with an override that it cannot read.
+        with contextlib.suppress(HydraException):
+            if parser.parse_override(override).is_sweep_override():
+                raise ConfigError(key, value, "a side is one setting", "write axes after both sides")
     return Side(word, overrides)
+
+
+def _check_key(key: str, override: str) -> None:
+    if key in _OWN:
+        raise ConfigError(key, override.partition("=")[2], "is not yours to set here", _OWN[key])
+    if "=" not in override and not override.startswith("~"):
+        raise ConfigError("override", override, "is no override", "write key=value; a side of several needs quotes")
 
 
 def _check_common(sides: tuple[Side, Side], common: Sequence[str]) -> None:
     of_sides = {_key(override) for side in sides for override in side.overrides}
     for override in common:
-        key, value = _key(override), override.partition("=")[2]
-        if key in _OWN:
-            raise ConfigError(key, value, "is not yours to set here", _OWN[key])
+        key = _key(override)
+        _check_key(key, override)
         if key in of_sides:
+            value = override.partition("=")[2]
             raise ConfigError(key, value, "a side sets it too", "give it for the sides or for both, not twice")
-        if "=" not in override and not override.startswith("~"):
-            raise ConfigError("override", override, "is no override", "write key=value; a side of several needs quotes")
 
 
 def _check_counts(given: argparse.Namespace) -> None:

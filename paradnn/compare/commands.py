@@ -17,7 +17,6 @@ import json
 import math
 import os
 import re
-import resource
 import select
 import shlex
 import shutil
@@ -26,11 +25,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from paradnn.compare.text import answer, in_seconds, sentence
 from paradnn.compare.verdict import FEWEST, Estimate, Rule, estimate, orders
 from paradnn.core.words import counted
 from paradnn.errors import ConfigError, ParadnnError
@@ -87,25 +87,20 @@ class Metric:
 
 @dataclass(frozen=True)
 class Command:
-    """One side: a command line, the folder and environment it runs in, and what is run before each visit."""
+    """One side: a command line, the folder it runs in, and what is run before each visit."""
 
     label: str
     text: str
     folder: Path | None = None
-    variables: Mapping[str, str] = field(default_factory=dict)
     prepare: str | None = None
 
 
 @dataclass(frozen=True)
 class Run:
-    """One process: wall and processor seconds, peak memory in bytes, what it printed, and why it failed if it did.
-
-    The system counts into a process' peak what its parent held when it was started: a smaller peak is not known, None.
-    """
+    """One process: wall and processor seconds, what it printed, and why it failed if it did."""
 
     seconds: float
     cpu_seconds: float
-    peak_memory_bytes: int | None
     output: str = ""
     failure: str | None = None
 
@@ -142,22 +137,14 @@ def program_of(text: str) -> list[str]:
     return words
 
 
-def run_once(
-    command: Command, words: Sequence[str], metric: Metric, timeout: float, good: frozenset[int] = frozenset({0})
-) -> Run:
+def run_once(command: Command, words: Sequence[str], metric: Metric, timeout: float) -> Run:
     """Start a process, wait for its end and account for it; a run that takes longer than `timeout` s is stopped."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         keeps: int | IO[bytes] = out if metric.pattern else subprocess.DEVNULL
         begun = time.perf_counter()
         try:
             process = subprocess.Popen(
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=keeps,
-                stderr=err,
-                cwd=command.folder,
-                env={**os.environ, **command.variables},
-                start_new_session=True,
+                words, stdout=keeps, stderr=err, stdin=subprocess.DEVNULL, start_new_session=True, cwd=command.folder
             )
         except OSError as error:
             raise ConfigError("command", command.text, error.strerror or str(error), "give another") from error
@@ -177,12 +164,10 @@ def run_once(
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
         text = _text(out)
-        failure = f"took longer than {timeout:g} s" if late else _failure(process.returncode, good, err)
+        failure = f"took longer than {timeout:g} s" if late else _failure(process.returncode, err)
         if metric.pattern and not failure and metric.value(text) is None:
             failure = f"printed no number above zero that --metric {metric.pattern} finds"
-    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    peak = 1024 * usage.ru_maxrss if usage.ru_maxrss > own else None
-    return Run(seconds, usage.ru_utime + usage.ru_stime, peak, text, failure)
+    return Run(seconds, usage.ru_utime + usage.ru_stime, text, failure)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -198,9 +183,9 @@ def _text(source: IO[bytes]) -> str:
     return source.read(10_000_000).decode(errors="replace")
 
 
-def _failure(code: int, good: frozenset[int], err: IO[bytes]) -> str | None:
-    """Why a process failed, with the last line that it said; None where its exit code is a good one."""
-    if code in good:
+def _failure(code: int, err: IO[bytes]) -> str | None:
+    """Why a process failed, with the last line that it said."""
+    if not code:
         return None
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     lines = [line.strip() for line in _text(err).splitlines() if line.strip()]
@@ -222,11 +207,8 @@ class Turns:
         *,
         minutes: float,
         timeout: float = 600.0,
-        warmup: int = 1,
-        good: frozenset[int] = frozenset({0}),
         seed: object = None,
         enough: Callable[[Sequence[float]], bool] | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.sides, self.rule, self.metric = sides, rule, metric
         self.rounds: list[float] = []
@@ -235,16 +217,41 @@ class Turns:
         self.problem: str | None = None
         self.seconds = 0.0
         self._words = self._programs()
-        self._limit, self._timeout, self._warmup, self._good = 60 * minutes, timeout, warmup, good
+        self._limit, self._timeout = 60 * minutes, timeout
         self._orders = orders(seed if seed is not None else time.time_ns())
         self._enough = enough or (lambda logs: rule.is_enough(estimate(logs)))
-        self._clock = clock
         self._repeats = 1
 
     @property
     def estimate(self) -> Estimate | None:
         """The ratio of speeds with its interval; None after fewer than `FEWEST` rounds."""
         return estimate(self.rounds) if len(self.rounds) >= FEWEST else None
+
+    def sentence(self) -> str:
+        """Which is faster, by how much and how sure that is; or why there is no verdict."""
+        labels = self.sides[0].label, self.sides[1].label
+        return sentence(self.estimate, labels, self.rule.margin, len(self.rounds), self.problem)
+
+    def document(self, interrupted: bool = False) -> dict[str, Any]:
+        """What --json holds: the answer and every run."""
+        found = self.estimate
+        return answer(found, self.rule.margin, len(self.rounds), self.seconds, self.problem) | {
+            "visible_difference": found.visible if found else None,
+            "equivalence": self.rule.margin,
+            "interrupted": interrupted,
+            "metric": self.metric.pattern or "seconds",
+            "log_ratios": self.rounds,
+            "sides": [
+                {
+                    "label": side.label,
+                    "command": side.text,
+                    "failed_visits": self.failures(number),
+                    "values": self.values(number),
+                    "cpu_seconds": [run.cpu_seconds for visit in self.visits[number] for run in visit.runs],
+                }
+                for number, side in enumerate(self.sides)
+            ],
+        }
 
     def values(self, side: int) -> list[float]:
         """What the successful runs of a side took in s, or what its metric was."""
@@ -259,31 +266,28 @@ class Turns:
 
     def rounds_until_enough(self) -> Iterator[float]:
         """Run round after round, each time with the share of the comparison that is done; ends when it is enough."""
-        begun = self._clock()
+        begun = time.monotonic()
         try:
             self._warm_up()
-            while not self.problem and not self._is_over(self._clock() - begun):
+            while not self.problem and not self._is_over(time.monotonic() - begun):
                 self._round()
-                self.seconds = self._clock() - begun
+                self.seconds = time.monotonic() - begun
                 yield min(1.0, max(len(self.rounds) / self.rule.most, self.seconds / self._limit))
         finally:
-            self.seconds = self._clock() - begun
+            self.seconds = time.monotonic() - begun
 
     def _programs(self) -> tuple[list[str], list[str]]:
         """What is started for each side; ConfigError where it cannot be."""
         return program_of(self.sides[0].text), program_of(self.sides[1].text)
 
     def _warm_up(self) -> None:
-        """Runs that do not count; the last of each side says how many a visit has."""
-        longest = 0.0
-        for _ in range(max(1, self._warmup)):
-            longest = 0.0
-            for side in (0, 1):
-                visit = self._visit(side)
-                if visit.failure:
-                    self.failed, self.problem = side, f"{self.sides[side].label} failed: {visit.failure}"
-                    return
-                longest = max(longest, visit.runs[-1].seconds)
+        """A run of each side that does not count; it says how many a visit has."""
+        visits = self._visit(0), self._visit(1)
+        for side, visit in enumerate(visits):
+            if visit.failure:
+                self.failed, self.problem = side, f"{self.sides[side].label} failed: {visit.failure}"
+                return
+        longest = max(visit.runs[-1].seconds for visit in visits)
         if self.metric.pattern is None and not any(side.prepare for side in self.sides):
             self._repeats = min(MOST_RUNS, max(1, math.ceil(VISIT_SECONDS / max(longest, 1e-6))))
 
@@ -309,21 +313,11 @@ class Turns:
 
     def _visit(self, side: int) -> Visit:
         command = self.sides[side]
-        if command.prepare:
-            done = subprocess.run(
-                ["/bin/sh", "-c", command.prepare],
-                cwd=command.folder,
-                env={**os.environ, **command.variables},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                check=False,
-            )
-            if done.returncode:
-                return Visit((), None, f"--prepare ended with exit code {done.returncode}")
+        if command.prepare and (code := _shell(command.prepare, command.folder, subprocess.DEVNULL).returncode):
+            return Visit((), None, f"--prepare ended with exit code {code}")
         runs: list[Run] = []
         for _ in range(self._repeats):
-            runs.append(run_once(command, self._words[side], self.metric, self._timeout, self._good))
+            runs.append(run_once(command, self._words[side], self.metric, self._timeout))
             if runs[-1].failure:
                 return Visit(tuple(runs), None, runs[-1].failure)
         if self.metric.pattern is None:
@@ -342,41 +336,28 @@ class Turns:
 
 
 class Progress:
-    """A line that says how far it is: rewritten on a terminal, now and then in a pipe."""
+    """A line that says how far it is, rewritten on a terminal."""
 
     def __init__(self, minutes: float) -> None:
-        self._terminal = sys.stderr.isatty()
-        self._limit = 60 * minutes
-        self._last = time.monotonic()
+        self._limit, self._last = 60 * minutes, time.monotonic()
 
     def show(self, share: float, turns: Turns) -> None:
-        """Say how far it is."""
-        now = time.monotonic()
-        if now - self._last < (0.2 if self._terminal else 30):
-            return
-        self._last = now
-        found = turns.estimate
-        ratio = f", ratio {found.ratio:.3f} ({found.low:.3f} .. {found.high:.3f})" if found else ""
-        left = min(self._limit - turns.seconds, turns.seconds * (1 - share) / max(share, 1e-3))
-        line = f"{counted(len(turns.rounds), 'round')}{ratio}, at most {in_seconds(max(left, 0))} left"
-        if self._terminal:
-            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
-        else:
-            print(line, file=sys.stderr, flush=True)
+        """Show it, seldom enough not to disturb what is measured."""
+        if sys.stderr.isatty() and (now := time.monotonic()) - self._last >= 0.2:
+            self._last, found = now, turns.estimate
+            ratio = f", ratio {found.ratio:.3f} ({found.low:.3f} .. {found.high:.3f})" if found else ""
+            left = min(self._limit - turns.seconds, turns.seconds * (1 - share) / max(share, 1e-3))
+            rounds = counted(len(turns.rounds), "round")
+            self._print(f"{rounds}{ratio}, at most {in_seconds(max(left, 0))} left")
 
     def close(self) -> None:
         """Take the line away."""
-        if self._terminal:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        if sys.stderr.isatty():
+            self._print("")
 
-
-def in_seconds(value: float) -> str:
-    """A duration in the unit that suits it."""
-    if value < 0.1:
-        return f"{1e3 * value:.3g} ms"
-    if value < 120:
-        return f"{value:.3g} s"
-    return f"{value / 60:.3g} min"
+    @staticmethod
+    def _print(line: str) -> None:
+        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
 
 
 def follow(turns: Turns, progress: Progress | None = None) -> bool:
@@ -398,21 +379,18 @@ WORKING_TREE = "."
 
 
 @contextlib.contextmanager
-def checkouts(
-    references: tuple[str, str], setup: str | None = None, environments: bool = False
-) -> Iterator[list[tuple[Path | None, dict[str, str]]]]:
-    """The folder and the variables for each reference, a branch, tag, commit or WORKING_TREE; gone afterwards.
+def checkouts(references: tuple[str, str], setup: str | None = None) -> Iterator[list[Path]]:
+    """The folder for each reference, a branch, tag, commit or WORKING_TREE; gone afterwards.
 
-    The folder is the one in the worktree that corresponds to the current one. `setup` is run in it once; with
-    `environments` that and the commands see a virtual environment that is this commit's alone. ParadnnError where git
-    knows no such commit, or the set-up fails.
+    The folder is the one in the worktree that corresponds to the current one; `setup` is run in it once. ParadnnError
+    where git knows no such commit, or the set-up fails.
     """
     top = Path(_git(Path.cwd(), "rev-parse", "--show-toplevel"))
     inner = Path.cwd().resolve().relative_to(top.resolve())
     with tempfile.TemporaryDirectory(prefix="paradnn-commits-") as scratch:
         made: list[Path] = []
         try:
-            found: list[tuple[Path | None, dict[str, str]]] = []
+            found: list[Path] = []
             for number, reference in enumerate(references):
                 folder = top
                 if reference != WORKING_TREE:
@@ -420,13 +398,11 @@ def checkouts(
                     commit = _commit(top, reference)
                     made.append(folder)
                     _git(top, "worktree", "add", "--quiet", "--detach", str(folder), commit)
-                variables = _environment(Path(scratch) / f"venv{number}") if environments else {}
-                place = folder / inner
-                if not place.is_dir():
+                found.append(folder / inner)
+                if not found[-1].is_dir():
                     raise ConfigError("--commits", reference, f"has no folder {inner}", "run it where both have one")
                 if setup:
-                    _set_up(setup, reference, place, variables)
-                found.append((place, variables))
+                    _set_up(setup, reference, found[-1])
             yield found
         finally:
             for folder in made:
@@ -453,26 +429,16 @@ def _git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-def _environment(folder: Path) -> dict[str, str]:
-    """A new virtual environment, as variables that activate it."""
-    done = subprocess.run([sys.executable, "-m", "venv", str(folder)], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ParadnnError(f"no virtual environment could be made: {(done.stderr or done.stdout).strip()[-200:]}")
-    return {"VIRTUAL_ENV": str(folder), "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"}
-
-
-def _set_up(setup: str, reference: str, folder: Path, variables: Mapping[str, str]) -> None:
+def _set_up(setup: str, reference: str, folder: Path) -> None:
     print(f"setting up {reference}: {setup}", file=sys.stderr)
-    done = subprocess.run(
-        ["/bin/sh", "-c", setup],
-        cwd=folder,
-        env={**os.environ, **variables},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
+    done = _shell(setup, folder)
     if done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"]
         raise ConfigError("--setup", setup, f"failed for {reference} ({lines[-1][:200]})", "try it there by hand")
+
+
+def _shell(text: str, folder: Path | None, out: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+    words, nothing = ["/bin/sh", "-c", text], subprocess.DEVNULL
+    return subprocess.run(
+        words, stdin=nothing, stdout=out, stderr=out, cwd=folder, text=True, errors="replace", check=False
+    )

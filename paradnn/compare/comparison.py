@@ -7,28 +7,28 @@ import random
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
+from paradnn.compare.text import round_table, sentences, verdict_table
 from paradnn.compare.verdict import FEWEST, Estimate, Rule, Verdict, estimate, orders
 from paradnn.config.identity import request_of, texts
 from paradnn.config.point import Point
 from paradnn.errors import ConfigError
 from paradnn.record.record import run_name
-from paradnn.session.course import Visit
+from paradnn.session.course import Conclusion, Visit
 from paradnn.session.summary import Row
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """One point on both sides; `name` is what they share."""
 
     name: str
     points: tuple[Point, Point]
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(NamedTuple):
     """What a round measured at one point: examples/s of both sides."""
 
     number: int
@@ -40,25 +40,27 @@ class Round:
         return math.log(self.speeds[0] / self.speeds[1])
 
 
-@dataclass(frozen=True)
+@dataclass
 class Result:
-    """What is known of one point, or with `name` empty of all together; `problem`: why it cannot be compared."""
+    """What is known of one point, or with `name` empty of all together; `problem`: why it cannot be compared,
+    `failures`: how often a side failed."""
 
     name: str
-    rounds: tuple[Round, ...]
-    estimate: Estimate | None
+    rounds: list[Round] = field(default_factory=list)
     problem: str | None = None
+    failures: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """The ratio of speeds; None after fewer than `FEWEST` rounds."""
+        return estimate([entry.log_ratio for entry in self.rounds]) if len(self.rounds) >= FEWEST else None
 
     def verdict(self, margin: float) -> Verdict | None:
         """What is said of it; None where a side cannot be measured."""
         if self.problem:
             return None
-        return self.estimate.verdict(margin) if self.estimate else Verdict.NOT_SETTLED
-
-    def speeds(self) -> tuple[float, float]:
-        """Examples/s of both sides, medians over the rounds."""
-        first, second = zip(*(entry.speeds for entry in self.rounds), strict=True)
-        return statistics.median(first), statistics.median(second)
+        found = self.estimate
+        return found.verdict(margin) if found else Verdict.NOT_SETTLED
 
 
 def pairs_of(first: Sequence[Point], second: Sequence[Point], null: bool) -> list[Pair]:
@@ -83,22 +85,14 @@ def pairs_of(first: Sequence[Point], second: Sequence[Point], null: bool) -> lis
     return pairs
 
 
-@dataclass
-class _Progress:
-    """One point so far; failures are counted by side."""
-
-    order: Callable[[], tuple[int, int]]
-    rounds: list[Round] = field(default_factory=list)
-    failures: Counter[int] = field(default_factory=Counter)
-    problem: str | None = None
-
-
 class Comparison:
-    """What is measured next and what is known; a `paradnn.session.course.Course` but for its conclusion.
+    """What is measured next and what is known; a `paradnn.session.course.Course`.
 
     A side that fails in the first round, or twice, ends its point: out of memory and what is missing stay so, and one
     crash in many rounds is a round less.
     """
+
+    resumes = False  # every round is measured
 
     def __init__(
         self,
@@ -110,9 +104,10 @@ class Comparison:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.labels, self.rule = labels, rule
+        self.results = [Result(pair.name) for pair in pairs]
         self._name, self._pairs = name, pairs
         self._random = random.Random(name)
-        self._progress = [_Progress(orders(f"{name} {index}").__next__) for index in range(len(pairs))]
+        self._orders: list[Iterator[tuple[int, int]]] = [orders(f"{name} {index}") for index in range(len(pairs))]
         self._seconds = math.inf if minutes is None else 60 * minutes
         self._clock = clock
         self._begin: float | None = None
@@ -123,11 +118,6 @@ class Comparison:
     def points(self) -> list[Point]:
         """Every point of both sides."""
         return [point for pair in self._pairs for point in pair.points]
-
-    @property
-    def resumes(self) -> bool:
-        """Every round is measured."""
-        return False
 
     @property
     def left(self) -> int:
@@ -142,9 +132,8 @@ class Comparison:
     @property
     def standing(self) -> str:
         """Rounds so far, and of a single point its interval."""
-        [first, *others] = self.results()
-        found = first.estimate
-        interval = f": {found.ratio:.3f}, {found.low:.3f} .. {found.high:.3f}" if found and not others else ""
+        found = self.results[0].estimate if len(self.results) == 1 else None
+        interval = f": {found.ratio:.3f}, {found.low:.3f} .. {found.high:.3f}" if found else ""
         return f"round {self._number}{interval}"
 
     def batch(self, rows: Sequence[Row]) -> list[Visit]:
@@ -155,38 +144,39 @@ class Comparison:
         if self._number and self._is_over(self._clock() - self._begin):
             return []
         self._number += 1
-        live = [index for index, entry in enumerate(self._progress) if not entry.problem]
+        live = [index for index, entry in enumerate(self.results) if not entry.problem]
         self._random.shuffle(live)
-        self._asked = [(index, side) for index in live for side in self._progress[index].order()]
+        self._asked = [(index, side) for index in live for side in next(self._orders[index])]
         return [self._visit(index, side) for index, side in self._asked]
 
     def wants(self, visit: Visit, claimed: bool) -> bool:
         """Each visit is a part of its round."""
         return True
 
-    def results(self) -> list[Result]:
-        """What is known of each point."""
-        return [
-            Result(pair.name, tuple(entry.rounds), _estimate(entry.rounds), entry.problem)
-            for pair, entry in zip(self._pairs, self._progress, strict=True)
-        ]
-
-    def overall(self) -> Result | None:
-        """The geometric mean over the points that both sides measured; None for fewer than two.
+    def overall(self) -> Result:
+        """The only point; of several that both sides measured their geometric mean.
 
         Its interval is that of the mean over just these points: it says how well they were measured, and nothing of
         other points.
         """
-        live = [entry.rounds for entry in self._progress if not entry.problem]
+        live = [entry.rounds for entry in self.results if not entry.problem]
         if len(live) < 2:
-            return None
-        numbers = set.intersection(*({one.number for one in rounds} for rounds in live))
+            return self.results[0]
         means = []
-        for number in sorted(numbers):
+        for number in sorted(set.intersection(*({one.number for one in rounds} for rounds in live))):
             both = [one.speeds for rounds in live for one in rounds if one.number == number]
             first, second = (statistics.geometric_mean(speeds) for speeds in zip(*both, strict=True))
             means.append(Round(number, (first, second)))
-        return Result("", tuple(means), _estimate(means))
+        return Result("", means)
+
+    def conclusion(self) -> Conclusion:
+        """The verdict so far; the metrics are those of the only point, or of all points together."""
+        whole = self.overall()
+        metrics = {"comparison_rounds": float(len(whole.rounds))}
+        if found := whole.estimate:
+            metrics |= {"speed_ratio": found.ratio, "speed_ratio_low": found.low, "speed_ratio_high": found.high}
+        artifacts = {"verdicts.json": verdict_table(self), "rounds.json": round_table(self)}
+        return Conclusion("\n".join(f"- **{line}**" for line in sentences(self)), metrics, {}, artifacts, True)
 
     def _visit(self, index: int, side: int) -> Visit:
         point = self._pairs[index].points[side]
@@ -198,7 +188,7 @@ class Comparison:
         """Note what the last round measured."""
         speeds: dict[int, dict[int, float]] = {}
         for (index, side), row in zip(self._asked, rows, strict=True):
-            entry = self._progress[index]
+            entry = self.results[index]
             if row.outcome == "ok":
                 speeds.setdefault(index, {})[side] = row.metrics["examples_per_second"]
                 continue
@@ -209,17 +199,12 @@ class Comparison:
                 entry.problem = f"{entry.problem}; {problem}" if entry.problem else problem
         for index, both in speeds.items():
             if len(both) == 2:
-                self._progress[index].rounds.append(Round(self._number, (both[0], both[1])))
+                self.results[index].rounds.append(Round(self._number, (both[0], both[1])))
 
     def _is_over(self, elapsed: float) -> bool:
-        live = [entry for entry in self._progress if not entry.problem]
+        live = [entry for entry in self.results if not entry.problem]
         if not live or self._number >= self.rule.most or elapsed * (1 + 1 / self._number) > self._seconds:
             return True
-        if not self.rule.looks(self._number):
-            return False
-        found = [_estimate(entry.rounds) for entry in live]
-        return all(one is not None and self.rule.is_enough(one) for one in found)
-
-
-def _estimate(rounds: Sequence[Round]) -> Estimate | None:
-    return estimate([entry.log_ratio for entry in rounds]) if len(rounds) >= FEWEST else None
+        return self.rule.looks(self._number) and all(
+            found is not None and self.rule.is_enough(found) for found in (entry.estimate for entry in live)
+        )

@@ -9,7 +9,7 @@ pool of threads of its own spins while the other computes.
 
 from __future__ import annotations
 
-import ast
+import argparse
 import importlib
 import importlib.util
 import inspect
@@ -23,19 +23,19 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from paradnn.compare.commands import Command, Run, Turns, Visit
-from paradnn.compare.verdict import orders
+from paradnn.compare.commands import Command, Metric, Progress, Run, Turns, Visit, checkouts, follow
+from paradnn.compare.verdict import Rule, orders
 from paradnn.errors import ConfigError
 
 BLOCK_SECONDS = 0.05
 #: Pairs of blocks in a round.
 BLOCKS = 10
-_FUNCTION = re.compile(r"(?P<place>[\w./~-]+):(?P<name>[A-Za-z_]\w*)")
+_FUNCTION = re.compile(r"[\w./~-]+:[A-Za-z_]\w*")
 
 
 def is_function(word: str) -> bool:
@@ -57,55 +57,19 @@ def named(function: Callable[[], Any] | str) -> str:
 
 def _load(word: str) -> Callable[[], Any]:
     """The function that a word names, in this process."""
-    match = _FUNCTION.fullmatch(word)
-    assert match
-    place = Path(match["place"]).expanduser()
-    if place.suffix == ".py":
-        sys.path.insert(0, str(place.resolve().parent))
-        spec = importlib.util.spec_from_file_location(place.stem, place)
+    place, _, name = word.rpartition(":")
+    path = Path(place).expanduser()
+    sys.path.insert(0, str(path.resolve().parent) if path.suffix == ".py" else os.getcwd())
+    if path.suffix == ".py":
+        spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None
         assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[place.stem] = module
+        module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     else:
-        sys.path.insert(0, os.getcwd())
-        module = importlib.import_module(match["place"])
-    found: Callable[[], Any] = getattr(module, match["name"])
+        module = importlib.import_module(place)
+    found: Callable[[], Any] = getattr(module, name)
     return found
-
-
-def _check(word: str) -> None:
-    """ConfigError where a file or module is missing, or a file has no such function; nothing of it is run."""
-    match = _FUNCTION.fullmatch(word)
-    if match is None:
-        raise ConfigError("function", word, "names no function", "write file.py:name or package.module:name")
-    place = Path(match["place"]).expanduser()
-    if place.suffix != ".py":
-        sys.path.insert(0, os.getcwd())
-        try:
-            if importlib.util.find_spec(match["place"]) is None:
-                raise ImportError
-        except (ImportError, ValueError):
-            raise ConfigError("function", word, f"there is no module {match['place']}", "give a file.py:name") from None
-        finally:
-            sys.path.pop(0)
-        return
-    try:
-        names = {node.id if isinstance(node, ast.Name) else getattr(node, "name", "") for node in _defined(place)}
-    except (OSError, SyntaxError, ValueError) as error:
-        raise ConfigError("function", word, f"{place} cannot be read ({error})", "give another file") from None
-    if match["name"] not in names:
-        raise ConfigError("function", word, f"{place} defines no {match['name']}", "name a function of its top level")
-
-
-def _defined(place: Path) -> Iterator[ast.AST]:
-    """What defines a name at the top level of a file: definitions, targets of assignments, imports."""
-    for node in ast.parse(place.read_text()).body:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            yield from (ast.Name(name.asname or name.name) for name in node.names)
-        yield from getattr(node, "targets", ())
-        yield node
 
 
 def serve(word: str, asked: int, answers: int) -> None:
@@ -115,7 +79,11 @@ def serve(word: str, asked: int, answers: int) -> None:
     """
     with os.fdopen(asked) as requests, os.fdopen(answers, "w", buffering=1) as replies:
         try:
-            call = _load(word)
+            try:
+                call = _load(word)
+            except (ImportError, AttributeError, OSError, SyntaxError) as error:
+                print(json.dumps({"missing": str(error)[:300]}), file=replies)
+                return
             for request in requests:
                 calls = int(request)
                 if not calls:
@@ -158,7 +126,6 @@ class _Side:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd=command.folder,
-            env={**os.environ, **command.variables},
             pass_fds=(read_asked, write_answers),
             start_new_session=True,
         )
@@ -204,7 +171,8 @@ class Duet(Turns):
 
     def _programs(self) -> tuple[list[str], list[str]]:
         for side in self.sides:
-            _check(side.text)
+            if not is_function(side.text):
+                raise ConfigError("function", side.text, "names no function", "write file.py:name")
         return [], []
 
     def _warm_up(self) -> None:
@@ -222,6 +190,8 @@ class Duet(Turns):
             failures: list[str | None] = [None, None]
             for number in next(self._orders):
                 answer = sides[number].ask(0)
+                if missing := answer.get("missing"):
+                    raise ConfigError("function", self.sides[number].text, missing, "name one of a file's top level")
                 calls[number], failures[number] = answer.get("calls", 0), answer.get("failure")
             blocks: tuple[list[Run], list[Run]] = ([], [])
             # The order within a pair of blocks is random in one and the other way round in the next, as in rounds.
@@ -232,8 +202,7 @@ class Duet(Turns):
                     if failure := answer.get("failure"):
                         failures[number] = failure
                         break
-                    once = [answer[key] / calls[number] for key in ("seconds", "cpu")]
-                    blocks[number].append(Run(once[0], once[1], None))
+                    blocks[number].append(Run(*(answer[key] / calls[number] for key in ("seconds", "cpu"))))
         if not any(failures):
             logs = sorted(math.log(two.seconds / one.seconds) for one, two in zip(*blocks, strict=True))
             cut = len(logs) // 5
@@ -248,3 +217,22 @@ class Duet(Turns):
     def _pair(self) -> Iterator[tuple[_Side, _Side]]:
         with ExitStack() as opened:
             yield _Side(self.sides[0], opened, self._timeout), _Side(self.sides[1], opened, self._timeout)
+
+
+def take_turns(
+    given: argparse.Namespace,
+    labels: Sequence[str],
+    texts: Sequence[str],
+    commits: tuple[str, str] | None,
+    rule: Rule,
+    enough: Callable[[Sequence[float]], bool] | None = None,
+) -> tuple[Turns, bool]:
+    """Two commands or functions as a command line asks for them, to their end; and whether that was an interruption."""
+    kind = Duet if all(map(is_function, texts)) else Turns
+    metric = Metric(given.metric, given.higher)
+    with ExitStack() as opened:
+        places = opened.enter_context(checkouts(commits, given.setup)) if commits else [None, None]
+        named = zip(labels, texts, places, strict=True)
+        one, two = (Command(label, text, place, given.prepare) for label, text, place in named)
+        turns = kind((one, two), rule, metric, minutes=given.minutes, timeout=given.timeout, enough=enough)
+        return turns, follow(turns, Progress(given.minutes))

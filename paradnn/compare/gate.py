@@ -11,22 +11,21 @@ Exit code: 0 passes, 1 regressed, 2 wrong use, 3 undecided, 130 interrupted.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any
-from xml.etree import ElementTree
 
 from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
-from paradnn.compare.arguments import add_command_options, check_commands, how_to_run, parsed
-from paradnn.compare.commands import WORKING_TREE, Command, Progress, Turns, checkouts, follow
-from paradnn.compare.screen import describe_commands, document, write_text
+from paradnn.compare.arguments import add_command_options, check_commands, parsed
+from paradnn.compare.commands import WORKING_TREE, Turns
+from paradnn.compare.duet import take_turns
+from paradnn.compare.text import describe_turns, write_json
 from paradnn.compare.verdict import Estimate, Rule, estimate
 from paradnn.errors import ConfigError
+from paradnn.store.files import whole_file
 
 
 class Gate(Enum):
@@ -63,20 +62,16 @@ def main() -> int:
 
 
 def _gate(given: argparse.Namespace, slower: float, misses: float) -> int:
-    labels = given.head, given.base
-    with checkouts(labels, given.setup, given.environments) as places:
-        head, base = (
-            Command("the working tree" if label == WORKING_TREE else label, given.words[0], *place, given.prepare)
-            for label, place in zip(labels, places, strict=True)
-        )
-        turns = Turns(
-            (head, base),
-            Rule(most=given.most),
-            minutes=given.minutes,
-            enough=lambda logs: judge(estimate(logs, misses), slower) is not Gate.UNDECIDED,
-            **how_to_run(given),
-        )
-        interrupted = follow(turns, Progress(given.minutes))
+    commits = given.head, given.base
+    labels = tuple("the working tree" if name == WORKING_TREE else name for name in commits)
+    turns, interrupted = take_turns(
+        given,
+        labels,
+        given.words * 2,
+        commits,
+        Rule(most=given.most),
+        lambda logs: judge(estimate(logs, misses), slower) is not Gate.UNDECIDED,
+    )
     found = estimate(turns.rounds, misses) if turns.estimate else None
     outcome = judge(found, slower)
     if turns.problem:
@@ -84,55 +79,38 @@ def _gate(given: argparse.Namespace, slower: float, misses: float) -> int:
         outcome = Gate.REGRESSED if turns.failed == 0 else Gate.UNDECIDED
     words = sentence(outcome, found, slower, labels, turns)
     print(words + "\n")
-    describe_commands(turns, null=False)
+    describe_turns(turns)
     _write(given, words, outcome, found, turns)
     return 130 if interrupted else outcome.value
 
 
 def sentence(outcome: Gate, found: Estimate | None, slower: float, labels: Sequence[str], turns: Turns) -> str:
     """The outcome with what it rests on."""
-    head, base = ("the working tree" if label == WORKING_TREE else label for label in labels)
-    basis = turns.problem or "too few rounds for an interval"
+    basis, limit = turns.problem or "too few rounds for an interval", f"{100 * slower:.3g}%"
     if found and not turns.problem:
-        ends = sorted(100 * math.expm1(-math.log(end)) for end in (found.low, found.high))
-        basis = f"{head} takes {_signed(ends[0])} to {_signed(ends[1])} of {base}'s time more, {found.rounds} rounds"
-    limit = f"{100 * slower:.3g}%"
-    return {
-        Gate.PASSED: f"passed: not slower by {limit} or more ({basis})",
-        Gate.REGRESSED: f"REGRESSED: slower by more than {limit} ({basis})"
-        if not turns.problem
-        else f"FAILED: {basis}",
-        Gate.UNDECIDED: f"undecided: whether it is slower by {limit} takes more time or a quieter machine ({basis})",
-    }[outcome]
-
-
-def _signed(percent: float) -> str:
-    return f"{percent:+.2g}%"
+        ends = [f"{100 * math.expm1(-math.log(end)):+.2g}%" for end in (found.high, found.low)]
+        basis = f"{labels[0]} takes {ends[0]} to {ends[1]} of {labels[1]}'s time more, {found.rounds} rounds"
+    if outcome is Gate.PASSED:
+        return f"passed: not slower by {limit} or more ({basis})"
+    if outcome is Gate.UNDECIDED:
+        return f"undecided: whether it is slower by {limit} takes more time or a quieter machine ({basis})"
+    return f"FAILED: {basis}" if turns.problem else f"REGRESSED: slower by more than {limit} ({basis})"
 
 
 def _write(given: argparse.Namespace, words: str, outcome: Gate, found: Estimate | None, turns: Turns) -> None:
     """The files that were asked for."""
-    name = {Gate.PASSED: "passed", Gate.REGRESSED: "regressed", Gate.UNDECIDED: "undecided"}[outcome]
-    ends = {"ratio": found.ratio, "low": found.low, "high": found.high} if found else {}
-    content: dict[str, Any] = document(turns) | ends | {"gate": name, "slower": given.slower, "base": given.base}
+    ends = {name: getattr(found, name) for name in ("ratio", "low", "high")} if found else {}
+    about = {"gate": outcome.name.lower(), "slower": given.slower, "base": given.base}
+    content = turns.document() | ends | about
     if given.json:
-        write_text(given.json, "--json", json.dumps(content, indent=1, allow_nan=False) + "\n")
+        write_json(given.json, content)
     if given.markdown:
         sides = "\n".join(
             f"| {side['label']} | {len(side['values'])} | {side['failed_visits']} |" for side in content["sides"]
         )
         body = f"**{words}**\n\n| side | runs | failed visits |\n| --- | --- | --- |\n{sides}\n"
-        write_text(given.markdown, "--markdown", f"### Performance against {given.base}\n\n{body}")
-    if given.junit:
-        suite = ElementTree.Element("testsuite", name="paradnn gate", tests="1", time=f"{turns.seconds:.3f}")
-        case = ElementTree.SubElement(suite, "testcase", name=given.words[0], classname=f"against {given.base}")
-        if outcome is Gate.REGRESSED:
-            ElementTree.SubElement(case, "failure", message=words)
-        elif outcome is Gate.UNDECIDED:
-            ElementTree.SubElement(case, "skipped", message=words)
-        suite.set("failures", str(int(outcome is Gate.REGRESSED)))
-        suite.set("skipped", str(int(outcome is Gate.UNDECIDED)))
-        write_text(given.junit, "--junit", ElementTree.tostring(suite, encoding="unicode") + "\n")
+        with whole_file(given.markdown, "--markdown") as making:
+            making.write_text(f"### Performance against {given.base}\n\n{body}")
 
 
 def make_parser() -> Parser:
@@ -151,7 +129,7 @@ def make_parser() -> Parser:
     add("--rounds", type=int, default=Rule.least, help=argparse.SUPPRESS)
     add("--most", type=int, default=640, metavar="N", help="at most so many rounds (default: %(default)s)")
     add_command_options(parser)
-    for flag, what in (("--json", "numbers and every run"), ("--junit", "a test report"), ("--markdown", "a comment")):
+    for flag, what in (("--json", "numbers and every run"), ("--markdown", "a comment")):
         add(flag, type=Path, metavar="FILE", help=f"write {what} to FILE")
     return parser
 

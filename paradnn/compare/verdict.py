@@ -20,12 +20,12 @@ FEWEST = 5
 
 
 class Verdict(StrEnum):
-    """What is said of two sides at one point."""
+    """What is said of the first side at one point."""
 
     FASTER = "faster"
     SLOWER = "slower"
-    EQUIVALENT = "equivalent"
-    NOT_SETTLED = "not settled"
+    EQUIVALENT = "equal"
+    NOT_SETTLED = "undecided"
 
 
 @dataclass(frozen=True)

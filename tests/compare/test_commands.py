@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import math
@@ -10,13 +11,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 
 import paradnn.compare
 from paradnn.compare import command, gate
-from paradnn.compare.arguments import Commands, Request, read_arguments
+from paradnn.compare.arguments import Request, read_arguments
 from paradnn.compare.commands import Command, Metric, Turns, checkouts, follow, program_of, run_once
 from paradnn.compare.verdict import Rule
 from paradnn.errors import ConfigError
@@ -149,10 +149,6 @@ def test_a_side_that_always_fails_ends_it() -> None:
     assert not turns.rounds
 
 
-def test_other_exit_codes_may_be_good() -> None:
-    assert turns_of("sh -c 'exit 3'", "true", good=frozenset({0, 3}), enough=lambda logs: True).problem is None
-
-
 def test_what_takes_too_long_is_stopped_with_all_it_started(tmp_path: Path) -> None:
     late = tmp_path / "late"
     text = f"sleep 2; touch {late}"
@@ -164,10 +160,10 @@ def test_what_takes_too_long_is_stopped_with_all_it_started(tmp_path: Path) -> N
 
 def test_commits_stand_in_worktrees_that_are_gone_afterwards(repository: Path) -> None:
     with checkouts(("main~1", "."), setup="echo ready > set_up") as places:
-        speeds = [(folder / "program.sh").read_text() for folder, _ in places if folder]
+        speeds = [(folder / "program.sh").read_text() for folder in places]
         assert speeds == ["echo speed: 100\n", "echo speed: 50\n"]
-        assert all((folder / "set_up").exists() for folder, _ in places if folder)
-        assert places[0][0] != repository
+        assert all((folder / "set_up").exists() for folder in places)
+        assert places[0] != repository
     listed = subprocess.run(["git", "worktree", "list"], capture_output=True, text=True, check=True)
     assert len(listed.stdout.splitlines()) == 1
 
@@ -221,11 +217,9 @@ def test_a_gate_fails_on_what_is_slower_by_more_than_it_may(
     word: str,
 ) -> None:
     # 80 / 50 is just 1.6.
-    words = ["--base", base, "--slower", slower, *SPEED, "--junit", "j.xml", "--markdown", "c.md", "--json", "g.json"]
+    words = ["--base", base, "--slower", slower, *SPEED, "--markdown", "c.md", "--json", "g.json"]
     assert call(gate.main, monkeypatch, [*words, "--", "sh", "program.sh"]) == code
     assert word in capsys.readouterr().out
-    suite = ElementTree.parse(repository / "j.xml").getroot()
-    assert suite.get("failures") == str(code)
     assert json.loads((repository / "g.json").read_text())["gate"] == ("regressed" if code else "passed")
     assert word in (repository / "c.md").read_text()
 
@@ -253,8 +247,7 @@ def test_a_head_that_fails_is_a_failure_and_a_base_that_fails_says_nothing(
         (command.main, ["true"], "commands=true: 2 commands are needed, 1 given"),
         (command.main, ["true", "true"], "both are the same"),
         (command.main, ["true", "compile=xla"], "one side is a setting, the other a command"),
-        (command.main, ["--warmup", "-1", "true", "false"], "--warmup=-1: must be positive"),
-        (command.main, ["--exit-codes", "a", "true", "false"], "--exit-codes=a: must be numbers"),
+        (command.main, ["--timeout", "-1", "true", "false"], "--timeout=-1.0: must be positive"),
         (command.main, ["--prepare", "x", "compile=xla", "compile=graph"], "--prepare=x: is for commands"),
         (command.main, ["--null", "--commits", "a", "b", "--", "true"], "compares one side with itself"),
     ],
@@ -269,11 +262,11 @@ def test_wrong_input_is_one_line(
 
 def test_words_that_are_no_settings_are_commands() -> None:
     assert isinstance(read_arguments(["compile=graph", "framework=jax compile=xla"]), Request)
-    assert isinstance(read_arguments(["python a.py", "A=1 python b.py"]), Commands)
-    assert isinstance(read_arguments(["--null", "--minutes", "1"]), Commands)
+    assert isinstance(read_arguments(["python a.py", "A=1 python b.py"]), argparse.Namespace)
+    assert isinstance(read_arguments(["--null", "--minutes", "1"]), argparse.Namespace)
     after = read_arguments(["--commits", "a", "b", "--", "run", "--null", "x y"])
-    assert isinstance(after, Commands)
-    assert after.words == ("run --null 'x y'",)
+    assert isinstance(after, argparse.Namespace)
+    assert after.words == ["run --null 'x y'"]
 
 
 #: A program with a clock of its own, which each function moves by a known time; each call is noted.
