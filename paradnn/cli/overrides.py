@@ -20,15 +20,11 @@ from omegaconf.errors import OmegaConfBaseException
 from paradnn.cli.checks import no_such_key, no_such_option
 from paradnn.errors import ConfigError, ParadnnError
 
-_ADDRESS = re.compile(r"^(model\.peer=)(\[[\w.:%]+\]:\d+)$")
 _PARSERS = {"hydra", "omegaconf", "antlr4", "yaml", "argparse.py"}
 
 
 def split_overrides(arguments: Sequence[str]) -> list[str]:
-    """`overrides="a=1 b=2"` as the overrides it holds: a project's parameter arrives as one word.
-
-    Hydra would take the brackets of an address, `model.peer=[::1]:5000`, for a list: it is quoted.
-    """
+    """`overrides="a=1 b=2"` as the overrides it holds: a project's parameter arrives as one word."""
     overrides: list[str] = []
     for argument in arguments:
         if argument.startswith("overrides="):
@@ -38,7 +34,7 @@ def split_overrides(arguments: Sequence[str]) -> list[str]:
                 raise ConfigError("overrides", argument, f"cannot be split ({error})", "close the quotation") from None
         else:
             overrides.append(argument)
-    return [_ADDRESS.sub(r'\1"\2"', override) for override in overrides]
+    return overrides
 
 
 def as_axes(arguments: Sequence[str]) -> list[str]:

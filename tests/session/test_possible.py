@@ -53,7 +53,7 @@ def test_what_is_not_here_is_told_first(words: str, message: str, tmp_path: Path
     ],
 )
 def test_hosts_that_were_given_wrongly_are_told_first(hosts: str, key: str, message: str, tmp_path: Path) -> None:
-    words = ["model=channel", "model.pattern=parameter_server", "model.servers=2", "model.workers=2", "hosts=4"]
+    words = ["model=channel", "model.transport=gloo", "model.pattern=all_reduce", "model.processes=4", "hosts=4"]
     done = run(["paradnn.train", *words], Store(tmp_path), PARADNN_HOSTS=hosts, PARADNN_HOSTS_KEY=key)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr

@@ -13,7 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from paradnn.cli.help import help_text
-from paradnn.cli.overrides import as_axes, split_overrides
+from paradnn.cli.overrides import as_axes
 from paradnn.config.identity import point_id, request_of
 from paradnn.config.point import read_point, read_settings
 from paradnn.errors import ConfigError
@@ -130,14 +130,6 @@ def test_a_key_of_a_swept_model_is_an_axis_of_one_value() -> None:
     read = [read_point(config) for config in plan_of("model=residual", blocks).configs()]
     assert [point.model.blocks for point in read] == [(1, 2, 3, 4)]
     assert as_axes(["model.nodes=8"]) == ["model.nodes=8"]
-
-
-def test_an_address_in_brackets_is_no_list() -> None:
-    [given] = split_overrides(["model.peer=[::1]:5000"])
-    for arguments in ([given], as_axes([given, "-m"])[:1]):
-        (config,) = plan_of("model=channel", *arguments).configs()
-        assert read_point(config).model.peer == "[::1]:5000"
-    assert split_overrides(["model.blocks=[1,2]", "model.peer=n:1"]) == ["model.blocks=[1,2]", "model.peer=n:1"]
 
 
 def test_lists_are_values() -> None:

@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 import time
 from multiprocessing.connection import Connection
 from typing import Any
 
 from paradnn.worker import process_group as remote
-from paradnn.workloads.channel.payload import buffer_sizes, make_buffers
 from paradnn.workloads.channel.processes import Processes
-from paradnn.workloads.channel.shared_memory import SharedMemoryStep, open_rings, serve_ring
-from tests.processes import PATIENCE, children_of, wait_for
+from tests.processes import children_of, wait_for
 
-MODEL = {
-    "name": "channel",
-    "transport": "tcp",
-    "pattern": "latency",
-    "bytes": 1000,
-    "buffers": 3,
-    "payload": "equal",
-    "serialized": False,
-    "window": 4,
-    "servers": 1,
-    "workers": 1,
-    "peer": None,
-    "port": 0,
-}
+MODEL = {"name": "channel", "transport": "tcp", "pattern": "latency", "bytes": 1000, "window": 4, "port": 0}
 
 
 def point(**model: Any) -> dict[str, Any]:
     return {"model": MODEL | model, "seed": 0, "measure": {"timeout": 10.0}}
-
-
-def buffers_of(point: dict[str, Any]) -> list[bytes]:
-    model = point["model"]
-    return make_buffers(buffer_sizes(model["payload"], model["bytes"], model["buffers"]), point["seed"])
 
 
 def measure_beside(point: dict[str, Any], server: int, there: int) -> None:
@@ -59,19 +37,3 @@ def measure_until_killed(point: dict[str, Any], says: Connection) -> None:
 def be_asked(connected: socket.socket, patience: float) -> None:
     """Be a server's process for one connection."""
     remote.accept(connected, patience)
-
-
-def send_through_shared_memory(given: dict[str, Any]) -> None:
-    """To a process that is forked from this one; what comes back is what was sent."""
-    rings = open_rings(given)
-    pid = os.fork()
-    if pid == 0:
-        serve_ring(given, rings)
-    try:
-        step = SharedMemoryStep(given, rings, buffers_of(given), PATIENCE)
-        step.run(50)
-        if given["model"]["pattern"] == "latency":
-            assert bytes(step._into) == b"".join(buffers_of(given))
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)

@@ -273,6 +273,14 @@ _KEYS = {
     "hosts": "{} hosts",
     "platform.cores": "cores {}",
 }
+#: What runs mean that have no such keys beside others that do: today's, beside those of earlier versions.
+_USUAL = {
+    "model.payload": "equal",
+    "model.buffers": 1,
+    "model.serialized": False,
+    "model.servers": 1,
+    "model.workers": 1,
+}
 #: Below which of the others no transport can be: the network's and the host's own, the nearest first.
 _FLOORS = ("tcp", "shared_memory")
 #: Patterns that say what a message of an exchange costs.
@@ -340,6 +348,8 @@ def channels(frame: pd.DataFrame) -> Channels:
         raise NotEnoughData(
             "no run measured messages; measure some, as in python -m paradnn.train -m experiment=channel"
         )
+    known = {name: rows[name].where(rows[name].notna(), value) for name, value in _USUAL.items() if name in rows}
+    rows = rows.assign(**known)
     varied = [name for name in _KEYS if name in rows and rows[name].nunique(dropna=False) > 1]
     found = []
     groups = ["device", "model.transport", "model.pattern"]
@@ -351,8 +361,8 @@ def channels(frame: pd.DataFrame) -> Channels:
             variant = ", ".join(
                 _word(_KEYS[name], value) for name, value in zip(telling, values, strict=True) if pd.notna(value)
             )
-            known = {name: part[name].dropna().unique() for name in _KEYS if name in part}
-            words = frozenset(_word(_KEYS[name], one[0]) for name, one in known.items() if len(one) == 1)
+            said = {name: part[name].dropna().unique() for name in _KEYS if name in part}
+            words = frozenset(_word(_KEYS[name], one[0]) for name, one in said.items() if len(one) == 1)
             found.append(ChannelFit(str(device), str(transport), str(pattern), variant, part, _fit(part), words))
     return Channels(tuple(found), _floors(found))
 

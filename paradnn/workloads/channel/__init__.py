@@ -15,7 +15,6 @@ from paradnn.core.workload import Words, Workload
 from paradnn.errors import ConfigError
 from paradnn.families import Family
 from paradnn.families.kernels import ALONE, Kernel, Work
-from paradnn.workloads.channel.payload import PAYLOADS, buffer_sizes
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point
@@ -25,14 +24,13 @@ if TYPE_CHECKING:
 __all__ = ["CHANNEL", "COLLECTIVES", "FAMILY", "Channel", "Communication", "bus_factor", "transfer_metrics"]
 
 PointT = TypeVar("PointT")
-_POINT_TO_POINT = ("latency", "bandwidth")
 #: Patterns in which all processes take part alike.
 COLLECTIVES = ("all_reduce", "broadcast")
+_POINT_TO_POINT = ("latency", "bandwidth")
 #: What each transport is measured in.
 _PATTERNS = {
-    "tcp": (*_POINT_TO_POINT, "parameter_server"),
-    "shared_memory": _POINT_TO_POINT,
-    "grpc": (*_POINT_TO_POINT, "parameter_server"),
+    "tcp": _POINT_TO_POINT,
+    "grpc": _POINT_TO_POINT,
     "gloo": (*_POINT_TO_POINT, *COLLECTIVES),
     "nccl": (*_POINT_TO_POINT, *COLLECTIVES),
     "tensorflow": ("all_reduce",),
@@ -41,17 +39,12 @@ _PATTERNS = {
 #: Transports that a framework brings.
 _FRAMEWORKS = {"gloo": "torch", "nccl": "torch", "tensorflow": "tensorflow", "jax": "jax"}
 #: Where a pattern is not one of those named, the key says nothing, and stands at its default.
-_USED_BY = {
-    "window": ("bandwidth",),
-    "processes": COLLECTIVES,
-    "servers": ("parameter_server",),
-    "workers": ("parameter_server",),
-}
+_USED_BY = {"window": ("bandwidth",), "processes": COLLECTIVES}
 
 
 @dataclass(frozen=True)
 class Communication(Kernel):
-    """Messages of `bytes` by a transport, in a pattern, between processes of this host or with a peer on another."""
+    """Messages of `bytes` by a transport, in a pattern, between processes of this host or of several."""
 
     is_communication: ClassVar[bool] = True
     instead_of_batch: ClassVar[str] = "bytes"
@@ -59,64 +52,27 @@ class Communication(Kernel):
     name: str = option("channel", "the kind of workload", choices=("channel",))
     transport: str = option("tcp", "what carries the messages; gloo and nccl are PyTorch's", choices=tuple(_PATTERNS))
     pattern: str = option(
-        "latency",
-        "a message there and back, a window of them one way, workers to servers, or a collective",
-        choices=(*_POINT_TO_POINT, "parameter_server", *COLLECTIVES),
+        "latency", "a message there and back, a window of them one way, or a collective", choices=_PATTERNS["gloo"]
     )
-    bytes: int = option(1024, "of a message; payload other than equal: follows from the buffers", low=1, high=2**40)
-    buffers: int = option(1, "buffers of a message (tcp, shared_memory, grpc)", low=1, high=1024)
-    payload: str = option(
-        "equal", "sizes of the buffers: equal, or TF-gRPC-Bench's mixes of 10 B, 10 KiB and 1 MiB", choices=PAYLOADS
-    )
-    serialized: bool = option(False, "encode each message as a Protocol Buffer, and decode it (tcp, grpc)")
+    bytes: int = option(1024, "of a message; of a framework's a multiple of 4: it sends float32", low=1, high=2**40)
     window: int = option(64, "messages that are answered together (pattern=bandwidth)", low=1, high=65536)
     processes: int = option(2, "that take part in a collective", low=2, high=4096)
-    servers: int = option(1, "parameter servers", low=1, high=1024)
-    workers: int = option(1, "workers, each of which sends to every parameter server", low=1, high=1024)
-    peer: str | None = option(
-        None,
-        "host:port where python -m paradnn.worker.communication.peer listens; null: a process of this host",
-        pattern=(r"([\w.-]+|\[[\w.:%]+\]):\d{1,5}", "write host:port, as in node2:5000 or [::1]:5000"),
-    )
     port: int = option(0, "first port that this host's processes listen on; 0: any that is free", low=0, high=65535)
 
     def __post_init__(self) -> None:
         if self.pattern not in (known := _PATTERNS[self.transport]):
             reason = f"model.transport={self.transport} has no such pattern"
             raise ConfigError("model.pattern", self.pattern, reason, f"choose one of {', '.join(known)}")
-        if self.transport in _FRAMEWORKS:
-            self._check_one_buffer()
-        if self.serialized and self.transport == "shared_memory":
-            reason = "model.transport=shared_memory sends bytes as they are"
-            raise ConfigError("model.serialized", "true", reason, "set model.serialized=false")
-        if self.peer and (self.transport not in ("tcp", "grpc") or self.pattern not in _POINT_TO_POINT):
-            reason = f"is not for model.transport={self.transport} model.pattern={self.pattern}"
-            raise ConfigError("model.peer", self.peer, reason, "leave it out, or measure latency over tcp or grpc")
-        if self.peer and not 0 < int(self.peer.rpartition(":")[2]) < 65536:
-            raise ConfigError("model.peer", self.peer, "has no such port", "choose a port from 1 to 65535")
+        if self.transport in _FRAMEWORKS and self.bytes % 4:
+            reason = f"model.transport={self.transport} sends one tensor of float32"
+            raise ConfigError("model.bytes", self.bytes, reason, "choose a multiple of 4")
         for key, patterns in _USED_BY.items():
             if self.pattern not in patterns:
                 object.__setattr__(self, key, type(self).__dataclass_fields__[key].default)
-        if self.peer or self.transport == "shared_memory":  # no process of this host listens
-            object.__setattr__(self, "port", 0)
         # TensorFlow's processes all listen, others meet at one port.
-        listening = self.processes if self.transport == "tensorflow" else self.servers
+        listening = self.processes if self.transport == "tensorflow" else 1
         if self.port + listening - 1 > 65535:
             raise ConfigError("model.port", self.port, f"leaves no {listening} ports", "choose a lower one")
-        object.__setattr__(self, "bytes", sum(buffer_sizes(self.payload, self.bytes, self.buffers)))
-
-    def _check_one_buffer(self) -> None:
-        """A framework sends one tensor of 32-bit numbers."""
-        reason = f"model.transport={self.transport} sends one tensor of float32"
-        for key, value, usual in (
-            ("model.buffers", self.buffers, 1),
-            ("model.payload", self.payload, "equal"),
-            ("model.serialized", self.serialized, False),
-        ):
-            if value != usual:
-                raise ConfigError(key, value, reason, f"set {key}={str(usual).lower()}")
-        if self.bytes % 4:
-            raise ConfigError("model.bytes", self.bytes, reason, "choose a multiple of 4")
 
     def work(self, batch_size: int) -> Work:
         """A message is held once by each who sends or receives it; how often it is copied is the transport's affair."""
@@ -125,19 +81,14 @@ class Communication(Kernel):
     def in_point(self, point: PointT) -> PointT:
         """In the framework that brings its transport; `compile` says nothing of messages, nor an optimizer."""
         given: Any = super().in_point(point)
-        if given.transport != "local":
-            reason = "is for devices that share a step"
-            raise ConfigError("transport", given.transport, reason, "leave it out, and set model.transport")
-        if given.precision != "float32":
-            reason = "model=channel sends bytes, and float32 where a framework does"
-            raise ConfigError("precision", given.precision, reason, "leave it out, and set model.bytes")
-        if given.measure.keep_trace:
-            reason = "model=channel has no operations to profile"
-            raise ConfigError("measure.keep_trace", "true", reason, "set measure.keep_trace=false")
-        if given.measure.cold_caches:
-            raise ConfigError(
-                "measure.cold_caches", "true", "is not for model=channel", "set measure.cold_caches=false"
-            )
+        for key, value, usual, reason in (
+            ("transport", given.transport, "local", "is for devices that share a step; messages have model.transport"),
+            ("precision", given.precision, "float32", "model=channel sends bytes, and float32 where a framework does"),
+            ("measure.keep_trace", given.measure.keep_trace, False, "model=channel has no operations to profile"),
+            ("measure.cold_caches", given.measure.cold_caches, False, "is not for model=channel"),
+        ):
+            if value != usual:
+                raise ConfigError(key, str(value).lower(), reason, f"set {key}={str(usual).lower()}")
         wanted = _FRAMEWORKS.get(self.transport, given.framework.name)
         if given.framework.name not in (wanted, "tensorflow"):
             reason = f"model.transport={self.transport} is of framework={wanted}"
@@ -151,25 +102,14 @@ class Communication(Kernel):
 
     @property
     def meeting(self) -> int:
-        """How many processes there are that can be on other hosts; 1 where there is none."""
-        if self.peer or self.transport == "shared_memory":
-            return 1
-        if self.pattern == "parameter_server":
-            return self.servers + self.workers
+        """How many processes there are."""
         return self.processes if self.pattern in COLLECTIVES else 2
 
     @property
     def size(self) -> str:
         """Short description of what is sent."""
-        many = {
-            "parameter_server": f" {self.workers}w {self.servers}s",
-            "bandwidth": f" w{self.window}",
-            "latency": "",
-        }.get(self.pattern, f" x{self.processes}")
-        mix = "" if self.payload == "equal" else f" {self.payload}"
-        parts = f" in {self.buffers}" if self.buffers > 1 else ""
-        coded = " serialized" if self.serialized else ""
-        return f"{self.transport} {self.pattern}{many} {self.bytes} B{mix}{parts}{coded}"
+        many = {"bandwidth": f" w{self.window}", "latency": ""}.get(self.pattern, f" x{self.processes}")
+        return f"{self.transport} {self.pattern}{many} {self.bytes} B"
 
 
 def bus_factor(pattern: str, processes: int) -> float:
@@ -243,12 +183,8 @@ class Channel(Workload):
         return serve_elsewhere
 
     def meeting(self, point: Point) -> tuple[str, int]:
-        """Two processes, or those of a collective or a parameter server."""
-        model = _model(point)
-        if model.meeting == 1:
-            what = "model.peer" if model.peer else f"model.transport={model.transport}"
-            raise ConfigError("hosts", point.hosts, f"is not for {what}", "leave one of them out")
-        return "model=channel", model.meeting
+        """Two processes, or those of a collective."""
+        return "model=channel", _model(point).meeting
 
     def named(self, point: Point) -> list[str]:
         """Nothing: its model's size says all."""
@@ -286,7 +222,7 @@ def transfer_metrics(model: Communication, known: Mapping[str, float]) -> dict[s
         seconds, longest = (known.get(f"step_time{side}_ms") for side in (end, other))
         if seconds is None or longest is None:
             continue
-        found[f"transfer{end}_us"] = 1e3 * seconds / _in_turn(model)
+        found[f"transfer{end}_us"] = 1e3 * seconds / _messages(model)
         if model.pattern == "latency":
             found[f"round_trip{end}_us"] = 1e3 * seconds
         rate = 1e3 * _messages(model) / longest  # a rate is low where the time is high
@@ -297,14 +233,9 @@ def transfer_metrics(model: Communication, known: Mapping[str, float]) -> dict[s
     return found
 
 
-def _in_turn(model: Communication) -> int:
-    """Messages of a step that follow one another."""
-    return {"latency": 2, "bandwidth": model.window}.get(model.pattern, 1)
-
-
 def _messages(model: Communication) -> int:
-    """Messages of a step, of all senders; a collective counts as one."""
-    return model.workers * model.servers if model.pattern == "parameter_server" else _in_turn(model)
+    """Messages of a step, one after the other; a collective counts as one."""
+    return {"latency": 2, "bandwidth": model.window}.get(model.pattern, 1)
 
 
 CHANNEL = Channel()
@@ -315,6 +246,6 @@ FAMILY = Family(
     ("bytes", "transport", "pattern"),
     "model.transport=tcp,grpc model.bytes=64,4096,262144",
     place=20,
-    words="Messages between processes: latency, bandwidth, parameter servers, collectives.",
+    words="Messages between processes: latency, bandwidth, collectives.",
     chosen=ALONE,
 )

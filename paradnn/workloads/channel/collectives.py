@@ -43,31 +43,26 @@ def open_collective(
     point: Mapping[str, Any],
     framework: Framework | None,
     layout: DeviceLayout | None,
-    rank: int,
+    place: tuple[int, int],
     address: str,
     patience: float,
 ) -> Any:
-    """The step of process number `rank`, joined with the others at `address`, host:port. Raises Unavailable.
+    """The step of a process, joined with the others at `address`, host:port. Raises Unavailable.
 
-    `framework` and `layout` are for transport=tensorflow.
+    place: its number and how many there are. `framework` and `layout` are for transport=tensorflow.
     """
-    transport, count = point["model"]["transport"], point["model"]["bytes"] // _FLOAT_BYTES
-    processes = processes_of(point["model"])
-    if transport == "tensorflow":
+    (rank, processes), model = place, point["model"]
+    count = model["bytes"] // _FLOAT_BYTES
+    if model["transport"] == "tensorflow":
         assert framework is not None
         assert layout is not None
         step: Any = _TensorFlowStep(point, distributed(framework, layout.of_rank(rank)), count)
-    elif transport == "jax":
+    elif model["transport"] == "jax":
         step = _JaxStep(rank, processes, address, count, patience)
     else:
         step = _TorchStep(point, rank, processes, address, count, patience)
-    _check(step, point["model"]["pattern"], processes)
+    _check(step, model["pattern"], processes)
     return step
-
-
-def processes_of(model: Mapping[str, Any]) -> int:
-    """How many take part: two where a message goes from one to the other."""
-    return int(model["processes"]) if model["pattern"] in ("all_reduce", "broadcast") else 2
 
 
 def _check(step: Any, pattern: str, processes: int) -> None:

@@ -7,7 +7,8 @@ Otherwise every process receives how many steps to run, and a step of the point 
 from __future__ import annotations
 
 import contextlib
-from abc import ABC, abstractmethod
+import random
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from socket import socket
@@ -29,7 +30,12 @@ from paradnn.worker.process_group import (
     serve_steps,
 )
 from paradnn.worker.profile.shapes import Cost
-from paradnn.workloads.channel.payload import buffer_sizes, make_buffers
+from paradnn.workloads.channel.collectives import collective_layout, open_collective
+from paradnn.workloads.channel.rpc import GrpcStep, serve_calls
+from paradnn.workloads.channel.sockets import TcpStep, serve_connections
+
+#: Noise is drawn once for so many bytes and then repeated.
+_NOISE = 2**20
 
 
 class _Step:
@@ -69,8 +75,7 @@ class Processes:
     def __init__(self, point: Mapping[str, Any], framework: Framework) -> None:
         bind_cores(point["platform"])
         keep_freed()
-        self._means = _means_of(point, framework)
-        count = self._means.processes
+        self._means, count = _means_of(point, framework), _count_of(point)
         elsewhere = processes_elsewhere(point, count, point["model"]["port"])
         self._means.meet(elsewhere)
         self.group = ProcessGroup(count, self._serve, elsewhere) if count > 1 else None
@@ -97,12 +102,18 @@ def serve_elsewhere(
     _serve(means, rank, channel)
 
 
-def _means_of(point: Mapping[str, Any], framework: Framework | None) -> _Means:
-    kinds: dict[str, Callable[..., _Means]] = {"tcp": _Tcp, "grpc": _Grpc, "shared_memory": _SharedMemory}
-    return kinds.get(point["model"]["transport"], _Collective)(point, framework, patience_of(point))
+def _means_of(point: Mapping[str, Any], framework: Framework | None) -> _Served | _Collective:
+    served = point["model"]["transport"] in ("tcp", "grpc")
+    return _Served(point) if served else _Collective(point, framework)
 
 
-def _serve(means: _Means, rank: int, channel: Connection) -> None:
+def _count_of(point: Mapping[str, Any]) -> int:
+    """How many processes take part: two where a message goes from one to the other."""
+    model = point["model"]
+    return int(model["processes"]) if model["pattern"] in ("all_reduce", "broadcast") else 2
+
+
+def _serve(means: _Served | _Collective, rank: int, channel: Connection) -> None:
     try:
         means.serve(rank, channel)
     except RankFailed:
@@ -113,184 +124,104 @@ def _serve(means: _Means, rank: int, channel: Connection) -> None:
         raise RankFailed("crash", f"process {rank + 1}: {type(error).__name__}: {error}") from error
 
 
-class _Means(ABC):
-    """How the processes of a transport find each other; `processes` counts this one.
+def _idle(channel: Connection) -> None:
+    """A process that listens in threads has nothing to do for a step."""
+    serve_steps(channel, _Step(lambda steps: None), MemoryMeter())
 
-    Before the others of this host are forked they `meet` those of other hosts, each of which will `join`.
+
+class _Served:
+    """Over tcp and grpc: process 1 listens, this one sends to it, and alone decides when a step begins.
+
+    Before those of this host are forked, and with those of other hosts, `meet` says where the server is; on another
+    host the server does `join`.
     """
 
-    processes = 2
     together = False
 
-    def __init__(self, point: Mapping[str, Any], framework: Framework | None, patience: float) -> None:
-        self._point, self._framework, self._patience = point, framework, patience
-        self._model = point["model"]
-
-    def meet(self, elsewhere: Sequence[RemoteProcess]) -> None:  # noqa: B027 - some need nothing
-        """Open what processes of this host listen on, and let all know the addresses."""
-
-    def join(self, rank: int, addresses: Sequence[str], own: socket) -> None:  # noqa: B027 - some need nothing
-        """On another host: be process `rank`, which may listen on `own`; `addresses` are those of `meet`."""
-
-    @abstractmethod
-    def serve(self, rank: int, channel: Connection) -> None:
-        """What process `rank` does."""
-
-    @abstractmethod
-    def step(self, rank: int) -> Any:
-        """The step of a process that sends."""
-
-    def _buffers(self) -> list[bytes]:
-        model = self._model
-        return make_buffers(buffer_sizes(model["payload"], model["bytes"], model["buffers"]), self._point["seed"])
-
-    def parted(self) -> None:  # noqa: B027 - some need nothing
-        """The other processes are started: let go of what they alone need."""
-
-    def _run_when_told(self, channel: Connection, run: Callable[[int], None]) -> None:
-        serve_steps(channel, _Step(run), MemoryMeter())
-
-
-class _Servers(_Means):
-    """Processes 1 to `servers` listen; this one and those after them send to all of these."""
-
-    def __init__(self, point: Mapping[str, Any], framework: Framework | None, patience: float) -> None:
-        super().__init__(point, framework, patience)
-        model, peer = self._model, self._model["peer"]
-        self._sockets: dict[int, socket] = {}  # by the number of the server, from 0
-        self._servers = 0 if peer else int(model["servers"])
-        self.processes = self._servers + int(model["workers"])
-        self.together = model["workers"] > 1
-        self._addresses = [peer] if peer else []
+    def __init__(self, point: Mapping[str, Any]) -> None:
+        self._point = point
+        self._is_grpc = point["model"]["transport"] == "grpc"
+        self._socket: socket | None = None
+        self._address = ""
 
     def meet(self, elsewhere: Sequence[RemoteProcess]) -> None:
-        port, host = self._model["port"], local_address(elsewhere)
-        there = {each.rank - 1: each.address for each in elsewhere}
-        for number in range(self._servers):
-            if number not in there:
-                self._sockets[number] = listen(port and port + number, host)
-        own = {number: with_port(host, each.getsockname()[1]) for number, each in self._sockets.items()}
-        self._addresses += [(own | there)[number] for number in range(self._servers)]
+        """Open what a process of this host listens on, and let all know the address."""
+        if elsewhere:
+            self._address = elsewhere[0].address
+        else:
+            self._listen_on(listen(self._point["model"]["port"], local_address(elsewhere)))
         for each in elsewhere:
-            each.begin(self._addresses)
+            each.begin([self._address])
 
     def join(self, rank: int, addresses: Sequence[str], own: socket) -> None:
-        self._addresses = list(addresses)
-        if rank <= self._servers:
-            self._sockets[rank - 1] = own
-        else:
-            own.close()
+        """On another host: be the server, which listens on `own`."""
+        self._listen_on(own)
+
+    def _listen_on(self, own: socket) -> None:
+        self._socket, self._address = own, with_port(*own.getsockname()[:2])
+        if self._is_grpc:
+            self.parted()  # gRPC opens its own; this one has shown that the port is free
 
     def parted(self) -> None:
-        for each in self._sockets.values():
-            each.close()
+        """The server is started: let go of what it alone needs."""
+        if self._socket:
+            self._socket.close()
 
     def serve(self, rank: int, channel: Connection) -> None:
-        if rank <= self._servers:
-            self._listen(rank - 1, channel)
+        """Serve what comes, until the driver's side ends."""
+        if self._is_grpc:
+            server = serve_calls(self._address)
+            _idle(channel)
+            server.stop(None)
         else:
-            self._run_when_told(channel, self.step(rank).run)
-
-    def _idle(self, channel: Connection) -> None:
-        """A process that listens in threads has nothing to do for a step."""
-        self._run_when_told(channel, lambda steps: None)
-
-    @abstractmethod
-    def _listen(self, number: int, channel: Connection) -> None:
-        """Serve what comes to the server of this number, until the driver's side ends."""
-
-
-class _Tcp(_Servers):
-    def _listen(self, number: int, channel: Connection) -> None:
-        import threading
-
-        from paradnn.workloads.channel.sockets import serve_connections
-
-        threading.Thread(target=serve_connections, args=(self._sockets[number],), daemon=True).start()
-        self._idle(channel)
-
-    def step(self, rank: int) -> Any:
-        from paradnn.workloads.channel.sockets import TcpStep
-
-        return TcpStep(self._point, self._addresses, self._buffers(), self._patience)
-
-
-class _Grpc(_Servers):
-    def meet(self, elsewhere: Sequence[RemoteProcess]) -> None:
-        super().meet(elsewhere)
-        self.parted()  # gRPC opens its own; these have shown that the ports are free
-
-    def join(self, rank: int, addresses: Sequence[str], own: socket) -> None:
-        super().join(rank, addresses, own)
-        self.parted()
-
-    def _listen(self, number: int, channel: Connection) -> None:
-        from paradnn.workloads.channel.rpc import serve_calls
-
-        server = serve_calls(self._addresses[number])
-        self._idle(channel)
-        server.stop(None)
-
-    def step(self, rank: int) -> Any:
-        from paradnn.workloads.channel.rpc import GrpcStep
-
-        return GrpcStep(self._point, self._addresses, self._buffers(), self._patience)
-
-
-class _SharedMemory(_Means):
-    def __init__(self, point: Mapping[str, Any], framework: Framework | None, patience: float) -> None:
-        from paradnn.workloads.channel.shared_memory import open_rings
-
-        super().__init__(point, framework, patience)
-        self._rings = open_rings(point)
-
-    def serve(self, rank: int, channel: Connection) -> None:
-        """Echo or receive, whatever comes."""
-        from paradnn.workloads.channel.shared_memory import serve_ring
-
-        serve_ring(self._point, self._rings)
+            threading.Thread(target=serve_connections, args=(self._socket, self._point), daemon=True).start()
+            _idle(channel)
 
     def step(self, rank: int) -> Any:
         """The step of the process that sends."""
-        from paradnn.workloads.channel.shared_memory import SharedMemoryStep
+        message = make_message(self._point["model"]["bytes"], self._point["seed"])
+        return (GrpcStep if self._is_grpc else TcpStep)(self._point, self._address, message, patience_of(self._point))
 
-        return SharedMemoryStep(self._point, self._rings, self._buffers(), self._patience)
+
+def make_message(size: int, seed: int) -> bytes:
+    """So many bytes of noise."""
+    noise = random.Random(seed).randbytes(min(_NOISE, size))
+    return (noise * -(-size // len(noise)))[:size]
 
 
-class _Collective(_Means):
+class _Collective:
+    """A framework's processes, all of which do the same; as `_Served` otherwise."""
+
     together = True
 
-    def __init__(self, point: Mapping[str, Any], framework: Framework | None, patience: float) -> None:
-        from paradnn.workloads.channel.collectives import processes_of
-
-        super().__init__(point, framework, patience)
-        self.processes = processes_of(self._model)
+    def __init__(self, point: Mapping[str, Any], framework: Framework | None) -> None:
+        self._point, self._framework = point, framework
         self._layout: DeviceLayout | None = None
         self._address = ""
 
     def meet(self, elsewhere: Sequence[RemoteProcess]) -> None:
-        from paradnn.workloads.channel.collectives import collective_layout
-
+        """Find a port for all, and let those of other hosts know it."""
         if layout := collective_layout(self._point):  # which tells them
             self._layout = layout.with_others(elsewhere)
             return
-        with contextlib.closing(listen(self._model["port"], local_address(elsewhere))) as free:
+        with contextlib.closing(listen(self._point["model"]["port"], local_address(elsewhere))) as free:
             self._address = with_port(*free.getsockname()[:2])
         for each in elsewhere:
             each.begin([self._address])
 
     def join(self, rank: int, addresses: Sequence[str], own: socket) -> None:
-        from paradnn.workloads.channel.collectives import collective_layout
-
+        """On another host: be process `rank`."""
         own.close()
         self._layout, self._address = collective_layout(self._point, addresses), addresses[0]
 
+    def parted(self) -> None:
+        """There is nothing to let go of."""
+
     def serve(self, rank: int, channel: Connection) -> None:
         """Run as many steps as are asked for."""
-        self._run_when_told(channel, self.step(rank).run)
+        serve_steps(channel, _Step(self.step(rank).run), MemoryMeter())
 
     def step(self, rank: int) -> Any:
         """The step of any process."""
-        from paradnn.workloads.channel.collectives import open_collective
-
-        return open_collective(self._point, self._framework, self._layout, rank, self._address, self._patience)
+        point, patience = self._point, patience_of(self._point)
+        return open_collective(point, self._framework, self._layout, (rank, _count_of(point)), self._address, patience)

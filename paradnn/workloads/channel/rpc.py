@@ -1,17 +1,16 @@
 """Messages over gRPC, by its Python library: unary calls of bytes, without generated code.
 
-The server echoes (latency) or answers with nothing; serialized messages are encoded and decoded on both sides.
+The server echoes (latency) or answers with nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.process_group import RankFailed, silent
-from paradnn.workloads.channel.payload import decode, encode
 
 _SERVICE = "paradnn.Messages"
 _OPTIONS = (
@@ -41,87 +40,46 @@ def require_grpc() -> Any:
     return grpc
 
 
-def _joined(buffers: Sequence[bytes]) -> bytes:
-    return buffers[0] if len(buffers) == 1 else b"".join(buffers)
-
-
-def _plain(data: bytes) -> bytes:
-    return data
-
-
 class GrpcStep:
-    """A step of calls to one server or several: each echoed, or so many at once that are answered."""
+    """A step of calls to a server: one that is echoed, or so many at once that are answered."""
 
-    def __init__(self, point: Mapping[str, Any], addresses: Sequence[str], buffers: list[bytes], wait: float) -> None:
+    def __init__(self, point: Mapping[str, Any], address: str, message: bytes, patience: float) -> None:
         grpc, model = require_grpc(), point["model"]
-        self._grpc, self._buffers, self._patience = grpc, buffers, wait
+        self._grpc, self._message = grpc, message
         self._window = model["window"] if model["pattern"] == "bandwidth" else 1
-        echoes, coded = model["pattern"] == "latency", bool(model["serialized"])
-        # A deadline costs a timer for every call: only who cannot watch the peer itself needs one.
-        self._deadline = wait if model["peer"] else None
-        self._channels: list[Any] = []
+        self._channel = grpc.insecure_channel(address, options=_OPTIONS)
+        ready = grpc.channel_ready_future(self._channel)
         try:
-            for address in addresses:
-                self._channels.append(grpc.insecure_channel(address, options=_OPTIONS))
-                self._await(address)
-        except BaseException:
-            self.close()
-            raise
-        self._calls = [
-            channel.unary_unary(
-                _method(echoes, coded),
-                request_serializer=encode if coded else _joined,
-                response_deserializer=decode if coded and echoes else _plain,
-            )
-            for channel in self._channels
-        ]
-
-    def _await(self, address: str) -> None:
-        """Until the newest channel is connected."""
-        ready = self._grpc.channel_ready_future(self._channels[-1])
-        try:
-            ready.result(timeout=self._patience)
-        except self._grpc.FutureTimeoutError:
+            ready.result(timeout=patience)
+        except grpc.FutureTimeoutError:
             ready.cancel()
-            raise silent(f"the peer at {address}", self._patience) from None
+            self.close()
+            raise silent(f"the peer at {address}", patience) from None
+        self._call = self._channel.unary_unary(f"/{_SERVICE}/{'Echo' if model['pattern'] == 'latency' else 'Take'}")
 
     def close(self) -> None:
-        """End all connections, and the threads that watch them."""
-        for channel in self._channels:
-            channel.close()
+        """End the connection, and the threads that watch it."""
+        self._channel.close()
 
     def run(self, steps: int) -> None:
         """So many steps; each ends when all calls are answered."""
         try:
-            if self._window == 1 and len(self._calls) == 1:
+            if self._window == 1:
                 for _ in range(steps):
-                    self._calls[0](self._buffers, timeout=self._deadline)
+                    self._call(self._message)
                 return
             for _ in range(steps):
-                sent = [
-                    call.future(self._buffers, timeout=self._deadline)
-                    for call in self._calls
-                    for _ in range(self._window)
-                ]
-                for answer in sent:
+                for answer in [self._call.future(self._message) for _ in range(self._window)]:
                     answer.result()
         except self._grpc.RpcError as error:
-            if error.code() is self._grpc.StatusCode.DEADLINE_EXCEEDED:
-                raise silent("the peer", self._patience) from None
             raise RankFailed("crash", f"a call failed: {error.code().name}: {error.details()}") from error
 
 
 def serve_calls(address: str) -> Any:
     """A server that is started, and runs until it is dropped. Raises Unavailable where the address is taken."""
     grpc = require_grpc()
-    handlers: dict[str, Any] = {}
-    for echoes in (False, True):
-        for coded in (False, True):
-            handlers[_method(echoes, coded).rpartition("/")[2]] = grpc.unary_unary_rpc_method_handler(
-                _echo if echoes else _take,
-                request_deserializer=decode if coded else _plain,
-                response_serializer=encode if coded and echoes else _plain,
-            )
+    answers = {"Echo": lambda request, _: request, "Take": lambda _, __: b""}
+    handlers = {name: grpc.unary_unary_rpc_method_handler(answer) for name, answer in answers.items()}
     server = grpc.server(ThreadPoolExecutor(_THREADS), options=_SERVER_OPTIONS)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
     try:
@@ -130,15 +88,3 @@ def serve_calls(address: str) -> Any:
         raise Unavailable(f"{address} is taken; choose another port with model.port, or 0") from error
     server.start()
     return server
-
-
-def _method(echoes: bool, coded: bool) -> str:
-    return f"/{_SERVICE}/{'Echo' if echoes else 'Take'}{'Serialized' if coded else ''}"
-
-
-def _echo(request: Any, context: Any) -> Any:
-    return request
-
-
-def _take(request: Any, context: Any) -> bytes:
-    return b""

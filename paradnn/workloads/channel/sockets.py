@@ -1,7 +1,6 @@
 """Messages over TCP: the floor under every transport that uses the network.
 
-A connection begins with a header that says what will come; from then on both sides know how long every message is. The
-server echoes each message (latency), or answers a window of them with one byte.
+Both sides know how long every message is. The server echoes each (latency), or answers a window of them with one byte.
 """
 
 from __future__ import annotations
@@ -11,18 +10,13 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from paradnn.worker.addresses import host_and_port, with_port
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.process_group import RankFailed, silent, truncated
-from paradnn.workloads.channel.payload import decode, encode
 
-#: A magic word, bytes of a message on the wire, messages that are answered together (0: each is echoed), serialized.
-_HEADER = struct.Struct("!8sQIB")
-_MAGIC = b"paradnn1"
-_READY = b"!"
 _TIME = struct.Struct("ll")
 #: Most bytes of a read: the kernel lets the sender go on when a read ends, and so a read of 1 MiB halves the rate.
 _PIECE = 1 << 16
@@ -57,98 +51,59 @@ class Connection:
         """Let go of the socket."""
         self._socket.close()
 
-    def send(self, buffers: Sequence[bytes | memoryview]) -> None:
-        """All buffers, one after the other, in as few calls as the system takes. Raises RankFailed."""
+    def send(self, message: bytes | memoryview) -> None:
+        """All of a message. Raises RankFailed."""
         try:
-            if len(buffers) == 1:
-                self._socket.sendall(buffers[0])
-                return
-            left = list(buffers)
-            while left:
-                sent = self._socket.sendmsg(left)
-                while left and sent >= len(left[0]):
-                    sent -= len(left.pop(0))
-                if sent:
-                    left[0] = memoryview(left[0])[sent:]
-        except BlockingIOError:
-            raise silent(self._peer, self._patience or 0.0) from None
+            self._socket.sendall(message)
         except OSError as error:
-            raise RankFailed("crash", f"{self._peer} closed the connection: {error.strerror}") from error
+            raise self._failed(error) from error
 
     def receive(self, into: memoryview) -> None:
-        """Fill `into`. Raises RankFailed, and EOFError where the connection ends between two messages."""
+        """Fill `into`. Raises RankFailed."""
         got, wanted = 0, len(into)
         while got < wanted:
             try:
                 count = self._socket.recv_into(into[got : got + _PIECE])
-            except BlockingIOError:
-                raise silent(self._peer, self._patience or 0.0) from None
             except OSError as error:
-                raise RankFailed("crash", f"{self._peer} closed the connection: {error.strerror}") from error
-            if not count and not got:
-                raise EOFError
+                raise self._failed(error) from error
             if not count:
                 raise truncated(self._peer, got, wanted)
             got += count
 
-    def answer(self, into: memoryview) -> None:
-        """As `receive`, of a message that must come."""
-        try:
-            self.receive(into)
-        except EOFError:
-            raise truncated(self._peer, 0, len(into)) from None
+    def _failed(self, error: OSError) -> RankFailed:
+        if isinstance(error, BlockingIOError):
+            return silent(self._peer, self._patience or 0.0)
+        return RankFailed("crash", f"{self._peer} closed the connection: {error.strerror}")
+
+
+def _lengths(point: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Messages that are answered together, bytes of each, and bytes of the answer."""
+    model = point["model"]
+    size = int(model["bytes"])
+    return (1, size, size) if model["pattern"] == "latency" else (int(model["window"]), size, 1)
 
 
 class TcpStep:
-    """A step over connections to one server or several: a message there and back, or a window that is answered."""
+    """A step over a connection to a server: a message there and back, or a window that is answered."""
 
-    def __init__(self, point: Mapping[str, Any], addresses: Sequence[str], buffers: list[bytes], wait: float) -> None:
-        model = point["model"]
-        self._buffers, self._serialized = buffers, bool(model["serialized"])
-        size = len(encode(buffers)) if self._serialized else sum(map(len, buffers))
-        self._echoes = model["pattern"] == "latency"
-        self._window = model["window"] if model["pattern"] == "bandwidth" else 1
-        self._back = memoryview(bytearray(size if self._echoes else 1))
-        self._connections: list[Connection] = []
-        header = _HEADER.pack(_MAGIC, size, 0 if self._echoes else self._window, self._serialized)
-        try:
-            for address in addresses:
-                self._connections.append(Connection.to(host_and_port(address), wait))
-                self._connections[-1].send([header])
-                self._greeted(self._connections[-1], address, size)
-        except BaseException:
-            self.close()
-            raise
-
-    def _greeted(self, connection: Connection, address: str, size: int) -> None:
-        """Raises Unavailable where what listens there is no server of this module, or does not take such messages."""
-        try:
-            connection.receive(self._back[:1])
-        except EOFError:
-            reason = f"takes no messages of {size:,} bytes; start it with a larger --most-bytes"
-            raise Unavailable(f"the peer at {address} {reason}, or give its port if this is not its") from None
-        if self._back[:1] != _READY:
-            reason = "is another program; start python -m paradnn.worker.communication.peer"
-            raise Unavailable(f"the peer at {address} {reason}, and give its port")
+    def __init__(self, point: Mapping[str, Any], address: str, message: bytes, patience: float) -> None:
+        self._window, _, back = _lengths(point)
+        self._message, self._back = message, memoryview(bytearray(back))
+        self._connection = Connection.to(host_and_port(address), patience)
 
     def close(self) -> None:
-        """End all connections."""
-        for connection in self._connections:
-            connection.close()
+        """End the connection."""
+        self._connection.close()
 
     def run(self, steps: int) -> None:
-        """So many steps; each ends when all servers have answered."""
+        """So many steps; each ends when the server has answered."""
         for _ in range(steps):
-            for connection in self._connections:
-                for _ in range(self._window):
-                    connection.send([encode(self._buffers)] if self._serialized else self._buffers)
-            for connection in self._connections:
-                connection.answer(self._back)
-                if self._serialized and self._echoes:
-                    decode(self._back)
+            for _ in range(self._window):
+                self._connection.send(self._message)
+            self._connection.receive(self._back)
 
 
-def serve_connections(listening: socket.socket, most_bytes: int | None = None) -> None:
+def serve_connections(listening: socket.socket, point: Mapping[str, Any]) -> None:
     """Serve every connection in a thread of its own until the socket closes; a fault ends its connection alone."""
     while listening.fileno() >= 0:
         try:
@@ -157,20 +112,14 @@ def serve_connections(listening: socket.socket, most_bytes: int | None = None) -
             time.sleep(_PAUSE)
             continue
         connection = Connection(connected, f"the peer at {with_port(host, port)}", None)
-        threading.Thread(target=_serve, args=(connected, connection, most_bytes), daemon=True).start()
+        threading.Thread(target=_serve, args=(connected, connection, point), daemon=True).start()
 
 
-def _serve(connected: socket.socket, connection: Connection, most_bytes: int | None) -> None:
-    with connected, contextlib.suppress(EOFError, RankFailed, ValueError, MemoryError):
-        header = memoryview(bytearray(_HEADER.size))
-        connection.receive(header)
-        magic, size, window, serialized = _HEADER.unpack(header)
-        if magic != _MAGIC or not size or (most_bytes is not None and size > most_bytes):
-            return
+def _serve(connected: socket.socket, connection: Connection, point: Mapping[str, Any]) -> None:
+    window, size, back = _lengths(point)
+    with connected, contextlib.suppress(RankFailed):
         message = memoryview(bytearray(size))
-        connection.send([_READY])
         while True:
-            for _ in range(max(1, window)):
+            for _ in range(window):
                 connection.receive(message)
-                buffers = decode(message) if serialized else [message]
-            connection.send([_READY] if window else [encode(buffers)] if serialized else buffers)
+            connection.send(message[:back])

@@ -1,1 +1,0 @@
-"""Messages between processes, where they were before: `python -m paradnn.worker.communication.peer`."""
