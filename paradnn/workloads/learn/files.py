@@ -2,13 +2,12 @@
 than NumPy.
 
 Each is an .npz with `training`, `training_classes`, `heldout` and `heldout_classes`: examples (n, features), or
-pictures (n, pixels, pixels, channels), and their classes (n,); or tokens (n, length) and those that follow each.
+pictures (n, pixels, pixels, channels), and their classes (n,).
 """
 
 from __future__ import annotations
 
-import gzip
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
@@ -19,17 +18,7 @@ from paradnn.config.data import Input
 from paradnn.core.scratch import Scratch
 from paradnn.core.workload import Companion
 from paradnn.errors import DataError
-from paradnn.workloads.learn.sets import (
-    Cifar10,
-    Cifar100,
-    Digits,
-    Folder,
-    Generated,
-    Mnist,
-    Topics,
-    input_width,
-    list_pictures,
-)
+from paradnn.workloads.learn.sets import Cifar10, Cifar100, Digits, Generated, input_width
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point
@@ -38,7 +27,6 @@ Arrays = Mapping[str, np.ndarray]
 
 #: Where a normal variable is integrated over, and in how many parts.
 _REACH, _PARTS = 8.0, 800
-_MNIST = {"training": "train", "heldout": "t10k"}
 _CIFAR10 = {"training": [f"data_batch_{number}.bin" for number in range(1, 6)], "heldout": ["test_batch.bin"]}
 _CIFAR100 = {"training": ["train.bin"], "heldout": ["test.bin"]}
 
@@ -55,17 +43,13 @@ class SetFiles(Companion):
         return {"learning_set": str(self.path(point.data, input_width(point.model)))}
 
     def path(self, data: Input, width: int) -> Path:
-        """The file of a set; `width`: features of a generated one, tokens of a text's examples.
-
-        Raises DataError where it cannot be read.
-        """
-        key = (data, width if isinstance(data, Generated | Topics) else 0)
+        """The file of a set, a generated one with `width` features; DataError where it cannot be read."""
+        key = (data, width if isinstance(data, Generated) else 0)
         if key not in self._files:
             arrays: dict[str, Any] = dict(read_set(data, width))
             self._folder = self._folder or Scratch()
-            path = self._folder.path / f"set-{len(self._files)}.npz"
-            np.savez(path, **arrays)
-            self._files[key] = path
+            self._files[key] = self._folder.path / f"set-{len(self._files)}.npz"
+            np.savez(self._files[key], **arrays)
         return self._files[key]
 
     def close(self) -> None:
@@ -81,18 +65,8 @@ def read_set(data: Input, width: int = 0) -> Arrays:
         return _digits()
     if isinstance(data, Generated):
         return generate(data, width)
-    if isinstance(data, Topics):
-        return _topics(data, width)
-    if isinstance(data, Folder):
-        return _pictures(data)
-    assert isinstance(data, Mnist | Cifar10 | Cifar100)
+    assert isinstance(data, Cifar10 | Cifar100)
     folder = Path(data.path or "")
-    if isinstance(data, Mnist):
-        return {
-            f"{part}{suffix}": _idx(folder, f"{name}-{kind}")
-            for part, name in _MNIST.items()
-            for suffix, kind in (("", "images-idx3-ubyte"), ("_classes", "labels-idx1-ubyte"))
-        }
     files, labels = (_CIFAR10, 1) if isinstance(data, Cifar10) else (_CIFAR100, 2)
     arrays: dict[str, np.ndarray] = {}
     for part, names in files.items():
@@ -115,47 +89,6 @@ def _digits() -> Arrays:
         "heldout": pictures[heldout],
         "heldout_classes": classes[heldout],
     }
-
-
-def _topics(data: Topics, length: int) -> Arrays:
-    """Windows of `length` tokens and of those that follow: the topics in the order of their names."""
-    from pydoc_data.topics import topics
-
-    text = "\n".join(topics[name] for name in sorted(topics)).encode("ascii", "replace")
-    if len(text) < data.training + data.heldout:
-        raise DataError(f"data={data.name}: this Python has {len(text):,} bytes of help topics; use another version")
-    tokens = np.frombuffer(text, np.uint8)
-    arrays: dict[str, np.ndarray] = {}
-    for part, start, count in (("training", 0, data.training), ("heldout", data.training, data.heldout)):
-        whole = (count - 1) // length * length
-        arrays[part] = tokens[start : start + whole].reshape(-1, length)
-        arrays[f"{part}_classes"] = tokens[start + 1 : start + 1 + whole].reshape(-1, length)
-    return arrays
-
-
-def _pictures(data: Folder) -> Arrays:
-    """The pictures of a folder in colour, the largest square in the middle of each scaled to data.pixels."""
-    files = list_pictures(data.path or "", data.heldout)
-    arrays: dict[str, np.ndarray] = {}
-    for part, entries in (("training", files.training), ("heldout", files.heldout)):
-        arrays[part] = _decoded([path for path, _ in entries], data.pixels)
-        arrays[f"{part}_classes"] = np.array([label for _, label in entries])
-    return arrays
-
-
-def _decoded(paths: Sequence[Path], pixels: int) -> np.ndarray:
-    """(files, pixels, pixels, 3) uint8."""
-    from PIL import Image, ImageOps
-
-    found = np.empty((len(paths), pixels, pixels, 3), np.uint8)
-    for place, path in enumerate(paths):
-        try:
-            with Image.open(path) as picture:
-                square = ImageOps.fit(picture.convert("RGB"), (pixels, pixels), Image.Resampling.BILINEAR)
-            found[place] = np.asarray(square)
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise DataError(f"{path}: cannot be decoded ({error}); remove it, or get it again") from None
-    return found
 
 
 def best_accuracy(distance: float, classes: int) -> float:
@@ -186,25 +119,6 @@ def generate(data: Generated, width: int) -> Arrays:
         arrays[part] = (high * axes.T[classes] + noise).astype("float32")
         arrays[f"{part}_classes"] = classes
     return arrays
-
-
-def _idx(folder: Path, name: str) -> np.ndarray:
-    """An array in the IDX format of MNIST's files: pictures (n, 28, 28, 1), or classes (n,)."""
-    path = next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
-    if path is None:
-        raise DataError(f"data.path={folder}: has no {name} and no {name}.gz; name the folder of MNIST's four files")
-    try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); get it again") from None
-    wanted = (28, 28, 1) if "images" in name else ()
-    dimensions = 3 if wanted else 1
-    values = np.frombuffer(content[4 + 4 * dimensions :], np.uint8)
-    each = int(np.prod(wanted))
-    head = bytes([0, 0, 8, dimensions]) + np.array([len(values) // each, *wanted[:2]], ">u4").tobytes()
-    if not len(values) or len(values) % each or not content.startswith(head):
-        raise DataError(f"{path}: is damaged, or no file of MNIST; get it again")
-    return values.reshape(-1, *wanted)
 
 
 def _cifar(path: Path, labels: int) -> np.ndarray:

@@ -43,18 +43,13 @@ Batch = tuple[list[np.ndarray], list[np.ndarray]]
 
 @dataclass(frozen=True)
 class Labelled:
-    """Inputs (examples, *shape) float32 and their classes (examples,) int32; of a text tokens and the ones that follow,
-    both (examples, tokens) int32."""
+    """Inputs (examples, *shape) float32 and their classes (examples,) int32."""
 
     inputs: np.ndarray
     classes: np.ndarray
 
     def __len__(self) -> int:
         return len(self.classes)
-
-    def take(self, indices: np.ndarray) -> Batch:
-        """Inputs and targets of one step."""
-        return [self.inputs[indices]], [self.classes[indices]]
 
 
 @dataclass(frozen=True)
@@ -68,44 +63,36 @@ class Examples:
         """Whole batches of all training examples in a new order; what is left over waits for another epoch."""
         order = generator.permutation(len(self.training))
         for start in range(0, len(order) - batch_size + 1, batch_size):
-            yield self.training.take(order[start : start + batch_size])
+            chosen = order[start : start + batch_size]
+            yield [self.training.inputs[chosen]], [self.training.classes[chosen]]
 
 
-def read_examples(path: str, shape: tuple[int, ...]) -> Examples:
-    """The set in the file `path` for a model whose input has `shape` without the batch axis.
-
-    Values are standardised by the training part: one mean and one standard deviation for each channel of pictures, for
-    all values otherwise. Tokens are numbers of words: they stay as they are. Raises Unavailable where the file cannot
-    be read.
-    """
-    arrays = _read(path, "training", "training_classes", "heldout", "heldout_classes")
-    if arrays["training_classes"].ndim > 1:
-        whole = {name: values.astype("int32") for name, values in arrays.items()}
-        return Examples(*(Labelled(whole[name], whole[f"{name}_classes"]) for name in ("training", "heldout")))
-    training, heldout = arrays["training"].astype("float32"), arrays["heldout"].astype("float32")
-    axes = tuple(range(training.ndim - 1)) if training.ndim == 4 else None
-    mean, scale = training.mean(axes), training.std(axes) + 1e-12
-    parts = []
-    for values, classes in ((training, arrays["training_classes"]), (heldout, arrays["heldout_classes"])):
-        parts.append(Labelled(_fitted((values - mean) / scale, shape), classes.astype("int32")))
-    return Examples(*parts)
-
-
-def training_count(path: str) -> int:
-    """How many examples the set in the file `path` has to train with; Unavailable where it cannot be read."""
-    return len(_read(path, "training_classes")["training_classes"])
-
-
-def _read(path: str, *names: str) -> dict[str, np.ndarray]:
+def read_arrays(path: str) -> dict[str, np.ndarray]:
+    """The set in the file `path`; Unavailable where it cannot be read."""
     try:
         with np.load(path) as file:
-            return {name: file[name] for name in names}
+            return {name: file[name] for name in ("training", "training_classes", "heldout", "heldout_classes")}
     except (OSError, ValueError, KeyError) as error:
         raise Unavailable(f"the set to learn from cannot be read: {error}") from error
 
 
+def fitted_examples(arrays: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> Examples:
+    """A set for a model whose input has `shape` without the batch axis: flat, or pictures with pixels repeated.
+
+    Values are standardised by the training part: one mean and one standard deviation for each channel of pictures, for
+    all values otherwise.
+    """
+    training = arrays["training"].astype("float32")
+    axes = tuple(range(training.ndim - 1)) if training.ndim == 4 else None
+    mean, scale = training.mean(axes), training.std(axes) + 1e-12
+    parts = []
+    for name in ("training", "heldout"):
+        values = (arrays[name].astype("float32") - mean) / scale
+        parts.append(Labelled(_fitted(values, shape), arrays[f"{name}_classes"].astype("int32")))
+    return Examples(*parts)
+
+
 def _fitted(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Examples in the model's `shape`: flat, or pictures (n, pixels, pixels, channels) with pixels repeated."""
     if len(shape) == 1:
         return np.ascontiguousarray(values.reshape(len(values), -1))
     times = shape[0] // values.shape[1]
@@ -188,7 +175,7 @@ def _write(path: Path, arrays: dict[str, Any]) -> None:
         raise
 
 
-#: Held-out examples of one forward pass; of sequences as many as a step has, whose logits fit.
+#: Held-out examples of one forward pass.
 _EVALUATED = 512
 #: How many likeliest classes may hold the right one.
 _LIKELIEST = {"accuracy": 1, "top5": 5}
@@ -206,8 +193,7 @@ class Learner:
     def __init__(self, step: LearningStep, examples: Examples, point: Mapping[str, Any], synthetic: Batch) -> None:
         self._step, self._examples, self._point, self._synthetic = step, examples, point, synthetic
         self._settings = point["learn"]
-        most = _EVALUATED if examples.heldout.classes.ndim == 1 else point["batch_size"]
-        self._size = min(most, len(examples.heldout))
+        self._size = min(_EVALUATED, len(examples.heldout))
         self._checkpoint = Checkpoint(point.get("checkpoint"))
         self._start = step.values()
         self.steps = len(examples.training) // point["batch_size"]
@@ -237,7 +223,7 @@ class Learner:
             # The last batch is filled with others, so that its shape is that of all.
             indices = np.arange(start, start + self._size) % count
             logits = self._step.outputs([heldout.inputs[indices]])[: count - start]
-            judged = _judged(logits, heldout.classes[start : start + self._size], likeliest)
+            judged = judge(logits, heldout.classes[start : start + self._size], likeliest)
             known.append(judged[0])
             losses.append(judged[1])
         return float(np.concatenate(known).mean()), float(np.concatenate(losses).mean())
@@ -302,25 +288,12 @@ class Learner:
         )
 
 
-def judge(logits: np.ndarray, part: Labelled, likeliest: int = 1) -> tuple[float, float]:
-    """The share of examples whose class is among the `likeliest`, and the mean cross entropy, of logits (n, classes).
+def judge(logits: np.ndarray, classes: np.ndarray, likeliest: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Of each example whether its class is among the `likeliest` of its logits (n, classes), and its cross entropy.
 
     A class that is as likely as the right one counts as likelier: who says the same of all classes knows nothing.
     """
-    known, losses = _judged(logits, part.classes, likeliest)
-    return float(known.mean()), float(losses.mean())
-
-
-def with_course(point: Mapping[str, Any]) -> dict[str, Any]:
-    """`point` with what its optimizer must know of the training: over how many steps the learning rate changes."""
-    learn, steps = point["learn"], training_count(point["learning_set"]) // point["batch_size"]
-    course = {"shape": learn["schedule"], "rise": steps * learn["warmup_epochs"], "steps": steps * learn["epochs"]}
-    return {**point, "optimizer": {**point["optimizer"], "course": course}}
-
-
-def _judged(logits: np.ndarray, classes: np.ndarray, likeliest: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of each class in `classes` (...): whether it is among the likeliest of logits (..., classes), and its loss."""
-    logits, classes = logits.reshape(-1, logits.shape[-1]).astype("float64"), classes.ravel()
+    logits = logits.astype("float64")
     right = logits[np.arange(len(classes)), classes]
     with np.errstate(invalid="ignore"):
         above = (logits >= right[:, None]).sum(axis=1)
@@ -329,15 +302,23 @@ def _judged(logits: np.ndarray, classes: np.ndarray, likeliest: int) -> tuple[np
     return (above <= likeliest) & np.isfinite(right), losses
 
 
+def _with_schedule(point: Mapping[str, Any], steps: int) -> dict[str, Any]:
+    """`point` with what its optimizer must know of a training of so many `steps` an epoch: how the rate changes."""
+    learn = point["learn"]
+    course = {"shape": learn["schedule"], "rise": steps * learn["warmup_epochs"], "steps": steps * learn["epochs"]}
+    return {**point, "optimizer": {**point["optimizer"], "course": course}}
+
+
 def measure_training(run: PointRun) -> None:
     """Build, compile, then train to the target: every epoch is a block of steps, and told as it ends."""
     from paradnn.worker.step import prepare_step
 
-    point, phases = with_course(run.request), run.phases
+    phases, arrays = run.phases, read_arrays(run.request["learning_set"])
+    point = _with_schedule(run.request, len(arrays["training"]) // run.request["batch_size"])
     with phases("build"):
         workload, step = prepare_step(point, run.framework)
     with phases("input"):
-        examples = read_examples(point["learning_set"], workload.inputs[0].shape)
+        examples = fitted_examples(arrays, workload.inputs[0].shape)
         synthetic = synthetic_batch(workload, point["batch_size"], point["seed"])
         learner = Learner(cast("LearningStep", step), examples, point, synthetic)
     with phases("compile"):
