@@ -26,7 +26,7 @@ from paradnn.worker.meters import EnergyMeter
 from paradnn.workloads.serve.load import Service, measure_load, percentile
 from paradnn.workloads.serve.queries import QueryLog
 from paradnn.workloads.serve.schedule import LOADGEN_SEED, arrivals
-from paradnn.workloads.serve.server import Generated, Policy, Server
+from paradnn.workloads.serve.server import Generated, Policy, serve
 
 _SHARES = (50, 90, 99)
 
@@ -47,9 +47,8 @@ def stub(seconds: float) -> Callable[[int], None]:
 def served(rate: float, seconds: float, service: float) -> QueryLog:
     """Queries by LoadGen's schedule, one at a time."""
     with Generated(rate, LOADGEN_SEED, seconds, 1) as generated:
-        server = Server(generated, stub(service), Policy(1), time.monotonic_ns)
         generated.begin()
-        return server.serve()
+        return serve(generated, stub(service), Policy(1), time.monotonic_ns).log
 
 
 def by_loadgen(rate: float, queries: int, service: float) -> dict[int, float]:
@@ -126,7 +125,6 @@ def search_twice(seconds: float, service: float) -> None:
         "min_queries": 100,
         "batch": 1,
         "delay_ms": 0.0,
-        "instances": 1,
         "precision": 0.05,
     }
     for seed in (LOADGEN_SEED, 1):

@@ -51,7 +51,6 @@ def test_every_key_makes_another_point() -> None:
         "min_queries": 5,
         "batch": 3,
         "delay_ms": 2.0,
-        "instances": 2,
         "precision": 0.1,
         "seed": 1,
     }
@@ -73,7 +72,6 @@ def test_a_run_names_its_scenario_as_the_command_line_does() -> None:
     assert run_name(point(keys={"rate": 200})).endswith("inference server 200/s")
     assert run_name(point()).endswith("server peak")
     assert run_name(point(keys={"rate": 200, "delay_ms": 2})).endswith("server 200/s delay 2 ms")
-    assert run_name(point(keys={"rate": 200, "instances": 3})).endswith("server 200/s x3")
 
 
 @pytest.mark.parametrize(

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from array import array
 from collections.abc import Callable, Sequence
 
-import keras
 import numpy as np
 import pytest
 
 from paradnn.worker.meters import EnergyMeter
 from paradnn.workloads.serve.generator import issue
-from paradnn.workloads.serve.load import OutOfTime, Service, compile_service, find_peak, measure_load, percentile
-from paradnn.workloads.serve.queries import QueryLog
+from paradnn.workloads.serve.load import NotServed, Service, find_peak, measure_load, percentile
 from paradnn.workloads.serve.schedule import LOADGEN_SEED, RECORD, arrivals
-from paradnn.workloads.serve.server import AllAtOnce, OneByOne, Policy, Server
-from tests.processes import PATIENCE
+from paradnn.workloads.serve.server import AllAtOnce, OneByOne, Policy, Served, serve
 
 MS = 1_000_000
 
@@ -54,12 +50,7 @@ class Schedule:
         self._clock.now = max(self._clock.now, min(moments))
 
 
-def serve(
-    times: Sequence[int],
-    service: Callable[[int, int], int],
-    policy: Policy,
-    enough: Callable[[list[int], int], bool] | None = None,
-) -> tuple[QueryLog, Server]:
+def served(times: Sequence[int], service: Callable[[int, int], int], policy: Policy) -> Served:
     """Serve queries that come at `times`; `service(queries, batches before)` is how long a batch takes, ns."""
     clock, batches = Clock(), 0
 
@@ -68,8 +59,7 @@ def serve(
         clock.now += service(queries, batches)
         batches += 1
 
-    server = Server(Schedule(clock, times), run, policy, clock, enough)
-    return server.serve(), server
+    return serve(Schedule(clock, times), run, policy, clock)
 
 
 def test_the_mean_wait_is_that_of_a_queue_of_fixed_service_times() -> None:
@@ -85,13 +75,13 @@ def test_the_mean_wait_is_that_of_a_queue_of_fixed_service_times() -> None:
         walk = np.concatenate([[0], np.cumsum(fixed - np.diff(times))])
         waits = walk - np.minimum.accumulate(walk)
         assert waits.mean() == pytest.approx(load / (1 - load) / 2 * fixed, rel=0.02)
-        log, _ = serve(times[:10_000].tolist(), lambda *_, fixed=fixed: fixed, Policy(1))
+        log = served(times[:10_000].tolist(), lambda *_, fixed=fixed: fixed, Policy(1)).log
         assert (np.array(log.started) - np.array(log.scheduled) == waits[:10_000]).all()
 
 
 def test_a_pause_shows_in_every_latency_that_it_delayed() -> None:
     times = arrivals(100, 7, 0, 2_000)
-    log, _ = serve(times, lambda _, batch: 200 * MS if batch == 1_000 else MS, Policy(1))
+    log = served(times, lambda _, batch: 200 * MS if batch == 1_000 else MS, Policy(1)).log
     begin = log.started[1_000]
     delayed = [index for index, due in enumerate(times) if begin <= due < begin + 200 * MS]
     assert len(delayed) > 10
@@ -103,17 +93,17 @@ def test_a_pause_shows_in_every_latency_that_it_delayed() -> None:
 
 def test_a_batch_is_full_or_its_oldest_query_has_waited() -> None:
     times = [0, 1 * MS, 2 * MS, 3 * MS, 50 * MS]
-    log, _ = serve(times, lambda *_: MS, Policy(batch=3, delay=10 * MS))
+    log = served(times, lambda *_: MS, Policy(batch=3, delay=10 * MS)).log
     assert list(log.started) == [2 * MS] * 3 + [13 * MS, 60 * MS]
     assert list(log.together) == [3, 3, 3, 1, 1]
-    at_once, _ = serve(times, lambda *_: MS, Policy(batch=3))
+    at_once = served(times, lambda *_: MS, Policy(batch=3)).log
     assert list(at_once.together) == [1] * 5
 
 
 def test_a_rate_that_cannot_be_served_ends_when_a_query_has_waited_too_long() -> None:
-    log, server = serve(arrivals(200, 1, 0, 100_000), lambda *_: 10 * MS, Policy(1, patience=500 * MS))
+    server = served(arrivals(200, 1, 0, 100_000), lambda *_: 10 * MS, Policy(1, patience=500 * MS))
     assert server.overloaded
-    assert 50 < len(log) < 200  # half of what comes is served, and the wait grows by 5 ms a query
+    assert 50 < len(server.log) < 200  # half of what comes is served, and the wait grows by 5 ms a query
     assert server.waiting > 30
 
 
@@ -123,11 +113,11 @@ def test_a_stream_asks_when_the_last_query_was_answered_and_offline_asks_at_once
     def run(_: int) -> None:
         clock.now += 30 * MS
 
-    stream = Server(OneByOne(clock, 1.0, 10), run, Policy(1), clock).serve()
+    stream = serve(OneByOne(clock, 1.0, 10), run, Policy(1), clock).log
     assert set(stream.latencies()) == {30 * MS}
     assert len(stream) == 34  # the first after a second or more
-    assert len(Server(OneByOne(clock, 0.0, 10), run, Policy(1), clock).serve()) == 10
-    offline = Server(AllAtOnce(clock, 10), run, Policy(4), clock).serve()
+    assert len(serve(OneByOne(clock, 0.0, 10), run, Policy(1), clock).log) == 10
+    offline = serve(AllAtOnce(clock, 10), run, Policy(4), clock).log
     assert [latency // MS for latency in offline.latencies()] == [30] * 4 + [60] * 4 + [90] * 2
 
 
@@ -161,14 +151,13 @@ def test_a_generator_never_waits_for_its_reader_and_says_how_late_it_was() -> No
 
 def test_no_batch_begins_once_the_time_is_up() -> None:
     times = [place * 10 * MS for place in range(100)]
-    log, server = serve(times, lambda *_: 4 * MS, Policy(1, until=205 * MS))
-    assert (len(log), server.cut, server.overloaded) == (21, True, False)
+    cut = served(times, lambda *_: 4 * MS, Policy(1, until=205 * MS))
+    assert (len(cut.log), cut.cut, cut.overloaded) == (21, True, False)
     # One that begins in time is served, and one that ends in time is not cut.
-    assert max(log.ended) == 204 * MS
-    assert not serve(times[:20], lambda *_: 4 * MS, Policy(1, until=205 * MS))[1].cut
+    assert max(cut.log.ended) == 204 * MS
+    assert not served(times[:20], lambda *_: 4 * MS, Policy(1, until=205 * MS)).cut
     # Nor does the server sleep over its end where the next query is far away.
-    late = serve([0, 10_000 * MS], lambda *_: MS, Policy(1, until=50 * MS))[1]
-    assert late.cut
+    assert served([0, 10_000 * MS], lambda *_: MS, Policy(1, until=50 * MS)).cut
 
 
 @pytest.mark.parametrize(
@@ -182,68 +171,21 @@ def test_no_batch_begins_once_the_time_is_up() -> None:
 def test_a_load_that_the_time_cuts_keeps_its_queries(
     scenario: str, keys: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more = (
-        {"confidence": 0.99, "delay_ms": 0.0, "instances": 1, "seed": 1, "precision": 0.05}
-        if scenario == "server"
-        else {}
-    )
-    clock, served = time.monotonic_ns, 0
+    more = {"confidence": 0.99, "delay_ms": 0.0, "seed": 1, "precision": 0.05} if scenario == "server" else {}
+    clock, batches = time.monotonic_ns, 0
 
-    def serve(_: int) -> None:
-        nonlocal served
-        served += 1
+    def run(_: int) -> None:
+        nonlocal batches
+        batches += 1
 
     # The time is up when ten batches were served, however fast that was.
-    monkeypatch.setattr(time, "monotonic_ns", lambda: clock() + (10**12 if served >= 10 else 0))
-    service = Service(serve, batch=2, capacity=2000.0, single_seconds=0.001)
-    with pytest.raises(OutOfTime, match=r"measure\.timeout left time for") as ending:
+    monkeypatch.setattr(time, "monotonic_ns", lambda: clock() + (10**12 if batches >= 10 else 0))
+    service = Service(run, batch=2, capacity=2000.0, single_seconds=0.001)
+    with pytest.raises(NotServed, match=r"measure\.timeout left time for") as ending:
         measure_load(scenario, {**keys, **more}, service, seconds_left=300.0, meter=EnergyMeter("unavailable"))
+    assert ending.value.outcome == "timeout"
     assert 10 <= len(ending.value.load.log()) <= 20
     assert ending.value.load.joules is None
-
-
-def test_every_instance_is_prepared_before_the_first_query_comes() -> None:
-    clock, events = Clock(), []
-    server = Server(
-        Schedule(clock, [0, MS, 2 * MS]),
-        lambda queries: events.append(queries),
-        Policy(batch=1, instances=3),
-        clock,
-        begin=lambda: events.append("begin"),
-        prepare=lambda: events.append(threading.get_ident()),
-    )
-    log = server.serve()
-    assert events[2:] == ["begin", 1, 1, 1]
-    assert len({*events[:2], threading.get_ident()}) == 3, "each in its own thread"
-    assert len(log) == 3
-
-
-def test_an_instance_is_prepared_until_nothing_compiles_and_knows_what_keras_knew() -> None:
-    """Where Keras knows something else PyTorch compiles again, and again after the first call, which changes it."""
-    seen: list[tuple[str, str]] = []
-
-    class Step:
-        """Compiles in its first two steps in a thread."""
-
-        def run(self, steps: int) -> None:
-            seen.append((threading.current_thread().name, keras.config.dtype_policy().name))
-
-        def compilations(self) -> int:
-            return min(2, sum(name == threading.current_thread().name for name, _ in seen))
-
-        def compile_note(self) -> None:
-            return None
-
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
-        service = compile_service("server", {}, 1, Step(), lambda size: Step())(0.1)
-        other = threading.Thread(target=service.prepare, name="other")
-        other.start()
-        other.join(PATIENCE)
-    finally:
-        keras.config.set_dtype_policy(before)
-    assert [entry for entry in seen if entry[0] == "other"] == 3 * [("other", "mixed_bfloat16")]
 
 
 # The search of the highest rate that holds, where the truth is planted.

@@ -301,7 +301,6 @@ class Server(_Scenario):
     min_queries: int = option(100, _QUERIES, low=1, high=10_000_000)
     batch: int | None = option(None, "queries that are served at once, at most; null: batch_size", low=1, high=2**20)
     delay_ms: float = option(0.0, "wait so long for more queries, once one has come, at most", low=0.0, high=3.6e6)
-    instances: int = option(1, "threads that each serve a batch at a time, with one model", low=1, high=1024)
     precision: float = option(
         0.05, "rate=peak: how near, as a share, a rate that failed must be to the one that held", low=1e-3, high=1.0
     )
@@ -334,10 +333,9 @@ class Server(_Scenario):
         return replace(self, seed=(self.seed + replicate * _REPLICATE_STEP + process * _PROCESS_STEP) % 2**32)
 
     def named(self, point: Point) -> list[str]:
-        """inference server 200/s delay 5 ms x2"""
+        """inference server 200/s delay 5 ms"""
         words = ["server", self.rate if isinstance(self.rate, str) else f"{self.rate:g}/s"]
-        words += [f"delay {self.delay_ms:g} ms"] if self.delay_ms else []
-        return [self.mode, " ".join(words + ([f"x{self.instances}"] if self.instances > 1 else []))]
+        return [self.mode, " ".join(words + ([f"delay {self.delay_ms:g} ms"] if self.delay_ms else []))]
 
     def _own_metrics(self, measured: Measured, given: Sequence[Load], logs: Sequence[QueryLog]) -> dict[str, float]:
         """What is known where queries come by a schedule; a search that did not end well found no peak."""

@@ -19,17 +19,18 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from paradnn.worker.errors import Ended
 from paradnn.worker.meters import ContentionWatch
 from paradnn.worker.single_steps import compile_steps
 from paradnn.workloads.serve.limit import Limit, LimitWatch
 from paradnn.workloads.serve.queries import Load, Probe, QueryLog
-from paradnn.workloads.serve.server import AllAtOnce, Arrivals, Generated, OneByOne, Policy, Server
+from paradnn.workloads.serve.server import AllAtOnce, Arrivals, Generated, OneByOne, Policy, serve
 
 if TYPE_CHECKING:
     from paradnn.worker.frameworks import Step
+    from paradnn.worker.meters import EnergyMeter
     from paradnn.worker.point import PointRun
 
 #: At the percentile that a scenario is about, a generator may be late by this share of the latency, or by so many ns.
@@ -47,33 +48,14 @@ Number = TypeVar("Number", int, float)
 
 
 class NotServed(Ended):
-    """What was asked for did not all come or was not all served; `load` is what was measured of it."""
+    """What was asked for did not all come or was not all served; `load` is what was measured of it.
 
-    def __init__(self, reason: str, load: Load) -> None:
+    outcome: "overload", or "timeout" where `measure.timeout` would have ended the process with queries yet to come.
+    """
+
+    def __init__(self, reason: str, load: Load, outcome: str = "overload") -> None:
         super().__init__(reason)
-        self.load = load
-
-
-class Overload(NotServed):
-    """The load that was asked for could not be issued, or not be served."""
-
-    outcome = "overload"
-
-
-class OutOfTime(NotServed):
-    """`measure.timeout` would have ended the process with queries yet to come."""
-
-    outcome = "timeout"
-
-
-class Meter(Protocol):
-    """Counts energy (`paradnn.worker.meters.EnergyMeter`)."""
-
-    def start(self) -> None:
-        """From now on."""
-
-    def joules(self) -> float | None:
-        """Since then; None where there is no counter."""
+        self.load, self.outcome = load, outcome
 
 
 @dataclass(frozen=True)
@@ -90,18 +72,17 @@ class _Run:
 class Service:
     """A model that serves: `run(queries)` so many at once, up to `batch`, of which it does `capacity` a second at most.
 
-    single_seconds: what one takes alone. `prepare()`: what a thread does before it serves, which takes its time.
+    single_seconds: what one takes alone.
     """
 
     run: Callable[[int], object]
     batch: int
     capacity: float
     single_seconds: float
-    prepare: Callable[[], object] | None = None
 
 
 def measure_load(
-    scenario: str, settings: Mapping[str, Any], service: Service, seconds_left: float, meter: Meter
+    scenario: str, settings: Mapping[str, Any], service: Service, seconds_left: float, meter: EnergyMeter
 ) -> Load:
     """Let `scenario` ask, with the keys of its group, for `seconds_left` at most. Raises NotServed."""
     clock = time.monotonic_ns
@@ -115,12 +96,11 @@ def measure_load(
     if scenario == "offline":
         expected = int(OFFLINE_SLACK * settings["min_seconds"] * service.capacity)
         arrivals = AllAtOnce(clock, max(settings["min_queries"], expected))
-    server = Server(arrivals, service.run, Policy(service.batch, until=until), clock)
     meter.start()
-    log = server.serve()
-    load = Load(None, service.single_seconds, log.packed(), [], meter.joules())
-    if server.cut:
-        raise OutOfTime(_cut_reason(f"scenario={scenario}", log), load)
+    served = serve(arrivals, service.run, Policy(service.batch, until=until), clock)
+    load = Load(None, service.single_seconds, served.log.packed(), [], meter.joules())
+    if served.cut:
+        raise NotServed(_cut_reason(f"scenario={scenario}", served.log), load, "timeout")
     return load
 
 
@@ -151,13 +131,13 @@ def late_reason(log: QueryLog, share: float, rate: float) -> str | None:
 class _ScheduledRuns:
     """Runs of `scenario=server`, each with a generator of its own."""
 
-    def __init__(self, settings: Mapping[str, Any], service: Service, until: int, meter: Meter) -> None:
+    def __init__(self, settings: Mapping[str, Any], service: Service, until: int, meter: EnergyMeter) -> None:
         self._settings, self._service, self._until, self._meter = settings, service, until, meter
         self._seconds, self._queries = float(settings["min_seconds"]), int(settings["min_queries"])
         self._limit = Limit(int(settings["latency_ms"] * 1e6), settings["percentile"] / 100, settings["confidence"])
         patience = max(_PATIENCE * self._limit.latency, int(_PATIENCE_SECONDS * 1e9))
         delay = int(settings["delay_ms"] * 1e6)
-        self._policy = Policy(service.batch, delay, settings["instances"], patience, until)
+        self._policy = Policy(service.batch, delay, patience, until)
         self._probe_seconds = min(self._seconds, _PROBE_SECONDS)
         self._probe_queries = 2 * self._limit.fewest
         self._probes: list[Probe] = []
@@ -173,31 +153,26 @@ class _ScheduledRuns:
             reason = f"server.latency_ms={self._settings['latency_ms']:g}: even a single query takes longer"
             reason += f": {alone * 1e3:.3g} ms; raise the limit, or choose a smaller model"
             return self._checked(None, _Run(QueryLog(), reason))
-        end = self._until / 1e9
-        precision, capacity = self._settings["precision"], self._service.capacity
-        found: Found[_Run] = find_peak(
-            self._probe, self._full, capacity, precision, lambda rate: time.monotonic() + self._needed(rate) < end
-        )
+        found = find_peak(self._probe, self._full, self._service.capacity, self._settings["precision"], self._has_time)
         run = found.run or _Run(QueryLog())
         if not found.held and not run.cut:
-            run = replace(run, problem=f"server.rate=peak: {self._nothing(found.rate, run.problem)}")
+            run = replace(run, problem=f"server.rate=peak: {self._nothing(run.problem)}")
         return self._checked(found.rate, run)
 
-    def _nothing(self, rate: float | None, problem: str | None) -> str:
-        """Why the search found no rate; `rate` is that of the last run of full length, `problem` what it lacked."""
+    def _nothing(self, problem: str | None) -> str:
+        """Why the search found no rate; `problem` is what the last run of full length lacked, if there was one."""
         if not self._probes:
             return "measure.timeout leaves no time to search; raise it, or ask for fewer server.min_seconds"
         wanted = f"{self._settings['latency_ms']:g} ms at p{self._settings['percentile']:g}"
-        if rate is None:
-            lowest, alone = min(probe.rate for probe in self._probes), self._service.single_seconds * 1e3
-            return f"no rate was shown to hold {wanted}, down to {lowest:.3g}/s; one query alone takes {alone:.3g} ms"
-        last = problem or "too many were late, or too few came to show it"
-        return f"no run of full length held {wanted}; the last, at {rate:.4g}/s: {last}"
+        lowest, alone = min(probe.rate for probe in self._probes), self._service.single_seconds * 1e3
+        found = f"no rate was shown to hold {wanted}, down to {lowest:.3g}/s; one query alone takes {alone:.3g} ms"
+        return found + (f"; the last run of full length: {problem}" if problem else "")
 
-    def _needed(self, rate: float) -> float:
-        """Seconds of another probe and of the run of full length, at most."""
+    def _has_time(self, rate: float) -> bool:
+        """Whether there is time for another probe and the run of full length, as long as they may take."""
         probe = max(self._probe_seconds, self._probe_queries / rate)
-        return probe + max(self._seconds, self._queries / rate) + 2 * _AROUND_SECONDS
+        needed = probe + max(self._seconds, self._queries / rate) + 2 * _AROUND_SECONDS
+        return time.monotonic() + needed < self._until / 1e9
 
     def _probe(self, rate: float) -> bool:
         watch = LimitWatch(self._limit)
@@ -220,23 +195,19 @@ class _ScheduledRuns:
     def _run(self, rate: float, seconds: float, queries: int, watch: LimitWatch | None = None) -> _Run:
         """What was served at `rate`, and why it was not what was asked for."""
         with Generated(rate, self._settings["seed"], seconds, queries) as arrivals:
-
-            def begin() -> None:
-                arrivals.begin()
-                self._meter.start()
-
-            service, clock = self._service, time.monotonic_ns
-            server = Server(arrivals, service.run, self._policy, clock, watch, begin, service.prepare)
-            log = server.serve()
+            arrivals.begin()
+            self._meter.start()
+            served = serve(arrivals, self._service.run, self._policy, time.monotonic_ns, watch)
             joules = self._meter.joules()
-        if server.cut:
+        log = served.log
+        if served.cut:
             return _Run(log, _cut_reason(f"server.rate={rate:g}", log), True, joules)
-        if not server.overloaded:
+        if not served.overloaded:
             return _Run(log, late_reason(log, self._limit.share, rate), joules=joules)
-        served = len(log) / log.seconds() if log else 0.0
+        done = len(log) / log.seconds() if log else 0.0
         problem = (
-            f"server.rate={rate:g}: queries come faster than they are served: {served:,.1f} a second were, and after "
-            f"{log.seconds():.1f} s {server.waiting:,} waited"
+            f"server.rate={rate:g}: queries come faster than they are served: {done:,.1f} a second were, and after "
+            f"{log.seconds():.1f} s {served.waiting:,} waited"
         )
         return _Run(log, problem, joules=joules)
 
@@ -244,11 +215,10 @@ class _ScheduledRuns:
         """The load; raises NotServed with it where there was a problem."""
         load = Load(rate, self._service.single_seconds, run.log.packed(), self._probes, run.joules)
         if run.problem:
-            raise (OutOfTime if run.cut else Overload)(run.problem, load)
+            raise NotServed(run.problem, load, "timeout" if run.cut else "overload")
         return load
 
 
-Run = TypeVar("Run")
 #: The search begins at this share of what the model can do at most, and gives up at this one.
 _FIRST, _LOWEST = 0.5, 1e-3
 #: Where nothing has held yet, and where nothing has failed yet, the next rate is so many times the last.
@@ -258,14 +228,14 @@ _RUNS = 4
 
 
 @dataclass
-class Found(Generic[Run]):
+class Found:
     """The rate of the last run of full length, queries/s, None where there was none; that run; whether the limit held.
 
     `passed` and `failed` bound the search.
     """
 
     rate: float | None = None
-    run: Run | None = None
+    run: Any = None
     held: bool = False
     passed: list[float] = field(default_factory=list)
     failed: list[float] = field(default_factory=list)
@@ -283,17 +253,17 @@ class Found(Generic[Run]):
 
 def find_peak(
     probe: Callable[[float], bool],
-    run: Callable[[float], tuple[bool, Run]],
+    run: Callable[[float], tuple[bool, Any]],
     capacity: float,
     precision: float,
     has_time: Callable[[float], bool],
-) -> Found[Run]:
+) -> Found:
     """Search from half of `capacity` (queries/s) until what held and what failed differ by a share `precision`.
 
     `probe(rate)` says whether the limit held, `run(rate)` the same of a run of full length, with the run.
     `has_time(rate)`: whether another probe leaves enough time for the run.
     """
-    found: Found[Run] = Found()
+    found = Found()
     for number in range(_RUNS):
         while (found.low == 0 or found.high > found.low * (1 + precision)) and has_time(rate := _next(found, capacity)):
             if rate < _LOWEST * capacity:
@@ -310,7 +280,7 @@ def find_peak(
     return found
 
 
-def _next(found: Found[Run], capacity: float) -> float:
+def _next(found: Found, capacity: float) -> float:
     """The rate to be tried next."""
     if found.low and found.high < math.inf:
         return math.sqrt(found.low * found.high)
@@ -346,27 +316,10 @@ def compile_service(
     def run(queries: int) -> object:
         return steps[bisect.bisect_left(sizes, queries)].run(1)
 
-    known = _keras_state()
-
-    def prepare() -> None:
-        # Steps were compiled for what Keras knows: PyTorch would compile again where a thread knows less.
-        for name, value in known.items():
-            _keras_state().setdefault(name, list(value) if isinstance(value, list) else value)
-        for each in steps:
-            compile_steps(each)
-
     def service(step_seconds: float) -> Service:
-        return Service(run, sizes[-1], sizes[-1] / step_seconds, _single_seconds(lambda: run(1)), prepare)
+        return Service(run, sizes[-1], sizes[-1] / step_seconds, _single_seconds(lambda: run(1)))
 
     return service
-
-
-def _keras_state() -> dict[str, Any]:
-    """What Keras keeps for this thread alone, by name: the policy of types, the open scopes. It has no public name."""
-    from keras.src.backend.common import global_state
-
-    state: dict[str, Any] = vars(global_state.GLOBAL_STATE_TRACKER)
-    return state
 
 
 def _single_seconds(run: Callable[[], object]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import zlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -35,12 +35,6 @@ class QueryLog:
             self.started.append(started)
             self.ended.append(ended)
             self.together.append(len(batch))
-
-    @classmethod
-    def merged(cls, logs: Iterable[QueryLog]) -> QueryLog:
-        """All queries of several logs, in the order in which they were to come."""
-        rows = sorted(row for log in logs for row in zip(*log.columns(), strict=True))
-        return cls(*(array("q", column) for column in zip(*rows, strict=True))) if rows else cls()
 
     def columns(self) -> list[array[int]]:
         """In the order of `COLUMNS`."""

@@ -1,9 +1,8 @@
-"""The server: queries wait in one queue, and each free instance takes a batch of them.
+"""The server: queries wait in one queue, and the model takes a batch of them as soon as it is free.
 
-An instance takes as many queries as the policy allows at most; fewer once the oldest has waited for `delay`. Instances
-are threads over one model: one of them, at rest, waits for queries, and hands the waiting over when it has a batch.
-Queries come from a process that keeps a schedule, one after the other, or all at once. Nothing here knows a framework,
-nor what the time is: a test turns the clock.
+It takes as many queries as the policy allows at most; fewer once the oldest has waited for `delay`. Queries come from a
+process that keeps a schedule, one after the other, or all at once. Nothing here knows a framework, nor what the time
+is: a test turns the clock.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import os
 import select
 import subprocess
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -40,7 +38,7 @@ class Arrivals(Protocol):
 
 @dataclass(frozen=True)
 class Policy:
-    """How queries are served: at most so many at once, after so long a wait for more (ns), by so many instances.
+    """How queries are served: at most so many at once, after so long a wait for more (ns).
 
     A query that has waited for `patience` ns ends the run: queries come faster than they are served. No batch begins
     after `until`, on the server's clock.
@@ -48,111 +46,59 @@ class Policy:
 
     batch: int
     delay: int = 0
-    instances: int = 1
     patience: int | None = None
     until: int | None = None
 
 
-class Server:
-    """Serves what comes, until none comes any more, one waits for too long, the time is up, or `enough` is true.
+@dataclass(frozen=True)
+class Served:
+    """The queries that were served, in the order in which they were to come, and how many waited at the end.
 
-    `overloaded` and `cut` say that one waited for too long, or that the time was up with queries yet to come.
+    overloaded, cut: one waited for too long, or the time was up, with queries yet to come.
+    """
+
+    log: QueryLog
+    waiting: int = 0
+    overloaded: bool = False
+    cut: bool = False
+
+
+def serve(
+    arrivals: Arrivals,
+    run: Callable[[int], object],
+    policy: Policy,
+    clock: Callable[[], int],
+    enough: Callable[[list[int], int], bool] | None = None,
+) -> Served:
+    """Serve what comes, until none comes any more, one waits for too long, the time is up, or `enough` is true.
 
     `run(queries)` serves so many at once and returns when they are done. `enough(scheduled, ended)` is called with
     every batch when its queries were to come, and its end, ns.
-    Before `begin` lets queries come, each instance beyond the first calls `prepare` in its thread.
     """
-
-    def __init__(
-        self,
-        arrivals: Arrivals,
-        run: Callable[[int], object],
-        policy: Policy,
-        clock: Callable[[], int],
-        enough: Callable[[list[int], int], bool] | None = None,
-        begin: Callable[[], None] | None = None,
-        prepare: Callable[[], object] | None = None,
-    ) -> None:
-        self._arrivals, self._run, self._policy, self._clock, self._enough = arrivals, run, policy, clock, enough
-        self._begin, self._prepare = begin, prepare
-        self._queue: deque[tuple[int, int]] = deque()
-        self._lock = threading.Lock()
-        self._stopped = False
-        self._error: BaseException | None = None
-        self.overloaded = self.cut = False
-
-    @property
-    def waiting(self) -> int:
-        """Queries that have come and were not served."""
-        return len(self._queue)
-
-    def serve(self) -> QueryLog:
-        """Serve; the queries that were served, in the order in which they were to come."""
-        logs = [QueryLog() for _ in range(self._policy.instances)]
-        ready = threading.Semaphore(0)
-        others = [threading.Thread(target=self._other, args=(log, ready), daemon=True) for log in logs[1:]]
-        with self._lock:
-            for thread in others:  # one by one: two that compile at once would take each other's time
-                thread.start()
-                ready.acquire()
-            if self._begin and not self._error:
-                self._begin()
-        self._instance(logs[0])
-        for thread in others:
-            thread.join()
-        if self._error:
-            raise self._error
-        return QueryLog.merged(logs)
-
-    def _other(self, log: QueryLog, ready: threading.Semaphore) -> None:
-        """An instance in a thread of its own."""
-        try:
-            if self._prepare:
-                self._prepare()
-        except BaseException as error:  # raised again where the server was asked to serve
-            self._error, self._stopped = error, True
-        ready.release()
-        self._instance(log)
-
-    def _instance(self, log: QueryLog) -> None:
-        try:
-            while True:
-                with self._lock:
-                    batch = self._next_batch()
-                if not batch:
-                    return
-                started = self._clock()
-                self._run(len(batch))
-                ended = self._clock()
-                log.add(batch, started, ended)
-                if self._enough:
-                    with self._lock:
-                        self._stopped |= self._enough([scheduled for scheduled, _ in batch], ended)
-        except BaseException as error:  # raised again where the server was asked to serve
-            self._error, self._stopped = error, True
-
-    def _next_batch(self) -> list[tuple[int, int]]:
-        """The queries to be served next, waiting for them; none where the run has ended."""
-        queue, policy = self._queue, self._policy
-        while not self._stopped:
-            queue.extend(self._arrivals.take())
-            now = self._clock()
-            if not queue and self._arrivals.ended:
-                break
-            if policy.until is not None and now >= policy.until:
-                self.cut = self._stopped = True
-                break
-            if not queue:
-                self._arrivals.wait(policy.until)
-                continue
-            oldest = queue[0][0]
-            if policy.patience is not None and now - oldest > policy.patience:
-                self.overloaded = self._stopped = True
-                break
-            if len(queue) >= policy.batch or now >= oldest + policy.delay:
-                return [queue.popleft() for _ in range(min(len(queue), policy.batch))]
-            self._arrivals.wait(oldest + policy.delay)
-        return []
+    log, queue = QueryLog(), deque[tuple[int, int]]()
+    while True:
+        queue.extend(arrivals.take())
+        now = clock()
+        if not queue and arrivals.ended:
+            return Served(log)
+        if policy.until is not None and now >= policy.until:
+            return Served(log, len(queue), cut=True)
+        if not queue:
+            arrivals.wait(policy.until)
+            continue
+        oldest = queue[0][0]
+        if policy.patience is not None and now - oldest > policy.patience:
+            return Served(log, len(queue), overloaded=True)
+        if len(queue) < policy.batch and now < oldest + policy.delay:
+            arrivals.wait(oldest + policy.delay)
+            continue
+        batch = [queue.popleft() for _ in range(min(len(queue), policy.batch))]
+        started = clock()
+        run(len(batch))
+        ended = clock()
+        log.add(batch, started, ended)
+        if enough and enough([scheduled for scheduled, _ in batch], ended):
+            return Served(log)
 
 
 _READ = 1 << 16
