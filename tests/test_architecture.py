@@ -190,7 +190,6 @@ OWN_NAMES = {
     "paradnn.platform.findings",
     "paradnn.worker.input.pipelines",
     "paradnn.workloads.learn.files",
-    "paradnn.workloads.learn.sets",
 }
 #: ... and where `is_inside` was asked first.
 CHECKED = {"analysis.store.load"}
