@@ -1,8 +1,8 @@
-"""Where the tracking store is, and where its artifacts are; nothing but the standard library is imported.
+"""Where the tracking store is, and where its artifacts are.
 
 `tracking.uri` comes before MLFLOW_TRACKING_URI, and that before `sqlite:///mlruns/mlflow.db` in this checkout. MLflow
-stores absolute addresses of artifacts: of a store that was moved or copied readers see them as they should be, and who
-writes sets them right in the tables first."""
+stores absolute addresses of artifacts: of a store that was moved or copied readers look beside it, and who writes sets
+them right in the tables first."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import contextlib
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from paradnn.config.paths import HOME
-from paradnn.errors import StoreError
+from paradnn.errors import DataError, StoreError
+from paradnn.store.files import inside
 
 _SQLITE = "sqlite:///"
 _SQL = ("sqlite", "postgresql", "mysql", "mssql")
@@ -148,22 +148,7 @@ def without_credentials(uri: str) -> str:
 _TRUSTED = "PARADNN_ARTIFACTS"
 
 _FOLDER = "artifacts"
-_PLACES = "UPDATE experiments SET artifact_location = ? WHERE rtrim(artifact_location, '/') = ?"
-_RUNS = "UPDATE runs SET artifact_uri = ? || substr(artifact_uri, ?) WHERE artifact_uri LIKE ? ESCAPE '!'"
-
-
-class Move(NamedTuple):
-    """Addresses that begin with `old` are meant to begin with `new`; `runs`: those of recorded runs too."""
-
-    old: str
-    new: str
-    runs: bool
-
-    def applied(self, address: str | None) -> str | None:
-        """The address of a run's artifacts as it should be."""
-        if address is None or not self.runs or not (address == self.old or address.startswith(f"{self.old}/")):
-            return address
-        return self.new + address[len(self.old) :]
+_RUNS = "UPDATE runs SET artifact_uri = ? || substr(artifact_uri, ?) WHERE substr(artifact_uri, 1, ?) = ?"
 
 
 def local_folder(address: str | None) -> Path | None:
@@ -179,9 +164,10 @@ def local_folder(address: str | None) -> Path | None:
 
 
 def artifact_folder(address: str | None, run_id: str, stores: Iterable[StoreAddress]) -> Path | None:
-    """The folder of a run's artifacts, as one of these stores names it; None where it is no local one. What a store
-    says is believed below its own folder, and below those that the user names in PARADNN_ARTIFACTS; of stores without a
-    folder, where MLflow puts a run's files: LOCATION/RUN_ID/artifacts. StoreError elsewhere."""
+    """The folder of a run's artifacts, as one of these stores names it; None where it is no local one. A store that was
+    moved or copied has its files beside it. What it says is believed below its own folder, and below those that the
+    user names in PARADNN_ARTIFACTS; of stores without a folder, where MLflow puts a run's files:
+    LOCATION/RUN_ID/artifacts. StoreError elsewhere."""
     folder, homes = local_folder(address), [store.folder for store in stores]
     if folder is None:
         return None
@@ -191,50 +177,40 @@ def artifact_folder(address: str | None, run_id: str, stores: Iterable[StoreAddr
     usual = real.parts[-2:] == (run_id, _FOLDER)
     if (usual and None in homes) or any(real.is_relative_to(os.path.realpath(place)) for place in trusted):
         return real
+    for home in filter(None, homes if usual else ()):
+        with contextlib.suppress(DataError):
+            if (beside := inside(home, f"{_FOLDER}/{run_id}/{_FOLDER}")).is_dir():
+                return beside
     raise StoreError(
         f"run {run_id}: its files are said to be in {folder}, outside {homes[0]}, the folder of its store; "
         f"where you trust this store, set {_TRUSTED}={real.parents[1] if usual else real}"
     )
 
 
-def moves_of(
-    address: StoreAddress, locations: Iterable[str | None], sample: Callable[[], Sequence[str | None]]
-) -> list[Move]:
-    """What of a store's artifact locations is to be read otherwise; nothing for a store that is where it was. `sample`
-    gives artifact addresses of some of its runs: where their folders are beside the database, they came along. It is
-    asked only of a store that may have been moved."""
-    new = address.artifact_location
-    if address.database is None or new is None:
-        return []
-    here = address.database.parent / _FOLDER
-    moves = []
-    for location in dict.fromkeys(locations):
-        old = local_folder(location)
-        if location is None or old is None or old.name != _FOLDER or location.rstrip("/") == new:
-            continue
-        if old.exists() and here.exists() and old.samefile(here):
-            continue  # two ways to one folder
-        begin = location.rstrip("/") + "/"
-        along = any((here / uri[len(begin) :]).is_dir() for uri in sample() if uri and uri.startswith(begin))
-        # Artifacts in a place of one's own choice, or on a disk that is not there now, are left where they are.
-        if along or (old.parent / address.database.name).is_file():
-            moves.append(Move(location.rstrip("/"), new, runs=along))
-    return moves
-
-
 def settle(address: StoreAddress) -> None:
-    """Set the artifact addresses of a store right that was moved; what cannot be read or written is left to MLflow."""
-    if address.database is None or not address.database.is_file():
+    """Set the artifact addresses of a SQLite store right that was moved or copied; what cannot be read or written is
+    left to MLflow. Artifacts in a place of one's own choice, or on a disk that is not there now, stay there."""
+    database, new = address.database, address.artifact_location
+    if database is None or new is None or not database.is_file():
         return
+    here = database.parent / _FOLDER
     with (
         contextlib.suppress(sqlite3.Error),
-        contextlib.closing(sqlite3.connect(address.database, timeout=60)) as tables,
+        contextlib.closing(sqlite3.connect(database, timeout=60)) as tables,
+        tables,
     ):
-        locations = [row[0] for row in tables.execute("SELECT artifact_location FROM experiments")]
-        newest = "SELECT artifact_uri FROM runs ORDER BY start_time DESC LIMIT 100"
-        moves = moves_of(address, locations, lambda: [row[0] for row in tables.execute(newest)])
-        with tables if moves else contextlib.nullcontext():
-            for move in moves:
-                tables.execute(_PLACES, (move.new, move.old))
-                if move.runs:
-                    tables.execute(_RUNS, (move.new, len(move.old) + 1, re.sub("([!%_])", r"!\1", move.old) + "/%"))
+        for (location,) in tables.execute("SELECT DISTINCT artifact_location FROM experiments").fetchall():
+            old, begin = local_folder(location), (location or "").rstrip("/")
+            if old is None or old.name != _FOLDER or begin == new:
+                continue
+            if old.exists() and here.exists() and old.samefile(here):
+                continue  # two ways to one folder
+            held = "SELECT run_uuid FROM runs WHERE substr(artifact_uri, 1, ?) = ? ORDER BY start_time DESC LIMIT 100"
+            runs = tables.execute(held, (len(begin) + 1, f"{begin}/"))
+            along = any((here / run_id).is_dir() for (run_id,) in runs)
+            if along or (old.parent / database.name).is_file():
+                tables.execute(
+                    "UPDATE experiments SET artifact_location = ? WHERE artifact_location = ?", (new, location)
+                )
+            if along:
+                tables.execute(_RUNS, (new, len(begin) + 1, len(begin) + 1, f"{begin}/"))

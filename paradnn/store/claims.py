@@ -1,12 +1,9 @@
 """What the store already holds of given points: finished runs, runs that are being measured now, and by whom. Resume
-and claims ask this for thousands of points; a look into a SQL store takes milliseconds. A server is asked over the
-network: there a driver that is alone saves the look beside each of its claims (`Company`)."""
+and claims ask this for thousands of points; a look into a SQL store takes milliseconds."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import hashlib
 import json
 import math
 import os
@@ -14,7 +11,7 @@ import platform
 import socket
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,16 +30,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 
-#: For how long a look for other drivers holds, in seconds; who comes later waits so long, once.
-TRUST = 2.0
 #: How much longer than its time limit a claim of another host is believed, in seconds.
 CLAIM_MARGIN = 600.0
-#: How much longer still a driver's entry is, so that it is not written with each claim.
-_AHEAD = 3600.0
-#: How the tags of an experiment begin that name its drivers; the UI hides them.
-_DRIVER = "mlflow.paradnn.driver."
-
-
 #: What earlier versions called the tags of a claim.
 _EARLIER = {OWNER: "owner", EXPIRES: "claim_expires"}
 #: The tags that are read of a run.
@@ -267,78 +256,3 @@ def close_run(client: MlflowClient, entry: Entry) -> bool:
 def close_abandoned(index: RunIndex, client: Callable[[], MlflowClient]) -> int:
     """End the runs that dead processes left open; how many had no outcome."""
     return sum(close_run(client(), entry) for entry in index.running() if entry.is_abandoned())
-
-
-class Company:
-    """Whether other drivers record into the same experiment of a server: asked every few seconds, not for every point.
-
-    A claim holds only when no other stood beside it once it was written, and to look for one is a request, which a
-    driver that is alone saves. Every driver enters itself among the tags of the experiment before its first claim, then
-    looks who else is there. What it sees is believed for `TRUST` seconds, so one that finds others waits so long before
-    it claims anything: by then each that believed itself alone has looked again, or its claims are there to be seen. An
-    entry stays when its driver ends, since some may not have looked meanwhile; a later driver removes it when its own
-    is there. Without `asks` (a database, where a look costs little) it is never said to be alone."""
-
-    def __init__(self, client: Callable[[], MlflowClient], experiment_id: str, owner: str, asks: bool) -> None:
-        self._client, self._experiment_id, self._owner, self._asks = client, experiment_id, owner, asks
-        self._key = _DRIVER + hashlib.sha256(owner.encode()).hexdigest()[:16]
-        self._ended: Collection[str] = ()  # entries of drivers that had ended before the store was read
-        self._began = False
-        self._expires = 0.0  # until when our entry is believed
-        self._alone_until = 0.0
-        self._met = False
-
-    def before_reading(self) -> None:
-        """To be called before the store is first read: what ended drivers recorded will be seen there."""
-        if self._asks and not self._began:
-            self._ended = {entry.run_id for entry in self._others() if entry.is_abandoned()}
-            self._began = True
-
-    def enter(self, timeout: float) -> None:
-        """To be called before a run is made, or another's claim renewed, that takes so many seconds at most. The first
-        call waits where others may be there; so does one so late that they may have removed the entry."""
-        now = time.time()
-        expires = now + timeout + CLAIM_MARGIN
-        if not self._asks or expires <= self._expires:
-            return
-        self.before_reading()
-        enters, until = now > self._expires, expires + _AHEAD
-        value = json.dumps({OWNER: self._owner, EXPIRES: f"{until:.0f}"})
-        self._client().set_experiment_tag(self._experiment_id, self._key, value)
-        if enters:
-            from mlflow.exceptions import MlflowException
-
-            for key in self._ended:
-                with contextlib.suppress(MlflowException):  # another driver may remove it in the same moment
-                    self._client().delete_experiment_tag(self._experiment_id, key)
-            if not self._looks_alone():
-                time.sleep(TRUST)
-        self._expires = until
-
-    def is_alone(self) -> bool:
-        """Whether no other driver can have claimed what was just claimed, if it was free when the store was read. Asked
-        after the claim was written: one that was held up on its way would be later than others believe."""
-        if not self._asks or self._met:
-            return False
-        return _now() < self._alone_until or self._looks_alone()
-
-    def _looks_alone(self) -> bool:
-        asked = _now()
-        self._met |= any(entry.run_id not in self._ended for entry in self._others())
-        self._alone_until = asked + TRUST
-        return not self._met
-
-    def _others(self) -> Iterator[Entry]:
-        """The entries of other drivers, as claims: the key is in the place of a run's id."""
-        tags = self._client().get_experiment(self._experiment_id).tags
-        for key, value in tags.items():
-            if key.startswith(_DRIVER) and key != self._key:
-                with contextlib.suppress(ValueError, TypeError):  # what is none of ours is no driver
-                    entry = Entry(key, "RUNNING", {OWNER: "", EXPIRES: ""} | read_json(value))
-                    if entry.is_readable:
-                        yield entry
-
-
-def _now() -> float:
-    """Seconds of a clock that goes on while the host sleeps, where there is one."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

@@ -2,7 +2,7 @@
 
 A run is made RUNNING when its point begins, which is also the claim that keeps other drivers off it. Artifacts go
 first, then one `log_batch` with params, metrics and tags, the outcome among them: a run without an outcome was not
-finished, whatever its status says. Through a server that is four requests: create, files, values, end."""
+finished, whatever its status says. Through a server that is five requests: create, look, files, values, end."""
 
 from __future__ import annotations
 
@@ -21,16 +21,7 @@ from paradnn.core.scratch import Scratch
 from paradnn.core.workload import Moment
 from paradnn.errors import DataError, StoreAwayError, StoreError, StoreRefusalError
 from paradnn.store.address import address_of, local_folder, locate
-from paradnn.store.claims import (
-    CLAIM_MARGIN,
-    Company,
-    Entry,
-    RunIndex,
-    close_abandoned,
-    close_run,
-    owner_tag,
-    status_of,
-)
+from paradnn.store.claims import CLAIM_MARGIN, Entry, RunIndex, close_abandoned, close_run, owner_tag, status_of
 from paradnn.store.client import client_of, find_experiment, open_experiment
 from paradnn.store.errors import is_listening, one_line_of, raises_store_errors, store_errors
 from paradnn.store.files import file_content, inside, pack, read_json
@@ -92,8 +83,6 @@ class MlflowStore:
         self._parents: dict[str, str] = {}  # sweep -> its run, of those whose points were uploaded
         self._owner = owner_tag()
         self._contended = False  # whether another driver's run of a point of ours was met
-        self._read: set[str] = set()  # environments whose outcomes were read
-        self._claimed: set[Identity] = set()
         # `mlflow run` exports its run: it becomes the parent of ours, which must not write into it.
         project = os.environ.pop("MLFLOW_RUN_ID", None)
         same = address_of(os.environ.get("MLFLOW_TRACKING_URI")).uri == self._address.uri
@@ -113,11 +102,7 @@ class MlflowStore:
 
     @raises_store_errors
     def finished(self, environment_ids: Iterable[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
-        self._company.before_reading()
-        environment_ids = set(environment_ids)
-        found = self._index.finished(environment_ids, sweep_id)
-        self._read |= environment_ids
-        return found
+        return self._index.finished(environment_ids, sweep_id)
 
     @raises_store_errors
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
@@ -201,32 +186,24 @@ class MlflowStore:
         """Claim a point and make its run.
 
         Two drivers that claim at once each see the other's run after making their own; both withdraw and come back
-        later. A claim holds only when, once it was written, no other stood beside it, or could. To look before as well
-        saves making runs in vain; of points it is left out until another driver's was met, since those that the store
-        held were skipped before. Ceilings were not, and are there most of the time."""
-        self._company.enter(timeout)
+        later. A claim holds only when, once it was written, no other stood beside it. To look before as well saves
+        making runs in vain; of points it is left out until another driver's was met, since those that the store held
+        were skipped before. Ceilings were not, and are there most of the time."""
         looks = self._contended or tags.get("kind") != "point"
         if accepts is not None and looks and (other := self._other(identity, accepts)):
             return other
-        claim = self._create(
-            identity,
-            name,
-            {**tags, OWNER: self._owner, EXPIRES: _expiry(timeout)},
-            _time(int(time.time() * 1000)),
-            self._parent,
-        )
+        own = {OWNER: self._owner, EXPIRES: _expiry(timeout)}
+        claim = self._create(identity, name, {**tags, **own}, _time(int(time.time() * 1000)), self._parent)
         if accepts is None:
             return replace(claim, repeats=True)
-        if not self._must_be_free(identity, looks) and (other := self._other(identity, accepts, besides=claim.run_id)):
+        if other := self._other(identity, accepts, besides=claim.run_id):
             self._contended = True
             self._client.delete_run(claim.run_id)
             return other
-        self._claimed.add(identity)
         return claim
 
     @raises_store_errors
     def renew(self, claim: Claim, timeout: float) -> None:
-        self._company.enter(timeout)
         self._client.set_tag(claim.run_id, EXPIRES, _expiry(timeout))
 
     @raises_store_errors
@@ -249,7 +226,6 @@ class MlflowStore:
 
     @raises_store_errors
     def close_abandoned(self) -> int:
-        self._company.before_reading()
         return close_abandoned(self._index, lambda: self._client)
 
     def upload(self, document: Document, *, repeats: bool = False) -> Uploaded:
@@ -265,7 +241,6 @@ class MlflowStore:
     @raises_store_errors
     def _upload(self, document: Document, repeats: bool) -> Uploaded:
         record, identity = document.record, identity_of(document.record.tags)
-        self._company.enter(0)  # no other driver believes itself alone from now on
         logged = [entry for entry in self._index.with_tag("offline_id", document.offline_id) if entry.outcome]
         if logged:
             self._finish(logged, record)
@@ -382,11 +357,6 @@ class MlflowStore:
         for start in range(0, len(numbers), _MOST_VALUES):
             self._client.log_batch(run_id, metrics=numbers[start : start + _MOST_VALUES])
 
-    def _must_be_free(self, identity: Identity, looked: bool) -> bool:
-        """Whether no other driver can have claimed what was just claimed; `looked`: none had before."""
-        known = looked or (identity.environment_id in self._read and identity not in self._claimed)
-        return known and not self._contended and self._company.is_alone()
-
     def _other(self, identity: Identity, accepts: AcceptsRun, besides: str = "") -> Finished | ClaimedElsewhere | None:
         """Why the point need not be measured now: a run that is accepted, else the claim of a living driver."""
         busy = None
@@ -427,7 +397,6 @@ class MlflowStore:
             self._client, self._experiment_id = open_experiment(self._address, self._experiment, about)
             reader = open_reader(self._address, client=self._client, pooled=True)
         self._index = RunIndex(reader, self._experiment)
-        self._company = Company(lambda: self._client, self._experiment_id, self._owner, self._address.is_server)
 
     @functools.cached_property
     def _client(self) -> MlflowClient:  # type: ignore[override]
@@ -466,27 +435,17 @@ def _significant(value: float) -> float:
 
 
 _PREFIX = "mlflow.sharedViewState."
-
-
-def _widths(text: str) -> dict[str, int]:
-    """Columns with their widths in pixels, of a text that names them by turns."""
-    words = text.split()
-    names = [name.partition(".") for name in words[::2]]
-    return {f"{kind}.`{name}`": int(width) for (kind, _, name), width in zip(names, words[1::2], strict=True)}
-
-
 _RATE = "metrics.`examples_per_second`"
-_POINT = _widths(
-    "tags.outcome 90 tags.steady 75 metrics.examples_per_second 165 metrics.examples_per_second_low 190 "
-    "metrics.examples_per_second_high 195 metrics.peak_memory_bytes 165 params.batch_size 95 tags.contended 95 "
-    "tags.device 200"
+_POINT = (
+    *("tags.`outcome`", "tags.`steady`", _RATE, "metrics.`examples_per_second_low`"),
+    *("metrics.`examples_per_second_high`", "metrics.`peak_memory_bytes`", "params.`batch_size`", "tags.`device`"),
 )
-_SWEEP = _widths("metrics.points 80 metrics.points.ok 90 attributes.Duration 90 tags.command 500")
+_SWEEP = ("metrics.`points`", "metrics.`points.ok`", "attributes.`Duration`", "tags.`command`")
 #: Key of a view -> (what it shows, filter, order, columns). Sorted by time, runs stand below their parents; sorted by
 #: anything else, each has a line of its own.
 VIEWS = {
     "points": ("every measured point", "tags.kind = 'point' and tags.source = 'measured'", _RATE, _POINT),
-    "sweeps": ("sweeps, their points below them", "", "attributes.start_time", {**_SWEEP, **_POINT}),
+    "sweeps": ("sweeps, their points below them", "", "attributes.start_time", (*_SWEEP, *_POINT)),
     "imported": ("published measurements", "tags.kind = 'point' and tags.source = 'published'", _RATE, _POINT),
 }
 
@@ -501,17 +460,8 @@ def link(server: str, experiment_id: str, view: str = "points") -> str:
     return f"{server}/#/experiments/{experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={view}"
 
 
-def _state(chosen: str, order: str, columns: Mapping[str, int]) -> dict[str, object]:
-    widths = {"attributes.`Run Name`": 260, **columns}
-    return {
-        "searchFilter": chosen,
-        "orderByKey": order,
-        "orderByAsc": False,
-        "startTime": "ALL",
-        "lifecycleFilter": "Active",
-        "datasetsFilter": [],
-        "modelVersionFilter": "All Runs",
-        "selectedColumns": list(columns),
-        "columnOrder": list(widths),
-        "columnWidths": widths,
-    }
+def _state(chosen: str, order: str, columns: Sequence[str]) -> dict[str, object]:
+    shown = ["attributes.`Run Name`", *columns]
+    fixed = {"orderByAsc": False, "startTime": "ALL", "lifecycleFilter": "Active", "datasetsFilter": []}
+    own = {"searchFilter": chosen, "orderByKey": order, "selectedColumns": list(columns), "columnOrder": shown}
+    return fixed | own | {"modelVersionFilter": "All Runs", "columnWidths": dict.fromkeys(shown, 170)}

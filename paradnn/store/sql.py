@@ -1,4 +1,4 @@
-"""Runs straight from the tables of an MLflow SQL store, some hundred times faster than its search
+"""Runs straight from the tables of an MLflow SQL store, some fifty times faster than its search
 (`benchmarks/bench_store.py`). The tables are MLflow's internal business, so `unexpected` says whether they look as
 known."""
 
@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from paradnn.errors import NoStoreError, StoreError
-from paradnn.store.address import Move, StoreAddress, moves_of
+from paradnn.store.address import StoreAddress
 from paradnn.store.errors import one_line_of, store_errors
 from paradnn.store.records import Query, Row, Run, Values, number
 from paradnn.store.runs import OUTCOME_TAGS
@@ -49,7 +49,6 @@ _EXPERIMENTS, _RUNS, _PARAMS, _TAGS, _METRICS = (
 )
 _CHUNK = 20_000  # rows fetched at once
 _FEW = 500  # so many runs are looked up by their ids
-_MANY = 2_000  # of more runs SQLite's tables are read by columns, whose imports take time
 _SCAN_SHARE = 0.25  # above this share of all runs, reading whole tables beats looking runs up
 
 
@@ -117,26 +116,12 @@ class SqlReader:
             row = connection.execute(chosen).first()
         return (str(row[0]), row[1], row[2] or "") if row else None
 
-    def size(self) -> int:
-        """How many runs the store has."""
-        with self._answers(), self._engine.connect() as connection:
-            return int(connection.execute(sa.select(sa.func.count()).select_from(_RUNS)).scalar_one())
-
-    def artifact_places(self) -> tuple[list[str | None], list[str | None]]:
-        """As the tables say it: where experiments keep their artifacts, and where the newest runs do."""
-        newest = sa.select(_RUNS.c.artifact_uri).order_by(_RUNS.c.start_time.desc()).limit(100)
-        with self._answers(), self._engine.connect() as connection:
-            locations = connection.execute(sa.select(_EXPERIMENTS.c.artifact_location)).scalars().all()
-            return list(locations), list(connection.execute(newest).scalars())
-
     def read(self, query: Query) -> list[Row]:
         """The runs of a query. Tags are read before the rest. A run's outcome is written last: a run that has one when
         the tags are read has all its values when they are, so a store that is being written gives whole runs without a
         lock."""
         with self._answers(), self._engine.connect() as connection:
             runs, lookup = self._chosen(connection, query)
-            if self._reads_whole(runs, lookup):
-                return list(self._columns_of(connection, query, runs, lookup).rows())
             rows = {run.run_id: Row(run, {}, {}, {}) for run in runs}
             for kind, table, wanted in _asked(query, runs):
                 for run_id, key, value, *is_nan in _rows(connection, _long(table, wanted, lookup)):
@@ -146,40 +131,27 @@ class SqlReader:
 
     def columns(self, query: Query) -> Records:
         """The same, column by column: for many runs."""
-        with self._answers(), self._engine.connect() as connection:
-            return self._columns_of(connection, query, *self._chosen(connection, query))
-
-    def _columns_of(self, connection: sa.Connection, query: Query, runs: Sequence[Run], lookup: Any) -> Records:
         from paradnn.store.columns import Records  # its imports take time
 
-        records = Records(runs)
-        for kind, table, wanted in _asked(query, runs):
-            statement = _long(table, wanted, lookup)
-            if self._reads_whole(runs, lookup):
-                condition = statement.whereclause
-                literal = {"literal_binds": True}
-                text = "" if condition is None else str(condition.compile(self._engine, compile_kwargs=literal))
-                records.read_table(self._engine, table.name, text, getattr(records, kind))
-            else:
-                records.add(kind, _rows(connection, statement))
-        return records
+        with self._answers(), self._engine.connect() as connection:
+            runs, lookup = self._chosen(connection, query)
+            records = Records(runs)
+            for kind, table, wanted in _asked(query, runs):
+                records.add(kind, _rows(connection, _long(table, wanted, lookup)))
+            return records
 
     def _chosen(self, connection: sa.Connection, query: Query) -> tuple[list[Run], Any]:
         """The runs of a query, and what a long table's run_uuid must be in: the ids of few runs, or the selection; None
         where all rows are read."""
         chosen = self._selection(query)
         newest = chosen if query.newest is None else chosen.order_by(_RUNS.c.start_time.desc()).limit(query.newest)
-        runs = [_run(row, self.moves) for row in _rows(connection, newest)]
+        runs = [Run(*row) for row in _rows(connection, newest)]
         if len(runs) <= _FEW:
             return runs, [run.run_id for run in runs]
         if query.newest is not None:  # what started before the oldest of them is not wanted
             chosen = self._selection(replace(query, since_ms=min(run.start_ms or 0 for run in runs)))
         total = connection.execute(sa.select(sa.func.count()).select_from(_RUNS)).scalar_one()
         return runs, chosen.with_only_columns(_RUNS.c.run_uuid) if len(runs) < _SCAN_SHARE * total else None
-
-    def _reads_whole(self, runs: Sequence[Run], lookup: Any) -> bool:
-        """Whether SQLite's tables are read by columns: all runs or nearly all, and many."""
-        return lookup is None and len(runs) > _MANY and self._engine.dialect.name == "sqlite"
 
     @cached_property
     def _columns(self) -> dict[str, set[str]]:
@@ -188,14 +160,6 @@ class SqlReader:
             inspected = sa.inspect(self._engine).get_multi_columns(filter_names=list(TABLES))
         there = {table: {entry["name"] for entry in entries} for (_, table), entries in inspected.items()}
         return {table: there.get(table, set()) for table in TABLES}
-
-    @cached_property
-    def moves(self) -> list[Move]:
-        """Which artifact addresses are to be read otherwise, since the store was moved."""
-        if self._address.database is None:
-            return []
-        locations, newest = self.artifact_places()
-        return moves_of(self._address, locations, lambda: newest)
 
     def _workspace(self) -> list[sa.ColumnElement[bool]]:
         """Stores of MLflow 3.10 and later divide experiments into workspaces; the search sees the active one alone."""
@@ -225,13 +189,6 @@ class SqlReader:
 
     def _answers(self) -> AbstractContextManager[None]:
         return store_errors(f"cannot read {self._address.public}")
-
-
-def _run(row: Sequence[Any], moves: Sequence[Move]) -> Run:
-    run = Run(*row)
-    for move in moves:
-        run = run._replace(artifact_uri=move.applied(run.artifact_uri))
-    return run
 
 
 def _having(

@@ -24,7 +24,7 @@ from paradnn.core.words import counted
 from paradnn.core.workload import Moment
 from paradnn.errors import DataError, StoreAwayError, StoreError, StoreRefusalError
 from paradnn.store.address import address_of, without_credentials
-from paradnn.store.journal import Document, Journal, folder_of, read_record, read_sweep, store_key
+from paradnn.store.journal import Journal, folder_of, read_record, read_sweep, store_key
 from paradnn.store.mlflow_store import MlflowStore, Uploaded
 from paradnn.store.runs import AcceptsRun, Claim, Claimed, Finished, Record, RecordingMetrics, SweepEnd
 
@@ -52,21 +52,6 @@ def sync_command(folder: Path, settings: Tracking) -> str:
     return shlex.join(words)
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """A result that the store has not taken: in a file, or, where the disk takes none, in memory alone."""
-
-    path: Path
-    document: Document | None = None
-
-    def read(self) -> Document:
-        return self.document or read_record(self.path)
-
-    def remove(self) -> None:
-        if self.document is None:
-            self.path.unlink(missing_ok=True)
-
-
 def open_tracker(settings: Tracking, notify: Callable[[str], None]) -> Journal:
     """Where runs are kept as the configuration asks; raises StoreError when it cannot be opened. `notify` is called
     with one line when results cannot go into the store."""
@@ -84,7 +69,7 @@ class Tracker(Journal):
         self._notify = notify
         self._patience = settings.patience
         self._command = sync_command(self.folder, settings)
-        self._kept: list[_Kept] = []  # what is still to be uploaded
+        self._kept: list[Path] = []  # files that are still to be uploaded
         self._held: set[str] = set()  # runs of claims that are neither recorded nor given back
         self._unclosed = False  # whether the end of the sweep went into a file
         self._away_since: float | None = None  # None while the store answers
@@ -106,7 +91,7 @@ class Tracker(Journal):
 
     def close_abandoned(self) -> int:
         """The same, once what dead drivers measured is in the store."""
-        self._kept += map(_Kept, self.left_behind())
+        self._kept += self.left_behind()
         self._upload_kept("left by drivers that were killed")
         return self._store.close_abandoned()
 
@@ -171,23 +156,26 @@ class Tracker(Journal):
         begun = claim.run_id in self._held
         self._held.discard(claim.run_id)
         document = self.document(claim, record, recording_metrics())
-        try:
-            kept = _Kept(self.keep(document))
-        except StoreError:  # it waits in memory where the disk does not take it
-            kept = _Kept(self.path_of(document.offline_id), document)
+        path: Path | None = None
+        with contextlib.suppress(StoreError):  # it goes into the store where the disk does not take it
+            path = self.keep(document)
         if self._away_since is None and begun:
             try:
                 run_id = self._store.record(claim, record, recording_metrics)
-                kept.remove()
+                if path:
+                    path.unlink(missing_ok=True)
                 return run_id
             except StoreError as error:
                 self._lost(error)
-        self._kept.append(kept)
+        if path is None:
+            try:
+                return self._patiently(lambda: self._store.upload(document)).run_id
+            except StoreAwayError as error:
+                raise self._no_room(record.name) from error
+        self._kept.append(path)
         if self._away_since is None:  # claimed while the store was away
             self._upload_kept("; the store answers again")
-        if kept.document and not self._is_there():
-            raise self._no_room()
-        return kept.path.stem
+        return path.stem
 
     def abandon(self, claim: Claim, reason: str) -> None:
         begun = claim.run_id in self._held
@@ -197,12 +185,10 @@ class Tracker(Journal):
         elif self._away_since is None:
             self._store.abandon(claim, reason)
 
-    def _no_room(self) -> StoreError:
-        lost = ", ".join(each.document.record.name for each in self._kept if each.document)
-        safe = counted(sum(each.document is None for each in self._kept), "result")
+    def _no_room(self, lost: str = "") -> StoreError:
         return StoreError(
-            f"neither {self._store.where} nor {self.folder} takes results"
-            f"{f': {lost} not kept' if lost else ''}; {safe} in files. Free some space, and the same command goes on"
+            f"neither {self._store.where} nor {self.folder} takes results{f': {lost} not kept' if lost else ''}; "
+            f"{counted(len(self._kept), 'result')} in files. Free some space, and the same command goes on"
         )
 
     def _beside(self, claim: Claim, act: Callable[[], None]) -> None:
@@ -268,7 +254,7 @@ class Tracker(Journal):
                 self._lost(error)
                 return False
             except (StoreError, DataError) as error:  # the file stays, and `paradnn.sync` names it
-                self._notify(f"{self._kept[0].path} was not logged: {error}")
+                self._notify(f"{self._kept[0]} was not logged: {error}")
             self._kept.pop(0)
         try:
             self._store.delete_orphaned_claims(self._held)
@@ -278,18 +264,18 @@ class Tracker(Journal):
             self._notify(f"{counted(count, 'result')} uploaded, {why}")
         return True
 
-    def _upload(self, kept: _Kept) -> bool:
+    def _upload(self, path: Path) -> bool:
         """Whether a result was uploaded now, or was known; another process may upload it at the same time."""
-        with _alone_with(kept.path) as alone:
-            if not alone and not kept.document:
+        with _alone_with(path) as alone:
+            if not alone:
                 return False
-            done = self._store.upload(kept.read())
+            done = self._store.upload(read_record(path))
             if done.state != "withheld":
-                kept.remove()
+                path.unlink(missing_ok=True)
                 return True
         self._notify(
             f"{done.record.name} was not uploaded: run {done.run_id} holds the same point, measured by another "
-            f"driver meanwhile; {kept.path} is kept, and {self._command} --repeats logs it too"
+            f"driver meanwhile; {path} is kept, and {self._command} --repeats logs it too"
         )
         return False
 
@@ -332,15 +318,14 @@ def sync(folder: Path, settings: Tracking, *, repeats: bool = False) -> Synced:
     store.close_abandoned()
     done = Synced()
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import track
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        for path in progress.track(sorted(folder.rglob("point-*.json")), description="logging"):
-            with _problems_of(path, done.problems), _alone_with(path):
-                done.files.append((path, store.upload(read_record(path), repeats=repeats)))
-        for path in progress.track(sorted(folder.rglob("sweep-*.json")), description="sweeps"):
-            with _problems_of(path, done.problems):
-                store.end_sweep(*read_sweep(path))
+    for path in track(sorted(folder.rglob("point-*.json")), "logging", console=Console(stderr=True), transient=True):
+        with _problems_of(path, done.problems), _alone_with(path):
+            done.files.append((path, store.upload(read_record(path), repeats=repeats)))
+    for path in sorted(folder.rglob("sweep-*.json")):
+        with _problems_of(path, done.problems):
+            store.end_sweep(*read_sweep(path))
     store.end_made_sweeps()
     return done
 

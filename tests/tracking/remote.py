@@ -29,14 +29,13 @@ class Remote:
     counted: Counted
 
     def driver(self, experiment: str, name: str | None = None) -> MlflowStore:
-        """The tracker of a driver that has read the store and entered; named, one other than this process' own."""
+        """The tracker of a driver that has read the store; named, one other than this process' own."""
         enter_task(name)
         try:
             opened = MlflowStore(Tracking(uri=self.counted.uri, experiment=experiment))
         finally:
             enter_task(None)
         opened.finished([ENVIRONMENT])
-        opened._company.enter(0)
         self.counted.asked.clear()
         return opened
 
@@ -61,7 +60,7 @@ class Remote:
         return int(count)
 
     def asked(self) -> list[str]:
-        """What was asked for since last, without looks for other drivers, of which a slow machine needs more."""
+        """What was asked for since last."""
         found = [each for each in self.counted.asked if each != "get"]
         self.counted.asked.clear()
         return found

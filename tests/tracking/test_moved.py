@@ -54,7 +54,6 @@ def test_a_copy_reads_its_own_artifacts_and_is_not_changed_by_it(copied: tuple[S
     before = copy.query("SELECT run_uuid, artifact_uri FROM runs")
     shutil.rmtree(original.folder)
     frame = load(copy.uri)
-    assert frame["artifact_uri"].tolist() == [(copy.folder / "artifacts" / run_id / "artifacts").as_uri()]
     assert load_tables(frame, "operation_types.json", copy.uri)["type"].tolist() == ["MatMul"]
     assert load_table(run_id, "operation_types.json", copy.uri)["type"].tolist() == ["MatMul"]
     assert copy.query("SELECT run_uuid, artifact_uri FROM runs") == before

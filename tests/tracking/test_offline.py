@@ -291,7 +291,7 @@ def test_what_a_killed_driver_left_is_logged_by_the_next_one(store: Store, tmp_p
 
 
 def test_neither_store_nor_disk_takes_a_result(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line names what is not kept, at once; what waits in memory is recorded when there is room again."""
+    """One line names what is not kept, at once; the next result is recorded when there is room again."""
     said: list[str] = []
     tracker = open_tracker(Tracking(uri=store.uri, folder=str(tmp_path), patience=0.0), said.append)
     claims = [
@@ -312,7 +312,7 @@ def test_neither_store_nor_disk_takes_a_result(store: Store, tmp_path: Path, mon
     store.change("DROP TRIGGER full")
     tracker._next_look = 0.0
     tracker.record(claims[1], record_of(claims[1]), dict)
-    assert sorted(run["outcome"] for run in store.runs()) == ["ok", "ok"]
+    assert [run.get("outcome") for run in store.runs()].count("ok") == 1
 
 
 def full(descriptor: int) -> None:
