@@ -46,9 +46,6 @@ class Sweep:
     chunk: int | None = option(
         None, "points of one task; null: all of them here, 5 to 50 with a launcher such as slurm", low=1
     )
-    reference_points: int = option(
-        1, "points of a long sweep that are measured again all along it, to tell how the machine drifts", low=0, high=24
-    )
     plan: str | None = option(None, "internal: the points of a launched task", longest=2**26)
 
 

@@ -1,4 +1,4 @@
-"""The pictures on a run: where a step's time went, how far its operations are from the roof, a machine's ceilings."""
+"""The pictures on a run: where a step's time went, how far its operations are from the roof, the points of a sweep."""
 
 from __future__ import annotations
 
@@ -6,74 +6,50 @@ import math
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from paradnn.record.headline import Headline
 from paradnn.record.measured import slowdown_note
-from paradnn.worker.messages import PeakRates, Profile
+from paradnn.worker.messages import Profile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-# The figure of a sweep: every point's throughput with its interval, and what of it failed.
 
 #: Points that have a line each, with their names; of more, each family has one.
 NAMED = 40
 _LINE = 0.22  # inches
-_INTERVAL = "#888888"
 
 
-@dataclass(frozen=True)
-class Mark:
-    """A point: its rate or time with its 95% interval (None where it has none), or None and its `outcome`."""
+def sweep_figure(title: str, unit: str, marks: Sequence[tuple[Any, Headline | None]]) -> Figure:
+    """The points of a sweep, each with what it was measured for (None: it failed), on a logarithmic axis in `unit`,
+    those of a family together; at least one has a value."""
+    from paradnn.plotting import COLOURS, MARKERS, figure, finish
 
-    name: str
-    family: str
-    outcome: str
-    value: float | None = None
-    interval: tuple[float, float] | None = None
-
-
-def sweep_figure(title: str, unit: str, marks: Sequence[Mark]) -> Figure:
-    """Values in `unit` on a logarithmic axis, the points of a family together; at least one mark has a value."""
-    from paradnn.plotting import figure, finish
-
-    families = sorted({mark.family for mark in marks})
-    ordered = sorted(marks, key=lambda mark: (mark.family, -(mark.value or 0.0)))
+    families = sorted({row.family for row, _ in marks})
+    ordered = sorted(marks, key=lambda mark: (mark[0].family, -(mark[1].value if mark[1] else 0.0)))
     named = len(marks) <= NAMED
-    labels = [mark.name for mark in ordered] if named else families
+    labels = [row.name for row, _ in ordered]
+    if not named:
+        failed = Counter(row.family for row, rate in marks if rate is None)
+        labels = [f"{family}, {failed[family]} failed" if failed[family] else family for family in families]
     drawn, axes = figure(8.0, 1.3 + _LINE * max(len(labels), 4))
     axes.set_xscale("log")
-    for number, mark in enumerate(ordered):
-        place = families.index(mark.family)
-        _draw(axes, mark, number if named else place, place)
-        if named and mark.value is None:
-            # A failed point stands at the left edge, whatever the axis shows; without a line of its own it is counted.
-            axes.text(0.01, number, mark.outcome, transform=axes.get_yaxis_transform(), fontsize=8, va="center")
-    if not named:
-        failed = Counter(mark.family for mark in marks if mark.value is None)
-        labels = [f"{family}, {failed[family]} failed" if failed[family] else family for family in families]
+    for number, (row, rate) in enumerate(ordered):
+        place = families.index(row.family)
+        line = number if named else place
+        if rate is None:
+            if named:  # it stands at the left edge, whatever the axis shows
+                axes.text(0.01, line, row.outcome, transform=axes.get_yaxis_transform(), fontsize=8, va="center")
+            continue
+        if rate.ends is not None:
+            axes.plot(rate.ends, (line, line), color="#888888", linewidth=1.2)
+        colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
+        axes.plot(rate.value, line, marker, color=colour, markersize=5)
     axes.set_yticks(range(len(labels)), labels, fontsize=8)
     axes.set_ylim(len(labels) - 0.5, -0.5)
     finish(axes, title, f"{unit}, 95% interval")
     return drawn
-
-
-def _draw(axes: Axes, mark: Mark, line: int, place: int) -> None:
-    """A mark with its interval; `place` is its family's, which decides its look."""
-    from paradnn.plotting import COLOURS, MARKERS
-
-    if mark.value is None:
-        return
-    if mark.interval is not None:
-        axes.plot(mark.interval, (line, line), color=_INTERVAL, linewidth=1.2)
-    colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
-    axes.plot(mark.value, line, marker, color=colour, markersize=5)
 
 
 #: Types of operations that have a bar of their own; the rest is one bar.
@@ -98,54 +74,6 @@ def point_figure(title: str, profile: Profile, metrics: Mapping[str, float], pre
     if note := slowdown_note(profile):
         axes[0, 0].set_xlabel(f"share of wall time; {note}", fontsize=8)
     _roofline(axes[0, 1], profile.operations.rows(), metrics, precision)
-    return drawn
-
-
-def ceilings_figure(rates: PeakRates) -> Figure:
-    """Rates of the products over their size, and of memory over the size of the arrays."""
-    from paradnn.plotting import COLOURS, MARKERS, figure, finish, quantity
-
-    drawn, axes = figure(11.0, 4.2, columns=2)
-    left, right = axes[0]
-    matmul, bandwidth = rates.matmul, rates.bandwidth
-    for index, precision in enumerate(dict.fromkeys(row.precision for row in matmul)):
-        for compile, line in (("graph", "-"), ("xla", ":"), ("eager", "--")):
-            rows = [row for row in matmul if (row.precision, row.compile) == (precision, compile)]
-            if not rows:
-                continue
-            left.plot(
-                [row.size for row in rows],
-                [row.flops_per_second for row in rows],
-                line,
-                color=COLOURS[index],
-                marker=MARKERS[index],
-                label=f"{precision}, {compile}",
-            )
-    left.set_xscale("log", base=2)
-    sizes = sorted({row.size for row in matmul})
-    left.set_xticks(sizes, labels=sizes)
-    left.set_ylim(bottom=0)
-    left.yaxis.set_major_formatter(quantity("FLOP/s"))
-    finish(left, "Matrix product", "rows and columns", "rate")
-    left.legend(frameon=False, fontsize=8)
-    right.plot(
-        [2 * row.array_bytes for row in bandwidth],
-        [row.bytes_per_second for row in bandwidth],
-        color=COLOURS[0],
-        marker=MARKERS[0],
-    )
-    right.set_xscale("log", base=2)
-    right.set_ylim(bottom=0)
-    sizes = [2 * row.array_bytes for row in bandwidth]
-    right.set_xticks(
-        sizes,
-        labels=[f"{size >> 20} MiB" if size >> 20 else f"{size >> 10} KiB" for size in sizes],
-        fontsize=8,
-        rotation=30,
-    )
-    right.minorticks_off()
-    right.yaxis.set_major_formatter(quantity("B/s"))
-    finish(right, "Sum of two arrays in place", "working set", "rate")
     return drawn
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from paradnn.core.metric import interval_names
@@ -33,20 +33,6 @@ class Headline:
 
     def __str__(self) -> str:
         return f"{self.number()} {self.unit}"
-
-
-class Column:
-    """A column of headlines: the unit stands above it where all have the same one, else beside each."""
-
-    def __init__(self, metrics: Iterable[Mapping[str, float]]) -> None:
-        units = sorted({found.unit for each in metrics if (found := headline(each))})
-        self._one = len(units) == 1
-        self.heading = units[0] if self._one else "speed"
-
-    def cell(self, metrics: Mapping[str, float]) -> str:
-        """What stands in the column for one run; empty where it has no time."""
-        found = headline(metrics)
-        return "" if found is None else found.number() if self._one else str(found)
 
 
 def headline(metrics: Mapping[str, float]) -> Headline | None:

@@ -5,8 +5,8 @@ same environment."""
 from __future__ import annotations
 
 import contextlib
+import json
 import random
-import re
 import shlex
 import statistics
 import time
@@ -21,9 +21,8 @@ from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from paradnn.platform.environment import Environment, available_memory
 from paradnn.platform.load import LoadWatch
 from paradnn.platform.specifications import find_hardware
-from paradnn.record.figures import ceilings_figure
 from paradnn.record.measured import given, mean_interval
-from paradnn.record.record import Record, image, version_tags
+from paradnn.record.record import Record, version_tags
 from paradnn.store.journal import Journal
 from paradnn.store.runs import CEILINGS_OUTCOME, SCHEMA_VERSION, ClaimedElsewhere, Finished, outcome_of
 from paradnn.worker.channel import plain
@@ -137,20 +136,6 @@ def overrun_tags(point: Point, metrics: Mapping[str, float]) -> dict[str, str]:
     return {"ceilings_note": note, "ceilings_remedy": _command(point)}
 
 
-def changes(old: Ceilings, new: Ceilings) -> list[str]:
-    """Where new ceilings differ from old ones by more than chance, a line each."""
-    pairs: dict[str, tuple[float | None, float | None]]
-    pairs = {f"matmul in {name}": (old.flops_per_second.get(name), rate) for name, rate in new.flops_per_second.items()}
-    pairs["main memory"] = old.bytes_per_second, new.bytes_per_second
-    ratios = {what: now / then for what, (then, now) in pairs.items() if then and now}
-    return [
-        f"{what}: {ratio:.2f} times what run {old.run_id} says; was the machine busy "
-        f"{'then: points that name that run are to be re-measured with resume=false' if ratio > 1 else 'now?'}"
-        for what, ratio in ratios.items()
-        if abs(ratio - 1) > _MARGIN
-    ]
-
-
 def _command(point: Point) -> str:
     platform, framework, software = point.platform, point.framework, point.software
     given = {
@@ -159,20 +144,13 @@ def _command(point: Point) -> str:
         "platform.cores": platform.cores and f"'{platform.cores}'",
         "platform.index": platform.index,
         "framework": framework.name if framework.name != "tensorflow" else None,
+        **{f"+framework.env.{key}": json.dumps(value) for key, value in framework.env.items()},
+        "software.python": software.python and json.dumps(software.python),
+        "software": software.name if software.name != "current" else None,
+        "software.requirements": software.name == "current" and json.dumps(list(software.requirements or ())),
     }
-    words = ["python", "-m", "paradnn.ceilings", *(f"{key}={value}" for key, value in given.items() if value)]
-    words += [f"+framework.env.{key}={_quoted(value)}" for key, value in framework.env.items()]
-    words += [f"software.python={_quoted(software.python)}"] if software.python else []
-    if software.name != "current":
-        words.append(f"software={software.name}")
-    elif software.requirements:
-        words.append(f"software.requirements=[{','.join(map(_quoted, software.requirements))}]")
-    return shlex.join(words)
-
-
-def _quoted(value: str) -> str:
-    """A value as Hydra's grammar reads it back."""
-    return value if re.fullmatch(r"[\w./:-]+", value) else '"' + value.replace('"', r"\"") + '"'
+    words = (f"{key}={value}" for key, value in given.items() if value and value != "[]")
+    return shlex.join(["python", "-m", "paradnn.ceilings", *words])
 
 
 class CeilingsKeeper:
@@ -213,8 +191,8 @@ class CeilingsKeeper:
         what = f"{environment.device} ({point.framework.name}{stack})"
         self._say(f"measuring the ceilings of {what}, once: about half a minute")
         try:
-            result, further = self._measure(point)
-            record = make_ceilings_record(name, point, environment, result, tags, claim.start_time, further)
+            result, rates = self._measure(point)
+            record = make_ceilings_record(name, point, environment, result, tags, claim.start_time, rates)
             run_id = self._tracker.record(claim, record, dict)
         except BaseException:
             with contextlib.suppress(Exception):
@@ -226,9 +204,6 @@ class CeilingsKeeper:
         measured = Ceilings.of(run_id, record.metrics, record.tags)
         if measured.contended:
             self._say(f"these ceilings are too low: {measured.contended}; a quiet session measures them again")
-        for run in known[:1] if again else ():
-            for line in changes(Ceilings.of(run.run_id, self._tracker.fetch(run.run_id)[0]), measured):
-                self._say(line)
         return measured
 
     def _stored(self, identity: Identity) -> list[Finished]:
@@ -243,27 +218,24 @@ class CeilingsKeeper:
         return lambda tags: outcome_of(tags) == "ok" and (any_will_do or tags.get("contended") != "true")
 
     def _measure(self, point: Point) -> tuple[PointResult, list[PeakRates]]:
-        """All kernels in one process, then the fastest in further ones, until so many were undisturbed."""
-        request = _request(point)
-        limits, further = Limits(_TIMEOUT, int(0.9 * available_memory())), list[PeakRates]()
-        result = self._pool.measure(WorkerKey.of(point), request, limits, lambda _: None)
-        rates = result.answer.peak_rates if result.answer else None
-        if result.outcome != "ok" or rates is None:
-            return result, []
-        only = {"matmul": plain(_fastest(rates)), "bandwidth": plain(_largest(rates))}
-        for _ in range(MOST_PROCESSES - 1):
-            if _disturbed([rates, *further]) is None and len(further) + 1 >= PROCESSES:
+        """All kernels in one process, then the fastest in further ones, until so many were undisturbed. What the first
+        one came to, and the rates of all."""
+        request = {"task": "ceilings", "platform": asdict(point.platform)}
+        # A quarter of the free memory bounds the arrays: what does not fit a cache is large enough.
+        request["memory_bytes"] = available_memory() // 4
+        limits, found = Limits(_TIMEOUT, int(0.9 * available_memory())), list[PeakRates]()
+        first: PointResult | None = None
+        for _ in range(MOST_PROCESSES):
+            result = self._pool.measure(WorkerKey.of(point), request, limits, lambda _: None)
+            first = first or result
+            if result.outcome != "ok" or result.answer is None or result.answer.peak_rates is None:
                 break
-            again = self._pool.measure(WorkerKey.of(point), {**request, "only": only}, limits, lambda _: None)
-            if again.outcome != "ok" or again.answer is None or again.answer.peak_rates is None:
+            found.append(result.answer.peak_rates)
+            if _disturbed(found) is None and len(found) >= PROCESSES:
                 break
-            further.append(again.answer.peak_rates)
-        return result, further
-
-
-def _request(point: Point) -> dict[str, Any]:
-    """A quarter of the free memory bounds the arrays: what does not fit a cache is large enough."""
-    return {"task": "ceilings", "platform": asdict(point.platform), "memory_bytes": available_memory() // 4}
+            request["only"] = {"matmul": plain(_fastest(found[0])), "bandwidth": plain(_largest(found[0]))}
+        assert first
+        return first, found
 
 
 def make_ceilings_record(
@@ -273,24 +245,17 @@ def make_ceilings_record(
     result: PointResult,
     tags: Mapping[str, str],
     start: int,
-    further: Sequence[PeakRates] = (),
+    processes: Sequence[PeakRates] = (),
 ) -> Record:
-    """What is stored of measured ceilings; `start` is in Unix milliseconds, `further` are those of other processes."""
-    rates = result.answer.peak_rates if result.answer else None
+    """What is stored of the rates that processes measured; `start` is in Unix milliseconds, `result` is the first's."""
     metrics: dict[str, float] = {}
     artifacts: dict[str, Any] = {"environment.json": environment.as_dict()}
-    if rates:
-        processes = [rates, *further]
+    if processes:
         metrics, reason = _metrics(processes), _disturbed(processes)
         tags = {**tags, "contended": str(bool(reason)).lower()} | ({"contended_reason": reason} if reason else {})
-        matmul = [row for each in processes for row in each.matmul]
-        whole = replace(rates, matmul=matmul, bandwidth=[row for each in processes for row in each.bandwidth])
-        for key, rows in (("matmul", plain(whole.matmul)), ("bandwidth", plain(whole.bandwidth))):
-            if rows:
-                columns = list(rows[0])
-                data = [[row[column] for column in columns] for row in rows]
-                artifacts[f"{key}.json"] = {"columns": columns, "data": data}
-        artifacts["ceilings.png"] = image(ceilings_figure(whole))
+        for key in ("matmul", "bandwidth"):
+            if rows := [plain(row) for each in processes for row in getattr(each, key)]:
+                artifacts[f"{key}.json"] = {"columns": list(rows[0]), "data": [list(row.values()) for row in rows]}
     return Record(
         name=name,
         outcome=result.outcome,
@@ -306,11 +271,9 @@ def make_ceilings_record(
 
 
 def _fastest(rates: PeakRates) -> list[ProductRate]:
-    best: dict[str, ProductRate] = {}
-    for row in rates.matmul:
-        if row.precision not in best or row.flops_per_second > best[row.precision].flops_per_second:
-            best[row.precision] = row
-    return list(best.values())
+    """The fastest product of each precision."""
+    ordered = sorted(rates.matmul, key=lambda row: row.flops_per_second)
+    return list({row.precision: row for row in ordered}.values())
 
 
 def _largest(rates: PeakRates) -> list[ArrayRate]:
@@ -361,11 +324,7 @@ def _metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
 
 
 def _description(environment: Environment, metrics: Mapping[str, float]) -> str:
-    peaks = ", ".join(
-        f"{value / 1e9:,.1f} GFLOP/s in {key.rpartition('.')[2]}"
-        for key, value in metrics.items()
-        if key.startswith("peak_flops_per_second.")
-    )
+    rates = [f"{rate / 1e9:,.1f} GFLOP/s in {name}" for name, rate in Ceilings.of("", metrics).flops_per_second.items()]
     memory = metrics.get("peak_bytes_per_second")
     moved = f" Main memory: {memory / 1e9:,.1f} GB/s." if memory else ""
-    return f"Ceilings of {environment.device}, measured in the framework. Matrix products: {peaks}.{moved}"
+    return f"Ceilings of {environment.device}, measured in the framework. Matrix products: {', '.join(rates)}.{moved}"

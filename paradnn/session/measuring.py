@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -72,15 +71,6 @@ class SessionContext:
     def resume(self) -> ResumePolicy:
         """Which stored outcomes are enough."""
         return ResumePolicy(self.settings.resume, self.settings.retry)
-
-
-class Entering(Enum):
-    """What became of a point that was to be measured: it has an outcome or will have, another driver holds it, or it is
-    not to be measured any more."""
-
-    DONE = "done"
-    ELSEWHERE = "elsewhere"
-    UNWANTED = "unwanted"
 
 
 class _Clock:
@@ -144,11 +134,10 @@ class Measuring:
     def work(self, todo: Sequence[Point]) -> None:
         """Measure all points, group after group; what another driver holds comes again at the end."""
         queue, elsewhere = deque(todo), 0  # points in a row that were held by others
-        self._open_reference(queue)
         while queue:
             for _ in range(min(GROUP, len(queue))):
                 point = queue.popleft()
-                if self.enter(point) is Entering.DONE:
+                if self.enter(Visit(point, {})):
                     elsewhere = 0
                 else:
                     queue.append(point)
@@ -156,92 +145,60 @@ class Measuring:
             self._further_rounds()
             if elsewhere and elsewhere >= len(queue):
                 # Who waits holds nothing: the other may wait for it.
-                self._end_references()
                 self._context.reporter.begin(f"waiting for {counted(len(queue), 'point')} that another driver measures")
                 time.sleep(random.uniform(0.5, 1.5))
-        self._end_references()
-
-    def _open_reference(self, queue: deque[Point]) -> None:
-        """Open the points that are measured once more with every group: the middle ones of a sample, by their FLOPs."""
-        count = self._context.settings.sweep.reference_points
-        if len(queue) <= GROUP or not count:
-            return
-        usable = [point for point in list(queue)[: 8 * GROUP] if not self._context.environments.problem(point)]
-        usable = [point for point in usable if point.workload.repeatable]
-        usable.sort(key=lambda point: costs_of(point).flops_per_step)
-        for share in range(1, count + 1):
-            if usable:
-                point = usable.pop(len(usable) * share // (count + 1))
-                queue.remove(point)
-                if self.enter(point, reference=True) is not Entering.DONE:
-                    queue.append(point)
-
-    def _end_references(self) -> None:
-        for entry in self._open:
-            entry.last_group = True
-        self._further_rounds()
 
     def _further_rounds(self) -> None:
-        """Measure what is open in further processes, each once a round, until all is complete; and the references."""
-        while waiting := [entry for entry in self._open if not entry.reference or entry.last_group]:
+        """Measure what is open in further processes, each once a round, until all is complete."""
+        while self._open:
+            waiting = list(self._open)
             if self._context.settings.sweep.order == "random":
                 self._random.shuffle(waiting)
             for entry in waiting:
                 self._further(entry)
-        for entry in list(self._open):
-            self._further(entry)
 
     def visit(self, visits: Sequence[Visit], wanted: Callable[[Visit, bool], bool] = lambda *_: True) -> int:
         """Measure a batch, at most a group of points; how many are left out: not `wanted` (which is asked before a
         point is claimed, and once it is), or held by other drivers."""
-        entered = [
-            self.enter(visit.point, visit=visit, stays=partial(wanted, visit, True))
-            if wanted(visit, False)
-            else Entering.UNWANTED
-            for visit in visits
-        ]
+        done = sum(wanted(visit, False) and self.enter(visit, partial(wanted, visit, True)) for visit in visits)
         self._further_rounds()
-        return len(visits) - entered.count(Entering.DONE)
+        return len(visits) - done
 
-    def enter(
-        self,
-        point: Point,
-        reference: bool = False,
-        visit: Visit | None = None,
-        stays: Callable[[], bool] = lambda: True,
-    ) -> Entering:
-        """Claim a point and measure it in its first process, unless it no longer `stays` once it is claimed."""
-        visit = visit or Visit(point, {})
-        context, environment = self._context, self._context.environments.environment(point)
+    def enter(self, visit: Visit, stays: Callable[[], bool] = lambda: True) -> bool:
+        """Claim a point and measure it in its first process. False where another driver holds it, or where it does not
+        `stay` once it is claimed; else it has an outcome, or will have."""
+        point, context = visit.point, self._context
+        environment = context.environments.environment(point)
         ceilings = None if visit.excluded else self._ceilings_of(point, environment)
         tags = {**point_tags(point, environment), **self._tags, **visit.tags}
         accepts = (lambda known: context.resume.accepts(point, known)) if context.resume.looks else None
         context.reporter.begin(run_name(point))
         # Its processes take turns with those of the whole group; the claim is renewed meanwhile.
-        longest = point.measure.timeout * (GROUP if point.measure.processes > 1 or reference else 1)
+        longest = point.measure.timeout * (GROUP if point.measure.processes > 1 else 1)
         identity = self.identity(point)
         claim = context.tracker.begin(identity, run_name(point), tags, longest, accepts)
         if isinstance(claim, ClaimedElsewhere):
-            return Entering.ELSEWHERE
+            return False
         if isinstance(claim, Finished):
             self.partial.forget(identity, claim.tags["outcome"])
             context.summary.skipped[claim.tags["outcome"]] += 1
             context.reporter.skipped(context.summary.skipped, point.measure.processes)
-            return Entering.DONE
+            return True
         if not stays():
             context.tracker.abandon(claim, "other drivers began the last points at the same time")
             time.sleep(random.uniform(0.2, 1.0))  # else all would come back together
-            return Entering.UNWANTED
+            return False
         known = replace(environment, findings=(*environment.findings, *self.findings))
         with_price = priced(point, context.settings.price, environment)
         tags |= price_tags(point, with_price, context.settings.price)
-        entry = OpenPoint(with_price, known, ceilings, claim, tags, costs_of(point), reference, longest=longest)
-        entry.excluded = visit.excluded
+        entry = OpenPoint(
+            with_price, known, ceilings, claim, tags, costs_of(point), excluded=visit.excluded, longest=longest
+        )
         if not claim.repeats:
             self._take_up(entry)
         self._open.append(entry)
         self._further(entry)
-        return Entering.DONE
+        return True
 
     def _ceilings_of(self, point: Point, environment: Environment) -> Ceilings | None:
         """The ceilings of a point's platform; to measure them is no cost of this point, and of no other."""
@@ -278,7 +235,9 @@ class Measuring:
             try:
                 self.partial.save(entry.claim.identity, entry.results)
             except StoreError as error:  # where that cannot be done, only a driver that is killed loses it
-                self._context.reporter.say_once(f"processes of points that are not complete are not kept: {error}")
+                self._context.reporter.say(
+                    f"processes of points that are not complete are not kept: {error}", once=True
+                )
 
     def _measure(self, entry: OpenPoint) -> None:
         several, reporter = entry.point.measure.processes > 1, self._context.reporter
@@ -368,9 +327,8 @@ class NewsSaid:
 
 @dataclass
 class OpenPoint:
-    """A claimed point. `reference`: it is measured again with every group of points, until the last. `excluded`: why it
-    is out of memory without being tried. `longest`: seconds for which its claim holds from `claimed` on (on the
-    monotonic clock)."""
+    """A claimed point. `excluded`: why it is out of memory without being tried. `longest`: seconds for which its claim
+    holds from `claimed` on (on the monotonic clock)."""
 
     point: Point
     environment: Environment
@@ -378,8 +336,6 @@ class OpenPoint:
     claim: Claim
     tags: Mapping[str, str]
     costs: Costs
-    reference: bool = False
-    last_group: bool = False
     excluded: str | None = None
     results: list[PointResult] = field(default_factory=list)
     load: float | None = field(default_factory=load_average)
@@ -396,7 +352,7 @@ class OpenPoint:
         """Whether nothing more is to be measured: a process failed, or there are as many as were asked for."""
         if self.results and self.results[-1].outcome != "ok":
             return True
-        return (not self.reference or self.last_group) and not self.wanted and not self._too_wide()
+        return not self.wanted and not self._too_wide()
 
     def request(self) -> dict[str, Any]:
         """What the next process is asked: the first alone profiles; of several, none measures on for its interval, and
@@ -412,8 +368,6 @@ class OpenPoint:
     def record(self) -> Record:
         """All that the run is to hold."""
         tags = dict(self.tags)
-        if self.reference:
-            tags["reference_point"] = "true"
         if self.ceilings:
             tags["ceilings_run"] = self.ceilings.run_id
             if self.ceilings.contended:

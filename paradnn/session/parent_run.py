@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from paradnn.core.words import counted
-from paradnn.record.figures import Mark, sweep_figure
-from paradnn.record.headline import Column, headline
+from paradnn.record.figures import sweep_figure
+from paradnn.record.headline import headline
 from paradnn.record.record import image
 from paradnn.session.course import Conclusion
 from paradnn.session.summary import Row, Summary
@@ -84,16 +84,14 @@ class ParentRun:
             f"A sweep of {counted(summary.total, 'point')}, {state} after {summary.seconds:.0f} s: {summary.counts()}."
         )
         text = "\n\n".join(filter(None, (f"`{without_secrets(sweep.command)}`", conclusion.text, text)))
-        if summary.drift and summary.drift.matters:
-            text += f"\n\nDrift: {summary.drift}."
-        counts = {f"points.{name}": float(count) for name, count in summary.outcomes.items()}
-        metrics = {"points": float(summary.total), **counts, **conclusion.metrics}
+        metrics = {f"points.{name}": float(count) for name, count in summary.outcomes.items()}
+        metrics |= {"points": float(summary.total), **conclusion.metrics}
         if drift := summary.drift:
-            ends = {"drift_per_hour_low": drift.low, "drift_per_hour_high": drift.high}
-            metrics |= {"drift_per_hour": drift.per_hour, **ends}
+            metrics |= {"drift_per_hour": drift.per_hour}
+            metrics |= {"drift_per_hour_low": drift.low, "drift_per_hour_high": drift.high}
+            text += f"\n\nDrift: {drift}." if drift.matters else ""
         artifacts = {TABLE: table_file(summary.rows), **conclusion.artifacts}
         if not conclusion.replaces:
-            text = "\n\n".join(filter(None, (text, table_text(summary.rows))))
             artifacts |= picture(sweep.name, summary.rows)
         status = "KILLED" if summary.interrupted else "FAILED" if summary.missing else "FINISHED"
         self._tracker.close_sweep(SweepEnd(status, text, metrics, artifacts, conclusion.tags))
@@ -103,9 +101,6 @@ class ParentRun:
 TABLE, PICTURE = "sweep.json", "sweep.png"
 #: What `mlflow.log_table` notes, so that the UI shows the table as one and `mlflow.load_table` finds it.
 _TABLES = json.dumps([{"path": TABLE, "type": "table"}])
-#: Characters of a description that every server takes, what stands around the table left aside.
-_LONGEST = 3500
-_HEAD = "| point | outcome | {speed} | 95% CI | memory | steady |\n| --- | --- | ---: | --- | ---: | --- |"
 #: Columns of the file that stand first.
 _FIRST = (
     *("name", "outcome", "examples_per_second", "examples_per_second_low", "examples_per_second_high"),
@@ -125,38 +120,8 @@ def table_file(rows: Sequence[Row]) -> dict[str, list[Any]]:
     return {"columns": columns, "data": [[row.get(key) for key in columns] for row in tables]}
 
 
-def table_text(rows: Sequence[Row]) -> str:
-    """The rows as a Markdown table, the fastest of each family first, as far as a description holds them."""
-    if not rows:
-        return ""
-    ordered = sorted(rows, key=lambda row: (row.family, -row.metrics.get("examples_per_second", 0.0)))
-    speed = Column(row.metrics for row in ordered)
-    lines: list[str] = []
-    for line in (_line(row, speed) for row in ordered):
-        if sum(map(len, lines)) + len(line) > _LONGEST:
-            break
-        lines.append(line)
-    rest = len(rows) - len(lines)
-    more = f"\n\n{counted(rest, 'more point')} in the artifact `{TABLE}`." if rest else ""
-    return "\n".join([_HEAD.format(speed=speed.heading), *lines]) + more
-
-
 def picture(title: str, rows: Sequence[Row]) -> dict[str, Any]:
     """The artifact that shows what every point was measured for; none where nothing was measured."""
-    rates = [headline(row.metrics) for row in rows]
-    marks = [
-        Mark(row.name, row.family, row.outcome, rate.value if rate else None, rate.ends if rate else None)
-        for row, rate in zip(rows, rates, strict=True)
-    ]
-    units = sorted({rate.unit for rate in rates if rate})
+    marks = [(row, headline(row.metrics)) for row in rows]
+    units = sorted({rate.unit for _, rate in marks if rate})
     return {PICTURE: image(sweep_figure(title, " or ".join(units), marks))} if units else {}
-
-
-def _line(row: Row, speed: Column) -> str:
-    metrics, rate = row.metrics, headline(row.metrics)
-    ends = f"{rate.ends[0]:,.1f} to {rate.ends[1]:,.1f}" if rate and rate.ends else ""
-    memory = metrics.get("peak_device_memory_bytes") or metrics.get("peak_memory_bytes")
-    room = f"{memory / 2**30:.2f} GiB" if memory else ""
-    steady = {"true": "yes", "false": "no"}.get(row.tags.get("steady", ""), "")
-    steady += ", contended" if row.tags.get("contended") == "true" else ""
-    return f"| {row.name} | {row.outcome} | {speed.cell(metrics)} | {ends} | {room} | {steady} |"

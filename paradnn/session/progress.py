@@ -7,19 +7,18 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
-from rich.table import Column as TableColumn
-from rich.table import Table
+from rich.table import Column
 from rich.text import Text
 
 from paradnn.cli.console import QUIET_SECONDS, Screen, fitting_table, si, standard_output
 from paradnn.core.words import counted
 from paradnn.core.workload import WORKLOADS, Words
-from paradnn.record.headline import Column, headline, throughput
+from paradnn.record.headline import headline, throughput
 
 if TYPE_CHECKING:
     from paradnn.session.summary import Row, Summary
@@ -48,7 +47,7 @@ class Reporter:
         self._name = self._phase = ""
         self._skipped = 0
         self._said = self._begin  # the latest word, where there is no terminal
-        self._known: set[str] = set()  # what was said once
+        self._known: set[str] = set()  # what was said
         self._processes = self._processes_left = 0
 
     def start(self, skipped: Counter[str], processes: int) -> None:
@@ -72,15 +71,11 @@ class Reporter:
         """The work ends, one way or another."""
         self._live.stop()
 
-    def say(self, text: str) -> None:
-        """Something the user must know now."""
-        self._console.print(text, soft_wrap=True, markup=False, style="yellow")
-
-    def say_once(self, text: str) -> None:
-        """Something that would be said of every point, and is of the first."""
-        if text not in self._known:
+    def say(self, text: str, once: bool = False) -> None:
+        """Something the user must know now; `once`: what would be said of every point is said of the first."""
+        if not (once and text in self._known):
             self._known.add(text)
-            self.say(text)
+            self._console.print(text, soft_wrap=True, markup=False, style="yellow")
 
     def skipped(self, skipped: Counter[str], spared: int) -> None:
         """Another driver's outcome turned up for a point of ours, which spares so many processes."""
@@ -151,76 +146,59 @@ class Reporter:
 
 def describe_point(row: Row, where: str) -> str:
     """The results of one point, in a few lines."""
-    metrics = row.metrics
-    lines = [f"{row.name}: {row.outcome}" + (f" ({row.reason})" if row.reason else "")]
-    own = _own_words(row)
-    if own:
-        lines += [f"  {name:<12} {text}" for name, text in zip([own.heading] + [""] * 9, own.clauses, strict=False)]
-    if "step_time_ms" in metrics and "steady" in row.tags:
-        steady = "steady" if row.tags["steady"] == "true" else f"not steady ({row.tags['steady_reason']})"
-        rate = throughput(metrics)
-        if rate and not (own and own.replaces):
-            ends = f"  (95% CI {rate.ends[0]:,.1f} .. {rate.ends[1]:,.1f}, {_processes(metrics)})" if rate.ends else ""
-            lines.append(f"  {'throughput' if headline(metrics) == rate else 'steps alone':<12} {rate}{ends}")
-        lines += [
-            f"  step time    {metrics['step_time_ms']:.3f} ms, {counted(round(metrics['blocks']), 'block')} of "
-            f"{counted(round(metrics['steps_per_block']), 'step')} in {_processes(metrics)}, {steady}"
-        ]
-        if "flops_per_second" in metrics:
-            lines.append(
-                f"  work         {si(metrics['flops_per_step'])}FLOP a step, {si(metrics['flops_per_second'])}FLOP/s, "
-                f"{si(metrics['parameters'])}parameters"
-            )
-        lines += _limit_lines(row)
+    metrics, tags = row.metrics, row.tags
+    own = next(filter(None, (work.words(metrics, tags) for work in WORKLOADS.values())), None)
+    lines = list(zip([own.heading] + [""] * 9, own.clauses, strict=False)) if own else []
+    if "step_time_ms" in metrics and "steady" in tags:
+        lines += _step_lines(row, own)
     if "peak_memory_bytes" in metrics:
-        lines.append(f"  memory       {metrics['peak_memory_bytes'] / 2**30:.2f} GiB at the peak")
-    if row.tags.get("checks", "").startswith("failed"):
-        lines.append(f"  SELF-CHECK   {row.tags['checks']}: please report this")
-    lines.append(f"  run          {row.run_id} in {where}")
+        lines.append(("memory", f"{metrics['peak_memory_bytes'] / 2**30:.2f} GiB at the peak"))
+    if tags.get("checks", "").startswith("failed"):
+        lines.append(("SELF-CHECK", f"{tags['checks']}: please report this"))
+    lines.append(("run", f"{row.run_id} in {where}"))
     if row.known:
-        lines.append("  Already in the store, not measured again; resume=false re-measures it.")
-    return "\n".join(lines)
+        lines.append(("", "Already in the store, not measured again; resume=false re-measures it."))
+    first = f"{row.name}: {row.outcome}" + (f" ({row.reason})" if row.reason else "")
+    return "\n".join([first, *(f"  {name:<12} {text}" for name, text in lines)])
 
 
-def _own_words(row: Row) -> Words | None:
-    return next(filter(None, (work.words(row.metrics, row.tags) for work in WORKLOADS.values())), None)
-
-
-def _limit_lines(row: Row) -> list[str]:
-    """How far the point is from what the platform can do, where its time went, how long one step takes alone."""
-    lines, metrics = [], row.metrics
+def _step_lines(row: Row, own: Words | None) -> list[tuple[str, str]]:
+    """The timed steps, how far they are from what the platform can do, where their time went, what to know of them."""
+    metrics, tags, lines = row.metrics, row.tags, []
+    count = metrics.get("processes", 1)  # runs of before points had several processes do not say so
+    processes = "a single process" if count == 1 else f"{count:.0f} processes"
+    rate = throughput(metrics)
+    if rate and not (own and own.replaces):
+        ends = f"  (95% CI {rate.ends[0]:,.1f} .. {rate.ends[1]:,.1f}, {processes})" if rate.ends else ""
+        lines.append(("throughput" if headline(metrics) == rate else "steps alone", f"{rate}{ends}"))
+    blocks = f"{counted(round(metrics['blocks']), 'block')} of {counted(round(metrics['steps_per_block']), 'step')}"
+    steady = "steady" if tags["steady"] == "true" else f"not steady ({tags['steady_reason']})"
+    lines.append(("step time", f"{metrics['step_time_ms']:.3f} ms, {blocks} in {processes}, {steady}"))
+    if "flops_per_second" in metrics:
+        work = f"{si(metrics['flops_per_step'])}FLOP a step, {si(metrics['flops_per_second'])}FLOP/s"
+        lines.append(("work", f"{work}, {si(metrics['parameters'])}parameters"))
     if "flops_utilization" in metrics:
-        text = f"  utilisation  {metrics['flops_utilization']:.1%} of the measured matmul peak"
-        if "flops_utilization_spec" in metrics:
-            text += f", {metrics['flops_utilization_spec']:.1%} of the specified one"
-        lines.append(text)
+        lines.append(("utilisation", f"{metrics['flops_utilization']:.1%} of the measured matmul peak"))
     if "infeed_gain" in metrics:
-        lines.append(
-            f"  input        waits {metrics['infeed_fraction']:.0%} of the step, "
-            f"free input {metrics['infeed_gain']:+.0%}; alone {metrics['input_examples_per_second']:,.0f} examples/s, "
-            f"{metrics['input_cpu_ms_per_example']:.2f} ms of a core each"
-        )
+        waits = f"waits {metrics['infeed_fraction']:.0%} of the step, free input {metrics['infeed_gain']:+.0%}"
+        lines.append(("input", f"{waits}; alone {metrics['input_examples_per_second']:,.0f} examples/s"))
     if "latency_p50_ms" in metrics:
         shares = [share for share in (50, 90, 99) if f"latency_p{share}_ms" in metrics]
-        quantiles = ", ".join(f"p{share} {metrics[f'latency_p{share}_ms']:.3f} ms" for share in shares)
-        lines.append(f"  latency      {quantiles}")
-    leading = [f"{key.removeprefix('op_share.')} {metrics[key]:.0%}" for key in metrics if key.startswith("op_share.")]
-    if leading:
-        lines.append(f"  time goes to {', '.join(leading[:4])}")
-    tags = row.tags
+        lines.append(("latency", ", ".join(f"p{share} {metrics[f'latency_p{share}_ms']:.3f} ms" for share in shares)))
+    if leading := [key for key in metrics if key.startswith("op_share.")][:4]:
+        parts = ", ".join(f"{key.removeprefix('op_share.')} {metrics[key]:.0%}" for key in leading)
+        lines.append(("time goes to", parts))
     if tags.get("profile", "ok") != "ok":
-        lines.append(f"  profile      {tags['profile']}")
+        lines.append(("profile", tags["profile"]))
     notes = (
         tags.get("interval_reason"),
         "contended_reason" in tags and f"contended: {tags['contended_reason']}; python -m paradnn.check says more",
-        tags.get("profile_note"),
-        tags.get("emulation_note") or tags.get("precision_note"),
-        tags.get("ceilings_contended"),
+        *(tags.get(name) for name in ("profile_note", "emulation_note", "precision_note", "ceilings_contended")),
         "ceilings_note" in tags and f"{tags['ceilings_note']} Measure it again: {tags['ceilings_remedy']}",
     )
-    lines += [f"  note         {note}" for note in notes if note]
+    lines += [("note", note) for note in notes if note]
     if "energy_per_step_joules" in metrics:
-        lines.append(f"  energy       {metrics['energy_per_step_joules']:.3g} J a step")
+        lines.append(("energy", f"{metrics['energy_per_step_joules']:.3g} J a step"))
     return lines
 
 
@@ -230,40 +208,33 @@ def describe_sweep(summary: Summary) -> None:
     if rows and len(rows) <= _ROWS:
         _print_points(console, sorted(rows, key=lambda entry: _natural(entry.name)))
     elif rows:
-        console.print(_outcome_table(rows))
-    spent = f"{counted(summary.total, 'point')} in {_duration(summary.seconds)}"
-    text = f"{spent}: {summary.counts()}. Runs are in {summary.where}"
-    console.print(text, soft_wrap=True, markup=False)
-    if summary.conclusion:
-        console.print(summary.conclusion, soft_wrap=True, markup=False)
-    if summary.drift and summary.drift.matters:
-        console.print(f"Drift: {summary.drift}.", soft_wrap=True, markup=False)
-    for line in _low_peaks(rows):
-        console.print(line, soft_wrap=True, markup=False)
-
-
-def _low_peaks(rows: Sequence[Row]) -> list[str]:
-    """How to correct ceilings that points exceeded, a line for each platform."""
-    exceeded: dict[str, list[float]] = {}
-    for row in rows:
-        if "ceilings_remedy" in row.tags:
-            exceeded.setdefault(row.tags["ceilings_remedy"], []).append(row.metrics["flops_utilization"])
-    return [
-        f"{counted(len(ratios), 'point')} ran at up to {max(ratios):.2f} times the measured "
-        f"matmul peak, which is too low. Measure it again on a quiet machine: {command}"
-        for command, ratios in exceeded.items()
+        counts = Counter((row.family, row.outcome) for row in rows)
+        console.print("\n".join(f"{family}: {count} {outcome}" for (family, outcome), count in sorted(counts.items())))
+    lines = [
+        f"{counted(summary.total, 'point')} in {_duration(summary.seconds)}: {summary.counts()}. "
+        f"Runs are in {summary.where}",
+        summary.conclusion,
+        f"Drift: {summary.drift}." if summary.drift and summary.drift.matters else "",
     ]
+    for command in dict.fromkeys(row.tags["ceilings_remedy"] for row in rows if "ceilings_remedy" in row.tags):
+        over = [row.metrics["flops_utilization"] for row in rows if row.tags.get("ceilings_remedy") == command]
+        lines.append(
+            f"{counted(len(over), 'point')} ran at up to {max(over):.2f} times the measured matmul peak, which is too "
+            f"low. Measure it again on a quiet machine: {command}"
+        )
+    for line in filter(None, lines):
+        console.print(line, soft_wrap=True, markup=False)
 
 
 def _print_points(console: Console, rows: Sequence[Row]) -> None:
     """A table of what was measured, and below it why the others were not: reasons are too long for a column."""
     measured = [(row, rate) for row in rows if row.outcome == "ok" and (rate := headline(row.metrics))]
-    speed = Column(row.metrics for row, _ in measured)
-    headings = (speed.heading, "± 95%", "FLOP/s", "memory", "steady")
+    units = {rate.unit for _, rate in measured}
+    headings = (*(units if len(units) == 1 else ("speed",)), "± 95%", "FLOP/s", "memory", "steady")
     cells = [
         (
             row.name,
-            speed.cell(row.metrics),
+            rate.number() if len(units) == 1 else str(rate),
             rate.relative(),
             si(row.metrics["flops_per_second"]) if "flops_per_second" in row.metrics else "-",
             f"{row.metrics.get('peak_memory_bytes', 0) / 2**30:.2f} GiB",
@@ -272,40 +243,22 @@ def _print_points(console: Console, rows: Sequence[Row]) -> None:
         for row, rate in measured
     ]
     if cells:
-        numbers = [TableColumn(heading, justify="right", no_wrap=True) for heading in headings]
-        console.print(fitting_table(console, [TableColumn("point"), *numbers], cells, _SPARE))
+        numbers = [Column(heading, justify="right", no_wrap=True) for heading in headings]
+        console.print(fitting_table(console, [Column("point"), *numbers], cells, _SPARE))
     for row in rows:
         if row.outcome != "ok":
             text = Text.assemble(f"{row.name}: ", (row.outcome, _COLOURS.get(row.outcome, "red")))
             console.print(text.append(f": {row.reason}" if row.reason else ""), soft_wrap=True)
 
 
-def _outcome_table(rows: Sequence[Row]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    outcomes = [outcome for outcome, _ in Counter(row.outcome for row in rows).most_common()]
-    table.add_column("family")
-    for outcome in outcomes:
-        table.add_column(Text(outcome, _COLOURS.get(outcome, "red")), justify="right")
-    counts = Counter((row.family, row.outcome) for row in rows)
-    for family in dict.fromkeys(family for family, _ in counts):
-        table.add_row(family, *(str(counts[family, outcome] or "") for outcome in outcomes))
-    return table
-
-
-def _processes(metrics: Mapping[str, float]) -> str:
-    """Runs that were recorded before points had several processes have one."""
-    count = metrics.get("processes", 1)
-    return "a single process" if count == 1 else f"{count:.0f} processes"
-
-
 def _verdict(row: Row) -> str:
     if row.outcome != "ok":
         return f"{row.outcome}: {row.reason}" if row.reason else row.outcome
-    busy = _contended(row)
-    if (own := _own_words(row)) and own.verdict:
-        return f"{own.verdict}{busy}"
+    words = (work.words(row.metrics, row.tags) for work in WORKLOADS.values())
+    if (own := next(filter(None, words), None)) and own.verdict:
+        return f"{own.verdict}{_contended(row)}"
     rate = headline(row.metrics)
-    return f"{rate} ± {rate.relative()}{busy}" if rate else row.outcome
+    return f"{rate} ± {rate.relative()}{_contended(row)}" if rate else row.outcome
 
 
 def _contended(row: Row) -> str:

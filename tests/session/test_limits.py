@@ -18,7 +18,7 @@ from paradnn.platform.environment import describe_environment
 from paradnn.platform.load import Load, LoadWatch
 from paradnn.platform.specifications import HARDWARE, find_hardware
 from paradnn.session import hardware_peaks as peaks
-from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, ceilings_identity, changes, overrun_tags
+from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, ceilings_identity, overrun_tags
 from paradnn.store.journal import Journal
 from paradnn.store.runs import ResumePolicy
 from paradnn.worker.messages import Answer, PeakRates, ProductRate
@@ -67,7 +67,6 @@ def test_profile_and_ceilings_of_a_sweep(store: Store, tmp_path: Path, monkeypat
     assert measured["processes"] >= 3
     assert all(row["bytes_per_second"] > 0 for row in table(folder / "bandwidth.json"))
     assert "peak_bytes_per_second" not in measured, "a cache's is none of the memory"
-    assert (folder / "ceilings.png").read_bytes().startswith(PNG)
     profiled = [point for point in store.runs() if "extras" in point]
     assert len(profiled) == 2
     for point in profiled:
@@ -114,16 +113,6 @@ def test_the_remedy_names_what_the_ceilings_depend_on() -> None:
         "'+framework.env.XLA_FLAGS=\"--a=b c\"' software=tensorflow-2.20"
     )
     assert overrun_tags(point, {"flops_utilization": 1.05}) == overrun_tags(point, {}) == {}
-
-
-def test_ceilings_that_changed_are_reported() -> None:
-    old = Ceilings("abc", {"float32": 1e11, "bfloat16": 1e10}, 2e10)
-    new = Ceilings("def", {"float32": 1.2e11, "bfloat16": 1.04e10, "float16": 1.0}, 1e10)
-    assert changes(old, new) == [
-        "matmul in float32: 1.20 times what run abc says; was the machine busy then: points that name that run are to "
-        "be re-measured with resume=false",
-        "main memory: 0.50 times what run abc says; was the machine busy now?",
-    ]
 
 
 @pytest.mark.framework

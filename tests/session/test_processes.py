@@ -169,19 +169,6 @@ def test_processes_are_added_until_the_interval_is_narrow_or_there_are_enough(st
     assert store.values("latest_metrics", point["run_id"])["processes"] == 4
 
 
-def test_a_reference_point_is_measured_along_a_long_sweep(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "GROUP", 2)  # of 24: three groups take 50 points
-    axes = ["-m", "model.nodes=range(8,14)", *REST, "measure.min_seconds=0", "measure.warmup_seconds=0"]
-    done = run(["paradnn.train", *axes, f"tracking.folder={store.folder / 'kept'}"], store)
-    assert done.returncode == 0, done.stderr
-    runs = store.runs()
-    assert len(runs) == 6
-    (reference,) = [entry for entry in runs if entry.get("reference_point") == "true"]
-    counts = Counter(store.values("latest_metrics", entry["run_id"])["processes"] for entry in runs)
-    assert counts == {1: 5, 4: 1}
-    assert store.values("latest_metrics", reference["run_id"])["processes"] == 4
-
-
 def test_a_damaged_file_of_kept_processes_is_as_none(tmp_path: Path) -> None:
     kept = PartialResults(Tracking(folder=str(tmp_path)))
     identity, result = Identity("a", "b", 0), PointResult("timeout", "over 1 s", phases={"build": 0.5}, begun=3.0)
@@ -258,25 +245,3 @@ def test_claims_of_points_that_are_open_for_long_are_renewed(store: Store, monke
     for timeout, left in renewed:
         assert timeout == 2400
         assert 2700 < left < 3001, "600 s more"
-
-
-def test_who_waits_for_another_driver_gives_its_reference_back_first(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else two drivers wait for ever, each for the reference of the other."""
-    monkeypatch.setattr(measuring, "GROUP", 4)
-    rest = [*REST, "measure.min_seconds=0", "measure.warmup_seconds=0", f"tracking.folder={store.folder / 'kept'}"]
-    with driver(store, "model.nodes=8", *rest, until="claimed") as other:
-        assert wait_for(lambda: is_stopped(other))
-
-        def look_and_free() -> None:
-            try:
-                assert wait_for(lambda: sum("outcome" in entry for entry in store.runs()) == 5)
-                (reference,) = [entry for entry in store.runs() if entry.get("reference_point") == "true"]
-                assert store.values("latest_metrics", reference["run_id"])["processes"] <= 4
-            finally:
-                other.kill()
-
-        with meanwhile(look_and_free):
-            done = run(["paradnn.train", "-m", "model.nodes=range(8,14)", *rest], store)
-    assert done.returncode == 0, done.stderr

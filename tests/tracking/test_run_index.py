@@ -58,7 +58,7 @@ def ceilings_of(environment: Environment, start: int) -> tuple[Identity, Mapping
     identity = peaks.ceilings_identity(POINT, environment)
     tags = peaks.claim_tags(identity, environment)
     result = PointResult("ok", None, Answer("ok", None, {}, peak_rates=RATES))
-    return identity, tags, peaks.make_ceilings_record("ceilings", POINT, environment, result, tags, start)
+    return identity, tags, peaks.make_ceilings_record("ceilings", POINT, environment, result, tags, start, [RATES])
 
 
 def keep_ceilings(tracker: MlflowStore | Journal, environment: Environment) -> str:
