@@ -27,10 +27,9 @@ import psutil
 from benchmarks.common import ROOT, save
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
-from paradnn.record.record import Record
 from paradnn.store.files import file_content
 from paradnn.store.journal import read_document
-from paradnn.store.runs import Claim
+from paradnn.store.runs import Claim, Record
 from paradnn.store.tracker import Tracker, open_tracker
 from tests.cluster.postgres import postgres, server
 from tests.conftest import environment

@@ -12,6 +12,7 @@ from typing import Any
 
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
+from paradnn.core.metric import interval_names
 from paradnn.families.layers import Costs
 from paradnn.platform.environment import Environment
 from paradnn.store.metrics import PHASES
@@ -28,13 +29,10 @@ LOOKED = 1.1
 class Summarised:
     """Location and spread of positive values that one or more processes took, in their own unit.
 
-    `low` and `high` are the 95% interval of `value`, None where there is too little for one; `error` is the standard
-    error of its logarithm, None for fewer than six values of one process. `cv` is the standard
-    deviation over the mean within a process. `process_cv` is the standard deviation of the processes' medians (of their
-    logarithms), `between_cv` what of it the spread within the processes does not explain. `reason` says why there is no
-    interval: of one process it ends at the extremes of its blocks, or is none; of several it is none where it would go
-    further beyond all blocks than they lie apart.
-    """
+    `low` and `high` are the 95% interval of `value`, None where there is too little for one, and `reason` says why;
+    `error` is the standard error of its logarithm, None for fewer than six values of one process. `cv` is the standard
+    deviation over the mean within a process, `process_cv` that of the processes' medians (of their logarithms),
+    `between_cv` what of it the spread within the processes does not explain."""
 
     value: float
     low: float | None
@@ -57,16 +55,6 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[below] + (position - below) * (ordered[above] - ordered[below])
 
 
-def quantile_ends(values: Sequence[float], value: float, share: float) -> dict[str, float]:
-    """ "low" and "high" of the 95% interval of a quantile `value` of values in the order of their measurement, each
-    where there is one: order statistics, with what neighbours have in common taken off their number."""
-    above = list(accumulate(entry > value for entry in values))
-    ordered = sorted(values)
-    first, last = quantile_ranks(len(ordered), share, events_factor(above))
-    low = {} if first is None else {"low": ordered[max(first, 0)]}
-    return low if last is None else {**low, "high": ordered[last]}
-
-
 def quantile_metrics(
     name: str,
     share: float,
@@ -76,16 +64,20 @@ def quantile_metrics(
 ) -> dict[str, float]:
     """A quantile, as `of` takes it of the values of each process, and its 95% interval, in ms (values times `scale`).
 
-    Of one process by order statistics. Of several by the spread of their own quantiles: pooled values would be those of
-    one process to each interval, and hold 80 to 88% where processes lie 3 to 10% apart.
-    """
+    Of one process by order statistics of values in the order of their measurement, with what neighbours have in common
+    taken off their number. Of several by the spread of their own quantiles: pooled values would be those of one process
+    to each interval, and hold 80 to 88% where processes lie 3 to 10% apart."""
     values = [of(process, share) for process in each]
+    low: float | None
+    high: float | None
     if len(values) == 1:
-        ends = quantile_ends(each[0], values[0], share)
+        ordered, above = sorted(each[0]), accumulate(entry > values[0] for entry in each[0])
+        first, last = quantile_ranks(len(ordered), share, events_factor(list(above)))
+        low, high = None if first is None else ordered[max(first, 0)], None if last is None else ordered[last]
     else:
-        ends = dict(zip(("low", "high"), mean_interval(values), strict=True))
-    found = {f"{name}_ms": statistics.geometric_mean(values)}
-    return {key: scale * value for key, value in {**found, **{f"{name}_{end}_ms": ends[end] for end in ends}}.items()}
+        low, high = mean_interval(values)
+    found = {f"{name}_ms": statistics.geometric_mean(values)} | given(f"{name}_low_ms", low)
+    return {key: scale * value for key, value in (found | given(f"{name}_high_ms", high)).items()}
 
 
 def t_quantile(degrees: int) -> float:
@@ -100,7 +92,8 @@ def mean_interval(values: Sequence[float], widening: float = 1.0) -> tuple[float
     logs = [math.log(value) for value in values]
     middle = statistics.fmean(logs)
     half = widening * t_quantile(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
-    return _exp(middle - half), _exp(middle + half)
+    low, high = (math.exp(min(max(end, -700.0), 700.0)) for end in (middle - half, middle + half))  # floats hold them
+    return low, high
 
 
 def narrow_enough(processes: Sequence[Sequence[float]], goal: float) -> bool:
@@ -110,8 +103,7 @@ def narrow_enough(processes: Sequence[Sequence[float]], goal: float) -> bool:
     intervals hold 88 to 94%. Hence the interval of what stops this way is wider (`LOOKED`), and the decision adds to
     its half width, squared, what the chance of few processes would add (after Chow and Robbins, Annals of Mathematical
     Statistics 36, 1965). Simulated from two, three or five processes on, goals of 0.3 to 3 times their spread: 93.9 to
-    96.5% (`tests/record/test_statistics.py` draws some).
-    """
+    96.5% (`tests/record/test_statistics.py` draws some)."""
     found, count = summarise(processes, looked=True), len(processes)
     if found.low is None or found.high is None:
         return False
@@ -125,18 +117,16 @@ def summarise(processes: Sequence[Sequence[float]], looked: bool = False) -> Sum
     One process: their median, with the interval for values that are correlated in time (`block_interval`), which knows
     nothing of what another process would give. Several: the geometric mean of the processes' medians, and the interval
     that those medians alone give (Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013: the spread
-    at the highest level holds that of the levels below it). `looked`: their number came from their interval
-    (`narrow_enough`).
-    """
+    at the highest level holds that of the levels below it); none where it would go further beyond all blocks than they
+    lie apart. `looked`: their number came from their interval (`narrow_enough`)."""
     medians = [statistics.median(values) for values in processes]
     spreads = [statistics.stdev(values) / statistics.fmean(values) for values in processes if len(values) > 1]
     cv = math.sqrt(statistics.fmean(spread**2 for spread in spreads)) if spreads else None
     minimum, maximum = min(map(min, processes)), max(map(max, processes))
     errors = [_standard_error(values) for values in processes]
     if len(medians) == 1:
-        interval = block_interval(processes[0])
-        low, high = interval or (None, None)
-        reason = None if interval else why_no_interval(processes[0])
+        low, high = block_interval(processes[0]) or (None, None)
+        reason = why_no_interval(processes[0]) if low is None else None
         return Summarised(medians[0], low, high, minimum, maximum, cv, errors[0], reason=reason)
     low, high = mean_interval(medians, LOOKED if looked else 1.0)
     reason = None
@@ -149,11 +139,6 @@ def summarise(processes: Sequence[Sequence[float]], looked: bool = False) -> Sum
     between = None if within is None else math.sqrt(max(0.0, process_cv**2 - within))
     value, error = statistics.geometric_mean(medians), process_cv / math.sqrt(len(medians))
     return Summarised(value, low, high, minimum, maximum, cv, error, process_cv, between, reason)
-
-
-def _exp(logarithm: float) -> float:
-    """Within what a float holds."""
-    return math.exp(min(max(logarithm, -700.0), 700.0))
 
 
 def _standard_error(values: Sequence[float]) -> float | None:
@@ -171,11 +156,8 @@ _SLOWDOWN = 1.1
 
 
 def profile_metrics(profile: Profile, flops_per_step: float, precision: str) -> dict[str, float]:
-    """Shares of the leading types and of all categories, and how far the profile agrees with what is known.
-
-    `profile_flops_ratio` compares matmul and convolution FLOPs with the analytic count; where the kernels' shapes are
-    not known (eager mode) it is left out.
-    """
+    """Shares of the leading types and of all categories, and how far the profile agrees with the analytic count of
+    FLOPs, where the kernels' shapes are known."""
     metrics = {
         "profile_steps": float(profile.steps),
         "profile_step_time_ms": profile.step_seconds * 1e3,
@@ -185,21 +167,19 @@ def profile_metrics(profile: Profile, flops_per_step: float, precision: str) -> 
     if profile.product_flops and flops_per_step:
         metrics["profile_flops_ratio"] = profile.product_flops / flops_per_step
         metrics["profile_precision_share"] = profile.product_types.get(precision, 0.0)
-    categories: defaultdict[str, float] = defaultdict(float)
-    rows = profile.operation_types.rows()[:-1]
-    for row in rows:
-        categories[row["category"]] += row["share"]
-    metrics |= {f"category_share.{name}": share for name, share in categories.items()}
-    return metrics | {f"op_share.{_key(row['type'])}": row["share"] for row in rows[:_LEADING]}
+    shares: defaultdict[str, float] = defaultdict(float)
+    for place, row in enumerate(profile.operation_types.rows()[:-1]):
+        shares[f"category_share.{row['category']}"] += row["share"]
+        if place < _LEADING:  # of MLflow's names of metrics
+            kind = "".join(letter if letter.isalnum() or letter in "_-. /:" else "_" for letter in row["type"])
+            shares[f"op_share.{kind}"] = row["share"]
+    return metrics | shares
 
 
 def precision_tags(types: Mapping[str, float], precision: str, native: bool | None) -> dict[str, str]:
-    """In which types the products multiply, by their share of the FLOPs, where that is known.
-
-    A type is that of the operands; `native` says whether the processor has instructions for `precision`.
-    """
-    tags = {}
-    share = types.get(precision, 0.0)
+    """In which types, those of operands, the products multiply, by their share of the FLOPs, where that is known;
+    `native` says whether the processor has instructions for `precision`."""
+    tags, share = {}, types.get(precision, 0.0)
     if types:
         tags["matmul_types"] = ", ".join(f"{name} {part:.1%}" for name, part in types.items())
         if share < 0.99:
@@ -210,18 +190,19 @@ def precision_tags(types: Mapping[str, float], precision: str, native: bool | No
 
 
 def profile_tags(profile: Profile | NoProfile) -> dict[str, str]:
-    """What is no number: what the run holds beside its timing, and how far the profiler changed the step.
-
-    The extra `limited` says that under another limit of time or memory there may be room for the profile.
-    """
+    """What the run holds beside its timing, and how far the profiler changed the step. The extra `limited` says that
+    under another limit of time or memory there may be room for the profile."""
     if isinstance(profile, NoProfile):
         extras = f"profile keep_trace{' limited' if profile.limited else ''}"
         return {"profile": f"unavailable: {profile.unavailable}", "extras": extras}
+    notes = [note] if (note := slowdown_note(profile)) else []
+    if profile.command_buffers:
+        notes.append(
+            f"operations in {profile.command_buffers} command buffer(s) of the GPU are not seen: "
+            "framework.env.XLA_FLAGS=--xla_gpu_enable_command_buffer= shows them, at another speed"
+        )
     tags = {"profile": "ok", "extras": "profile keep_trace" if profile.trace else "profile"}
-    notes = [slowdown_note(profile), _hidden_note(profile)]
-    if any(notes):
-        tags["profile_note"] = "; ".join(filter(None, notes))
-    return tags
+    return tags | ({"profile_note": "; ".join(notes)} if notes else {})
 
 
 def slowdown_note(profile: Profile) -> str | None:
@@ -231,77 +212,41 @@ def slowdown_note(profile: Profile) -> str | None:
     return f"shares are of a step that took {profile.slowdown:.2f} times as long under the profiler"
 
 
-def _hidden_note(profile: Profile) -> str | None:
-    if not profile.command_buffers:
-        return None
-    return (
-        f"operations in {profile.command_buffers} command buffer(s) of the GPU are not seen: "
-        "framework.env.XLA_FLAGS=--xla_gpu_enable_command_buffer= shows them, at another speed"
-    )
-
-
 def profile_artifacts(profile: Profile) -> dict[str, Any]:
     """The tables, and the trace under the path where TensorBoard looks for it."""
     tables = {f"{name}.json": plain(getattr(profile, name)) for name in TABLES}
     return tables | {f"trace/{path}": {"base64": content} for path, content in profile.trace.items()}
 
 
-def _key(kind: str) -> str:
-    """A type as part of a metric's name: MLflow allows letters, digits and _ - . / : and space."""
-    return "".join(letter if letter.isalnum() or letter in "_-. /:" else "_" for letter in kind)
-
-
-# The host-device balance of a run with real input: metrics from what the worker measured beside its blocks.
-#
-# Sources: the paper, section 4.4, for the share of the step spent waiting; the rest is defined in docs/input.md.
-
-
 def balance_metrics(
     measured: InputMeasurement, blocks: Sequence[float], batch_size: int, platform: str
 ) -> dict[str, float]:
-    """Metrics of the input of blocks that took so many seconds.
+    """Metrics of the real input of blocks that took so many seconds (the paper, section 4.4; docs/input.md).
 
     On a CPU a step ends before the next batch is asked for, so what is waited for a batch is time in which nothing is
     computed. Elsewhere the host runs ahead of the device: there the share is what the fed step takes longer than the
-    one whose batch stays.
-    """
+    one whose batch stays."""
     free, fed, alone = measured.free_step_seconds, measured.fed_step_seconds, measured.alone
-    gains = [slow / fast - 1 for slow, fast in zip(fed, free, strict=True)]
+    estimates = {
+        "input_cpu_ms_per_example": [1e3 * part.cpu_seconds / part.examples for part in alone],
+        "infeed_gain": [slow / fast - 1 for slow, fast in zip(fed, free, strict=True)],
+        "input_free_examples_per_second": [batch_size / seconds for seconds in free],
+        "input_examples_per_second": [part.examples / part.seconds for part in alone],
+    }
     metrics = {
         "infeed_fraction": sum(measured.waits) / sum(blocks),
         "input_threads": float(measured.threads),
         "input_damaged": float(measured.damaged),
-        **_estimate("input_cpu_ms_per_example", [1e3 * part.cpu_seconds / part.examples for part in alone]),
-        **_estimate("infeed_gain", gains),
-        **_estimate("input_free_examples_per_second", [batch_size / seconds for seconds in free]),
-        **_estimate("input_examples_per_second", [part.examples / part.seconds for part in alone]),
         **{f"input_stage_ms.{name}": 1e3 * seconds for name, seconds in measured.stages.items()},
+        **given("input_memory_bytes", measured.memory_bytes and float(measured.memory_bytes)),
     }
+    for name, values in estimates.items():
+        metrics[name] = statistics.median(values)
+        if interval := median_interval(values):
+            metrics |= {f"{name}_low": interval[0], f"{name}_high": interval[1]}
     if platform != "cpu":
         metrics["infeed_fraction"] = max(0.0, 1 - 1 / (1 + metrics["infeed_gain"]))
-    if measured.memory_bytes is not None:
-        metrics["input_memory_bytes"] = float(measured.memory_bytes)
     return metrics
-
-
-def balance_checks(metrics: Mapping[str, float], measured: InputMeasurement, blocks: Sequence[float]) -> list[str]:
-    """Contradictions among what was measured of the input."""
-    problems = []
-    if not 0 <= metrics["infeed_fraction"] <= 1:
-        problems.append(f"the step waited for {metrics['infeed_fraction']:.3f} of its time")
-    if len(measured.waits) != len(blocks):
-        problems.append(f"{len(measured.waits)} waits of {len(blocks)} blocks")
-    if not 0 <= measured.damaged <= measured.read:
-        problems.append(f"{measured.damaged} of {measured.read} examples read were damaged")
-    return problems
-
-
-def _estimate(name: str, values: Sequence[float]) -> dict[str, float]:
-    """The median, and its 95% interval where there are enough values."""
-    estimate = {name: statistics.median(values)}
-    if interval := median_interval(values):
-        estimate |= {f"{name}_low": interval[0], f"{name}_high": interval[1]}
-    return estimate
 
 
 # Every result is checked against itself; a contradiction is a fault of this tool, and the run says so.
@@ -322,23 +267,16 @@ def contradictions(point: Point, costs: Costs, metrics: Mapping[str, float], ans
     if measurement is None:
         return ["the outcome is ok, but nothing was measured"]
     problems = []
-    built = measurement.parameters
-    if built != costs.parameters:
-        problems.append(f"the model has {built} parameters, the analytic count is {costs.parameters}")
-    rate = point.batch_size / (metrics["step_time_ms"] / 1e3)
-    if not math.isclose(rate, metrics["examples_per_second"], rel_tol=1e-9):
-        problems.append("examples_per_second is not batch_size / step time")
+    if measurement.parameters != costs.parameters:
+        problems.append(f"the model has {measurement.parameters} parameters, the analytic count is {costs.parameters}")
     problems += point.workload.contradictions(costs, answer)
-    problems += balance_checks(metrics, answer.input, measurement.timing.blocks) if answer.input else []
+    waited = metrics.get("infeed_fraction", 0.0)
+    if not 0 <= waited <= 1:
+        problems.append(f"the step waited for {waited:.3f} of its time")
     problems += _latency_checks(point, answer)
-    shares = sum(value for key, value in metrics.items() if key.startswith("category_share."))
-    if shares and not math.isclose(shares + metrics["profile_unexplained_share"], 1.0, abs_tol=1e-3):
-        problems.append(f"the shares of the profile sum to {shares + metrics['profile_unexplained_share']:.4f}")
-    ratio = metrics.get("profile_flops_ratio")
-    if ratio is not None:
-        least, most = _sound_ratios(point)
-        if not least <= ratio <= most:
-            problems.append(f"the profile's FLOPs are {ratio:.3f} times the analytic ones")
+    least, most = _sound_ratios(point)
+    if (ratio := metrics.get("profile_flops_ratio")) is not None and not least <= ratio <= most:
+        problems.append(f"the profile's FLOPs are {ratio:.3f} times the analytic ones")
     peak = metrics.get("step_memory_bytes")
     if point.platform.name == "cpu" and peak is not None and peak + FREE_HEAP < costs.memory_lower_bound_bytes:
         problems.append(f"the step took {peak:.0f} bytes, less than the lower bound {costs.memory_lower_bound_bytes}")
@@ -351,8 +289,7 @@ def _latency_checks(point: Point, answer: Answer) -> list[str]:
         return []
     if any(seen and seen.reason for seen in (answer.measurement.contention, answer.contention.get("latency"))):
         return []
-    timing = answer.measurement.timing
-    step, median = statistics.median(timing.blocks) / timing.steps_per_block, statistics.median(answer.latencies)
+    step, median = statistics.median(step_times(answer.measurement.timing)), statistics.median(answer.latencies)
     wait = CPU_WAIT if point.platform.name == "cpu" else DEVICE_WAIT
     if step / LATENCY_FACTOR <= median <= LATENCY_FACTOR * step + wait:
         return []
@@ -364,8 +301,9 @@ def _sound_ratios(point: Point) -> tuple[float, float]:
 
     No bound below where products may be missing: XLA multiplies elementwise what is a product over nothing, a weight's
     gradient of one example, and multiplies no padding where an image is smaller than its kernel.
-    None above for depthwise convolutions' gradients, which XLA's CPU compiler computes for all pairs of channels.
-    """
+    None above for depthwise convolutions' gradients, which XLA's CPU compiler computes for all pairs of channels."""
+    if point.model.is_counted:  # in the program, where a loop counts once
+        return 0.0, math.inf
     by_xla = point.compile == "xla" or (point.framework.name == "jax" and point.compile != "eager")
     # The last group of convolutional networks has a pixel for each 32 of the image, under kernels of 3. What XLA leaves
     # out of a convolution's gradient is a larger share without other layers.
@@ -373,8 +311,6 @@ def _sound_ratios(point: Point) -> tuple[float, float]:
     missing = point.model.is_sparse or not point.workload.profiled_whole
     missing = missing or (by_xla and (small or point.batch_size == 1))
     dense = by_xla and point.platform.name == "cpu" and point.workload.mode == "train" and point.model.is_depthwise
-    if point.model.is_counted:  # in the program, where a loop counts once
-        return 0.0, math.inf
     return 0.0 if missing else 1 - FLOPS_MARGIN, math.inf if dense else 1 + FLOPS_MARGIN
 
 
@@ -384,8 +320,7 @@ class Measured:
 
     `results`: how each of its processes ended, one or more, of which the last may have failed. `tags` are those its
     run was begun with, `peaks` what the devices can do at most (`paradnn.session.hardware_peaks`), `load` is the host's
-    load average at its start, times are Unix milliseconds.
-    """
+    load average at its start, times are Unix milliseconds."""
 
     point: Point
     environment: Environment
@@ -427,11 +362,15 @@ def measured_metrics(measured_point: Measured) -> dict[str, float]:
     measured, first = measurements(answers), answers[0]
     metrics = _speed(point, costs, [measurement.timing for measurement in measured])
     metrics |= _latency([answer.latencies for answer in answers if answer.latencies])
-    metrics |= _compiling(answers)
+    compiling = [compiling_metrics(entry.measurement, entry.input) for entry in answers if entry.measurement]
+    metrics |= {name: statistics.median(each[name] for each in compiling) for name in compiling[0]}
     if measured[0].product_types:
         metrics["precision_share"] = measured[0].product_types.get(point.precision, 0.0)
     metrics |= _contention([entry.contention for entry in measured if entry.contention]) | _processor_time(measured)
-    metrics |= _energy(point, measured)
+    joules = [entry.energy_joules for entry in measured if entry.energy_joules is not None]
+    if len(joules) == len(measured):
+        step = sum(joules) / sum(len(entry.timing.blocks) * entry.timing.steps_per_block for entry in measured)
+        metrics |= {"energy_per_step_joules": step, "energy_per_example_joules": step / point.batch_size}
     if costs.flops_per_step:
         metrics |= _utilisation(metrics["flops_per_second"], costs, measured_point.peaks)
     if first.input:
@@ -450,17 +389,11 @@ def measurements(answers: Sequence[Answer]) -> list[Measurement]:
 
 def cost_metrics(costs: Costs) -> dict[str, float]:
     """The analytic counts; what computes nothing is left out of all that compares FLOPs."""
-    counts: dict[str, float] = {
-        "parameters": costs.parameters,
-        "memory_lower_bound_bytes": costs.memory_lower_bound_bytes,
-    }
-    if not costs.flops_per_step:
-        return counts
-    return counts | {
-        "flops_per_step": costs.flops_per_step,
-        "bytes_per_step": costs.bytes_per_step,
-        "arithmetic_intensity": costs.flops_per_step / costs.bytes_per_step,
-    }
+    counts: dict[str, float] = {name: getattr(costs, name) for name in ("parameters", "memory_lower_bound_bytes")}
+    if costs.flops_per_step:
+        counts |= {"flops_per_step": costs.flops_per_step, "bytes_per_step": costs.bytes_per_step}
+        counts["arithmetic_intensity"] = costs.flops_per_step / costs.bytes_per_step
+    return counts
 
 
 def phase_metrics(results: Sequence[PointResult]) -> dict[str, float]:
@@ -470,21 +403,18 @@ def phase_metrics(results: Sequence[PointResult]) -> dict[str, float]:
 
 
 def memory_metrics(results: Sequence[PointResult]) -> dict[str, float]:
-    """The most that any process took."""
-    each = [_process_memory(result) for result in results]
-    names = dict.fromkeys(name for metrics in each for name in metrics)
-    return {name: max(metrics[name] for metrics in each if name in metrics) for name in names}
-
-
-def _process_memory(result: PointResult) -> dict[str, float]:
-    """Peaks: the child's own, taken before the profiler; of a child that did not live to report it, what was seen."""
-    own = result.answer.peak_memory_bytes if result.answer else None
-    peak = own if result.outcome == "ok" and own else max(own or 0, result.peak_memory_bytes or 0) or None
-    metrics = given("peak_memory_bytes", peak)
-    if result.answer is None:
-        return metrics
-    metrics |= given("step_memory_bytes", result.answer.step_memory_bytes)
-    return metrics | given("peak_device_memory_bytes", result.answer.peak_device_memory_bytes)
+    """The most that any process took: the child's own peak, taken before the profiler; of a child that did not live to
+    report it, what was seen."""
+    most: dict[str, float] = {}
+    for result in results:
+        answer = result.answer
+        own = answer.peak_memory_bytes if answer else None
+        peak = own if result.outcome == "ok" and own else max(own or 0, result.peak_memory_bytes or 0) or None
+        found = given("peak_memory_bytes", peak)
+        for name in ("step_memory_bytes", "peak_device_memory_bytes"):
+            found |= given(name, getattr(answer, name, None))
+        most |= {name: max(value, most.get(name, value)) for name, value in found.items()}
+    return most
 
 
 def summarised(point: Point, timings: Sequence[Timing]) -> Summarised:
@@ -509,12 +439,9 @@ def _speed(point: Point, costs: Costs, timings: Sequence[Timing]) -> dict[str, f
         "repeated_seconds": sum(timing.repeated for timing in timings),
     }
     if times.low is not None and times.high is not None:
-        metrics |= {
-            "step_time_low_ms": times.low * 1e3,
-            "step_time_high_ms": times.high * 1e3,
-            "examples_per_second_low": point.batch_size / times.high,
-            "examples_per_second_high": point.batch_size / times.low,
-        }
+        metrics |= interval_metrics("step_time_ms", times.low * 1e3, times.high * 1e3)
+        rates = point.batch_size / times.high, point.batch_size / times.low
+        metrics |= interval_metrics("examples_per_second", *rates)
     metrics |= given("step_time_cv", times.cv) | given("final_loss", timings[0].final_loss)
     metrics |= given("step_time_error", times.error)
     return metrics | given("process_cv", times.process_cv) | given("between_process_cv", times.between_cv)
@@ -529,17 +456,10 @@ def _latency(each: Sequence[Sequence[float]]) -> dict[str, float]:
     return metrics | ({"latency_steps": float(sum(map(len, each)))} if each else {})
 
 
-def _compiling(answers: Sequence[Answer]) -> dict[str, float]:
-    """What compiling took: the median process'."""
-    each = [compiling_metrics(entry.measurement, entry.input) for entry in answers if entry.measurement]
-    return {name: statistics.median(metrics[name] for metrics in each) for name in each[0]}
-
-
 def compiling_metrics(measurement: Measurement, fed: InputMeasurement | None) -> dict[str, float]:
     """What compiling took: all steps up to the last that compiled, less as many ordinary ones; at least the first.
 
-    They run on a batch that stays, so an ordinary step is one that does not wait for input.
-    """
+    They run on a batch that stays, so an ordinary step is one that does not wait for input."""
     compilation = measurement.compilation
     ordinary = statistics.median(fed.free_step_seconds if fed else step_times(measurement.timing))
     steps = max((index for index, count in enumerate(compilation.programs, 1) if count), default=1)
@@ -567,15 +487,6 @@ def _processor_time(measured: Sequence[Measurement]) -> dict[str, float]:
     return {"processor_time_ms": statistics.geometric_mean(each)} if each and min(each) > 0 else {}
 
 
-def _energy(point: Point, measured: Sequence[Measurement]) -> dict[str, float]:
-    joules = [entry.energy_joules for entry in measured if entry.energy_joules is not None]
-    if len(joules) < len(measured):
-        return {}
-    timings = [entry.timing for entry in measured]
-    step = sum(joules) / sum(len(timing.blocks) * timing.steps_per_block for timing in timings)
-    return {"energy_per_step_joules": step, "energy_per_example_joules": step / point.batch_size}
-
-
 def _utilisation(rate: float, costs: Costs, peaks: Mapping[str, float]) -> dict[str, float]:
     """The peaks, and the share of each that was reached; the attainable roof is Williams et al.'s (CACM 2009)."""
     shares = dict(peaks)
@@ -592,3 +503,8 @@ def _utilisation(rate: float, costs: Costs, peaks: Mapping[str, float]) -> dict[
 def given(name: str, value: float | None) -> dict[str, float]:
     """One metric, where its value is known."""
     return {} if value is None else {name: value}
+
+
+def interval_metrics(name: str, low: float, high: float) -> dict[str, float]:
+    """The ends of a metric's 95% interval."""
+    return dict(zip(interval_names(name), (low, high), strict=True))

@@ -9,14 +9,14 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from paradnn.config import identity
-from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
-from paradnn.core.words import counted
-from paradnn.core.workload import WORKLOADS, Moment
+from paradnn.config.price import Prices
+from paradnn.core.workload import WORKLOADS
 from paradnn.platform.environment import Environment
 from paradnn.record.figures import point_figure
 from paradnn.record.headline import throughput
@@ -41,12 +41,10 @@ from paradnn.store.metrics import costs as priced_costs
 from paradnn.store.metrics import metric
 from paradnn.store.runs import SCHEMA_VERSION, Record
 from paradnn.worker.channel import plain
-from paradnn.worker.messages import Answer, Compilation, Contention, Profile, Timing
+from paradnn.worker.messages import Answer, Contention, Profile, Timing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-__all__ = ["Record", "image", "make_record", "point_tags", "run_name", "version_tags"]
 
 #: How phases that any kind of work may have are called where they were disturbed.
 _DISTURBED = {"latency": "while single steps were timed: "}
@@ -95,6 +93,25 @@ def version_tags(environment: Environment) -> dict[str, str]:
     return {f"version.{name}": version for name, version in environment.software.items()}
 
 
+def priced(point: Point, prices: Prices, environment: Environment) -> Point:
+    """The point with its price where one is known. Each of several devices costs as much as one, but for a CPU, whose
+    devices are cores of its hosts."""
+    if point.platform.price_per_hour is not None:
+        return point
+    chips = point.hosts if point.platform.name == "cpu" else point.devices
+    price = prices.of(environment.device, str(environment.host["host"]), chips)
+    return point if price is None else replace(point, platform=replace(point.platform, price_per_hour=price))
+
+
+def price_tags(given: Point, point: Point, prices: Prices) -> dict[str, str]:
+    """What the price of `point` is in, and where it is from if not from the point as it was `given`."""
+    if point.platform.price_per_hour is None:
+        return {}
+    tags = {"price_currency": prices.currency} if prices.currency else {}
+    from_table = given.platform.price_per_hour is None and prices.origin
+    return tags | ({"price_source": prices.origin} if from_table else {})
+
+
 def image(figure: Figure) -> dict[str, str]:
     """A figure as the content of a PNG artifact."""
     target = io.BytesIO()
@@ -124,7 +141,7 @@ def make_record(measured: Measured) -> Record:
         tags = _measured_tags(point, measured.answers) | tags
         tags["checks"] = "passed" if not problems else "failed: " + "; ".join(dict.fromkeys(problems))
     if price := point.platform.price_per_hour:
-        metrics |= priced_costs(price, outcome == "ok", {**_last(history), **metrics}.get)
+        metrics |= priced_costs(price, outcome == "ok", {**(history[-1].metrics if history else {}), **metrics}.get)
     if reason:
         tags["reason"] = without_secrets(reason)
     for name in {name for each in (metrics, *(moment.metrics for moment in history)) for name in each}:
@@ -144,11 +161,6 @@ def make_record(measured: Measured) -> Record:
     )
 
 
-def _last(history: Sequence[Moment]) -> Mapping[str, float]:
-    """The metrics of the last epoch."""
-    return history[-1].metrics if history else {}
-
-
 def _measured_tags(point: Point, answers: Sequence[Answer]) -> dict[str, str]:
     measured, answer = measurements(answers), answers[0]
     tags = _steady_tags([measurement.timing for measurement in measured])
@@ -158,11 +170,14 @@ def _measured_tags(point: Point, answers: Sequence[Answer]) -> dict[str, str]:
         tags["reference_kernel"] = kernel
     tags["energy_source"] = measured[0].energy_source
     tags |= _contended_tags(answers)
-    if notes := _compile_notes([measurement.compilation for measurement in measured]):
+    # What the first process says of its compilation, and what disturbed that of any.
+    each = [measurement.compilation for measurement in measured]
+    disturbed = [f"meanwhile {seen.reason}" for entry in each if (seen := entry.contention) and seen.reason]
+    if notes := [*filter(None, [each[0].note]), *disturbed[:1]]:
         tags["compile_note"] = "; ".join(notes)
     # A profile knows how often a loop ran.
-    seen = answer.profile.product_types if isinstance(answer.profile, Profile) else {}
-    tags |= precision_tags(seen or measured[0].product_types, point.precision, measured[0].native_products)
+    profiled = answer.profile.product_types if isinstance(answer.profile, Profile) else {}
+    tags |= precision_tags(profiled or measured[0].product_types, point.precision, measured[0].native_products)
     if answer.profile:
         tags |= profile_tags(answer.profile)
     if isinstance(answer.profile, Profile):
@@ -183,28 +198,19 @@ def _steady_tags(timings: Sequence[Timing]) -> dict[str, str]:
 
 
 def _contended_tags(answers: Sequence[Answer]) -> dict[str, str]:
-    """Whether other work took cores from any process, and what says so; empty where the system does not tell."""
-    watched = [entry for answer in answers for entry in _watched(answer)]
+    """Whether other work took cores in any phase of any process, and what says so, with the phase if it is not that of
+    the blocks; empty where the system does not tell."""
+    words = dict(_DISTURBED)
+    for work in WORKLOADS.values():
+        words |= work.disturbed
+    watched: list[tuple[str, Contention]] = []
+    for answer in answers:
+        if answer.measurement and answer.measurement.contention:
+            watched.append(("", answer.measurement.contention))
+        watched += [(words.get(phase, f"in phase {phase}: "), seen) for phase, seen in answer.contention.items()]
     reasons = [f"{when}{seen.reason}" for when, seen in watched if seen.reason]
     tags = {"contended": str(bool(reasons)).lower()} if watched else {}
     return tags | ({"contended_reason": "; ".join(dict.fromkeys(reasons))} if reasons else {})
-
-
-def _compile_notes(each: Sequence[Compilation]) -> list[str]:
-    """What the first process says of its compilation, and what disturbed that of any."""
-    notes = [each[0].note] if each[0].note else []
-    reasons = [f"meanwhile {seen.reason}" for entry in each if (seen := entry.contention) and seen.reason]
-    return notes + reasons[:1]
-
-
-def _watched(answer: Answer) -> Iterator[tuple[str, Contention]]:
-    """What disturbed each phase that was watched, and in words which one if it is not that of the blocks."""
-    if answer.measurement and answer.measurement.contention:
-        yield "", answer.measurement.contention
-    own = {phase: text for work in WORKLOADS.values() for phase, text in work.disturbed.items()}
-    words = {**_DISTURBED, **own}
-    for phase, seen in answer.contention.items():
-        yield words.get(phase, f"in phase {phase}: "), seen
 
 
 def _artifacts(measured: Measured, metrics: Mapping[str, float]) -> dict[str, Any]:
@@ -214,7 +220,12 @@ def _artifacts(measured: Measured, metrics: Mapping[str, float]) -> dict[str, An
         artifacts["stack.txt"] = "".join(f"{package}\n" for package in environment.packages)
     if stderr := results[-1].stderr:
         artifacts["stderr.txt"] = without_secrets(stderr)
-    if processes := [_process(result) for result in results if result.answer and result.answer.measurement]:
+    processes = []
+    for result in results:
+        if result.answer and (seen := result.answer.measurement):
+            own = {"begun": result.begun, "first_loss": plain(seen.first_loss), "compilation": plain(seen.compilation)}
+            processes.append(own | plain(seen.timing))
+    if processes:
         artifacts["blocks.json"] = {"unit": "s", "processes": processes}
     artifacts |= point.workload.artifacts(measured, run_name(point))
     answer = results[0].answer
@@ -224,15 +235,6 @@ def _artifacts(measured: Measured, metrics: Mapping[str, float]) -> dict[str, An
         artifacts["breakdown.png"] = image(point_figure(run_name(point), profile, metrics, point.precision))
         artifacts |= profile_artifacts(profile)
     return artifacts
-
-
-def _process(result: PointResult) -> dict[str, Any]:
-    """The raw times of one process, and when it began."""
-    assert result.answer
-    measurement = result.answer.measurement
-    assert measurement
-    begun = {"begun": result.begun, "first_loss": plain(measurement.first_loss)}
-    return {**begun, **plain(measurement.timing), "compilation": plain(measurement.compilation)}
 
 
 def _description(
@@ -250,23 +252,6 @@ def _description(
     if outcome != "ok":
         return f"{what}{own}\n\nOutcome **{outcome}**: {reason}"
     steady = "steady" if tags["steady"] == "true" else f"not steady: {tags['steady_reason']}"
-    if words and words.replaces:
-        first, *others = words.clauses
-        head = f"{words.heading.capitalize()} of **{run_name(point)}** on {environment.device}."
-        return f"{head}\n\n**{first}**, {'; '.join([*others, steady])}."
-    return f"{what}{own}\n\n{_steps(metrics)}, {steady}."
-
-
-def _steps(metrics: Mapping[str, float]) -> str:
-    """The timed steps in a line."""
-    count, rate = metrics["processes"], throughput(metrics)
-    processes = "single process" if count == 1 else f"{count:.0f} processes"
-    interval = f" (95% CI, {processes}: {rate.ends[0]:,.1f} to {rate.ends[1]:,.1f})" if rate and rate.ends else ""
-    used = f", {metrics['flops_utilization']:.0%} of the measured peak" if "flops_utilization" in metrics else ""
-    waits = f", {metrics['infeed_fraction']:.0%} of it waiting for input" if "infeed_gain" in metrics else ""
-    work = f", {metrics['flops_per_second'] / 1e9:,.2f} GFLOP/s{used}" if "flops_per_second" in metrics else ""
-    blocks = counted(round(metrics["blocks"]), "block")
-    return (
-        f"**{rate}**{interval}, {metrics['step_time_ms']:.3f} ms a step{waits}{work}; "
-        f"{blocks} of {counted(round(metrics['steps_per_block']), 'step')}"
-    )
+    rate = None if words and words.replaces else throughput(metrics)
+    steps = f"**{rate}**, {metrics['step_time_ms']:.3f} ms a step, " if rate else ""
+    return f"{what}{own}\n\n{steps}{steady}."

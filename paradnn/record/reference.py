@@ -19,8 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paradnn.core.metric import interval_names
-from paradnn.record.measured import t_quantile
+from paradnn.record.measured import interval_metrics, step_times, t_quantile
 from paradnn.worker.messages import Timing
 from paradnn.worker.series import FEWEST, block_interval
 
@@ -56,25 +55,25 @@ def reference_metrics(timings: Sequence[Timing], peaks: Mapping[str, float], bat
     if kernel is None:
         return {}
     metrics = {f"reference_{name}_ms": 1e3 * math.exp(_mean(_slowness(timings, name))) for name in KERNELS}
-    best = {name: peaks[f"best_reference_{name}_ms"] for name in KERNELS if f"best_reference_{name}_ms" in peaks}
-    metrics |= {f"best_reference_{name}_ms": value for name, value in best.items()}
-    known = best.get(kernel, metrics[f"reference_{kernel}_ms"])
-    found = at_reference(
-        _step_logs(timings), _slowness(timings, kernel), _before(timings, kernel), math.log(known / 1e3)
-    )
+    metrics |= {name: value for name, value in peaks.items() if name.startswith("best_reference_")}
+    best = metrics.get(f"best_reference_{kernel}_ms")
+    before = [
+        statistics.fmean(math.log(entry.seconds[kernel]) for entry in timing.references if entry.blocks < 0)
+        for timing in timings
+    ]
+    known = math.log((best or metrics[f"reference_{kernel}_ms"]) / 1e3)
+    found = at_reference(_step_logs(timings), _slowness(timings, kernel), before, known)
     metrics |= {"reference_slope": found.slope, "reference_correlation": found.correlation, "reference_own": found.own}
-    if kernel not in best:
+    if best is None:
         return metrics
-    metrics |= {
-        "reference_speed": math.exp(-found.level),
+    speeds = {
         "step_time_at_reference_ms": found.value * 1e3,
         "examples_per_second_at_reference": batch_size / found.value,
     }
+    metrics |= {"reference_speed": math.exp(-found.level), **speeds}
     if found.low is not None and found.high is not None:
-        ends = found.low, found.high
-        metrics |= dict(zip(interval_names("step_time_at_reference_ms"), (1e3 * end for end in ends), strict=True))
-        rates = (batch_size / end for end in reversed(ends))
-        metrics |= dict(zip(interval_names("examples_per_second_at_reference"), rates, strict=True))
+        metrics |= interval_metrics("step_time_at_reference_ms", 1e3 * found.low, 1e3 * found.high)
+        metrics |= interval_metrics("examples_per_second_at_reference", batch_size / found.high, batch_size / found.low)
     return metrics
 
 
@@ -169,7 +168,7 @@ def _mean(each: Vectors) -> float:
 
 
 def _step_logs(timings: Sequence[Timing]) -> Vectors:
-    return [np.log(np.array(timing.blocks) / timing.steps_per_block) for timing in timings]
+    return [np.log(step_times(timing)) for timing in timings]
 
 
 def _slowness(timings: Sequence[Timing], kernel: str) -> Vectors:
@@ -180,11 +179,3 @@ def _slowness(timings: Sequence[Timing], kernel: str) -> Vectors:
         times = [math.log(entry.seconds[kernel]) for entry in taken]
         found.append(np.interp(np.arange(len(timing.blocks)) + 0.5, [entry.blocks for entry in taken], times))
     return found
-
-
-def _before(timings: Sequence[Timing], kernel: str) -> list[float]:
-    """Log seconds of a call of the kernel before the model was there, in each process."""
-    return [
-        statistics.fmean(math.log(entry.seconds[kernel]) for entry in timing.references if entry.blocks < 0)
-        for timing in timings
-    ]

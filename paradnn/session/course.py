@@ -45,7 +45,7 @@ class Course(Protocol):
 
     @property
     def left(self) -> int:
-        """How many measurements it still asks for: at most, or as far as that can be told now."""
+        """How many measurements it still asks for, at most."""
 
     @property
     def seconds_left(self) -> float:
@@ -56,8 +56,8 @@ class Course(Protocol):
         """What is known so far, in a few words; may be empty."""
 
     def batch(self, rows: Sequence[Row]) -> Sequence[Visit]:
-        """What is measured next, in this order; nothing ends it. `rows` are those of the batch before, as they ended. A
-        visit whose point another driver measures, or has measured, has no row."""
+        """What is measured next, in this order; nothing ends it. `rows` are those of the batch before, as they ended,
+        but for visits whose point another driver measures or has measured."""
 
     def wants(self, visit: Visit, claimed: bool) -> bool:
         """Whether a visit of the batch is still to be made: asked before its point is claimed, and once it is."""

@@ -22,9 +22,9 @@ from paradnn.platform.environment import Environment, available_memory
 from paradnn.platform.load import LoadWatch
 from paradnn.platform.specifications import find_hardware
 from paradnn.record.measured import given, mean_interval
-from paradnn.record.record import Record, version_tags
+from paradnn.record.record import version_tags
 from paradnn.store.journal import Journal
-from paradnn.store.runs import CEILINGS_OUTCOME, SCHEMA_VERSION, ClaimedElsewhere, Finished, outcome_of
+from paradnn.store.runs import CEILINGS_OUTCOME, SCHEMA_VERSION, ClaimedElsewhere, Finished, Record, outcome_of
 from paradnn.worker.channel import plain
 from paradnn.worker.messages import ArrayRate, PeakRates, ProductRate
 from paradnn.worker.peak_rates import ARRAY_BYTES
@@ -220,7 +220,7 @@ class CeilingsKeeper:
     def _measure(self, point: Point) -> tuple[PointResult, list[PeakRates]]:
         """All kernels in one process, then the fastest in further ones, until so many were undisturbed. What the first
         one came to, and the rates of all."""
-        request = {"task": "ceilings", "platform": asdict(point.platform)}
+        request: dict[str, Any] = {"task": "ceilings", "platform": asdict(point.platform)}
         # A quarter of the free memory bounds the arrays: what does not fit a cache is large enough.
         request["memory_bytes"] = available_memory() // 4
         limits, found = Limits(_TIMEOUT, int(0.9 * available_memory())), list[PeakRates]()

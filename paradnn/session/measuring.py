@@ -32,8 +32,7 @@ from paradnn.platform.findings import Finding
 from paradnn.platform.load import load_average
 from paradnn.platform.memory import exceeds_memory, memory_limit
 from paradnn.record.measured import Measured, counted_costs, narrow_enough, profile_tags, step_times
-from paradnn.record.prices import price_tags, priced
-from paradnn.record.record import Record, make_record, point_tags, run_name
+from paradnn.record.record import make_record, point_tags, price_tags, priced, run_name
 from paradnn.session.course import Visit
 from paradnn.session.hardware_peaks import (
     Ceilings,
@@ -46,7 +45,7 @@ from paradnn.session.hardware_peaks import (
 from paradnn.session.progress import Reporter
 from paradnn.session.summary import Row, Summary
 from paradnn.store.journal import Journal, PartialResults
-from paradnn.store.runs import Claim, ClaimedElsewhere, Finished, ResumePolicy, wanted_extras
+from paradnn.store.runs import Claim, ClaimedElsewhere, Finished, Record, ResumePolicy, wanted_extras
 
 #: How many points are open together. A killed driver on another host blocks them for as long as they may take.
 GROUP = 24

@@ -114,7 +114,9 @@ _UNSHOWN = (
 
 def table_file(rows: Sequence[Row]) -> dict[str, list[Any]]:
     """Every row with all its metrics and tags, in the layout of mlflow.log_table."""
-    tables = [{key: value for key, value in row.cells().items() if not key.startswith(_UNSHOWN)} for row in rows]
+    first = ("run_id", "name", "outcome", "reason")
+    cells = ({name: getattr(row, name) for name in first} | {**row.tags, **row.metrics} for row in rows)
+    tables = [{key: value for key, value in row.items() if not key.startswith(_UNSHOWN)} for row in cells]
     held = dict.fromkeys(key for row in tables for key in row)
     columns = [key for key in _FIRST if key in held] + [key for key in held if key not in _FIRST]
     return {"columns": columns, "data": [[row.get(key) for key in columns] for row in tables]}

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paradnn.core.workload import WORKLOADS
 from paradnn.record.measured import t_quantile
-
-if TYPE_CHECKING:
-    from paradnn.record.record import Record
-
+from paradnn.store.runs import Record
 
 #: Tags that are kept at hand: what a point is, and what is shown at once.
 _SHOWN = (
@@ -53,11 +48,6 @@ class Row:
         metrics = {key: float(value) for key, value in values.items() if key not in tags}
         run_id, name, outcome = (tags.pop(key) for key in ("run_id", "name", "outcome"))
         return cls(run_id, name, family, outcome, tags.pop("reason", None), metrics, tags)
-
-    def cells(self) -> dict[str, str | float | None]:
-        """The row as cells of a table, by column."""
-        first = {"run_id": self.run_id, "name": self.name, "outcome": self.outcome, "reason": self.reason}
-        return {**first, **self.tags, **self.metrics}
 
 
 @dataclass
@@ -133,10 +123,8 @@ class DriftEstimate:
     def __str__(self) -> str:
         """The change that was seen: a few minutes say nothing of an hour."""
         sign = 1 if self.per_hour > 0 else -1
-        low, middle, high = (
-            f"{math.expm1(min(50.0, sign * slope * self.hours)):.1%}"
-            for slope in sorted((self.low, self.per_hour, self.high), key=abs)
-        )
+        slopes = sorted((self.low, self.per_hour, self.high), key=abs)
+        low, middle, high = (f"{math.expm1(min(50.0, sign * slope * self.hours)):.1%}" for slope in slopes)
         span = f"{self.hours:.1f} h" if self.hours >= 1 else f"{60 * self.hours:.1f} min"
         what = "longer" if sign > 0 else "shorter"
         return f"steps took {middle} {what} at the end than at the beginning, {span} before (95% CI {low} .. {high})"
@@ -149,24 +137,21 @@ def drift_of(points: Sequence[Sequence[tuple[float, float]]]) -> DriftEstimate |
     Student's, widened for the correlation of neighbours in time by sqrt((1 + r) / (1 - r)). Each point's level takes of
     that correlation what it takes of the degrees of freedom, and a short series underestimates it: hence (n r + 7) / (n
     - 8), found by simulation (`python -m benchmarks.drift`)."""
-    several = [[(begun / 3600, math.log(seconds)) for begun, seconds in point] for point in points if len(point) > 1]
+    import numpy as np
+
+    several = [np.array(point) for point in points if len(point) > 1]
     count = sum(map(len, several)) - len(several)
     if count < _FEWEST:
         return None
-    centred = [(begun, *pair) for point in several for (begun, _), pair in zip(point, _centred(point), strict=True)]
-    power = sum(time**2 for _, time, _ in centred)
-    if not power:
+    hours, logs = ([each[:, 0] / 3600 for each in several], [np.log(each[:, 1]) for each in several])
+    begun = np.concatenate(hours)
+    x, y = (np.concatenate([each - each.mean() for each in columns]) for columns in (hours, logs))
+    if not (power := float(x @ x)):
         return None
-    slope = sum(time * value for _, time, value in centred) / power
-    begun, rest = zip(*sorted((begun, value - slope * time) for begun, time, value in centred), strict=True)
-    square = sum(value**2 for value in rest)
-    r = sum(a * b for a, b in pairwise(rest)) / square * len(rest) / count if square else 0.0
+    slope = float(x @ y) / power
+    rest = (y - slope * x)[np.argsort(begun, kind="stable")]
+    square = float(rest @ rest)
+    r = float(rest[1:] @ rest[:-1]) / square * len(rest) / count if square else 0.0
     r = min(max((count * r + 7) / (count - 8), 0.0), 1 - 1.5 / count)
     half = t_quantile(count - 1) * math.sqrt(square / (count - 1) / power * (1 + r) / (1 - r))
-    return DriftEstimate(slope, slope - half, slope + half, begun[-1] - begun[0])
-
-
-def _centred(point: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    times, values = zip(*point, strict=True)
-    time, value = statistics.fmean(times), statistics.fmean(values)
-    return [(t - time, v - value) for t, v in point]
+    return DriftEstimate(slope, slope - half, slope + half, float(np.ptp(begun)))

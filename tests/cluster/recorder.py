@@ -13,8 +13,7 @@ from collections import deque
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
-from paradnn.record.record import Record
-from paradnn.store.runs import SCHEMA_VERSION, Claim, ClaimedElsewhere
+from paradnn.store.runs import SCHEMA_VERSION, Claim, ClaimedElsewhere, Record
 from paradnn.store.tracker import open_tracker
 
 ENVIRONMENT = "e" * 16

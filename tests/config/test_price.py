@@ -11,7 +11,7 @@ from paradnn.config.point import Platform, Point, read_point, read_settings
 from paradnn.config.price import Prices, load_prices, price_tables
 from paradnn.errors import ConfigError
 from paradnn.platform.environment import Environment
-from paradnn.record.prices import price_tags, priced
+from paradnn.record.record import price_tags, priced
 from paradnn.session.hardware_peaks import ceilings_identity
 
 ENVIRONMENT = Environment("V100", {}, {}, {"host": "box"})

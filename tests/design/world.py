@@ -15,11 +15,11 @@ from paradnn.designs.adaptive import AdaptiveSweep
 from paradnn.execution.environments import current_environments
 from paradnn.families.fc import FullyConnected
 from paradnn.forecast.table import row_of
-from paradnn.record.record import Record, point_tags
+from paradnn.record.record import point_tags
 from paradnn.session.course import Course, Visit
 from paradnn.session.summary import Row
 from paradnn.store.journal import Journal
-from paradnn.store.runs import Claim
+from paradnn.store.runs import Claim, Record
 from paradnn.sweep.tasks import SweepInfo
 from tests.forecast.planted import QUICK, Machine
 

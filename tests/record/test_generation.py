@@ -9,7 +9,8 @@ from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, read_point
 from paradnn.platform.environment import Environment
 from paradnn.record.measured import Measured
-from paradnn.record.record import Record, make_record
+from paradnn.record.record import make_record
+from paradnn.store.runs import Record
 from paradnn.worker.messages import Answer, Compilation, Measurement, Timing
 from paradnn.workloads.generate import Generation
 

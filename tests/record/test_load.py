@@ -16,9 +16,10 @@ from paradnn.config.point import Point, read_point
 from paradnn.platform.environment import Environment
 from paradnn.record.headline import headline
 from paradnn.record.measured import Measured
-from paradnn.record.record import Record, make_record
+from paradnn.record.record import make_record
 from paradnn.session.progress import describe_point
 from paradnn.session.summary import Row
+from paradnn.store.runs import Record
 from paradnn.worker.messages import Answer, Compilation, Measurement, Timing, Trial
 from paradnn.workloads.serve.queries import Load, Probe, QueryLog
 

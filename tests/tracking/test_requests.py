@@ -14,9 +14,8 @@ import analysis
 from analysis.cli import main
 from analysis.store.load import read_environment
 from paradnn.core.workload import Moment
-from paradnn.record.record import Record
 from paradnn.store.mlflow_store import MlflowStore
-from paradnn.store.runs import Claim, Finished
+from paradnn.store.runs import Claim, Finished, Record
 from tests.cluster.recorder import record_of
 from tests.tracking.remote import Remote, begin
 

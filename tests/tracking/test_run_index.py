@@ -26,7 +26,6 @@ from paradnn.execution.workers import WorkerPool
 from paradnn.families.fc import FullyConnected
 from paradnn.forecast.history import open_history
 from paradnn.platform.environment import Environment, describe_environment
-from paradnn.record.record import Record
 from paradnn.session import hardware_peaks as peaks
 from paradnn.store import sql
 from paradnn.store.address import address_of, without_secrets
@@ -34,7 +33,7 @@ from paradnn.store.claims import Entry, RunIndex, owner_tag
 from paradnn.store.journal import Journal, read_record
 from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.reader import open_reader
-from paradnn.store.runs import EXPIRES, OWNER, Claim, SweepEnd
+from paradnn.store.runs import EXPIRES, OWNER, Claim, Record, SweepEnd
 from paradnn.worker.messages import Answer, ArrayRate, PeakRates, ProductRate
 from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
 from tests.conftest import Store
