@@ -9,9 +9,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from paradnn.store.address import StoreAddress
-from paradnn.store.reader import Way, open_reader
-from paradnn.store.records import LARGEST, Query, Row, Run, Values
+from paradnn.store.records import LARGEST, Row, Run, Values
 
 
 class Texts:
@@ -100,12 +98,3 @@ class Records:
         """A metric of every run (runs,), with the infinities that MLflow's SQL stores write as the largest float."""
         numbers = self.metrics[name]
         return np.where(np.abs(numbers) >= LARGEST, np.copysign(np.inf, numbers), numbers)
-
-
-def read_columns(address: StoreAddress, query: Query, way: Way = "auto") -> tuple[Records, list[str]]:
-    """The runs of a query, and the names of the store's experiments, read as `open_reader` does."""
-    from paradnn.store.sql import SqlReader
-
-    store = open_reader(address, way)
-    records = store.columns(query) if isinstance(store, SqlReader) else Records.of(store.read(query))
-    return records, store.experiments()

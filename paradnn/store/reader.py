@@ -20,6 +20,8 @@ from paradnn.store.records import Query, Row, Run, Values, number
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+    from paradnn.store.columns import Records
+
 
 #: "sql" reads tables, "api" asks MLflow's search, which takes milliseconds a run; "auto" reads tables where it can.
 Way = Literal["auto", "sql", "api"]
@@ -63,6 +65,15 @@ def open_reader(
             warnings.warn(problem, stacklevel=3)
 
     return SearchReader(address, client)
+
+
+def read_columns(address: StoreAddress, query: Query, way: Way = "auto") -> tuple[Records, list[str]]:
+    """The runs of a query column by column, and the names of the store's experiments, read as `open_reader` does."""
+    from paradnn.store.columns import Records
+
+    store = open_reader(address, way)
+    read: Callable[[Query], Records] = getattr(store, "columns", lambda wanted: Records.of(store.read(wanted)))
+    return read(query), store.experiments()
 
 
 _PAGE = 1_000  # runs asked for at once; a server may allow up to 50,000
