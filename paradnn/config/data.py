@@ -56,7 +56,6 @@ class Images(Input):
         choices=("none", "encoded", "decoded"),
     )
     augment: bool = option(True, "crop and flip at random, as in training; false: the central 87.5%")
-    max_damaged: int = option(100, "pictures that cannot be decoded and are skipped; one more ends the point", low=0)
     examples: int = option(256, "pictures of the generated set", low=1, high=10_000_000)
     width: int = option(500, "their mean width (ImageNet: about 500)", low=16, high=20_000)
     height: int = option(375, "their mean height (ImageNet: about 375)", low=16, high=20_000)

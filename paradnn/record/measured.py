@@ -236,9 +236,7 @@ def balance_metrics(
     metrics = {
         "infeed_fraction": sum(measured.waits) / sum(blocks),
         "input_threads": float(measured.threads),
-        "input_damaged": float(measured.damaged),
         **{f"input_stage_ms.{name}": 1e3 * seconds for name, seconds in measured.stages.items()},
-        **given("input_memory_bytes", measured.memory_bytes and float(measured.memory_bytes)),
     }
     for name, values in estimates.items():
         metrics[name] = statistics.median(values)

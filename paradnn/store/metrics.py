@@ -117,8 +117,6 @@ _ALL = (
     Metric("input_cpu_ms_per_example", "ms", "lower", "input", "processor time of the pipeline alone for an example"),
     *_ends("input_cpu_ms_per_example", "ms", "lower", "input", "the 95% interval of its median"),
     Metric("input_threads", "1", None, "input", "threads of the pipeline's pool"),
-    Metric("input_damaged", "1", "lower", "input", "examples that could not be decoded and were skipped"),
-    Metric("input_memory_bytes", "B", "lower", "input", "resident memory that the pipeline took to fill its buffers"),
     # Two sides (docs/compare.md)
     Metric("speed_ratio", "1", None, "comparison", "examples/s of the first side / the second's, mean over rounds"),
     *_ends("speed_ratio", "1", None, "comparison", "its 95% interval, whenever one stops"),

@@ -41,7 +41,7 @@ class InputMeasurement:
     """What input cost: see docs/input.md.
 
     `waits` are seconds waited within each block; the step times are pairs, one a round; `stages` are seconds that each
-    adds to an example on one core; `read` and `damaged` count examples.
+    adds to an example on one core.
     """
 
     waits: list[float]
@@ -50,9 +50,6 @@ class InputMeasurement:
     alone: list[PipelinePart]
     stages: dict[str, float]
     threads: int
-    read: int
-    damaged: int
-    memory_bytes: int | None
 
     def __post_init__(self) -> None:
         """Raise ValueError where no rate can be computed."""

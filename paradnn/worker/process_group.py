@@ -160,7 +160,7 @@ class ProcessGroup:
         return result
 
 
-class GroupStep:
+class GroupStep(Step):
     """A step of all processes at once; its loss is the mean of their losses, as each has as many examples."""
 
     def __init__(self, step: Step, group: ProcessGroup) -> None:

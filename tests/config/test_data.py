@@ -37,7 +37,6 @@ def test_every_key_of_the_input_makes_another_point() -> None:
         "cache": "decoded",
         "path": "/x",
         "augment": False,
-        "max_damaged": 0,
         "examples": 9,
         "width": 99,
         "height": 99,
@@ -73,9 +72,6 @@ BLOCKS = [1.0, 1.0]
 INPUT = InputMeasurement(
     waits=[0.25, 0.75],
     threads=2,
-    read=100,
-    damaged=3,
-    memory_bytes=1000,
     free_step_seconds=[0.1] * 6,
     fed_step_seconds=[0.15, 0.2, 0.2, 0.2, 0.25, 0.2],
     alone=[PipelinePart(examples=100, seconds=2.0, cpu_seconds=0.4)] * 6,
@@ -92,7 +88,6 @@ def test_metrics_are_worked_out_by_hand() -> None:
     assert found["input_examples_per_second"] == 50
     assert found["input_cpu_ms_per_example"] == pytest.approx(4)
     assert found["input_stage_ms.read"] == 1
-    assert (found["input_damaged"], found["input_memory_bytes"]) == (3, 1000)
     # Of a device that works while the host waits: half of a step that takes twice as long.
     assert balance_metrics(INPUT, BLOCKS, 10, "gpu")["infeed_fraction"] == pytest.approx(0.5)
 

@@ -107,7 +107,7 @@ def main(
         found |= {f"{family}/start/{index}": values for index, values in enumerate(read(workload))}
         found[f"{family}/losses"] = [running.run(1) for _ in range(STEPS)]
         if name == "jax":
-            step.write_back()
+            step.assign(step.values())
         found |= {f"{family}/weight/{index}": values for index, values in enumerate(read(workload))}
     np.savez(target, **found)
     if group:

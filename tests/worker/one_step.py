@@ -77,7 +77,7 @@ def main(name: str, compile_mode: str, target: str, seed: int, nudge: float, fam
         step: Any = framework.make_step(workload, batch, point(compile_mode, name="sgd", learning_rate=RATE))
         found[f"{family}/loss"] = step.run(1)
         if name == "jax":
-            step.write_back()
+            step.assign(step.values())
         for index, (variable, old) in enumerate(zip(variables, before, strict=True)):
             found[f"{family}/weight/{index}"] = old
             found[f"{family}/gradient/{index}"] = (old.astype("float64") - read(variable)) / RATE

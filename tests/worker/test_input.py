@@ -18,7 +18,6 @@ from paradnn.families.built import ArraySpec, BuiltModel
 from paradnn.worker.frameworks import Unavailable
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.input import pipelines as generated
-from paradnn.worker.input import pipelines as made_sets
 from paradnn.worker.input.feed import FedStep, Feed
 from paradnn.worker.input.pipelines import MEAN, STANDARD_DEVIATION
 from paradnn.worker.point import answer_request
@@ -106,7 +105,6 @@ def test_labels_are_those_of_the_folders(folder: Path, cache: str, augment: bool
     values = (pictures * STANDARD_DEVIATION + MEAN).round()
     assert values.min() >= -1
     assert values.max() <= 256
-    assert source.counts()[1] == 0
 
 
 def test_the_seed_decides_and_threads_do_not(folder: Path) -> None:
@@ -157,20 +155,14 @@ def records(path: Path, damaged: Sequence[int] = (), count: int = 30) -> Path:
     return path
 
 
-@pytest.mark.parametrize("cache", ["none", "encoded", "decoded"])
-def test_records_of_another_writer_are_read_and_damage_is_counted(tmp_path: Path, cache: str) -> None:
-    source = feed(point(path=str(records(tmp_path / "set", damaged=(4, 5, 20))), cache=cache))
-    labels = []
+@pytest.mark.parametrize("cache", ["none", "decoded"])
+def test_records_of_another_writer_are_read(tmp_path: Path, cache: str) -> None:
+    source = feed(point(path=str(records(tmp_path / "set")), cache=cache))
+    labels = set()
     for pictures, found in batches(source, 9):
         assert (colour_class(pictures) == found).all()
-        labels += list(found)
-    read, damaged = source.counts()
-    if cache == "decoded":  # counted when they were kept
-        assert damaged == 3
-    else:  # 10 batches make 80 good pictures: of every 30 read, 27 are
-        assert read - damaged == 80
-        assert damaged == pytest.approx(80 / 9, abs=3)
-    assert set(labels) == {0, 1, 2}
+        labels |= set(found)
+    assert labels == {0, 1, 2}
 
 
 @pytest.mark.parametrize(
@@ -178,23 +170,20 @@ def test_records_of_another_writer_are_read_and_damage_is_counted(tmp_path: Path
     [
         (lambda path: None, "there is no such file or folder here"),
         (lambda path: path.mkdir(), "there are neither pictures"),
-        (
-            lambda path: path.write_bytes(b"no record at all, but long enough for one"),
-            "is damaged, or no TFRecord file",
-        ),
-        (lambda path: path.write_bytes(b""), "holds no records"),
-        (lambda path: path.write_bytes(record(b"x" * 40)[:-3]), "is damaged, or no TFRecord file"),
-        (lambda path: (path.mkdir(), (path / "a.jpg").write_bytes(b"garbage")), "not one batch of 8 could be made"),
+        (lambda path: path.write_bytes(b"no record at all, but long enough for one"), "damaged, or of another format"),
+        (lambda path: path.write_bytes(b""), "not one batch of 8 could be made"),
+        (lambda path: path.write_bytes(record(b"x" * 40)[:-3]), "damaged, or of another format"),
+        (lambda path: (path.mkdir(), (path / "a.jpg").write_bytes(b"garbage")), "damaged, or of another format"),
     ],
 )
 def test_what_is_no_input_is_said(tmp_path: Path, plant: Any, reason: str) -> None:
     path = tmp_path / "set"
     plant(path)
     with pytest.raises(Unavailable, match=reason):
-        feed(point(path=str(path), max_damaged=10**6))
+        feed(point(path=str(path)))
 
 
-def test_generated_pictures_are_made_once_and_checked(cache: Path) -> None:
+def test_generated_pictures_are_made_once(cache: Path) -> None:
     options = {"examples": 12, "width": 500, "height": 375}
     files = generated.generated_images(options)
     assert all(file.is_relative_to(cache / "paradnn" / "data") for file in files)
@@ -210,10 +199,6 @@ def test_generated_pictures_are_made_once_and_checked(cache: Path) -> None:
         assert 0 <= parsed["image/class/label"].int64_list.value[0] < generated.CLASSES
     assert 0.5 < size / pixels < 0.7  # ImageNet: 110 kB at 500 x 375 are 0.59 bytes a pixel
     assert pixels / 12 == pytest.approx(500 * 375, rel=0.25)
-    content = files[3].read_bytes()
-    files[3].write_bytes(content[:-1])
-    assert generated.generated_images(options) == files
-    assert files[3].read_bytes() == content
     assert [path.name for path in (cache / "paradnn" / "data").iterdir() if "making" in path.name] == []
 
 
@@ -274,7 +259,7 @@ def test_a_point_with_input_is_measured_whole() -> None:
     assert all(wait <= block for wait, block in zip(measured.waits, blocks, strict=True))
     assert len(measured.fed_step_seconds) == len(measured.free_step_seconds) == 6
     assert set(measured.stages) == {"read", "decode", "resize", "batch"}
-    assert (measured.threads, measured.damaged) == (2, 0)
+    assert measured.threads == 2
     text = answer_request(point("text", megabytes=1, mode="inference"), TensorFlow(), lambda *_: None)
     assert text.outcome == "ok", text.reason
     assert set(text.input.stages) == {"read", "tokenise", "window", "batch"}
@@ -291,7 +276,7 @@ def _make(number: int, witness: Path) -> None:
         (folder / "file").write_text("content")
 
     (witness / f"asks-{number}").touch()
-    [file] = made_sets.ready("raced", write)
+    [file] = generated.ready("raced", write)
     assert file.read_text() == "content"
 
 
@@ -305,11 +290,9 @@ def test_two_processes_make_a_set_once(tmp_path: Path, monkeypatch: pytest.Monke
     assert (tmp_path / "makers").read_text() == "x"
 
 
-def test_too_much_damage_ends_the_point_in_one_line(tmp_path: Path) -> None:
-    path = records(tmp_path / "set", damaged=range(0, 30, 5))
-    request = point(path=str(path), max_damaged=3)
-    result = answer_request(request, TensorFlow(), lambda *_: None)
+def test_damage_ends_the_point_in_one_line(tmp_path: Path) -> None:
+    path = records(tmp_path / "set", damaged=(21,))
+    result = answer_request(point(path=str(path)), TensorFlow(), lambda *_: None)
     assert result.outcome == "unavailable"
-    assert result.reason.startswith(f"data.path={path}: ")
-    assert "damaged pictures among" in result.reason
-    assert result.reason.endswith("more than data.max_damaged=3")
+    assert result.reason.startswith(f"data.path={path}: damaged, or of another format: ")
+    assert "\n" not in result.reason

@@ -196,7 +196,9 @@ def planted_device(name: str, line: str, events: list[tuple[str, dict[str, Any],
 
 def read_planted(plane: Any) -> Any:
     assert traces.is_device(plane)
-    return traces.read_device(plane, lambda line, event: event.offset_ps * 1e-12, "hlo:", lambda name, _: name)
+    trace = traces.Trace(1.0)
+    traces.read_device(plane, trace, 0, lambda name, _: name)
+    return trace.kernels, trace.compiled, trace.stated
 
 
 def test_kernels_of_a_gpu_belong_to_the_operations_that_launched_them() -> None:

@@ -21,9 +21,8 @@ from tensorflow.python.framework.convert_to_constants import convert_variables_t
 
 from paradnn.families.built import BuiltModel
 from paradnn.families.parts.onnx_graph import OnnxGraph
-from paradnn.worker.frameworks import Step, Unavailable
+from paradnn.worker.frameworks import Batch, Step, Unavailable
 from paradnn.worker.frameworks.tensorflow import TensorFlow
-from paradnn.worker.profile.shapes import Cost
 
 #: Batches that `precision=int8` is calibrated on.
 CALIBRATION = 8
@@ -117,9 +116,7 @@ class Engine(TensorFlow):
         super().open_device(platform)
         self._threads = platform["threads"]
 
-    def make_step(
-        self, workload: BuiltModel, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
-    ) -> Step:
+    def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
         if point["mode"] != "inference":
             raise Unavailable(f"framework={self.name} runs models and trains none: set mode=inference")
         if point["compile"] != "graph":
@@ -138,7 +135,7 @@ class Engine(TensorFlow):
         raise Unavailable(f"framework={self.name} has no profile here: measure with measure.profile=false")
 
 
-class EngineStep:
+class EngineStep(Step):
     """See `paradnn.worker.frameworks.Step`: converted and loaded when it first runs, as others compile then."""
 
     def __init__(self, convert: Callable[[], Session], source: Source, precision: str) -> None:
@@ -175,12 +172,6 @@ class EngineStep:
             f"converted in {self.conversion_seconds:.2f} s to {self._session.size:,} bytes{computes}; "
             f"outputs differ from Keras' by {self.error:.2g} of the largest"
         )
-
-    def product_flops(self) -> dict[str, float]:
-        return {}
-
-    def kernel_cost(self, name: str, kind: str) -> Cost:
-        return Cost(kind, "other")
 
 
 def largest_error(found: Sequence[Any], expected: Sequence[Any]) -> float:

@@ -15,8 +15,6 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import os
-
 import jax
 import jax.numpy as jnp
 import keras
@@ -24,18 +22,17 @@ import numpy as np
 
 from paradnn.families.built import BuiltModel
 from paradnn.worker.device_layout import DeviceLayout
-from paradnn.worker.frameworks import Framework, Step, Unavailable
+from paradnn.worker.frameworks import Batch, Framework, Step, Unavailable
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
 from paradnn.worker.profile.hlo import HloCosts
-from paradnn.worker.profile.shapes import Cost
-from paradnn.worker.profile.trace import WINDOW, Trace, read_trace
+from paradnn.worker.profile.trace import WINDOW
 
 #: How many programs this process has compiled.
 _compiled = {"programs": 0}
 
 
-class Jax:
+class Jax(Framework):
     """See `paradnn.worker.frameworks.Framework`."""
 
     name = "jax"
@@ -57,12 +54,7 @@ class Jax:
         # Keras' variables and the batch go where the process' default device is.
         jax.config.update("jax_default_device", self._device)
 
-    def scope(self) -> contextlib.AbstractContextManager[Any]:
-        return contextlib.nullcontext()
-
-    def make_step(
-        self, workload: BuiltModel, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
-    ) -> Step:
+    def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
         inputs, targets = ([jax.device_put(array, self._device) for array in arrays] for arrays in batch)
         inputs = workload.prepare(inputs)
         optimizer = None
@@ -99,21 +91,18 @@ class Jax:
         finally:
             jax.profiler.stop_trace()
 
-    def read_trace(self, folder: Path) -> Trace:
-        return read_trace(folder)
-
     def peak_device_memory(self) -> int | None:
         # None on a CPU; some plug-ins report nothing.
         statistics = self._device.memory_stats() if self._device is not None else None
         return int(statistics["peak_bytes_in_use"]) if statistics and "peak_bytes_in_use" in statistics else None
 
-    def classify(self, error: BaseException, phase: str) -> str | None:
-        if isinstance(error, RuntimeError) and "RESOURCE_EXHAUSTED" in str(error):
-            return "oom_host" if self._device is None or self._device.platform == "cpu" else "oom_device"
-        return "compile_error" if phase == "compile" and isinstance(error, Exception) else None
+    def out_of_memory(self, error: BaseException) -> str | None:
+        if not isinstance(error, RuntimeError) or "RESOURCE_EXHAUSTED" not in str(error):
+            return None
+        return "oom_host" if self._device is None or self._device.platform == "cpu" else "oom_device"
 
 
-class CompiledStep:
+class CompiledStep(Step):
     """A compiled step, with the state that it hands from call to call.
 
     The state is put on `device`, a device or a sharding, where what comes out of a step will be: state that is not
@@ -201,12 +190,6 @@ class CompiledStep:
         device = self._device
         return tuple([jax.device_put(variable.value, device) for variable in group] for group in self._variables)
 
-    def write_back(self) -> None:
-        """Let the Keras variables have the values that the steps computed; their first ones were donated."""
-        for group, values in zip(self._variables, self._state, strict=True):
-            for variable, value in zip(group, values, strict=True):
-                variable.assign(value)
-
     def compilations(self) -> int:
         return _compiled["programs"]
 
@@ -228,10 +211,6 @@ class CompiledStep:
         executable = self.function.lower(*self._state, *self._constants).compile().runtime_executable()
         modules = [HloModuleProto.FromString(m.as_serialized_hlo_module_proto()) for m in executable.hlo_modules()]
         return HloCosts(modules).product_flops()
-
-    def kernel_cost(self, name: str, kind: str) -> Cost:
-        # Whatever JAX runs is a compiled program, whose costs are in its HLO.
-        return Cost(kind, "other")
 
 
 def _training_step(workload: BuiltModel, optimizer: keras.optimizers.Optimizer) -> Any:
@@ -338,9 +317,7 @@ class DistributedJax(Jax):
         self._devices = there[index : index + wanted]
         self._mesh = jax.sharding.Mesh(np.array(self._devices), (_AXIS,))
 
-    def make_step(
-        self, workload: BuiltModel, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
-    ) -> Step:
+    def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
         along = jax.sharding.PartitionSpec
         sharded = jax.sharding.NamedSharding(self._mesh, along(_AXIS))
         everywhere = jax.sharding.NamedSharding(self._mesh, along())

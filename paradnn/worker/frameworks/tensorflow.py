@@ -15,8 +15,6 @@ from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import os
-
 import keras
 import numpy as np
 import tensorflow as tf
@@ -24,7 +22,7 @@ import tensorflow as tf
 from paradnn.families.built import BuiltModel
 from paradnn.worker.addresses import host_and_port
 from paradnn.worker.device_layout import DeviceLayout
-from paradnn.worker.frameworks import Framework, Step, Unavailable
+from paradnn.worker.frameworks import Batch, Framework, Step, Unavailable
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
 from paradnn.worker.profile.hlo import HloCosts
@@ -33,7 +31,7 @@ from paradnn.worker.profile.tf_graph import GraphCosts, categorise
 from paradnn.worker.profile.trace import COMPILED, WINDOW, Trace, read_trace
 
 
-class TensorFlow:
+class TensorFlow(Framework):
     """See `paradnn.worker.frameworks.Framework`."""
 
     name = "tensorflow"
@@ -57,12 +55,7 @@ class TensorFlow:
             tf.config.experimental.set_memory_growth(devices[index], True)
         self._device = "TPU" if kind == "TPU" else f"{kind}:0"
 
-    def scope(self) -> contextlib.AbstractContextManager[Any]:
-        return contextlib.nullcontext()
-
-    def make_step(
-        self, workload: BuiltModel, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
-    ) -> Step:
+    def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
         self._compiled = point["compile"] == "xla"
         with self._placed():
             inputs, targets = ([tf.identity(tf.constant(array)) for array in arrays] for arrays in batch)
@@ -109,7 +102,7 @@ class TensorFlow:
             yield lambda: tf.profiler.experimental.Trace(WINDOW)
 
     def read_trace(self, folder: Path) -> Trace:
-        trace = read_trace(folder)
+        trace = super().read_trace(folder)
         if self._compiled and not trace.compiled:
             raise Unavailable(f"TensorFlow {tf.__version__} traces nothing within a program that XLA compiled")
         return trace
@@ -127,16 +120,15 @@ class TensorFlow:
             return None
         return int(tf.config.experimental.get_memory_info(self._device)["peak"])
 
-    def classify(self, error: BaseException, phase: str) -> str | None:
-        if isinstance(error, tf.errors.ResourceExhaustedError):
-            return "oom_host" if self._device.startswith("CPU") else "oom_device"
+    def out_of_memory(self, error: BaseException) -> str | None:
         # XLA on a GPU reports exhausted memory as an internal error.
-        if isinstance(error, (tf.errors.OpError, RuntimeError)) and "RESOURCE_EXHAUSTED" in str(error):
-            return "oom_host" if self._device.startswith("CPU") else "oom_device"
-        return "compile_error" if phase == "compile" and isinstance(error, Exception) else None
+        inner = isinstance(error, (tf.errors.OpError, RuntimeError)) and "RESOURCE_EXHAUSTED" in str(error)
+        if not inner and not isinstance(error, tf.errors.ResourceExhaustedError):
+            return None
+        return "oom_host" if self._device.startswith("CPU") else "oom_device"
 
 
-class CompiledStep:
+class CompiledStep(Step):
     """A function over a batch that stays on the device, of flat arguments: nested ones take longer to pass."""
 
     def __init__(
@@ -162,15 +154,17 @@ class CompiledStep:
         with self._placed():
             for _ in range(steps):
                 output = function(*arguments)
-            value = wait_for(output)
-        return float(value) if self._training else None
+            return self._ended(output)
 
     def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float | None:
         function = self.function
         with self._placed():
             for _ in range(steps):
                 output = function(*itertools.chain.from_iterable(take()))
-            value = wait_for(output)
+            return self._ended(output)
+
+    def _ended(self, output: Any) -> float | None:
+        value = wait_for(output)
         return float(value) if self._training else None
 
     def values(self) -> list[Any]:
@@ -360,9 +354,7 @@ class DistributedTensorFlow(TensorFlow):
         scope: contextlib.AbstractContextManager[Any] = self._strategy.scope()
         return scope
 
-    def make_step(
-        self, workload: BuiltModel, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
-    ) -> Step:
+    def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
         self._compiled = False  # a trace holds the all-reduce whatever is compiled
         inputs, targets = ([self._place(array, point["batch_size"]) for array in arrays] for arrays in batch)
         arguments: tuple[Any, ...] = (*inputs, *targets)

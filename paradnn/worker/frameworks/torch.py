@@ -34,11 +34,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from paradnn.families.built import BuiltModel
-from paradnn.worker.frameworks import Framework, Step, Unavailable
+from paradnn.worker.frameworks import Batch, Framework, Step, Unavailable
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
 from paradnn.worker.profile.kineto import FILE, read_kineto
-from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import WINDOW, Trace
 
 # Which types PyTorch's products multiply, as Inductor compiles a graph or as a step's operations are dispatched.
@@ -97,7 +96,7 @@ _COMPILERS = ("g++", "clang++", "c++")
 _REASON_LENGTH = 160
 
 
-class Torch:
+class Torch(Framework):
     """See `paradnn.worker.frameworks.Framework`."""
 
     name = "torch"
@@ -123,12 +122,7 @@ class Torch:
         torch.cuda.set_device(index)
         self._device = torch.device("cuda", index)
 
-    def scope(self) -> contextlib.AbstractContextManager[Any]:
-        return contextlib.nullcontext()
-
-    def make_step(
-        self, workload: BuiltModel, batch: tuple[Sequence[Any], Sequence[Any]], point: Mapping[str, Any]
-    ) -> Step:
+    def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
         inputs, targets = ([torch.as_tensor(array).to(self._device) for array in arrays] for arrays in batch)
         inputs = workload.prepare(inputs)
         training = point["mode"] == "train"
@@ -186,16 +180,14 @@ class Torch:
     def peak_device_memory(self) -> int | None:
         return int(torch.cuda.max_memory_allocated(self._device)) if self._device.type == "cuda" else None
 
-    def classify(self, error: BaseException, phase: str) -> str | None:
+    def out_of_memory(self, error: BaseException) -> str | None:
         text = str(error)
         if isinstance(error, torch.OutOfMemoryError) or "CUDA out of memory" in text or "_ALLOC_FAILED" in text:
             return "oom_device"
-        if isinstance(error, RuntimeError) and "can't allocate memory" in text:
-            return "oom_host"
-        return "compile_error" if phase == "compile" and isinstance(error, Exception) else None
+        return "oom_host" if isinstance(error, RuntimeError) and "can't allocate memory" in text else None
 
 
-class _Step:
+class _Step(Step):
     """A function over a batch that stays on the device."""
 
     def __init__(self, function: Any, inputs: Sequence[Any], device: Any, point: Mapping[str, Any]) -> None:
@@ -255,10 +247,6 @@ class _Step:
             with products:
                 self.run(1)
         return dict(products.flops)
-
-    def kernel_cost(self, name: str, kind: str) -> Cost:
-        # The trace holds the shapes, and so states every cost.
-        return Cost(kind, "other")
 
 
 def _loss_of(workload: BuiltModel, targets: Sequence[Any]) -> Any:

@@ -7,13 +7,12 @@ TensorFlow is imported by `open_feed` alone: a point with synthetic data, and ev
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from paradnn.worker.frameworks import Framework, Step, Unavailable
 
 if TYPE_CHECKING:
     from paradnn.families.built import BuiltModel
-    from paradnn.worker.frameworks import FeedableStep
     from paradnn.worker.input.feed import FedStep
 
 __all__ = ["open_feed", "reads_files"]
@@ -36,5 +35,4 @@ def open_feed(point: Mapping[str, Any], workload: BuiltModel, framework: Framewo
         )
     from paradnn.worker.input.feed import FedStep, Feed
 
-    # Of the frameworks TensorFlow's steps are those that can be fed.
-    return FedStep(cast("FeedableStep", step), Feed(point, workload))
+    return FedStep(step, Feed(point, workload))

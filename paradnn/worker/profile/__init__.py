@@ -1,13 +1,9 @@
-"""Where the time of a step goes: from a profiler's trace to a table of operations.
+"""Where the time of a step goes: from a profiler's trace to a table of operations (`run`).
 
-    protos     the two public formats, XSpace (traces) and HLO (compiled programs), as far as they are read
-    trace      a trace folder -> events of operations and the compiled programs in it
-    device     the plane of a GPU or a TPU in a trace
-    timeline   events -> how long each operation ran, and which share of the step it explains
-    shapes     FLOPs and bytes of an operation from its shapes, in one place
-    graph      shapes of a TensorFlow graph's operations
-    hlo        FLOPs and bytes of a compiled program's instructions, fusions included
-    table      all of it as rows, one for each operation and one for each type
-
-Nothing here knows Keras or runs a step; `paradnn.worker.profile.run` does.
+protos     the two public formats, XSpace (traces) and HLO (compiled programs), as far as they are read
+trace      an XSpace trace -> events of operations, how long each ran, and the compiled programs in it
+kineto     the same from PyTorch's trace
+shapes     FLOPs and bytes of an operation from its shapes, in one place
+tf_graph   shapes of a TensorFlow graph's operations
+hlo        FLOPs and bytes of a compiled program's instructions, fusions included
 """

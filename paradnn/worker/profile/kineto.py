@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import gzip
+import itertools
 import json
 import math
 import re
@@ -23,7 +24,7 @@ from paradnn.worker.profile.shapes import (
     attention_flops,
     convolution_flops,
     matmul_flops,
-    reduce_flops,
+    plain_cost,
     total_bytes,
 )
 from paradnn.worker.profile.trace import WINDOW, Event, Trace, kernel_category
@@ -220,28 +221,19 @@ def label(kind: str, call: Call) -> str:
 def aten_cost(kind: str, call: Call) -> Cost:
     """The cost of one call; `call` holds what the profiler recorded: Input Dims, Input type, Concrete Inputs."""
     category = categorise(kind)
-    if category == "control":
-        return Cost(kind, category, 0.0, 0.0)
     if fused := _FUSED.match(kind):
         return Cost(f"{fused[1]}, compiled loop", category)
     inputs = _tensors(call)
     known = [shape for shapes in inputs for shape in shapes]
-    if not known:
-        return Cost(kind, category)
-    if category in ("matmul", "convolution"):
+    if category in _PRODUCTS:
         return _product(kind, category, call, inputs)
-    if category == "data movement":
-        return Cost(kind, category, 0.0, _moved(kind, known))
-    if category == "reduction":
-        return Cost(kind, category, float(reduce_flops(max(shape.elements for shape in known))))
+    if category == "control" or not known:
+        return plain_cost(kind, category, [], [])
+    # In place or not, the output is written once; that of a _foreach operation is as long as its first list.
     lists = [shapes for shapes in inputs if len(shapes) > 1]
-    if lists:  # a _foreach operation: its output is as long as its first list
-        written, output = sum(shape.elements for shape in lists[0]), total_bytes(lists[0])
-    else:
-        written = math.prod(_broadcast(known))
-        output = max(shape.bytes // max(1, shape.elements) for shape in known) * written
-    # In place or not, the output is written once.
-    return Cost(kind, category, float(written), float(total_bytes(known) + output))
+    widest = max(known, key=lambda shape: shape.bytes // max(1, shape.elements))
+    written = [] if category in ("data movement", "reduction") else [Shape(widest.dtype, _broadcast(known))]
+    return plain_cost(kind, category, known, lists[0] if lists and written else written)
 
 
 def _product(kind: str, category: str, call: Call, inputs: Sequence[Sequence[Shape]]) -> Cost:
@@ -271,11 +263,11 @@ def _attention(kind: str, inputs: Sequence[Sequence[Shape]]) -> Cost:
     operands = inputs[place : place + 3]
     if len(operands) < 3 or not all(operands):
         return Cost(kind, "matmul")
-    (query, *_), (key, *_), (value, *_) = operands
+    shapes = [shape for shape, *_ in operands]
+    query, key, _ = shapes
     backward = place == 1
     flops = float(attention_flops(query, key.dimensions[tokens], backward=backward))
-    written = query.bytes + key.bytes + value.bytes if backward else query.bytes
-    moved = total_bytes(shape for shapes in inputs for shape in shapes) + written
+    moved = total_bytes([shape for given in inputs for shape in given] + (shapes if backward else [query]))
     return Cost(kind, "matmul", flops, float(moved), flops, query.dtype)
 
 
@@ -287,8 +279,7 @@ def _convolution(kind: str, call: Call, inputs: Sequence[Sequence[Shape]]) -> fl
     """
     if kind == "aten::convolution_backward":
         output, weight = inputs[0][0].dimensions, inputs[2][0].dimensions
-        mask = _list(call, -1)
-        times = sum(1 for entry in mask[:2] if entry) if len(mask) == 3 else 2
+        times = sum(_list(call, -1)[:2] or (1, 1))
         return float(times * convolution_flops(output, weight[2:], weight[1]))
     image, weight = inputs[0][0].dimensions, inputs[1][0].dimensions
     places = (3, 4, 5) if kind.startswith("aten::") else (4, 3, 5)
@@ -301,17 +292,6 @@ def _convolution(kind: str, call: Call, inputs: Sequence[Sequence[Shape]]) -> fl
         step, pad, hole = (values[axis if len(values) > 1 else 0] for values in (stride, padding, dilation))
         sizes.append((image[2 + axis] + 2 * pad - hole * (weight[2 + axis] - 1) - 1) // step + 1)
     return float(convolution_flops((image[0], weight[0], *sizes), weight[2:], weight[1]))
-
-
-def _moved(kind: str, known: Sequence[Shape]) -> float | None:
-    """Bytes of a movement: what it writes, and as much read; of a fill only what it writes."""
-    if kind in ("aten::fill_", "aten::zero_"):
-        return float(known[0].bytes)
-    if kind in ("aten::copy_", "aten::_to_copy"):
-        return float(total_bytes(known) if len(known) > 1 else 2 * known[0].bytes)
-    if kind in ("aten::cat", "aten::_cat", "aten::stack"):
-        return 2.0 * total_bytes(known)
-    return None
 
 
 def _tensors(call: Call) -> list[list[Shape]]:
@@ -332,17 +312,14 @@ def _nested(dims: Any) -> bool:
     return bool(dims) and isinstance(dims[0], (list, tuple))
 
 
-def _broadcast(known: Sequence[Shape]) -> list[int]:
+def _broadcast(known: Sequence[Shape]) -> tuple[int, ...]:
     """The dimensions that the inputs of an elementwise operation are spread to."""
-    rank = max(len(shape.dimensions) for shape in known)
-    padded = [(1,) * (rank - len(shape.dimensions)) + shape.dimensions for shape in known]
-    return [max(sizes) for sizes in zip(*padded, strict=True)]
+    backwards = itertools.zip_longest(*(shape.dimensions[::-1] for shape in known), fillvalue=1)
+    return tuple(map(max, backwards))[::-1]
 
 
 def _list(call: Call, place: int) -> list[int]:
     """A list argument as the profiler writes it: "[1, 1]" or "[True, True, False]"."""
     values = call.get("Concrete Inputs", ())
-    if not -len(values) <= place < len(values):
-        return []
-    words = re.findall(r"-?\d+|True|False", str(values[place]))
-    return [{"True": 1, "False": 0}.get(word, 0) if word.isalpha() else int(word) for word in words]
+    text = values[place] if -len(values) <= place < len(values) else ""
+    return list(json.loads(text.lower())) if text.startswith("[") else []

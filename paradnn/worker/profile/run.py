@@ -9,7 +9,7 @@ import tempfile
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from paradnn.worker.frameworks import Framework, Step, Unavailable
 from paradnn.worker.messages import NoProfile, Profile, Table
 from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.shapes import Cost
-from paradnn.worker.profile.trace import COMPILED, Trace, Usage, attribute
+from paradnn.worker.profile.trace import COMPILED, Trace, attribute
 
 #: The stretch lasts about this long, within these counts of steps: after some 80 TensorFlow traces no cheap operation.
 _SECONDS = 0.25
@@ -66,25 +66,16 @@ def _profile(framework: Framework, step: Step, steps: int, step_seconds: float, 
         trace = framework.read_trace(folder)
         slowdown = seconds / steps / step_seconds
         profile = make_profile(trace, steps, slowdown, step.kernel_cost, HloCosts(trace.modules).cost)
-        profile = replace(profile, command_buffers=count_command_buffers(trace.modules))
         if keep_trace and trace.file:
             content = base64.b64encode(trace.file.read_bytes()).decode()
             profile = replace(profile, trace={str(trace.file.relative_to(folder)): content})
     return profile
 
 
-def count_command_buffers(modules: Sequence[Any]) -> int:
-    """Parts of compiled programs that XLA has a GPU run as one graph: a trace names none of the operations in them.
-
-    XLA puts each into a computation of that name (openxla/xprof issues 2544 and 3070).
-    """
-    return sum(part.name.startswith("command_buffer") for module in modules for part in module.computations)
-
-
 #: Columns of the table of operations; that of the types lacks `operation`. All values are those of one step:
 #: executions, seconds of self time and of explained wall time, share of the step, FLOP, B, FLOP/s, B/s, FLOP/B.
-_NAMES = "operation type category count self_seconds wall_seconds share flops bytes"
-COLUMNS = (*_NAMES.split(), "flops_per_second", "bytes_per_second", "arithmetic_intensity")
+_SUMS = ("count", "self_seconds", "wall_seconds", "share", "flops", "bytes")
+COLUMNS = ("operation", "type", "category", *_SUMS, "flops_per_second", "bytes_per_second", "arithmetic_intensity")
 
 #: The row of the time in which no known operation ran.
 REMAINDER = "(no operation)"
@@ -110,70 +101,52 @@ def make_profile(
         cost = trace.stated.get((name, kind)) or (
             compiled_cost(name, kind.removeprefix(COMPILED)) if compiled else kernel_cost(name, kind)
         )
-        rows.append(_row(name, cost, used, steps, trace.seconds))
+        count, wall = used.count / steps, used.wall_seconds
+        work = [None if each is None else each * count for each in (cost.flops, cost.bytes)]
+        times = (used.self_seconds / steps, wall / steps, wall / trace.seconds)
+        rows.append(dict(zip(COLUMNS, (name, cost.kind, cost.category, count, *times, *work), strict=False)))
         if cost.product_flops:
-            products[cost.dtype or "unknown"] += cost.product_flops * used.count / steps
-    rest: Row = dict.fromkeys(("operation", "type", "category"), REMAINDER)
-    rest |= {"count": 0.0, "self_seconds": idle / steps, "wall_seconds": idle / steps, "share": idle / trace.seconds}
+            products[cost.dtype or "unknown"] += cost.product_flops * count
+    times = (idle / steps, idle / steps, idle / trace.seconds)
+    rest = dict(zip(COLUMNS, (REMAINDER, REMAINDER, REMAINDER, 0.0, *times), strict=False))
     total = sum(products.values())
     return Profile(
-        operations=_table([*_sorted(rows), rest], COLUMNS),
-        operation_types=_table([*_sorted(_types(rows)), rest], COLUMNS[1:]),
+        operations=_table(rows, rest, COLUMNS),
+        operation_types=_table(_types(rows), rest, COLUMNS[1:]),
         step_seconds=trace.seconds / steps,
         unexplained_share=idle / trace.seconds,
         product_flops=total,
         product_types={kind: flops / total for kind, flops in products.items()} if total else {},
         steps=steps,
         slowdown=slowdown,
-    )
-
-
-def _row(name: str, cost: Cost, used: Usage, steps: int, seconds: float) -> Row:
-    flops = None if cost.flops is None else cost.flops * used.count / steps
-    moved = None if cost.bytes is None else cost.bytes * used.count / steps
-    return _rates(
-        {
-            "operation": name,
-            "type": cost.kind,
-            "category": cost.category,
-            "count": used.count / steps,
-            "self_seconds": used.self_seconds / steps,
-            "wall_seconds": used.wall_seconds / steps,
-            "share": used.wall_seconds / seconds,
-            "flops": flops,
-            "bytes": moved,
-        }
+        # XLA puts what a GPU runs as one graph into a computation of that name (openxla/xprof issues 2544 and 3070).
+        command_buffers=sum(
+            part.name.startswith("command_buffer") for module in trace.modules for part in module.computations
+        ),
     )
 
 
 def _types(rows: Iterable[Row]) -> list[Row]:
     """Sums over the operations of a type; of what is unknown for some the sum is a lower bound, for all unknown."""
-    groups: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
+    summed: dict[tuple[str, str], Row] = {}
     for row in rows:
-        groups[row["type"], row["category"]].append(row)
-    summed = []
-    for (kind, category), members in groups.items():
-        sums: Row = {"type": kind, "category": category}
-        for name in ("count", "self_seconds", "wall_seconds", "share", "flops", "bytes"):
-            known = [member[name] for member in members if member[name] is not None]
+        sums = summed.setdefault((row["type"], row["category"]), {name: row[name] for name in ("type", "category")})
+        for name in _SUMS:
+            known = [each for each in (sums.get(name), row[name]) if each is not None]
             sums[name] = sum(known) if known else None
-        summed.append(_rates(sums))
-    return summed
+    return list(summed.values())
 
 
-def _rates(row: Row) -> Row:
-    """FLOP/s and B/s over the self time, and arithmetic intensity, where both terms are known and not zero."""
-    seconds, flops, moved = row["self_seconds"], row["flops"], row["bytes"]
-    row["flops_per_second"] = flops / seconds if flops is not None and seconds else None
-    row["bytes_per_second"] = moved / seconds if moved is not None and seconds else None
-    row["arithmetic_intensity"] = flops / moved if flops is not None and moved else None
-    return row
+def _table(rows: Iterable[Row], rest: Row, columns: Iterable[str]) -> Table:
+    """Rows by falling share and the rest, with rates over the self time where both terms are known and not zero."""
 
+    def ratio(row: Row, over: str, under: str) -> float | None:
+        return row[over] / row[under] if row.get(over) is not None and row.get(under) else None
 
-def _sorted(rows: Iterable[Row]) -> list[Row]:
-    return sorted(rows, key=lambda row: -row["share"])
-
-
-def _table(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> Table:
+    ordered = [*sorted(rows, key=lambda row: -row["share"]), rest]
+    for row in ordered:
+        row["flops_per_second"] = ratio(row, "flops", "self_seconds")
+        row["bytes_per_second"] = ratio(row, "bytes", "self_seconds")
+        row["arithmetic_intensity"] = ratio(row, "flops", "bytes")
     names = list(columns)
-    return Table(names, [[row.get(name) for name in names] for row in rows])
+    return Table(names, [[row.get(name) for name in names] for row in ordered])

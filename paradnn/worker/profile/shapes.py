@@ -13,17 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 #: Bytes of an element, by the name of its type in TensorFlow and in HLO.
-BYTES = {
-    name: size
-    for size, names in (
-        (1, "pred bool int8 uint8"),
-        (2, "int16 uint16 bfloat16 float16"),
-        (4, "int32 uint32 float32"),
-        (8, "int64 uint64 float64 complex64"),
-        (16, "complex128"),
-    )
-    for name in names.split()
-}
+_BYTES = dict.fromkeys(("pred", "bool", "int8", "uint8"), 1)
+_BYTES |= dict.fromkeys(("int16", "uint16", "bfloat16", "float16"), 2) | dict.fromkeys(
+    ("int32", "uint32", "float32"), 4
+)
+_BYTES |= dict.fromkeys(("int64", "uint64", "float64", "complex64"), 8) | {"complex128": 16}
 
 
 @dataclass(frozen=True)
@@ -41,7 +35,7 @@ class Shape:
     @property
     def bytes(self) -> int:
         """How many bytes it takes; a type that is not known (a handle, a token) takes none."""
-        return self.elements * BYTES.get(self.dtype, 0)
+        return self.elements * _BYTES.get(self.dtype, 0)
 
 
 @dataclass(frozen=True)
@@ -59,6 +53,20 @@ class Cost:
     bytes: float | None = None
     product_flops: float = 0.0
     dtype: str | None = None
+
+
+def plain_cost(kind: str, category: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape]) -> Cost:
+    """The cost of what multiplies no matrices; an input that is None, and no output, are not known."""
+    if category == "control":
+        return Cost(kind, category, 0.0, 0.0)
+    if category == "data movement":  # a gather or a slice reads what it writes, not all of its input
+        return Cost(kind, category, 0.0, 2.0 * total_bytes(outputs) if outputs else None)
+    known = [shape for shape in inputs if shape is not None]
+    worked = [max(shape.elements for shape in known)] if category == "reduction" and known else []
+    worked = worked if category == "reduction" else [shape.elements for shape in outputs]
+    complete = len(known) == len(inputs) and outputs
+    moved = float(total_bytes(known) + total_bytes(outputs)) if complete else None
+    return Cost(kind, category, float(sum(worked)) if worked else None, moved)
 
 
 def matmul_flops(output: Sequence[int], contracted: int) -> int:
@@ -79,11 +87,6 @@ def convolution_flops(output: Sequence[int], kernel: Sequence[int], channels: in
     return 2 * math.prod(output) * math.prod(kernel) * channels
 
 
-def reduce_flops(elements: int) -> int:
-    """One operation for each element that is reduced."""
-    return elements
-
-
 def spatial_pairs(outputs: int, size: int, stride: int, padding: int, dilation: int, base_dilation: int) -> int:
     """Pairs of an output and a kernel position, along one dimension, whose input is not a hole between its elements.
 
@@ -102,8 +105,3 @@ def spatial_pairs(outputs: int, size: int, stride: int, padding: int, dilation: 
 def total_bytes(shapes: Iterable[Shape]) -> int:
     """The bytes of several tensors."""
     return sum(shape.bytes for shape in shapes)
-
-
-def words(names: str) -> frozenset[str]:
-    """The names of a text, which blanks separate."""
-    return frozenset(names.split())

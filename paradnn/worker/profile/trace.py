@@ -94,7 +94,7 @@ def _innermost(events: Sequence[Event]) -> list[tuple[tuple[str, str], float, fl
 
 def _divide(edges: Sequence[_Edge], usage: dict[tuple[str, str], Usage], start: float, end: float) -> float:
     """Divide every instant among the running operations; the seconds that none explains."""
-    running: defaultdict[tuple[str, str], int] = defaultdict(int)
+    running: Counter[tuple[str, str]] = Counter()
     active, idle, now = 0, 0.0, start
     for time, opens, key in edges:
         passed = time - now
@@ -112,123 +112,10 @@ def _divide(edges: Sequence[_Edge], usage: dict[tuple[str, str], Usage], start: 
     return idle + max(0.0, end - now)
 
 
-# Reads the plane of a GPU or a TPU: kernels of its streams, and the statistics that the profiler states for them.
-#
-# What xprof shows in its tables comes from the same two places: on a GPU a kernel names the operation that launched it
-# (`annotation`, or `hlo_op` for a compiled program), on a TPU an operation's metadata carries the compiler's own count
-# of its FLOPs and bytes. A kernel that names no operation stays in the table under its own name, its cost unknown.
-
-#: A GPU's plane has a line "XLA Ops" too, which repeats what its streams ran.
-_COMPUTE_LINES = {"GPU": "Stream", "TPU": "XLA Ops"}
-_ANNOTATIONS = ("tf_op", "annotation")
-_OPERATION = re.compile(r"([^:#]+):([A-Za-z_]\w*)")
-_CATEGORIES = (
-    (("convolution", "conv"), "convolution"),
-    (("dot", "matmul", "gemm"), "matmul"),
-    (("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective", "nccl"), "communication"),
-    (("reduce",), "reduction"),
-    (
-        ("copy", "memcpy", "memset", "transpose", "data formatting", "infeed", "outfeed", "gather", "scatter"),
-        "data movement",
-    ),
-    (("fusion", "elementwise"), "elementwise"),
-)
-
-
-def is_device(plane: Any) -> bool:
-    """Whether a plane is a device's own, with something in it."""
-    return plane.name.startswith(("/device:GPU", "/device:TPU")) and len(plane.lines) > 0
-
-
-def read_device(
-    plane: Any, seconds_of: Callable[[Any, Any], float], compiled: str, named: Callable[[str, int | None], str]
-) -> tuple[list[Event], list[Event], dict[tuple[str, str], Cost]]:
-    """Kernels, instructions of compiled programs (their kind begins with `compiled`), and the costs that are stated.
-
-    `seconds_of(line, event)` is an event's start on the trace's clock; `named(module, program)` is what a compiled
-    program is called in the whole trace.
-    """
-    names = {key: entry.name for key, entry in plane.stat_metadata.items()}
-    kernels: list[Event] = []
-    instructions: list[Event] = []
-    stated: dict[tuple[str, str], Cost] = {}
-    wanted = _COMPUTE_LINES["GPU" if plane.name.startswith("/device:GPU") else "TPU"]
-    for number, line in enumerate(plane.lines):
-        if not line.name.startswith(wanted):
-            continue
-        previous, launched = ("", ""), set[str]()
-        for event in sorted(line.events, key=lambda event: event.offset_ps):
-            metadata = plane.event_metadata[event.metadata_id]
-            values = _values(metadata.stats, names) | _values(event.stats, names)
-            start = seconds_of(line, event)
-            end = start + event.duration_ps * 1e-12
-            lane = f"{plane.name}/{line.name}#{number}"
-            name, kind = _operation(metadata, values, compiled, named)
-            # An operation may launch several kernels, one after the other; the same kernel again is its next execution.
-            continues = (name, kind) == previous and metadata.name not in launched
-            launched = launched | {metadata.name} if continues else {metadata.name}
-            previous = name, kind
-            events = instructions if kind.startswith(compiled) else kernels
-            events.append(Event(lane, name, kind, start, end, continues))
-            if (cost := _stated(metadata.name, values)) is not None:
-                stated[name, kind] = cost
-    return kernels, instructions, stated
-
-
-def _operation(
-    metadata: Any, values: Mapping[str, Any], compiled: str, named: Callable[[str, int | None], str]
-) -> tuple[str, str]:
-    """Name and type of what a kernel belongs to."""
-    if "hlo_op" in values:
-        # Of nested ones ("while.2::fusion.3") the innermost.
-        program = int(values["program_id"]) if "program_id" in values else None
-        module = named(str(values.get("hlo_module", "")), program)
-        return str(values["hlo_op"]).rpartition("::")[2], f"{compiled}{module}"
-    for key in _ANNOTATIONS:
-        if match := _OPERATION.match(str(values.get(key, ""))):
-            return match[1], match[2]
-    # A TPU's metadata is named by the whole instruction: "%fusion.3 = f32[...] ...".
-    name = metadata.name.removeprefix("%").split(" = ")[0]
-    return name, str(values.get("hlo_category") or name)
-
-
-def _stated(name: str, values: Mapping[str, Any]) -> Cost | None:
-    """The cost that the profiler states, or what a kernel without an operation plainly is."""
-    category = kernel_category(f"{values.get('hlo_category', '')} {name}")
-    kind = str(values.get("hlo_category") or name.split("(")[0])
-    if "bytes_accessed" in values:
-        flops = float(values.get("model_flops") or values.get("flops") or 0)
-        products = flops if category in ("matmul", "convolution") else 0.0
-        return Cost(kind, category, flops, float(values["bytes_accessed"]), products)
-    if any(key in values for key in ("hlo_op", *_ANNOTATIONS)):
-        return None
-    return Cost(kind, category)
-
-
-def kernel_category(name: str) -> str:
-    """Our category of a kernel, by what its name plainly says."""
-    return next((group for keys, group in _CATEGORIES if any(key in name.lower() for key in keys)), "other")
-
-
-def _values(stats: Any, names: Mapping[int, str]) -> dict[str, Any]:
-    values = {}
-    for stat in stats:
-        number = stat.int64_value or stat.uint64_value or stat.double_value
-        text = names.get(stat.ref_value, "") if stat.ref_value else stat.str_value
-        values[names.get(stat.metadata_id, "")] = text or number
-    return values
-
-
 #: How the kind of a compiled program's event begins; the module's name follows.
 COMPILED = "hlo:"
 #: The annotation around the profiled steps.
 WINDOW = "paradnn_steps"
-
-# TensorFlow's kernels are named "scope/name:Type"; the runtime's own functions ("Executor::Process") are not kernels.
-_KERNEL = re.compile(r"([^:]+):([A-Za-z_]\w*)")
-_EAGER = "EagerLocalExecute: "
-# A function's call and the loops within it contain the operations that are wanted.
-_CONTAINER = re.compile(r"(__inference|__forward|__backward)_|(Stateful)?PartitionedCall$|(Stateless)?(While|If|Case)$")
 
 #: What a module is called in the whole trace, by its own name and its program's number.
 ModuleName = Callable[[str, int | None], str]
@@ -271,16 +158,8 @@ def read_trace(folder: Path) -> Trace:
     trace.modules, named = _modules(space, HloProto)
     # Where a device has a plane of its own the host's events are only launches.
     devices = [plane for plane in space.planes if is_device(plane)]
-    for plane in devices:
-        kernels, instructions, stated = read_device(
-            plane, lambda line, event: _seconds(line, event, origin), COMPILED, named
-        )
-        trace.kernels += kernels
-        trace.compiled += instructions
-        trace.stated |= stated
-    for plane in space.planes:
-        if not devices and plane.name.startswith("/host:CPU"):
-            _read_plane(plane, trace, origin, named)
+    for plane in devices or [plane for plane in space.planes if plane.name.startswith("/host:CPU")]:
+        (read_device if devices else _read_host)(plane, trace, origin, named)
     return trace
 
 
@@ -291,56 +170,24 @@ def _window(space: Any) -> tuple[int, int]:
         for line in plane.lines if wanted else ():
             for event in line.events:
                 if event.metadata_id in wanted:
-                    return _picoseconds(line, event), event.duration_ps
+                    return line.timestamp_ns * 1000 + event.offset_ps, event.duration_ps
     raise ValueError(f"the trace has no event {WINDOW}")
 
 
-def _read_plane(plane: Any, trace: Trace, origin: int, named: ModuleName) -> None:
-    names = {key: entry.name for key, entry in plane.event_metadata.items()}
-    stats = {key: entry.name for key, entry in plane.stat_metadata.items()}
-    # Most events of a graph are the runtime's own, hundreds of thousands: the fewest are looked at closely.
-    kernels = {key: _kernel(name) for key, name in names.items()}
-    programs = "hlo_op" in stats.values()
-    wanted = {key for key, name in stats.items() if name in ("hlo_op", "hlo_module", "program_id", "_p", "_c")}
-    ends: dict[int, float] = {}
-    instructions: list[tuple[str, str, str, float, float, int | None]] = []
-    for number, line in enumerate(plane.lines):
-        lane = f"{line.name}#{number}"
-        for event in line.events:
-            kernel = kernels.get(event.metadata_id)
-            if kernel is None and not programs:
-                continue
-            name = names.get(event.metadata_id, "")
-            start = _seconds(line, event, origin)
-            end = start + event.duration_ps * 1e-12
-            stated = event.stats if programs else ()
-            values = {stats[stat.metadata_id]: stat for stat in stated if stat.metadata_id in wanted}
-            if "hlo_op" in values:
-                producer = _number(values["_p"]) if "_p" in values else None
-                module = _string(values["hlo_module"], stats) if "hlo_module" in values else ""
-                program = _number(values["program_id"]) if "program_id" in values else None
-                instructions.append(
-                    (lane, _string(values["hlo_op"], stats), named(module, program), start, end, producer)
-                )
-            elif name.startswith("end: ") and "_c" in values:
-                ends[_number(values["_c"])] = start
-            elif kernel:
-                trace.kernels.append(Event(lane, *kernel, start, end))
-    for index, (lane, name, module, start, end, producer) in enumerate(instructions):
-        # An instruction that ends on another thread has an event of its own there, and runs on until then.
-        finish = ends.get(producer, end) if producer is not None else end
-        own = f"{lane}/{index}" if finish > end else lane
-        trace.compiled.append(Event(own, name, f"{COMPILED}{module}", start, max(end, finish)))
+def _span(line: Any, event: Any, origin: int) -> tuple[float, float]:
+    """Begin and end in seconds since `origin`. Whole picoseconds since 1970 do not fit a float: subtract first."""
+    start = (line.timestamp_ns * 1000 + event.offset_ps - origin) * 1e-12
+    return start, start + event.duration_ps * 1e-12
 
 
-def _kernel(name: str) -> tuple[str, str] | None:
-    if name.startswith(_EAGER):
-        kind = name.removeprefix(_EAGER)
-        return None if _CONTAINER.match(kind) else (kind, kind)
-    match = _KERNEL.fullmatch(name)
-    if match is None or _CONTAINER.match(match[2]):
-        return None
-    return match[1], match[2]
+def _values(stats: Any, names: Mapping[int, str]) -> dict[str, Any]:
+    """Statistics by name: bytes, a text (a reference is one too), or a number."""
+    values = {}
+    for stat in stats:
+        number = stat.int64_value or stat.uint64_value or stat.double_value
+        text = names.get(stat.ref_value, "") if stat.ref_value else stat.str_value
+        values[names.get(stat.metadata_id, "")] = stat.bytes_value or text or number
+    return values
 
 
 def _modules(space: Any, message: Callable[[], Any]) -> tuple[list[Any], ModuleName]:
@@ -351,38 +198,149 @@ def _modules(space: Any, message: Callable[[], Any]) -> tuple[list[Any], ModuleN
     """
     programs: list[tuple[int | None, Any]] = []
     for plane in space.planes:
-        stats = {key: entry.name for key, entry in plane.stat_metadata.items()}
+        names = {key: entry.name.lower().replace("_", " ") for key, entry in plane.stat_metadata.items()}
         for metadata in plane.event_metadata.values():
-            values = {stats.get(stat.metadata_id, "").lower().replace("_", " "): stat for stat in metadata.stats}
+            values = _values(metadata.stats, names)
             if "hlo proto" in values:
                 proto = message()
-                proto.ParseFromString(values["hlo proto"].bytes_value)
-                program = _number(values["program id"]) if "program id" in values else None
-                programs.append((program, proto.hlo_module))
+                proto.ParseFromString(values["hlo proto"])
+                programs.append((values.get("program id"), proto.hlo_module))
     # The same program may stand in several planes.
     counts = Counter(name for name, _ in {(module.name, program) for program, module in programs})
 
     def named(module: str, program: int | None) -> str:
         return module if program is None or counts[module] < 2 else f"{module}({program})"
 
-    modules = [module for _, module in programs]
     for program, module in programs:
         module.name = named(module.name, program)
-    return modules, named
+    return [module for _, module in programs], named
 
 
-def _picoseconds(line: Any, event: Any) -> int:
-    return int(line.timestamp_ns) * 1000 + int(event.offset_ps)
+# The host: TensorFlow's kernels are named "scope/name:Type"; the runtime's own functions ("Executor::Process") are not
+# kernels.
+_KERNEL = re.compile(r"([^:]+):([A-Za-z_]\w*)")
+_EAGER = "EagerLocalExecute: "
+# A function's call and the loops within it contain the operations that are wanted.
+_CONTAINER = re.compile(r"(__inference|__forward|__backward)_|(Stateful)?PartitionedCall$|(Stateless)?(While|If|Case)$")
 
 
-def _seconds(line: Any, event: Any, origin: int) -> float:
-    """Seconds since `origin`. Whole picoseconds since 1970 do not fit a float: subtract first."""
-    return (_picoseconds(line, event) - origin) * 1e-12
+def _read_host(plane: Any, trace: Trace, origin: int, named: ModuleName) -> None:
+    stats = {key: entry.name for key, entry in plane.stat_metadata.items()}
+    # Most events of a graph are the runtime's own, hundreds of thousands: the fewest are looked at closely.
+    kernels = {key: _kernel(entry.name) for key, entry in plane.event_metadata.items()}
+    endings = {key for key, entry in plane.event_metadata.items() if entry.name.startswith("end: ")}
+    wanted = {key for key, name in stats.items() if name in ("hlo_op", "hlo_module", "program_id", "_p", "_c")}
+    programs = "hlo_op" in stats.values()
+    ends: dict[int, float] = {}
+    instructions: list[tuple[str, dict[str, Any], float, float]] = []
+    for number, line in enumerate(plane.lines):
+        lane = f"{line.name}#{number}"
+        for event in line.events:
+            kernel = kernels.get(event.metadata_id)
+            if kernel is None and not programs:
+                continue
+            start, end = _span(line, event, origin)
+            stated = event.stats if programs else ()
+            values = _values((stat for stat in stated if stat.metadata_id in wanted), stats)
+            if "hlo_op" in values:
+                instructions.append((lane, values, start, end))
+            elif event.metadata_id in endings and "_c" in values:
+                ends[values["_c"]] = start
+            elif kernel:
+                trace.kernels.append(Event(lane, *kernel, start, end))
+    for index, (lane, values, start, end) in enumerate(instructions):
+        # An instruction that ends on another thread has an event of its own there, and runs on until then.
+        finish = max(end, ends.get(values.get("_p", -1), end))
+        kind = COMPILED + named(values.get("hlo_module", ""), values.get("program_id"))
+        trace.compiled.append(Event(f"{lane}/{index}" if finish > end else lane, values["hlo_op"], kind, start, finish))
 
 
-def _string(stat: Any, names: dict[int, str]) -> str:
-    return names.get(stat.ref_value, "") if stat.ref_value else str(stat.str_value)
+def _kernel(name: str) -> tuple[str, str] | None:
+    """Name and type of the kernel that an event's name says."""
+    if name.startswith(_EAGER):
+        kind = name.removeprefix(_EAGER)
+        return None if _CONTAINER.match(kind) else (kind, kind)
+    match = _KERNEL.fullmatch(name)
+    return None if match is None or _CONTAINER.match(match[2]) else (match[1], match[2])
 
 
-def _number(stat: Any) -> int:
-    return int(stat.uint64_value or stat.int64_value)
+# The plane of a GPU or a TPU: kernels of its streams, and the statistics that the profiler states for them.
+#
+# What xprof shows in its tables comes from the same two places: on a GPU a kernel names the operation that launched it
+# (`annotation`, or `hlo_op` for a compiled program), on a TPU an operation's metadata carries the compiler's own count
+# of its FLOPs and bytes. A kernel that names no operation stays in the table under its own name, its cost unknown.
+
+#: A GPU's plane has a line "XLA Ops" too, which repeats what its streams ran.
+_COMPUTE_LINES = {"GPU": "Stream", "TPU": "XLA Ops"}
+_ANNOTATIONS = ("tf_op", "annotation")
+_OPERATION = re.compile(r"([^:#]+):([A-Za-z_]\w*)")
+_CATEGORIES = {
+    "convolution": r"conv",
+    "matmul": r"dot|matmul|gemm",
+    "communication": r"all-reduce|all-gather|reduce-scatter|all-to-all|collective|nccl",
+    "reduction": r"reduce",
+    "data movement": r"copy|memcpy|memset|transpose|data formatting|infeed|outfeed|gather|scatter",
+    "elementwise": r"fusion|elementwise",
+}
+
+
+def is_device(plane: Any) -> bool:
+    """Whether a plane is a device's own, with something in it."""
+    return plane.name.startswith(("/device:GPU", "/device:TPU")) and len(plane.lines) > 0
+
+
+def read_device(plane: Any, trace: Trace, origin: int, named: ModuleName) -> None:
+    """Add to a trace the kernels of a device, its instructions of compiled programs, and the costs that are stated.
+
+    `named(module, program)` is what a compiled program is called in the whole trace.
+    """
+    names = {key: entry.name for key, entry in plane.stat_metadata.items()}
+    wanted = _COMPUTE_LINES["GPU" if plane.name.startswith("/device:GPU") else "TPU"]
+    for number, line in enumerate(plane.lines):
+        if not line.name.startswith(wanted):
+            continue
+        previous, launched = ("", ""), set[str]()
+        for event in sorted(line.events, key=lambda event: event.offset_ps):
+            metadata = plane.event_metadata[event.metadata_id]
+            values = _values(metadata.stats, names) | _values(event.stats, names)
+            name, kind = _operation(metadata, values, named)
+            # An operation may launch several kernels, one after the other; the same kernel again is its next execution.
+            continues = (name, kind) == previous and metadata.name not in launched
+            launched = launched | {metadata.name} if continues else {metadata.name}
+            previous = name, kind
+            events = trace.compiled if kind.startswith(COMPILED) else trace.kernels
+            lane = f"{plane.name}/{line.name}#{number}"
+            events.append(Event(lane, name, kind, *_span(line, event, origin), continues))
+            if (cost := _stated(metadata.name, values)) is not None:
+                trace.stated[name, kind] = cost
+
+
+def _operation(metadata: Any, values: Mapping[str, Any], named: ModuleName) -> tuple[str, str]:
+    """Name and type of what a kernel belongs to."""
+    if "hlo_op" in values:
+        # Of nested ones ("while.2::fusion.3") the innermost.
+        module = named(str(values.get("hlo_module", "")), values.get("program_id"))
+        return str(values["hlo_op"]).rpartition("::")[2], f"{COMPILED}{module}"
+    for key in _ANNOTATIONS:
+        if match := _OPERATION.match(str(values.get(key, ""))):
+            return match[1], match[2]
+    # A TPU's metadata is named by the whole instruction: "%fusion.3 = f32[...] ...".
+    name = metadata.name.removeprefix("%").split(" = ")[0]
+    return name, str(values.get("hlo_category") or name)
+
+
+def _stated(name: str, values: Mapping[str, Any]) -> Cost | None:
+    """The cost that the profiler states, or what a kernel without an operation plainly is."""
+    category = kernel_category(f"{values.get('hlo_category', '')} {name}")
+    kind = str(values.get("hlo_category") or name.split("(")[0])
+    if "bytes_accessed" in values:
+        flops = float(values.get("model_flops") or values.get("flops") or 0)
+        products = flops if category in ("matmul", "convolution") else 0.0
+        return Cost(kind, category, flops, float(values["bytes_accessed"]), products)
+    named = any(key in values for key in ("hlo_op", *_ANNOTATIONS))
+    return None if named else Cost(kind, category)
+
+
+def kernel_category(name: str) -> str:
+    """Our category of a kernel, by what its name plainly says."""
+    return next((group for group, words in _CATEGORIES.items() if re.search(words, name.lower())), "other")

@@ -18,7 +18,7 @@ from paradnn.worker.addresses import listen, with_port
 from paradnn.worker.affinity import bind_cores
 from paradnn.worker.device_layout import DeviceLayout, RemoteProcess
 from paradnn.worker.errors import Unavailable
-from paradnn.worker.frameworks import Framework, load
+from paradnn.worker.frameworks import Framework, Step, load
 from paradnn.worker.meters import MemoryMeter, keep_freed
 from paradnn.worker.process_group import (
     GroupStep,
@@ -29,7 +29,6 @@ from paradnn.worker.process_group import (
     processes_elsewhere,
     serve_steps,
 )
-from paradnn.worker.profile.shapes import Cost
 from paradnn.workloads.channel.collectives import collective_layout, open_collective
 from paradnn.workloads.channel.rpc import GrpcStep, serve_calls
 from paradnn.workloads.channel.sockets import TcpStep, serve_connections
@@ -38,8 +37,8 @@ from paradnn.workloads.channel.sockets import TcpStep, serve_connections
 _NOISE = 2**20
 
 
-class _Step:
-    """What measuring asks of a step: it compiles nothing and has no loss."""
+class _Step(Step):
+    """A step that has no loss."""
 
     def __init__(self, run: Callable[[int], None]) -> None:
         self._run = run
@@ -48,22 +47,6 @@ class _Step:
         """So many steps."""
         self._run(steps)
         return None
-
-    def compilations(self) -> int:
-        """None."""
-        return 0
-
-    def compile_note(self) -> str | None:
-        """There is nothing to note."""
-        return None
-
-    def product_flops(self) -> dict[str, float]:
-        """There are no products."""
-        return {}
-
-    def kernel_cost(self, name: str, kind: str) -> Cost:
-        """There are no kernels."""
-        raise KeyError(name)
 
 
 class Processes:

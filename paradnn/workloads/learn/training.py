@@ -5,7 +5,7 @@ real ones, and the model is put back to where it was: its first step on the cloc
 A training that was cut short goes on from its checkpoint, with the clock where it stood.
 
 A checkpoint is a file that keeps a training after its epochs, so that one that is cut short loses at most an epoch: an
-.npz with the variables in the order of `LearningStep.values`, and the epochs so far as JSON. It is written beside its
+.npz with the variables in the order of `Step.values`, and the epochs so far as JSON. It is written beside its
 place and renamed, so that it is whole or not there. Whose it is, and when it goes, is the driver's matter.
 """
 
@@ -27,7 +27,7 @@ import numpy as np
 
 from paradnn.worker.channel import MessageError, plain, read_message
 from paradnn.worker.errors import Ended, Unavailable
-from paradnn.worker.frameworks import LearningStep, Step
+from paradnn.worker.frameworks import Step
 from paradnn.worker.measure import BlocksWatch, NotFinite
 from paradnn.worker.messages import Timing, Trial
 from paradnn.worker.meters import EnergyMeter
@@ -190,7 +190,7 @@ class NotReached(Ended):
 class Learner:
     """A step with a set to learn from; `synthetic` is a batch like any other, whose values mean nothing."""
 
-    def __init__(self, step: LearningStep, examples: Examples, point: Mapping[str, Any], synthetic: Batch) -> None:
+    def __init__(self, step: Step, examples: Examples, point: Mapping[str, Any], synthetic: Batch) -> None:
         self._step, self._examples, self._point, self._synthetic = step, examples, point, synthetic
         self._settings = point["learn"]
         self._size = min(_EVALUATED, len(examples.heldout))
@@ -320,7 +320,7 @@ def measure_training(run: PointRun) -> None:
     with phases("input"):
         examples = fitted_examples(arrays, workload.inputs[0].shape)
         synthetic = synthetic_batch(workload, point["batch_size"], point["seed"])
-        learner = Learner(cast("LearningStep", step), examples, point, synthetic)
+        learner = Learner(step, examples, point, synthetic)
     with phases("compile"):
         compilation, _ = compile_steps(cast("Step", learner))
         products = product_flops(step)
