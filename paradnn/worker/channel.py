@@ -58,8 +58,7 @@ def encode(message: Any) -> bytes:
 def plain(value: Any) -> Any:
     """A message as JSON-able values; NaN and infinities become strings, since JSON has none."""
     if is_dataclass(value):
-        own: dict[str, Any] = {"of": value.of} if isinstance(value, Part) else {}
-        return {**own, **plain_fields(value)}
+        return ({"of": value.of} if isinstance(value, Part) else {}) | plain_fields(value)
     if isinstance(value, Mapping):
         return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
@@ -100,8 +99,12 @@ def _read(kind: Any, value: Any, path: str) -> Any:
     """`value` as a `kind`: a dataclass, a scalar, a list, a mapping by text, or a union of them."""
     if kind is Any:
         return value
-    if isinstance(kind, type) and issubclass(kind, Part):
-        return _read_part(kind, value, path)
+    if isinstance(kind, type) and issubclass(kind, Part) and isinstance(value, dict):
+        value = dict(value)
+        name = value.pop("of", None)
+        kind = part_called(name) if kind is Part else kind
+        if kind is None:
+            raise _fault(f"{path}.of", name, "what a kind of work sends")
     if isinstance(kind, types.UnionType):
         return _read_union(kind, value, path)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
@@ -138,18 +141,6 @@ def _read_union(kind: Any, value: Any, path: str) -> Any:
         return None
     keys = set(value) if isinstance(value, dict) else set()
     return _read(next((member for member in members if set(_types(member)) == keys), members[0]), value, path)
-
-
-def _read_part(kind: type[Part], value: Any, path: str) -> Any:
-    """What a kind of work sent, whose name stands beside its fields."""
-    if not isinstance(value, dict):
-        raise _fault(path, value, "an object")
-    content = dict(value)
-    name = content.pop("of", None)
-    part = part_called(name) if kind is Part else kind
-    if part is None:
-        raise _fault(f"{path}.of", name, "what a kind of work sends")
-    return _read_fields(part, content, path)
 
 
 def _read_fields(kind: Any, value: dict[str, Any], path: str) -> Any:

@@ -16,21 +16,15 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from paradnn.core.workload import Part
 from paradnn.worker.channel import Channel, MessageError, read_json, read_message
 from paradnn.worker.messages import Answer, Exited, News, PhaseBegun, Refused, Request, Result, Started
 from paradnn.worker.meters import give_back, remember_file_pages
 
-
-class Report(Protocol):
-    """Reports to the driver that a phase begins, or a piece of what is measured; `answer` is the one so far, should the
-    phase not end."""
-
-    def __call__(self, news: str | Part, answer: Answer | None = None, /) -> None: ...
-
-
+#: Reports to the driver that a phase begins, or a piece of what is measured; the answer so far, should it not end.
+Report = Callable[[str | Part, Answer | None], None]
 Handler = Callable[[Mapping[str, Any], Report], Answer]
 
 _PR_SET_PDEATHSIG = 1
@@ -121,7 +115,7 @@ def _child(request: Request, channel: Channel, handler: Handler, worker: int, cl
         _redirect(request.stderr)
         channel.send(Started(request.id, os.getpid()))
 
-        def report(news: str | Part, answer: Answer | None = None, /) -> None:
+        def report(news: str | Part, answer: Answer | None) -> None:
             channel.send(News(news) if isinstance(news, Part) else PhaseBegun(news, answer))
 
         channel.send(Result(request.id, handler(request.point, report)))

@@ -137,7 +137,8 @@ class BlocksWatch(Watch):
 
 @dataclass(frozen=True)
 class _Attempt:
-    """Blocks that were measured, the verdict on them, what others took of them, and the references between them."""
+    """Blocks that were measured, the verdict on them, what others took of them, the references between them and the
+    seconds that those took with the untimed step behind each."""
 
     blocks: list[float]
     steady: bool
@@ -156,100 +157,139 @@ def measure_steps(
     reference: Reference | None = None,
 ) -> Timing:
     """Calibrate, warm up and measure, each attempt under `watch`; `reference` runs between blocks. Raises NotFinite."""
-    timed = _Timed(run, clock)
+    measuring = _Measuring(run, protocol, clock, watch, reference)
     with phase("warmup"):
         begin = clock()
-        steps, calibration = _calibrate(timed, protocol.block_seconds)
+        calibration = measuring.calibrate()
         warmup = [calibration[-1].seconds]
         while clock() - begin < protocol.warmup_seconds and not _has_settled(warmup):
-            warmup.append(timed(steps))
+            warmup.append(measuring.block())
     with phase("measure"):
-        beside = _Beside(reference, timed, protocol.reference_share, clock)
-        attempts = _attempts(lambda: timed(steps), warmup, protocol, clock, watch, beside)
+        attempts = measuring.attempts(warmup)
     # Of those that were disturbed the least; one that was not is the last.
     kept = min(reversed(range(len(attempts))), key=lambda number: attempts[number].taken)
     if watch:
         watch.keep(kept)
     counted = attempts[kept]
-    warmup += [block for attempt in attempts[:kept] for block in attempt.blocks]
-    discarded = [block for attempt in attempts[kept + 1 :] for block in attempt.blocks]
-    repeated = sum(sum(attempt.blocks) for attempt in attempts if attempt is not counted)
     return Timing(
-        steps,
+        measuring.steps,
         calibration,
-        warmup,
+        warmup + [block for attempt in attempts[:kept] for block in attempt.blocks],
         counted.blocks,
         counted.steady,
         counted.reason,
-        timed.loss,
-        discarded,
-        repeated,
-        counted.references,
-        counted.beside,
+        measuring.loss,
+        discarded=[block for attempt in attempts[kept + 1 :] for block in attempt.blocks],
+        repeated=sum(sum(attempt.blocks) for attempt in attempts if attempt is not counted),
+        references=counted.references,
+        beside=counted.beside,
     )
 
 
-def _attempts(
-    block: Callable[[], float],
-    warmup: Sequence[float],
-    protocol: Protocol,
-    clock: Callable[[], float],
-    watch: Watch | None,
-    beside: _Beside,
-) -> list[_Attempt]:
-    """Measure until the blocks are steady and nothing disturbed them, or there is no further attempt to be had."""
-    attempts: list[_Attempt] = []
-    begin, scale = clock(), 1
-    while True:
-        if watch:
-            watch.start()
-        start = clock()
-        beside.start()
-        blocks = _blocks(block, protocol, scale, begin, clock, beside)
-        taken = watch.stop() if watch else 0.0
-        beside.stop(len(blocks))
-        # What was disturbed would make what follows look like a jump.
-        known = [] if attempts and attempts[-1].taken else [*warmup, *(b for entry in attempts for b in entry.blocks)]
-        steady, reason = _verdict(known, blocks)
-        attempts.append(_Attempt(blocks, steady, reason, taken, beside.taken, beside.seconds))
-        growth = 1 if taken else 2
-        disturbed = sum(attempt.taken > 0 for attempt in attempts)
-        if (disturbed > DISTURBED_REPEATS) if taken else (steady or scale == 2**REPEATS):
-            return attempts
-        now = clock()
-        enough = len(warmup) + sum(len(entry.blocks) for entry in attempts) >= FEWEST
-        if not enough or now - begin + growth * (now - start) > protocol.max_seconds:
-            return attempts
-        scale *= growth
+class _Measuring:
+    """Blocks of `steps` steps, once those are calibrated; `loss` is the last one, and none that is not finite."""
 
+    def __init__(
+        self, run: Run, protocol: Protocol, clock: Callable[[], float], watch: Watch | None, reference: Reference | None
+    ) -> None:
+        self._run, self._protocol, self._clock = run, protocol, clock
+        self._watch, self._reference = watch, reference
+        self.steps = 1
+        self.loss: float | None = None
+        # References of this attempt, and the seconds that they took.
+        self._references: list[References] = []
+        self._beside = 0.0
 
-def _blocks(
-    block: Callable[[], float],
-    protocol: Protocol,
-    scale: int,
-    begin: float,
-    clock: Callable[[], float],
-    beside: _Beside,
-) -> list[float]:
-    """One measurement, `scale` times as long as the least; none goes on for longer than allowed since `begin`."""
-    blocks: list[float] = []
-    start = clock()
-    looked = 0
-    while True:
-        beside.before_block(len(blocks), start)
-        blocks.append(block())
-        now = clock()
-        if now - begin >= protocol.max_seconds:
-            return blocks
-        if now - start - beside.seconds < scale * protocol.min_seconds or len(blocks) < scale * protocol.min_blocks:
-            continue
-        if protocol.relative_interval is None:
-            return blocks
-        # Looking takes longer the more blocks there are: every twentieth of them is often enough.
-        if len(blocks) >= max(FEWEST_TO_STOP, 1.05 * looked):
-            looked = len(blocks)
-            if _half_width(blocks) <= protocol.relative_interval:
+    def block(self, steps: int | None = None) -> float:
+        """Seconds of a block, of so many steps where they are given."""
+        steps = steps or self.steps
+        start = self._clock()
+        self.loss = self._run(steps)
+        seconds = self._clock() - start
+        if self.loss is not None and not math.isfinite(self.loss):
+            raise NotFinite(f"the loss is {self.loss} after a block of {steps} step(s)")
+        return seconds
+
+    def calibrate(self) -> list[Trial]:
+        """Steps of a block that lasts at least `block_seconds`, twice in a row: the first are slow and mislead."""
+        wanted, confirmed = self._protocol.block_seconds, 0
+        trials: list[Trial] = []
+        while True:
+            seconds = self.block()
+            trials.append(Trial(self.steps, seconds))
+            if seconds >= wanted or self.steps >= MAX_STEPS:
+                confirmed += 1
+                if confirmed == 2:
+                    return trials
+                continue
+            confirmed = 0
+            # Sized from the trial with a tenth in reserve, but at most tenfold.
+            sized = math.ceil(1.1 * wanted * self.steps / max(seconds, 1e-9))
+            self.steps = min(MAX_STEPS, max(self.steps + 1, min(sized, 10 * self.steps)))
+
+    def attempts(self, warmup: Sequence[float]) -> list[_Attempt]:
+        """Measure until the blocks are steady and nothing disturbed them, or there is no further attempt to be had."""
+        attempts: list[_Attempt] = []
+        begin, scale = self._clock(), 1
+        while True:
+            if self._watch:
+                self._watch.start()
+            start = self._clock()
+            self._references, self._beside = [], 0.0
+            blocks = self._blocks(scale, begin)
+            taken = self._watch.stop() if self._watch else 0.0
+            self._refer(len(blocks))
+            # What was disturbed would make what follows look like a jump.
+            known = (
+                [] if attempts and attempts[-1].taken else [*warmup, *(b for entry in attempts for b in entry.blocks)]
+            )
+            attempts.append(_Attempt(blocks, *_verdict(known, blocks), taken, self._references, self._beside))
+            growth = 1 if taken else 2
+            disturbed = sum(attempt.taken > 0 for attempt in attempts)
+            if (disturbed > DISTURBED_REPEATS) if taken else (attempts[-1].steady or scale == 2**REPEATS):
+                return attempts
+            now = self._clock()
+            enough = len(warmup) + sum(len(entry.blocks) for entry in attempts) >= FEWEST
+            if not enough or now - begin + growth * (now - start) > self._protocol.max_seconds:
+                return attempts
+            scale *= growth
+
+    def _blocks(self, scale: int, begin: float) -> list[float]:
+        """One measurement, `scale` times as long as the least; none goes on for longer than allowed since `begin`."""
+        protocol = self._protocol
+        blocks: list[float] = []
+        start, looked = self._clock(), 0
+        while True:
+            self._refer_in_turn(len(blocks), start)
+            blocks.append(self.block())
+            now = self._clock()
+            if now - begin >= protocol.max_seconds:
                 return blocks
+            if now - start - self._beside < scale * protocol.min_seconds or len(blocks) < scale * protocol.min_blocks:
+                continue
+            if protocol.relative_interval is None:
+                return blocks
+            # Looking takes longer the more blocks there are: every twentieth of them is often enough.
+            if len(blocks) >= max(FEWEST_TO_STOP, 1.05 * looked):
+                looked = len(blocks)
+                if _half_width(blocks) <= protocol.relative_interval:
+                    return blocks
+
+    def _refer_in_turn(self, blocks: int, start: float) -> None:
+        """Run the reference kernels before a block as often as their share of the time since `start` allows, and a step
+        behind each untimed, since its caches are not the model's."""
+        if self._reference is None:
+            return
+        once = self._beside / len(self._references) if self._references else 0.0
+        if self._beside + once <= self._protocol.reference_share * (self._clock() - start + once):
+            begin = self._clock()
+            self._refer(blocks)
+            self.block(1)
+            self._beside += self._clock() - begin
+
+    def _refer(self, blocks: int) -> None:
+        if self._reference is not None:
+            self._references.append(References(blocks, dict(self._reference())))
 
 
 def _half_width(blocks: Sequence[float]) -> float:
@@ -272,105 +312,29 @@ def _verdict(warmup: Sequence[float], blocks: Sequence[float]) -> tuple[bool, st
 
 def _has_settled(warmup: Sequence[float]) -> bool:
     """Whether the warm-up is over: its last windows agree, or three of them show no change, only noise."""
-    if is_steady(warmup)[0]:
-        return True
     latest = warmup[-3 * WINDOW :]
-    return len(latest) == 3 * WINDOW and not find_change(latest).matters
+    return _agree(warmup) or (len(latest) == 3 * WINDOW and not find_change(latest).matters)
 
 
-def is_steady(blocks: Sequence[float], window: int = WINDOW) -> tuple[bool, str]:
-    """Whether the last two windows of block times agree, and if not, in what.
+def _agree(blocks: Sequence[float]) -> bool:
+    """Whether the last two windows of block times agree.
 
     The criteria are those of pyperf's warm-up calibration (Stinner, pyperf `_worker.py`): the first value of the
     earlier window is no upper outlier of the rest (Tukey's fence), the quartiles agree within 5%, and the median
     absolute deviations within 10%, both taken here as shares of the median.
     """
-    if len(blocks) < 2 * window:
-        return False, f"{len(blocks)} of {2 * window} blocks"
-    earlier, later = blocks[-2 * window : -window], blocks[-window:]
+    if len(blocks) < 2 * WINDOW:
+        return False
+    earlier, later = blocks[-2 * WINDOW : -WINDOW], blocks[-WINDOW:]
     low, _, high = statistics.quantiles(earlier[1:], n=4, method="inclusive")
     scale = statistics.median(later)
     if earlier[0] > high + 1.5 * (high - low) and earlier[0] > scale * (1 + TOLERANCE):
-        return False, "the first block of the window is an outlier"
-    pairs = zip(
-        statistics.quantiles(earlier, n=4, method="inclusive"),
-        statistics.quantiles(later, n=4, method="inclusive"),
-        strict=True,
-    )
-    worst = max(abs(before - after) for before, after in pairs) / scale
-    if worst > TOLERANCE:
-        return False, f"quartiles of successive windows differ by {worst:.0%}"
-    spread = abs(_deviation(earlier) - _deviation(later)) / scale
-    if spread > SPREAD_TOLERANCE:
-        return False, f"spreads of successive windows differ by {spread:.0%} of the median"
-    return True, ""
-
-
-def _calibrate(timed: _Timed, block_seconds: float) -> tuple[int, list[Trial]]:
-    """Steps of a block that lasts at least `block_seconds`, twice in a row: the first steps are slow and mislead."""
-    steps, confirmed = 1, False
-    trials: list[Trial] = []
-    while True:
-        seconds = timed(steps)
-        trials.append(Trial(steps, seconds))
-        if seconds >= block_seconds or steps >= MAX_STEPS:
-            if confirmed:
-                return steps, trials
-            confirmed = True
-            continue
-        confirmed = False
-        # Sized from the trial with a tenth in reserve, but at most tenfold.
-        wanted = math.ceil(1.1 * block_seconds * steps / max(seconds, 1e-9))
-        steps = min(MAX_STEPS, max(steps + 1, min(wanted, 10 * steps)))
+        return False
+    before, after = (statistics.quantiles(window, n=4, method="inclusive") for window in (earlier, later))
+    worst = max(abs(one - two) for one, two in zip(before, after, strict=True)) / scale
+    return worst <= TOLERANCE and abs(_deviation(earlier) - _deviation(later)) / scale <= SPREAD_TOLERANCE
 
 
 def _deviation(values: Sequence[float]) -> float:
     centre = statistics.median(values)
     return statistics.median(abs(value - centre) for value in values)
-
-
-class _Timed:
-    """Runs a block and times it; keeps the last loss, and refuses one that is not finite."""
-
-    def __init__(self, run: Run, clock: Callable[[], float]) -> None:
-        self._run = run
-        self._clock = clock
-        self.loss: float | None = None
-
-    def __call__(self, steps: int) -> float:
-        start = self._clock()
-        self.loss = self._run(steps)
-        seconds = self._clock() - start
-        if self.loss is not None and not math.isfinite(self.loss):
-            raise NotFinite(f"the loss is {self.loss} after a block of {steps} step(s)")
-        return seconds
-
-
-class _Beside:
-    """The reference kernels between the blocks of an attempt: before the first, behind the last, and between them as
-    often as their share of the time allows. The step behind each is untimed, since its caches are not the model's."""
-
-    def __init__(self, reference: Reference | None, timed: _Timed, share: float, clock: Callable[[], float]) -> None:
-        self._reference, self._timed, self._share, self._clock = reference, timed, share, clock
-        self.start()
-
-    def start(self) -> None:
-        """An attempt begins."""
-        self.taken: list[References] = []
-        self.seconds = 0.0
-
-    def before_block(self, blocks: int, start: float) -> None:
-        """`blocks` have ended since `start`; the next follows."""
-        if self._reference is None:
-            return
-        once = self.seconds / len(self.taken) if self.taken else 0.0
-        if self.seconds + once <= self._share * (self._clock() - start + once):
-            begin = self._clock()
-            self.stop(blocks)
-            self._timed(1)
-            self.seconds += self._clock() - begin
-
-    def stop(self, blocks: int) -> None:
-        """Run the kernels once, with none of it counted as time between blocks."""
-        if self._reference is not None:
-            self.taken.append(References(blocks, dict(self._reference())))

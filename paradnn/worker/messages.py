@@ -2,7 +2,7 @@
 
 One JSON object a line (`paradnn.worker.channel`). The driver writes requests to the worker's standard input:
 
-    {"protocol": 11, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
+    {"protocol": 12, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
 
 and reads events, each with a key `event`, from its standard output:
 
@@ -60,19 +60,8 @@ class InputMeasurement:
             raise ValueError("there is no part of the pipeline alone that took time")
 
 
-#: Driver and worker refuse each other where it differs.
-#:   2  what was measured is nested in the answer; every message is validated; requests bear the version.
-#:   3  a measurement says what disturbed it, which steps compiled, and of memory what the steps took.
-#:   4  an answer holds what a scenario gave.
-#:   5  epochs are sent as they end.
-#:   6  an answer holds what reading the prompts of a generation took, and whether a load was cut short; an epoch says
-#:      whether the training was interrupted before it.
-#:   7  an answer holds what disturbed reading the prompts, and a load.
-#:   8  what disturbed single steps too; a timing holds the blocks that were measured and do not count.
-#:   9  what a kind of work measures beside its steps is one part, with the kind's name; news of it are parts too.
-#:  10  a measurement holds the costs of a model that no arithmetic knows.
-#:  11  a timing holds what reference kernels took between its blocks, peak rates what they take at best.
-PROTOCOL_VERSION = 11
+#: Driver and worker refuse each other where it differs: raise it with every change of a message.
+PROTOCOL_VERSION = 12
 
 
 @dataclass(frozen=True)
@@ -127,8 +116,7 @@ class Timing:
 class Contention:
     """What took cores from the measured blocks (`paradnn.worker.meters`); None where the system does not tell.
 
-    Shares of the capacity of the point's `cores`, `throttled_fraction` of the time; `stops` is how often the point was
-    stopped and continued (SIGSTOP); `reason` says what is too much.
+    Shares of the capacity of the point's `cores`, `throttled_fraction` of the time; `reason` says what is too much.
     """
 
     cores: int
@@ -139,13 +127,12 @@ class Contention:
     throttled_fraction: float | None
     cpu_mhz: float | None
     reason: str | None
-    stops: int = 0
 
     @property
     def taken(self) -> float:
         """What others took, to be compared with another attempt of the same point."""
         shares = self.foreign_cpu_fraction, self.steal_fraction, self.throttled_fraction
-        return sum(share or 0.0 for share in shares) + bool(self.stops)
+        return sum(share or 0.0 for share in shares)
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,11 @@ import gc
 import math
 import os
 import resource
-import signal
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,6 @@ class Counters:
 
     `idle`, `steal` and `counted` (all that the kernel accounts for) are core-seconds of the `cores` that may be used,
     `own` those that the point's processes took, `throttled` seconds in which a quota stopped them; `mhz` is no counter.
-    `stops` is how often this process was stopped and continued while a watch was there to see it.
     """
 
     seconds: float
@@ -59,7 +57,6 @@ class Counters:
     switches: int
     throttled: float | None
     mhz: float | None
-    stops: int = 0
 
 
 class ContentionWatch:
@@ -68,34 +65,15 @@ class ContentionWatch:
     def __init__(self) -> None:
         self.seen: Contention | None = None
         self._before: Counters | None = None
-        self._stops = 0
-        self._handler: Any = None
 
     def start(self) -> None:
         """A measurement begins."""
-        self._stops = 0
-        # Time in which a process is stopped (SIGSTOP) shows in no counter; that it goes on again is a signal.
-        with contextlib.suppress(ValueError):  # not the main thread
-            self._handler = signal.signal(signal.SIGCONT, self._continued)
-            signal.siginterrupt(signal.SIGCONT, False)
         self._before = read_counters()
 
     def stop(self) -> Contention | None:
-        """It has ended: what happened meanwhile, None where nothing is known."""
-        if self._before is None:
-            return None
-        after = replace(read_counters(), stops=self._stops)
-        self._end()
-        self.seen = between(self._before, after)
+        """It has ended: what happened meanwhile, None where it never began."""
+        self.seen = between(self._before, read_counters()) if self._before else None
         return self.seen
-
-    def _continued(self, *_: object) -> None:
-        self._stops += 1
-
-    def _end(self) -> None:
-        if self._handler is not None:
-            signal.signal(signal.SIGCONT, self._handler)
-            self._handler = None
 
 
 def read_counters(root: Path = _ROOT) -> Counters:
@@ -136,13 +114,8 @@ def between(before: Counters, after: Counters) -> Contention:
     switches = (after.switches - before.switches) / seconds if seconds else None
     frequencies = [mhz for mhz in (before.mhz, after.mhz) if mhz is not None]
     mhz = statistics.fmean(frequencies) if frequencies else None
-    stops = after.stops - before.stops
     reason = _reason(after.cores, seconds, own, foreign, steal, throttled)
-    if stops:
-        reason = "; ".join(
-            filter(None, [reason, f"the point was stopped (SIGSTOP) {stops} time{'s' if stops > 1 else ''}"])
-        )
-    return Contention(after.cores, own, foreign, steal, switches, throttled, mhz, reason, stops)
+    return Contention(after.cores, own, foreign, steal, switches, throttled, mhz, reason)
 
 
 def _reason(
@@ -208,26 +181,13 @@ def _descendants(root: Path, pid: int) -> Iterator[int]:
 
 
 def _throttled_seconds(root: Path) -> float | None:
-    """Seconds in which the quota of this process's control group stopped it; None where there is none."""
-    try:
+    """Seconds in which the quota of this process's control group (version 2) stopped it; None where there is none."""
+    with contextlib.suppress(OSError, ValueError, KeyError, StopIteration):
         rows = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return None
-    for row in rows:
-        _, controllers, path = row.split(":", 2)
-        if not controllers:
-            files = [root / "sys/fs/cgroup" / path.strip("/") / "cpu.stat", root / "sys/fs/cgroup/cpu.stat"]
-        elif "cpu" in controllers.split(","):
-            files = [root / "sys/fs/cgroup" / folder / path.strip("/") / "cpu.stat" for folder in (controllers, "cpu")]
-        else:
-            continue
-        for file in files:
-            with contextlib.suppress(OSError, ValueError):
-                counters = dict(line.split() for line in file.read_text().splitlines())
-                if "throttled_usec" in counters:
-                    return int(counters["throttled_usec"]) / 1e6
-                if "throttled_time" in counters:
-                    return int(counters["throttled_time"]) / 1e9
+        path = next(row.removeprefix("0::") for row in rows if row.startswith("0::"))
+        for file in (root / "sys/fs/cgroup" / path.strip("/") / "cpu.stat", root / "sys/fs/cgroup/cpu.stat"):
+            if file.exists():
+                return int(dict(line.split() for line in file.read_text().splitlines())["throttled_usec"]) / 1e6
     return None
 
 

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hmac
 import os
 import signal
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Connection, Pipe, answer_challenge, deliver_challenge
 from typing import Any
 
 from paradnn.worker.addresses import LOOPBACK, host_and_port, listen, with_port
@@ -101,26 +100,34 @@ class ProcessGroup:
         for life in self._lives:
             die_with(life)
 
-    def start(self, steps: int) -> None:
-        """Let every other process run so many steps."""
-        for channel in self._channels:
-            self._send(channel, steps)
+    def start(self, request: int | str) -> None:
+        """Let every other process run so many steps, or do what else it is asked for."""
+        try:
+            for channel in self._channels:
+                channel.send(request)
+        except OSError as error:
+            raise self.failure() or RankFailed("crash", f"a process of the point is gone: {error}") from error
 
     def results(self) -> list[Any]:
         """What every other process gives for its last request; raises RankFailed."""
-        return [self._receive(channel) for channel in self._channels]
+        try:
+            found = []
+            for channel in self._channels:
+                found.append(channel.recv())
+                if isinstance(found[-1], RankFailed):
+                    raise found[-1]
+            return found
+        except (EOFError, OSError):
+            raise RankFailed("crash", "a process of the point exited without a report") from None
 
     def compiled(self) -> None:
         """Tell every other process that the steps that count begin."""
-        self._ask(_COMPILED)
+        self.start(_COMPILED)
+        self.results()
 
     def memory(self) -> list[Taken]:
         """What every other process took."""
-        return self._ask(_MEMORY)
-
-    def _ask(self, request: str) -> list[Any]:
-        for channel in self._channels:
-            self._send(channel, request)
+        self.start(_MEMORY)
         return self.results()
 
     def failure(self) -> RankFailed | None:
@@ -144,21 +151,6 @@ class ProcessGroup:
         for pid in self._pids:
             os.waitpid(pid, 0)
 
-    def _send(self, channel: Connection, request: Any) -> None:
-        try:
-            channel.send(request)
-        except OSError as error:
-            raise self.failure() or RankFailed("crash", f"a process of the point is gone: {error}") from error
-
-    def _receive(self, channel: Connection) -> Any:
-        try:
-            result = channel.recv()
-        except (EOFError, OSError):
-            raise RankFailed("crash", "a process of the point exited without a report") from None
-        if isinstance(result, RankFailed):
-            raise result
-        return result
-
 
 class GroupStep(Step):
     """A step of all processes at once; its loss is the mean of their losses, as each has as many examples."""
@@ -175,19 +167,16 @@ class GroupStep(Step):
         return sum(known) / len(known) if known else None
 
     def compilations(self) -> int:
-        """See `paradnn.worker.frameworks.Step`; the other processes compile the same at the same time."""
-        return self._step.compilations()
+        return self._step.compilations()  # the other processes compile the same at the same time
 
     def compile_note(self) -> str | None:
         return self._step.compile_note()
 
     def product_flops(self) -> dict[str, float]:
-        """See `paradnn.worker.frameworks.Step`; to look runs no step, since the others would have to run it too."""
-        return self._step.product_flops()
+        return self._step.product_flops()  # to look runs no step, since the others would have to run it too
 
     def kernel_cost(self, name: str, kind: str) -> Cost:
-        """See `paradnn.worker.frameworks.Step`; kernels are traced in this process alone."""
-        return self._step.kernel_cost(name, kind)
+        return self._step.kernel_cost(name, kind)  # kernels are traced in this process alone
 
 
 def serve_steps(channel: Connection, step: Step, meter: MemoryMeter) -> None:
@@ -234,16 +223,15 @@ def run_rank(
 
 
 # Processes of a point on other hosts, where `python -m paradnn.worker.host` serves. The point's process connects to a
-# server for each process that it wants there; both show that they know the same key before anything else is read, and
-# before the server forks: it sends a number, drawn at random, and gets another with the proof for both (HMAC-SHA256),
-# which it answers with its own. Each side then knows the other by the address that the connection has: no host's name
-# is looked up. A second connection, over which nothing is sent, ends each with the other (`process_group.die_with`);
-# the kernel looks every few seconds whether the other host is still there.
+# server for each process that it wants there; both show that they know the same key before anything else is read
+# (`multiprocessing.connection`). Each side then knows the other by the address that the connection has: no host's name
+# is looked up. A second connection, over which nothing is sent, ends each with the other (`die_with`); the kernel looks
+# every few seconds whether the other host is still there.
 
 #: The variable that holds the key of a server, and of those that may ask it.
 KEY = "PARADNN_HOSTS_KEY"
-#: Bytes of the numbers that are drawn, and of a proof.
-_NONCE = 32
+#: Seconds in which who connects shows the key.
+_SHOW = 10.0
 #: Seconds of silence until the kernel asks whether the other host is there, between two such questions, and how many.
 _ALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
@@ -296,101 +284,39 @@ def _ask(address: str, key: bytes, asked: Asked, patience: float) -> RemoteProce
     connected = _connect(host_and_port(address), address, patience)
     local, there = connected.getsockname()[0], connected.getpeername()[0]
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    channel = Connection(connected.detach())
     try:
-        with _closed_on_fault(connected):
-            _prove(connected, key, address, patience)
-        channel = Connection(connected.detach())
+        _wait(channel, address, patience)
+        answer_challenge(channel, key)
+        deliver_challenge(channel, key)
         channel.send(asked)
         _wait(channel, address, patience)
         answer = channel.recv()
-    except AuthenticationError:
-        raise Unavailable(f"the server at {address} has another key: set the same {KEY} on both hosts") from None
-    except (EOFError, OSError):
-        raise RankFailed("crash", f"the server at {address} closed the connection") from None
-    if isinstance(answer, Exception):
-        raise answer
-    own_port, life_port = answer
-    life = _connect((there, life_port), address, patience)
-    return RemoteProcess(asked.rank, with_port(there, own_port), local, channel, _keep(life))
-
-
-@contextmanager
-def _closed_on_fault(connected: socket.socket) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        connected.close()
+        if isinstance(answer, Exception):
+            raise answer
+        own_port, life_port = answer
+        life = _keep(_connect((there, life_port), address, patience))
+    except BaseException as error:
+        channel.close()
+        if isinstance(error, AuthenticationError):
+            raise Unavailable(f"the server at {address} has another key: set the same {KEY} on both hosts") from None
+        if isinstance(error, (EOFError, OSError, AssertionError)):
+            raise RankFailed("crash", f"the server at {address} closed the connection") from None
         raise
+    return RemoteProcess(asked.rank, with_port(there, own_port), local, channel, life)
 
 
-def _prove(connected: socket.socket, key: bytes, address: str, patience: float) -> None:
-    """Show that this side has the key, and see that the other has. Raises AuthenticationError."""
-    connected.settimeout(patience)
-    try:
-        nonce, own = _receive(connected), os.urandom(_NONCE)
-        if len(nonce) < _NONCE:
-            raise EOFError
-        connected.sendall(own + _proof(key, b"point", nonce + own))
-        if not hmac.compare_digest(_receive(connected), _proof(key, b"server", own + nonce)):
-            raise AuthenticationError
-    except ConnectionError:
-        raise EOFError from None
-    except TimeoutError:
-        raise silent(f"the server at {address}", patience) from None
-    connected.settimeout(None)
-
-
-def _receive(connected: socket.socket) -> bytes:
-    """As many bytes as a proof has, fewer where the other side ends before."""
-    data = b""
-    while len(data) < _NONCE and (part := connected.recv(_NONCE - len(data))):
-        data += part
-    return data
-
-
-def _proof(key: bytes, side: bytes, nonces: bytes) -> bytes:
-    return hmac.digest(key, side + nonces, "sha256")
-
-
-class Stranger:
-    """A connection to a server, until its other end has shown the key: nothing here waits.
-
-    `since`: when it came, on a clock of the caller's.
-    """
-
-    def __init__(self, connected: socket.socket, since: float) -> None:
-        self.connected, self.since = connected, since
-        self._own, self._said = os.urandom(_NONCE), b""
-        connected.setblocking(False)
-        connected.send(self._own)  # fits any buffer
-
-    def is_known(self, key: bytes) -> bool:
-        """Read what it has said: whether it has the key; False as long as that is open.
-
-        Raises AuthenticationError where it has another, and OSError where it is gone.
-        """
-        part = self.connected.recv(2 * _NONCE - len(self._said))
-        if not part:
-            raise ConnectionError("it has gone")
-        self._said += part
-        if len(self._said) < 2 * _NONCE:
-            return False
-        other, proof = self._said[:_NONCE], self._said[_NONCE:]
-        if not hmac.compare_digest(proof, _proof(key, b"point", self._own + other)):
-            raise AuthenticationError
-        self.connected.setblocking(True)
-        self.connected.sendall(_proof(key, b"server", other + self._own))
-        return True
-
-
-def accept(connected: socket.socket, patience: float) -> tuple[Asked, Connection, socket.socket, list[str]]:
-    """The other side, once it knows who is there: what is asked for, the channel to the point's process, what this
-    process listens on, and where the processes find each other. Raises RankFailed, and what a connection that is no
-    point's raises. A client that asks for nothing in `patience` seconds ends this process (SIGALRM)."""
+def accept(connected: socket.socket, key: bytes, patience: float) -> tuple[Asked, Connection, socket.socket, list[str]]:
+    """The other side: what is asked for by who knows the key, the channel to the point's process, what this process
+    listens on, and where the processes find each other. Raises RankFailed, and what a connection that is no point's
+    raises. A client that shows no key, or asks for nothing in `patience` seconds, ends this process (SIGALRM)."""
     local = connected.getsockname()[0]
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     channel = Connection(connected.detach())
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, min(_SHOW, patience))
+    deliver_challenge(channel, key)
+    answer_challenge(channel, key)
     signal.setitimer(signal.ITIMER_REAL, patience)
     asked: Asked = channel.recv()
     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -421,7 +347,6 @@ def _connect(to: tuple[str, int], address: str, patience: float) -> socket.socke
 
 
 def _wait(channel: Connection, address: str, patience: float) -> None:
-    """Wait for its next message."""
     if not channel.poll(patience):
         raise silent(f"the server at {address}", patience)
 

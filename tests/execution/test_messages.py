@@ -46,7 +46,7 @@ ANSWER = Answer(
     measurement=Measurement(
         10, Compilation([2.0, 0.5], [1, 0], None), {"float32": 1.0}, None, None, TIMING, 1.5, "rapl"
     ),
-    input=InputMeasurement([0.1], [0.1], [0.2], [PipelinePart(8, 0.5, 0.25)], {"read": 0.1}, 2, 8, 0, None),
+    input=InputMeasurement([0.1], [0.1], [0.2], [PipelinePart(8, 0.5, 0.25)], {"read": 0.1}, 2),
     profile=Profile(TABLE, TABLE, 0.5, 0.25, 100.0, {"float32": 1.0}, 3, 1.5),
 )
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from paradnn.worker import process_group as remote
 from paradnn.workloads.channel.processes import Processes
 from tests.processes import children_of, wait_for
 
@@ -32,8 +30,3 @@ def measure_until_killed(point: dict[str, Any], says: Connection) -> None:
     processes.step().run(1)
     says.send("both are there")
     time.sleep(1000)
-
-
-def be_asked(connected: socket.socket, patience: float) -> None:
-    """Be a server's process for one connection."""
-    remote.accept(connected, patience)

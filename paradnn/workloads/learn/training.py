@@ -333,7 +333,7 @@ def measure_training(run: PointRun) -> None:
     def tell(known: list[Epoch]) -> None:
         epochs[:] = known
         run.note(work=Epochs(known))
-        phases.report(known[-1])
+        phases.report(known[-1], None)
 
     with phases("learn"):
         watch.start()
