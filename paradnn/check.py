@@ -1,8 +1,6 @@
 """`python -m paradnn.check`: what of this machine will hurt measurements, and what to do.
 
-python -m paradnn.check                  look: a verdict, and a table of what was found
-python -m paradnn.check --tune           set what this user may set; the former values are kept
-python -m paradnn.check --restore        put them back
+A verdict, and a table of what was found. Nothing is changed: python -m pyperf system tune sets what it says.
 """
 
 from __future__ import annotations
@@ -12,17 +10,15 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from rich.table import Table
 from rich.text import Text
 
-from paradnn.cli.console import Screen, say
+from paradnn.cli.console import Screen
 from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
 from paradnn.platform.findings import Finding, gpu_findings, host_findings, load_findings
 from paradnn.platform.load import LoadWatch
-from paradnn.platform.tuning import default_state_file, restore, tune, tuned_names
 
 #: The load is watched for so many seconds.
 _SECONDS = 1.0
@@ -33,30 +29,13 @@ def make_parser() -> Parser:
     parser = Parser("python -m paradnn.check", __doc__)
     parser.add_argument("--strict", action="store_true", help="exit with 1 where something will hurt measurements")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-    action = parser.add_mutually_exclusive_group()
-    action.add_argument(
-        "--tune",
-        nargs="?",
-        const="",
-        metavar="NAMES",
-        help="set what may be set: governor,turbo,thp,swappiness, or those named; also aslr, persistence, clocks=MHZ",
-    )
-    action.add_argument("--restore", action="store_true", help="put back what --tune changed")
-    parser.add_argument(
-        "--state", type=Path, default=default_state_file(), help="file of the former values (default: %(default)s)"
-    )
     return parser
 
 
 @program
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line: 0; 1 where something harms with --strict, or was not restored; 2 for bad input."""
+    """The command line: 0; 1 where something harms with --strict; 2 for bad input."""
     given = make_parser().parse_args(arguments)
-    if given.restore:
-        return 0 if restore(given.state, say) else 1
-    if given.tune is not None:
-        tune(tuned_names(given.tune), given.state, say)
-        return 0
     found = _look()
     if given.json:
         print(json.dumps({"verdict": verdict(found), "findings": [asdict(finding) for finding in found]}, indent=1))
@@ -93,9 +72,8 @@ def _show(findings: Sequence[Finding]) -> None:
         table.add_row(mark, finding.what, Text(finding.value), Text(finding.why))
     console.print(table, end="\n\n")
     for finding in findings:
-        if finding.remedy and (finding.harms or finding.permitted is not None):
-            how = {None: "", True: f": --tune {finding.name}, or", False: ": an administrator may set it"}
-            console.print(f"{finding.what}{how[finding.permitted]}\n  {finding.remedy}", soft_wrap=True, markup=False)
+        if finding.remedy:
+            console.print(f"{finding.what}\n  {finding.remedy}", soft_wrap=True, markup=False)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ COMMANDS = {
     "gate": ("paradnn.compare.gate", "whether this checkout is slower than a commit, for continuous integration"),
     "ask": ("analysis.atlas.ask", "how long a model would take on devices that one does not have"),
     "normal": ("analysis.atlas.normal", "whether a measured number is what is to be expected of its device"),
-    "check": ("paradnn.check", "what of this machine will hurt measurements; --tune, --restore"),
+    "check": ("paradnn.check", "what of this machine will hurt measurements"),
     "ceilings": ("paradnn.ceilings", "measure what this machine can do at most"),
     "stacks": ("paradnn.stacks", "list, install and remove software stacks"),
     "sync": ("paradnn.sync", "upload results that were kept as files"),

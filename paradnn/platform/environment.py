@@ -23,7 +23,7 @@ import psutil
 from paradnn.config.identity import digest
 from paradnn.config.paths import CHECKOUT
 from paradnn.errors import ConfigError, WorkerError
-from paradnn.platform.findings import Finding, gpu_findings, host_findings, read_text
+from paradnn.platform.findings import Finding, gpu_findings, host_findings, nvidia_smi, read_text
 from paradnn.worker import versions as worker_versions
 from paradnn.worker.versions import FRAMEWORKS, versions
 
@@ -32,8 +32,6 @@ _ISA = {
     *("avx", "avx2", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "amx_bf16", "amx_tile", "fma"),
     *("asimd", "sve", "bf16"),
 }
-#: How often an interpreter that is killed while it describes itself is asked.
-_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -117,22 +115,20 @@ def software_versions(python: str, framework: str) -> Mapping[str, str]:
         return _require(versions(framework), framework, python)
     # As text: on the interpreter's path, the folder of this package would show it this environment's distributions.
     code = f"{inspect.getsource(worker_versions)}\nimport json\nprint(json.dumps(versions({framework!r})))"
-    for _ in range(_TRIES):
-        try:
-            done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-        except (OSError, subprocess.TimeoutExpired, ValueError) as error:
-            raise ConfigError(
-                "software.python", python, f"does not run ({error})", "give the path of a Python interpreter"
-            ) from None
-        if done.returncode >= 0:  # else it was killed, which says nothing of it
-            break
     try:
-        if not done.returncode:
-            return _require(json.loads(done.stdout.splitlines()[-1]), framework, python)
-        last = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+        for _ in range(3):
+            done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+            if done.returncode >= 0:  # else it was killed, which says nothing of it
+                break
+    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+        remedy = "give the path of a Python interpreter"
+        raise ConfigError("software.python", python, f"does not run ({error})", remedy) from None
+    try:
+        return _require(json.loads(done.stdout.splitlines()[-1]), framework, python)
     except (ValueError, IndexError):
-        last = f"it says {done.stdout[:80]!r}"
-    raise WorkerError(f"software.python={python}: cannot describe itself: {last}")
+        said = [*done.stdout.splitlines(), *done.stderr.splitlines(), f"it ended with {done.returncode}"]
+        last = said[-2:][0][:200]
+        raise WorkerError(f"software.python={python}: cannot describe itself: {last}") from None
 
 
 def _require(found: Mapping[str, str], framework: str, python: str) -> Mapping[str, str]:
@@ -181,13 +177,8 @@ def _caches() -> dict[str, str]:
 @functools.cache
 def _nvidia() -> tuple[Mapping[str, str], ...]:
     """Name, memory and driver of each NVIDIA device; none where `nvidia-smi` is not there."""
-    query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return ()
-    rows = [[part.strip() for part in row.split(",")] for row in done.stdout.strip().splitlines()]
-    return tuple({"name": name, "memory": memory, "driver": driver} for name, memory, driver in rows)
+    rows = nvidia_smi("gpu", "name", "memory.total", "driver_version")
+    return tuple({"name": name, "memory": f"{memory} MiB", "driver": driver} for name, memory, driver in rows)
 
 
 @functools.cache

@@ -14,15 +14,36 @@ from pathlib import Path
 from paradnn.platform.load import BUSY_CORES, Load
 from paradnn.worker.affinity import core_list, core_text
 
-ROOT = Path("/")
 _CPUS = "sys/devices/system/cpu"
+_TUNE = "sudo python -m pyperf system tune, or: echo {} | sudo tee {} > /dev/null"
+_TURBO = "the clock above its base depends on temperature and on how many cores are busy"
+#: Name, title, files, the value that a measurement wants, whether another harms, why. Turbo is there twice: Intel's
+#: driver says no_turbo, the others boost.
+_SETTINGS = (
+    ("governor", "clock governor", f"{_CPUS}/cpu*/cpufreq/scaling_governor", "performance", True,
+     "others lower the clock when a core idles and raise it late: short steps are timed at a changing clock"),
+    ("turbo", "turbo boost", f"{_CPUS}/intel_pstate/no_turbo", "1", True, _TURBO),
+    ("turbo", "turbo boost", f"{_CPUS}/cpufreq/boost", "0", True, _TURBO),
+    ("thp", "transparent huge pages", "sys/kernel/mm/transparent_hugepage/enabled", "madvise", False,
+     "with always the kernel merges pages while a point runs, with never large arrays miss in the TLB"),
+)  # fmt: skip
+_NVIDIA_QUERY = ("index", "persistence_mode", "clocks.sm", "clocks.max.sm", "clocks_throttle_reasons.active")
+#: Bits of the reasons for which a board runs below its clock (NVML, nvmlClocksThrottleReasons).
+#: Idle (1), the clocks that were asked for (2) and the display's (0x100) are no harm.
+_REASONS = {
+    0x4: "power limit",
+    0x8: "hardware slow-down",
+    0x10: "synchronised boost",
+    0x20: "temperature (software)",
+    0x40: "temperature (hardware)",
+    0x80: "power brake",
+}
 
 
 @dataclass(frozen=True)
 class Finding:
     """What was found: `name` for programs, `what` for people. harms: whether it widens intervals or shifts results and
-    can be mended. remedy: a command or an advice. permitted: whether this user may follow it; None where that is not a
-    matter of permission."""
+    can be mended. remedy: a command or an advice."""
 
     name: str
     what: str
@@ -30,91 +51,33 @@ class Finding:
     harms: bool
     why: str
     remedy: str = ""
-    permitted: bool | None = None
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A setting of the kernel that can be changed while it runs: `name` as --tune takes it, the files that hold it, and
-    the value that a measurement wants.
-
-    harms: whether another value widens intervals; else it only changes results. usual: set by --tune that names
-    nothing. words: stand for the wanted number, and for any other.
-    """
-
-    name: str
-    title: str
-    glob: str
-    wanted: str
-    why: str
-    harms: bool = False
-    usual: bool = True
-    words: tuple[str, str] | None = None
-
-    def values(self, root: Path) -> dict[Path, str]:
-        """What each of the files says; none where this host has no such setting, or it does not matter."""
-        if self.name == "swappiness" and len(_lines(root / "proc/swaps")) < 2:
-            return {}
-        return {path: chosen(text) for path in sorted(root.glob(self.glob)) if (text := read_text(path))}
-
-    def right(self, value: str) -> bool:
-        """Whether a value is as a measurement wants it."""
-        return value == self.wanted or (self.name == "swappiness" and value.isdigit() and int(value) <= 10)
-
-    def finding(self, root: Path) -> Finding | None:
-        """What the host says of it."""
-        values = self.values(root)
-        wrong = [value for value in values.values() if not self.right(value)]
-        shown = [self.words[not self.right(value)] if self.words else value for value in sorted({*values.values()})]
-        if not values:
-            return None
-        if not wrong:
-            return Finding(self.name, self.title, ", ".join(shown), False, self.why)
-        allowed = all(os.access(path, os.W_OK) for path in values)  # root too is refused in many containers
-        remedy = set_command(self.wanted, [*values])
-        return Finding(self.name, self.title, ", ".join(shown), self.harms, self.why, remedy, allowed)
-
-
-def set_command(value: str, files: Sequence[Path]) -> str:
-    """The shell's command that writes `value` into files."""
-    return f"echo {value} | sudo tee {' '.join(map(str, files))} > /dev/null"
-
-
-_TURBO = "the clock above its base depends on temperature and on how many cores are busy"
-#: Turbo is there twice: Intel's driver says no_turbo, the others boost.
-SETTINGS: tuple[Setting, ...] = (
-    Setting("governor", "clock governor", f"{_CPUS}/cpu*/cpufreq/scaling_governor", "performance",
-            "others lower the clock when a core idles and raise it late: short steps are timed at a changing clock",
-            harms=True),
-    Setting("turbo", "turbo boost", f"{_CPUS}/intel_pstate/no_turbo", "1", _TURBO, harms=True, words=("off", "on")),
-    Setting("turbo", "turbo boost", f"{_CPUS}/cpufreq/boost", "0", _TURBO, harms=True, words=("off", "on")),
-    Setting("thp", "transparent huge pages", "sys/kernel/mm/transparent_hugepage/enabled", "madvise",
-            "with always the kernel merges pages while a point runs, with never large arrays miss in the TLB"),
-    Setting("swappiness", "swappiness", "proc/sys/vm/swappiness", "10",
-            "above 10 the kernel swaps a process out for the sake of its file cache"),
-    Setting("aslr", "address space randomisation", "proc/sys/kernel/randomize_va_space", "0",
-            "each worker has another memory layout: part of the spread between sessions, not within one; "
-            "it is a defence", usual=False, words=("off", "on")),
-)  # fmt: skip
-
-
-def host_findings(root: Path = ROOT) -> list[Finding]:
+def host_findings(root: Path = Path("/")) -> list[Finding]:
     """Settings and facts of the host; what is true now and likely to stay so. Takes some milliseconds."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    found = [setting.finding(root) for setting in SETTINGS]
+    found = []
+    for name, what, glob, wanted, harms, why in _SETTINGS:
+        files = {path: chosen(text) for path in sorted(root.glob(glob)) if (text := read_text(path))}
+        wrong = [path for path, value in files.items() if value != wanted]
+        value = ", ".join(sorted({*files.values()}))
+        if files:
+            value = ("on" if wrong else "off") if name == "turbo" else value
+            remedy = _TUNE.format(wanted, " ".join(map(str, wrong))) if wrong else ""
+            found.append(Finding(name, what, value, harms and bool(wrong), why, remedy))
     for name, (what, why, look) in _FACTS.items():
-        value, harms, remedy = look(root, cores) or ("", False, "")
-        found.append(Finding(name, what, value, harms, why, remedy) if value else None)
-    return [finding for finding in found if finding]
+        value, remedy = look(root, cores)
+        if value:
+            found.append(Finding(name, what, value, bool(remedy), why, remedy))
+    return found
 
 
 def load_findings(load: Load) -> list[Finding]:
     """What others take now."""
     found = []
     if load.average is not None:
-        found.append(
-            Finding("load_average", "load average", f"{load.average:.2f}", False, "processes that want a core")
-        )
+        why = "processes that want a core"
+        found.append(Finding("load_average", "load average", f"{load.average:.2f}", False, why))
     if load.foreign is not None:
         harms = load.foreign * load.cores > BUSY_CORES
         takers = "; ".join(f"{taker.name} ({taker.pid}) {taker.cores:.1f}" for taker in load.takers)
@@ -133,104 +96,65 @@ def load_findings(load: Load) -> list[Finding]:
     return found
 
 
-#: A value, whether it harms, what to do; None where the host does not say.
-_Fact = tuple[str, bool, str] | None
+# Each looks up a value, empty where the host does not say it, and what to do about it, empty where it is no harm.
 
 
-def _clock_range(root: Path, cores: Sequence[int]) -> _Fact:
-    """How far the clock may move: the size of what governor and turbo do."""
-    folder = root / _CPUS / "cpu0/cpufreq"
-    low, high = (read_text(folder / name) for name in ("cpuinfo_min_freq", "cpuinfo_max_freq"))
-    if not (low.isdigit() and high.isdigit() and int(low)):
-        return None
-    base = read_text(folder / "base_frequency")
-    limits = f"{int(low) / 1e6:.2f} to {int(high) / 1e6:.2f} GHz"
-    return limits + (f", base {int(base) / 1e6:.2f}" if base else ""), False, ""
-
-
-def _siblings(root: Path, cores: Sequence[int]) -> _Fact:
+def _siblings(root: Path, cores: Sequence[int]) -> tuple[str, str]:
     groups = {read_text(root / _CPUS / f"cpu{core}/topology/thread_siblings_list") for core in cores} - {""}
     threads = sum(len(core_list(group)) for group in groups)
-    if threads > len(groups):
-        return f"{threads} threads on {len(groups)} cores", False, f"platform.threads={len(groups)}"
-    return ("off", False, "") if groups else None
+    return f"{threads} threads on {len(groups)} cores" if threads > len(groups) else "off" if groups else "", ""
 
 
-def _mask(root: Path, cores: Sequence[int]) -> _Fact:
-    online = core_list(read_text(root / _CPUS / "online"))
-    return (f"{len(cores)} of {len(online)} cores may be used", False, "") if online and cores else None
-
-
-def _nodes(root: Path, cores: Sequence[int]) -> _Fact:
+def _nodes(root: Path, cores: Sequence[int]) -> tuple[str, str]:
     files = sorted((root / "sys/devices/system/node").glob("node[0-9]*/cpulist"))
     nodes = [core_list(read_text(path)) for path in files]
     used = [held for held in nodes if set(held) & set(cores)]
     one = core_text([core for core in used[0] if core in cores]) if len(used) > 1 else ""
-    remedy = f"platform.cores={one}" if one else ""
-    return (f"{len(used)} of {len(nodes)} in use", len(used) > 1, remedy) if len(nodes) > 1 else None
+    return f"{len(used)} of {len(nodes)} in use" if len(nodes) > 1 else "", f"platform.cores={one}" if one else ""
 
 
-def _quota(root: Path, cores: Sequence[int]) -> _Fact:
-    allowed = []
-    for folder in _groups(root, "cpu"):
-        quota, _, period = read_text(folder / "cpu.max").partition(" ")
-        if not quota:
-            quota, period = read_text(folder / "cpu.cfs_quota_us"), read_text(folder / "cpu.cfs_period_us")
-        if quota.isdigit() and period.isdigit() and int(period):
-            allowed.append(int(quota) / int(period))
+def _quota(root: Path, cores: Sequence[int]) -> tuple[str, str]:
+    texts = [read_text(folder / "cpu.max").split() for folder in _groups(root)]
+    allowed = [int(text[0]) / int(text[1]) for text in texts if len(text) == 2 and text[0].isdigit()]
     least = min(allowed, default=float(len(cores)))
     tight = least < len(cores)
     remedy = f"platform.threads={max(1, int(least))}, or a container without a quota" if tight else ""
-    return f"{min(least, len(cores)):g} of {len(cores)} cores" if allowed else "none", tight, remedy
+    return f"{min(least, len(cores)):g} of {len(cores)} cores" if allowed else "none", remedy
 
 
-def _memory_limit(root: Path, cores: Sequence[int]) -> _Fact:
-    names = ("memory.max", "memory.limit_in_bytes")
-    texts = [read_text(folder / name) for folder in _groups(root, "memory") for name in names]
-    # The older kind of control group writes a huge number for none.
-    limits = [int(text) for text in texts if text.isdigit() and int(text) < 2**60]
-    return f"{min(limits) / 2**30:.1f} GiB" if limits else "none", False, ""
+def _memory_limit(root: Path, _: Sequence[int]) -> tuple[str, str]:
+    limits = [int(text) for folder in _groups(root) if (text := read_text(folder / "memory.max")).isdigit()]
+    return f"{min(limits) / 2**30:.1f} GiB" if limits else "none", ""
 
 
-def _swap(root: Path, cores: Sequence[int]) -> _Fact:
-    rows = _lines(root / "proc/swaps")[1:]
-    used = sum(int(row.split()[3]) for row in rows if len(row.split()) > 3) / 2**10
-    return f"{used:.0f} MiB in use" if rows else "none", used > 100, "sudo swapoff -a" if used > 100 else ""
+def _swap(root: Path, _: Sequence[int]) -> tuple[str, str]:
+    rows = [row.split() for row in read_text(root / "proc/swaps").splitlines()[1:]]
+    used = sum(int(row[3]) for row in rows if len(row) > 3) / 2**10
+    return f"{used:.0f} MiB in use" if rows else "none", "sudo swapoff -a" if used > 100 else ""
 
 
-def _clock_source(root: Path, cores: Sequence[int]) -> _Fact:
+def _clock_source(root: Path, _: Sequence[int]) -> tuple[str, str]:
     source = read_text(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
     slow = source in ("hpet", "acpi_pm", "jiffies", "refined-jiffies")
-    return source, slow, "boot with tsc=reliable" if slow else ""
+    return source, "boot with tsc=reliable" if slow else ""
 
 
-def _virtual(root: Path, cores: Sequence[int]) -> _Fact:
-    flags = next((row for row in _lines(root / "proc/cpuinfo") if row.startswith("flags")), "")
-    if "hypervisor" in flags.split():
-        return "virtual machine", False, "compare points of one sweep only"
-    return ("bare metal", False, "") if flags else None
+def _virtual(root: Path, _: Sequence[int]) -> tuple[str, str]:
+    flags = [row for row in read_text(root / "proc/cpuinfo").splitlines() if row.startswith("flags")]
+    return "".join("virtual machine" if "hypervisor" in row.split() else "bare metal" for row in flags[:1]), ""
 
 
-def _battery(root: Path, cores: Sequence[int]) -> _Fact:
+def _battery(root: Path, _: Sequence[int]) -> tuple[str, str]:
     states = [read_text(path) for path in sorted((root / "sys/class/power_supply").glob("*/status"))]
-    empty = "Discharging" in states
-    return ", ".join(states), empty, "plug it in" if empty else ""
-
-
-def _throttling(root: Path, cores: Sequence[int]) -> _Fact:
-    counts = [read_text(path) for path in (root / _CPUS).glob("cpu[0-9]*/thermal_throttle/core_throttle_count")]
-    total = sum(int(count) for count in counts if count.isdigit())
-    return (f"{total} times since it was started", False, "") if counts else None
+    return ", ".join(states), "plug it in" if "Discharging" in states else ""
 
 
 #: Name -> what it is, why it matters, and how it is looked up.
-_FACTS: dict[str, tuple[str, str, Callable[[Path, Sequence[int]], _Fact]]] = {
-    "clock_range": ("clock of a core", "by so much the governor and turbo move step times", _clock_range),
+_FACTS: dict[str, tuple[str, str, Callable[[Path, Sequence[int]], tuple[str, str]]]] = {
     "smt": ("simultaneous multithreading",
-            "two threads of a core share its arithmetic units: a product runs no faster on both, and less evenly",
+            "two threads of a core share its arithmetic units: a product runs no faster on both, and less evenly; "
+            "platform.threads sets how many are used",
             _siblings),
-    "affinity": ("affinity mask",
-                 "a run on fewer cores is another measurement; the environment's id holds how many may be used", _mask),
     "numa": ("memory nodes",
              "memory of another node is slower to reach, and which arrays lie there is another matter in each process",
              _nodes),
@@ -241,24 +165,19 @@ _FACTS: dict[str, tuple[str, str, Callable[[Path, Sequence[int]], _Fact]]] = {
     "clock_source": ("clock source", "reading hpet or acpi_pm takes a microsecond and more, and a system call",
                      _clock_source),
     "virtual": ("machine",
-                "neighbours share caches, memory and cores unseen; steal counts the cores alone, and some hosts hide "
-                "it", _virtual),
+                "neighbours of a virtual machine share caches, memory and cores unseen: compare points of one sweep",
+                _virtual),
     "battery": ("battery", "most machines lower their clock on a battery", _battery),
-    "throttling": ("thermal throttling", "a core that is too hot lowers its clock", _throttling),
 }  # fmt: skip
 
 
-def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """Folders of this process's control groups that may limit `controller`, the innermost first."""
+def _groups(root: Path) -> Iterator[Path]:
+    """Folders of the control groups (version 2) that hold this process, the innermost first."""
     base = root / "sys/fs/cgroup"
-    for row in _lines(root / "proc/self/cgroup"):
-        _, controllers, path = row.split(":", 2)
-        if controllers and controller not in controllers.split(","):
-            continue
-        top = base / controllers if controllers and (base / controllers).is_dir() else base / controller
-        top = top if controllers else base
-        inner = top / path.strip("/")
-        yield from (folder for folder in (inner, *inner.parents) if folder.is_relative_to(top))
+    for row in read_text(root / "proc/self/cgroup").splitlines():
+        if row.startswith("0::"):
+            inner = base / row[3:].strip("/")
+            yield from (folder for folder in (inner, *inner.parents) if folder.is_relative_to(base))
 
 
 def read_text(path: Path) -> str:
@@ -269,46 +188,25 @@ def read_text(path: Path) -> str:
         return ""
 
 
-def _lines(path: Path) -> list[str]:
-    return read_text(path).splitlines()
-
-
 def chosen(text: str) -> str:
     """The value that a file holds: of several that it offers, the one in brackets."""
     return text.partition("[")[2].partition("]")[0] if "[" in text else text
 
 
-#: What is asked of each NVIDIA board, in this order.
-_QUERY = ("index", "persistence_mode", "clocks.sm", "clocks.max.sm", "clocks_throttle_reasons.active",
-          "utilization.gpu")  # fmt: skip
-#: Bits of the reasons for which a board runs below its clock (NVML, nvmlClocksThrottleReasons).
-#: Idle (1), the clocks that were asked for (2) and the display's (0x100) are no harm.
-_REASONS = {
-    0x4: "power limit",
-    0x8: "hardware slow-down",
-    0x10: "synchronised boost",
-    0x20: "temperature (software)",
-    0x40: "temperature (hardware)",
-    0x80: "power brake",
-}
-
-
-def gpu_findings(ask: Callable[[Sequence[str]], str] | None = None) -> list[Finding]:
-    """Findings of every NVIDIA board; none where there is no nvidia-smi. `ask` returns what it prints, given its
-    options."""
-    ask = ask or _nvidia_smi
-    rows = _rows(ask([f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits"]))
-    found = [finding for row in rows if len(row) == len(_QUERY) for finding in _board(*row)]
+def gpu_findings(ask: Callable[..., list[list[str]]] | None = None) -> list[Finding]:
+    """Findings of every NVIDIA board; none where there is no nvidia-smi. `ask` is `nvidia_smi`."""
+    ask = ask or nvidia_smi
+    found = [finding for row in ask("gpu", *_NVIDIA_QUERY) for finding in _board(*row)]
     if found:
-        users = _rows(ask(["--query-compute-apps=pid,name,used_memory", "--format=csv,noheader"]))
-        value = "; ".join(f"{row[1]} ({row[0]})" for row in users if len(row) > 1) or "none"
+        users = ask("compute-apps", "pid", "name")
+        value = "; ".join(f"{name} ({pid})" for pid, name in users) or "none"
         why = "a board that two processes share gives each turns: kernels of one wait for those of the other"
-        remedy = f"end them: {' '.join(row[0] for row in users)}" if users else ""
+        remedy = f"end them: {' '.join(pid for pid, _ in users)}" if users else ""
         found.append(Finding("gpu_processes", "processes on the GPUs", value, bool(users), why, remedy))
     return found
 
 
-def _board(number: str, persistence: str, now: str, most: str, throttled: str, busy: str) -> Iterator[Finding]:
+def _board(number: str, persistence: str, now: str, most: str, throttled: str) -> Iterator[Finding]:
     name = f"GPU {number}"
     why = "without it the driver unloads between processes: opening the device takes a second and more"
     remedy = f"sudo nvidia-smi -i {number} -pm 1" if persistence == "Disabled" else ""
@@ -316,26 +214,19 @@ def _board(number: str, persistence: str, now: str, most: str, throttled: str, b
     why = "an idle board clocks down; unless its clocks are locked they follow temperature and power"
     remedy = f"sudo nvidia-smi -i {number} -lgc MHZ,MHZ, with one that it holds under load" if most.isdigit() else ""
     yield Finding("gpu_clock", f"{name} clock", f"{now} of at most {most} MHz", False, why, remedy)
+    if throttled.startswith("0x"):
+        reasons = ", ".join(text for bit, text in _REASONS.items() if bit & int(throttled, 16))
+        why = "the board runs below the clock that it was asked for"
+        remedy = "let it cool, or see nvidia-smi -q -d PERFORMANCE,POWER" if reasons else ""
+        yield Finding("gpu_throttling", f"{name} slow-downs", reasons or "none", bool(reasons), why, remedy)
+
+
+def nvidia_smi(kind: str, *fields: str) -> list[list[str]]:
+    """What nvidia-smi says of each of a kind ("gpu", "compute-apps"): its fields; nothing where it does not answer."""
+    query = ["nvidia-smi", f"--query-{kind}={','.join(fields)}", "--format=csv,noheader,nounits"]
     try:
-        bits = int(throttled, 16)
-    except ValueError:
-        return
-    reasons = ", ".join(text for bit, text in _REASONS.items() if bits & bit)
-    why = "the board runs below the clock that it was asked for"
-    remedy = "let it cool, or see nvidia-smi -q -d PERFORMANCE,POWER" if reasons else ""
-    yield Finding("gpu_throttling", f"{name} slow-downs", reasons or "none", bool(reasons), why, remedy)
-    harms = busy.isdigit() and int(busy) > 5
-    yield Finding("gpu_load", f"{name} load", f"{busy}%", harms, "work of others on the board now")
-
-
-def _rows(text: str) -> list[list[str]]:
-    return [[part.strip() for part in line.split(",")] for line in text.strip().splitlines() if line.strip()]
-
-
-def _nvidia_smi(options: Sequence[str]) -> str:
-    """What nvidia-smi prints; nothing where it is not there or does not answer."""
-    try:
-        done = subprocess.run(["nvidia-smi", *options], capture_output=True, text=True, timeout=30, check=True)
+        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout
+        return []
+    rows = [[part.strip() for part in line.split(",")] for line in done.stdout.splitlines()]
+    return [row for row in rows if len(row) == len(fields)]

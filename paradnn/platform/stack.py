@@ -6,7 +6,8 @@ same stack waits and finds it made; what a driver uses is not removed.
 
 uv makes it where it is on the path, else Python's own venv and pip: uv fetches another Python where one is asked for,
 venv takes the running one, or a `python3.N` on the path. What an installer prints may hold the address and the password
-of a package index: of all that, one line is kept, and of an address in it the host alone.
+of a package index: of all that, one line is kept, and of an address in it the host alone. A lock file beside the stacks
+is held together by those who use one, and alone by who makes or removes it.
 """
 
 from __future__ import annotations
@@ -37,11 +38,8 @@ from paradnn.store.address import without_secrets
 
 _MARKER = "paradnn-stack.json"
 _MAKING = ".making-"
-#: The two locks of a stack: to make or to remove it, held alone; to use it, held together.
-_TO_MAKE, _TO_USE = "make", "use"
-_WAITING = "waiting for another process that makes the software stack {}"
-#: Seconds that an installer may take.
-_TIMEOUT = 3600.0
+_TIMEOUT = 3600.0  # seconds that an installer may take
+_PAUSE = 0.2  # seconds between two looks at a lock
 #: Variables that would lead an installer to another place than the one it is given.
 _MISLEADING = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_ROOT")
 _UNREACHED = ("Connection", "name resolution", "timed out", "dns error", "Network is unreachable", "tcp connect error")
@@ -124,13 +122,12 @@ def open_stack(stack: Stack, say: Say) -> OpenStack:
     Raises WorkerError with the installer's last line.
     """
     try:
-        with _locked(stack.key, _TO_MAKE, lambda: say(_WAITING.format(stack.name))) as making:
-            using = _open_lock(stack.key, _TO_USE)
-            try:
-                return OpenStack(stack, _ready(stack, making, using, say), using)
-            except BaseException:
-                os.close(using)
-                raise
+        lock = _open_lock(stack.key)
+        try:
+            return OpenStack(stack, _ready(stack, lock, say), lock)
+        except BaseException:
+            os.close(lock)
+            raise
     except OSError as error:
         raise WorkerError(f"{error.filename or stack.folder}: {error.strerror}") from None
 
@@ -141,40 +138,40 @@ def find_stack(stack: Stack) -> tuple[str, ...] | None:
     return None if problem else packages
 
 
-def _ready(stack: Stack, making: int, using: int, say: Say) -> tuple[str, ...]:
+def _ready(stack: Stack, lock: int, say: Say) -> tuple[str, ...]:
     """The packages of the stack, which is there and locked against removal when this returns."""
-    packages, problem = _check(stack)
-    if problem:
-        why = f": the one there {problem}" if stack.folder.exists() else ""
-        say(
-            f"making the software stack {stack.name} (Python {stack.python_version}, "
-            f"{', '.join(stack.requirements)}), once: some minutes{why}"
-        )
-        fcntl.flock(using, fcntl.LOCK_EX)  # drivers that use the one that is there exit first
-        packages = _make(stack, making)
-    fcntl.flock(using, fcntl.LOCK_SH)
-    return packages
+    told = False
+    while True:
+        if _holds(lock, fcntl.LOCK_SH):
+            packages, problem = _check(stack)
+            if not problem:
+                return packages
+            if _holds(lock, fcntl.LOCK_EX) and (problem := _check(stack)[1]):
+                why = f": the one there {problem}" if stack.folder.exists() else ""
+                what = f"{stack.name} (Python {stack.python_version}, {', '.join(stack.requirements)})"
+                say(f"making the software stack {what}, once: some minutes{why}")
+                _make(stack, lock)
+                continue
+        if not told:
+            say(f"waiting for another process that makes the software stack {stack.name}")
+            told = True
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        time.sleep(_PAUSE)
 
 
-def _open_lock(key: str, kind: str) -> int:
+def _open_lock(key: str) -> int:
     folder = _stacks_folder() / ".locks"
     folder.mkdir(parents=True, exist_ok=True)
-    return os.open(folder / f"{key}.{kind}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    return os.open(folder / key, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
-@contextlib.contextmanager
-def _locked(key: str, kind: str, when_held: Callable[[], object]) -> Iterator[int]:
-    """Hold a lock alone; `when_held` is called, and may raise, when another process has it."""
-    lock = _open_lock(key, kind)
+def _holds(lock: int, kind: int) -> bool:
+    """Whether a lock could be taken at once, in place of what is held of it."""
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            when_held()
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield lock
-    finally:
-        os.close(lock)
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _check(stack: Stack) -> tuple[tuple[str, ...], str]:
@@ -192,7 +189,7 @@ def _check(stack: Stack) -> tuple[tuple[str, ...], str]:
     return tuple(description["packages"]), ""
 
 
-def _make(stack: Stack, lock: int) -> tuple[str, ...]:
+def _make(stack: Stack, lock: int) -> None:
     """Make the stack beside its place and move it there; what a killed driver left there goes."""
     for leftover in [stack.folder, *_stacks_folder().glob(f"{stack.key}{_MAKING}*")]:
         shutil.rmtree(leftover, ignore_errors=True)
@@ -214,7 +211,6 @@ def _make(stack: Stack, lock: int) -> tuple[str, ...]:
         folder.rename(stack.folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return tuple(description["packages"])
 
 
 def _describe(python: Path) -> dict[str, Any]:
@@ -250,18 +246,13 @@ def named_stack(name: str) -> Stack:
 
 def list_stacks() -> Iterator[str]:
     """A line for every stack that conf/software names or that was made."""
-    stacks = []
+    known = {}
     for path in sorted((CONFIG / "software").glob("*.yaml")):
-        try:
-            stacks.append(named_stack(path.stem))
-        except ConfigError:
-            continue
-    known = {stack.key: stack for stack in stacks}
-    for stack in stacks:
-        yield f"{stack.name:<18} {_state(stack.folder)}"
-    for folder in _folders():
-        if folder.name not in known:
-            yield f"{folder.name}: {'unfinished' if _MAKING in folder.name else _state(folder)}, of other requirements"
+        with contextlib.suppress(ConfigError):
+            stack = named_stack(path.stem)
+            known[stack.key] = stack
+            yield f"{stack.name:<18} {_state(stack.folder)}"
+    yield from (f"{folder.name}: {_state(folder)}" for folder in _folders() if folder.name not in known)
     yield f"stacks are in {_stacks_folder()}"
 
 
@@ -274,25 +265,23 @@ def _state(folder: Path) -> str:
         marker = json.loads((folder / _MARKER).read_text())
     except (OSError, ValueError):
         return "not made"
-    size = sum(entry.lstat().st_size for entry in folder.rglob("*"))
+    size = sum(entry.lstat().st_size for entry in folder.rglob("*")) / 1e9
     made = time.strftime("%Y-%m-%d", time.localtime(marker["made"]))
-    return (
-        f"made {made} by {marker['installer']} in {marker['seconds']:.0f} s, {size / 1e9:.2f} GB, "
-        f"Python {marker['python']}, {', '.join(marker['requirements'])}"
-    )
+    return f"made {made}, {size:.2f} GB, Python {marker['python']}, {', '.join(marker['requirements'])}"
 
 
 def remove_stacks(name: str) -> Iterator[str]:
     """Remove every stack of that name; raises WorkerError for one that is in use."""
     pattern = re.compile(rf"({re.escape(_slug(name))}-[0-9a-f]{{16}})({re.escape(_MAKING)}\d+)?")
     matching = [(folder, match[1]) for folder in _folders() if (match := pattern.fullmatch(folder.name))]
-
-    def refuse() -> None:
-        raise WorkerError(f"{folder} is in use; remove it when the sweep is over")
-
     for folder, key in matching:
-        with _locked(key, _TO_MAKE, refuse), _locked(key, _TO_USE, refuse):
+        lock = _open_lock(key)
+        try:
+            if not _holds(lock, fcntl.LOCK_EX):
+                raise WorkerError(f"{folder} is in use; remove it when the sweep is over")
             shutil.rmtree(folder)
+        finally:
+            os.close(lock)
         yield f"removed {folder}"
     if not matching:
         yield f"no stack {name} in {_stacks_folder()}"
@@ -307,40 +296,32 @@ def _install(folder: Path, stack: Stack, lock: int) -> str:
 
     `lock` is a descriptor that installers inherit: should this process be killed, it holds until they have exited.
     """
-    problems = []
-    for installer in (["uv"] if shutil.which("uv") else []) + ["pip"]:
-        python, version = str(folder / "bin" / "python"), stack.python_version
-        try:
-            if installer == "uv":
-                make = ["uv", "venv", "--quiet", "--no-project", "--python", version, str(folder)]
-                fill = ["uv", "pip", "install", "--quiet", "--compile-bytecode", "--python", python]
-            else:
-                make = [_interpreter(version), "-m", "venv", str(folder)]
-                plain = ["--progress-bar=off", "--no-input", "--disable-pip-version-check", "--no-warn-script-location"]
-                fill = [python, "-m", "pip", "install", *plain]
-            for command in (make, [*fill, *stack.requirements]):
-                _run(command, folder.parent, lock)
-            return installer
-        except _InstallError as error:
-            problems.append(f"{installer}: {error}")
-            shutil.rmtree(folder, ignore_errors=True)
-    raise WorkerError("; ".join(problems))
+    installer = "uv" if shutil.which("uv") else "pip"
+    python, version = str(folder / "bin" / "python"), stack.python_version
+    try:
+        if installer == "uv":
+            make = ["uv", "venv", "--quiet", "--no-project", "--python", version, str(folder)]
+            fill = ["uv", "pip", "install", "--quiet", "--compile-bytecode", "--python", python]
+        else:
+            make = [_interpreter(version), "-m", "venv", str(folder)]
+            plain = ["--progress-bar=off", "--no-input", "--disable-pip-version-check", "--no-warn-script-location"]
+            fill = [python, "-m", "pip", "install", *plain]
+        for command in (make, [*fill, *stack.requirements]):
+            _run(command, folder.parent, lock)
+    except _InstallError as error:
+        raise WorkerError(f"{installer}: {error}") from None
+    return installer
 
 
 def _interpreter(version: str) -> str:
     """An interpreter of that version: this one, or one on the path."""
-    if version == _RUNNING:
-        return sys.executable
-    python = shutil.which(f"python{version}")
-    code = "import sys; print('%d.%d' % sys.version_info[:2])"
-    if python:
-        done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-        if done.stdout.strip() == version:
-            return python
-    raise _InstallError(
-        f"needs Python {version}, this is {_RUNNING} and no python{version} on the path runs; "
-        f"install uv, which fetches it, or Python {version}"
-    )
+    python = sys.executable if version == _RUNNING else shutil.which(f"python{version}")
+    if not python:
+        raise _InstallError(
+            f"needs Python {version}, this is {_RUNNING} and no python{version} is on the path; "
+            f"install uv, which fetches it, or Python {version}"
+        )
+    return python
 
 
 def _run(command: Sequence[str], folder: Path, lock: int) -> None:
@@ -363,9 +344,8 @@ def _run(command: Sequence[str], folder: Path, lock: int) -> None:
     except subprocess.TimeoutExpired:
         raise _InstallError(f"took over {_TIMEOUT / 60:.0f} minutes") from None
     finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     if process.returncode:
         raise _InstallError(_problem(command[0], output) or f"exited with code {process.returncode}")

@@ -128,7 +128,7 @@ def test_two_processes_make_it_once(cache: Path) -> None:
     )
     # The lock is held here until both have said what they wait for. The first to get it then uses the stack for long.
     (cache / ".locks").mkdir(parents=True)
-    with (cache / ".locks" / f"{TINYSTACK.key}.make").open("w") as lock, ExitStack() as running:
+    with (cache / ".locks" / TINYSTACK.key).open("w") as lock, ExitStack() as running:
         fcntl.flock(lock, fcntl.LOCK_EX)
         command, pipe = [sys.executable, "-c", code], subprocess.PIPE
         making = partial(started, command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
@@ -152,7 +152,7 @@ def test_two_processes_make_it_once(cache: Path) -> None:
 def test_what_cannot_be_made_says_why_and_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(WorkerError, match=r"pip: ERROR: No matching distribution found for nosuch-package==9$"):
         opened(MISSING)
-    with pytest.raises(WorkerError, match=rf"needs Python 3\.99, this is {PYTHON} and no python3\.99 on the path runs"):
+    with pytest.raises(WorkerError, match=rf"needs Python 3\.99, this is {PYTHON} and no python3\.99 is on the path"):
         opened(Stack("new", "3.99", ("tinystack==1.0",)))
     monkeypatch.delenv("PIP_NO_INDEX")
     monkeypatch.setenv("PIP_INDEX_URL", "http://user:secret@127.0.0.1:9/token/simple")
@@ -164,10 +164,8 @@ def test_what_cannot_be_made_says_why_and_leaves_nothing(cache: Path, monkeypatc
 
 
 @pytest.mark.usefixtures("uv")
-def test_every_installer_that_failed_is_quoted(cache: Path) -> None:
-    with pytest.raises(
-        WorkerError, match=r"^uv: .*nosuch-package was not found.*; pip: ERROR: No matching distribution"
-    ) as error:
+def test_what_uv_says_is_one_line(cache: Path) -> None:
+    with pytest.raises(WorkerError, match=r"^uv: .*nosuch-package was not found") as error:
         opened(MISSING)
     assert len(str(error.value).splitlines()) == 1
 
@@ -222,7 +220,7 @@ def test_a_sweep_goes_on_without_the_stacks_that_cannot_be_made(store: Store) ->
     assert [len(group) for group in points.values()] == [2, 4]
     reasons = {point["reason"] for point in points["unavailable"]}
     assert any("tensorflow is not installed in" in reason for reason in reasons)
-    [unmade] = [reason for reason in reasons if "pip: ERROR: No matching distribution found" in reason]
+    [unmade] = [reason for reason in reasons if "nosuch-package was not found" in reason]
     assert unmade.startswith("the software stack current cannot be made: uv: ")
     [(uri,), *_] = store.query(
         "SELECT artifact_uri FROM runs JOIN tags USING (run_uuid) WHERE value LIKE '%is not installed in%'"
