@@ -187,7 +187,6 @@ OWN_NAMES = {
     "analysis.published.archive",
     "analysis.published.source",
     "analysis.report.page",
-    "paradnn.platform.findings",
     "paradnn.worker.input.pipelines",
     "paradnn.workloads.learn.files",
 }

@@ -261,9 +261,9 @@ class ReportOptions(Options):
 
     command = "report"
 
-    audience: Literal["both", "manager", "engineer"] = option(
+    audience: Literal["both", "manager"] = option(
         "both",
-        "verdict, results and systems (manager), every analysis (engineer), or both parts (default)",
+        "verdict, results and systems alone (manager), or every analysis too (default)",
         flag="--for",
         group="page",
     )

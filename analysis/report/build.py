@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
@@ -18,20 +19,20 @@ from analysis.claims.kinds import Answer
 from analysis.options import Selection, command_line
 from analysis.prices import PriceList, priced
 from analysis.registry import Shown
-from analysis.report.comparisons import Comparison, compare_populations
-from analysis.report.findings import TOPICS, costs, decision, explanation
+from analysis.report.comparisons import compare_populations
+from analysis.report.findings import find
 from analysis.report.page import legible, render
 from analysis.report.populations import Population, split
 from analysis.report.results import chart, results
-from analysis.report.sections import Chapter, Context, Finding, Item, Missing, Section, across, outline, run_section
-from analysis.report.systems import are_busy, beside, counts, facts, systems
+from analysis.report.sections import Chapter, Context, Item, Missing, Section, across, outline, run_section
+from analysis.report.systems import beside, counts, systems
 from analysis.store.frame import families
 from analysis.store.quality import without_wild_intervals
 from paradnn.core.words import counted
 from paradnn.store.address import address_of, without_secrets
 
-#: For whom a page is: who decides, who wants to know why, or both.
-Audience = Literal["both", "manager", "engineer"]
+#: For whom a page is: who decides, for whom no analysis is written out, or who wants to know why too.
+Audience = Literal["both", "manager"]
 #: Answer -> the class that colours it.
 _LOOKS = {Answer.SUPPORTED: "supported", Answer.REFUTED: "refuted", Answer.NOT_ENOUGH: "open"}
 _DECIDING = ("sensitivity", "roofline", "breakdown", "frontier")  # analyses that the first screen takes
@@ -65,27 +66,33 @@ def make_report(
         chapters.append(Chapter(population, _made(_tried(population, context), missing)))
     show("comparisons")
     comparisons, not_compared = ([], []) if pool else compare_populations(shown, frame, selection, context)
-    shared = _made(_versions(shown, frame, selection, context), missing)
-    asked = [item for item in across(frame, prices.given) if _is_asked(item, context)]
-    choices = _made((run_section(item, frame, selection, "all", "all runs", context) for item in asked), missing)
-    show("claims")
-    claims, silent = _claims(frame, selection, context)
     missing += not_compared
-    claimed = _made([claims], [] if silent else missing)
+
+    def of_all(items: Iterable[Item]) -> list[Section]:
+        asked = (item for item in items if _is_asked(item, context))
+        return _made((run_section(item, frame, selection, "all", "all runs", context) for item in asked), missing)
+
+    choices, shared = of_all(across(frame, prices.given)), of_all(_versions(shown, pool))
+    show("claims")
+    beyond = [
+        Missing(
+            "Further populations", one.name, "left out to keep the page small", shlex.join(command_line(one.selection))
+        )
+        for one in populations[_POPULATIONS:]
+    ]
     return render(
         "page.html",
         made=made or datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        answers=_by_topic(_findings(chapters, comparisons, choices, audience)),
-        audience=audience,
+        answers=[
+            (topic, [*own]) for topic, own in groupby(find(chapters, comparisons, choices), lambda one: one.topic)
+        ],
+        analysed=context.draw,
         chapters=chapters,
         choices=choices,
         comparisons=comparisons,
         shared=shared,
-        claims=claimed[0] if claimed else None,
-        without_data=silent,
-        missing=_grouped(missing),
-        beyond=[(one, shlex.join(command_line(one.selection))) for one in populations[_POPULATIONS:]],
-        refused=context.refused,
+        claims=of_all([_CLAIMS])[:1],
+        missing=_grouped([*missing, *beyond]),
         command=_command(selection, pool, audience, prices),
         looks=_LOOKS,
         sentences=sentences,
@@ -119,28 +126,20 @@ def _made(tried: Iterable[Section | Missing], missing: list[Missing]) -> list[Se
     return [one for one in every if isinstance(one, Section)]
 
 
-def _versions(
-    populations: Sequence[Population], frame: pd.DataFrame, selection: Selection, context: Context
-) -> list[Section | Missing]:
+def _versions(populations: Sequence[Population], pool: bool) -> Iterator[Item]:
     """Software against software where one device was measured with several; each alone has its own section."""
     devices = [population.device for population in populations]
-    if context.pool or len(set(devices)) == len(devices):
-        return []
-    item = Item(software, Shown(SoftwareOptions(), "Software versions on one device", software.reading))
-    return [run_section(item, frame, selection, "all", "all runs of a device", context)]
+    if not pool and len(set(devices)) < len(devices):
+        yield Item(software, Shown(SoftwareOptions(), "Software versions on one device", software.reading))
 
 
-def _claims(frame: pd.DataFrame, selection: Selection, context: Context) -> tuple[Section | Missing, list[str]]:
-    """The claims that have data as a section (`Missing` where none has), and the titles of the others."""
-    silent: list[str] = []
+def _measured_claims(runs: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
+    """The claims that have data."""
+    result = check_claims(runs, options)
+    return replace(result, verdicts=tuple(verdict for verdict in result.verdicts if verdict.measured))
 
-    def measured(runs: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
-        result = check_claims(runs, options)
-        silent.extend(verdict.title for verdict in result.verdicts if not verdict.measured)
-        return replace(result, verdicts=tuple(verdict for verdict in result.verdicts if verdict.measured))
 
-    item = Item(measured, Shown(ClaimsOptions(), check_claims.title, check_claims.reading))
-    return run_section(item, frame, selection, "all", "all runs", context), silent
+_CLAIMS = Item(_measured_claims, Shown(ClaimsOptions(), check_claims.title, check_claims.reading))
 
 
 def _described(shown: Sequence[Population], context: Context, selection: Selection) -> dict[str, Any]:
@@ -156,32 +155,12 @@ def _described(shown: Sequence[Population], context: Context, selection: Selecti
         "chart": chart(shown),
         "results": results(shown, whole),
         "systems": described,
-        "beside": beside(shown[0], described) if len(shown) == 1 else [],
-        "facts": [facts(one) for one in shown],
-        "busy": [are_busy(one.rows) for one in shown],
+        "beside": beside(described) if len(shown) == 1 else [],
         "counts": counts(shown),
         "store": ", ".join(each.public for each in stores),
         "ui": ui_address(store.uri),
         "ui_command": f"python -m paradnn.ui --store {shlex.quote(store.public)}",
     }
-
-
-def _findings(
-    chapters: Sequence[Chapter], comparisons: Sequence[Comparison], choices: Sequence[Section], audience: Audience
-) -> list[Finding]:
-    """What the page says first."""
-    findings = list(explanation(chapters))
-    if audience == "engineer":
-        return findings
-    return [*costs(chapters, comparisons, choices), *findings, *decision(chapters, comparisons)]
-
-
-def _by_topic(findings: Iterable[Finding]) -> list[tuple[str, list[Finding]]]:
-    topics: dict[str, list[Finding]] = {}
-    for one in findings:
-        topics.setdefault(one.topic, []).append(one)
-    places = {topic: place for place, topic in enumerate(TOPICS)}
-    return sorted(topics.items(), key=lambda topic: places.get(topic[0], len(TOPICS)))
 
 
 def _grouped(missing: Iterable[Missing]) -> list[tuple[str, str, str, str]]:

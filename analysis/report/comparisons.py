@@ -29,6 +29,13 @@ _SHOWN = 6  # comparisons that are in the page
 _TELLING = ("software.name", "host", "environment_id", "protocol_id")
 _SAID = ("device", "platform.name")  # what the names of systems say
 _IDENTITY = ("device", "environment_id", "protocol_id", "schema_version", "task")
+#: Why sessions allow no verdict.
+_REASONS = {
+    Standing.ALONE: "one was measured in {}, the other in {} of their own, and what a session does to all of its runs "
+    "cannot be told from the difference",
+    Standing.APART: "one was measured before the other, and a drift cannot be told from the difference",
+    Standing.UNKNOWN: "when they were measured is not recorded, so their sessions cannot be told apart",
+}
 
 
 class Comparison(NamedTuple):
@@ -96,26 +103,26 @@ def _compare(
     if not common:
         return Missing("Comparison", of, "they have no model family in common", remedy)
     narrowed = () if len(common) == len(families(a.rows)) == len(families(b.rows)) else common
-    cells = Shown(
-        CompareOptions(a=side_a, b=side_b),
-        "Cell by cell",
-        "Each mark is a point that both measured; the bar is the geometric mean with its 95% interval.",
-        narrowed,
-    )
-    first = run_section(Item(compare, cells, remedy), frame, selection, key, of, context)
+
+    def made(of_what: Any, options: Any, title: str, reading: str, name: str = "") -> Section | Missing:
+        item = Item(of_what, Shown(options, title, reading, narrowed, name), remedy)
+        return run_section(item, frame, selection, key, of, context)
+
+    reading = "Each mark is a point that both measured; the bar is the geometric mean with its 95% interval."
+    first = made(compare, CompareOptions(a=side_a, b=side_b), "Cell by cell", reading)
     if isinstance(first, Missing):
         return first._replace(title="Comparison")
-    options = SpeedupOptions(a=(side_a,), b=(side_b,))
-    more = [Shown(options, "What the speedup depends on", f"Points above 1 are faster on {a.name}.", narrowed)]
+    options, reading = SpeedupOptions(a=(side_a,), b=(side_b,)), f"Points above 1 are faster on {a.name}."
+    more = [made(speedup, options, "What the speedup depends on", reading)]
     if a.profiled().any() and b.profiled().any():
         reading = "Speedup of the FLOP rate of each operation type."
-        by_type = replace(options, operations=True)
-        more.append(Shown(by_type, "Operation by operation", reading, narrowed, "operations"))
-    made = [first, *(run_section(Item(speedup, each), frame, selection, key, of, context) for each in more)]
+        more.append(made(speedup, replace(options, operations=True), "Operation by operation", reading, "operations"))
     assert isinstance(first.result, CompareResult)
     called = zip(first.result.sides.called, (a.name, b.name), strict=True)
     names = "; ".join(f"{side} is {name}" for side, name in called if side != name)
-    sections = [replace(each, names=f"{names}." if names else "") for each in made if isinstance(each, Section)]
+    sections = [
+        replace(each, names=f"{names}." if names else "") for each in (first, *more) if isinstance(each, Section)
+    ]
     return Comparison(a, b, first.result, tuple(sections))
 
 
@@ -151,7 +158,10 @@ def _sentence(row: Mapping[Any, Any], a: str, b: str, comparison: Comparison) ->
     )
     models, verdict = f"{row['family']} models", row["verdict"]
     if verdict == Verdict.WITHHELD:
-        return f"No verdict on {models} between {a} and {b}: {_why(row, a, b, comparison)}. As measured, {words}."
+        design = sampling(comparison.result.comparison.cells, str(row["family"])).design
+        reason = _REASONS.get(design.standing, "their sessions do not allow one")
+        why = reason.format(*(counted(count, "session") for count in design.sessions))
+        return f"No verdict on {models} between {a} and {b}: {why}; {REMEDY}. As measured, {words}."
     begin = {
         Verdict.A_BETTER: f"{faster} is faster on {models}",
         Verdict.B_BETTER: f"{faster} is faster on {models}",
@@ -159,19 +169,6 @@ def _sentence(row: Mapping[Any, Any], a: str, b: str, comparison: Comparison) ->
         Verdict.NOT_SHOWN: f"No difference between {a} and {b} is shown on {models}",
     }.get(verdict, f"Not enough data on {models} for {a} and {b}")
     return f"{begin}: {words}."
-
-
-def _why(row: Mapping[Any, Any], a: str, b: str, comparison: Comparison) -> str:
-    """Why sessions allow no verdict, and what to do."""
-    design = sampling(comparison.result.comparison.cells, str(row["family"])).design
-    first, second = (counted(count, "session") for count in design.sessions)
-    reasons = {
-        Standing.ALONE: f"{a} was measured in {first} and {b} in {second} of their own, and what a session does to "
-        "all of its runs cannot be told from the difference",
-        Standing.APART: "one was measured before the other, and a drift cannot be told from the difference",
-        Standing.UNKNOWN: "when they were measured is not recorded, so their sessions cannot be told apart",
-    }
-    return f"{reasons.get(design.standing, 'their sessions do not allow one')}; {REMEDY}"
 
 
 def decides(comparison: Comparison) -> Finding | None:
@@ -186,12 +183,9 @@ def decides(comparison: Comparison) -> Finding | None:
             return None
         term = str(sure["weight"].abs().idxmax())
         row = sure.loc[term]
-        doubling = ""
-        if term in fit.logarithms and fit.log_response:
-            doubling = f"; doubling it multiplies the ratio by {2 ** row['slope']:.2f}"
         words = (
             f"How {comparison.a.name} stands to {comparison.b.name} on {fit.family} models depends most on "
-            f"{label(term)}: weight {row['weight']:+.2f} (95% CI {row['low']:+.2f} to {row['high']:+.2f}){doubling}."
+            f"{label(term)}: weight {row['weight']:+.2f} (95% CI {row['low']:+.2f} to {row['high']:+.2f})."
         )
         return Finding(DEPENDS, words, section.anchor)
     return None

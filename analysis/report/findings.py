@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,9 +30,8 @@ from paradnn.families import FAMILIES, message_families
 
 FASTEST, LIMITS, NEXT = "What is fastest", "What limits it", "What to change next"
 MEMORY_ENDS, TRUST, CHOOSE = "Where memory ends", "How far to trust it", "What to choose"
-BESIDE = "Beside published platforms"
 #: In the order of the page.
-TOPICS = (COSTS, FASTER, FASTEST, BESIDE, LIMITS, NEXT, DEPENDS, MEMORY_ENDS, TRUST, CHOOSE)
+TOPICS = (COSTS, FASTER, FASTEST, "Beside published platforms", LIMITS, NEXT, DEPENDS, MEMORY_ENDS, TRUST, CHOOSE)
 
 _SYSTEMS = 2  # whose own answers are given
 _TASKS = 3  # of which is said what to choose
@@ -59,10 +58,16 @@ _KINDS = {
     "cost_per_million_tokens": "a million tokens cost",
     "cost_per_million_examples": "a million examples cost",
 }
-_MODES = {"train": " in training", "inference": " in inference"}
 
 
-def costs(
+def find(chapters: Sequence[Chapter], comparisons: Sequence[Comparison], choices: Sequence[Section]) -> list[Finding]:
+    """Everything that is said first, in the order of the page."""
+    every = [*_costs(chapters, comparisons, choices), *_explanation(chapters), *_decision(chapters, comparisons)]
+    places = {topic: place for place, topic in enumerate(TOPICS)}
+    return sorted(every, key=lambda one: places.get(one.topic, len(TOPICS)))
+
+
+def _costs(
     chapters: Sequence[Chapter], comparisons: Sequence[Comparison], choices: Sequence[Section]
 ) -> Iterator[Finding]:
     """What systems cost against each other, what the work costs on each, and what to choose; nothing without prices."""
@@ -82,45 +87,42 @@ def costs(
 def _own_costs(population: Population) -> Iterator[Finding]:
     """What each kind of work costs, from the cheapest model to the dearest."""
     rows = population.rows[is_ok(population.rows) & ~population.rows["family"].isin(message_families())]
-    known = list(rows["price_currency"].dropna().unique()) if "price_currency" in rows else []
-    price, currency = hourly(rows), str(known[0]) if len(known) == 1 else ""
+    price, currency = hourly(rows), population.value("price_currency") or ""
     hour = f", at a price of {short(price, currency, digits=3)} an hour" if price is not None else ""
     for metric, what in _KINDS.items():
         if metric not in rows or not rows[metric].notna().any():
             continue
         mine, rows = rows[rows[metric].notna()], rows[rows[metric].isna()]
-        apart = metric == "cost_per_million_examples" and "mode" in mine
-        for mode, part in mine.groupby("mode", sort=False) if apart else [("", mine)]:
-            order = part.sort_values(metric, kind="stable", key=lambda values: values.astype("float64"))
-            ends = [order.iloc[place].to_dict() for place in sorted({0, len(order) - 1})]
+        for mode, part in mine.groupby("mode", sort=False) if "mode" in mine else [("", mine)]:
+            values = part[metric].astype("float64")
+            ends = part.loc[[*dict.fromkeys((values.idxmin(), values.idxmax()))]].to_dict("records")
             each = [f"{short(float(row[metric]), currency, digits=3)} ({model_name(row, batch=True)})" for row in ends]
             extent = each[0] if len(each) == 1 else f"from {each[0]} to {each[1]}"
-            words = f"{population.name}: {what} {extent}{_MODES.get(str(mode), '')}{hour}."
-            yield Finding(COSTS, words, population.key)
+            where = " in inference" if mode == "inference" else ""
+            yield Finding(COSTS, f"{population.name}: {what} {extent}{where}{hour}.", population.key)
 
 
-def explanation(chapters: Sequence[Chapter]) -> Iterator[Finding]:
+def _explanation(chapters: Sequence[Chapter]) -> Iterator[Finding]:
     """What is fastest, what limits it and what to change, of the first systems."""
-    several = len(chapters) > 1
     for chapter in chapters[:_SYSTEMS]:
         for words in _fastest(chapter.population):
-            yield Finding(FASTEST, chapter.named(several) + words, "results")
-    yield from _first(_below_the_roof, chapters)
-    yield from _headlines(chapters, 1, lambda topic: topic != DEPENDS)
-    yield from _first(_change, chapters)
+            yield Finding(FASTEST, chapter.named(len(chapters) > 1) + words, "results")
+    yield from _each(_below_the_roof, LIMITS, chapters)[:1]
+    yield from (one for one in _headlines(chapters, 1) if one.topic != DEPENDS)
+    yield from _each(_change, NEXT, chapters)[:1]
 
 
-def _first(kind: Callable[[Chapter, bool], Finding | None], chapters: Sequence[Chapter]) -> list[Finding]:
-    """What is found of the first system that has it."""
-    return [found for chapter in chapters if (found := kind(chapter, len(chapters) > 1))][:1]
+def _each(tell: Any, topic: str, chapters: Sequence[Chapter]) -> list[Finding]:
+    """What `tell` says of each system: words and a command, or None."""
+    told = [(chapter.named(len(chapters) > 1), chapter.population, tell(chapter.population)) for chapter in chapters]
+    return [Finding(topic, name + said[0], one.key, said[1]) for name, one, said in told if said]
 
 
-def decision(chapters: Sequence[Chapter], comparisons: Sequence[Comparison]) -> Iterator[Finding]:
+def _decision(chapters: Sequence[Chapter], comparisons: Sequence[Comparison]) -> Iterator[Finding]:
     """Which of several systems is faster and on what that depends; where memory ends, and how far to trust it."""
-    several = len(chapters) > 1
     found = [finding for comparison in comparisons for finding in compared(comparison)]
     yield from found
-    if not found and several:
+    if not found and len(chapters) > 1:
         names = ", ".join(chapter.population.name for chapter in chapters)
         words = (
             f"No point was measured on two of {names}: none can be preferred. Measure the same sweep on both, into the "
@@ -128,9 +130,9 @@ def decision(chapters: Sequence[Chapter], comparisons: Sequence[Comparison]) -> 
         )
         yield Finding(FASTER, words, chapters[0].population.key)
     depends = [finding for comparison in comparisons if (finding := decides(comparison))]
-    yield from depends or _headlines(chapters, _SYSTEMS, lambda topic: topic == DEPENDS)
-    for tell in (_memory, _trust):
-        yield from filter(None, (tell(chapter, several) for chapter in chapters))
+    yield from depends or (one for one in _headlines(chapters, _SYSTEMS) if one.topic == DEPENDS)
+    yield from _each(_memory, MEMORY_ENDS, chapters)
+    yield from _each(_trust, TRUST, chapters)
 
 
 def _fastest(population: Population) -> Iterator[str]:
@@ -159,9 +161,9 @@ def _called(row: dict[Any, Any]) -> str:
     return model_name(row, batch=True) + ("" if mode == "train" or pd.isna(mode) else f" ({mode})")
 
 
-def _below_the_roof(chapter: Chapter, several: bool) -> Finding | None:
+def _below_the_roof(population: Population) -> tuple[str, str] | None:
     """Where most models are far below their roof, that neither arithmetic nor memory is what limits them."""
-    points = chapter.population.points
+    points = population.points
     shares = points["roofline_fraction"].astype("float64") if "roofline_fraction" in points else pd.Series(dtype=float)
     if not shares.notna().any() or shares.median() >= _FAR:
         return None
@@ -171,65 +173,71 @@ def _below_the_roof(chapter: Chapter, several: bool) -> Finding | None:
         f"Mostly neither arithmetic nor memory: the median point reaches {short(shares.median(), share=True)} of what "
         f"the machine's measured peaks allow; {cause} take the rest."
     )
-    return Finding(LIMITS, chapter.named(several) + words, chapter.population.key)
+    return words, ""
 
 
-def _headlines(chapters: Sequence[Chapter], most: int, chosen: Callable[[str], bool]) -> Iterator[Finding]:
-    """What analyses say first, on the topics that are chosen, each analysis of at most so many systems."""
+def _headlines(chapters: Sequence[Chapter], most: int) -> Iterator[Finding]:
+    """What analyses say first, each analysis of at most so many systems."""
     counts: Counter[str] = Counter()
     for chapter in chapters:
         for section in chapter.sections:
-            found, name = section.result.headline(), section.name
-            if found is None or not chosen(found.topic) or counts[name] >= most:
+            found = section.result.headline()
+            if found is None or counts[section.name] >= most:
                 continue
-            counts[name] += 1
+            counts[section.name] += 1
             words = chapter.named(len(chapters) > 1) + found.words
             if "roof" in found.words and are_busy(chapter.population.rows):
                 words += " The peaks were measured beside other work and are too low."
             yield Finding(found.topic, words[0].upper() + words[1:], section.anchor)
 
 
-def _change(chapter: Chapter, several: bool) -> Finding | None:
+def _change(population: Population) -> tuple[str, str] | None:
     """The setting that brought most, and what to measure next: beyond its largest value, else what was not varied."""
-    population, points = chapter.population, chapter.population.points
+    points = population.points
     if population.published or not len(points):
         return None
-    pairs = {name: found for name, usual in _LEVERS.items() if (found := _lever(points, name, usual)) is not None}
+    pairs = {name: found for name, usual in _LEVERS.items() if len(found := _lever(points, name, usual))}
     gains = {name: float(np.exp(np.log(found["gain"]).mean())) for name, found in pairs.items()}
     column = max(gains, key=lambda name: gains[name], default="")
-    if not column or gains[column] < _GAIN:
-        words, command = _untried(population, not column)
-    else:
-        words, command = f"{_gain(column, pairs[column])}.", ""
-        largest = points["batch_size"].max() if "batch_size" in points else None
-        if column == "batch_size" and (pairs[column]["best"] == largest).mean() > _FAR:
-            words += " The largest was the fastest: measure larger ones."
-            own = points[points["family"].eq(points["family"].mode()[0])]
-            command = _command(population, own, *_larger(largest))
-    return Finding(NEXT, chapter.named(several) + words, population.key, command)
+    if column and gains[column] >= _GAIN:
+        words, largest = f"{_gain(column, pairs[column])}.", points[column].max() if column == "batch_size" else None
+        if largest is None or (pairs[column]["best"] == largest).mean() <= _FAR:
+            return words, ""
+        own = points[points["family"].eq(points["family"].mode()[0])]
+        return f"{words} The largest was the fastest: measure larger ones.", _command(population, own, _larger(largest))
+    # No setting brought anything, or none was varied: of the model that is farthest from its roof.
+    names = ("roofline_fraction", "examples_per_second")
+    name = next(name for name in names if name in points and points[name].notna().any())
+    row = points.iloc[[int(points[name].astype("float64").fillna(np.inf).argmin())]]
+    batch = row["batch_size"].iloc[0] if "batch_size" in row and not column else None
+    words = "No other setting was faster" if column else "Nothing but the models was varied"
+    what, more = "another precision", "precision=float32,bfloat16"
+    if batch is not None and pd.notna(batch):
+        what, more = "larger batches", _larger(batch)
+    words += f": try {what}, first where most can be gained, on {model_name(row.iloc[0].to_dict())}."
+    return words, _command(population, row, more)
 
 
-def _lever(points: pd.DataFrame, column: str, reference: str | None) -> pd.DataFrame | None:
+def _lever(points: pd.DataFrame, column: str, reference: str | None) -> pd.DataFrame:
     """What a setting brings where it was varied: of each group of points that differ in it alone the best value over
     the reference, columns best, reference, gain, unsure (their intervals are not apart). Numbers are set against the
     smallest, names against `reference`."""
     if column not in points or points[column].nunique() < 2:
-        return None
+        return points.head(0)
     same = [name for name in map(str, points.columns) if name.startswith(("model.", "generate.")) or name in _SETTINGS]
     same = [name for name in same if name != column and points[name].nunique(dropna=False) > 1]
     columns = {"rate": "examples_per_second", "low": "examples_per_second_low", "high": "examples_per_second_high"}
     table = pd.DataFrame({name: points.get(of, np.nan) for name, of in columns.items()})
     table["value"] = points[column]
     table["group"] = points.groupby(["family", *same], dropna=False, sort=False).ngroup()
+    table["last"] = table["value"].ne(reference) if reference else table["value"]
     table = table[table["value"].notna()].sort_values("rate", ascending=False, kind="stable")
     table = table.drop_duplicates(["group", "value"])
     best = table.drop_duplicates("group").set_index("group")
-    first = table.assign(last=table["value"].ne(reference) if reference else table["value"])
-    start = first.sort_values("last", kind="stable").drop_duplicates("group").set_index("group").loc[best.index]
+    start = table.sort_values("last", kind="stable").drop_duplicates("group").set_index("group").loc[best.index]
     pairs = pd.DataFrame({"best": best["value"], "reference": start["value"], "gain": best["rate"] / start["rate"]})
     pairs["unsure"] = bool(table["low"].notna().any()) & ~(best["low"] > start["high"]).to_numpy(dtype=bool)
-    pairs = pairs[table.groupby("group").size().loc[pairs.index] > 1]
-    return pairs if len(pairs) else None
+    return pairs[table.groupby("group").size().loc[pairs.index] > 1]
 
 
 def _gain(column: str, every: pd.DataFrame) -> str:
@@ -240,11 +248,8 @@ def _gain(column: str, every: pd.DataFrame) -> str:
     whose = "each" if len(pairs) == count else str(len(pairs))
     on = f"{whose} of the {count} models" if count > 1 else "the one model"
     unsure = int(pairs["unsure"].sum())
-    return (
-        f"{what[0].upper()}{what[1:]} {best} instead of {before}: {gain} times the throughput on {on} measured with "
-        "both"
-        f"{f'; unsure on {unsure}, whose intervals are not apart' if unsure else ''}"
-    )
+    words = f"{what[0].upper()}{what[1:]} {best} instead of {before}: {gain} times the throughput on {on}"
+    return f"{words} measured with both" + (f"; unsure on {unsure}, whose intervals are not apart" if unsure else "")
 
 
 def _listed(values: pd.Series) -> str:
@@ -254,25 +259,11 @@ def _listed(values: pd.Series) -> str:
     return ends[0] if len(found) == 1 else f"{ends[0]} to {ends[-1]}" if len(found) > 2 else " or ".join(ends)
 
 
-def _untried(population: Population, bare: bool) -> tuple[str, str]:
-    """What to try where no setting brought anything, or none was varied (`bare`), of the model farthest from its
-    roof."""
-    points = population.points
-    names = ("roofline_fraction", "examples_per_second")
-    name = next(name for name in names if name in points and points[name].notna().any())
-    row = points.iloc[[int(points[name].astype("float64").fillna(np.inf).argmin())]]
-    words = "Nothing but the models was varied" if bare else "No other setting was faster"
-    larger = _larger(row["batch_size"].iloc[0]) if bare else ()
-    what = "larger batches" if larger else "another precision"
-    words += f": try {what}, first where most can be gained, on {model_name(row.iloc[0].to_dict())}."
-    return words, _command(population, row, *(larger or ("precision=float32,bfloat16",)))
+def _larger(batch: Any) -> str:
+    return f"batch_size={2 * int(batch)},{4 * int(batch)}"
 
 
-def _larger(batch: Any) -> tuple[str, ...]:
-    return (f"batch_size={2 * int(batch)},{4 * int(batch)}",) if pd.notna(batch) else ()
-
-
-def _command(population: Population, rows: pd.DataFrame, *more: str) -> str:
+def _command(population: Population, rows: pd.DataFrame, more: str) -> str:
     """A sweep of the models of these rows, which are of one family, with other settings."""
     family = str(rows["family"].iloc[0])
     if family not in FAMILIES:
@@ -284,58 +275,49 @@ def _command(population: Population, rows: pd.DataFrame, *more: str) -> str:
             values = sorted(rows[name].unique())
             chosen = dict.fromkeys((values[0], values[len(values) // 2], values[-1]))
             words.append(f"{name}={','.join(map(str, chosen))}")
-    given = {word.partition("=")[0] for word in more}
     for name, usual in (("precision", "float32"), ("compile", "graph"), ("mode", "train")):
         value = population.value(name)
-        if name not in given and value not in (None, usual):
+        if not more.startswith(f"{name}=") and value not in (None, usual):
             words.append(f"{name}={value}")
-    return shlex.join(["python", "-m", "paradnn.train", "-m", *words, *more, *surroundings(population)])
+    return shlex.join(["python", "-m", "paradnn.train", "-m", *words, more, *surroundings(population)])
 
 
-def _memory(chapter: Chapter, several: bool) -> Finding | None:
+def _memory(population: Population) -> tuple[str, str] | None:
     """Where memory ends: of each family the smallest point that did not fit, and the largest that ran."""
-    rows, key = chapter.population.rows, chapter.population.key
+    rows = population.rows
     ok, full = is_ok(rows), rows["outcome"].isin(MEMORY)
     if not full.any():
         if "peak_memory_bytes" not in rows or not rows.loc[ok, "peak_memory_bytes"].notna().any():
             return None
         most = float(rows.loc[ok, "peak_memory_bytes"].max())
-        words = f"Every point fitted; the largest took {most / 2**30:.3g} GiB."
-        return Finding(MEMORY_ENDS, chapter.named(several) + words, key)
+        return f"Every point fitted; the largest took {most / 2**30:.3g} GiB.", ""
     parts = []
     for family in families(rows[full]):
         mine = rows["family"].eq(family)
-        failed, ran = _extreme(rows[full & mine], last=False), _extreme(rows[ok & mine], last=True)
-        parts.append(f"the smallest {failed}" + (f", the largest that ran {ran}" if ran else ""))
-    words = f"{counted(int(full.sum()), 'point')} of {len(rows):,} did not fit: {'; '.join(parts)}."
-    return Finding(MEMORY_ENDS, chapter.named(several) + words, key)
+        failed, ran = (_by_size(rows[which & mine]) for which in (full, ok))
+        parts.append(f"the smallest {failed[0]}" + (f", the largest that ran {ran[-1]}" if ran else ""))
+    return f"{counted(int(full.sum()), 'point')} of {len(rows):,} did not fit: {'; '.join(parts)}.", ""
 
 
-def _extreme(rows: pd.DataFrame, last: bool) -> str:
-    """The point of least, or most, memory: by the analytic bound where all points have one, else batch size times
-    size."""
-    if not len(rows):
-        return ""
+def _by_size(rows: pd.DataFrame) -> list[str]:
+    """The points of least and of most memory: by the analytic bound where all have one, else by parameters, or else
+    hyperparameters, times the batch size."""
     options = [name for name in rows if str(name).startswith("model.") and pd.api.types.is_numeric_dtype(rows[name])]
     size = rows.loc[:, ["batch_size", *options]].astype("float64").fillna(1).prod(axis=1)
     for name, factor in (("parameters", rows["batch_size"].astype("float64")), ("memory_lower_bound_bytes", 1.0)):
         if name in rows and rows[name].notna().all():
             size = rows[name].astype("float64") * factor
-    row = rows.iloc[int(size.argmax() if last else size.argmin())].to_dict()
-    known = pd.notna(row.get("parameters", np.nan))
-    of = f", {short(float(row['parameters']))} parameters" if known else ""
-    return f"{model_name(row, batch=True)}{of}"
+    ends = [int(size.argmin()), int(size.argmax())] if len(rows) else []
+    return [model_name(rows.iloc[place].to_dict(), batch=True) for place in ends]
 
 
-def _trust(chapter: Chapter, several: bool) -> Finding | None:
+def _trust(population: Population) -> tuple[str, str] | None:
     """What of the measured points is not to be relied on, how wide their intervals are, and what to do."""
-    population = chapter.population
-    rows, begin = population.rows[is_ok(population.rows)], chapter.named(several)
+    rows = population.rows[is_ok(population.rows)]
     if not len(rows):
         return None
     if population.published:
-        words = f"{begin}Published figures, one for each point, without an interval."
-        return Finding(TRUST, words, population.key)
+        return "Published figures, one for each point, without an interval.", ""
     counts = {
         "beside other work on the machine": flagged(rows, "contended", True),
         "not steady": flagged(rows, "steady", False),
@@ -344,23 +326,19 @@ def _trust(chapter: Chapter, several: bool) -> Finding | None:
     doubtful = [f"{count} {what}" for what, count in counts.items() if count]
     watched = all(name in rows and rows[name].notna().all() for name in ("steady", "contended"))
     fine = ", all steady, none beside other work on the machine." if watched else "."
-    words = begin + counted(len(rows), "measured point")
-    words += f", of them {', '.join(doubtful)}." if doubtful else fine
-    words = " ".join([words, *_widths(population.points)])
+    words = [counted(len(rows), "measured point") + (f", of them {', '.join(doubtful)}." if doubtful else fine)]
+    words += _widths(population.points)
     if are_busy(rows):
-        words += " The measured peaks are too low, since other work ran beside them: utilisations are too high."
+        words.append("The measured peaks are too low, since other work ran beside them: utilisations are too high.")
     if doubtful:
-        words += " Measure them again on a quiet machine; this says what disturbs it:"
-        return Finding(TRUST, words, population.key, "python -m paradnn.check")
-    if population.value("measure.processes") == "1":
-        words += " These intervals are of one process each; measure=standard has several, whose spread is larger."
-    return Finding(TRUST, words, population.key)
+        words.append("Measure them again on a quiet machine; this says what disturbs it:")
+    elif population.value("measure.processes") == "1":
+        words.append("These intervals are of one process each; measure=standard has several, whose spread is larger.")
+    return " ".join(words), "python -m paradnn.check" if doubtful else ""
 
 
 def _widths(points: pd.DataFrame) -> Iterator[str]:
     """How far intervals reach, in the median and at most; and how many points have none."""
-    if not len(points):
-        return
     names = ("examples_per_second_low", "examples_per_second_high")
     low, high = (points[name] if name in points else pd.Series(np.nan, points.index) for name in names)
     half = ((high - low) / 2 / points["examples_per_second"]).astype("float64").dropna()

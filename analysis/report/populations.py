@@ -10,7 +10,6 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from numbers import Real
 from typing import Any
 
 import pandas as pd
@@ -45,7 +44,7 @@ class Population:
     @property
     def published(self) -> bool:
         """Whether all its runs come from the published files."""
-        return "source" in self.rows and bool(self.rows["source"].eq("published").fillna(False).all())
+        return self.value("source") == "published" and bool(self.rows["source"].notna().all())
 
     @property
     def device(self) -> str:
@@ -93,27 +92,28 @@ def split(frame: pd.DataFrame, selection: Selection, pool: bool = False) -> list
     groups = [rows.reset_index(drop=True) for _, rows in frame.groupby(keys, sort=True, dropna=False)]
     groups.sort(key=lambda rows: (_values(rows, "source") == ["published"], -int(is_ok(rows).sum()), -len(rows)))
     bare = [Population(f"p{place + 1}", "", rows, selection) for place, rows in enumerate(groups)]
-    same: dict[str, list[Population]] = {}
-    for one in bare:
-        same.setdefault(one.device, []).append(one)
     return [
-        replace(one, name=_name(one, device, same[device]), selection=_narrowed(one, frame, keys))
-        for one, device in ((one, one.device) for one in bare)
+        replace(
+            one,
+            name=_name(one, [other for other in bare if other.device == one.device]),
+            selection=_narrowed(one, frame, keys),
+        )
+        for one in bare
     ]
 
 
-def _name(one: Population, device: str, same: Sequence[Population]) -> str:
+def _name(one: Population, same: Sequence[Population]) -> str:
     """The device; where several populations share it, the versions or the host that set them apart, else identity."""
     if len(same) == 1:
-        return device
-    columns = [name for name in (*one.with_prefix("version."), "host", "software.name") if name in one.rows]
+        return one.device
+    columns = [*one.with_prefix("version."), "host", "software.name"]
     varied = [name for name in columns if len({other.listed(name) for other in same}) > 1]
     words = [f"{name.removeprefix('version.')} {one.listed(name)}" for name in varied if one.listed(name)]
     if len({tuple(other.listed(name) for name in columns) for other in same}) < len(same):
         for name in (name for name in IDENTITY if len({other.listed(name) for other in same}) > 1):
             called = one.listed("protocol") if name == "protocol_id" else ""
             words.append(f"{name.removesuffix('_id')} {called or one.listed(name)[:8]}")
-    return f"{device}, {', '.join(words[:4]) or 'no identity'}"
+    return f"{one.device}, {', '.join(words[:4]) or 'no identity'}"
 
 
 def _narrowed(one: Population, frame: pd.DataFrame, keys: Sequence[str]) -> Selection:
@@ -166,27 +166,20 @@ def surroundings(population: Population) -> Iterator[str]:
         if value not in (None, usual):
             yield f"{group}={value}"
     held = {
-        name.removeprefix("measure."): population.rows[name].dropna() for name in population.with_prefix("measure.")
+        name.removeprefix("measure."): _normal(population.value(name)) for name in population.with_prefix("measure.")
     }
-    candidates = []
-    for path in sorted((CONFIG / "measure").glob("*.yaml")):
+    nearest: list[list[str]] = []
+    for path in sorted((CONFIG / "measure").glob("*.yaml"), key=lambda path: path.stem != "standard"):
         preset = yaml.safe_load(path.read_text(encoding="utf-8"))
-        timed = {key: usual for key, usual in preset.items() if key in held and key not in LIMIT_KEYS + EXTRA_KEYS}
-        own = {key: held[key].iloc[0] if len(held[key]) else None for key in timed}
-        differ = [f"measure.{key}={_text(own[key])}" for key, usual in timed.items() if not _same(own[key], usual)]
-        candidates.append((len(differ), path.stem != "standard", [f"measure={path.stem}", *differ]))
-    yield from (word for word in min(candidates)[2] if word != "measure=standard")
+        timed = {key: _normal(usual) for key, usual in preset.items() if key not in LIMIT_KEYS + EXTRA_KEYS}
+        differ = [f"measure.{key}={held[key]}" for key, usual in timed.items() if held.get(key, usual) != usual]
+        nearest.append([f"measure={path.stem}", *differ])
+    yield from (word for word in min(nearest, key=len) if word != "measure=standard")
 
 
-def _same(one: Any, other: Any) -> bool:
-    if one is None or other is None or isinstance(other, bool):
-        return (one is None) == (other is None) and (one is None or bool(one) == other)
-    return float(one) == float(other)
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "null"
-    if str(value) in ("True", "False"):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, Real) else str(value)
+def _normal(value: Any) -> str:
+    """A value as a command line has it, whatever type it has here."""
+    try:
+        return f"{float(str(value)):g}"
+    except ValueError:
+        return "null" if value is None else str(value).lower()

@@ -14,10 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 
+from analysis import drawing
 from analysis.analyses.heatmap import MEMORY
 from analysis.format import short
 from analysis.labels import label, labelled
+from analysis.report.page import embed
 from analysis.report.populations import Population
 from analysis.store.frame import is_ok
 from paradnn.core.words import counted
@@ -28,11 +31,8 @@ _CAP = 200  # rows of a table that are in the page
 _CROWDED = 10  # columns above which a printed table is set smaller
 _IDS = ("run_id", "a_run_id", "b_run_id")
 _SHOWN = 12  # rows that stand open; of more, the models that span each family, and all of them folded
-_MILLION = 1e6
 _SETTINGS = ("mode", "compile", "optimizer.name", "data.name", "devices", "platform.threads", "framework.name")
-_COUNTS = {"devices": "device", "platform.threads": "thread"}  # a bare number would not say of what
-#: Of the chart: models, systems, letters of a name, marks of the axis, points whose names are compared.
-_ROWS, _SYSTEMS, _LETTERS, _TICKS, _NAMED = 18, 4, 27, 6, 600
+_MARKS, _SYSTEMS = 18, 4  # of the chart
 
 Row = Mapping[Any, Any]
 
@@ -83,7 +83,7 @@ def frame_table(frame: pd.DataFrame, caption: str, whole: str = "", cap: int = _
     notes = [f"The same in every row: {said}."] if same else []
     if len(frame) > cap:
         notes.append(f"The first {cap} of {len(frame):,} rows{f'; all of them: {whole}' if whole else '.'}")
-    size = f"{len(frame):,} row{'s'[: len(frame) != 1]}" if len(frame) <= cap else f"{cap} of {len(frame):,} rows"
+    size = counted(len(frame), "row") if len(frame) <= cap else f"{cap} of {len(frame):,} rows"
     columns = dict(_columns(held.drop(columns=same).head(cap)))
     return Table(caption, [*columns], [*zip(*columns.values(), strict=True)], " ".join(notes), size)
 
@@ -100,14 +100,9 @@ def _columns(frame: pd.DataFrame) -> Iterator[tuple[str, list[Cell]]]:
         elif name not in upper.values():
             before, values = name, frame[name]
             words = [_plain(value, values) for value in values.astype("object")]
-            numbers = [
-                float(value) if _is_number(values) and text != "-" else None
-                for value, text in zip(values, words, strict=True)
-            ]
-            yield (
-                labelled(name),
-                [Cell(text, number, name in _IDS and text != "-") for text, number in zip(words, numbers, strict=True)],
-            )
+            exact = [float(value) if _is_number(values) and pd.notna(value) else None for value in values]
+            is_run = name in _IDS
+            yield labelled(name), [Cell(*pair, is_run and pair[0] != "-") for pair in zip(words, exact, strict=True)]
 
 
 def _ends(frame: pd.DataFrame, of: str, low: str, high: str) -> list[Cell]:
@@ -152,104 +147,57 @@ class Results(NamedTuple):
 
 def results(populations: Sequence[Population], whole: str) -> Results:
     """The measured points, and what was not measured in sentences; `whole` is the command that writes every run."""
-    count = sum(len(one.points) for one in populations)
     failed = [f"{one.name}: {words}." for one in populations if (words := _failed(one))]
-    if not count:
+    tables = [_measured(one, one.points) for one in populations if len(one.points)]
+    if not tables:
         return Results(None, "No point was measured.", None, failed)
-    note = f"The first {_CAP} of {count:,}; all of them: {whole}" if count > _CAP else ""
-    rows = [(one.name, row, one.published) for one in populations for row in one.points.head(_CAP).to_dict("records")]
-    size = f"{_CAP} of {count:,} points" if count > _CAP else f"all {count} points"
-    every = _table(rows[:_CAP], len(populations) > 1, "Measured points", note, size)
-    if count <= _SHOWN:
+    every = frame_table(pd.concat(tables, ignore_index=True), "Measured points", whole)
+    if sum(map(len, tables)) <= _SHOWN:
         return Results(every, "", None, failed)
     title = "The smallest, the middle and the largest model of each family, at its fastest setting"
-    spanning = [(one.name, row, one.published) for one in populations for row in _spanning(one)]
-    return Results(_table(spanning, len(populations) > 1, title), f"{title}.", every, failed)
+    spanning = [_measured(one, _spanning(one.points)) for one in populations if len(one.points)]
+    return Results(frame_table(pd.concat(spanning, ignore_index=True), title), f"{title}.", every, failed)
 
 
 def fastest_settings(points: pd.DataFrame) -> pd.DataFrame:
     """Each model at its fastest setting; a token is not an example of another mode, so what generates is by itself."""
     model = ["family", *(name for name in map(str, points.columns) if name.startswith(("model.", "generate.")))]
-    model = [name for name in model if points[name].nunique(dropna=False) > 1] or ["family"]
-    order = np.argsort(-points["examples_per_second"].to_numpy(dtype="float64"), kind="stable")
-    first = ~points[model].iloc[order].duplicated().to_numpy()
-    return points.iloc[np.sort(order[first])]
+    first = points.sort_values("examples_per_second", ascending=False, kind="stable").drop_duplicates(model)
+    return points[points.index.isin(first.index)]
 
 
-def _spanning(population: Population) -> Iterator[Row]:
+def _spanning(points: pd.DataFrame) -> pd.DataFrame:
     """Of each family the smallest, the middle and the largest model, each at its fastest."""
-    for _, own in fastest_settings(population.points).groupby("family", sort=False):
-        yield from own.iloc[[*dict.fromkeys((0, len(own) // 2, len(own) - 1))]].to_dict("records")
+    groups = fastest_settings(points).groupby("family", sort=False)
+    return pd.concat([own.iloc[[*dict.fromkeys((0, len(own) // 2, len(own) - 1))]] for _, own in groups])
 
 
-def _table(rows: Sequence[tuple[str, Row, bool]], several: bool, caption: str, note: str = "", size: str = "") -> Table:
-    """Rows of systems; a column that no row fills is left out, one that says the same in all is said once, above."""
-    varied = [name for name in _SETTINGS if len({str(row[name]) for _, row, _ in rows if _known(row.get(name))}) > 1]
-    cells = [
-        {
-            "system": Cell(system) if several else _NONE,
-            "model": Cell(model_name(row).replace(" ", "\u00a0")),
-            "batch size": _cell(_number(row, "batch_size"), lambda value: f"{int(value):,}"),
-            "precision": Cell(row["precision"]) if _known(row.get("precision")) else _NONE,
-            "settings": Cell(_settings(row, varied)) if varied else _NONE,
-            "cost of a million": _cost(row),
-            "examples/s": _cell(_number(row, "examples_per_second"), rate),
-            "95% interval": Cell("\u00a0to\u00a0".join(map(rate, interval_of(row) or ())) or "-"),
-            "a million examples": _cell(_MILLION / _number(row, "examples_per_second"), duration),
-            "peak memory": _cell(_memory(row), lambda value: f"{value / 2**30:.3g} GiB"),
-            "energy of a million": _cell(
-                _number(row, "energy_per_step_joules") / _number(row, "batch_size") * _MILLION,
-                lambda value: f"{value / 3.6e6:.3g} kWh",
-            ),
-            "quality": Cell(quality(row, published)),
-        }
-        for system, row, published in rows
-    ]
-    columns = {name: [row[name] for row in cells] for name in cells[0]}
-    columns = {name: own for name, own in columns.items() if any(cell != _NONE for cell in own)}
-    same = (
-        {name: words for name in ("precision", "quality") if (words := _shared(columns, name))} if len(rows) > 1 else {}
-    )
-    said = [f"The same in every row: {', '.join(f'{name} {words}' for name, words in same.items())}."] if same else []
-    return Table(
-        caption, [*columns], [*zip(*columns.values(), strict=True)], " ".join([*said, *([note] if note else [])]), size
-    )
+def _measured(one: Population, points: pd.DataFrame) -> pd.DataFrame:
+    """Points of a system as rows of a table."""
 
+    def of(name: str) -> pd.Series:
+        return points[name].astype("float64") if name in points else pd.Series(np.nan, points.index)
 
-def _shared(columns: dict[str, list[Cell]], name: str) -> str:
-    """What all rows say of a column, taken out of it; the column goes where nothing else is in it."""
-    parts = [str(cell.words).split(", ") for cell in columns.get(name, ())]
-    common = [part for part in parts[0] if all(part in each for each in parts)] if parts else []
-    if common:
-        rest = [", ".join(part for part in each if part not in common) or "-" for each in parts]
-        columns[name] = [Cell(words) for words in rest]
-        if set(rest) == {"-"}:
-            del columns[name]
-    return ", ".join(common)
-
-
-def _cell(value: float, words: Any) -> Cell:
-    """A number above zero with its words."""
-    return Cell(words(value), value) if value > 0 else _NONE
-
-
-def _cost(row: Row) -> Cell:
-    currency = row.get("price_currency")
-    unit = str(currency) if _known(currency) else ""
-    return _cell(_number(row, "cost_per_million_examples"), lambda value: short(value, unit, digits=3))
-
-
-def _memory(row: Row) -> float:
-    """Of the device where it is known, else of the point's processes."""
-    device = _number(row, "peak_device_memory_bytes")
-    return device if device > 0 else _number(row, "peak_memory_bytes")
-
-
-def _settings(row: Row, varied: Sequence[str]) -> str:
-    trains = row.get("mode", "train") == "train"
-    known = {name: row[name] for name in varied if _known(row.get(name)) and (trains or name != "optimizer.name")}
-    words = (counted(int(value), _COUNTS[name]) if name in _COUNTS else str(value) for name, value in known.items())
-    return ", ".join(words)
+    rows = points.to_dict("records")
+    settings = {name: points[name] for name in ("batch_size", "precision", *_SETTINGS) if name in points}
+    if "optimizer.name" in settings and "mode" in points:
+        settings["optimizer.name"] = settings["optimizer.name"].where(points["mode"].eq("train"))
+    rate, memory = of("examples_per_second"), of("peak_device_memory_bytes").fillna(of("peak_memory_bytes"))
+    columns = {
+        "system": one.name,
+        "model": [model_name(row) for row in rows],
+        **settings,
+        "cost_per_million_examples": of("cost_per_million_examples"),
+        "price_currency": points.get("price_currency"),
+        "examples_per_second": rate,
+        "examples_per_second_low": of("examples_per_second_low"),
+        "examples_per_second_high": of("examples_per_second_high"),
+        "minutes a million examples": 1e6 / rate / 60,
+        "peak memory (GiB)": memory / 2**30,
+        "energy of a million (kWh)": of("energy_per_step_joules") / of("batch_size") / 3.6,
+        "quality": [quality(row, one.published) for row in rows],
+    }
+    return pd.DataFrame(columns, index=points.index)
 
 
 def interval_of(row: Row) -> tuple[float, float] | None:
@@ -263,21 +211,12 @@ def rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else short(value, digits=4)
 
 
-def duration(seconds: float) -> str:
-    """A time in the unit that fits it: 12 s, 3.4 min, 5.2 h, 1.3 days."""
-    for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{short(seconds / size, digits=3)} {unit}"
-    return f"{short(seconds, digits=3)} s"
-
-
 def model_name(values: Row, batch: bool = False) -> str:
     """Family and size, such as "fc 4x1024", as the names of runs have them; the family alone where more is unknown.
 
     `batch`: with the batch size, where it is known.
     """
-    family = str(values["family"])
-    name = family
+    name = family = str(values["family"])
     if family in FAMILIES:
         options = FAMILIES[family].options
         given = {entry.name: values.get(f"model.{entry.name}") for entry in dataclasses.fields(options)}
@@ -317,102 +256,58 @@ def quality(values: Row, published: bool = False) -> str:
 
 def _failed(one: Population) -> str:
     """What of the points has no row."""
-    failed = one.rows.loc[~is_ok(one.rows), "outcome"].fillna("unfinished")
-    memory = int(failed.isin(MEMORY).sum())
-    other = failed[~failed.isin(MEMORY)].value_counts()
-    words = [f"{counted(memory, 'point')} did not fit its memory"] if memory else []
-    return "; ".join(
-        [*words, *(f"{counted(int(n), 'point')} ended as {label(str(name))}" for name, n in other.items())]
-    )
+    ended = one.rows.loc[~is_ok(one.rows), "outcome"].fillna("unfinished").astype(str)
+    words = ended.map(lambda name: "did not fit its memory" if name in MEMORY else f"ended as {label(name)}")
+    return "; ".join(f"{counted(int(count), 'point')} {what}" for what, count in words.value_counts().items())
 
 
-def chart(populations: Sequence[Population]) -> dict[str, Any] | None:
-    """What the template draws of the measured points, each model at its fastest where all do not fit; None where there
-    are none. `place` is from 0 to 1 on a logarithmic axis; a doubtful mark was not steady, or measured beside other
-    work."""
-    shown = [one for one in populations if len(one.points)][:_SYSTEMS]
-    whole = sum(len(one.points) for one in shown)
-    found = _by_name([one.points if whole <= _NAMED else _thinned(one.points) for one in shown])
-    if len(found) > _ROWS and whole <= _NAMED:
-        found = _by_name([fastest_settings(one.points) for one in shown])
-    names = _spread(found)
-    if not names:
+class Chart(NamedTuple):
+    """The picture of the first screen, and what stands below it."""
+
+    figure: Markup
+    caption: str
+
+
+def chart(populations: Sequence[Population]) -> Chart | None:
+    """Throughput by model, each at its fastest setting where all points do not fit; None where nothing was measured."""
+    tables = {one.name: one.points for one in populations if len(one.points)}
+    tables = dict([*tables.items()][:_SYSTEMS])
+    if not tables:
         return None
-    lines = []
-    for name in names:
-        marks: list[dict[str, Any]] = [
-            {
-                "system": system,
-                "at": float(row["examples_per_second"]),
-                "ends": interval_of(row),
-                "doubtful": _number(row, "steady") == 0 or _number(row, "contended") > 0,
-            }
-            for system, row in found[name].items()
-        ]
-        called = name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…"
-        lines.append((called, short(max(mark["at"] for mark in marks), digits=3), marks))
-    every = [mark for *_, own in lines for mark in own]
-    values = [value for mark in every for value in (mark["at"], *(mark["ends"] or ()))]
-    low, high = math.log10(min(values)) - 0.08, math.log10(max(values)) + 0.08
-    return {
-        "rows": lines,
-        "place": lambda value: (math.log10(value) - low) / (high - low),
-        "ticks": [(value, short(value)) for value in _ticks(low, high)],
-        "systems": [one.name for one in shown],
-        "doubtful": any(mark["doubtful"] for mark in every),
-        "intervals": any(mark["ends"] for mark in every),
-        "count": len(every),
-        "of": whole,
-        "left": min(200, 24 + max(round(6.6 * len(called)) for called, *_ in lines)),
-    }
+    whole = sum(map(len, tables.values()))
+    if whole > _MARKS * len(tables):
+        tables = {name: fastest_settings(points) for name, points in tables.items()}
+    groups = {name: _values_by_name(points) for name, points in tables.items()}
+    counts = pd.concat([table["value"] for table in groups.values()]).groupby(level=0, sort=False).size()
+    names = counts.index[counts == counts.max()]
+    names = list(names[np.unique(np.linspace(0, len(names) - 1, _MARKS).round().astype(int))])
+    groups = {name: table.loc[table.index.intersection(names)] for name, table in groups.items()}
+    best = pd.concat([table["value"] for table in groups.values()]).groupby(level=0).max()
+    rows = {name: f"{name} {short(best[name], digits=3)}" for name in names}
+    with drawing.page(None):
+        drawn, axes = drawing.figure(7.0, 0.8 + 0.3 * len(names))
+        axes.set_xscale("log")
+        drawing.forest(axes, rows, groups, {name: drawing.look(name, [*groups]) for name in groups})
+        drawing.log_ticks(axes.xaxis, short)
+        drawing.finish(axes, "", "examples/s")
+        if len(groups) > 1:
+            drawing.legend(drawn)
+        figure = embed(drawn, f"Throughput in examples a second by model: {'; '.join(rows.values())}")
+    known = any(table["low"].notna().any() for table in groups.values())
+    caption = f"Each mark is a point{', the line its 95% interval' if known else '; none has an interval'}."
+    marks = sum(map(len, groups.values()))
+    if marks < whole:
+        caption += f" {marks} of {whole:,} points, each model at its fastest setting; the table below has all."
+    return Chart(figure, caption)
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    """A few round values between two powers of ten."""
-    decades, inside = range(math.floor(low), math.ceil(high) + 1), list[float]()
-    for steps in ((1, 2, 5), (1, 3), (1,)):
-        values = [step * 10.0**decade for decade in decades for step in steps]
-        inside = [value for value in values if low <= math.log10(value) <= high]
-        if len(inside) <= _TICKS:
-            break
-    return inside[:: math.ceil(len(inside) / _TICKS) or 1]
-
-
-def _thinned(points: pd.DataFrame) -> pd.DataFrame:
-    """Each model at its fastest; of many in a family some, evenly over their sizes."""
-    fastest = fastest_settings(points)
-    families = fastest.groupby("family", sort=False)
-    most = max(2, _NAMED // families.ngroups)
-    place, size = families.cumcount(), families["family"].transform("size")
-    step = (size - 1).clip(lower=1) / (most - 1)
-    return fastest[(size <= most) | ((place / step).round().mul(step).round() == place)]
-
-
-def _by_name(tables: Sequence[pd.DataFrame]) -> dict[str, dict[int, Row]]:
-    """name of a point -> number of the system -> its row, in the order of the tables; the fastest of those that share a
-    name."""
-    found: dict[str, dict[int, Row]] = {}
-    for system, table in enumerate(tables):
-        for row in table.to_dict("records"):
-            batch = _number(row, "batch_size")
-            rows = found.setdefault(model_name(row) + (f" b{batch:.0f}" if batch == batch else ""), {})
-            if system not in rows or rows[system]["examples_per_second"] < row["examples_per_second"]:
-                rows[system] = row
-    return found
-
-
-def _spread(found: Mapping[str, Mapping[int, Row]]) -> list[str]:
-    """The names that are shown: those that most systems have, evenly over what there is."""
-    most = max((len(rows) for rows in found.values()), default=0)
-    families: dict[str, list[str]] = {}
-    for name, rows in found.items():
-        if len(rows) == most:
-            families.setdefault(str(next(iter(rows.values()))["family"]), []).append(name)
-    each = max(1, _ROWS // max(len(families), 1))
-    if sum(map(len, families.values())) <= _ROWS:
-        each = _ROWS
-    chosen: list[str] = []
-    for own in families.values():
-        places = {round(i * (len(own) - 1) / max(1, each - 1)) for i in range(each)}
-        chosen += own if len(own) <= each else [name for i, name in enumerate(own) if i in places]
-    return chosen[:_ROWS]
+def _values_by_name(points: pd.DataFrame) -> pd.DataFrame:
+    """Throughput (value, low, high) by the name of a point; the fastest of those that share one."""
+    rows = points.to_dict("records")
+    sizes = [_number(row, "batch_size") for row in rows]
+    names = [model_name(row) + (f" b{size:.0f}" if size == size else "") for row, size in zip(rows, sizes, strict=True)]
+    ends = [interval_of(row) or (math.nan, math.nan) for row in rows]
+    table = pd.DataFrame(ends, index=names, columns=["low", "high"])
+    table["value"] = points["examples_per_second"].to_numpy(dtype="float64")
+    fastest = table.assign(place=range(len(table))).sort_values("value", ascending=False, kind="stable")
+    return table.iloc[sorted(fastest[~fastest.index.duplicated()]["place"])]

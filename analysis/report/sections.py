@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from analysis.options import Options, Selection, command_line
-from analysis.registry import ANALYSES, Shown
+from analysis.registry import ANALYSES, Analysis, Shown
 from analysis.report.page import embed, slug
 from analysis.report.populations import Population, supply
 from analysis.report.results import Table, frame_table
@@ -21,10 +21,10 @@ from analysis.result import Result
 from analysis.statistics.regression import Lacking
 from paradnn.errors import NotEnoughData, ParadnnError
 
-_ALTERNATIVE = 320  # characters of a figure's text alternative
+_ALTERNATIVE = 400  # characters of a figure's text alternative
 _LINE = 170  # characters of what stands beside the title of a folded section
 _LONGEST = 420  # characters of why an analysis is missing
-_FIGURES = 8_000_000  # bytes of figures in the page
+_FIGURES = 10_000_000  # bytes of figures in the page
 
 
 class Missing(NamedTuple):
@@ -82,7 +82,7 @@ class Section:
         """What is found, on the line that is seen while the section is folded."""
         found = self.result.headline()
         words = found.words if found else next((head for head, _ in self.result.paragraphs()), "")
-        return words if len(words) <= _LINE else f"{words[:_LINE].rsplit(' ', 1)[0]} ..."
+        return _cut(words, _LINE)
 
     @cached_property
     def table(self) -> Table | None:
@@ -109,36 +109,36 @@ class Chapter(NamedTuple):
 @dataclass
 class Context:
     """What all sections share: the stores that tables are read from, whether heterogeneous runs are pooled, whether
-    figures are drawn, how many bytes of them the page still has room for, and which had none."""
+    figures are drawn, and how many bytes of them the page still has room for."""
 
     store: tuple[str, ...]
     pool: bool
     draw: bool = True
     room: int = _FIGURES
-    refused: list[str] = field(default_factory=list)
 
 
 def outline(population: Population) -> list[Item | Missing]:
     """The analyses of one population, in the order of the page; what its runs rule out from the start is missing."""
     found: list[Item | Missing] = []
-    for one in sorted((one for one in ANALYSES.values() if one.section == "system"), key=lambda one: one.order):
+    for one in _analyses("system"):
         for shown in one.shows(population.rows):
             remedy = supply(one, population, shown.remedy)
-            lacks = shown.lacks or shown.options is None
-            found.append(
-                Missing(shown.title, population.name, shown.lacks, remedy) if lacks else Item(one, shown, remedy)
-            )
+            lacks = Missing(shown.title, population.name, shown.lacks, remedy)
+            found.append(lacks if shown.lacks or shown.options is None else Item(one, shown, remedy))
     return found
 
 
 def across(frame: pd.DataFrame, price: tuple[str, ...]) -> Iterator[Item]:
     """What is asked of all systems together, where the runs carry it; `price` as it was given."""
-    for one in sorted((one for one in ANALYSES.values() if one.section == "all"), key=lambda one: one.order):
+    for one in _analyses("all"):
         for shown in one.shows(frame):
             options = shown.options or one.options()
-            yield Item(
-                one, replace(shown, options=replace(options, price=price) if hasattr(options, "price") else options)
-            )
+            options = replace(options, price=price) if hasattr(options, "price") else options  # type: ignore[call-arg]
+            yield Item(one, replace(shown, options=options))
+
+
+def _analyses(section: str) -> list[Analysis[Any, Any]]:
+    return sorted((one for one in ANALYSES.values() if one.section == section), key=lambda one: one.order)
 
 
 def run_section(
@@ -164,7 +164,7 @@ def run_section(
         return Missing(shown.title, of, f"{_fault(options.command, error)}; it comes of {line}", "")
     if not len(result.table):
         return Missing(shown.title, of, " ".join(head for head, _ in result.paragraphs()).rstrip("."), item.remedy)
-    figure, left_out = _figure(result, shown.title, anchor, of, context)
+    figure, left_out = _figure(result, f"{shown.title}, {of}.", context)
     return Section(options.command, anchor, shown.title, shown.reading, line, result, figure, left_out)
 
 
@@ -175,37 +175,30 @@ def _reason(error: ParadnnError) -> str:
         groups.setdefault(lacking.problem, []).append(lacking)
     more = {problem: f" and {len(same) - 1} more" if len(same) > 1 else "" for problem, same in groups.items()}
     words = "; ".join(f"{same[0].of}{more[problem]}: {problem}" for problem, same in groups.items()) or str(error)
-    return words if len(words) <= _LONGEST else f"{words[:_LONGEST].rsplit(' ', 1)[0]} ..."
+    return _cut(words, _LONGEST)
 
 
-def _figure(result: Result, title: str, anchor: str, of: str, context: Context) -> tuple[Markup | None, str]:
+def _cut(words: str, most: int) -> str:
+    return words if len(words) <= most else f"{words[:most].rsplit(' ', 1)[0]} ..."
+
+
+def _figure(result: Result, title: str, context: Context) -> tuple[Markup | None, str]:
     """The figure as HTML, or why there is none."""
     if not result.drawable or not context.draw:
         return None, ""
     if context.room <= 0:
-        context.refused.append(f"{title} of {of}")
-        left_out = "The figure is left out to keep the page small; the command below draws it with --figure FILE.svg."
-        return Markup(), left_out
+        return None, "The figure is left out to keep the page small; the command below draws it with --figure FILE.svg."
+    words = " ".join([title, *(sentence for head, points in result.paragraphs() for sentence in (head, *points))])
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a glyph that the font lacks
-            figure = embed(result.figure(), anchor, _alternative(f"{title}, {of}.", result))
+            figure = embed(result.figure(), _cut(words, _ALTERNATIVE))
     except ParadnnError as error:
         return None, f"No figure: {error}."
     except Exception as error:
         return None, f"No figure: {_fault('drawing', error)}."
     context.room -= len(figure)
     return figure, ""
-
-
-def _alternative(title: str, result: Result) -> str:
-    """What a figure shows for those who do not see it: its title and the first findings."""
-    words = title
-    for sentence in (sentence for head, points in result.paragraphs() for sentence in (head, *points)):
-        if len(words) + len(sentence) > _ALTERNATIVE and words != title:
-            break
-        words += f" {sentence}"
-    return words if len(words) <= 2 * _ALTERNATIVE else words[: 2 * _ALTERNATIVE] + "..."
 
 
 def _fault(what: str, error: Exception) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
 import shlex
@@ -12,15 +11,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from analysis.cli import main
 from analysis.options import Selection
 from analysis.prices import PriceList, priced
 from analysis.registry import ANALYSES
 from analysis.report import make_report
-from analysis.report.page import embed
+from analysis.report.comparisons import compare_populations
+from analysis.report.findings import find
 from analysis.report.populations import Population, split, supply, sweep_of
 from analysis.report.results import Results, model_name, results
-from analysis.report.sections import Item, outline
+from analysis.report.sections import Chapter, Context, Item, Section, across, outline, run_section
 from analysis.report.systems import systems
 from paradnn.config.point import Measure
 from tests.analysis.planted import grid, runs
@@ -119,12 +118,6 @@ def test_the_standard_protocol_needs_no_word_and_others_get_their_own() -> None:
     assert "model=residual" in supply(ANALYSES["infeed"], population())
 
 
-def test_a_published_populations_remedy_is_none() -> None:
-    page = make_report(measured(source="published"), Selection(), made="now")
-    assert "To add this, run" not in page
-    assert "the published files do not hold it" in page
-
-
 def test_models_are_named_as_their_runs_are() -> None:
     known = {"family": "residual", "model.blocks": "[1, 2, 2, 1]", "model.filters": 16, "model.image_size": 64}
     assert model_name(known) == "residual 1-2-2-1x16 64px"
@@ -139,8 +132,8 @@ def test_results_have_the_time_and_the_price_of_a_million_examples() -> None:
     rows = measured(
         points,
         examples_per_second=[1000.0, 2000.0, 250.0, 500.0],
-        examples_per_second_low=900.0,
-        examples_per_second_high=2100.0,
+        examples_per_second_low=[900.0, 1800.0, 225.0, 450.0],
+        examples_per_second_high=[1100.0, 2200.0, 275.0, 550.0],
         peak_memory_bytes=2.0**31,
         energy_per_step_joules=3.6,
         parameters=[1e3, 1e3, 1e6, 1e6],
@@ -150,12 +143,12 @@ def test_results_have_the_time_and_the_price_of_a_million_examples() -> None:
     (priced_one,) = split(priced(rows, PriceList({"Test CPU": 3.6})), Selection())
     table = results([priced_one], "").shown
     assert table is not None
-    assert "precision float32" in table.note
-    assert "quality steady, single process" in table.note
+    assert "precision = float32" in table.note
+    assert "quality = steady, single process" in table.note
     # 1,000,000 / 1,000 a second at 3.6 an hour; 3.6 J a step of 32 examples are 0.03125 kWh a million.
-    assert [cell.words for cell in table.rows[0]] == [
-        *("fc\u00a04x64", "32", "1", "1,000", "900\u00a0to\u00a02,100", "16.7 min", "2 GiB", "0.0312 kWh")
-    ]
+    cells = dict(zip(table.head, (cell.words for cell in table.rows[0]), strict=True))
+    assert [*cells.values()] == ["fc 4x64", "32", "1", "1k", "900\u00a0to\u00a01.1k", "16.67", "0.03125"]
+    assert "peak memory (GiB) = 2" in table.note
     assert "cost" not in words(results([one], ""))
 
 
@@ -167,7 +160,7 @@ def test_many_points_are_folded_and_three_models_of_each_family_stand_open() -> 
     assert found.whole is not None
     assert (len(found.shown.rows), len(found.whole.rows)) == (3, len(rows))
     # Each of the three at its fastest batch.
-    best = rows.loc[rows.groupby("parameters")["examples_per_second"].idxmax(), "batch_size"]
+    best = rows.groupby("parameters")["examples_per_second"].max()
     assert {row[1].exact for row in found.shown.rows} <= set(best)
 
 
@@ -202,36 +195,35 @@ def two_devices() -> pd.DataFrame:
     return pd.concat([fast, slow], ignore_index=True)
 
 
-def test_the_verdict_names_devices(two_devices: pd.DataFrame) -> None:
-    page = make_report(two_devices, Selection(), made="now")
-    verdict = headline(page)
-    assert "X1 is faster on fc models: X1 runs 2 times as fast as Y2 (95% CI 2 to 2)" in verdict
+def first_screen(frame: pd.DataFrame, prices: PriceList | None = None) -> str:
+    """What a page says first of some runs, without what analyses of single systems add."""
+    prices = prices or PriceList()
+    frame, context = priced(frame, prices), Context((), False, draw=False)
+    shown = split(frame, Selection())
+    tried = [run_section(item, frame, Selection(), "all", "all runs", context) for item in across(frame, prices.given)]
+    choices = [one for one in tried if isinstance(one, Section)]
+    comparisons, _ = compare_populations(shown, frame, Selection(), context)
+    found = find([Chapter(one, []) for one in shown], comparisons, choices)
+    return "\n".join(f"{one.topic}: {one.words} {one.command}" for one in found)
+
+
+def test_the_verdict_names_devices_and_what_else_sets_them_apart(two_devices: pd.DataFrame) -> None:
+    precise = two_devices.assign(precision=two_devices["device"].map({"X1": "bfloat16", "Y2": "float32"}))
+    verdict = first_screen(precise)
+    assert verdict.startswith(
+        "Which is faster: X1 is faster on fc models: X1 runs 2 times as fast as Y2 (95% CI 2 to 2)"
+    )
     assert "did not fit: the smallest fc 4x4096 at batch size" in verdict
+    assert "X1 and Y2 also differ in precision (bfloat16 / float32): the ratios include that." in verdict
     assert not re.search(r"\b[AB]\b", verdict)
-    places = [page.index(f'id="{name}"') for name in ("verdict", "throughput", "results", "measured", "p1", "missing")]
-    assert places == sorted(places)
 
 
-def test_what_else_sets_devices_apart_is_told(two_devices: pd.DataFrame) -> None:
-    two_devices = two_devices.assign(precision=two_devices["device"].map({"X1": "bfloat16", "Y2": "float32"}))
+def test_a_managers_page_has_no_analyses(two_devices: pd.DataFrame) -> None:
     page = make_report(two_devices, Selection(), audience="manager", made="now")
-    assert "X1 and Y2 also differ in precision (bfloat16 / float32): the ratios include that." in page
-
-
-def test_a_page_is_for_whom_it_is_made(two_devices: pd.DataFrame) -> None:
-    pages = {name: make_report(two_devices, Selection(), audience=name, made="now") for name in ("manager", "engineer")}
-    assert "X1 is faster on fc models" in pages["manager"]
-    assert pages["manager"].count("<svg") == 1  # the throughput
-    assert set(re.findall(r'href="#([^"]+)"', pages["manager"])) <= set(re.findall(r'id="([^"]+)"', pages["manager"]))
-    assert "Which is faster" not in pages["engineer"]
-    assert pages["engineer"].count("<svg") > 3
-    assert "--for manager" in pages["manager"]
-
-
-def headline(page: str) -> str:
-    """The words of the verdict on one line."""
-    inner = page[page.index('<h2 id="verdict">') :].partition("</section>")[0]
-    return html.unescape(" ".join(re.sub(r"<[^>]+>", " ", inner).split()))
+    assert "X1 is faster on fc models" in page
+    assert page.count("<img") == 1  # the throughput
+    assert set(re.findall(r'href="#([^"]+)"', page)) <= set(re.findall(r'id="([^"]+)"', page))
+    assert "--for manager" in page
 
 
 def test_the_first_screen_of_one_machine_answers() -> None:
@@ -240,7 +232,7 @@ def test_the_first_screen_of_one_machine_answers() -> None:
     speed = rows["examples_per_second"]
     rows = rows.assign(examples_per_second_low=0.9 * speed, examples_per_second_high=1.1 * speed)
     rows["flops_per_second"], rows["flops_utilization"] = 1e9, 0.5
-    said = headline(make_report(rows.assign(ceilings_contended="too low"), Selection(), made="now"))
+    said = first_screen(rows.assign(ceilings_contended="too low"))
     for words in (
         "fc 4x64 at batch size 4,096: 7,579 examples/s (95% interval 6,821 to 8,336), the most of 64 points.",
         "1 GFLOP/s, 50% of this machine's measured peak (which was measured beside other work, and is too low).",
@@ -261,13 +253,12 @@ def test_a_manager_reads_first_what_it_costs(two_devices: pd.DataFrame) -> None:
         (7.2, "X1 is cheaper: the same work on fc models costs 2 times as much on Y2 (95% CI 2 to 2)."),
     ):
         prices = PriceList({"X1": price, "Y2": 7.2}, "EUR")
-        said = headline(make_report(two_devices, Selection(), audience="manager", prices=prices, made="now"))
-        assert said.startswith(f"In short What it costs {words}"), said
+        said = first_screen(two_devices, prices)
+        assert said.startswith(f"What it costs: {words}"), said
         assert "Y2: a million examples cost from " in said
         assert " at a price of 7.2 EUR an hour." in said
         assert said.index("What it costs") < said.index("Which is faster")
-    bare = headline(make_report(two_devices, Selection(), audience="manager", made="now"))
-    assert "cost" not in bare
+    assert "cost" not in first_screen(two_devices)
 
 
 def test_costs_are_those_of_the_cheapest_and_the_dearest_model_of_each_kind_of_work() -> None:
@@ -276,8 +267,7 @@ def test_costs_are_those_of_the_cheapest_and_the_dearest_model_of_each_kind_of_w
     answers = measured(points, mode="inference", examples_per_second=[4000.0, 2000.0], latency_p50_ms=1.0)
     answers["run_id"] += "i"
     rows = pd.concat([trains, answers], ignore_index=True)
-    page = make_report(rows, Selection(), audience="manager", prices=PriceList({"Test CPU": 3.6}), made="now")
-    said = headline(page)
+    said = first_screen(rows, PriceList({"Test CPU": 3.6}))
     assert (
         "Test CPU: a million examples cost from 1 (fc 4x64 at batch size 32) to 2 (fc 4x256 at batch size 32)" in said
     )
@@ -287,64 +277,16 @@ def test_costs_are_those_of_the_cheapest_and_the_dearest_model_of_each_kind_of_w
 def test_a_manager_is_told_what_to_choose() -> None:
     points = grid(nodes=(64,), layers=(4,), batches=(1, 8))
     answers = {"examples_per_second": [1000.0, 4000.0], "latency_p50_ms": [1.0, 2.0]}
-    page = make_report(
-        measured(points, mode="inference", **answers),
-        Selection(),
-        audience="manager",
-        prices=PriceList({"Test CPU": 3.6}),
-        made="now",
-    )
+    said = first_screen(measured(points, mode="inference", **answers), PriceList({"Test CPU": 3.6}))
     assert (
-        "What to choose fc inference: as measured, of 2 choices batch size 8 is best in cost per million examples "
+        "What to choose: fc inference: as measured, of 2 choices batch size 8 is best in cost per million examples "
         "(0.25, latency p50 2 ms), batch size 1 in latency p50 (1 ms, cost per million examples 1)."
-    ) in headline(page)
-
-
-def test_claims_without_data_are_one_line() -> None:
-    page = make_report(measured(), Selection(), made="now")
-    (line,) = re.findall(r"<summary>(\d+) claims have no data in these runs</summary>", page)
-    assert page.count("not enough data: ") <= 3 * (14 - int(line))
-    assert 'id="claims"' not in page or int(line) < 14
-
-
-def test_figures_follow_the_page_into_the_dark() -> None:
-    """Black and greys are variables; the number within a coloured cell keeps the colour chosen for that cell."""
-    from analysis.analyses.heatmap import HeatmapOptions, heatmap
-
-    drawn = heatmap(measured(), HeatmapOptions(x="batch_size", y="model.nodes")).figure()
-    text = embed(drawn, "k", "a map")
-    assert not re.search(r": #(000000|ffffff|333333)", text)
-    assert "var(--g0)" in text
-    assert re.search(r"fill: #(000001|fffffe)", text)
-
-
-@pytest.mark.parametrize(
-    ("price", "message"),
-    [
-        ("V100=2", "--price=V100: no run is of that device; name one of Test CPU, 2 cores, Test GPU"),
-        ("Test GPU=-1", "--price=Test GPU=-1: is no price; write for example 'V100=2', an hour"),
-    ],
-)
-def test_a_wrong_price_is_one_line(
-    store: str, price: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["report", "--store", store, "--out", str(tmp_path / "r.html"), "--price", price]) == 2
-    assert message in capsys.readouterr().err
+    ) in said
 
 
 def test_devices_without_a_point_in_common_are_no_fault() -> None:
     """Of one family, of other sizes: said in a sentence, with a command; settings that one side lacks are no column."""
     here = measured(grid(nodes=(64, 256)), device="X1", environment_id="X1", devices=1)
     there = measured(grid(nodes=(128, 512)), device="Y2", environment_id="Y2")
-    page = make_report(pd.concat([here, there], ignore_index=True), Selection(), made="now")
-    assert "fault of this tool" not in page
-    assert "No point was measured on two of X1, Y2: none can be preferred." in page
-    assert ">settings<" not in page
-
-
-def test_what_users_wait_for_and_what_it_costs_is_no_comparison_of_devices() -> None:
-    points = measured(mode="inference", latency_p50_ms=1.0, examples_per_second_low=1.0, examples_per_second_high=1e9)
-    page = make_report(points, Selection(), prices=PriceList({"Test CPU": 3.6}), made="now")
-    assert page.index("<h2>Latency and cost</h2>") < page.index('id="all-frontier"') < page.index('id="p1"')
-    assert '<a href="#choices">Latency and cost</a>' in page
-    assert "Device comparisons" not in page
+    both = pd.concat([here, there], ignore_index=True)
+    assert "No point was measured on two of X1, Y2: none can be preferred." in first_screen(both)

@@ -35,7 +35,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
     heading.addEventListener("click", () => sortBy(table, place, heading));
   });
 }
-for (const figure of document.querySelectorAll("figure:has(.chart)")) {
+for (const figure of document.querySelectorAll("details figure")) {
   const zoom = button("Enlarge", "zoom");
   zoom.addEventListener("click", () => {
     zoom.textContent = figure.classList.toggle("large") ? "Fit to the screen" : "Enlarge";
