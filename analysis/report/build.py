@@ -59,8 +59,7 @@ def make_report(
     if selection.store:
         selection = replace(selection, store=tuple(map(without_secrets, selection.store)))
     populations = split(frame, selection, pool)
-    shown = populations[:_POPULATIONS]
-    chapters, missing = [], list[Missing]()
+    shown, chapters, missing = populations[:_POPULATIONS], [], list[Missing]()
     for population in shown:
         show(population.name)
         chapters.append(Chapter(population, _made(_tried(population, context), missing)))
@@ -74,30 +73,27 @@ def make_report(
 
     choices, shared = of_all(across(frame, prices.given)), of_all(_versions(shown, pool))
     show("claims")
-    beyond = [
-        Missing(
-            "Further populations", one.name, "left out to keep the page small", shlex.join(command_line(one.selection))
-        )
-        for one in populations[_POPULATIONS:]
-    ]
+    missing += [_left_out(one) for one in populations[_POPULATIONS:]]
+    answers = groupby(find(chapters, comparisons, choices), lambda one: one.topic)
     return render(
         "page.html",
         made=made or datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        answers=[
-            (topic, [*own]) for topic, own in groupby(find(chapters, comparisons, choices), lambda one: one.topic)
-        ],
+        answers=[(topic, [*own]) for topic, own in answers],
         analysed=context.draw,
         chapters=chapters,
         choices=choices,
         comparisons=comparisons,
         shared=shared,
         claims=of_all([_CLAIMS])[:1],
-        missing=_grouped([*missing, *beyond]),
+        missing=_grouped(missing),
         command=_command(selection, pool, audience, prices),
-        looks=_LOOKS,
-        sentences=sentences,
         **_described(shown, context, selection),
     )
+
+
+def _left_out(one: Population) -> Missing:
+    command = shlex.join(["python", "-m", "analysis", "report", *command_line(one.selection)])
+    return Missing("Further populations", one.name, "left out to keep the page small", command)
 
 
 def _is_asked(item: Item | Missing, context: Context) -> bool:
@@ -149,6 +145,8 @@ def _described(shown: Sequence[Population], context: Context, selection: Selecti
     whole = shlex.join(["python", "-m", "analysis", "export", "runs.csv", *command_line(selection)])
     described = systems(shown, context.store[0] if context.store else None)
     return {
+        "looks": _LOOKS,
+        "sentences": sentences,
         "names": [one.name for one in shown],
         "runs": counted(sum(len(one.rows) for one in shown), "run"),
         "families": list(dict.fromkeys(name for one in shown for name in families(one.rows))),
