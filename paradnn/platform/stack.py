@@ -162,7 +162,7 @@ def _ready(stack: Stack, lock: int, say: Say) -> tuple[str, ...]:
 def _open_lock(key: str) -> int:
     folder = _stacks_folder() / ".locks"
     folder.mkdir(parents=True, exist_ok=True)
-    return os.open(folder / key, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    return os.open(folder / f"{key}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
 def _holds(lock: int, kind: int) -> bool:

@@ -128,7 +128,7 @@ def test_two_processes_make_it_once(cache: Path) -> None:
     )
     # The lock is held here until both have said what they wait for. The first to get it then uses the stack for long.
     (cache / ".locks").mkdir(parents=True)
-    with (cache / ".locks" / TINYSTACK.key).open("w") as lock, ExitStack() as running:
+    with (cache / ".locks" / f"{TINYSTACK.key}.lock").open("w") as lock, ExitStack() as running:
         fcntl.flock(lock, fcntl.LOCK_EX)
         command, pipe = [sys.executable, "-c", code], subprocess.PIPE
         making = partial(started, command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True)
