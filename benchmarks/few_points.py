@@ -221,7 +221,7 @@ def frontier(known: Sizes, share: float, seeds: int) -> None:
     for seed in range(seeds):
         tried = np.array(first_points(np.log(known.sizes), count, seed))
         failed, some = known.failed[tried], [0] * count
-        chance = chances(known.parts, known.parts[tried], failed)
+        chance = chances(known.parts.sum(axis=1), known.parts[tried].sum(axis=1), failed)
         proofs = excluded(known.sizes, kinds, known.sizes[tried], some, failed, [str(index) for index in tried])
         fails = np.array([proof is not None for proof in proofs])
         fits = fitting(known.sizes, kinds, known.sizes[tried], some, failed)

@@ -55,7 +55,6 @@ _OWN = {
     "sweep.sample": "every point is compared",
     "sweep.design": "every point is compared",
     "sweep.points": "every point is compared",
-    "sweep.settled": "every point is compared",
     "sweep.minutes": "--minutes ends a comparison",
     "sweep.error": "--within ends a comparison",
     "sweep.chunk": "a comparison is measured in one process",

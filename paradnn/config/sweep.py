@@ -31,9 +31,6 @@ class Sweep:
         low=0.001,
         high=10.0,
     )
-    settled: bool = option(
-        False, "adaptive: end once what speed depends on is settled: sign and order of the weights stand with 95%"
-    )
     zip: tuple[tuple[str, ...], ...] = option(
         (), "axes that go together, value by value: [model.nodes,batch_size], or several such groups [[a,b],[c,d]]"
     )
@@ -67,8 +64,7 @@ class Largest:
 def check_design(sweep: Sweep) -> None:
     """Raise ConfigError for ends of an adaptive sweep where a sweep measures every point."""
     if sweep.design == "grid":
-        for key in ("points", "minutes", "error", "settled"):
+        for key in ("points", "minutes", "error"):
             if value := getattr(sweep, key):
-                value = "true" if value is True else value
                 remedy = "add sweep.design=adaptive" + (", or use sweep.sample" if key == "points" else "")
                 raise ConfigError(f"sweep.{key}", value, "ends an adaptive sweep, and this one measures all", remedy)

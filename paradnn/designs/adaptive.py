@@ -9,8 +9,8 @@ import math
 import random
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,20 +18,7 @@ from numpy.typing import NDArray
 from paradnn.cli.console import standard_output
 from paradnn.config.point import Point, Settings, Sweep
 from paradnn.core.words import counted
-from paradnn.designs.choice import (
-    Finding,
-    Lookahead,
-    Rule,
-    deviations,
-    drawn_weights,
-    findings,
-    first_points,
-    growth_until_settled,
-    lookahead,
-    median_error,
-    strain,
-    with_measured,
-)
+from paradnn.designs.choice import Rule, choose, deviations, first_points, median_error, strain, with_measured
 from paradnn.designs.knowledge import Candidates, Knowledge
 from paradnn.forecast.forecast import duration, table_of
 from paradnn.forecast.history import open_history
@@ -46,8 +33,8 @@ from paradnn.sweep.tasks import SweepInfo
 _USUAL_ERROR = 0.05
 #: Fewest and most points of a batch that is measured here; choosing takes at most this share of measuring them.
 _FEWEST, _MOST, _SHARE = 4, 24, 0.05
-#: Draws of the whole space that conclusions are taken from, and of the seconds that a point takes.
-_DRAWS, _TIMES = 1000, 20
+#: Draws of the seconds that a point takes.
+_TIMES = 20
 #: A plan looks at as many further points, and no more than the first share of the space where that is more.
 _MOST_AHEAD, _SHARE_AHEAD = 300, 0.1
 
@@ -56,7 +43,7 @@ _Bools = NDArray[np.bool_]
 
 def rule_of(settings: Sweep) -> Rule:
     """What ends the sweep that `settings` describe."""
-    given = Rule(settings.points, settings.minutes, settings.error, settings.settled)
+    given = Rule(settings.points, settings.minutes, settings.error)
     return given if given != Rule() else Rule(error=_USUAL_ERROR)
 
 
@@ -65,16 +52,13 @@ def start_size(axes: int) -> int:
     return 6 + 2 * axes
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Look(NamedTuple):
     """What was known at one moment: measured points, minutes since the command began, the median error expected of the
-    others (None before anything is predicted), findings that are settled and all of them."""
+    others (None before anything is predicted)."""
 
     measured: int
     minutes: float
     error: float | None
-    settled: int
-    findings: int
 
 
 class _Forecast(NamedTuple):
@@ -94,18 +78,17 @@ class Design:
     """What is known, when it is enough, and what is measured next.
 
     begin: when the command began, on the monotonic clock. looks: one before every batch. reason: why the sweep is over;
-    empty before. excluded: index -> why it is out of memory without being tried. found: conclusions so far. left: how
-    many points more are expected. choosing: seconds that the last choice took.
+    empty before. excluded: index -> why it is out of memory without being tried. left: how many points more are
+    expected. choosing: seconds that the last choice took.
     """
 
     knowledge: Knowledge
     rule: Rule
     seed: int
     begin: float = field(default_factory=time.monotonic)
-    looks: list[Snapshot] = field(default_factory=list)
+    looks: list[Look] = field(default_factory=list)
     reason: str = ""
     excluded: dict[int, str] = field(default_factory=dict)
-    found: list[Finding] = field(default_factory=list)
     left: int = 0
     choosing: float = 0.0
 
@@ -155,38 +138,43 @@ class Design:
         self.excluded = knowledge.too_large()
         unmeasured = self._others({*knowledge.ended, *self.excluded, *knowledge.unavailable()})
         allowed = unmeasured & self._others(knowledge.claimed)
-        forecast = self._forecast() if knowledge.past or self.rule.minutes is not None else None
-        self._look(forecast, unmeasured)
-        look = self.looks[-1]
-        reached = self.rule.reached(look.measured, look.minutes, look.error, self.found)
-        self.reason = reached or self._exhausted(unmeasured)
+        forecast = self._forecast() if knowledge.past else None
+        look = Look(knowledge.tried, self.minutes, self._expected_error(forecast, unmeasured))
+        self.looks.append(look)
+        self.reason = self.rule.reached(*look) or self._exhausted(unmeasured)
         if self.reason or not allowed.any() or not self.room:
             self.left = 0
             return []
+        self.left = self._expected_left(look, allowed)
         count = min(self.room, largest or self._batch_size(forecast, allowed))
         chosen = self._chosen(forecast, unmeasured, allowed, count)
         self.choosing = time.monotonic() - begin
-        return self._in_time(chosen, forecast) if largest is None else chosen
+        return chosen
 
     @one_thread()
-    def ahead(self, most: int) -> Lookahead:
-        """What up to `most` further points are expected to leave unknown, before any of them is measured."""
+    def ahead(self, most: int) -> list[tuple[int, float, float]]:
+        """Numbers of further points up to `most`, the error expected after them, and seconds of measuring them."""
         self.knowledge.look()
         self.excluded = self.knowledge.too_large()
         forecast, unmeasured = self._forecast(), self._others({*self.knowledge.ended, *self.excluded})
-        first = self._first()[: max(0, self._start - self.knowledge.tried)] if most else []
-        first = [index for index in first if unmeasured[index]][:most]
-        weights = np.where(unmeasured, forecast.fits, 0.0)
-        return lookahead(forecast.step, forecast.seconds, weights, unmeasured, most, looks=10, first=first)
+        start = min(most, max(0, self._start - self.knowledge.tried))
+        first = [index for index in self._first() if unmeasured[index]][:start]
+        weights, others = np.where(unmeasured, forecast.fits, 0.0), unmeasured & self._others(first)
+        step, count = with_measured(forecast.step, first), most - len(first)
+        order = [*first, *choose(step, forecast.seconds, count, weights, others)]
+        marks = np.geomspace(max(1, len(first)), max(len(order), 1), 10) if order else ()
+        rows = []
+        for mark in sorted({0, *map(round, marks)}):
+            spread = deviations(with_measured(forecast.step, order[:mark]))
+            left = (weights > 0) & self._others(order[:mark])
+            rows.append((mark, median_error(spread[left]), float(forecast.seconds[order[:mark]].sum())))
+        return rows
 
     @property
     def standing(self) -> str:
         """What the last look knew, in a few words."""
-        look = self.looks[-1]
-        if look.error is None:
-            return "a start spread over the space"
-        settled = f", {look.settled} of {look.findings} conclusions settled" if look.findings else ""
-        return f"expected error {look.error:.1%}{settled}"
+        error = self.looks[-1].error
+        return "a start spread over the space" if error is None else f"expected error {error:.1%}"
 
     @property
     def _size(self) -> int:
@@ -209,30 +197,12 @@ class Design:
         excess = strain(left_out.error, left_out.spread, left_out.freedom)
         return _Forecast(step, excess, seconds, self.knowledge.fits())
 
-    def _look(self, forecast: _Forecast | None, unmeasured: _Bools) -> None:
-        """Note what is known."""
-        error = None
-        if forecast is not None and self.knowledge.past and self.knowledge.tried >= self._start:
-            others = unmeasured & (forecast.fits > 0.5)
-            error = median_error(forecast.strain * deviations(forecast.step)[others]) if others.any() else None
-            self.found = self._findings(forecast)
-        settled = sum(finding.settled for finding in self.found)
-        self.looks.append(Snapshot(self.knowledge.tried, self.minutes, error, settled, len(self.found)))
-
-    def _findings(self, forecast: _Forecast) -> list[Finding]:
-        """Of each family what its speed depends on, over all candidates that are not out of memory."""
-        candidates, step, found = self.knowledge.candidates, forecast.step, []
-        batch, possible = np.log(candidates.table.number("batch_size")), self._others(self.excluded)
-        for family, space in candidates.families.items():
-            kept = possible[space.indices]
-            chosen = space.indices[kept]
-            if space.names and len(chosen) > len(space.names) + 1:
-                part = replace(step, mean=step.mean[chosen], root=step.root[chosen], own=step.own[chosen])
-                draws = np.random.default_rng(self.seed)
-                weights = drawn_weights(space.terms[kept], part, batch[chosen], _DRAWS, draws)
-                of = f"{family}: " if len(candidates.families) > 1 else ""
-                found += [Finding(f"{of}{one.text}", one.share) for one in findings(space.names, weights)]
-        return found
+    def _expected_error(self, forecast: _Forecast | None, unmeasured: _Bools) -> float | None:
+        """The median error expected of what is not measured and probably fits; None before the start is measured."""
+        if forecast is None or self.knowledge.tried < self._start:
+            return None
+        others = unmeasured & (forecast.fits > 0.5)
+        return median_error(forecast.strain * deviations(forecast.step)[others]) if others.any() else None
 
     def _exhausted(self, unmeasured: _Bools) -> str:
         """Why there is nothing left to measure; empty where there is."""
@@ -253,7 +223,6 @@ class Design:
     def _chosen(self, forecast: _Forecast | None, unmeasured: _Bools, allowed: _Bools, count: int) -> list[int]:
         missing = self._start - self.knowledge.tried
         if missing > 0 and (start := [index for index in self._first() if allowed[index]]):
-            self.left = missing if self.rule.points is None else self.room
             chosen = start[: min(count, missing)]
         elif forecast is None:  # all that was tried failed
             chosen = [int(index) for index in np.flatnonzero(allowed)[:count]]
@@ -261,10 +230,7 @@ class Design:
             step = with_measured(forecast.step, sorted(self.knowledge.claimed))
             # What may be out of memory teaches little, and need not be predicted.
             weights = np.where(unmeasured, forecast.fits, 0.0)
-            seconds = forecast.seconds / np.maximum(forecast.fits, 1e-3)
-            ahead = lookahead(step, seconds, weights, allowed, count, looks=3)
-            self.left = self._expected_left(ahead, allowed)
-            chosen = list(ahead.order)
+            chosen = choose(step, forecast.seconds / np.maximum(forecast.fits, 1e-3), count, weights, allowed)
         random.Random(f"{self.seed} {self.knowledge.tried}").shuffle(chosen)
         return chosen
 
@@ -274,28 +240,19 @@ class Design:
         spread = first_points(self.knowledge.candidates.coordinates[possible], 2 * self._start, self.seed)
         return [int(possible[index]) for index in spread]
 
-    def _expected_left(self, ahead: Lookahead, allowed: _Bools) -> int:
+    def _expected_left(self, look: Look, allowed: _Bools) -> int:
         """How many points are left until the first rule that can be foretold ends the sweep."""
-        tried, rule, look = self.knowledge.tried, self.rule, self.looks[-1]
-        ends = [int(allowed.sum()), self.room]
-        if rule.error is not None:
-            ends.append(max(1, ahead.needed(rule.error, tried)))
-        if rule.settled and self.found:
-            ends.append(max(1, round(tried * (growth_until_settled(self.found) - 1))))
-        if rule.minutes is not None and look.measured > self.looks[0].measured:
-            pace = (tried - self.looks[0].measured) / look.minutes  # of this command, once it measured some itself
-            ends.append(max(1, round(pace * (rule.minutes - look.minutes))))
+        ends, rule, new = [int(allowed.sum()), self.room], self.rule, look.measured - self.looks[0].measured
+        if rule.error is not None and look.error is not None:
+            ends.append(max(1, points_needed(look.error, look.measured, rule.error)))
+        if rule.minutes is not None and new:  # once this command has measured some itself
+            ends.append(max(1, round(new * (rule.minutes / look.minutes - 1))))
         return min(ends)
 
-    def _in_time(self, chosen: list[int], forecast: _Forecast | None) -> list[int]:
-        """As many of them as `sweep.minutes` leaves time for."""
-        if self.rule.minutes is None or forecast is None:
-            return chosen
-        ends = np.cumsum(forecast.seconds[chosen]) / 60 + self.looks[-1].minutes
-        kept = chosen[: int((ends <= self.rule.minutes).sum())]
-        if not kept:
-            self.reason = f"sweep.minutes={self.rule.minutes:g}: the next point would take longer"
-        return kept
+
+def points_needed(error: float, measured: int, wanted: float) -> int:
+    """How many points more it takes until an error is as small as wanted: it falls with the root of their number."""
+    return math.ceil(measured * ((error / wanted) ** 2 - 1))
 
 
 def open_design(points: Sequence[Point], settings: Settings, sweep: SweepInfo, begin: float, anywhere: bool) -> Design:
@@ -330,7 +287,7 @@ class AdaptiveSweep:
 
     @property
     def standing(self) -> str:
-        """The expected error and how many conclusions are settled."""
+        """The expected error."""
         return self._design.standing if self._design else ""
 
     def batch(self, rows: Sequence[Row]) -> list[Visit]:
@@ -369,38 +326,34 @@ def conclusion_of(design: Design) -> Conclusion:
     large = sum(one.outcome.startswith("oom") for one in ended.values()) + len(design.excluded.keys() - ended.keys())
     text = f"Adaptive: {look.measured:,} of {counted(space, 'point')} measured ({look.measured / space:.1%})"
     text += f", {large:,} out of memory." if large else "."
-    metrics = {
-        "design_candidates": float(space),
-        "design_measured": float(look.measured),
-        "design_findings": float(look.findings),
-        "design_settled": float(look.settled),
-    }
+    metrics = {"design_candidates": float(space), "design_measured": float(look.measured)}
     if look.error is not None:
         text += f" Expected median error of the others: {look.error:.1%}."
         metrics["design_expected_error"] = look.error
     text += f" Ended by {design.reason}." if design.reason else " Interrupted."
-    lines = [text, "", *(f"- {finding.text} ({finding.share:.0%})" for finding in design.found)]
-    table: dict[str, Any] = {"columns": [*asdict(look)], "data": [[*asdict(one).values()] for one in design.looks]}
     tags = {"design": "adaptive", "design_end": design.reason or "interrupted"}
-    return Conclusion("\n".join(lines).strip(), metrics, tags, {"design.json": table})
+    return Conclusion(
+        text, metrics, tags, {"design.json": {"columns": [*Look._fields], "data": [*map(list, design.looks)]}}
+    )
 
 
 def describe_ahead(points: Sequence[Point], settings: Settings) -> None:
     """Print the expected error after some further points, with the time until then on one host."""
     design = open_design(points, settings, SweepInfo("", "", ""), time.monotonic(), anywhere=False)
     rule, space = design.rule, len(design.knowledge.candidates)
-    ahead = design.ahead(rule.points or max(_MOST_AHEAD, int(_SHARE_AHEAD * space)))
+    rows = design.ahead(rule.points or max(_MOST_AHEAD, int(_SHARE_AHEAD * space)))
     console, known = standard_output(), design.knowledge.tried
     console.print(
         f"\nAdaptive, until {' or '.join(rule.words)}; {known:,} of {counted(space, 'point')} measured so far."
     )
     shown = table_of("further points", "of the space", "expected error", "expected time")
-    for count, error, seconds in zip(ahead.counts, ahead.errors, ahead.seconds, strict=True):
+    for count, error, seconds in rows:
         shown.add_row(f"{count:,}", f"{(known + count) / space:.1%}", f"{error:.1%}", duration(seconds))
         if (rule.error and error <= rule.error) or (rule.minutes and seconds / 60 >= rule.minutes):
             break
     console.print(shown)
-    if rule.error and min(ahead.errors) > rule.error:
-        needed = min(ahead.needed(rule.error, known), space - known)
+    last, error, _ = rows[-1]
+    if rule.error and error > rule.error:
+        needed = min(last + points_needed(error, known + last, rule.error), space - known)
         console.print(f"An error of {rule.error:.1%} is expected after about {counted(needed, 'further point')}.")
     console.print("Errors are those that the model expects of itself; measuring corrects it.", style="dim")

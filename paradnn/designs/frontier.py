@@ -13,14 +13,12 @@ from enum import StrEnum
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import minimize
-from scipy.special import log_ndtr, logsumexp, ndtr
+from scipy.special import log_ndtr, ndtr
 
 from paradnn.forecast.regression import Array
 
-#: Before data: how far off factors may be (log), how wide the frontier is (log); draws of these, rounds, draws kept.
-_FACTOR_SPREAD, _WIDTH = 2.0, 0.02
-_DRAWS, _ROUNDS, _KEPT = 1000, 3, 200
+#: How far from the failures the frontier is looked for (log), and how wide it is before data (log).
+_REACH, _WIDTH = 6.0, 0.02
 
 _Bools = NDArray[np.bool_]
 
@@ -125,42 +123,21 @@ def _least(sizes: Array) -> Array:
     return np.asarray(distinct[~above.any(axis=1)])
 
 
-def chances(parts: Array, tried: Array, failed: _Bools) -> Array:
-    """(n,) the probability that each candidate runs out of memory, from (n, k) parts of what it needs, in bytes.
+def chances(bounds: Array, tried: Array, failed: _Bools) -> Array:
+    """(n,) the probability that each candidate runs out of memory, from its analytic bound in bytes (n,).
 
-    tried: (m, k) parts of the points of the same kind that were tried, and `failed` (m,) whether they ran out.
-    Memory is taken as sum_k factor_k part_k, and a point fails with the probability Phi(log(memory / limit) / width):
-    factors (how much more than the arithmetic a framework holds, in units of the limit) and the width are drawn from
-    their posterior, by importance sampling from a normal about its maximum that is fitted to it in rounds (Cornuet and
-    others, Adaptive Multiple Importance Sampling, 2012). Every draw grows with every part, so the probability does.
+    tried: (m,) bounds of the points that were tried, and `failed` (m,) whether they ran out. A point fails with the
+    probability Phi(log(bound / frontier) / width), of frontier and width weighed by what was seen, over a grid.
     """
     if not failed.any():
-        return np.zeros(len(parts))
-    scale = np.log(np.median(tried[failed], axis=0))
-    tried_logs = np.log(tried) - scale
-    centre = np.array([*np.zeros(parts.shape[1]), np.log(_WIDTH)])
-    spread = np.array([*np.full(parts.shape[1], _FACTOR_SPREAD), 1.0])
-
-    def height(drawn: Array) -> Array:
-        margin = _margin(tried_logs, drawn)
-        likelihood = np.where(failed, log_ndtr(margin), log_ndtr(-margin)).sum(axis=1)
-        return np.asarray(likelihood - 0.5 * (((drawn - centre) / spread) ** 2).sum(axis=1))
-
-    top = minimize(lambda one: -float(height(one[None])[0]), centre, method="BFGS")
-    normal = np.random.default_rng(0).standard_normal((_DRAWS, len(centre)))
-    mean, covariance = top.x, top.hess_inv
-    for _ in range(_ROUNDS):
-        drawn = mean + normal @ np.linalg.cholesky(1.5 * covariance + 1e-4 * np.eye(len(centre))).T
-        logs_of_weight = height(drawn) + 0.5 * (normal**2).sum(axis=1)
-        weight = np.exp(logs_of_weight - logs_of_weight.max())
-        weight /= weight.sum()
-        mean = weight @ drawn
-        covariance = np.cov(drawn.T, aweights=weight, ddof=0)
-    likely = np.argsort(-weight)[:_KEPT]
-    return np.asarray(weight[likely] @ ndtr(_margin(np.log(parts) - scale, drawn[likely])) / weight[likely].sum())
-
-
-def _margin(logs: Array, drawn: Array) -> Array:
-    """(draws, n) by how many widths the memory is over the limit."""
-    total = logsumexp(logs + drawn[:, None, :-1], axis=2)
-    return np.asarray(total / np.exp(drawn[:, -1:]))
+        return np.zeros(len(bounds))
+    frontiers = np.log(np.median(tried[failed])) + np.linspace(-_REACH, _REACH, 601)
+    widths = _WIDTH * np.exp(np.linspace(-2, 2, 9))
+    frontier, width = (axis.ravel() for axis in np.meshgrid(frontiers, widths))
+    margin = (np.log(tried)[:, None] - frontier) / width
+    seen = np.where(failed[:, None], log_ndtr(margin), log_ndtr(-margin)).sum(axis=0)
+    seen -= 0.5 * (((frontier - frontiers.mean()) / 2) ** 2 + np.log(width / _WIDTH) ** 2)
+    weight = np.exp(seen - seen.max())
+    places = np.linspace(frontiers[0], frontiers[-1], 601)
+    found = ndtr((places[:, None] - frontier) / width) @ weight / weight.sum()
+    return np.asarray(np.interp(np.log(bounds), places, found))

@@ -69,38 +69,6 @@ def _number(text: str) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def sizes_and_kinds(axes: _Axes, bounds: Array, places: Sequence[str]) -> tuple[Array, list[Hashable]]:
-    """(n, k) what memory grows with: sizes of model and batch, and its analytic lower bound in bytes (n,); and what
-    must be equal for one point's memory to say anything of another's: all that is no size, and the place."""
-    numbers = [key for key, axis in axes.items() if axis.dtype.kind == "f"]
-    sizes = [key for key in numbers if key == "batch_size" or key.startswith("model.")]
-    others = [axis for key, axis in axes.items() if key not in sizes]
-    return np.stack([*(axes[key] for key in sizes), bounds], axis=1), list(zip(places, *others, strict=True))
-
-
-def _terms(rows: Sequence[_Keys]) -> tuple[list[str], Array]:
-    """Names and values (n, k) of the terms of a regression: logarithms of numbers above 0, other numbers as they are,
-    and an indicator of each word but the commonest."""
-    terms: dict[str, Array] = {}
-    for key, axis in axes_of(rows).items():
-        if axis.dtype.kind == "f":
-            terms[key] = np.log(axis) if axis.min() > 0 else axis
-            continue
-        words, counts = np.unique(axis, return_counts=True)
-        terms |= {
-            f"{key}={word}": (axis == word).astype(float) for word in words[np.argsort(-counts, kind="stable")[1:]]
-        }
-    return list(terms), np.stack([*terms.values()], axis=1) if terms else np.zeros((len(rows), 0))
-
-
-class Family(NamedTuple):
-    """The candidates of one family (m,), and the terms (m, k) of a regression over them with their names."""
-
-    indices: NDArray[np.intp]
-    names: Sequence[str]
-    terms: Array
-
-
 @dataclass(frozen=True)
 class Candidates:
     """The n distinct points of a sweep, with an entry each in the columns.
@@ -162,18 +130,13 @@ class Candidates:
 
     @cached_property
     def sizes_and_kinds(self) -> tuple[Array, list[Hashable]]:
-        """As the function of that name."""
-        return sizes_and_kinds(self.axes, self.bounds, self.table.environments)
-
-    @cached_property
-    def families(self) -> Mapping[str, Family]:
-        """The candidates by family."""
-        names = np.array(self.table.families, dtype=str)
-        indices = {family: np.flatnonzero(names == family) for family in dict.fromkeys(self.table.families)}
-        return {
-            family: Family(chosen, *_terms([self.table.rows[int(index)] for index in chosen]))
-            for family, chosen in indices.items()
-        }
+        """(n, k) what memory grows with: sizes of model and batch, and its analytic lower bound in bytes; and what must
+        be equal for one point's memory to say anything of another's: all that is no size, and the environment."""
+        numbers = [key for key, axis in self.axes.items() if axis.dtype.kind == "f"]
+        sizes = [key for key in numbers if key == "batch_size" or key.startswith("model.")]
+        others = [axis for key, axis in self.axes.items() if key not in sizes]
+        kinds = list(zip(self.table.environments, *others, strict=True))
+        return np.stack([*(self.axes[key] for key in sizes), self.bounds], axis=1), kinds
 
     @cached_property
     def workers(self) -> list[tuple[str, ...]]:
@@ -190,11 +153,6 @@ class Ended(NamedTuple):
 
     run_id: str
     outcome: str
-
-
-def proved(run_id: str) -> str:
-    """Why a point is out of memory that was not tried: the run that shows it."""
-    return f"no smaller in any size than run {run_id}, which was out of memory"
 
 
 class Knowledge:
@@ -297,7 +255,11 @@ class Knowledge:
             f"the limit is {candidates.limits[index] / 2**30:.2f} GiB"
             for index in np.flatnonzero(candidates.bounds > candidates.limits)
         }
-        found |= {index: proved(proof) for index, proof in enumerate(proofs) if proof}
+        found |= {
+            index: f"no smaller in any size than run {proof}, which was out of memory"
+            for index, proof in enumerate(proofs)
+            if proof
+        }
         return {index: reason for index, reason in found.items() if index not in self.ended}
 
     def unavailable(self) -> set[int]:
@@ -314,8 +276,7 @@ class Knowledge:
         candidates = self.candidates
         if np.isinf(candidates.limits).all():
             tried, failed = self._memory()
-            parts = candidates.bounds[:, None]
-            return np.asarray(1 - chances(parts, parts[tried], failed))
+            return np.asarray(1 - chances(candidates.bounds, candidates.bounds[tried], failed))
         peaks = np.array([run.metrics.get("peak_memory_bytes", np.nan) for run in self.past.values()])
         use = np.isfinite(peaks) & (peaks > 0)
         if use.sum() < 3:

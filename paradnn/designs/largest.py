@@ -1,6 +1,6 @@
 """`batch_size=largest`: the largest batch that fits memory, or whose step is short enough, by doubling and bisection.
 
-Points are searched one after the other: what one has shown of memory counts for those that follow.
+Points are searched one after the other.
 """
 
 from __future__ import annotations
@@ -11,18 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from paradnn.config.costs import costs_of
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Point, Settings
-from paradnn.designs.frontier import excluded, fitting
-from paradnn.designs.knowledge import axes_of, proved, sizes_and_kinds
 from paradnn.execution.environments import current_environments
 from paradnn.execution.workers import WorkerKey
 from paradnn.forecast.history import History, open_history
-from paradnn.forecast.table import row_of
 from paradnn.platform.memory import memory_limit
 from paradnn.record.record import run_name
 from paradnn.session.course import Conclusion, Visit
@@ -81,9 +75,8 @@ class Search:
 
 
 class _Tried(NamedTuple):
-    """How a point with one batch ended: its run, outcome and reason, and what it measured."""
+    """How a point with one batch ended, and what it measured."""
 
-    run_id: str
     outcome: str
     reason: str
     metrics: Mapping[str, float]
@@ -107,7 +100,7 @@ class LargestBatch:
         self._searches = [Search(point.batch_size, begin, settings.largest.within) for point, begin in sizes]
         self._policy = ResumePolicy(settings.resume, settings.retry)
         self._tried: dict[_Key, _Tried] = {}
-        self._asked: list[_Key] = []
+        self._asked: _Key | None = None
         self._history: History | None = None
         self._places: Mapping[WorkerKey, str] = {}
         self._asks = "fits" if self._most is None else f"fits with steps of at most {self._most:g} ms"
@@ -126,23 +119,20 @@ class LargestBatch:
         return f"{search.fits:,} {self._asks}" + (f", {search.fails:,} does not" if search.fails else "")
 
     def batch(self, rows: Sequence[Row]) -> list[Visit]:
-        """The next try; what a smaller point proves to be out of memory is only recorded."""
+        """The next try."""
         if self._history is None:  # stacks and store are there by now
             self._history = open_history(self._settings.tracking)
             environments = current_environments(self.points)
             self._places = {key: place.environment_id for key, place in environments.items() if place}
-        asked = {self._identity(key): key for key in self._asked}
         for row in rows:
-            found = Identity(row.tags["point_id"], row.tags["environment_id"], int(row.tags["replicate"]))
-            self._take(asked[found], _Tried(row.run_id, row.outcome, row.reason or "", row.metrics))
-        if asked and not rows:
-            time.sleep(1.0)  # another driver measures them
-        while (keys := self._next()) and (self._stored(keys, self._history) or self._infer(keys)):
+            assert self._asked
+            self._take(self._asked, _Tried(row.outcome, row.reason or "", row.metrics))
+        if self._asked and not rows:
+            time.sleep(1.0)  # another driver measures it
+        while (keys := self._next()) and self._stored(keys, self._history):
             pass
-        self._asked = keys[:1]
-        proofs, _ = self._frontier(self._asked)
-        pairs = zip(self._asked, proofs, strict=True)
-        return [Visit(self._point(key), {"search": "largest"}, proved(run) if run else None) for key, run in pairs]
+        self._asked = next(iter(keys), None)
+        return [Visit(self._point(self._asked), {"search": "largest"})] if self._asked else []
 
     def wants(self, visit: Visit, claimed: bool) -> bool:
         """Each try is needed."""
@@ -153,19 +143,16 @@ class LargestBatch:
         return Conclusion("\n".join(f"- {self._answer(index)}" for index in range(len(self.points))))
 
     def _next(self) -> list[_Key]:
-        """What is tried next; an answer that only a larger point has proved is measured too."""
-        keys = [(index, search.next() or search.fits) for index, search in enumerate(self._searches)]
-        return [key for key in keys if key[1] and key not in self._tried and not self._searches[key[0]].problem]
+        """What is tried next of each point."""
+        return [(index, size) for index, search in enumerate(self._searches) if (size := search.next())]
 
     def _point(self, key: _Key) -> Point:
         return replace(self.points[key[0]], batch_size=key[1])
 
-    def _place(self, key: _Key) -> str:
-        """The environment; a stack that cannot be made has none here: its points end as unavailable."""
-        return self._places.get(WorkerKey.of(self.points[key[0]]), "")
-
     def _identity(self, key: _Key) -> Identity:
-        return Identity(point_id(self._point(key)), self._place(key), self.points[key[0]].replicate)
+        """A stack that cannot be made has no environment: its points end as unavailable."""
+        point = self._point(key)
+        return Identity(point_id(point), self._places.get(WorkerKey.of(point), ""), point.replicate)
 
     def _take(self, key: _Key, tried: _Tried) -> None:
         """Note how a point with a batch ended."""
@@ -186,29 +173,8 @@ class LargestBatch:
             if run := first_accepted(self._point(key), known.get(self._identity(key), ()), self._policy):
                 outcome, found = run.tags["outcome"], True
                 metrics = history.metrics(run.run_id) if outcome == "ok" else {}
-                self._take(key, _Tried(run.run_id, outcome, run.tags.get("reason", ""), metrics))
+                self._take(key, _Tried(outcome, run.tags.get("reason", ""), metrics))
         return found
-
-    def _infer(self, keys: Sequence[_Key]) -> bool:
-        """Note which batches fit because a larger point did; whether any did. It says nothing of a step's time."""
-        if self._most is not None:
-            return False
-        _, fits = self._frontier(keys)
-        shown = [key for key, fit in zip(keys, fits, strict=True) if fit and key[1] > self._searches[key[0]].fits]
-        for index, size in shown:
-            self._searches[index].take(size, True)
-        return bool(shown)
-
-    def _frontier(self, keys: Sequence[_Key]) -> tuple[list[str | None], NDArray[np.bool_]]:
-        """Of each point with its batch the run that proves it out of memory, and whether a run proves that it fits."""
-        known = [key for key, one in self._tried.items() if one.outcome in ("ok", "nan", "oom_host", "oom_device")]
-        every, count = [*keys, *known], len(keys)
-        points = [self._point(key) for key in every]
-        bounds = np.array([costs_of(point).memory_lower_bound_bytes for point in points], dtype=float)
-        sizes, kinds = sizes_and_kinds(axes_of([*map(row_of, points)]), bounds, [*map(self._place, every)])
-        failed = np.array([self._tried[key].outcome.startswith("oom") for key in known], dtype=bool)
-        both = sizes[:count], kinds[:count], sizes[count:], kinds[count:], failed
-        return excluded(*both, [self._tried[key].run_id for key in known]), fitting(*both)
 
     def _answer(self, index: int) -> str:
         """What was found of one point, in a line."""
@@ -224,9 +190,7 @@ class LargestBatch:
 
     def _ended(self, index: int, size: int) -> str:
         """How a point with a batch ended, in a few words."""
-        tried = self._tried.get((index, size))
-        if tried is None:
-            return "not measured yet"
+        tried = self._tried[index, size]
         if tried.outcome != "ok":
             return tried.outcome
         metrics = tried.metrics

@@ -266,7 +266,7 @@ class Rounds:
 
     @property
     def standing(self) -> str:
-        """The expected error and how many conclusions are settled."""
+        """The expected error."""
         return self._design.standing
 
     def __iter__(self) -> Iterator[Round]:

@@ -125,8 +125,6 @@ _ALL = (
     Metric("design_candidates", "1", None, "design", "points that the sweep might have measured"),
     Metric("design_measured", "1", None, "design", "points measured, or tried, by all drivers and sessions"),
     Metric("design_expected_error", "1", "lower", "design", "median relative error expected of the others' step times"),
-    Metric("design_findings", "1", None, "design", "conclusions drawn of what speed depends on"),
-    Metric("design_settled", "1", "higher", "design", "conclusions that stand with 95%"),
     # Memory and energy
     Metric(
         "peak_memory_bytes", "B", "lower", "memory", "peak of the point's processes and framework (docs/metrics.md)"

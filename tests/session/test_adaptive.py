@@ -87,7 +87,6 @@ def test_tasks_record_what_memory_excludes(store: Store) -> None:
             "sweep.points=9: ends an adaptive sweep, and this one measures all; add sweep.design",
         ),
         (["-m", "sweep.error=0.1"], "sweep.error=0.1: ends an adaptive sweep"),
-        (["-m", "sweep.settled=true"], "sweep.settled=true: ends an adaptive sweep"),
         (["-m", "sweep.design=adaptive", "sweep.error=-1"], "sweep.error=-1.0: must be at least 0.001"),
         (["-m", "sweep.design=adaptive", "sweep.points=0"], "sweep.points=0: must be at least 1"),
         (["-m", "sweep.design=adaptive", "sweep.minutes=soon"], "sweep.minutes=soon: expects a finite number"),
