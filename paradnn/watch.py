@@ -7,7 +7,6 @@ Ctrl-C ends it; the sweep goes on. `--once` prints what is known now, as does a 
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import time
 from collections import Counter
@@ -15,12 +14,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from paradnn.cli.console import si, standard_output
+from paradnn.cli.console import standard_output
 from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
 from paradnn.core.words import counted, did_you_mean
@@ -33,12 +32,11 @@ from paradnn.store.runs import OWNER
 
 #: What is read of each point.
 _READ: Mapping[Values, Collection[str]] = {
+    "params": (),
     "tags": ("outcome", OWNER, "reason", "task"),
     "metrics": ("examples_per_second",),
 }
-_BAR = 60  # characters
-_NEWEST, _RUNNING, _COLUMNS = 8, 8, 12  # rows and columns that are shown
-_GAP, _LEAST = "  ", 6  # between columns; characters that at least are left of an outcome or a name
+_ROWS = 8  # of a table
 _SHARE = 10  # looking takes at most one part in so many of the time
 _COLOURS = {"ok": "green", "unavailable": "yellow"}
 
@@ -168,46 +166,23 @@ def _planned(sweep: Row) -> int | None:
 
 
 def view(progress: Progress) -> RenderableType:
-    """All of it, from the whole sweep to the newest points, as wide as there is room for."""
-    return _View(progress)
-
-
-@dataclass(frozen=True)
-class _View:
-    """What is drawn of a sweep, once its width is known."""
-
-    progress: Progress
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        progress, width = self.progress, options.max_width
-        yield from _head(progress, width)
-        if progress.running:
-            yield from (Text(), _running_table(progress, width))
-        for each in _maps(progress.done, width):
-            yield from (Text(), each)
-        if progress.done:
-            yield from (Text(), _newest(progress.done, width))
-
-
-def _head(progress: Progress, width: int) -> list[RenderableType]:
-    """What sweep it is, how far it is and when it will end."""
+    """All of it, from the whole sweep to the newest points."""
     done, planned = len(progress.done), progress.planned
     counts = Counter(row.tags["outcome"] for row in progress.done)
     state = [f"{count:,} {outcome}" for outcome, count in counts.most_common()]
     state += [f"{len(progress.running):,} running"] if progress.running else []
+    points = f"{done:,} of {planned:,} points" if planned else counted(done, "point")
     begun = f"began {_clock(progress.begun)}"
-    lines: list[RenderableType] = [
+    parts: list[RenderableType] = [
         Text(f"{progress.sweep.run.run_name}: sweep {progress.sweep.tags['sweep_id']}, {begun}", style="bold"),
-        Text(f"{done:,} of {planned:,} points" if planned else counted(done, "point")),
+        Text(": ".join([points, ", ".join(state)] if state else [points])),
+        Text(_expectation(progress)),
     ]
-    if state:
-        lines[-1] = Text(f"{lines[-1]}: {', '.join(state)}")
-    if planned:
-        whole = min(_BAR, width - len("[]"))
-        filled = min(whole, whole * done // planned)
-        lines.append(Text("[" + "#" * filled + "." * (whole - filled) + "]"))
-    lines.append(Text(_expectation(progress)))
-    return lines
+    if progress.running:
+        parts += [Text(), _running(progress)]
+    if progress.done:
+        parts += [Text(), _newest(progress.done)]
+    return Group(*parts)
 
 
 def _expectation(progress: Progress) -> str:
@@ -224,97 +199,38 @@ def _expectation(progress: Progress) -> str:
     return f"{passed}, expected end {_clock(progress.now + progress.left)}, {_span(progress.left)} from now"
 
 
-def _running_table(progress: Progress, width: int) -> Table:
-    """Which points run, and where if there is room for it."""
-    rows = []
-    for row in progress.running[:_RUNNING]:
+def _running(progress: Progress) -> Table:
+    """Which points run, and where."""
+    table = _table("running", "where", "for")
+    for row in progress.running[:_ROWS]:
         owner = Owner.read(Entry(row.run.run_id, "RUNNING", row.tags).owner)
         where = f"{owner.host}, process {owner.pid}" if owner else "?"
         where += f", task {row.tags['task']}" if "task" in row.tags else ""
-        rows.append((row.run.run_name or "", where, _span(progress.now - (row.run.start_ms or 0) / 1e3)))
-    fits = sum(max(map(len, column)) for column in zip(*rows, strict=True)) + 2 * len(_GAP) <= width
-    table = _table("running", *(("where",) if fits else ()), "for")
-    table.columns[0].max_width = max(width - max(len(passed) for *_, passed in rows) - len(_GAP), _LEAST)
-    for name, where, passed in rows:
-        table.add_row(name, *((where,) if fits else ()), passed)
-    if len(progress.running) > _RUNNING:
-        table.add_row(f"and {len(progress.running) - _RUNNING:,} more")
+        passed = _span(progress.now - (row.run.start_ms or 0) / 1e3)
+        table.add_row(_line(row.run.run_name or ""), _line(where), passed)
+    if len(progress.running) > _ROWS:
+        table.add_row(f"and {len(progress.running) - _ROWS:,} more")
     return table
 
 
-def _newest(done: Sequence[Row], width: int) -> Table:
-    """The last points; where they leave no room for speeds, their names go on in a second line."""
-    heading, shown = "examples/s", done[: -_NEWEST - 1 : -1]
-    speeds = [row.metrics.get("examples_per_second") for row in shown]
-    said = ["" if speed is None else f"{speed:,.1f}" for speed in speeds]
-    outcomes = max(len("outcome"), *(len(row.tags["outcome"]) for row in shown))
-    room = width - outcomes - max(len(heading), *map(len, said)) - 2 * len(_GAP)
-    table = _table("newest points", "outcome", heading)
-    table.columns[0].no_wrap, table.columns[0].max_width = False, max(room, _LEAST)
+def _newest(done: Sequence[Row]) -> Table:
+    """The last points, with their speed or why they have none."""
+    table = _table("newest points", "outcome", "examples/s")
     table.columns[1].no_wrap = True
-    names = min(room, max(len(row.run.run_name or "") for row in shown))
-    table.columns[2].max_width = max(width - max(names, _LEAST) - outcomes - 2 * len(_GAP), 1)
-    for row, speed in zip(shown, said, strict=True):
-        outcome, reason = row.tags["outcome"], Text(row.tags.get("reason", ""), overflow="ellipsis", no_wrap=True)
-        table.add_row(row.run.run_name, Text(outcome, _COLOURS.get(outcome, "red")), speed or reason)
+    for row in done[: -_ROWS - 1 : -1]:
+        outcome, speed = row.tags["outcome"], row.metrics.get("examples_per_second")
+        said = _line(row.tags.get("reason", "")) if speed is None else Text(f"{speed:,.1f}", justify="right")
+        table.add_row(row.run.run_name, Text(outcome, _COLOURS.get(outcome, "red")), said)
     return table
 
 
-def _maps(done: Sequence[Row], width: int) -> list[RenderableType]:
-    """For each family examples/s over its two settings with the most values."""
-    tables: list[RenderableType] = []
-    for family in dict.fromkeys(row.params.get("model.name", "") for row in done):
-        rows = [row for row in done if row.params.get("model.name") == family]
-        names = sorted({name for row in rows for name in row.params})
-        values = {name: sorted({row.params[name] for row in rows if name in row.params}, key=_rank) for name in names}
-        axes = sorted((name for name in names if len(values[name]) > 1), key=lambda name: -len(values[name]))[:2]
-        if len(axes) == 2:
-            across, down = sorted(axes, key=lambda name: name != "batch_size")
-            title = Text(f"{family}, median examples/s: {down}, {across} across", style="bold")
-            tables.append(Group(title, _map(rows, (across, values[across]), (down, values[down]), width)))
-    return tables
+def _table(*names: str) -> Table:
+    return Table(*names, box=None, pad_edge=False, header_style="bold")
 
 
-def _map(rows: Sequence[Row], across: tuple[str, list[str]], down: tuple[str, list[str]], width: int) -> Table:
-    """What is known in each cell, of the last columns as many as there is room for; outcomes may be cut."""
-    left, columns = max(map(len, down[1])), dict[str, tuple[int, list[str]]]()
-    for place in reversed(across[1][-_COLUMNS:]):
-        cells = [_cell(rows, {down[0]: value, across[0]: place}) for value in down[1]]
-        least = max(len(place), *(len(cell) if cell[:1].isdecimal() else min(len(cell), _LEAST) for cell in cells))
-        left += len(_GAP) + least
-        if left > width and columns:
-            break
-        columns[place] = least, cells
-    table = _table("", *reversed(columns))
-    for column, (least, _) in zip(table.columns[1:], reversed(columns.values()), strict=True):
-        column.min_width = least
-    for number, value in enumerate(down[1]):
-        table.add_row(value, *(Text(cells[number], no_wrap=True) for _, cells in reversed(columns.values())))
-    return table
-
-
-def _cell(rows: Sequence[Row], setting: Mapping[str, str]) -> str:
-    """The median of what was measured there; where nothing was, the commonest outcome."""
-    here = [row for row in rows if setting.items() <= row.params.items()]
-    speeds = [row.metrics["examples_per_second"] for row in here if "examples_per_second" in row.metrics]
-    failed = Counter(row.tags["outcome"] for row in here).most_common(1)
-    return si(statistics.median(speeds)).strip() if speeds else failed[0][0] if failed else ""
-
-
-def _table(first: str, *others: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(first, no_wrap=True, overflow="ellipsis")
-    for name in others:
-        table.add_column(name, justify="right" if name not in ("outcome", "where") else "left", overflow="ellipsis")
-    return table
-
-
-def _rank(text: str) -> tuple[float, str]:
-    """Numbers in their order, before texts."""
-    try:
-        return float(text), ""
-    except ValueError:
-        return float("inf"), text
+def _line(text: str) -> Text:
+    """A text that is cut where it has no room."""
+    return Text(text, overflow="ellipsis", no_wrap=True)
 
 
 def _clock(seconds: float) -> str:

@@ -10,7 +10,7 @@ import copy
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Point, Settings
 from paradnn.core.words import counted
-from paradnn.designs.adaptive import conclusion_of, open_design
+from paradnn.designs.adaptive import Design, conclusion_of, open_design
 from paradnn.errors import ConfigError
-from paradnn.session.course import Conclusion
 from paradnn.session.parent_run import ParentRun
 from paradnn.session.progress import describe_sweep
 from paradnn.session.summary import Row, Summary
@@ -40,6 +39,9 @@ Launch = Callable[[Sequence[Sequence[str]]], Sequence[Any]]
 BASIC = "basic"
 #: Points of a sweep, by index, that are measured at the same time; and why each is not tried, where they are not.
 Round = tuple[Sequence[int], Sequence[str]]
+#: A round has this share of the points measured before it: few rounds wait for their slowest task, and yet each is
+#: chosen from much.
+_SHARE = 0.5
 
 
 def sweep_with(
@@ -98,6 +100,7 @@ class Submitter:
         self._parent = ParentRun(self._tracker, sweep.info)
         self._problems: list[str] = []
         self._points: list[Point] = []  # what was asked for
+        self._design: Design | None = None
 
     def run(self, launch: Launch) -> int:
         """Launch the tasks, wait, close the parent; the exit code."""
@@ -105,19 +108,21 @@ class Submitter:
         self._tracker.close_abandoned()
         adaptive = self._sweep.settings.sweep.design == "adaptive"
         parent = self._parent.open(None if adaptive else len(self._sweep.points))
+        if adaptive:
+            sweep = self._sweep
+            self._design = open_design(sweep.points, sweep.settings, sweep.info, begin, anywhere=True)
         if self._processes > 1:
             _say(
                 f"{self._processes} processes measure on this host at the same time and take cores, caches and memory "
                 "from each other: use these runs to see what works, not to compare speeds"
             )
-        rounds = Rounds(self._sweep, self._chunk, begin) if adaptive else None
-        interrupted = self._launch_rounds(launch, parent, rounds or [(range(len(self._sweep.points)), ())])
+        interrupted = self._launch_rounds(launch, parent)
         if not interrupted:
             self._tracker.release(self._sweep.info.sweep_id)
         summary = self._summary(interrupted)
         summary.seconds = time.monotonic() - begin
-        if rounds:
-            conclusion = rounds.conclusion()
+        if self._design:
+            conclusion = conclusion_of(self._design)
             summary.conclusion = conclusion.text
             self._parent.end(summary, (), conclusion)
         elif summary.measured or summary.missing:
@@ -132,24 +137,40 @@ class Submitter:
     def _chunk(self) -> int:
         return self._sweep.settings.sweep.chunk or default_chunk(len(self._sweep.points))
 
-    def _launch_rounds(self, launch: Launch, parent: str, rounds: Iterable[Round]) -> bool:
+    def _launch_rounds(self, launch: Launch, parent: str) -> bool:
         """Launch round after round, each once the one before has ended; whether the user ended it."""
-        number, name = 0, self._sweep.info.name
+        number, name, most = 0, self._sweep.info.name, counted(self._chunk, "point")
         try:
-            for indices, excluded in rounds:
+            for indices, excluded in self._rounds():
                 self._points += [self._sweep.points[index] for index in indices]
                 tasks = self._tasks(parent, indices, excluded, number)
-                standing = f" ({rounds.standing})" if isinstance(rounds, Rounds) else ""
-                most = counted(self._chunk, "point")
+                standing = f" ({self._design.standing})" if self._design else ""
                 _say(f"{name}: {counted(len(tasks), 'task')} of up to {most} for {self._launcher}{standing}")
                 if self._launch(launch, tasks):
                     return True
                 number += len(tasks)
-                if isinstance(rounds, Rounds):
-                    rounds.end_round(self._environments())
         except KeyboardInterrupt:
             return True
         return False
+
+    def _rounds(self) -> Iterator[Round]:
+        """All points at once; of an adaptive sweep those that are chosen after each round, and at last the excluded."""
+        if not (design := self._design):
+            yield range(len(self._sweep.points)), ()
+            return
+        places, known = design.knowledge.candidates.places, -1
+        while len(design.knowledge.ended) > known:
+            known = len(design.knowledge.ended)
+            largest = max(self._chunk, int(_SHARE * known), 0 if known else len(places))
+            chosen = design.next(largest, self._environments())
+            if not chosen:
+                break
+            yield [places[index] for index in chosen], ()
+            design.knowledge.look(self._environments())
+        else:
+            design.reason = "tasks that measured nothing"
+        if design.excluded:
+            yield [places[index] for index in design.excluded], [*design.excluded.values()]
 
     def _tasks(self, parent: str, indices: Sequence[int], excluded: Sequence[str], number: int) -> list[list[str]]:
         overrides = [*self._sweep.overrides, *_addresses(self._sweep.settings)]
@@ -249,46 +270,3 @@ def _first_line(error: BaseException) -> str:
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-#: A round has this share of the points measured before it: few rounds wait for their slowest task, and yet each is
-#: chosen from much.
-_SHARE = 0.5
-
-
-class Rounds:
-    """The rounds of an adaptive sweep; who launches them says of each when it has ended."""
-
-    def __init__(self, sweep: Sweep, chunk: int, begin: float) -> None:
-        self._design = open_design(sweep.points, sweep.settings, sweep.info, begin, anywhere=True)
-        self._chunk = chunk
-        self._environments: set[str] = set()
-
-    @property
-    def standing(self) -> str:
-        """The expected error."""
-        return self._design.standing
-
-    def __iter__(self) -> Iterator[Round]:
-        design, places = self._design, self._design.knowledge.candidates.places
-        known = -1
-        while len(design.knowledge.ended) > known:
-            known = len(design.knowledge.ended)
-            largest = max(self._chunk, int(_SHARE * known), 0 if known else len(places))
-            chosen = design.next(largest, self._environments)
-            if not chosen:
-                break
-            yield [places[index] for index in chosen], ()
-            design.knowledge.look(self._environments)
-        else:
-            design.reason = "tasks that measured nothing"
-        if excluded := design.excluded:
-            yield [places[index] for index in excluded], [*excluded.values()]
-
-    def end_round(self, environments: Collection[str]) -> None:
-        """The tasks of a round have ended; in these environments they ran."""
-        self._environments |= set(environments)
-
-    def conclusion(self) -> Conclusion:
-        """The whole design, of all drivers."""
-        return conclusion_of(self._design)
