@@ -135,8 +135,8 @@ class Candidates:
         numbers = [key for key, axis in self.axes.items() if axis.dtype.kind == "f"]
         sizes = [key for key in numbers if key == "batch_size" or key.startswith("model.")]
         others = [axis for key, axis in self.axes.items() if key not in sizes]
-        kinds = list(zip(self.table.environments, *others, strict=True))
-        return np.stack([*(self.axes[key] for key in sizes), self.bounds], axis=1), kinds
+        kinds: list[Hashable] = [*zip(self.table.environments, *others, strict=True)]
+        return np.asarray(np.stack([*(self.axes[key] for key in sizes), self.bounds], axis=1), float), kinds
 
     @cached_property
     def workers(self) -> list[tuple[str, ...]]:
