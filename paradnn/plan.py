@@ -142,10 +142,6 @@ def _plan(config: DictConfig, options: Options) -> int:
     describe(expected, name, history.where, options.hosts, chunk)
     if steps:
         describe_steps(steps, expected.status)
-    if settings.sweep.design == "adaptive":
-        from paradnn.designs.adaptive import describe_ahead
-
-        describe_ahead(points, settings)
     if options.out:
         write_points(expected, options.out, steps.columns() if steps else None)
         print(f"Every point is in {options.out}")

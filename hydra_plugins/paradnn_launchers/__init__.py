@@ -6,7 +6,6 @@ A task of Slurm that has several nodes runs on the first, and takes the others f
 
 from __future__ import annotations
 
-import copy
 import importlib
 import os
 from collections.abc import Sequence
@@ -96,24 +95,6 @@ class Ray(_Published):
     _preset, _extra = "ray_cluster", "ray"
     _module = "hydra_plugins.hydra_ray_launcher.ray_launcher"
     _name = "RayLauncher"
-
-    def __init__(self, hosts: int = 1, **params: Any) -> None:
-        super().__init__(**params)
-        self._hosts = hosts
-
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Hydra's call before `launch`."""
-        task = task_function
-        if self._hosts > 1:
-            from paradnn.launch.ray import run_together
-
-            self._params = copy.deepcopy(self._params)
-            remote = self._params["ray"]["remote"]
-            wanted = {"CPU": remote["num_cpus"], "GPU": remote["num_gpus"]}
-            taken = {name: count for name, count in wanted.items() if count}
-            task = partial(run_together, task_function, self._hosts, taken, remote["max_retries"])
-            remote["num_cpus"] = remote["num_gpus"] = 0
-        super().setup(hydra_context=hydra_context, task_function=task, config=config)
 
     def _settle(self) -> None:
         import ray

@@ -15,12 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paradnn.cli.console import standard_output
 from paradnn.config.point import Point, Settings, Sweep
 from paradnn.core.words import counted
-from paradnn.designs.choice import Rule, choose, deviations, first_points, median_error, strain, with_measured
+from paradnn.designs.choice import Rule, choose, first_points, median_error, strain
 from paradnn.designs.knowledge import Candidates, Knowledge
-from paradnn.forecast.forecast import duration, table_of
 from paradnn.forecast.history import open_history
 from paradnn.forecast.phases import point_times
 from paradnn.forecast.predict import StepTimeModel
@@ -35,8 +33,6 @@ _USUAL_ERROR = 0.05
 _FEWEST, _MOST, _SHARE = 4, 24, 0.05
 #: Draws of the seconds that a point takes.
 _TIMES = 20
-#: A plan looks at as many further points, and no more than the first share of the space where that is more.
-_MOST_AHEAD, _SHARE_AHEAD = 300, 0.1
 
 _Bools = NDArray[np.bool_]
 
@@ -151,25 +147,6 @@ class Design:
         self.choosing = time.monotonic() - begin
         return chosen
 
-    @one_thread()
-    def ahead(self, most: int) -> list[tuple[int, float, float]]:
-        """Numbers of further points up to `most`, the error expected after them, and seconds of measuring them."""
-        self.knowledge.look()
-        self.excluded = self.knowledge.too_large()
-        forecast, unmeasured = self._forecast(), self._others({*self.knowledge.ended, *self.excluded})
-        start = min(most, max(0, self._start - self.knowledge.tried))
-        first = [index for index in self._first() if unmeasured[index]][:start]
-        weights, others = np.where(unmeasured, forecast.fits, 0.0), unmeasured & self._others(first)
-        step, count = with_measured(forecast.step, first), most - len(first)
-        order = [*first, *choose(step, forecast.seconds, count, weights, others)]
-        marks = np.geomspace(max(1, len(first)), max(len(order), 1), 10) if order else ()
-        rows = []
-        for mark in sorted({0, *map(round, marks)}):
-            spread = deviations(with_measured(forecast.step, order[:mark]))
-            left = (weights > 0) & self._others(order[:mark])
-            rows.append((mark, median_error(spread[left]), float(forecast.seconds[order[:mark]].sum())))
-        return rows
-
     @property
     def standing(self) -> str:
         """What the last look knew, in a few words."""
@@ -202,7 +179,8 @@ class Design:
         if forecast is None or self.knowledge.tried < self._start:
             return None
         others = unmeasured & (forecast.fits > 0.5)
-        return median_error(forecast.strain * deviations(forecast.step)[others]) if others.any() else None
+        spread = np.sqrt((forecast.step.root[others] ** 2).sum(axis=1) + forecast.step.own[others])
+        return median_error(forecast.strain * spread) if others.any() else None
 
     def _exhausted(self, unmeasured: _Bools) -> str:
         """Why there is nothing left to measure; empty where there is."""
@@ -227,10 +205,10 @@ class Design:
         elif forecast is None:  # all that was tried failed
             chosen = [int(index) for index in np.flatnonzero(allowed)[:count]]
         else:
-            step = with_measured(forecast.step, sorted(self.knowledge.claimed))
             # What may be out of memory teaches little, and need not be predicted.
             weights = np.where(unmeasured, forecast.fits, 0.0)
-            chosen = choose(step, forecast.seconds / np.maximum(forecast.fits, 1e-3), count, weights, allowed)
+            seconds = forecast.seconds / np.maximum(forecast.fits, 1e-3)
+            chosen = choose(forecast.step, seconds, count, weights, allowed, sorted(self.knowledge.claimed))
         random.Random(f"{self.seed} {self.knowledge.tried}").shuffle(chosen)
         return chosen
 
@@ -244,15 +222,11 @@ class Design:
         """How many points are left until the first rule that can be foretold ends the sweep."""
         ends, rule, new = [int(allowed.sum()), self.room], self.rule, look.measured - self.looks[0].measured
         if rule.error is not None and look.error is not None:
-            ends.append(max(1, points_needed(look.error, look.measured, rule.error)))
+            # An error falls with the root of the number of points.
+            ends.append(max(1, math.ceil(look.measured * ((look.error / rule.error) ** 2 - 1))))
         if rule.minutes is not None and new:  # once this command has measured some itself
             ends.append(max(1, round(new * (rule.minutes / look.minutes - 1))))
         return min(ends)
-
-
-def points_needed(error: float, measured: int, wanted: float) -> int:
-    """How many points more it takes until an error is as small as wanted: it falls with the root of their number."""
-    return math.ceil(measured * ((error / wanted) ** 2 - 1))
 
 
 def open_design(points: Sequence[Point], settings: Settings, sweep: SweepInfo, begin: float, anywhere: bool) -> Design:
@@ -335,25 +309,3 @@ def conclusion_of(design: Design) -> Conclusion:
     return Conclusion(
         text, metrics, tags, {"design.json": {"columns": [*Look._fields], "data": [*map(list, design.looks)]}}
     )
-
-
-def describe_ahead(points: Sequence[Point], settings: Settings) -> None:
-    """Print the expected error after some further points, with the time until then on one host."""
-    design = open_design(points, settings, SweepInfo("", "", ""), time.monotonic(), anywhere=False)
-    rule, space = design.rule, len(design.knowledge.candidates)
-    rows = design.ahead(rule.points or max(_MOST_AHEAD, int(_SHARE_AHEAD * space)))
-    console, known = standard_output(), design.knowledge.tried
-    console.print(
-        f"\nAdaptive, until {' or '.join(rule.words)}; {known:,} of {counted(space, 'point')} measured so far."
-    )
-    shown = table_of("further points", "of the space", "expected error", "expected time")
-    for count, error, seconds in rows:
-        shown.add_row(f"{count:,}", f"{(known + count) / space:.1%}", f"{error:.1%}", duration(seconds))
-        if (rule.error and error <= rule.error) or (rule.minutes and seconds / 60 >= rule.minutes):
-            break
-    console.print(shown)
-    last, error, _ = rows[-1]
-    if rule.error and error > rule.error:
-        needed = min(last + points_needed(error, known + last, rule.error), space - known)
-        console.print(f"An error of {rule.error:.1%} is expected after about {counted(needed, 'further point')}.")
-    console.print("Errors are those that the model expects of itself; measuring corrects it.", style="dim")

@@ -1,12 +1,9 @@
-"""Which points teach most, what measuring them would leave unknown, and when that is enough: functions of predictions.
-
-What measuring further points would leave unknown needs no measured values: so it is with variances of a joint normal.
-"""
+"""Which points teach most, and when enough is known: functions of predictions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +19,14 @@ def choose(
     count: int,
     weights: Array | None = None,
     allowed: NDArray[np.bool_] | None = None,
+    claimed: Sequence[int] = (),
 ) -> list[int]:
     """Up to `count` indices of candidates (n,), the most useful first.
 
     seconds: (n,) that measuring a candidate is expected to take. weights: (n,) how much a candidate matters, 1 each
     unless given; 0 for what is not to be predicted, such as what runs out of memory. allowed: (n,) what may be
-    chosen, all unless given: what was measured still counts in the variance, and is no candidate.
+    chosen, all unless given: what was measured still counts in the variance, and is no candidate. claimed: indices of
+    what others measure now: as if chosen before.
     """
     size = len(posterior.mean)
     weight = (1.0 if weights is None else weights) / posterior.spread**2
@@ -39,11 +38,11 @@ def choose(
     variance = (root * root).sum(axis=1)
     same = np.bincount(posterior.group, weight, minlength=size)[posterior.group]
     chosen: list[int] = []
-    while len(chosen) < count and open_.any():
+    while len(chosen) < len(claimed) or (len(chosen) < count + len(claimed) and open_.any()):
         # What a candidate shares with its own replicates alone: a second term of the same sum.
         alone = own * same * (2 * variance + own)
         worth = (learnt + alone) / (variance + own + posterior.noise**2) / seconds
-        best = int(np.argmax(np.where(open_, worth, -np.inf)))
+        best = int(np.argmax(np.where(open_, worth, -np.inf))) if len(chosen) >= len(claimed) else claimed[len(chosen)]
         chosen.append(best)
         open_[best] = False
         total = variance[best] + own[best] + posterior.noise**2
@@ -60,7 +59,7 @@ def choose(
         variance -= along**2
         core -= np.outer(step, step)
         own[kin] *= 1 - own[best] / total
-    return chosen
+    return chosen[len(claimed) :]
 
 
 def first_points(coordinates: Array, count: int, seed: int) -> list[int]:
@@ -84,28 +83,6 @@ def first_points(coordinates: Array, count: int, seed: int) -> list[int]:
         chosen.append(int(np.argmin(distance)))
         free[chosen[-1]] = False
     return chosen
-
-
-def deviations(prediction: Prediction) -> Array:
-    """(n,) standard deviations of the logarithm of each point's step, without the noise of measuring it."""
-    return np.asarray(np.sqrt((prediction.root**2).sum(axis=1) + prediction.own))
-
-
-def with_measured(prediction: Prediction, indices: Sequence[int]) -> Prediction:
-    """The prediction once these points are measured too, but for its mean, which their values would decide.
-
-    Latent normals w, of which a point's log seconds are root @ w, get the precision I + sum(r r' / (own + noise^2)). A
-    point's own deviation is shared by its replicates, and known as well as the noise lets it be.
-    """
-    if not len(indices):
-        return prediction
-    chosen, noise, own = list(indices), prediction.noise**2, prediction.own.copy()
-    for index in chosen:
-        kin = prediction.group == prediction.group[index]
-        own[kin] *= noise / (own[index] + noise + 1e-300)
-    rows = prediction.root[chosen] / np.sqrt(prediction.own[chosen] + noise)[:, None]
-    values, vectors = np.linalg.eigh(np.eye(rows.shape[1]) + rows.T @ rows)
-    return replace(prediction, root=np.asarray(prediction.root @ (vectors / np.sqrt(values))), own=own)
 
 
 def median_error(spreads: Array) -> float:

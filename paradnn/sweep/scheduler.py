@@ -17,8 +17,6 @@ import psutil
 
 from paradnn.sweep.tasks import Launched, SweepInfo
 
-#: The property of a task of Spark that counts its attempts where Spark does not: of a barrier stage.
-ATTEMPT = "paradnn.attempt"
 #: Whether this process has begun a session before.
 _served = False
 
@@ -44,7 +42,7 @@ def job_tags() -> dict[str, str]:
 def restarts() -> int:
     """How often Slurm has put this job back into the queue, or Spark has run this task before."""
     if context := _spark_task():
-        return int(context.getLocalProperty(ATTEMPT) or context.attemptNumber())
+        return int(context.attemptNumber())
     return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
 
 

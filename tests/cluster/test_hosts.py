@@ -1,18 +1,15 @@
-"""Points whose processes are on two nodes: under Slurm, on Ray and as barrier stages of Spark; and a node lost."""
+"""Points whose processes are on two nodes: under Slurm; and a node lost."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import psutil
-import pytest
 
 from tests.cluster.conftest import POINTS, Sweep, settled
-from tests.cluster.ray_cluster import RayCluster
 from tests.cluster.slurm import Slurm
-from tests.cluster.spark import SparkCluster
 from tests.conftest import Store
 from tests.processes import wait_for
 
@@ -24,19 +21,8 @@ LONGER = ["model=channel", f"model.bytes={','.join(map(str, range(64, 72)))}", "
 DEVICES = ["batch_size=4", "devices=2", "transport=grpc", "hosts=2", "platform.threads=1", *POINTS]
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkCluster]:
-    cluster = SparkCluster()
-    yield cluster
-    cluster.stop()
-
-
 def on_slurm(*further: str) -> tuple[str, ...]:
     return "hydra/launcher=slurm", "hydra.launcher.nodes=2", *further
-
-
-def on_spark(cluster: SparkCluster, *further: str) -> tuple[str, ...]:
-    return "hydra/launcher=spark", f"hydra.launcher.master={cluster.master}", "hydra.launcher.hosts=2", *further
 
 
 def servers() -> list[psutil.Process]:
@@ -86,44 +72,3 @@ def test_a_task_that_loses_one_of_its_nodes_goes_on_later(slurm: Slurm, sweep: S
     assert running.wait() == 0, running.said
     settled(store, 8)
     assert running.measured(restarts="1")
-
-
-def test_messages_go_between_two_executors_of_a_barrier_stage(spark: SparkCluster, sweep: Start, store: Store) -> None:
-    running = sweep(*on_spark(spark, "sweep.chunk=2"), points=MESSAGES)
-    assert running.wait() == 0, running.said
-    settled(store, 4)
-    assert sum("2 hosts" in name for name in names_of(store.runs())) == 2
-    assert {point["task"] for point in store.runs()} == {"0", "1"}
-    assert wait_for(lambda: not servers())
-
-
-def test_a_barrier_stage_that_loses_an_executor_is_run_again(spark: SparkCluster, sweep: Start, store: Store) -> None:
-    running = sweep(*on_spark(spark, "sweep.chunk=8"), points=LONGER)
-    running.until(lambda: len(running.measured()) >= 2, "two points")
-    spark.power_off(spark.workers[1])
-    spark.workers[1] = spark.add_worker()
-    assert running.wait() == 0, running.said
-    settled(store, 8)
-    assert running.measured(restarts="1")
-
-
-def test_messages_go_between_two_nodes_of_ray(ray_cluster: RayCluster, sweep: Start, store: Store) -> None:
-    over = ("hydra/launcher=ray_cluster", "hydra.launcher.hosts=2", "sweep.chunk=2")
-    running = sweep(*over, environ=ray_cluster.environ, points=MESSAGES)
-    assert running.wait() == 0, running.said
-    settled(store, 4)
-    assert sum("2 hosts" in name for name in names_of(store.runs())) == 2
-    assert {point["task"] for point in store.runs()} == {"0", "1"}
-    assert wait_for(lambda: not servers())
-
-
-def test_a_task_of_ray_that_loses_one_of_its_nodes_goes_on(ray_cluster: RayCluster, sweep: Start, store: Store) -> None:
-    over = ("hydra/launcher=ray_cluster", "hydra.launcher.hosts=2", "sweep.chunk=8")
-    running = sweep(*over, environ=ray_cluster.environ, points=LONGER)
-    running.until(lambda: len(running.measured()) >= 2, "two points")
-    second = ray_cluster.second
-    assert second
-    ray_cluster.power_off(second)
-    ray_cluster.second = ray_cluster.add_node()
-    assert running.wait() == 0, running.said
-    settled(store, 8)

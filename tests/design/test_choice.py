@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paradnn.designs.choice import Rule, choose, deviations, first_points, median_error, strain, with_measured
+from paradnn.designs.choice import Rule, choose, first_points, median_error, strain
 from paradnn.forecast.regression import Array, Prediction
 
 
@@ -69,12 +69,11 @@ def test_the_start_is_spread_over_every_axis() -> None:
         assert len(first_points(np.ones((3, 2)), count, seed=0)) == min(count, 3)
 
 
-def test_what_is_left_unknown_is_that_of_the_prediction_once_points_are_measured() -> None:
-    prediction = posterior(np.random.default_rng(3), 12)
-    single = replace(prediction, own=np.zeros(12))
-    covariance, one = single.root @ single.root.T, 4
-    left = np.diag(covariance) - covariance[:, one] ** 2 / (covariance[one, one] + single.noise**2)
-    np.testing.assert_allclose(deviations(with_measured(single, [one])) ** 2, left, rtol=1e-12)
+def test_what_others_measure_is_as_if_chosen_before() -> None:
+    prediction = posterior(np.random.default_rng(3), 30)
+    first, *others = choose(prediction, np.ones(30), 5)
+    allowed = np.arange(30) != first
+    assert choose(prediction, np.ones(30), 4, allowed=allowed, claimed=[first]) == others
 
 
 def test_the_expected_error_is_that_of_a_simulation() -> None:

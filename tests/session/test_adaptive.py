@@ -43,11 +43,6 @@ def test_what_is_chosen_is_measured_and_the_same_command_goes_on(store: Store) -
     assert "2 points in" in more.stdout
     assert "Adaptive: 8 of 12 points measured" in more.stdout
     assert set(Counter(point["point_id"] for point in store.runs()).values()) == {1}
-    # Before measuring, of the same space.
-    plan = run(["paradnn.plan", "-m", *AXES, "sweep.points=12"], store)
-    assert plan.returncode == 0, plan.stderr
-    assert "Adaptive, until sweep.points=12; 8 of 12 points measured so far." in plan.stdout
-    assert "100.0%            0.0%" in plan.stdout
 
 
 @pytest.mark.framework
