@@ -11,10 +11,8 @@ A kind of file is one entry of KINDS: what it is called, how it is recognised, h
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -90,7 +88,7 @@ Read = Iterator[Series | str | None]
 
 
 class Kind(NamedTuple):
-    """A harness: `knows` a parsed JSON document (the text of what is none), and `reads` its series and notes."""
+    """A harness: `knows` a parsed JSON document, and `reads` its series and notes."""
 
     name: str
     knows: Callable[[Any], bool]
@@ -176,25 +174,6 @@ def _asv(document: Any) -> Read:
             yield _series(name if len(numbers) == 1 else f"{name}[{place}]", "s", own, value)
 
 
-#: Of load tests: what stands in a summary, and whether more is better.
-_AIPERF = {
-    "request_throughput": True,
-    "output_token_throughput": True,
-    "request_latency": False,
-    "time_to_first_token": False,
-    "inter_token_latency": False,
-}
-
-
-def _aiperf(document: Any) -> Read:
-    body = _inner(document, "records") or document
-    for name, higher in _AIPERF.items():
-        cells = _inner(body, name)
-        middle = cells.get("p50", cells.get("avg"))
-        yield _series(name, str(cells.get("unit", "")), None, middle, cells.get("std"), cells.get("count"), higher)
-    yield from _lost("", _inner(body, "error_request_count").get("avg"))
-
-
 def _guidellm(document: Any) -> Read:
     for place, entry in enumerate(_entries(document, "benchmarks"), 1):
         for name, found in _inner(entry, "metrics").items():
@@ -222,18 +201,6 @@ def _lost(begin: str, count: Any) -> Read:
         yield f"{begin}{failed:.0f} requests failed"
 
 
-def _loadgen(text: Any) -> Read:
-    cells = dict(re.findall(r"^\s*([^:\n=]{1,60}?)\s*:\s*(.{1,60}?)\s*$", text, flags=re.MULTILINE))
-    for name, value in cells.items():
-        with contextlib.suppress(ValueError):
-            if name.endswith("latency (ns)"):
-                yield _series(name.removesuffix(" (ns)"), "ns", None, float(value))
-            elif "per second" in name:
-                yield _series(name, "1/s", None, float(value), higher=True)
-    if (valid := cells.get("Result is", "VALID")) != "VALID":
-        yield f"its own rules call it {valid}"
-
-
 def _has(*keys: str) -> Callable[[Any], bool]:
     return lambda document: isinstance(document, Mapping) and all(key in document for key in keys)
 
@@ -244,9 +211,7 @@ KINDS = (
     Kind("Google Benchmark", _has("context", "benchmarks"), _google),
     Kind("asv", lambda one: bool(_inner(one, "results")), _asv),
     Kind("GuideLLM", lambda one: any("metrics" in entry for entry in _entries(one, "benchmarks")), _guidellm),
-    Kind("AIPerf", lambda one: any(_inner(_inner(one, "records") or one, name) for name in _AIPERF), _aiperf),
     Kind("vllm bench", _has("request_throughput", "completed"), _vllm),
-    Kind("LoadGen", lambda one: isinstance(one, str) and "MLPerf Results Summary" in one, _loadgen),
 )
 
 
@@ -261,7 +226,7 @@ def read_results(path: Path) -> Results:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        document = text
+        document = None
     kind = next((kind for kind in KINDS if kind.knows(document)), None)
     if kind is None:
         names = ", ".join(kind.name for kind in KINDS)
@@ -299,18 +264,17 @@ def _within(series: Series) -> Finding:
         return Finding(series.name, f"{shown}: a single number; how it would repeat is not known.")
     scatter = f", standard deviation {short(series.spread / series.middle, share=True)}" if series.spread > 0 else ""
     words = f"{shown} in the median of {counted(series.count, 'run')}{scatter}, in one session."
-    if len(series.values) < 10:
+    values, half = series.values, len(series.values) // 2
+    if len(values) < 10:
         return Finding(series.name, words)
     from scipy import stats
 
-    slope = stats.spearmanr(range(len(series.values)), series.values)
-    half = len(series.values) // 2
-    change = statistics.median(series.values[half:]) / statistics.median(series.values[:half]) - 1
-    if slope.pvalue < 0.01 and abs(change) > 0.01:
+    change = statistics.median(values[half:]) / statistics.median(values[:half]) - 1
+    if stats.spearmanr(range(len(values)), values).pvalue < 0.01 and abs(change) > 0.01:
         words += f" Not steady: the second half differs by {100 * change:+.2g}% from the first."
-    fast, slow = min(series.values), max(series.values)
-    if slow > 1.5 * series.middle and slow / series.middle > 2 * series.middle / fast:
-        words += f" Its slowest run took {short(slow / series.middle)} times the median: other work, or a first run."
+    slowest = max(values) / series.middle
+    if slowest > max(1.5, 2 * series.middle / min(values)):
+        words += f" Its slowest run took {short(slowest)} times the median: other work, or a first run."
     return Finding(series.name, words)
 
 
@@ -337,24 +301,22 @@ def _between(first: Sequence[Series], second: Sequence[Series]) -> Finding:
     """A series of both sides, each with its sessions; the ratio is how many times as good the first side is."""
     logs = [[math.log(one.middle) * (1 if one.higher else -1) for one in side] for side in (first, second)]
     name, ratio = first[0].name, math.exp(statistics.fmean(logs[0]) - statistics.fmean(logs[1]))
-    apart = f"the sides differ by {100 * abs(ratio - 1):.2g}%"
+    apart = f"The sides differ by {100 * abs(ratio - 1):.2g}%"
     counts = [len(side) for side in logs]
     if min(counts) < SESSIONS:
         runs = "one session each" if max(counts) == 1 else f"{counts[0]} and {counts[1]} sessions"
         remedy = f"{SESSIONS} or more a side, by turns, would tell"
-        return Finding(name, f"T{apart[1:]}: {runs}, no verdict; {remedy}.", "no verdict", ratio)
+        return Finding(name, f"{apart}: {runs}, no verdict; {remedy}.", "no verdict", ratio)
     if not any(map(statistics.variance, logs)):
-        return Finding(name, f"T{apart[1:]}: sessions are copies of each other.", "no verdict", ratio)
+        return Finding(name, f"{apart}: sessions are copies of each other.", "no verdict", ratio)
     from scipy import stats
 
     ends = stats.ttest_ind(*logs, equal_var=False).confidence_interval(0.95)  # Welch's
     low, high = math.exp(ends.low), math.exp(ends.high)
-    verdict = "faster" if low > 1 else "slower" if high < 1 else "undecided"
-    words = {
-        "faster": f"The first side is {ratio:.3g} times as good",
-        "slower": f"The second side is {1 / ratio:.3g} times as good",
-        "undecided": f"T{apart[1:]}, which their scatter explains",
-    }[verdict]
+    verdict, words = "undecided", f"{apart}, which their scatter explains"
+    if low > 1 or high < 1:
+        verdict, side, times = ("faster", "first", ratio) if low > 1 else ("slower", "second", 1 / ratio)
+        words = f"The {side} side is {times:.3g} times as good"
     basis = f"95% interval of the ratio {low:.3g} to {high:.3g} over {counts[0]} and {counts[1]} sessions"
     sentence = f"{words} ({basis}), if the sessions of both sides alternated in time."
     return Finding(name, sentence, verdict, ratio, low, high)

@@ -15,6 +15,7 @@ from enum import StrEnum
 
 from analysis.lazy import np, pd, stats
 from analysis.prices import PRICE
+from analysis.statistics.sessions import FEWEST_SESSIONS, sessions_of
 from paradnn.core.metric import interval_names
 from paradnn.core.workload import choices, key_groups
 
@@ -22,6 +23,7 @@ from paradnn.core.workload import choices, key_groups
 PLATFORM = ("device", "environment_id", "framework.name", "software.name")
 _WORK = ("family", "mode", "task", "scenario", "model.", "generate.", "data.", "learn.metric")
 _LEARNT = ("data.", "learn.metric")
+_TELLING = ("model.", "generate.", *_LEARNT)
 #: What is configured: whole names, and groups of keys.
 _KEYS = ("family", "batch_size", "precision", "compile", "mode", "task", "scenario", "devices", "transport", "hosts")
 _GROUPS = (
@@ -61,7 +63,7 @@ class Task:
 
 
 def tasks(frame: pd.DataFrame) -> list[Task]:
-    """The tasks of a frame's runs."""
+    """The tasks of a frame's runs; those of one name with what of their work tells them apart."""
     learns = frame["task"].eq("learn").fillna(False) if "task" in frame else frame["family"].isna()
     if "best_accuracy" in frame:
         learns = learns | frame["best_accuracy"].notna()
@@ -74,7 +76,15 @@ def tasks(frame: pd.DataFrame) -> list[Task]:
             varies = [name for name in (*PLATFORM, *_configured(part)) if name in part and name not in keys]
             varies = [name for name in dict.fromkeys(varies) if part[name].nunique(dropna=False) > 1]
             found.append(Task(_task_name(known, bool(learning)), _kind(known, bool(learning)), part, tuple(varies)))
-    return _told_apart(found, frame)
+    names = [task.name for task in found]
+    telling = [name for name in _configured(frame) if name.startswith(_TELLING) and frame[name].nunique(False) > 1]
+    return [_told_apart(task, telling) if names.count(task.name) > 1 else task for task in found]
+
+
+def _told_apart(task: Task, telling: Sequence[str]) -> Task:
+    first = task.rows.iloc[0]
+    words = [f"{_word(name)}={first[name]}" for name in telling if pd.notna(first[name])]
+    return task if task.kind is Kind.LEARNS or not words else replace(task, name=f"{task.name} ({', '.join(words)})")
 
 
 def _kind(known: Mapping[str, object], learning: bool) -> Kind:
@@ -101,39 +111,15 @@ def _task_name(known: dict[str, object], learning: bool) -> str:
     return f"{known.get('family')}{f' {mode}' if isinstance(mode, str) else ''}{said}"
 
 
-def _told_apart(found: list[Task], frame: pd.DataFrame) -> list[Task]:
-    """Tasks of one name with what of their work tells them apart."""
-    names = [task.name for task in found]
-    varied = [
-        name
-        for name in _configured(frame)
-        if name.startswith(("model.", "generate.", "data.", "learn.metric")) and frame[name].nunique(dropna=False) > 1
-    ]
-    result = []
-    for task in found:
-        first = task.rows.iloc[0]
-        told = [] if task.kind is Kind.LEARNS else varied
-        words = [f"{_word(name)}={first[name]}" for name in told if pd.notna(first[name])]
-        name = f"{task.name} ({', '.join(words)})" if names.count(task.name) > 1 and words else task.name
-        result.append(replace(task, name=name))
-    return result
-
-
 def words_of(row: pd.Series, columns: Sequence[str]) -> str:
     """A run in the columns in which choices differ: "V100, batch size 8, server.delay_ms=2"."""
+    known = {name: row[name] for name in columns if name != "environment_id" and not pd.isna(row[name])}
+    bare = ("device", "family", "precision", "framework.name", "software.name")
     words = []
-    for name in columns:
-        value = row[name]
-        if name == "environment_id" or pd.isna(value):
-            continue
+    for name, value in known.items():
         shown = f"{value:g}" if isinstance(value, float) else str(value)
-        words.append(
-            shown
-            if name in ("device", "family", "precision", "framework.name", "software.name")
-            else f"batch size {shown}"
-            if name == "batch_size"
-            else f"{_word(name)}={shown}"
-        )
+        begin = "" if name in bare else "batch size " if name == "batch_size" else f"{_word(name)}="
+        words.append(f"{begin}{shown}")
     return ", ".join(words) or "the only choice"
 
 
@@ -144,16 +130,19 @@ def _word(name: str) -> str:
 def estimate(rows: pd.DataFrame, metric: str, error: float) -> tuple[float, float, float]:
     """A quantity of one choice, with an interval that misses it with a chance of `error`.
 
-    Several runs: Student's interval of their mean, of logarithms where all values are positive and no share. One run:
+    Several runs: Student's interval of their mean, of logarithms where all values are positive and no share; of several
+    sessions over these, since the runs of each share what it does to them. One run:
     its recorded 95% interval, each side as wide in standard errors as `error` asks for (on logarithms, the normal
     distribution's); what a schedule fixed is exact. Runs that agree to the last digit, such as a deterministic training
     that was repeated, say no more of the spread than one of them. NaN where nothing is known.
     """
     values = rows[metric].to_numpy(dtype="float64", na_value=np.nan) if metric in rows else np.array([])
     held = np.isfinite(values)
-    values = values[held]
+    values, sessions = values[held], sessions_of(rows)[held] if held.sum() > FEWEST_SESSIONS else []
     if not len(values):
         return math.nan, math.nan, math.nan
+    if None not in sessions and len(set(sessions)) >= FEWEST_SESSIONS:
+        values = pd.Series(values).groupby(sessions).mean().to_numpy()
     log = bool((values > 0).all()) and not metric.endswith(("accuracy", "fraction"))
     if (values != values[0]).any():
         scaled = np.log(values) if log else values

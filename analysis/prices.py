@@ -50,42 +50,28 @@ def read_prices(given: Sequence[str], frame: pd.DataFrame) -> PriceList:
     """Prices by device or host; ConfigError for what is no price, for a device that no run has, and for tables in
     different currencies. What a table has of other devices is passed over."""
     prices: dict[str, float] = {}
-    tables = []
-    known = sorted(set(frame["device"].dropna()))
-    hosts = set(frame["host"].dropna()) if "host" in frame else set()
+    tables = {}
+    devices = sorted(set(frame["device"].dropna()))
+    known = {*devices, *(frame["host"].dropna() if "host" in frame else ())}
     for words in given:
         name, sign, price = words.rpartition("=")
         if not sign:
-            tables.append((words, load_prices(words, "--price")))
-            prices |= {place: float(text) for place, text in tables[-1][1].per_hour.items()}
+            tables[words] = load_prices(words, "--price")
+            prices |= {place: float(text) for place, text in tables[words].per_hour.items()}
             continue
-        if name not in known and name not in hosts:
-            raise ConfigError("--price", name, "no run is of that device", f"name one of {', '.join(known)}")
+        if name not in known:
+            raise ConfigError("--price", name, "no run is of that device", f"name one of {', '.join(devices)}")
         prices[name] = positive_price("--price", words, price)
-    currencies = {table.currency for _, table in tables if table.currency}
+    currencies = sorted({table.currency for table in tables.values() if table.currency})
     if len(currencies) > 1:
-        named = ", ".join(name for name, _ in tables)
-        raise ConfigError("--price", named, f"are in {' and '.join(sorted(currencies))}", "give tables of one currency")
-    usable = {name: price for name, price in prices.items() if name in known or name in hosts}
+        listed = ", ".join(tables)
+        raise ConfigError("--price", listed, f"are in {' and '.join(currencies)}", "give tables of one currency")
+    usable = {name: price for name, price in prices.items() if name in known}
     if tables and not usable:
-        devices = "; ".join(", ".join(table.per_hour) for _, table in tables)
-        raise ConfigError(
-            "--price", tables[0][0], f"has prices of {devices or 'nothing'}", f"runs are of {', '.join(known)}"
-        )
-    origin = "; ".join(table.origin for _, table in tables if table.origin)
+        held = "; ".join(", ".join(table.per_hour) for table in tables.values()) or "nothing"
+        raise ConfigError("--price", next(iter(tables)), f"has prices of {held}", f"runs are of {', '.join(devices)}")
+    origin = "; ".join(table.origin for table in tables.values() if table.origin)
     return PriceList(usable, next(iter(currencies), None), origin, tuple(given))
-
-
-def _given(frame: pd.DataFrame, prices: PriceList) -> pd.Series:
-    """What an hour of each run costs by `prices`, NaN where they do not say."""
-    given = frame["device"].map(prices.per_hour).astype("float64")
-    if "devices" in frame and "platform.name" in frame:
-        # Devices of a CPU are cores of its hosts; others are chips, and each has its price.
-        hosts = frame["hosts"].astype("float64") if "hosts" in frame else 1.0
-        chips = frame["devices"].astype("float64").where(frame["platform.name"].ne("cpu"), hosts).fillna(1.0)
-        given = given * chips
-    # A host's price is that of all its devices.
-    return given.fillna(frame["host"].map(prices.per_hour).astype("float64")) if "host" in frame else given
 
 
 def currency_of(frame: pd.DataFrame) -> str:
@@ -103,11 +89,16 @@ def priced(frame: pd.DataFrame, prices: PriceList) -> pd.DataFrame:
     import numpy as np
     import pandas as pd
 
-    def column(name: str) -> pd.Series:
-        values = frame[name] if name in frame else pd.Series(np.nan, index=frame.index)
+    def column(name: str, lacking: float = np.nan) -> pd.Series:
+        values = frame[name] if name in frame else pd.Series(lacking, index=frame.index)
         return values.astype("float64")
 
-    given = _given(frame, prices)
+    given = frame["device"].map(prices.per_hour).astype("float64")
+    if "devices" in frame and "platform.name" in frame:
+        # Devices of a CPU are cores of its hosts; others are chips, and each has its price.
+        given *= column("devices").where(frame["platform.name"].ne("cpu"), column("hosts", 1.0)).fillna(1.0)
+    if "host" in frame:  # a host's price is that of all its devices
+        given = given.fillna(frame["host"].map(prices.per_hour).astype("float64"))
     price = given.fillna(column(PRICE))
     recorded = frame.get("price_currency", pd.Series(None, frame.index)).astype("object")
     found = {PRICE: price, "price_currency": recorded.where(given.isna(), prices.currency)}
@@ -117,10 +108,10 @@ def priced(frame: pd.DataFrame, prices: PriceList) -> pd.DataFrame:
         for name in cost.of[1:]:
             amount = amount.fillna(column(name))
         usable = price.where(ok | cost.learning)
-        found[cost.name] = cost.value(usable, amount.where(amount > 0))
-        for end, source in (("low", cost.low), ("high", cost.high)):
-            if source:
-                found[f"{cost.name}_{end}"] = cost.value(usable, column(source).where(column(source) > 0))
+        amounts = {"": amount} | {
+            f"_{end}": column(name) for end, name in (("low", cost.low), ("high", cost.high)) if name
+        }
+        found |= {f"{cost.name}{end}": cost.value(usable, each.where(each > 0)) for end, each in amounts.items()}
     result = frame.drop(columns=[name for name in found if name in frame]).assign(**found)
     result.attrs = dict(frame.attrs)
     return result

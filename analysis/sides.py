@@ -5,7 +5,6 @@ What every comparison of two sides adds to its numbers: selection, power, sessio
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,8 +13,8 @@ from analysis.columns import find_column
 from analysis.format import short
 from analysis.lazy import pd
 from analysis.options import Options, option, unit_option
-from analysis.result import Paragraph, joined
-from analysis.statistics.contrast import MARGIN, detectable, replicates_for
+from analysis.result import joined
+from analysis.statistics.contrast import MARGIN
 from analysis.statistics.pairing import sampling
 from analysis.store.conditions import parse, select
 from analysis.store.frame import is_ok, require_homogeneous
@@ -38,8 +37,6 @@ class PairedOptions(Options):
     margin: float = option(
         MARGIN, "differences up to this are called the same, where that is shown (default: 0.05)", metavar="D", above=0
     )
-    power: bool = option(False, "say what more replicates could find")
-
     metric: str = option(
         "examples_per_second", "what to compare (default: examples_per_second)", metavar="M", names="columns"
     )
@@ -134,13 +131,10 @@ def is_speed(metric: str) -> bool:
     return registered(metric).unit in _SPEED_UNITS or "utilization" in metric
 
 
-def apart(pairs: pd.DataFrame, sides: Sides, what: str = "points") -> Iterator[Paragraph]:
-    """In words: what sets the sides apart beside what they were chosen by, and what has no pair."""
-    return map(Paragraph, _apart(pairs.attrs, sides, what))
-
-
-def _apart(attrs: Mapping[Any, Any], sides: Sides, what: str) -> Iterator[str]:
-    a, b = sides.called
+def apart(pairs: pd.DataFrame, sides: Sides, what: str = "points") -> Iterator[str]:
+    """What sets the sides apart beside what they were chosen by, and what has no pair."""
+    attrs, (a, b) = pairs.attrs, sides.called
+    both = {"a": (a, sides.a), "b": (b, sides.b)}
     differ = [
         f"{name} ({one} / {two})"
         for name, (one, two) in attrs["differ"].items()
@@ -148,40 +142,32 @@ def _apart(attrs: Mapping[Any, Any], sides: Sides, what: str) -> Iterator[str]:
     ]
     if differ:
         yield f"{a} and {b} also differ in {', '.join(differ)}: the ratios include these effects."
-    for key, column in (("source", "source"), ("protocol", "protocol_id")):
-        values = [sorted(set(side[column].dropna())) if column in side else [] for side in (sides.a, sides.b)]
-        if values[0] != values[1] and all(values):
-            shown = " / ".join(", ".join(part) for part in values) if key == "source" else ""
-            yield (
-                f"They were not timed in the same way: source {shown}, see docs/published-data.md."
-                if shown
-                else "They were not timed by the same protocol (measure.*)."
-            )
-            break
-    for name, called in (("a", a), ("b", b)):
-        if attrs[f"unusable_{name}"]:
-            yield f"{attrs[f'unusable_{name}']} ok runs of {called} hold no {attrs['metric']} above zero."
+    source, protocol = (
+        [sorted(set(side[column].dropna())) if column in side else [] for _, side in both.values()]
+        for column in ("source", "protocol_id")
+    )
+    if all(source) and source[0] != source[1]:
+        shown = " / ".join(", ".join(part) for part in source)
+        yield f"They were not timed in the same way: source {shown}, see docs/published-data.md."
+    elif all(protocol) and protocol[0] != protocol[1]:
+        yield "They were not timed by the same protocol (measure.*)."
+    for key, (name, _) in both.items():
+        if count := attrs[f"unusable_{key}"]:
+            yield f"{count} ok runs of {name} hold no {attrs['metric']} above zero."
     if attrs["disjoint"]:
         listed = ", ".join(f"{name} ({one} / {two})" for name, (one, two) in attrs["disjoint"].items())
         yield f"No value is shared in {listed}: choose runs that agree there."
-    alone = [
-        f"{', '.join(attrs['alone'][side])} on {called} alone"
-        for side, called in (("a", a), ("b", b))
-        if attrs["alone"][side]
-    ]
+    alone = [f"{', '.join(attrs['alone'][key])} on {both[key][0]} alone" for key in both if attrs["alone"][key]]
     told = f" ({'; '.join(alone)})" if alone else ""
     yield f"Without a counterpart: {attrs['unpaired_a']} {what} of {a}, {attrs['unpaired_b']} of {b}{told}."
     for name, count in attrs["mixed"].items():
         points = counted(count, "point")
         yield f"Left out: {points} of both with runs that differ in {name} on one side alone; choose one {name}."
-    yield from filter(None, (_failed(name, side) for name, side in ((a, sides.a), (b, sides.b))))
-
-
-def _failed(name: str, side: pd.DataFrame) -> str:
-    """Such as "Of the runs of A 220 have no measurement (220 oom_device)."; empty where all are ok."""
-    counts = side.loc[~is_ok(side), "outcome"].fillna("unfinished").value_counts()
-    listed = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-    return f"Of the runs of {name} {counts.sum()} have no measurement ({listed})." if len(counts) else ""
+    for name, side in both.values():
+        failed = side.loc[~is_ok(side), "outcome"].fillna("unfinished").value_counts()
+        if len(failed):
+            listed = ", ".join(f"{count} {outcome}" for outcome, count in failed.items())
+            yield f"Of the runs of {name} {failed.sum()} have no measurement ({listed})."
 
 
 def mean_in_words(value: float, low: float, high: float) -> str:
@@ -197,26 +183,37 @@ def tidy(pairs: pd.DataFrame, keep: Sequence[str] = ()) -> pd.DataFrame:
 
 
 _RARE = 0.01  # share of points below which it is not said that what is rarer may be missing
-_TRIED = (3, 5, 10, 20, 30)  # replicates that --power tells of
 
 
-def selection(row: dict[Any, Any], names: tuple[str, str] = ("A", "B")) -> str:
-    """What the points that ran on one side alone leave open, such as "57 points ran on A alone, so ..."."""
-    sides = zip("ab", names, strict=True)
-    missing = [f"{row[f'missing_{side}']} on {name} alone" for side, name in sides if row[f"missing_{side}"]]
-    if not missing:
-        return ""
-    words = (
-        f"Of the points that both sides tried, {' and '.join(missing)} ran: over all of them the share of points in "
-        f"which {names[0]} is ahead lies between {row['share_least']:.1%} and {row['share_most']:.1%}"
+def mean_of(row: Mapping[Any, Any], names: tuple[str, str], turned: bool = False) -> str:
+    """The geometric mean of a row of `contrast.Contrast.row` with its interval, over which points that is, and what
+    those that one side alone ran leave open; `turned` of B over A."""
+    ends = [row[f"geometric_mean{end}"] for end in ("", "_low", "_high")]
+    ends = [1 / ends[place] for place in (0, 2, 1)] if turned else ends
+    said = mean_in_words(*ends)
+    alone = [f"{row[f'missing_{side}']} on {name} alone" for side, name in zip("ab", names, strict=True)]
+    alone = [words for words in alone if not words.startswith("0 ")]
+    over = f"over {counted(row['points'], 'point')}"
+    if not alone:
+        return f"geometric mean {said} {over}"
+    share = f"{row['share_least']:.1%} to {row['share_most']:.1%}"
+    return (
+        f"geometric mean {said} {over} that both ran; {' and '.join(alone)} ran, with which {names[0]} is ahead in "
+        f"{share} of all and the mean lies in that interval if no ratio is more extreme than those measured"
     )
-    if "median_least" in row:
-        words += (
-            f", the median between {_ratio(row['median_least'])} and {_ratio(row['median_most'])}, the geometric mean "
-            f"between {_ratio(row['mean_least'])} and {_ratio(row['mean_most'])} if no ratio is more extreme than "
-            "those measured"
-        )
-    return f"{words}."
+
+
+def sources_of(pairs: pd.DataFrame) -> str:
+    """Where the intervals of single ratios come from."""
+    words = {
+        "replicates": "from replicates",
+        "processes": "from several processes of one run",
+        "prediction": "of what was predicted on a side",
+        "none": "unknown",
+        "within process": "from blocks within one process, without the spread between processes, so no verdict on them",
+    }
+    counts = pairs["interval_source"].value_counts().to_dict()
+    return f"Intervals of single ratios: {', '.join(f'{count} {words[str(name)]}' for name, count in counts.items())}."
 
 
 def rare(points: int) -> Iterator[str]:
@@ -227,13 +224,6 @@ def rare(points: int) -> Iterator[str]:
             "No interval holds what did not happen: waits that occur in fewer than "
             f"{short(share, share=True)} of the points may be missing from {points} of them (95%)."
         )
-
-
-def smallest(difference: float) -> str:
-    """Such as "a difference of 3.1% or more would have been found in four of five cases"."""
-    if not math.isfinite(difference):
-        return "no difference of any size could have been found"
-    return f"a difference of {_percent(difference)} would have been found in four of five cases"
 
 
 def no_verdict(pairs: pd.DataFrame) -> Iterator[str]:
@@ -247,25 +237,3 @@ def no_verdict(pairs: pd.DataFrame) -> Iterator[str]:
             yield f"{family}: {points} of {len(carries)} left out, whose sides were measured in different sessions."
     for reason, names in reasons.items():
         yield f"No verdict for {', '.join(names)}: {reason}."
-
-
-def more_replicates(spread: float, rate: float, tests: int, margin: float) -> str:
-    """The smallest differences of one point that several numbers of replicates find, and how many `margin` takes."""
-    if not math.isfinite(spread):
-        return "Power: unknown, since no point has two independent measurements on both sides."
-    listed = ", ".join(f"{count}: {_percent(detectable(spread, count, rate, tests))}" for count in _TRIED)
-    needed = replicates_for(margin, spread, rate, tests)
-    takes = f"{needed} replicates" if needed else "over a thousand replicates"
-    one = "one point" if tests <= 1 else f"one of {tests} points"
-    return (
-        f"Power: measurements of a point scatter by {spread:.2%}. A difference in {one} that is found in four of five "
-        f"cases, by replicates a side: {listed}. {_percent(margin)} takes {takes}."
-    )
-
-
-def _percent(difference: float) -> str:
-    return f"{100 * difference:.2g}%" if difference < 1 else f"a factor of {1 + difference:.2g}"
-
-
-def _ratio(value: float) -> str:
-    return "0" if value == 0 else "any" if math.isinf(value) else f"{value:.3g}"

@@ -17,6 +17,7 @@ import pandas as pd
 
 from analysis.analyses.compare import CompareOptions, compare
 from analysis.analyses.figure_of_merit import FigureOfMeritOptions, figure_of_merit
+from analysis.analyses.frontier import FrontierOptions, frontier
 from analysis.analyses.sensitivity import SensitivityOptions, sensitivity
 from analysis.analyses.software import SoftwareOptions, software
 from analysis.analyses.speedup import SpeedupOptions, speedup
@@ -141,6 +142,17 @@ def out_of_memory(random: Random) -> pd.DataFrame:
     return together([a, plant("B", logs[1], hours[1])])
 
 
+def choices(random: Random) -> pd.DataFrame:
+    """Six equal batch sizes of inference, each in a session of its own that shifts it by 3%; four runs each."""
+    parts = []
+    for number in range(6):
+        logs = random.normal(0, 0.03) + noise(random, 1, 4)[0]
+        more = {"mode": "inference", "batch_size": 2**number, "sweep_id": f"s{number}", "platform.name": "gpu"}
+        one = plant("A", logs, 10 * number + np.arange(4) / 60, {"model.nodes": 1}, **more)
+        parts.append(one.assign(run_id=one["run_id"] + f"c{number}", latency_p50_ms=1e5 / one["examples_per_second"]))
+    return together(parts)
+
+
 def protocols(random: Random) -> pd.DataFrame:
     """A was timed by a short protocol that is 3% off."""
     hours, logs = mixed(random), noise(random)
@@ -245,6 +257,11 @@ def merit(frame: pd.DataFrame) -> bool:
     return bool((row["merit_low"] > 1 or row["merit_high"] < 1) and not silent)
 
 
+def beaten(frame: pd.DataFrame) -> bool:
+    """Whether frontier calls a choice beaten."""
+    return bool(frontier(frame, FrontierOptions()).table["standing"].eq("beaten").any())
+
+
 def claim(kind: str, bound: str, wanted: Answer | None = None) -> Callable[[pd.DataFrame], bool]:
     """Whether a claim of both sides is decided, or has the answer that is wanted."""
 
@@ -308,6 +325,7 @@ WORLDS: dict[str, tuple[str, str, World, dict[str, Callable[[pd.DataFrame], obje
         {"compare": differs, "any cell": any_cell},
     ),
     "memory": ("out of memory where A wins", "mean 1", out_of_memory, {"compare": differs, "speedup misses 1": misses}),
+    "choices": ("six choices, each in a session of +-3%", "equal", choices, {"frontier, any beaten": beaten}),
     "protocols": ("quick (3% off) against standard", "equal", protocols, {"compare": differs, "software": by_software}),
     "tiles": ("every value of nodes +-10%", "equal on average", tiles, {"compare": differs, "speedup": misses}),
     "nothing": ("4 devices x 3 families", "equal", nothing(), {"software, any sentence": by_software}),

@@ -119,7 +119,7 @@ def _speedups(frame: pd.DataFrame, options: BoxplotOptions) -> Answer:
         raise NotEnoughData(f"no point was measured on both sides, of {len(sides.a)} runs of A and {len(sides.b)} of B")
     by = [find_column(pairs, name, "--by") for name in options.by]
     boxes = box_statistics(pairs, "speedup", by, families(pairs), options.unit)
-    words = [Paragraph(f"Speedups are in {metric}, of points that were measured on both sides."), *apart(pairs, sides)]
+    words = [f"Speedups are in {metric}, of points that were measured on both sides.", *apart(pairs, sides)]
     drawn = Boxes(boxes, "speedup", by, f"speedup of {sides.name_a} over {sides.name_b}", "x", options.scale)
     return drawn.answer(sides.sources, sides.pooled, words)
 
@@ -174,7 +174,7 @@ class Boxes:
     unit: str
     scale: str
 
-    def answer(self, sources: tuple[str, ...], pooled: str, more: Sequence[Paragraph] = ()) -> Answer:
+    def answer(self, sources: tuple[str, ...], pooled: str, more: Sequence[Paragraph | str] = ()) -> Answer:
         """The boxes as numbers, without the percentiles that a group has too few points for; in words; and drawn."""
         count = self.rows["count"]
         least = {"p2": WHISKERS, "p9": BOX, "p91": BOX, "p98": WHISKERS}

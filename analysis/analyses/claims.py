@@ -73,7 +73,7 @@ class ClaimsResult(Result):
         """What holds for all claims together."""
         from analysis.claims.evaluate import summary
 
-        return [Paragraph(sentence) for sentence in summary(self.verdicts)]
+        return [*map(Paragraph, summary(self.verdicts))]
 
 
 @analysis(
@@ -104,15 +104,15 @@ def check_claims(frame: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
     claims = _only(load_claims(Path(options.file)) if options.file else observations(), options.only)
     if options.read_as:
         claims = restate(claims, dict(options.read_as))
-    data = Data(frame, lambda runs: load_types(runs, options.store), options.pool)
-    if not options.predicted:
-        verdicts = judge(claims, data)
-        return ClaimsResult(verdicts=verdicts, sources=tuple(sorted(data.used)), pooled=joined(sorted(data.pooled)))
-    over = OverSpace(frame, None if options.space is None else read_space(options.space))
-    verdicts = judge(claims, data, over.evaluate)
-    told = told_of([part for parts in over.completed.values() for part in parts])
+    data, how, over = Data(frame, lambda runs: load_types(runs, options.store), options.pool), {}, None
+    if options.predicted:
+        over = OverSpace(frame, None if options.space is None else read_space(options.space))
+        how = {"evaluate": over.evaluate}
     return ClaimsResult(
-        verdicts=verdicts, sources=tuple(sorted(data.used)), pooled=joined(sorted(data.pooled)), predicted=told
+        verdicts=judge(claims, data, **how),
+        sources=tuple(sorted(data.used)),
+        pooled=joined(sorted(data.pooled)),
+        predicted=told_of([part for parts in over.completed.values() for part in parts]) if over else (),
     )
 
 

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from analysis.labels import label
 from analysis.lazy import drawing, np, pd, stats
@@ -30,23 +29,12 @@ from analysis.sides import (
     choose_sides,
     is_speed,
     join_on,
-    more_replicates,
+    mean_of,
     no_verdict,
-    selection,
-    smallest,
+    sources_of,
     tidy,
 )
-from analysis.statistics.contrast import (
-    MARGIN,
-    Contrast,
-    Verdict,
-    detectable,
-    detectable_mean,
-    equivalent,
-    judge,
-    replicates_for,
-    spread_of,
-)
+from analysis.statistics.contrast import MARGIN, Contrast, Verdict, equivalent, judge
 from analysis.statistics.dependence import MINIMUM_POINTS, Unit
 from analysis.statistics.pairing import RESULT_COLUMNS, pair
 from analysis.store.frame import families
@@ -80,22 +68,12 @@ class CompareOptions(PredictedOptions, PairedOptions):
     )
 
 
-class Overall(NamedTuple):
-    """All paired points together: how many, on how many A is ahead, and the geometric mean of the ratios."""
-
-    points: int
-    wins: int
-    mean: Estimate
-
-
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class CompareResult(Result):
     """The cells of both sides with interval, test and verdict, and a verdict for each family."""
 
     comparison: Comparison
     sides: Sides
-    unit: Literal["crossed", "model", "point"] = "crossed"
-    power: bool = False
 
     @property
     def table(self) -> pd.DataFrame:
@@ -106,38 +84,21 @@ class CompareResult(Result):
         """A row for each family, with its verdict."""
         return self.comparison.families
 
-    @cached_property
-    def overall(self) -> Overall:
-        """All points together, whatever their family."""
-        one = Contrast.of(self.comparison.cells, "all", self.unit)
-        return Overall(len(one.ratios), int((one.ratios > 1).sum()), one.mean())
-
-    def _power(self) -> Iterator[str]:
-        """What more replicates could find, family by family."""
-        tests = int(self.comparison.cells["tested"].sum()) if len(self.comparison.cells) else 0
-        for row in self.families.to_dict("records"):
-            words = more_replicates(
-                row["spread"], self.comparison.rate, max(tests, row["points"], 1), self.comparison.margin
-            )
-            yield f"{row['family']}: {words}"
-
     def _figure(self) -> Figure:
         return draw_comparison(self.comparison, self.sides.name_a, self.sides.name_b)
 
-    def _paragraphs(self) -> Iterator[Paragraph]:
+    def _paragraphs(self) -> Iterator[str]:
         metric, cells = self.comparison.metric, self.comparison.cells
         word = "faster" if is_speed(metric) else "better"
         a, b = names = self.sides.called
-        yield Paragraph(f"{self.sides.named()}Ratios are {a} over {b} in {metric}, above 1 where {a} is {word}.")
+        yield f"{self.sides.named()}Ratios are {a} over {b} in {metric}, above 1 where {a} is {word}."
         for row in self.families.to_dict("records"):
-            left = tuple(filter(None, [selection(row, names)]))
-            yield Paragraph(_sentence(row, word, self.comparison.margin, names), left)
-        yield from map(Paragraph, no_verdict(cells))
+            yield _sentence(row, word, self.comparison.margin, names)
+        yield from no_verdict(cells)
         if len(cells):
-            yield Paragraph(_tests(self.comparison, word, names))
-            yield Paragraph(_intervals(cells, self.families))
-        if self.power:
-            yield from map(Paragraph, self._power())
+            yield _tests(self.comparison, word, names)
+            samples = dict.fromkeys(self.families.loc[self.families["points"] > 0, "sample"])
+            yield f"Intervals are 95%; those of means are over {'; '.join(samples)}. {sources_of(cells)}"
         yield from apart(cells, self.sides)
 
 
@@ -169,13 +130,7 @@ def compare(frame: pd.DataFrame, options: CompareOptions) -> CompareResult:
     else:
         comparison = compare_points(sides.a, sides.b, options.metric, **how)
     return CompareResult(
-        comparison=comparison,
-        sides=sides,
-        unit=options.unit,
-        power=options.power,
-        sources=sides.sources,
-        pooled=sides.pooled,
-        predicted=predicted,
+        comparison=comparison, sides=sides, sources=sides.sources, pooled=sides.pooled, predicted=predicted
     )
 
 
@@ -186,105 +141,43 @@ def _sentence(row: dict[Any, Any], word: str, margin: float, names: tuple[str, s
         return f"{family}: not enough data, no point was measured on both sides."
     # Said from the winner's side: how many times faster B is.
     turned = verdict == Verdict.B_BETTER
-    numbers = [
-        row[name] for name in ("geometric_mean", "geometric_mean_low", "geometric_mean_high", "minimum", "maximum")
-    ]
-    mean, low, high, least, most = [1 / numbers[place] for place in (0, 2, 1, 4, 3)] if turned else numbers
-    interval = f" ({low:.3g} to {high:.3g})" if low == low else ""
-    both = " that both ran" if row["missing_a"] + row["missing_b"] else ""
-    over = f"over {count} point{'s'[: count != 1]}{both}"
-    of = f" of {names[1]} over {names[0]}, {over}" if turned else f" {over}"
-    spread = f", single points {least:.3g} to {most:.3g}" if count > 1 else "" if turned else ", no more than that"
-    told = f"geometric mean {mean:.3g}{interval}{of}{spread}"
-    if verdict == Verdict.NOT_ENOUGH:
-        return (
-            f"{family}: not enough data: {told}. A verdict needs {MINIMUM_POINTS} points, or "
-            f"{REPLICATES} replicates of each on both sides."
-        )
-    if verdict == Verdict.SAME:
-        return f"{family}: the same within {margin:.0%}: {told}."
-    ahead = f"; {names[0]} is ahead in {row['wins']}"
-    if verdict == Verdict.WITHHELD:
-        return f"{family}: no verdict: {told}{ahead}."
-    if verdict == Verdict.NOT_SHOWN:
-        return f"{family}: no difference shown: {told}{ahead}; {_open(row)}."
-    side, won = (names[1], count - row["wins"]) if turned else (names[0], row["wins"])
-    basis = ", by the tests of its points" if row["basis"] == "tests" else ""
-    return f"{family}: {side} {word}{basis}: {told}" + (f"; {side} is ahead in {won} of them." if count > 1 else ".")
-
-
-def _open(row: dict[Any, Any]) -> str:
-    """Why a family has no difference shown, or what could have been found."""
-    if row["basis"] == "page":
-        return "by itself this would be a verdict, but not with those of the other families at once (Holm)"
-    if row["basis"] == "missing":
-        return "the points that ran on one side alone could turn it"
-    by_points = row["basis"] == "points"
-    return f"{smallest(row['detectable' if by_points else 'cell_detectable'])}{_of_one(row)}"
-
-
-def _of_one(row: dict[Any, Any]) -> str:
-    """Whether a smallest difference is one of the mean or of a single point."""
-    return " of their mean" if row["basis"] == "points" else " in one point"
+    first, other = names[::-1] if turned else names
+    said = {
+        Verdict.A_BETTER: f"{first} {word}",
+        Verdict.B_BETTER: f"{first} {word}",
+        Verdict.SAME: f"the same within {margin:.0%}",
+    }.get(verdict, verdict)
+    why = {
+        "tests": ", by the tests of its points",
+        "nothing": f" (a verdict needs {MINIMUM_POINTS} points, or {REPLICATES} replicates of each on both sides)",
+        "page": " (by itself this would be a verdict, but not with those of the other families at once, Holm)",
+        "missing": " (the points that ran on one side alone could turn it)",
+    }.get(row["basis"], "")
+    least, most = (1 / row["maximum"], 1 / row["minimum"]) if turned else (row["minimum"], row["maximum"])
+    ahead = count - row["wins"] if turned else row["wins"]
+    of = f" of {first} over {other}" if turned else ""
+    return (
+        f"{family}: {said}{why}: {mean_of(row, names, turned)}{of}, single points {least:.3g} to {most:.3g}; {first} "
+        f"is ahead in {ahead}."
+    )
 
 
 def _tests(comparison: Comparison, word: str, names: tuple[str, str]) -> str:
     """What was tested, and what the tests found."""
     cells = comparison.cells
-    tested = int(cells["tested"].sum())
+    tested, counts = int(cells["tested"].sum()), cells["verdict"].value_counts()
     if not tested and not cells["comparable"].any():
         return "No cell is tested, since the sessions of the sides carry no verdict."
     if not tested:
         return f"No cell is tested: that takes {REPLICATES} replicates of a point on both sides (replicate=0,1,2)."
+    a, b, same = (counts.get(verdict, 0) for verdict in (Verdict.A_BETTER, Verdict.B_BETTER, Verdict.SAME))
     lacking = len(cells) - tested
     why = f" {lacking} of {len(cells)} cells are not tested: a test takes {REPLICATES} replicates on both sides."
-    a, b, same, open_ = (
-        int((cells["verdict"] == verdict).sum())
-        for verdict in (Verdict.A_BETTER, Verdict.B_BETTER, Verdict.SAME, Verdict.NOT_SHOWN)
-    )
-    alike = f" {same} are the same within {comparison.margin:.0%}." if same else ""
     return (
-        f"Of {tested} cells tested (Welch's t on logarithms) {names[0]} is {word} in {a}, {names[1]} in {b}; at most "
-        f"{comparison.rate:.0%} of these are expected to be false (Benjamini-Hochberg).{alike}"
-        f"{_undecided(comparison, open_)}{why if lacking else ''}"
+        f"Of {tested} cells tested (Welch's t on logarithms) {names[0]} is {word} in {a}, {names[1]} in {b}, {same} "
+        f"are the same within {comparison.margin:.0%}; at most {comparison.rate:.0%} of these are expected to be false "
+        f"(Benjamini-Hochberg).{why if lacking else ''}"
     )
-
-
-def _undecided(comparison: Comparison, count: int) -> str:
-    """What the tests of the cells without a difference could have found."""
-    rows = comparison.families.dropna(subset="spread")
-    if not count or rows.empty:
-        return ""
-    row = rows.sort_values("points").iloc[-1]
-    needed = row["replicates_needed"]
-    takes = f"{needed:.0f} replicates" if needed == needed else "over a thousand replicates"
-    return (
-        f" In {count} none is shown: {smallest(row['cell_detectable'])} in one of them, and {comparison.margin:.0%} "
-        f"takes {takes} a side."
-    )
-
-
-def _intervals(cells: pd.DataFrame, families: pd.DataFrame) -> str:
-    """How exactly single ratios are known, and what the intervals of means are over."""
-    samples = dict.fromkeys(families.loc[families["points"] > 0, "sample"])
-    parts = [f"Intervals are 95%; those of means are over {'; '.join(samples)} as a sample of such."]
-    sources = (
-        ("replicates", "between replicates"),
-        ("processes", "between processes of one run"),
-        ("within process", "within one process only"),
-        ("prediction", "of what was predicted on a side"),
-    )
-    for source, words in sources:
-        rows = cells[cells["interval_source"] == source]
-        if len(rows):
-            reach = ((rows["speedup_high"] / rows["speedup_low"]) ** 0.5 - 1).median()
-            parts.append(
-                f"{len(rows)} single ratios have an interval from the spread {words}, in the median ±{reach:.1%}."
-            )
-    without = int((cells["interval_source"] == "none").sum())
-    if without:
-        parts.append(f"{without} single ratios have no interval: neither replicates nor one of their own.")
-    return " ".join(parts)
 
 
 #: Replicates on each side that a test needs: with two, a t of one degree of freedom finds next to nothing, and a
@@ -299,10 +192,7 @@ class Comparison:
     `cells`: a row for each paired point, with the columns of `pairing.pair` (p_value only where tested) and `tested`,
     `p_adjusted` (Benjamini-Hochberg over all tested cells) and `verdict`, any but NOT_ENOUGH. `families`: a row for
     each family that either side measured, as `contrast.Contrast.row` and `judge` give it (any verdict but UNTESTED),
-    with `tested`, `a_better`, `b_better` and `same`, cells found by the tests; and what could have been found:
-    `detectable`, the smallest difference of the mean (0.05 is 5%), `spread`, the typical standard deviation of a cell's
-    measurements, `cell_detectable`, the smallest difference of one cell, and `replicates_needed` for a difference of
-    `margin` in one cell (NaN for over a thousand or unknown).
+    with `tested`, `a_better`, `b_better` and `same`, cells found by the tests.
     """
 
     metric: str
@@ -344,8 +234,7 @@ def compare_points(
     rows = judge(
         pd.DataFrame([{"family": name} | one.row() for name, one in zip(names, contrasts, strict=True)]), margin
     )
-    rows = rows.assign(detectable=[detectable_mean(*each) for each in zip(rows["error"], rows["freedom"], strict=True)])
-    more = [_of_cells(cells[cells["family"] == name], rate, margin, int(tested.sum())) for name in names]
+    more = [_of_cells(cells[cells["family"] == name]) for name in names]
     rows = pd.concat([rows, pd.DataFrame(more)], axis=1)
     few = rows["basis"] == "few"
     rows.loc[few, "basis"] = np.where(rows.loc[few, "by_tests"].notna(), "tests", "nothing")
@@ -377,25 +266,16 @@ def adjust(p_values: np.ndarray) -> np.ndarray:
     return adjusted
 
 
-def _of_cells(cells: pd.DataFrame, rate: float, margin: float, tests: int) -> dict[str, Any]:
-    """What the tests of single cells found, and could have found from the typical scatter of a cell's measurements;
-    `by_tests` is the verdict of a family all of whose cells are tested."""
-    units = cells[["a_units", "b_units"]].min(axis=1)
-    known = units[cells["log_error"].notna() & (units >= 2)]
-    spread = spread_of(cells)
-    needed = replicates_for(margin, spread, rate, max(tests, 1), least=REPLICATES) if len(known) else None
-    verdicts = list(cells["verdict"].unique())
+def _of_cells(cells: pd.DataFrame) -> dict[str, Any]:
+    """What the tests of single cells found; `by_tests` is the verdict of a family all of whose cells are tested."""
+    counts = cells["verdict"].value_counts()
+    only = counts.index[0] if len(counts) == 1 else Verdict.NOT_SHOWN.value
     return {
         "tested": int(cells["tested"].sum()),
-        "a_better": int((cells["verdict"] == Verdict.A_BETTER).sum()),
-        "b_better": int((cells["verdict"] == Verdict.B_BETTER).sum()),
-        "same": int((cells["verdict"] == Verdict.SAME).sum()),
-        "spread": spread,
-        "cell_detectable": detectable(spread, int(known.median()), rate, max(tests, 1)) if len(known) else np.nan,
-        "replicates_needed": np.nan if needed is None else float(needed),
-        "by_tests": (verdicts[0] if len(verdicts) == 1 else Verdict.NOT_SHOWN.value)
-        if len(cells) and cells["tested"].all()
-        else None,
+        "a_better": int(counts.get(Verdict.A_BETTER, 0)),
+        "b_better": int(counts.get(Verdict.B_BETTER, 0)),
+        "same": int(counts.get(Verdict.SAME, 0)),
+        "by_tests": only if len(cells) and cells["tested"].all() else None,
     }
 
 
@@ -469,21 +349,10 @@ def draw_comparison(found: Comparison, a: str = "A", b: str = "B") -> Figure:
         cells = found.cells[found.cells["family"] == row["family"]]
         present |= _marks(axes, cells, place)
         if row["points"]:
-            reach = [
-                [row["geometric_mean"] - row["geometric_mean_low"]],
-                [row["geometric_mean_high"] - row["geometric_mean"]],
-            ]
-            axes.errorbar(
-                [row["geometric_mean"]],
-                [place],
-                xerr=reach if np.isfinite(reach).all() else None,
-                fmt="D",
-                color="#000000",
-                markersize=6,
-                capsize=4,
-                linewidth=1.6,
-                zorder=4,
-            )
+            mean = row["geometric_mean"]
+            reach = [[mean - row["geometric_mean_low"]], [row["geometric_mean_high"] - mean]]
+            ends = reach if np.isfinite(reach).all() else None
+            axes.errorbar([mean], [place], xerr=ends, fmt="D", color="#000000", capsize=4, linewidth=1.6, zorder=4)
     told = {Verdict.A_BETTER: f"{a} better", Verdict.B_BETTER: f"{b} better"}
     words = [
         f"{row['family']}\n{told.get(row['verdict'], row['verdict'])}" for row in found.families.to_dict("records")

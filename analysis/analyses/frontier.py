@@ -3,7 +3,8 @@
 A choice beats another where it is no worse in any quantity and better in one (Pareto dominance). Of quantities with
 intervals there are three kinds: choices that some other beats whatever the true values within the intervals, those that
 none beats whatever they are, and those of which it depends. All intervals of a task hold at once with 95% (Bonferroni),
-so no verdict of the task is wrong more often than that, however many choices it has.
+so no verdict of the task is wrong more often than that, however many choices it has. Where the sessions of two choices
+cannot be told from them (`analysis.statistics.sessions`), what is measured may differ by ALLOWANCE between them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from analysis.choices import PLATFORM, Kind, Task, estimate, tasks, words_of
 from analysis.format import short
@@ -23,6 +24,7 @@ from analysis.prices import PriceList, currency_of, price_option, priced, read_p
 from analysis.registry import Shown, analysis
 from analysis.result import Paragraph, Result, joined
 from analysis.statistics.regression import Lacking
+from analysis.statistics.sessions import ALLOWANCE, arrange
 from analysis.store.frame import is_ok, require_homogeneous
 from paradnn.core.words import counted
 from paradnn.errors import ConfigError, NotEnoughData
@@ -96,17 +98,21 @@ class FrontierResult(Result):
 
     def ends(self, one: Frontier) -> str:
         """Both ends of a frontier in a sentence: what is best in either quantity, as measured."""
-        x, y = one.x, one.y
-        by_y = one.table.sort_values(y, ascending=less_is_better(y), kind="stable")
-        best = [
-            (metric, row["choice"], _values(row, metric, other, self.currency))
-            for metric, other, row in ((x, y, one.table.iloc[0]), (y, x, by_y.iloc[0]))
-        ]
-        head = f"{one.task}: as measured, of {counted(len(one.table), 'choice')} "
-        if best[0][1] == best[1][1]:
-            return f"{head}{best[0][1]} is best in {label(x)} and in {label(y)} ({best[0][2]})."
-        (x, first, here), (y, second, there) = best
-        return f"{head}{first} is best in {label(x)} ({here}), {second} in {label(y)} ({there})."
+        (x, first), (y, second) = (
+            (name, one.table.sort_values(name, ascending=less_is_better(name), kind="stable").iloc[0])
+            for name in (one.x, one.y)
+        )
+        here, there = (
+            ", ".join([_quantity(row, metric, self.currency, False).removeprefix(f"{label(metric)} "),
+                       _quantity(row, other, self.currency, False)])
+            for metric, other, row in ((x, y, first), (y, x, second))
+        )  # fmt: skip
+        head = (
+            f"{one.task}: as measured, of {counted(len(one.table), 'choice')} {first['choice']} is best in {label(x)}"
+        )
+        if first["choice"] == second["choice"]:
+            return f"{head} and in {label(y)} ({here})."
+        return f"{head} ({here}), {second['choice']} in {label(y)} ({there})."
 
     def _paragraphs(self) -> Iterator[Paragraph]:
         written = list(self.frontiers) if self.limits else self.largest[:_WRITTEN]
@@ -115,8 +121,7 @@ class FrontierResult(Result):
             if self.limits:
                 yield _advise(one, self.limits, self.currency)
         if rest := self.largest[len(written) :]:
-            counts = sorted({len(one.table) for one in rest})
-            sizes = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+            sizes = " to ".join(dict.fromkeys(str(len(one.table)) for one in (rest[-1], rest[0])))
             yield Paragraph(f"{counted(len(rest), 'further task')} of {sizes} choices: see the table.")
         if not self.limits:  # about half of the choices keep this one
             limit = f"{written[0].y}={written[0].table[written[0].y].median():.3g}"
@@ -125,6 +130,10 @@ class FrontierResult(Result):
             "A choice is beaten where another is better whatever the true values within the intervals of both, which "
             "all hold at once with 95%; it is on the frontier where none can be better, else undecided."
         )
+        if any(one.apart for one in self.frontiers):
+            yield Paragraph(
+                f"Between choices that were measured in sessions of their own a session may be {ALLOWANCE - 1:.0%}."
+            )
         if self.prices:
             said = f": {self.prices.origin}" if self.prices.origin else ""
             yield Paragraph(f"Prices given here win over those that runs recorded{said}.")
@@ -160,15 +169,13 @@ def frontier(frame: pd.DataFrame, options: FrontierOptions) -> FrontierResult:
     limits = dict(_limit(name, value) for name, value in options.limit)
     frame = priced(frame, prices)
     found = frontiers(frame, options.x, options.y, limits, options.pool)
-    sources = tuple(run for one in found for runs in one.table["run_ids"] for run in runs)
-    pooled = joined(one.pooled for one in found)
     return FrontierResult(
         frontiers=tuple(found),
         prices=prices,
         currency=currency_of(frame),
         limits=limits,
-        sources=sources,
-        pooled=pooled,
+        sources=tuple(run for one in found for runs in one.table["run_ids"] for run in runs),
+        pooled=joined(one.pooled for one in found),
     )
 
 
@@ -194,32 +201,21 @@ def _describe(one: Frontier, currency: str) -> Paragraph:
         + ("" if row["standing"] == Standing.ON.value else " (undecided)")
         for _, row in rows.head(_LISTED).iterrows()
     ]
-    if len(rows) > _LISTED:
-        points.append(f"and {len(rows) - _LISTED} more, see --csv")
     unknown = int(one.table[[f"{one.x}_high", f"{one.y}_high"]].isna().any(axis=1).sum())
-    if unknown:
-        points.append(f"{counted(unknown, 'choice')} with an open interval: measure longer, or replicates.")
-    if one.incomplete:
-        points.append(f"{counted(one.incomplete, 'choice')} without one of the quantities left out.")
+    for count, words in (
+        (len(rows) - _LISTED, "not listed, see --csv."),
+        (unknown, "with an open interval: measure longer, or replicates."),
+        (one.incomplete, "without one of the quantities left out."),
+    ):
+        points += [f"{counted(count, 'choice')} {words}"] if count > 0 else []
     return Paragraph(head, tuple(points))
 
 
-def _values(row: pd.Series, metric: str, other: str, currency: str) -> str:
-    """Both quantities of a choice."""
-    return (
-        f"{short(row[metric], _unit(metric, currency), digits=3)}, "
-        f"{label(other)} {short(row[other], _unit(other, currency), digits=3)}"
-    )
-
-
-def _quantity(row: pd.Series, metric: str, currency: str) -> str:
-    """A quantity of a choice with its interval."""
-    unit = _unit(metric, currency)
-    words = f"{label(metric)} {short(row[metric], unit, digits=3)}"
+def _quantity(row: pd.Series, metric: str, currency: str, interval: bool = True) -> str:
+    """A quantity of a choice, with its interval."""
+    words = f"{label(metric)} {short(row[metric], _unit(metric, currency), digits=3)}"
     low, high = row[f"{metric}_low"], row[f"{metric}_high"]
-    if low == low and high == high and low < high:
-        words += f" ({short(low, digits=3)} to {short(high, digits=3)})"
-    return words
+    return f"{words} ({short(low, digits=3)} to {short(high, digits=3)})" if interval and low < high else words
 
 
 def _unit(metric: str, currency: str) -> str:
@@ -233,20 +229,12 @@ def _advise(one: Frontier, limits: Mapping[str, float], currency: str) -> Paragr
     them at all."""
     by = next((name for name in (one.x, one.y) if name not in limits), one.x)
     table = one.table
-    kept, sure = np.ones(len(table), dtype=bool), np.ones(len(table), dtype=bool)
-    excess = np.zeros(len(table))
-    for name, limit in limits.items():
-        sign = 1.0 if less_is_better(name) else -1.0
-        value, _, worst = _ends(table, name, sign)
-        kept &= value <= sign * limit
-        sure &= worst <= sign * limit  # an unknown end is no sure one
-        excess += np.maximum(0, value - sign * limit) / max(abs(limit), 1e-12)
-    value, low, high = _ends(table, by, 1.0 if less_is_better(by) else -1.0)
+    ends = {name: _ends(table, name) for name in (by, *limits)}
+    wanted = {name: limit if less_is_better(name) else -limit for name, limit in limits.items()}
+    kept = np.all([ends[name][0] <= limit for name, limit in wanted.items()], axis=0)
+    sure = np.all([ends[name][2] <= limit for name, limit in wanted.items()], axis=0)  # an unknown end is no sure one
+    value, low, high = ends[by]
     order = np.argsort(value, kind="stable")
-    names = table["choice"]
-    best = next((int(place) for place in order if sure[place]), None)
-    bound = math.inf if best is None else value[best]
-    unsure = [place for place in order if kept[place] and not sure[place] and value[place] < bound]
     asked = " and ".join(
         f"{label(name)} at {'most' if less_is_better(name) else 'least'} "
         f"{short(limit, _unit(name, currency), digits=4)}"
@@ -258,16 +246,19 @@ def _advise(one: Frontier, limits: Mapping[str, float], currency: str) -> Paragr
         return f"{row['choice']}{why}: {', '.join(_quantity(row, metric, currency) for metric in (by, *limits))}"
 
     if not kept.any():
-        nearest = said(int(excess.argmin()))
+        excess = [np.maximum(0, ends[name][0] - most) / max(abs(most), 1e-12) for name, most in wanted.items()]
+        nearest = said(int(np.sum(excess, axis=0).argmin()))
         return Paragraph(f"For {asked} no choice of {one.task} will do; nearest comes {nearest}.")
-    if best is None:
-        return Paragraph(f"For {asked} no choice of {one.task} surely does; it may be {said(int(unsure[0]))}.")
-    reach = high[best] if math.isfinite(high[best]) else math.inf
-    rivals = [place for place in order if sure[place] and place != best and not low[place] > reach]
+    if not sure.any():
+        first = said(next(place for place in order if kept[place]))
+        return Paragraph(f"For {asked} no choice of {one.task} surely does; it may be {first}.")
+    best = next(place for place in order if sure[place])
+    rivals = [place for place in order if sure[place] and place != best and not low[place] > high[best]]
+    unsure = [place for place in order if kept[place] and not sure[place] and value[place] < value[best]]
     way = "lowest" if less_is_better(by) else "highest"
     why = f", of the {way} {label(by)} among those that surely keep it"
     heads = (f"Not surely worse in {label(by)}", rivals), ("Better, but not surely within the limit", unsure)
-    points = tuple(f"{head}: {'; '.join(names.iloc[found[:_LISTED]])}." for head, found in heads if found)
+    points = tuple(f"{head}: {'; '.join(table['choice'].iloc[found[:_LISTED]])}." for head, found in heads if found)
     return Paragraph(f"For {asked} choose {said(best, why)}.", points)
 
 
@@ -290,12 +281,17 @@ class Box(NamedTuple):
     low: NDArray[np.float64]
     high: NDArray[np.float64]
 
+    def beaten(self, shift: float | NDArray[np.float64] = 0.0) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """(n, n) whether choice i surely beats choice j, and whether it may, where a pair's quantities may be moved
+        against each other by `shift` (n, k)."""
+        low, high = np.where(np.isnan(self.low), -np.inf, self.low), np.where(np.isnan(self.high), np.inf, self.high)
+        surely = beats(high + shift, low)
+        return surely, beats(np.where(np.isnan(self.low), self.value, self.low) - shift, high)
 
-def standings(box: Box) -> list[Standing]:
-    """How each choice stands; ties beat each other in nothing."""
-    surely = beats(np.where(np.isnan(box.high), np.inf, box.high), np.where(np.isnan(box.low), -np.inf, box.low))
-    maybe = beats(np.where(np.isnan(box.low), box.value, box.low), np.where(np.isnan(box.high), np.inf, box.high))
-    beaten, open_to = _by_others(surely), _by_others(maybe)
+
+def standings(box: Box, tables: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None = None) -> list[Standing]:
+    """How each choice stands, of what each surely does to another and may do; ties beat each other in nothing."""
+    beaten, open_to = map(_by_others, tables or box.beaten())
     return [
         Standing.BEATEN if lost else Standing.UNDECIDED if unsure else Standing.ON
         for lost, unsure in zip(beaten, open_to, strict=True)
@@ -322,13 +318,14 @@ def _by_others(table: NDArray[np.bool_]) -> NDArray[np.bool_]:
 class Frontier:
     """One task in the two quantities `x` and `y`, names of metrics. `table` has a row for each choice, cheapest first:
     `choice`, `platform`, `runs`, the quantities with `_low` and `_high`, `standing`, and whether it is `efficient` at
-    its values. `incomplete` counts choices without one of the quantities."""
+    its values. `incomplete` counts choices without one of the quantities; `apart`: sessions decided of some."""
 
     task: str
     x: str
     y: str
     table: pd.DataFrame
     incomplete: int
+    apart: bool
     pooled: str = ""
 
     def count(self, standing: Standing) -> int:
@@ -364,8 +361,11 @@ def frontiers(
     for flag, name in (("--x", x), ("--y", y), *(("--limit", name) for name in limits)):
         if name is not None:
             less_is_better(name, flag)
+    used = is_ok(frame)
+    if "best_accuracy" in frame:  # trainings count whether or not they reached their target
+        used = used | (frame["best_accuracy"].notna() & frame["outcome"].eq("timeout").fillna(False))
     found, lacking = [], []
-    for task in tasks(frame[is_ok(frame) | _learnt(frame)]):
+    for task in tasks(frame[used]):
         try:
             found.append(_frontier(task, *_quantities(task, x, y), list(limits), pool))
         except NotEnoughData as problem:
@@ -377,13 +377,6 @@ def frontiers(
             "measure more, such as python -m paradnn.train -m mode=inference batch_size=1,8,64",
         )
     return found
-
-
-def _learnt(frame: pd.DataFrame) -> pd.Series:
-    """Trainings count whether or not they reached their target: they have an accuracy at a cost."""
-    if "best_accuracy" not in frame:
-        return pd.Series(False, index=frame.index)
-    return frame["best_accuracy"].notna() & frame["outcome"].eq("timeout").fillna(False)
 
 
 def _quantities(task: Task, x: str | None, y: str | None) -> tuple[str, str]:
@@ -409,15 +402,36 @@ def _frontier(task: Task, x: str, y: str, limits: Sequence[str], pool: bool) -> 
     if len(table) < 2:
         raise NotEnoughData(f"{counted(len(table), 'choice')} with {' and '.join(metrics)}, it takes two")
     # Choices that differ in their environment alone are numbered.
-    place = table.groupby("choice").cumcount() + 1
-    numbered = table["choice"] + ", environment " + place.astype(str)
+    numbered = table["choice"] + ", environment " + (table.groupby("choice").cumcount() + 1).astype(str)
     table["choice"] = table["choice"].where(~table["choice"].duplicated(keep=False), numbered)
-    turned = [_ends(table, name, 1.0 if less_is_better(name) else -1.0) for name in dict.fromkeys([x, y])]
-    box = Box(*(np.column_stack(parts) for parts in zip(*turned, strict=True)))
-    table["standing"] = [standing.value for standing in standings(box)]
+    names = list(dict.fromkeys([x, y]))
+    box = Box(*(np.column_stack(parts) for parts in zip(*(_ends(table, name) for name in names), strict=True)))
+    parts = [part for part, kept in zip(groups, whole, strict=True) if kept]
+    tables, apart = _over_sessions(box, parts, names)
+    table["standing"] = [standing.value for standing in standings(box, tables)]
     table["efficient"] = efficient(box)
     table = table.sort_values(x, ascending=less_is_better(x), kind="stable", ignore_index=True)
-    return Frontier(task.name, x, y, table, incomplete, rows.attrs.get("pooled", ""))
+    return Frontier(task.name, x, y, table, incomplete, apart, rows.attrs.get("pooled", ""))
+
+
+def _over_sessions(
+    box: Box, parts: Sequence[pd.DataFrame], names: Sequence[str]
+) -> tuple[tuple[NDArray[np.bool_], NDArray[np.bool_]], bool]:
+    """What each choice does to another, as `Box.beaten`, and whether sessions decided any of it.
+
+    Of two whose sessions cannot be told from them what time was measured may be off by ALLOWANCE; what is exact, such
+    as a rate that a schedule set, and a quality are not.
+    """
+    timed = np.array([not name.endswith(("accuracy", "fraction")) for name in names])
+    shift = np.where(timed & ~(box.low == box.high), (ALLOWANCE - 1) * np.abs(box.value), 0.0)
+    plain, wide = box.beaten(), box.beaten(shift)
+    differ = (plain[0] != wide[0]) | (plain[1] != wide[1])
+    apart = np.zeros_like(differ)
+    for i, j in zip(*np.nonzero(differ | differ.T), strict=True):
+        if i < j:
+            apart[i, j] = apart[j, i] = not arrange(parts[i], parts[j]).design.comparable
+    first, second = (np.where(apart, more, usual) for more, usual in zip(wide, plain, strict=True))
+    return (first, second), bool((apart & differ).any())
 
 
 def _row(part: pd.DataFrame, columns: Sequence[str], metrics: Sequence[str], error: float) -> dict[str, object]:
@@ -434,8 +448,9 @@ def _row(part: pd.DataFrame, columns: Sequence[str], metrics: Sequence[str], err
     return row
 
 
-def _ends(table: pd.DataFrame, name: str, sign: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _ends(table: pd.DataFrame, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A quantity with its ends, turned so that less is better."""
+    sign = 1.0 if less_is_better(name) else -1.0
     value, low, high = (
         sign * table[column].to_numpy(dtype="float64") for column in (name, f"{name}_low", f"{name}_high")
     )
@@ -464,14 +479,15 @@ def draw_frontiers(found: Sequence[Frontier], limits: Mapping[str, float], curre
 
 def _panel(axes: Axes, one: Frontier, platforms: Sequence[str], limits: Mapping[str, float], currency: str) -> None:
     x, y = one.x, one.y
+    beaten: dict[str, Any] = {"color": _GREY, "markersize": 4, "alpha": 0.6, "zorder": 2}
+    looks: dict[str, dict[str, Any]] = {
+        Standing.BEATEN.value: beaten,
+        Standing.UNDECIDED.value: {"markerfacecolor": "white"},
+    }
     for row in one.table.to_dict("records"):
         look = drawing.look(row["platform"], platforms) | {"markersize": 7, "elinewidth": 0.8, "zorder": 3}
-        if row["standing"] == Standing.BEATEN.value:
-            look |= {"color": _GREY, "markersize": 4, "alpha": 0.6, "zorder": 2}
-        elif row["standing"] == Standing.UNDECIDED.value:
-            look |= {"markerfacecolor": "white"}
-        ends = ((row[f"{name}_low"], row[f"{name}_high"]) for name in (x, y))
-        drawing.marks(axes, row[x], row[y], **dict(zip(("x_ends", "y_ends"), ends, strict=True)), **look)
+        ends = {f"{axis}_ends": (row[f"{name}_low"], row[f"{name}_high"]) for axis, name in (("x", x), ("y", y))}
+        drawing.marks(axes, row[x], row[y], **ends, **(look | looks.get(row["standing"], {})))
     best = one.table[one.table["efficient"]].sort_values(x)
     axes.step(best[x], best[y], where="post" if less_is_better(x) else "pre", color=_LIMIT, linewidth=1, zorder=1)
     for row in best.head(_NAMED).to_dict("records"):

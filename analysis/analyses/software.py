@@ -123,10 +123,11 @@ _UNSURE = {
 
 
 def _times(row: Mapping[Any, Any], name: str) -> str:
-    if not any(math.isfinite(row[f"{name}_{end}"]) for end in ("low", "high")):
+    ends = [row[f"{name}_{end}"] for end in ("low", "high")]
+    if not any(map(math.isfinite, ends)):
         return f"{row[name]:.3g}x (too few points for an interval)"
-    ends = [f"{row[end]:.3g}" if math.isfinite(row[end]) else "unknown" for end in (f"{name}_low", f"{name}_high")]
-    return f"{row[name]:.3g}x ({ends[0]} to {ends[1]})"
+    low, high = (f"{end:.3g}" if math.isfinite(end) else "unknown" for end in ends)
+    return f"{row[name]:.3g}x ({low} to {high})"
 
 
 #: What is compared unless other columns are named: of the first two, the first that varies.
@@ -177,20 +178,19 @@ def software_speedups(
     chosen = _columns(measured, columns)
     lacking = [Lacking(name, problem) for name, problem in chosen.items() if problem]
     parts: list[pd.DataFrame] = []
-    rows_of: list[dict[str, Any]] = []
-    pooled: set[str] = set()
     for name in (name for name, problem in chosen.items() if not problem):
         for place, rows in _places(measured, name):
-            for pairs in _compare(rows, name, place, baseline, metric, pool, lacking, pooled):
-                rows_of += _rows(pairs, unit)
-                parts.append(pairs)
+            for part in _compare(rows, name, place, baseline, metric, pool):
+                (lacking if isinstance(part, Lacking) else parts).append(part)  # type: ignore[arg-type]
     if not parts:
         raise NotEnoughData(
             "not enough data", lacking, "measure the same points with two versions, precisions or compile modes"
         )
+    table = judge(pd.DataFrame([row for part in parts for row in _rows(part, unit)]))
+    table = table.rename(columns=_NAMES)[_COLUMNS_OF_TABLE]
+    pooled = {part.attrs["pooled"] for part in parts} - {""}
     for part in parts:
         part.attrs = {}
-    table = judge(pd.DataFrame(rows_of)).rename(columns=_NAMES)[_COLUMNS_OF_TABLE]
     pairs = pd.concat(parts, ignore_index=True)
     return Software(metric, table, pairs, tuple(lacking), tuple(sorted(pooled)), tuple(measured["run_id"]))
 
@@ -222,65 +222,44 @@ def _columns(frame: pd.DataFrame, columns: Sequence[str] | None) -> dict[str, st
 
 def _places(frame: pd.DataFrame, name: str) -> list[tuple[str, pd.DataFrame]]:
     """Where a column is compared: on each device, and in each environment there unless it is what sets these apart."""
-    devices = [(str(device), rows) for device, rows in frame.groupby(frame["device"].fillna(not_recorded("device")))]
-    if "environment_id" not in frame or frame.groupby("environment_id")[name].nunique().max() <= 1:
-        return devices
+    apart = "environment_id" in frame and frame.groupby("environment_id")[name].nunique().max() > 1
     found = []
-    for device, rows in devices:
-        environments = [part for _, part in rows.groupby("environment_id", dropna=False, sort=False)]
-        for part in environments:
-            software_speedups = [
-                part[column].iloc[0] for column in COLUMNS[:2] if column in part and part[column].nunique() == 1
-            ]
-            label = f"{device}, {software_speedups[-1]}" if len(environments) > 1 and software_speedups else device
-            found.append((label, part))
+    for device, rows in frame.groupby(frame["device"].fillna(not_recorded("device"))):
+        parts = [part for _, part in rows.groupby("environment_id", dropna=False, sort=False)] if apart else [rows]
+        for part in parts:
+            said = [str(part[each].iloc[0]) for each in COLUMNS[:2] if each in part and part[each].nunique() == 1]
+            found.append((f"{device}, {said[-1]}" if len(parts) > 1 and said else str(device), part))
     return sorted(found, key=lambda place: _counted(place[0]))
 
 
 def _compare(
-    rows: pd.DataFrame,
-    name: str,
-    device: str,
-    baseline: str | None,
-    metric: str,
-    pool: bool,
-    lacking: list[Lacking],
-    pooled: set[str],
-) -> list[pd.DataFrame]:
-    """The pairs of each value with the baseline, on one device."""
-    text = rows[name].astype("string").astype("object")
+    rows: pd.DataFrame, name: str, device: str, baseline: str | None, metric: str, pool: bool
+) -> Iterator[pd.DataFrame | Lacking]:
+    """The pairs of each value with the baseline, on one device, and what could not be compared."""
+    about, text = f"{name} on {device}", rows[name].astype("string").astype("object")
     values = order(list(text.dropna().unique()))
     if len(values) < 2:
-        lacking.append(Lacking(f"{name} on {device}", f"all runs have {', '.join(values) or 'none'}"))
-        return []
+        yield Lacking(about, f"all runs have {', '.join(values) or 'none'}")
+        return
     base = _baseline(name, values, baseline)
-    found = []
-    for value in values:
-        if value == base:
-            continue
+    for value in (value for value in values if value != base):
         sides = [require_homogeneous(rows[text == wanted], pool=pool) for wanted in (value, base)]
-        pooled.update(side.attrs["pooled"] for side in sides if side.attrs.get("pooled"))
         pairs = pair(sides[0], sides[1], metric)
+        paired = set(pairs["family"])
+        if rest := [family for family in families(pd.concat(sides)) if family not in paired]:
+            of = f" of {', '.join(rest)}" if paired else ""
+            yield Lacking(about, f"no point{of} was measured with both {value} and {base}")
         if pairs.empty:
-            lacking.append(Lacking(f"{name} on {device}", f"no point was measured with both {value} and {base}"))
             continue
-        if rest := [family for family in families(pd.concat(sides)) if family not in set(pairs["family"])]:
-            problem = f"no point of {', '.join(rest)} was measured with both {value} and {base}"
-            lacking.append(Lacking(f"{name} on {device}", problem))
-        lacking += [Lacking(f"{name} on {device}", problem) for problem in _without_counterpart(pairs, value, base)]
-        named = {"on_device": device, "column": name, "value": value, "over": base}
-        found.append(pairs.assign(**named))
-        found[-1].attrs = pairs.attrs
-    return found
-
-
-def _without_counterpart(pairs: pd.DataFrame, value: str, base: str) -> Iterator[str]:
-    """How many points were measured on one side alone, or are left out since their runs are no replicates."""
-    first, second = pairs.attrs["unpaired_a"], pairs.attrs["unpaired_b"]
-    if first or second:
-        yield f"{counted(first, 'point')} of {value} and {second} of {base} have no counterpart"
-    for column, count in pairs.attrs["mixed"].items():
-        yield f"{counted(count, 'point')} of both with runs that differ in {column} on one side alone"
+        first, second = pairs.attrs["unpaired_a"], pairs.attrs["unpaired_b"]
+        if first or second:
+            yield Lacking(about, f"{counted(first, 'point')} of {value} and {second} of {base} have no counterpart")
+        for column, count in pairs.attrs["mixed"].items():
+            points = counted(count, "point")
+            yield Lacking(about, f"{points} of both with runs that differ in {column} on one side alone")
+        found = pairs.assign(on_device=device, column=name, value=value, over=base)
+        found.attrs = pairs.attrs | {"pooled": joined(side.attrs.get("pooled", "") for side in sides)}
+        yield found
 
 
 def _baseline(name: str, values: list[str], asked: str | None) -> str:
@@ -346,17 +325,12 @@ def _panel(axes: Axes, rows: pd.DataFrame) -> None:
     for number, value in enumerate(values):
         part = rows[rows["value"] == value].set_index("family")
         places = [families.index(family) + (number - (len(values) - 1) / 2) * width for family in part.index]
-        axes.bar(
-            places,
-            part["median"],
-            0.9 * width,
-            color=drawing.colour_of(value, values),
-            edgecolor=_DARK,
-            linewidth=0.6,
-            hatch=_HATCHES[number % len(_HATCHES)],
-            alpha=0.75,
-            label=value,
-        )
+        look: dict[str, Any] = {
+            "color": drawing.colour_of(value, values),
+            "hatch": _HATCHES[number % len(_HATCHES)],
+            "alpha": 0.75,
+        }
+        axes.bar(places, part["median"], 0.9 * width, edgecolor=_DARK, linewidth=0.6, label=value, **look)
         for offset, name, marker in ((-0.18, "median", "none"), (0.18, "p90", "D")):
             at = [place + offset * width for place in places]
             axes.plot(at, part[name], linestyle="none", marker=marker, color=_DARK, markersize=4)
@@ -364,17 +338,9 @@ def _panel(axes: Axes, rows: pd.DataFrame) -> None:
                 known = np.where(np.isfinite(end), end, np.nan)
                 axes.vlines(at, part[name], known, color=_DARK, linewidth=1)
                 axes.plot(at, known, linestyle="none", marker="_", color=_DARK, markersize=5)
-    counts = rows.groupby("family", sort=False)["pairs"].agg(["min", "max"])
-    drawing.names(axes.xaxis, [f"{name}\nn = {_count(counts.loc[name])}" for name in families])
+    counts = rows.groupby("family")["pairs"].agg(lambda of: "-".join(map(str, dict.fromkeys([of.min(), of.max()]))))
+    drawing.names(axes.xaxis, [f"{name}\nn = {counts[name]}" for name in families])
     axes.axhline(1, color=_DARK, linewidth=1, linestyle="--")
-    axes.set_ylim(bottom=0, top=1.12 * float(_highest(rows)))
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
-
-
-def _highest(rows: pd.DataFrame) -> float:
     numbers = rows[["median", "median_high", "p90", "p90_high"]].to_numpy(dtype="float64")
-    return max(1.0, float(numbers[np.isfinite(numbers)].max()))
-
-
-def _count(row: Mapping[str, Any] | pd.Series[Any]) -> str:
-    return f"{row['min']}" if row["min"] == row["max"] else f"{row['min']}-{row['max']}"
+    axes.set_ylim(bottom=0, top=1.12 * max(1.0, float(numbers[np.isfinite(numbers)].max())))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")

@@ -28,15 +28,14 @@ from analysis.sides import (
     choose_sides,
     is_speed,
     join_on,
-    mean_in_words,
-    more_replicates,
+    mean_of,
     no_verdict,
-    selection,
+    sources_of,
     tidy,
 )
-from analysis.statistics.contrast import Contrast, spread_of
+from analysis.statistics.contrast import Contrast
 from analysis.statistics.dependence import Unit, levels_of
-from analysis.statistics.pairing import RESULT_COLUMNS, Source, pair
+from analysis.statistics.pairing import RESULT_COLUMNS, pair
 from analysis.statistics.regression import Lacking, Regression, regress
 from analysis.store.frame import families
 from paradnn.errors import ConfigError, NotEnoughData
@@ -110,8 +109,6 @@ class SpeedupResult(Result):
     x: str
     colour: str | None
     equal: Equal | None = None
-    margin: float = 0.05
-    power: bool = False
 
     @property
     def table(self) -> pd.DataFrame:
@@ -132,29 +129,26 @@ class SpeedupResult(Result):
             raise ConfigError("--x", x, "is not a number", "choose for example parameters or nodes")
         return draw_speedup(self.speedup, x, colour, self.sides.name_a, self.sides.name_b)
 
-    def _paragraphs(self) -> Iterator[Paragraph]:
+    def _paragraphs(self) -> Iterator[Paragraph | str]:
         of, sides = self.speedup, self.sides
+        a, b = names = sides.called
         if of.pairs.empty:
-            runs = f"{len(sides.a)} runs of {sides.called[0]} and {len(sides.b)} of {sides.called[1]}"
-            yield Paragraph(f"No point was measured on both sides, of {runs}.")
+            yield f"No point was measured on both sides, of {len(sides.a)} runs of {a} and {len(sides.b)} of {b}."
         else:
-            a, b = names = sides.called
-            yield Paragraph(f"{sides.named()}Speedup is {a} over {b} in {self.metric}, above 1 where {a} is better.")
+            yield f"{sides.named()}Speedup is {a} over {b} in {self.metric}, above 1 where {a} is better."
             word = "faster" if is_speed(self.metric) else f"better in {self.metric}"
             for row in self.families.to_dict("records"):
                 yield _family(row, word, names)
-            yield Paragraph(
+            yield (
                 f"Intervals of share and mean are 95%, over {self.families['sample'].iloc[-1]}: what others of their "
-                f"kind would give. {_sources(of.pairs['interval_source'].value_counts().to_dict())}"
+                f"kind would give. {sources_of(of.pairs)}"
             )
-            yield from map(Paragraph, no_verdict(of.pairs))
-            if self.power:
-                yield Paragraph(_power(of.pairs, self.margin))
+            yield from no_verdict(of.pairs)
         yield from map(_fit, of.fits)
         if self.equal is not None:
-            yield from _equal(self.equal, sides.called)
+            yield _equal(self.equal, names)
         for lacking in of.lacking:
-            yield Paragraph(f"{lacking}: no regression.")
+            yield f"{lacking}: no regression."
         yield from apart(of.pairs, sides)
 
 
@@ -194,8 +188,6 @@ def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> SpeedupResult | Ans
         metric=options.metric,
         x=options.x,
         colour=options.colour,
-        margin=options.margin,
-        power=options.power,
         sources=sides.sources,
         pooled=sides.pooled,
     )
@@ -208,84 +200,44 @@ def _equal_in(pairs: pd.DataFrame, wanted: str, carried: Sequence[str]) -> Equal
     return Equal(column, keys, equal_at(pairs, column, keys))
 
 
-def _equal(equal: Equal, names: tuple[str, str]) -> Iterator[Paragraph]:
+def _equal(equal: Equal, names: tuple[str, str]) -> Paragraph:
     """Where the sides are equal, a line for each group of points."""
     lines = []
     for row in equal.table.to_dict("records"):
         group = ", ".join(f"{name} {row[name]}" for name in equal.keys)
-        ends = f"{row['lowest']:g} to {row['highest']:g}"
         first, other = names if row["ahead"] == "A" else names[::-1]
+        ends = f"{row['lowest']:g} to {row['highest']:g}"
+        text = f"who is ahead changes {row['crossings']} times from {ends}"
         if row["crossings"] == 0:
             text = f"{first} is ahead from {ends}"
-        elif row["crossings"] > 1:
-            text = f"who is ahead changes {row['crossings']} times from {ends}"
-        else:
-            text = f"equal at {row['value']:.3g} ({_ends(row)}); {first} is ahead below, {other} above"
+        elif row["crossings"] == 1:
+            low = f"{row['low']:.3g}" if row["low"] > -np.inf else f"below {row['lowest']:g}"
+            high = f"{row['high']:.3g}" if row["high"] < np.inf else f"above {row['highest']:g}"
+            known = f"{low} to {high}" if row["low"] == row["low"] else "without an interval"
+            text = f"equal at {row['value']:.3g} ({known}); {first} is ahead below, {other} above"
         lines.append(f"{group}: {text}." if group else f"{text}.")
-    yield Paragraph(f"Where {names[0]} and {names[1]} are equal in {equal.column}:", tuple(lines))
+    return Paragraph(f"Where {names[0]} and {names[1]} are equal in {equal.column}:", tuple(lines))
 
 
-def _ends(row: dict[Any, Any]) -> str:
-    """The interval of a crossing in words."""
-    low, high = row["low"], row["high"]
-    if low != low:
-        return "without an interval"
-    first = f"{low:.3g}" if low > -float("inf") else f"below {row['lowest']:g}"
-    last = f"{high:.3g}" if high < float("inf") else f"above {row['highest']:g}"
-    return f"{first} to {last}"
-
-
-def _family(row: dict[Any, Any], word: str, names: tuple[str, str]) -> Paragraph:
-    mean = mean_in_words(row["geometric_mean"], row["geometric_mean_low"], row["geometric_mean_high"])
-    both = " that both ran" if row["missing_a"] + row["missing_b"] else ""
-    head = (
-        f"{row['family']}: {names[0]} is {word} in {row['wins']} of {row['points']} points{both}, {row['share']:.1%} "
-        f"({row['share_low']:.1%} to {row['share_high']:.1%}). Geometric mean {mean}, "
-        f"quartiles {row['q25']:.3g} / {row['median']:.3g} / {row['q75']:.3g}, "
-        f"from {row['minimum']:.3g} to {row['maximum']:.3g}."
+def _family(row: dict[Any, Any], word: str, names: tuple[str, str]) -> str:
+    return (
+        f"{row['family']}: {names[0]} is {word} in {row['wins']} of {row['points']} points, {row['share']:.1%} "
+        f"({row['share_low']:.1%} to {row['share_high']:.1%}); {mean_of(row, names)}; quartiles {row['q25']:.3g} / "
+        f"{row['median']:.3g} / {row['q75']:.3g}, from {row['minimum']:.3g} to {row['maximum']:.3g}."
     )
-    left = selection(row, names)
-    if not row["with_interval"]:
-        return Paragraph(head, (left,) if left else ())
-    unclear = row["with_interval"] - row["clear_wins"] - row["clear_losses"]
-    clear = (
-        f"Of {row['with_interval']} points with an interval between processes, {names[0]} is ahead beyond it in "
-        f"{row['clear_wins']}, {names[1]} in {row['clear_losses']}, {unclear} are not distinguished."
-    )
-    return Paragraph(head, tuple(filter(None, (left, clear))))
 
 
-def _power(pairs: pd.DataFrame, margin: float) -> str:
-    """What more replicates could find in one point."""
-    return more_replicates(spread_of(pairs), 0.05, int(np.isfinite(pairs["speedup"]).sum()), margin)
-
-
-def _sources(counts: dict[Any, int]) -> str:
-    if set(counts) == {"none"}:
-        return "Single ratios have no interval: these runs have neither replicates nor intervals of their own."
-    words = {
-        "replicates": "from replicates",
-        "processes": "from several processes of one run",
-        "none": "unknown",
-        "within process": "from blocks within one process, without the spread between processes, so no verdict on them",
-    }
-    parts = [f"{count} {words[source]}" for source, count in counts.items()]
-    return f"Intervals of single ratios: {', '.join(parts)}."
-
-
-def _fit(fit: SpeedupFit) -> Paragraph:
+def _fit(fit: SpeedupFit) -> str:
     """One family's regression in a sentence, and what a doubling does."""
-    weights = fit.regression.weights.sort_values("weight", key=lambda column: -column.abs())
-    parts = []
-    for term, row in weights.iterrows():
+    result, parts = fit.regression, []
+    for term, row in result.weights.sort_values("weight", key=lambda column: -column.abs()).iterrows():
         text = f"{term} {row['weight']:+.2f} ({row['low']:+.2f} to {row['high']:+.2f})"
         if term in fit.logarithms:
             text += f", doubling it multiplies the speedup by {2 ** row['slope']:.2f}"
         parts.append(text)
     what = "log speedup" if fit.log_response else "speedup"
     baseline = "".join(f" {name} is against {value}." for name, value in fit.baselines.items())
-    result = fit.regression
-    return Paragraph(
+    return (
         f"{fit.family}: standardised weights on {what}: {'; '.join(parts)}. "
         f"R² {result.r2:.2f}, on held-out points {result.r2_held_out:.2f}.{baseline}"
     )
@@ -347,24 +299,10 @@ def pair_points(
 
 
 def summarise(pairs: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
-    """One row for each family, and one for "all" where there are several, as `contrast.Contrast.row` gives them.
-
-    Beside it: of the `with_interval` points whose own interval holds more than one process, and whose sides' sessions
-    allow a verdict, `clear_wins` above 1 and `clear_losses` below 1 as a whole.
-    """
+    """One row for each family, and one for "all" where there are several, as `contrast.Contrast.row` gives them."""
     names = [*families(pairs), "all"]
-    rows = []
-    for name in names if len(names) > 2 else names[:-1]:
-        one = Contrast.of(pairs, name, unit)
-        between = one.pairs["interval_source"].isin([Source.REPLICATES, Source.PROCESSES])
-        told = one.pairs[one.pairs["comparable"] & between]
-        clear = {
-            "with_interval": len(told),
-            "clear_wins": int((told["speedup_low"] > 1).sum()),
-            "clear_losses": int((told["speedup_high"] < 1).sum()),
-        }
-        rows.append({"family": name, **one.row(), **clear})
-    return pd.DataFrame(rows)
+    names = names if len(names) > 2 else names[:-1]
+    return pd.DataFrame([{"family": name, **Contrast.of(pairs, name, unit).row()} for name in names])
 
 
 def _fit_of(family: str, rows: pd.DataFrame, terms: Sequence[str] | None, linear: bool, unit: Unit) -> SpeedupFit:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -25,6 +26,7 @@ from analysis.statistics.regression import Regression, regress
 from analysis.statistics.sessions import ALLOWANCE, arrange
 from analysis.store.conditions import Condition, Conditions, choose, in_words
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
+from paradnn.core.words import counted
 from paradnn.errors import NotEnoughData, ParadnnError
 from paradnn.forecast.estimate import LEVEL, Estimate
 
@@ -162,6 +164,7 @@ _SETTING_PREFIXES = ("optimizer.", "platform.", "framework.", "data.", "software
 #: What is said where the sides' sessions cannot be told apart.
 _ALLOWED = f" (a session may shift a side by {ALLOWANCE - 1:.0%})"
 _SMALLEST = math.nextafter(0, 1)
+UNDECIDED = "undecided: the interval includes the bound; measure more points"
 
 
 @dataclass(frozen=True)
@@ -198,50 +201,38 @@ def _finding(
 ) -> Finding:
     """The answer of one estimate, or of several that must all hold: the one that says least for the claim."""
     answers = [bound.answer(estimate.low, estimate.high) for estimate in estimates]
-    answer = next((one for one in (Answer.REFUTED, Answer.NOT_ENOUGH) if one in answers), Answer.SUPPORTED)
+    answer = next(one for one in _ORDER if one in answers)
     worst = estimates[answers.index(answer)]
-    missing = ""
-    if answer is Answer.NOT_ENOUGH:
-        unknown = not np.isfinite([worst.low, worst.high]).all()
-        missing = (
-            f"undecided: {count} points are too few for an interval with two ends"
-            if unknown
-            else "undecided: the interval includes the bound; measure more points"
-        )
+    missing = "" if answer is not Answer.NOT_ENOUGH else UNDECIDED
+    if missing and not np.isfinite([worst.low, worst.high]).all():
+        missing = f"undecided: {count} points are too few for an interval with two ends"
     return Finding(check, answer, quantity, *worst, needed or str(bound), count, missing, bound)
 
 
 def _trend(check: Check, data: Data) -> Finding:
     rows = _rows(check, data, [check.of])
     found = _weights(check, rows, [check.of], data.level)
-    weight = _weight(found, check.of)
-    bound = Bound(low=_SMALLEST) if check.direction == "rises" else Bound(high=-_SMALLEST)
-    return _finding(
-        check,
-        f"{check.scale} weight",
-        [weight],
-        bound,
-        found.rows,
-        "above 0" if check.direction == "rises" else "below 0",
-    )
+    rises = check.direction == "rises"
+    bound, needed = (Bound(low=_SMALLEST), "above 0") if rises else (Bound(high=-_SMALLEST), "below 0")
+    return _finding(check, f"{check.scale} weight", [_weight(found, check.of)], bound, found.rows, needed)
 
 
 def _ranking(check: Check, data: Data) -> Finding:
-    rows = _rows(check, data, [check.larger, *check.than])
-    signs = np.sign(_weights(check, rows, [check.larger, *check.than], data.level).weights["weight"])
-    estimates, count = [], 0
+    columns = [check.larger, *check.than]
+    rows = _rows(check, data, columns)
+    signs = np.sign(_weights(check, rows, columns, data.level).weights["weight"])
+    design, response = _design(check, rows, columns)
+    scores, estimates = (design - design.mean()) / design.std(), []
     for other in check.than:
         # w1 z1 + w2 z2 = (w1 + w2) / 2 (z1 + z2) + (w1 - w2) / 2 (z1 - z2), with signs such that both weights are
         # positive: the weight of the last column is half the difference of their sizes.
-        design, response = _design(check, rows, [check.larger, *check.than])
-        scores = (design - design.mean()) / design.std()
         one, two = (scores[name] * signs[name] for name in (check.larger, other))
         rest = scores.drop(columns=[check.larger, other])
         both = pd.concat([(one - two).rename("difference"), (one + two).rename("sum"), rest], axis=1)
         found = regress(both, response, level=data.level, levels=levels_of(rows))
         estimates.append(_weight(found, "difference", 2 / float(both["difference"].std())))
-        count = found.rows
-    return _finding(check, f"difference of {check.scale} weights", estimates, Bound(low=_SMALLEST), count, "above 0")
+    bound = Bound(low=_SMALLEST)
+    return _finding(check, f"difference of {check.scale} weights", estimates, bound, found.rows, "above 0")
 
 
 def _compare(check: Check, data: Data) -> Finding:
@@ -268,40 +259,50 @@ def _bounded(finding: Finding, bound: Bound, count: int, low: float, high: float
 
 
 def _ratio(check: Check, data: Data) -> Finding:
-    name = "median speedup" if check.quantile == 0.5 else f"{check.middle()} of speedups"
-    pairs: list[tuple[Conditions, Conditions]]
+    pairs = [(check.a, check.b)]
     if check.successive:
         names = versions(data, check.where, check.successive)
         each = [{check.successive: (Condition(check.successive, "=", (name,)),)} for name in names]
         pairs = [(new, old) for old, new in itertools.pairwise(each)]
-    else:
-        pairs = [(check.a, check.b)]
-    estimates, counts, allowances = [], [], []
+    if not check.paired:
+        return _unpaired(check, data, pairs)
+    estimates, contrasts = [], []
     for a, b in pairs:
-        if not check.paired:
-            samples = [points(data, {**check.where, **each}, check.metric) for each in (a, b)]
-            # Their points need not be the same.
-            allowances.append(1.0 if arrange(samples[0], samples[1]).design.comparable else ALLOWANCE)
-            estimates.append(_shifted(_apart(samples, check.quantile, data.level, check.metric), allowances[-1]))
-            counts.append(min(len(sample) for sample in samples))
-            name = f"ratio of {check.middle()}s"
-            continue
-        found = Contrast.of(
+        rows = (
             paired_operations(data, check.where, a, b, check.operations, check.metric)
             if check.operations
-            else paired_points(data, check.where, a, b, check.metric),
-            "all",
+            else paired_points(data, check.where, a, b, check.metric)
         )
-        allowances.append(_allowance(found))
-        estimates.append(_shifted(found.quantile(check.quantile, data.level), allowances[-1]))
-        counts.append(len(found.ratios))
-    name += _ALLOWED if max(allowances) > 1 else ""
-    finding = _finding(check, name, estimates, check.bound, min(counts))
-    if not check.paired or check.operations or len(pairs) > 1:
+        contrasts.append(Contrast.of(rows, "all"))
+        estimates.append(_shifted(contrasts[-1].quantile(check.quantile, data.level), _allowance(contrasts[-1])))
+    name = "median speedup" if check.quantile == 0.5 else f"{check.middle()} of speedups"
+    name += _ALLOWED if max(map(_allowance, contrasts)) > 1 else ""
+    finding = _finding(check, name, estimates, check.bound, min(len(one.ratios) for one in contrasts))
+    if check.operations or len(contrasts) > 1:
         return finding
+    (found,) = contrasts
     low = np.quantile(np.append(found.ratios, np.zeros(found.missing)), check.quantile, method="lower")
     high = np.quantile(np.append(found.ratios, np.full(found.missing, np.inf)), check.quantile, method="higher")
     return _bounded(finding, check.bound, found.missing, float(low), float(high))
+
+
+def _unpaired(check: Check, data: Data, pairs: Sequence[tuple[Conditions, Conditions]]) -> Finding:
+    """A's quantile over B's, whose points need not be the same. Each has an interval at 97.5% for a level of 95%, so
+    that both hold (Bonferroni)."""
+    estimates, allowances, counts = [], [], []
+    for a, b in pairs:
+        samples = [points(data, {**check.where, **each}, check.metric) for each in (a, b)]
+        one, two = (
+            crossed_quantile(rows[check.metric], levels_of(rows), check.quantile, (1 + data.level) / 2)
+            for rows in samples
+        )
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ends = np.divide([one.value, one.low, one.high], [two.value, two.high, two.low])
+        allowances.append(1.0 if arrange(samples[0], samples[1]).design.comparable else ALLOWANCE)
+        estimates.append(_shifted(Estimate(*map(float, ends)), allowances[-1]))
+        counts.append(min(map(len, samples)))
+    name = f"ratio of {check.middle()}s" + (_ALLOWED if max(allowances) > 1 else "")
+    return _finding(check, name, estimates, check.bound, min(counts))
 
 
 def _allowance(found: Contrast) -> float:
@@ -311,18 +312,6 @@ def _allowance(found: Contrast) -> float:
 
 def _shifted(found: Estimate, allowance: float) -> Estimate:
     return Estimate(found.value, found.low / allowance, found.high * allowance)
-
-
-def _apart(samples: list[pd.DataFrame], quantile: float, level: float, metric: str) -> Estimate:
-    """A's quantile over B's. Each has an interval at 97.5% for a level of 95%, so that both hold (Bonferroni)."""
-    one, two = (crossed_quantile(sample[metric], levels_of(sample), quantile, (1 + level) / 2) for sample in samples)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return Estimate(
-            *(
-                float(np.divide(top, bottom))
-                for top, bottom in ((one.value, two.value), (one.low, two.high), (one.high, two.low))
-            )
-        )
 
 
 def _threshold(check: Check, data: Data) -> Finding:
@@ -465,7 +454,7 @@ def _design(check: Check, rows: pd.DataFrame, columns: Sequence[str]) -> tuple[p
     return design.reset_index(drop=True), response.to_numpy(dtype="float64")
 
 
-#: The first of these that any measured check has is the claim's.
+#: The first of these that any measured check has is the claim's, or that of several estimates the check's.
 _ORDER = (Answer.REFUTED, Answer.NOT_ENOUGH, Answer.SUPPORTED)
 
 
@@ -527,6 +516,7 @@ def judge(
 
 def table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
     """A row for each check, with its claim's answer, its effect and interval, and what is missing."""
+    numbers = ("quantity", "value", "low", "high", "needed", "points", "missing")
     rows = [
         {
             "claim": verdict.claim.id,
@@ -534,13 +524,7 @@ def table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
             "check": str(finding.check),
             "answer": finding.answer.value,
             "answer_together": finding.together.value,
-            "quantity": finding.quantity,
-            "value": finding.value,
-            "low": finding.low,
-            "high": finding.high,
-            "needed": finding.needed,
-            "points": finding.points,
-            "missing": finding.missing,
+            **{name: getattr(finding, name) for name in numbers},
         }
         for verdict in verdicts
         for finding in verdict.findings
@@ -548,55 +532,39 @@ def table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def summary(verdicts: Sequence[Verdict]) -> list[str]:
+def summary(verdicts: Sequence[Verdict]) -> Iterator[str]:
     """A sentence that counts the answers, and one of how many stay when all intervals are to hold at once."""
-    counts = {answer: sum(verdict.answer is answer for verdict in verdicts) for answer in Answer}
-    counted = ", ".join(f"{count} {word}" for word, count in counts.items())
-    closing = (
-        f"{len(verdicts)} claims: {counted}. Intervals are 95% for each check by itself, over models and batch sizes "
+    counts = ", ".join(f"{sum(verdict.answer is answer for verdict in verdicts)} {answer}" for answer in Answer)
+    yield (
+        f"{len(verdicts)} claims: {counts}. Intervals are 95% for each check by itself, over models and batch sizes "
         "as a sample of their kind; an interval that holds both sides of a claim leaves it undecided."
     )
-    return [closing, *_together(verdicts)]
-
-
-def _together(verdicts: Sequence[Verdict]) -> list[str]:
-    """What is left of the answers when the intervals of all checks are to hold at once."""
     found = [finding for verdict in verdicts for finding in verdict.findings if finding.points]
     decided = [finding for finding in found if finding.answer is not Answer.NOT_ENOUGH]
-    if len(found) < 2 or not decided:
-        return []
-    kept = sum(finding.together == finding.answer for finding in decided)
-    return [
-        f"With intervals so wide that all {len(found)} hold at once in 95% (Bonferroni), {kept} of the "
-        f"{len(decided)} decided checks stay decided"
-        + (": the others rest on their own interval alone." if kept < len(decided) else ".")
-    ]
+    if len(found) > 1 and decided:
+        kept = sum(finding.together == finding.answer for finding in decided)
+        yield (
+            f"With intervals so wide that all {len(found)} hold at once in 95% (Bonferroni), {kept} of the "
+            f"{len(decided)} decided checks stay decided."
+        )
 
 
 def sentences(verdict: Verdict) -> list[str]:
     """What each check that has data found, and what the others lack."""
     lines = [_sentence(finding) for finding in verdict.findings if finding.points]
-    missing: dict[str, list[str]] = {}
-    for finding in verdict.findings:
-        if not finding.points:
-            missing.setdefault(finding.missing, []).append(str(finding.check))
-    return lines + [
-        f"{Answer.NOT_ENOUGH}: {reason} ({len(checks)} check{'s'[: len(checks) != 1]})"
-        for reason, checks in missing.items()
-    ]
+    missing = Counter(finding.missing for finding in verdict.findings if not finding.points)
+    return lines + [f"{Answer.NOT_ENOUGH}: {reason} ({counted(count, 'check')})" for reason, count in missing.items()]
 
 
 def _sentence(finding: Finding) -> str:
-    if np.isfinite(finding.low) or np.isfinite(finding.high):
-        interval = f" (95% interval {_number(finding.low)} to {_number(finding.high)})"
-    else:
-        interval = " (no interval)"
-    what = f"{finding.quantity} {_number(finding.value)}{interval} over {finding.points} points"
+    value, low, high = (
+        f"{number:.3g}" if np.isfinite(number) else "unknown" for number in (finding.value, finding.low, finding.high)
+    )
+    interval = "(no interval)" if low == high == "unknown" else f"(95% interval {low} to {high})"
     reason = f"; {finding.missing}" if finding.missing else ""
     if finding.answer != finding.together:
         reason += "; by itself, not with all checks together"
-    return f"{finding.answer}: {finding.check}: {what}, {finding.needed} is needed{reason}"
-
-
-def _number(value: float) -> str:
-    return f"{value:.3g}" if np.isfinite(value) else "unknown"
+    return (
+        f"{finding.answer}: {finding.check}: {finding.quantity} {value} {interval} over {finding.points} points, "
+        f"{finding.needed} is needed{reason}"
+    )

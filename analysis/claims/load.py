@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import math
@@ -108,13 +109,8 @@ def _sides(entry: Mapping[str, Any], kind: str, place: str) -> None:
         lacking = "b" if "a" in entry else "a"
         raise ConfigError(f"{place}: {lacking}", "(none)", "is missing", "a speedup has two sides: write a: and b:")
     if kind == "ratio" and ("a" in entry) == ("successive" in entry):
-        given = "both" if "a" in entry else "neither"
-        raise ConfigError(
-            f"{place}: a, b or successive",
-            given,
-            "a ratio has two sides, or versions in a row",
-            "write a: and b:, or successive: version.tensorflow",
-        )
+        given, remedy = "both" if "a" in entry else "neither", "write a: and b:, or successive: version.tensorflow"
+        raise ConfigError(f"{place}: a, b or successive", given, "a ratio has two sides, or versions in a row", remedy)
     if kind == "ratio" and "operations" in entry and entry.get("paired") is False:
         raise ConfigError(f"{place}: paired", False, "operations are always paired", "leave it out")
 
@@ -134,15 +130,14 @@ def _bound(entry: Mapping[str, Any], place: str) -> dict[str, Bound]:
     if not given:
         return {}
     key, value = f"{place}: {given[0]}", entry[given[0]]
-    if given[0] == "between":
-        if not isinstance(value, list) or len(value) != 2:
-            raise ConfigError(key, value, "expects two numbers", "write between: [2.0, 2.6]")
-        low, high = (_number(part, key) for part in value)
-        if low >= high:
-            raise ConfigError(key, value, "has its ends the wrong way round", "write the smaller number first")
-        return {"bound": Bound(low, high)}
-    number = _number(value, key)
-    return {"bound": Bound(low=number) if given[0] == "at_least" else Bound(high=number)}
+    if given[0] != "between":
+        return {"bound": Bound(**{"low" if given[0] == "at_least" else "high": _number(value, key)})}
+    if not isinstance(value, list) or len(value) != 2:
+        raise ConfigError(key, value, "expects two numbers", "write between: [2.0, 2.6]")
+    low, high = (_number(part, key) for part in value)
+    if low >= high:
+        raise ConfigError(key, value, "has its ends the wrong way round", "write the smaller number first")
+    return {"bound": Bound(low, high)}
 
 
 def _conditions(value: Any, key: str) -> Conditions:
@@ -160,13 +155,6 @@ def _conditions(value: Any, key: str) -> Conditions:
     return found
 
 
-def _some(value: Any, key: str) -> Conditions:
-    found = _conditions(value, key)
-    if not found:
-        raise ConfigError(key, value, "chooses nothing", "write for example {platform.name: gpu}")
-    return found
-
-
 def _text(value: Any, key: str) -> str:
     if not isinstance(value, str):
         raise ConfigError(key, value, "expects text", "quote it")
@@ -174,86 +162,57 @@ def _text(value: Any, key: str) -> str:
 
 
 def _texts(value: Any, key: str) -> tuple[str, ...]:
-    values = tuple(_text(part, key) for part in (value if isinstance(value, list) else [value]))
-    if not values:
-        raise ConfigError(key, value, "is empty", "name at least one")
-    return values
-
-
-def _layers(value: Any, key: str) -> tuple[str, ...]:
-    names = _texts(value, key)
-    for name in names:
-        if name not in LAYERS:
-            raise ConfigError(key, name, "no such layer", f"choose of {', '.join(LAYERS)}")
-    return names
-
-
-def _given(value: Any, key: str) -> tuple[str, ...]:
-    return () if value == [] else _texts(value, key)
+    return tuple(_text(part, key) for part in (value if isinstance(value, list) else [value]))
 
 
 def _number(value: Any, key: str) -> float:
+    # YAML 1.1 reads 1e8 as text.
     if isinstance(value, str):
-        # YAML 1.1 reads 1e8 as text.
-        try:
+        with contextlib.suppress(ValueError):
             value = float(value)
-        except ValueError:
-            raise ConfigError(key, value, "expects a number", "write for example 0.5") from None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ConfigError(key, value, "expects a finite number", "write for example 0.5")
+        raise ConfigError(key, value, "expects a number", "write for example 0.5")
     return float(value)
 
 
-def _quantile(value: Any, key: str) -> float:
-    number = _number(value, key)
-    if not 0 < number < 1:
-        raise ConfigError(key, value, "must lie between 0 and 1", "0.5 is the median, 0.9 the 90th percentile")
-    return number
-
-
-def _margin(value: Any, key: str) -> float:
-    number = _number(value, key)
-    if number <= 0:
-        raise ConfigError(key, value, "must be positive", "1.1 asks for a tenth more speed")
-    return number
-
-
-def _flag(value: Any, key: str) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(key, value, "expects true or false", "write true or false")
+def _as_it_is(value: Any, key: str) -> Any:
     return value
 
 
-def _one_of(*choices: str) -> Callable[[Any, str], str]:
-    def parse(value: Any, key: str) -> str:
-        if value not in choices:
-            raise ConfigError(key, value, "no such choice", f"choose one of {', '.join(choices)}")
-        return str(value)
+def _good(
+    read: Callable[[Any, str], Any], is_good: Callable[[Any], bool], problem: str, remedy: str
+) -> Callable[[Any, str], Any]:
+    """What reads a value, and refuses one that is not good."""
+
+    def parse(value: Any, key: str) -> Any:
+        found = read(value, key)
+        if not is_good(found):
+            raise ConfigError(key, value, problem, remedy)
+        return found
 
     return parse
 
 
+def _one_of(*choices: str) -> Callable[[Any, str], Any]:
+    return _good(_as_it_is, choices.__contains__, "no such choice", f"choose one of {', '.join(choices)}")
+
+
+_SOME = _good(_conditions, bool, "chooses nothing", "write for example {platform.name: gpu}")
+_NAMES = _good(_texts, bool, "is empty", "name at least one")
+_BETWEEN = "must lie between 0 and 1", "0.5 is the median, 0.9 the 90th percentile"
+#: What reads each field of a check but its bound.
 _PARSERS: dict[str, Callable[[Any, str], Any]] = {
     "where": _conditions,
-    "name": _text,
-    "metric": _text,
-    "a": _some,
-    "b": _some,
-    "given": _given,
+    **dict.fromkeys(("name", "metric", "of", "larger", "successive", "by"), _text),
+    **dict.fromkeys(("a", "b", "operations"), _SOME),
+    **dict.fromkeys(("than", "a_outcome", "b_outcome"), _NAMES),
+    "given": _texts,
     "scale": _one_of("rank", "linear"),
-    "of": _text,
     "direction": _one_of("rises", "falls"),
-    "larger": _text,
-    "than": _texts,
-    "margin": _margin,
-    "quantile": _quantile,
-    "successive": _text,
-    "operations": _some,
-    "paired": _flag,
-    "a_outcome": _texts,
-    "b_outcome": _texts,
-    "by": _text,
-    "layers": _layers,
+    "margin": _good(_number, lambda number: number > 0, "must be positive", "1.1 asks for a tenth more speed"),
+    "quantile": _good(_number, lambda number: 0 < number < 1, *_BETWEEN),
+    "paired": _good(_as_it_is, lambda value: isinstance(value, bool), "expects true or false", "write true or false"),
+    "layers": _good(_NAMES, set(LAYERS).issuperset, "no such layer", f"choose of {', '.join(LAYERS)}"),
 }
 
 
@@ -279,9 +238,8 @@ def restate(claims: Sequence[Claim], names: Mapping[str, str]) -> tuple[Claim, .
     for claim in claims:
         checks = tuple(check(each) for each in claim.checks)
         if checks != claim.checks:
-            found.append(
-                dataclasses.replace(claim, checks=checks, says=f"{claim.says.rstrip('.')} [{reading}]", proof="")
-            )
+            says = f"{claim.says.rstrip('.')} [{reading}]"
+            found.append(dataclasses.replace(claim, checks=checks, says=says, proof=""))
     for old in names:
         if old not in used:
             known = ", ".join(sorted(used))

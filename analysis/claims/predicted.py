@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from analysis.claims.evaluate import Data, Finding, evaluate
+from analysis.claims.evaluate import UNDECIDED, Data, Finding, evaluate
 from analysis.claims.kinds import Answer, Check
 from analysis.lazy import np, pd
 from analysis.prediction import IMPUTATIONS, PREDICTABLE, Completed, combined, complete
@@ -89,5 +89,5 @@ def _together(check: Check, found: Sequence[Finding]) -> Finding:
     turned = [one for one in known if one.answer is not one.bound.answer(one.low, one.high)]
     if len(turned) > len(known) / 2:
         return dataclasses.replace(turned[0], value=value, low=low, high=high, answer=Answer.NOT_ENOUGH)
-    missing = "undecided: the interval includes the bound; measure more points" if answer is Answer.NOT_ENOUGH else ""
+    missing = UNDECIDED if answer is Answer.NOT_ENOUGH else ""
     return dataclasses.replace(first, value=value, low=low, high=high, answer=answer, missing=missing)

@@ -8,15 +8,13 @@ has the variance of all these effects, with Satterthwaite's degrees of freedom. 
 
 from __future__ import annotations
 
-import bisect
-import functools
 import math
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-from analysis.lazy import np, optimize, pd, stats
+from analysis.lazy import np, pd, stats
 from analysis.statistics.dependence import (
     MINIMUM_POINTS,
     Component,
@@ -38,10 +36,6 @@ MARGIN = 0.05
 #: Values of a hyperparameter from which they are a sample of such; fewer are taken as given.
 _VALUES = 6
 
-#: How often a difference is to be found: the convention of four times in five (Cohen 1988).
-POWER = 0.8
-
-_MOST = 1000  # replicates that are tried
 _TINY = 1e-300
 
 
@@ -157,10 +151,19 @@ class Contrast:
         return found
 
     def row(self) -> dict[str, Any]:
-        """The numbers that every comparison of sides shows of a family, intervals at 95%; `error` and `freedom` are
-        those of the mean log ratio, what `judge` needs."""
+        """The numbers that every comparison of sides shows of a family; `error` and `freedom` are those of the mean log
+        ratio, what `judge` needs.
+
+        Intervals are 95%. Where one side alone ran points that both tried, those of the share and of the mean reach as
+        far as these could have moved them (`bounds`): their numbers are over the points that both ran.
+        """
         count, missing = len(self.ratios), self.sampling.missing
-        share, mean = self.share(), self.mean()
+        share, mean, bounds = self.share(), self.mean(), self.bounds() if count else {}
+        if self.missing and count:
+            tried, known = count + self.missing, count / (count + self.missing)
+            share = Estimate(share.value, known * share.low, known * share.high + self.missing / tried)
+            low, high = (bounds[f"mean_{end}"] / mean.value for end in ("least", "most"))
+            mean = Estimate(mean.value, mean.low * min(low, 1.0), mean.high * max(high, 1.0))
         quantiles = np.quantile(self.ratios, [0, 0.25, 0.5, 0.75, 1]) if count else np.full(5, np.nan)
         return {
             "points": count,
@@ -175,7 +178,7 @@ class Contrast:
             "comparable": self.comparable,
             "error": math.sqrt(self.error.variance),
             "freedom": self.error.freedom,
-            **(self.bounds() if count else {}),
+            **bounds,
         }
 
 
@@ -238,50 +241,3 @@ def equivalent(
             stats.t.sf((least + bound) / error, freedom), stats.t.sf((bound - most) / error, freedom)
         )
     return worse
-
-
-def detectable(spread: float, replicates: int, rate: float = 0.05, tests: int = 1) -> float:
-    """The smallest difference (0.05 is 5%) of one point that so many replicates a side find in four of five cases.
-
-    `spread` is the standard deviation of a side's logarithms. Of `tests` tests one alone differs, so its p must be at
-    most rate / tests (Benjamini and Hochberg's first step). Infinite below two replicates.
-    """
-    if replicates < 2 or not np.isfinite(spread):
-        return math.inf
-    return detectable_mean(spread * math.sqrt(2 / replicates), 2 * replicates - 2, rate / tests)
-
-
-def detectable_mean(error: float, freedom: float, rate: float = 0.05) -> float:
-    """The smallest difference of a mean log ratio with this standard error that is found in four of five cases."""
-    if not np.isfinite(error) or not freedom > 0:
-        return math.inf
-    return math.expm1(min(error * _noncentrality(rate, min(freedom, 1e4)), 700.0))
-
-
-def replicates_for(margin: float, spread: float, rate: float = 0.05, tests: int = 1, least: int = 3) -> int | None:
-    """The replicates a side that find a difference of `margin` in one of `tests` points; None for over a thousand."""
-    place = bisect.bisect_left(range(_MOST + 1), -margin, lo=least, key=lambda n: -detectable(spread, n, rate, tests))
-    return place if place <= _MOST else None
-
-
-def spread_of(pairs: pd.DataFrame) -> float:
-    """The typical standard deviation of a point's independent measurements on one side (`pairing.pair`'s rows), from
-    the standard errors of the log ratios; NaN where no point has two on both sides."""
-    units = pairs[["a_units", "b_units"]].min(axis=1)
-    known = pairs["log_error"].notna() & (units >= 2)
-    return float(np.sqrt((pairs["log_error"] ** 2 * units / 2)[known].mean())) if known.any() else math.nan
-
-
-@functools.lru_cache(maxsize=4096)
-def _noncentrality(rate: float, freedom: float) -> float:
-    """How many standard errors a difference must have to be found with POWER by a two-sided t test.
-
-    By the noncentral t itself: statsmodels' TTestPower fails at effects above 10, which few degrees of freedom take.
-    """
-    limit = stats.t.ppf(1 - rate / 2, freedom)
-    most = 4 * limit + 20
-
-    def lacking(shift: float) -> float:
-        return float(stats.nct.sf(limit, freedom, shift)) - POWER
-
-    return float(optimize.brentq(lacking, 0.0, most, xtol=1e-4)) if lacking(most) > 0 else math.inf

@@ -129,11 +129,14 @@ def test_the_command_gives_one_sentence_a_family() -> None:
     result = ask(pd.concat([a, alike[0], few[0], alone]), pd.concat([b, alike[1], few[1]]))
     lines = {line.partition(":")[0]: line for line in result.text().splitlines()}
     assert lines["fc"].startswith("fc: B faster: geometric mean 2")
-    assert lines["fc"].endswith("; B is ahead in 8 of them.")
+    assert lines["fc"].endswith("; B is ahead in 8.")
     assert lines["lstm"].startswith("lstm: no difference shown: geometric mean ")
-    assert lines["gru"].startswith("gru: not enough data: geometric mean 2 over 2 points")
+    assert lines["gru"].startswith(
+        "gru: not enough data (a verdict needs 6 points, or 3 replicates of each on both sides)"
+    )
+    assert "geometric mean 2 (too few points for an interval) over 2 points" in lines["gru"]
     assert lines["rnn"] == "rnn: not enough data, no point was measured on both sides."
-    assert "Of 8 cells tested (Welch's t on logarithms) A is faster in 0, B in 8;" in result.text()
+    assert "Of 8 cells tested (Welch's t on logarithms) A is faster in 0, B in 8, 0 are the same" in result.text()
     assert "10 of 18 cells are not tested: a test takes 3 replicates on both sides." in result.text()
     assert len(result.table) == 18
     assert set(result.sources) == set(pd.concat([a, *alike, *few, alone, b])["run_id"])
@@ -188,7 +191,5 @@ def test_the_picture_has_a_row_for_each_family() -> None:
     alone = side([[1.0]], "A", family="rnn").assign(run_id="r")
     result = ask(pd.concat([a, alone]), b)
     axes = result.figure().axes[0]
-    assert (result.overall.points, result.overall.wins) == (8, 8)
-    assert result.overall.mean.value == pytest.approx(result.families["geometric_mean"].iloc[0])
     assert [label.get_text() for label in axes.get_yticklabels()] == ["fc\nA better", "rnn\nnot enough data"]
     assert axes.get_xscale() == "log"

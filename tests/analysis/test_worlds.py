@@ -7,7 +7,7 @@ import pytest
 from benchmarks.worlds import rates
 
 #: What must not be said even once in ten draws; over 100 draws it is at most 5% (docs/analysis.md).
-_NEVER = ("sessions", "hosts", "late", "slow block", "blocks", "protocols", "nothing small")
+_NEVER = ("sessions", "hosts", "late", "slow block", "blocks", "protocols", "nothing small", "memory", "choices")
 
 
 @pytest.mark.parametrize("world", _NEVER)
