@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from analysis.analyses.boxplot import box_statistics
 from analysis.analyses.breakdown import measure_shares
@@ -110,51 +111,32 @@ def session_attacks(random: np.random.Generator, draws: int) -> Iterator[str]:
     yield f"equal, drift of 4%, mixed: {rates(lambda: drifting(random, 0.04, 0.01, True), draws)}"
 
 
-def clear_points(pairs: pd.DataFrame) -> int:
-    """How many points have an interval between processes that does not hold 1."""
-    known = pairs[pairs["interval_source"].isin(["replicates", "processes"])]
-    return int(((known["speedup_low"] > 1) | (known["speedup_high"] < 1)).sum())
-
-
-def single_processes(random: np.random.Generator, draws: int) -> str:
-    """Equal sides of one process a point, whose interval within it is a tenth of the spread between processes."""
+def clear_points(random: np.random.Generator, draws: int, processes: int, true: float) -> str:
+    """Points of one run a side: of one process, whose interval is a tenth of the spread between such, or of several,
+    whose interval is Student's over them. Which of these do not hold 1?"""
     clear = 0
     for _ in range(draws):
         sides = []
         for name in "AB":
-            logs = random.normal(0, 0.03, (_POINTS, 1))
+            inside = true * (name == "A") + random.normal(0, 0.03, (_POINTS, processes))
+            half = 0.005
+            if processes > 1:
+                reach = stats.t.ppf(0.975, processes - 1) / np.sqrt(processes)
+                half = reach * inside.std(axis=1, ddof=1)
             hours = random.permutation(_POINTS)[:, None] / 60
-            one = side(name, logs, hours, "s", processes=1)
-            for end, factor in (("low", 0.995), ("high", 1.005)):
-                one[f"examples_per_second_{end}"] = factor * one["examples_per_second"]
-            sides.append(one)
-        clear += clear_points(pair_points(*sides).pairs)
-    return f"equal points of single processes called clear: {clear / draws / _POINTS:.1%}"
-
-
-def several_processes(random: np.random.Generator, draws: int, true: float) -> str:
-    """Points of one run of five processes each, whose interval is Student's over them."""
-    from scipy import stats
-
-    clear = 0
-    for _ in range(draws):
-        sides = []
-        for name in "AB":
-            inside = true * (name == "A") + random.normal(0, 0.03, (_POINTS, 5))
-            half = stats.t.ppf(0.975, 4) * inside.std(axis=1, ddof=1) / np.sqrt(5)
-            one = side(name, inside.mean(axis=1)[:, None], random.permutation(_POINTS)[:, None] / 60, "s", processes=5)
+            one = side(name, inside.mean(axis=1)[:, None], hours, "s", processes=processes)
             for end, sign in (("low", -1), ("high", 1)):
                 one[f"examples_per_second_{end}"] = one["examples_per_second"] * np.exp(sign * half)
             sides.append(one)
-        clear += clear_points(pair_points(*sides).pairs)
-    return f"points of five processes each, {true:.0%} apart, called clear: {clear / draws / _POINTS:.1%}"
+        pairs = pair_points(*sides).pairs
+        known = pairs[pairs["interval_source"].isin(["replicates", "processes"])]
+        clear += int(((known["speedup_low"] > 1) | (known["speedup_high"] < 1)).sum())
+    return f"points of {processes} processes each, {true:.0%} apart, called clear: {clear / draws / _POINTS:.1%}"
 
 
 def process_attacks(random: np.random.Generator, draws: int) -> Iterator[str]:
     """What is called clear of points of one process, and of several."""
-    yield single_processes(random, draws)
-    yield several_processes(random, draws, 0.0)
-    yield several_processes(random, draws, 0.07)
+    yield from (clear_points(random, draws, *how) for how in ((1, 0.0), (5, 0.0), (5, 0.07)))
 
 
 def coverage(random: np.random.Generator, draws: int) -> Iterator[str]:
