@@ -5,9 +5,9 @@ A file of this folder, or of another package (`paradnn.core.registry`), holds a 
 
     @dataclass(frozen=True)
     class FullyConnected(Model):
-        name: str = option("fc", "the family", choices=("fc",))
+        shown: ClassVar[str] = "{nodes}"               # the words that distinguish its models
+        name: str = "fc"
         nodes: int = option(1024, "units of each hidden layer", low=1)
-        size = property(lambda self: f"{self.nodes}")
 
         def layer_list(self) -> list[Layer]: ...     # what a step costs, by arithmetic
         def build(self) -> BuiltModel: ...             # the model, in Keras
@@ -17,14 +17,11 @@ A file of this folder, or of another package (`paradnn.core.registry`), holds a 
 Driver, worker and analysis import these files, so Keras and frameworks are imported only within `build`; what families
 share there is in `paradnn.families.parts`.
 
-FLOPs are the model's own: twice the multiply-accumulates of matrix products and convolutions, forward and backward,
-as Chowdhery et al. (PaLM, appendix B) count model FLOPs. Attention's two products, of queries with keys and of
-probabilities with values, are among them, and a causal mask halves neither, since a framework's plain attention
-computes all of both (a fused kernel may skip what is masked, and makes the scores again in the backward pass; neither
-counts). Padding counts as work, as in TensorFlow's profiler; biases, activations, normalisation, pooling, the loss and
-the optimizer do not count: on these models they are a few percent of the arithmetic and none of a platform's matmul
-peak. The backward pass has a product for the weights and one for the input of every layer; the first layer's input
-gradient is not computed.
+FLOPs are the model's own: twice the multiply-accumulates of matrix products and convolutions, forward and backward, as
+Chowdhery et al. (PaLM, appendix B) count model FLOPs. Attention's two products are among them, and a causal mask halves
+neither; padding counts as work, as in TensorFlow's profiler; biases, activations, normalisation, pooling, the loss and
+the optimizer do not count. The backward pass has a product for the weights and one for the input of every layer; the
+first layer's input gradient is not computed. docs/metrics.md says more.
 """
 
 from __future__ import annotations
@@ -58,6 +55,8 @@ class Model:
     What compilers and profilers do with its products: convolves: over places that may be fewer than a filter's, of
     which some compute no padding. is_depthwise: in groups of one channel, whose gradients some compute over all pairs.
     is_sparse: of stored elements, which no profiler counts. is_counted: its costs are no arithmetic: the worker counts.
+
+    shown: the words that distinguish its models in a list, with options in braces: "{layers}x{width}".
     """
 
     is_kernel: ClassVar[bool] = False
@@ -68,6 +67,7 @@ class Model:
     is_depthwise: ClassVar[bool] = False
     is_sparse: ClassVar[bool] = False
     is_counted: ClassVar[bool] = False
+    shown: ClassVar[str] = ""
 
     name: str = ""
 
@@ -84,7 +84,7 @@ class Model:
     @property
     def size(self) -> str:
         """The words that distinguish this model in a list."""
-        raise NotImplementedError
+        return self.shown.format_map(vars(self))
 
     def layer_list(self) -> Sequence[Layer]:
         """Its layers in the order of the forward pass; ValueError for what has none."""
@@ -114,17 +114,13 @@ class Model:
         prompt: int = 0,
         tokens: int = 0,
     ) -> Costs:
-        """Costs of one step.
-
-        `precision` is float32, bfloat16 or float16, `mode` train, inference or generate, `optimizer` rmsprop, momentum,
-        sgd or adam. With a `momentum` of 0 Keras' RMSprop and SGD keep no velocity.
+        """Costs of one step; `mode` is train, inference or generate.
 
         A step of a generation, of `tokens` after a `prompt`, makes a token of each example; its memory is also that of
         reading the prompt (`prefill_costs`). ValueError for a family that generates none.
 
         `batch_size` is that of the step over all `devices`, which divide it evenly. FLOPs, traffic and memory are those
-        of all devices together: each has weights and optimizer variables of its own, and reads and writes them; what
-        the all-reduce moves between devices is left out.
+        of all together, each with weights and optimizer variables of its own, without what the all-reduce moves.
         """
         if mode == "generate":
             step = sum_costs(self.decode_layers(prompt + tokens), batch_size, precision, mode, slots=0)
@@ -142,7 +138,8 @@ class Model:
         return sum_costs(layers, batch_size, precision, "generate", slots=0)
 
     def prefill_layers(self, prompt: int, length: int) -> Sequence[Layer]:
-        """The model that reads a prompt into a cache of `length` places, and says what follows it."""
+        """The model that reads a prompt into a cache of `length` places, and says what follows it; ValueError for one
+        that generates nothing."""
         raise ValueError(f"{self.name} generates no tokens")
 
     def decode_layers(self, length: int) -> Sequence[Layer]:
@@ -187,13 +184,11 @@ class Family:
     """What `model=NAME` can be.
 
     options: the dataclass of its hyperparameters; families that share it belong together. data: what a batch holds:
-    vectors, images, tokens, or any of them. is_open: it takes further keys. swept: options in which its models
-    differ most, the most telling first. sweep: overrides that sweep them. is_real: a published architecture, beside
-    which stand the families that are generated over ranges of their options. place: in the order of figures and
-    tables, which gives it a marker and a colour: new families go to the end. words: what `paradnn list models` says
-    of it, by default what the options say. chosen: options of other groups of the configuration that come with the
-    model, by group: `step` is of keys of the point, `learning` of those of the optimizer; the command line takes
-    precedence.
+    vectors, images, tokens, or any of them. is_open: it takes further keys. swept: options in which its models differ
+    most, the most telling first. sweep: overrides that sweep them. is_real: a published architecture. place: in the
+    order of figures and tables, which gives it a marker and a colour: new families go to the end. words: what `paradnn
+    list models` says of it, by default what the options say. chosen: options of other groups of the configuration that
+    come with the model: `step` is of keys of the point, `learning` of the optimizer's; the command line has precedence.
     """
 
     name: str
@@ -218,14 +213,14 @@ class Family:
         return self.options.is_kernel
 
     @property
-    def has_layers(self) -> bool:
-        """Whether its layers are known before it is built: neither of an operation nor of a model from outside."""
-        return not self.options.is_kernel and not self.options.is_counted
-
-    @property
     def is_communication(self) -> bool:
         """Whether its step is messages."""
         return self.options.is_communication
+
+    @property
+    def has_layers(self) -> bool:
+        """Whether its layers are known before it is built: neither of an operation nor of a model from outside."""
+        return not self.options.is_kernel and not self.options.is_counted
 
 
 #: By name, in the order of figures and tables.

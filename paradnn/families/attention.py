@@ -6,8 +6,10 @@ normalisation takes in the addition before it; softmax, masks, dropout and activ
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from paradnn.errors import ConfigError
-from paradnn.families.layers import Layer, Multiply, dense
+from paradnn.families.layers import Layer, Multiply, dense, embedding
 
 
 def check_heads(width: int, heads: int) -> None:
@@ -23,8 +25,7 @@ def blocks(
 ) -> list[Layer]:
     """Pre-norm blocks and the normalisation after the last: each normalisation but the first adds what was made.
 
-    between: the products of attention, by default of all tokens with each other. last: so many tokens are normalised
-    at last.
+    between: the products of attention, by default of all tokens with each other. last: so many are normalised at last.
     """
     first = normalisation(tokens, width, added=False)
     middle = normalisation(tokens, width, hands_on=True)
@@ -50,19 +51,8 @@ def products(tokens: int, width: int, heads: int) -> Layer:
     Such a kernel saves one number for each query and head, the logarithm of its softmax's sum, and its backward pass
     reads its output again (Dao et al. 2022, FlashAttention, algorithms 1 and 4).
     """
-    return Layer(
-        "attention",
-        macs=2 * tokens * tokens * width,
-        read=3 * tokens * width,
-        written=tokens * width,
-        inner=heads * tokens,
-        reread=tokens * width,
-        kept=tokens * width,
-        products=(
-            Multiply(tokens, width // heads, tokens, own=heads),
-            Multiply(tokens, tokens, width // heads, own=heads),
-        ),
-    )
+    made = tokens * width
+    return replace(_attention(tokens, tokens, width, heads), inner=heads * tokens, reread=made, kept=made)
 
 
 def cached_attention(tokens: int, keys: int, length: int, width: int, heads: int) -> list[Layer]:
@@ -70,15 +60,19 @@ def cached_attention(tokens: int, keys: int, length: int, width: int, heads: int
 
     Where there are more keys than new ones they are the cache's.
     """
-    attention = Layer(
+    attention = replace(_attention(tokens, keys, width, heads), held=2 * length * width)
+    return [Layer("cache", read=2 * tokens * width, written=2 * tokens * width), attention]
+
+
+def _attention(tokens: int, keys: int, width: int, heads: int) -> Layer:
+    head = width // heads
+    return Layer(
         "attention",
         macs=2 * tokens * keys * width,
-        read=tokens * width + 2 * keys * width,
+        read=(tokens + 2 * keys) * width,
         written=tokens * width,
-        held=2 * length * width,
-        products=(Multiply(tokens, width // heads, keys, own=heads), Multiply(tokens, keys, width // heads, own=heads)),
+        products=(Multiply(tokens, head, keys, own=heads), Multiply(tokens, keys, head, own=heads)),
     )
-    return [Layer("cache", read=2 * tokens * width, written=2 * tokens * width), attention]
 
 
 def feed_forward(tokens: int, width: int, hidden: int) -> list[Layer]:
@@ -104,17 +98,8 @@ def normalisation(tokens: int, width: int, added: bool = True, hands_on: bool = 
 
 def lookup(tokens: int, width: int, vocabulary: int, is_owner: bool = True) -> Layer:
     """Rows of a table whose gradient the tied output writes, and to which a lookup adds its own."""
-    return Layer(
-        "embedding",
-        parameters=vocabulary * width if is_owner else 0,
-        borrowed=0 if is_owner else vocabulary * width,
-        rows=tokens * width,
-        added=tokens * width,
-        read=tokens,
-        written=tokens * width,
-        kept=tokens * width,
-        is_first=True,
-    )
+    whole = replace(embedding(tokens, width, vocabulary), added=tokens * width)
+    return whole if is_owner else replace(whole, parameters=0, borrowed=whole.parameters)
 
 
 def tied_logits(tokens: int, width: int, vocabulary: int) -> Layer:

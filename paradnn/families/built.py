@@ -37,7 +37,6 @@ class Kernel:
     variables: tuple[Any, ...] = ()
 
     def __call__(self, operands: Sequence[Any], training: bool = False) -> Any:
-        """The results, tensors of the framework."""
         return self.compute(*operands)
 
     def stateless_call(self, weights: Any, others: Any, operands: Sequence[Any], training: bool = False) -> Any:
@@ -83,12 +82,8 @@ def classifier(inputs: Any, outputs: Any, classes: int) -> BuiltModel:
     """A model whose outputs (batch, classes) are the logits of one class of each example."""
     import keras
 
-    return BuiltModel(
-        keras.Model(inputs, final_logits(outputs)),
-        inputs=(ArraySpec(tuple(inputs.shape[1:]), "float32"),),
-        targets=(ArraySpec((), "int32", classes),),
-        loss=cross_entropy,
-    )
+    spec, target = ArraySpec(tuple(inputs.shape[1:]), "float32"), ArraySpec((), "int32", classes)
+    return BuiltModel(keras.Model(inputs, final_logits(outputs)), (spec,), (target,), cross_entropy)
 
 
 def token_predictor(inputs: Any, outputs: Any, vocabulary: int) -> BuiltModel:

@@ -25,16 +25,12 @@ from paradnn.families.layers import Layer
 
 @dataclass(frozen=True)
 class Convolutional(Model):
-    """A residual network: a stem, groups of blocks whose width doubles, a classifier.
-
-    Four groups are He et al.'s form for ImageNet, three their form for pictures of 32 x 32 pixels.
-    """
+    """A residual network: four groups of blocks (residual: of two convolutions, bottleneck: of three), whose filters
+    double in each group. blocks is one number, or four, one for each group."""
 
     convolves: ClassVar[bool] = True
 
-    name: str = option(
-        "residual", "residual (two convolutions a block) or bottleneck (three)", choices=("residual", "bottleneck")
-    )
+    name: str = "residual"
     blocks: tuple[int, ...] = option(
         (1, 1, 1, 1),
         "blocks in each of the four groups: one number, or four (paper: 1..8); three: the form for small images",
@@ -49,7 +45,6 @@ class Convolutional(Model):
 
     @property
     def size(self) -> str:
-        """Blocks, filters and pixels."""
         same = len(set(self.blocks)) == 1 and len(self.blocks) == 4
         count = str(self.blocks[0]) if same else "-".join(map(str, self.blocks))
         return f"{count}x{self.filters} {self.image_size}px"
@@ -70,8 +65,7 @@ class Convolutional(Model):
                     yield [(width, 1, 1), (width, 3, stride), (4 * width, 1, 1)]
 
     def layer_list(self) -> list[Layer]:
-        """Stem, groups of blocks, classifier. SAME padding: a stride of 2 gives ceil(size / 2)."""
-        network = Images(self.image_size, self.image_size)
+        network = Images(self.image_size)
         network.convolve(self.filters, *((3, 1) if self.is_small else (7, 2)), is_first=True)
         network.normalise()
         if not self.is_small:
@@ -85,10 +79,9 @@ class Convolutional(Model):
         from keras import layers
 
         inputs = image_input(self.image_size)
-        if self.is_small:
-            x = _convolve(inputs, self.filters, 3, 1)
-        else:
-            x = layers.MaxPooling2D(3, 2, padding="same")(_convolve(inputs, self.filters, 7, 2))
+        x = _convolve(inputs, self.filters, *((3, 1) if self.is_small else (7, 2)))
+        if not self.is_small:
+            x = layers.MaxPooling2D(3, 2, padding="same")(x)
         shortcut = _padded if self.is_small else _projected
         for convolutions in self.convolutions():
             y = x
@@ -123,16 +116,8 @@ def _convolve(x: Any, width: int, kernel: int, stride: int, relu: bool = True) -
     return layers.ReLU()(x) if relu else x
 
 
+_SWEPT, _SWEEP = ("filters", "blocks", "image_size"), "model.filters=16,32,64 batch_size=16,32,64"
 FAMILY = tuple(
-    Family(
-        name,
-        Convolutional,
-        "images",
-        ("filters", "blocks", "image_size"),
-        "model.filters=16,32,64 batch_size=16,32,64",
-        place=place,
-        words=f"Four groups of {name} blocks; filters double in each group. blocks is one number, or four, one for "
-        "each group.",
-    )
+    Family(name, Convolutional, "images", _SWEPT, _SWEEP, place=place)
     for place, name in enumerate(("residual", "bottleneck"), start=1)
 )

@@ -14,9 +14,10 @@ from paradnn.families.layers import Layer, dense
 
 @dataclass(frozen=True)
 class FullyConnected(Model):
-    """`layers` hidden layers of `nodes` rectified units, or of as many as it lists, between an input and an output."""
+    """Fully connected: `layers` hidden layers of `nodes` rectified linear units each, between input and output; or as
+    listed, as in model.nodes=[1000,500,100,50]."""
 
-    name: str = option("fc", "the family", choices=("fc",))
+    name: str = "fc"
     layers: int = option(4, "hidden layers (paper: 4..128)", low=1, high=10_000)
     nodes: int | tuple[int, ...] = option(
         1024, "units of each hidden layer (paper: 32..8192), or of one after the other: [1000,500,100,50]", low=1
@@ -35,7 +36,6 @@ class FullyConnected(Model):
 
     @property
     def size(self) -> str:
-        """Layers and nodes, or the nodes of each layer."""
         return f"{self.layers}x{self.nodes}" if isinstance(self.nodes, int) else "-".join(map(str, self.nodes))
 
     @property
@@ -44,7 +44,6 @@ class FullyConnected(Model):
         return (self.nodes,) * self.layers if isinstance(self.nodes, int) else self.nodes
 
     def layer_list(self) -> list[Layer]:
-        """Hidden layers and output."""
         widths = (self.input_size, *self.widths)
         layers = [
             dense(f"dense_{index}", before, width, is_first=index == 0)
@@ -57,8 +56,7 @@ class FullyConnected(Model):
         import keras
         from keras import layers
 
-        inputs = keras.Input((self.input_size,), dtype="float32")
-        x = inputs
+        inputs = x = keras.Input((self.input_size,), dtype="float32")
         for width in self.widths:
             x = layers.Dense(width, activation="relu")(x)
         network = classifier(inputs, layers.Dense(self.output_size)(x), self.output_size)
@@ -67,13 +65,5 @@ class FullyConnected(Model):
         return BuiltModel(network.model, network.inputs, (ArraySpec((), "float32"),), squared_error)
 
 
-FAMILY = Family(
-    "fc",
-    FullyConnected,
-    "vectors",
-    ("nodes", "layers"),
-    "model.nodes=64,256,1024 batch_size=64,256,1024",
-    place=0,
-    words="Fully connected: `layers` hidden layers of `nodes` rectified linear units each, between input and output; "
-    "or as listed, as in model.nodes=[1000,500,100,50].",
-)
+_SWEEP = "model.nodes=64,256,1024 batch_size=64,256,1024"
+FAMILY = Family("fc", FullyConnected, "vectors", ("nodes", "layers"), _SWEEP, place=0)

@@ -23,12 +23,14 @@ _DEVIATION = 0.02
 
 @dataclass(frozen=True)
 class LanguageModel(Model):
-    """A decoder that predicts the next token, as GPT-2: pre-norm, learned positions, output tied to the embedding."""
+    """A decoder-only language model as GPT-2: pre-norm, learned positions, output tied to the embedding. heads must
+    divide width."""
 
     generates: ClassVar[bool] = True
     predicts_tokens: ClassVar[bool] = True
+    shown: ClassVar[str] = "{layers}x{width} h{heads} t{sequence_length}"
 
-    name: str = option("gpt", "the family", choices=("gpt",))
+    name: str = "gpt"
     layers: int = option(4, "blocks of attention and feed-forward (GPT-2: 12..48)", low=1, high=1000)
     width: int = option(256, "of embeddings and blocks; feed-forward layers are four times as wide", low=1)
     heads: int = option(4, "of every attention; they divide the width", low=1)
@@ -38,13 +40,7 @@ class LanguageModel(Model):
     def __post_init__(self) -> None:
         check_heads(self.width, self.heads)
 
-    @property
-    def size(self) -> str:
-        """Layers, width, heads and tokens."""
-        return f"{self.layers}x{self.width} h{self.heads} t{self.sequence_length}"
-
     def layer_list(self) -> list[Layer]:
-        """Embedding with positions, pre-norm blocks, and an output that shares the embedding's table."""
         length, width = self.sequence_length, self.width
         return [
             lookup(length, width, self.vocab_size),
@@ -60,10 +56,9 @@ class LanguageModel(Model):
     def decode_layers(self, length: int) -> list[Layer]:
         """The model for one token after others, which looks back over a cache of `length` places.
 
-        With N weights in products a token takes 2 N FLOPs and 4 x length x width more in each layer, as Kaplan et al.
-        2020 (Scaling laws for neural language models, table 1) count them; a step reads every weight once for the whole
-        batch and for each of its examples a cache of 2 x length x width in each layer, as Pope et al. 2022 (Efficiently
-        scaling transformer inference, section 2) count the traffic. Places that are not written yet are read and
+        With N weights in products a token takes 2 N FLOPs and 4 x length x width more in each layer (Kaplan et al.
+        2020, table 1); a step reads every weight once for the whole batch and for each of its examples a cache of 2 x
+        length x width in each layer (Pope et al. 2022, section 2). Places that are not written yet are read and
         multiplied like the others, since no shape is open; the choice of the likeliest token is left out.
         """
         return self._generation(cached_attention(1, length, length, self.width, self.heads), 1)
@@ -89,11 +84,11 @@ class Block:
     def __init__(self, width: int, heads: int) -> None:
         from keras import activations, layers
 
-        from paradnn.families.parts.attention import FeedForward, SelfAttention
+        from paradnn.families.parts.attention import Attention, FeedForward
 
         gelu = functools.partial(activations.gelu, approximate=True)
         self.before_attention = layers.LayerNormalization(epsilon=1e-5)
-        self.attention = SelfAttention(width, heads, deviation=_DEVIATION)
+        self.attention = Attention(width, heads, deviation=_DEVIATION)
         self.before_feed_forward = layers.LayerNormalization(epsilon=1e-5)
         self.feed_forward = FeedForward(width, 4 * width, gelu, _DEVIATION)
 
@@ -119,13 +114,5 @@ class Gpt:
         self.workload = token_predictor(inputs, self.table(self.last(x), reverse=True), options.vocab_size)
 
 
-FAMILY = Family(
-    "gpt",
-    LanguageModel,
-    "tokens",
-    ("width", "sequence_length", "layers"),
-    "model.width=128,256,512 batch_size=1,4,16",
-    place=6,
-    words="A decoder-only language model. heads must divide width; each of sequence_length tokens has a learned "
-    "position.",
-)
+_SWEPT, _SWEEP = ("width", "sequence_length", "layers"), "model.width=128,256,512 batch_size=1,4,16"
+FAMILY = Family("gpt", LanguageModel, "tokens", _SWEPT, _SWEEP, place=6)

@@ -27,24 +27,23 @@ class Images:
     reads a tensor can do it on the way.
     """
 
-    def __init__(self, height: int, width: int, channels: int = 3) -> None:
-        self.shape = (height, width, channels)
+    def __init__(self, height: int, width: int | None = None, channels: int = 3) -> None:
+        self.height, self.width, self.channels = height, width or height, channels
         self.layers: list[Layer] = []
 
     @property
-    def channels(self) -> int:
-        """Of the last output."""
-        return self.shape[2]
+    def shape(self) -> tuple[int, int, int]:
+        """Of the last output: height, width, channels."""
+        return self.height, self.width, self.channels
 
-    @channels.setter
-    def channels(self, channels: int) -> None:
-        self.shape = (*self.shape[:2], channels)
+    @shape.setter
+    def shape(self, shape: tuple[int, int, int]) -> None:
+        self.height, self.width, self.channels = shape
 
     @property
     def elements(self) -> int:
         """Of the last output, per example."""
-        height, width, channels = self.shape
-        return height * width * channels
+        return self.height * self.width * self.channels
 
     def convolve(
         self,
@@ -63,8 +62,7 @@ class Images:
         `added`: elements that are added to the output. Normalisation, a rectifier and the next convolution need the
         output again, so it is kept; `is_kept` is false before what needs it not, such as an average.
         """
-        read, channels = self.elements + added, self.channels
-        before = self.shape[:2]
+        read, (*before, channels) = self.elements + added, self.shape
         height, width = (reach(size, kernel, stride, padding) for size in before)
         outputs = channels if filters is None else filters
         # As many zeros on both sides: with a stride the framework's own may be shifted by one, of the same output.
@@ -106,33 +104,22 @@ class Images:
 
     def pool(self, kernel: int, stride: int, padding: str = "same") -> None:
         """The largest or the mean of every window."""
-        read = self.elements
-        height, width = (reach(size, kernel, stride, padding) for size in self.shape[:2])
-        self.shape = (height, width, self.channels)
-        self._pooled(read)
+        self._pooled(*(reach(size, kernel, stride, padding) for size in (self.height, self.width)))
 
     def average(self, *, is_last: bool = False) -> None:
         """The mean of every channel."""
-        read = self.elements
-        self.shape = (1, 1, self.channels)
-        self._pooled(read, is_last)
+        self._pooled(1, 1, is_last)
+
+    def _pooled(self, height: int, width: int, is_last: bool = False) -> None:
+        name, read = f"pool_{len(self.layers)}", self.elements
+        self.height, self.width = height, width
+        made = self.elements
+        self.layers.append(Layer(name, read=read, written=made, kept=made, is_last=is_last, targets=int(is_last)))
 
     def classified(self, classes: int) -> list[Layer]:
         """All layers, with the mean of every channel and a dense layer that tells classes apart from it."""
         self.average()
         return [*self.layers, dense("logits", self.channels, classes, is_last=True)]
-
-    def _pooled(self, read: int, is_last: bool = False) -> None:
-        self.layers.append(
-            Layer(
-                f"pool_{len(self.layers)}",
-                read=read,
-                written=self.elements,
-                kept=self.elements,
-                is_last=is_last,
-                targets=1 if is_last else 0,
-            )
-        )
 
 
 def residual_block(

@@ -23,8 +23,6 @@ from paradnn.families.operations import Operation, convolution
 if TYPE_CHECKING:
     import numpy as np
 
-    from paradnn.families.parts.operations import Operations
-
 PointT = TypeVar("PointT")
 #: Sizes that every library takes: BLAS counts in 32 bits.
 LARGEST = 2**31 - 1
@@ -33,26 +31,8 @@ ALONE = {"step": {"mode": "inference", "batch_size": 1}}
 BATCHED = {"step": {"mode": "inference", "batch_size": 16}}
 DIRECTION = "the result: the output, or the gradient of the input or of the weights"
 DIRECTIONS = ("forward", "backward_input", "backward_weights")
-
-
-@dataclass(frozen=True)
-class Work:
-    """Multiply-accumulates of one operation, and elements that it reads and writes; index_bytes: what is no element,
-    such as the indices of a sparse one; products: of single numbers, which are added to nothing."""
-
-    macs: int
-    elements: int
-    index_bytes: int = 0
-    products: int = 0
-
-    def __add__(self, other: Work) -> Work:
-        """Of both, one after the other."""
-        return Work(
-            self.macs + other.macs,
-            self.elements + other.elements,
-            self.index_bytes + other.index_bytes,
-            self.products + other.products,
-        )
+#: Bytes of an index of a sparse matrix, in the least format that the frameworks have: rows compressed, 32 bits.
+_INDEX_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -67,33 +47,27 @@ class Kernel(Model):
     has_batch: ClassVar[bool] = False
     instead_of_batch: ClassVar[str] = "n"
 
-    def work(self, batch_size: int) -> Work:
-        """What one operation is; `batch_size` is 1 where it is none of the kernel's sizes."""
+    def work(self, batch_size: int, width: int) -> tuple[int, int]:
+        """FLOPs (twice its multiply-accumulates) and bytes of one operation on elements of `width` bytes.
+
+        Bytes are those of operands and result, each once, with the indices of sparse ones: what crosses the memory bus
+        at least, and what must exist at the end. What a library adds, such as a transformed convolution's workspace,
+        comes on top. `batch_size` is 1 where it is none of the kernel's sizes.
+        """
         raise NotImplementedError
 
     def costs(self, *, batch_size: int, precision: str, **others: Any) -> Costs:
-        """Costs in `precision`: twice its multiply-accumulates, as FLOPs of its direction.
-
-        Bytes are those of operands and result, each once, as wide as `precision`: what crosses the memory bus at least,
-        and what must exist at the end. The weights of a recurrent kernel are read once as well, though every step in
-        time multiplies by them. What a library adds, such as a transformed convolution's workspace, comes on top.
-        """
-        flops, moved = self.flops_and_bytes(batch_size, precision)
+        """Costs in `precision`: FLOPs of its direction."""
+        flops, moved = self.work(batch_size, COMPUTE_BYTES[precision])
         forward = flops if getattr(self, "direction", "forward") == "forward" else 0
         return Costs(0, 0, forward, flops - forward, flops, moved, moved)
 
-    def flops_and_bytes(self, batch_size: int, precision: str) -> tuple[int, int]:
-        """In its direction; of operands and result once."""
-        work = self.work(batch_size)
-        return 2 * work.macs + work.products, COMPUTE_BYTES[precision] * work.elements + work.index_bytes
-
     def posed(self, batch_size: int, precision: str, variant: str, m: int, n: int, k: int, calls: int = 1) -> Operation:
         """It as an `Operation` of this shape."""
-        flops, moved = self.flops_and_bytes(batch_size, precision)
+        flops, moved = self.work(batch_size, COMPUTE_BYTES[precision])
         return Operation(self.name, variant, m, n, k, float(flops), float(moved), calls=calls)
 
     def layer_count(self) -> int:
-        """It is built and compiled as one layer is."""
         return 1
 
     def in_point(self, point: PointT) -> PointT:
@@ -113,9 +87,10 @@ class Kernel(Model):
 
 @dataclass(frozen=True)
 class Gemm(Kernel):
-    """C = op(A) op(B), a product of an m x k and a k x n matrix; A and B are stored by rows, transposed if so said."""
+    """A kernel: C = op(A) op(B), a product of an m x k and a k x n matrix; A and B are stored by rows, transposed if so
+    said."""
 
-    name: str = option("gemm", "the kernel", choices=("gemm",))
+    name: str = "gemm"
     m: int = option(1760, "rows of the product", low=1, high=LARGEST)
     n: int = option(128, "columns of the product (DeepBench: mostly the batch)", low=1, high=LARGEST)
     k: int = option(1760, "length of the sums", low=1, high=LARGEST)
@@ -127,16 +102,14 @@ class Gemm(Kernel):
 
     @property
     def size(self) -> str:
-        """Short description of the product's size; letters say which matrices are transposed."""
         return f"{self.m}x{self.n}x{self.k} {self._letters}"
 
     @property
     def _letters(self) -> str:
         return "".join("nt"[transposed] for transposed in (self.transpose_a, self.transpose_b))
 
-    def work(self, batch_size: int) -> Work:
-        """Two matrices and their product."""
-        return product_work(self.m, self.n, self.k)
+    def work(self, batch_size: int, width: int) -> tuple[int, int]:
+        return 2 * self.m * self.n * self.k, width * (self.m * self.k + self.k * self.n + self.m * self.n)
 
     def as_operation(self, batch_size: int, precision: str) -> Operation:
         """A product; letters say which matrices are transposed."""
@@ -144,33 +117,87 @@ class Gemm(Kernel):
 
     def build(self) -> BuiltModel:
         """A (m, k) and B (k, n), each transposed in memory where so said -> (m, n)."""
-        operations, dtype = framework_operations()
+        operations, _ = framework_operations()
         flip_a, flip_b = self.transpose_a, self.transpose_b
         left, right = (self.m, self.k), (self.k, self.n)
         return kernel_workload(
             lambda a, b: operations.matmul(a, b, flip_a, flip_b),
             lambda generator, _: normal(generator, left[::-1] if flip_a else left, right[::-1] if flip_b else right),
-            lambda operands: [operations.cast(operand, dtype) for operand in operands],
         )
 
 
 @dataclass(frozen=True)
+class SparseGemm(Kernel):
+    """A kernel: C = A B, a sparse m x k matrix by a dense k x n matrix: CSR in PyTorch, coordinates in TensorFlow and
+    JAX."""
+
+    is_sparse: ClassVar[bool] = True
+    shown: ClassVar[str] = "{m}x{n}x{k} d{density:g}"
+
+    name: str = "sparse_gemm"
+    m: int = option(7680, "rows of the product", low=1, high=LARGEST)
+    n: int = option(1, "columns of the product", low=1, high=LARGEST)
+    k: int = option(2560, "length of the sums", low=1, high=LARGEST)
+    density: float = option(0.05, "share of A's elements that are not 0, at random places", low=0.0, high=1.0)
+
+    def __post_init__(self) -> None:
+        check_work("model.m", self.m, f"model.n={self.n} model.k={self.k}", 2 * self.m * self.n * self.k)
+        if not self.stored_elements:
+            reason = f"leaves none of {self.m * self.k:,} elements"
+            raise ConfigError("model.density", self.density, reason, "choose a larger value")
+
+    @property
+    def stored_elements(self) -> int:
+        """Elements of the sparse matrix that are not 0."""
+        return round(self.density * self.m * self.k)
+
+    def work(self, batch_size: int, width: int) -> tuple[int, int]:
+        """Of the dense matrix no more rows are read than there are elements that meet them."""
+        elements = self.stored_elements + min(self.stored_elements, self.k) * self.n + self.m * self.n
+        return 2 * self.stored_elements * self.n, width * elements + _INDEX_BYTES * (self.stored_elements + self.m + 1)
+
+    def as_operation(self, batch_size: int, precision: str) -> Operation:
+        """As a product whose sums are as long as a row's elements are many."""
+        return self.posed(batch_size, precision, "sparse", self.m, self.n, max(1, self.stored_elements // self.m))
+
+    def build(self) -> BuiltModel:
+        """A sparse (m, k) and a dense (k, n) matrix -> (m, n)."""
+        import numpy as np
+
+        operations, dtype = framework_operations()
+        m, n, k = self.m, self.n, self.k
+
+        def draw(generator: np.random.Generator, _: int) -> list[np.ndarray]:
+            """Elements of each row, their columns row by row at places drawn evenly from all, values, and B."""
+            counts = generator.multivariate_hypergeometric([k] * m, self.stored_elements, method="marginals")
+            drawn = [np.sort(generator.choice(k, count, replace=False, shuffle=False)) for count in counts]
+            places = [counts.astype(np.int32), np.concatenate(drawn).astype(np.int32)]
+            return [*places, *normal(generator, (self.stored_elements,), (k, n))]
+
+        def prepare(operands: list[Any]) -> list[Any]:
+            counts, columns, values, dense = operands
+            values, dense = operations.cast(values, dtype), operations.cast(dense, dtype)
+            return [operations.sparse(counts, columns, values, (m, k)), dense]
+
+        return kernel_workload(operations.sparse_matmul, draw, prepare)
+
+
+@dataclass(frozen=True)
 class Conv2d(Kernel):
-    """A convolution of `batch_size` images, or one of its two gradients."""
+    """A kernel: one convolution of a batch of images, or the gradient of its input or of its weights. Pairs are height,
+    width."""
 
     has_batch: ClassVar[bool] = True
     convolves: ClassVar[bool] = True
 
-    name: str = option("conv2d", "the kernel", choices=("conv2d",))
+    name: str = "conv2d"
     channels: int = option(64, "of the input", low=1, high=LARGEST)
     height: int = option(56, "of the input", low=1, high=LARGEST)
     width: int = option(56, "of the input", low=1, high=LARGEST)
     filters: int = option(64, "channels of the output", low=1, high=LARGEST)
     kernel: tuple[int, ...] = option((3, 3), "height and width of a filter", low=1, high=LARGEST, length=2)
     stride: tuple[int, ...] = option((1, 1), "downwards and to the right", low=1, high=LARGEST, length=2)
-    padding: tuple[int, ...] = option(
-        (1, 1), "rows above and below, columns left and right", low=0, high=LARGEST, length=2
-    )
+    padding: tuple[int, ...] = option((1, 1), "rows on each side, columns on each", low=0, high=LARGEST, length=2)
     layout: str = option("NHWC", "of images in memory: channels last, or first (DeepBench)", choices=("NHWC", "NCHW"))
     direction: str = option("forward", DIRECTION, choices=DIRECTIONS)
 
@@ -190,20 +217,13 @@ class Conv2d(Kernel):
         return Convolve(*shape, self.kernel, self.stride, self.padding)
 
     @property
-    def output_size(self) -> tuple[int, int]:
-        """Height and width of the output."""
-        return self.product.output
-
-    @property
     def size(self) -> str:
-        """Short description of the convolution's size."""
         shape = f"{self.channels}x{self.height}x{self.width} {self.filters}k{self.kernel[0]}x{self.kernel[1]}"
         stride = "" if self.stride == (1, 1) else f" s{self.stride[0]}x{self.stride[1]}"
         return f"{shape}{stride} {self.direction}"
 
-    def work(self, batch_size: int) -> Work:
-        """Any direction reads two of input, filters and output, or of their gradients, and writes the third."""
-        return Work(self.product.macs(batch_size), self.product.elements(batch_size))
+    def work(self, batch_size: int, width: int) -> tuple[int, int]:
+        return 2 * self.product.macs(batch_size), width * self.product.elements(batch_size)
 
     def as_operation(self, batch_size: int, precision: str) -> Operation:
         """A direction of a convolution."""
@@ -214,7 +234,7 @@ class Conv2d(Kernel):
         from paradnn.families.parts.operations import Convolution
 
         operations, dtype = framework_operations()
-        size, output = (self.height, self.width), self.output_size
+        size, output = (self.height, self.width), self.product.output
         filters = (*self.kernel, self.channels, self.filters)
         direction, layout = self.direction, self.layout
 
@@ -223,12 +243,8 @@ class Conv2d(Kernel):
 
         def draw(generator: np.random.Generator, count: int) -> list[np.ndarray]:
             inputs, outputs = images(count, size, self.channels), images(count, output, self.filters)
-            given = {
-                "forward": (inputs, filters),
-                "backward_input": (outputs, filters),
-                "backward_weights": (inputs, outputs),
-            }
-            return normal(generator, *given[direction])
+            given = ((inputs, filters), (outputs, filters), (inputs, outputs))
+            return normal(generator, *given[DIRECTIONS.index(direction)])
 
         def prepare(operands: list[Any]) -> list[Any]:
             first, second = (operations.cast(operand, dtype) for operand in operands)
@@ -245,24 +261,23 @@ class Conv2d(Kernel):
 
 @dataclass(frozen=True)
 class Elementwise(Kernel):
-    """a b b ... b of tensors of so many elements, product after product: what is neither a matrix product nor one of
-    the above takes about as long as what moves as many bytes. Many operations on few elements are dispatch alone."""
+    """A kernel: a b b ... b of tensors of so many elements, product after product.
+
+    What is neither a matrix product nor a convolution takes about as long as what moves as many bytes. Many operations
+    on few elements are dispatch alone.
+    """
 
     instead_of_batch: ClassVar[str] = "elements"
+    shown: ClassVar[str] = "{elements} x{operations}"
 
-    name: str = option("elementwise", "the kernel", choices=("elementwise",))
+    name: str = "elementwise"
     elements: int = option(1_000_000, "of each tensor", low=1, high=LARGEST)
     operations: int = option(1, "products, one after the other", low=1, high=256)
 
-    @property
-    def size(self) -> str:
-        """Short description of the operations' size."""
-        return f"{self.elements} x{self.operations}"
-
-    def work(self, batch_size: int) -> Work:
+    def work(self, batch_size: int, width: int) -> tuple[int, int]:
         """Every product reads two tensors and writes one, as if none were fused with the next."""
         products = self.operations * self.elements
-        return Work(0, 3 * products, products=products)
+        return products, 3 * width * products
 
     def as_operation(self, batch_size: int, precision: str) -> Operation:
         """So many products, one after the other."""
@@ -272,8 +287,6 @@ class Elementwise(Kernel):
         """a and b, near 1 so that no product of many leaves the range of a type -> a b b ... b, of the same shape."""
         import numpy as np
 
-        operations, dtype = framework_operations()
-
         def compute(a: Any, b: Any) -> Any:
             for _ in range(self.operations):
                 a = a * b
@@ -282,14 +295,7 @@ class Elementwise(Kernel):
         def draw(generator: np.random.Generator, _: int) -> list[np.ndarray]:
             return [generator.uniform(0.99, 1.01, self.elements).astype(np.float32) for _ in range(2)]
 
-        return kernel_workload(
-            compute, draw, lambda operands: [operations.cast(operand, dtype) for operand in operands]
-        )
-
-
-def product_work(m: int, n: int, k: int) -> Work:
-    """An m x k and a k x n matrix, and their product."""
-    return Work(m * n * k, m * k + k * n + m * n)
+        return kernel_workload(compute, draw)
 
 
 def check_work(key: str, value: int, others: str, flops: int) -> None:
@@ -299,24 +305,31 @@ def check_work(key: str, value: int, others: str, flops: int) -> None:
         raise ConfigError(key, value, reason, "choose smaller sizes")
 
 
-def kernel_workload(compute: Callable[..., Any], draw: Any, prepare: Callable[[list[Any]], list[Any]]) -> BuiltModel:
-    """What a kernel hands to the measurement; `draw` and `prepare` as in `BuiltModel`."""
-    return BuiltModel(Computed(compute), (), (), _no_loss, draw, prepare)
+def kernel_workload(
+    compute: Callable[..., Any], draw: Any, prepare: Callable[[list[Any]], list[Any]] | None = None
+) -> BuiltModel:
+    """What a kernel hands to the measurement; `draw` and `prepare` as in `BuiltModel`, by default a cast."""
+    operations, dtype = framework_operations()
+
+    def cast(operands: list[Any]) -> list[Any]:
+        return [operations.cast(operand, dtype) for operand in operands]
+
+    return BuiltModel(Computed(compute), (), (), _no_loss, draw, prepare or cast)
 
 
 def _no_loss(targets: Sequence[Any], outputs: Any) -> Any:
     raise TypeError("a kernel has no loss")
 
 
-def framework_operations() -> tuple[Operations, str]:
-    """The operations of the framework that Keras stands on, and the type of the operands."""
+def framework_operations() -> tuple[Any, str]:
+    """The operations of the framework that Keras stands on (`paradnn.families.parts.operations`), and the type of the
+    operands."""
     import importlib
 
     import keras
 
     module = importlib.import_module(f"paradnn.families.parts.{keras.config.backend()}_operations")
-    operations: Operations = module.OPERATIONS
-    return operations, keras.config.dtype_policy().compute_dtype
+    return module, keras.config.dtype_policy().compute_dtype
 
 
 def normal(generator: np.random.Generator, *shapes: tuple[int, ...]) -> list[np.ndarray]:
@@ -324,36 +337,12 @@ def normal(generator: np.random.Generator, *shapes: tuple[int, ...]) -> list[np.
     return [generator.standard_normal(shape, dtype="float32") for shape in shapes]
 
 
-FAMILY = (
-    Family(
-        "gemm",
-        Gemm,
-        "vectors",
-        ("m", "n", "k"),
-        "model.m=512,1024,2048,4096 model.n=16,64,256,1024",
-        place=14,
-        words="A kernel: one product of an m x k and a k x n matrix, either of them stored transposed.",
-        chosen=ALONE,
-    ),
-    Family(
-        "conv2d",
-        Conv2d,
-        "vectors",
-        ("channels", "filters", "height"),
-        "model.filters=16,64,256 batch_size=4,16,64",
-        place=15,
-        words="A kernel: one convolution of a batch of images, or the gradient of its input or of its weights. Pairs "
-        "are height, width.",
-        chosen=BATCHED,
-    ),
-    Family(
-        "elementwise",
-        Elementwise,
-        "vectors",
-        ("elements", "operations"),
-        "model.elements=1000,100000,10000000",
-        place=19,
-        words="A kernel: products of tensors element by element, one after the other.",
-        chosen=ALONE,
-    ),
+FAMILY = tuple(
+    Family(options.name, options, "vectors", swept, sweep, place=place, chosen=chosen)
+    for options, place, chosen, swept, sweep in (
+        (Gemm, 14, ALONE, ("m", "n", "k"), "model.m=512,1024,2048,4096 model.n=16,64,256,1024"),
+        (Conv2d, 15, BATCHED, ("channels", "filters", "height"), "model.filters=16,64,256 batch_size=4,16,64"),
+        (SparseGemm, 17, ALONE, ("density", "m", "n"), "model.density=0.05,0.1,0.2,0.5 model.n=1,16,64"),
+        (Elementwise, 19, ALONE, ("elements", "operations"), "model.elements=1000,100000,10000000"),
+    )
 )

@@ -65,17 +65,19 @@ class Layer:
     """One layer with its bias, rectifier and addition; counts are elements per example, of parameters in all.
 
     macs: multiply-accumulates of the forward pass in matrix products and convolutions. input_macs: those of the
-    gradient of its inputs (0 where it is not needed), by default as many as forward.
-    parameters: trained. fixed_parameters: moving statistics. weights: the parameters that the gradient of the inputs
-    is made with (a bias is not). rows: parameters that one example's lookup reads, where that is not all of them.
-    read, written: inputs and outputs. inner: what forward writes for the backward pass alone, such as gates.
-    reread: its own outputs that the backward pass reads, such as states.
-    again: inputs that the backward pass reads again, by default all of them.
+    gradient of its inputs (0 where it is not needed), by default as many. parameters: trained. fixed_parameters: moving
+    statistics. weights: the parameters that the gradient of the inputs is made with (a bias is not). rows: parameters
+    that one example's lookup reads, where that is not all. borrowed: parameters of another layer that it reads too.
+    added: of a shared table's gradient, what a lookup adds to.
+
+    read, written: inputs and outputs. inner: what forward writes for the backward pass alone, such as gates. reread:
+    its own outputs that the backward pass reads. again: inputs that the backward pass reads again, by default all.
     kept: what must exist when the forward pass is over, in the least form from which elementwise work gives the rest.
-    held: what stays from one step to the next, such as a cache of keys and values; it may be read as well.
-    is_first: reads the batch, whose gradient is not needed. is_last: writes the logits. targets: numbers of the
-    batch that the loss compares its outputs with.
-    products: what does the multiply-accumulates, but for depthwise convolutions, which are no matrix product.
+    held: what stays from one step to the next, such as a cache; it may be read as well.
+
+    is_first: reads the batch, whose gradient is not needed. is_last: writes the logits. targets: numbers of the batch
+    that the loss compares its outputs with. products: what does the multiply-accumulates, but for depthwise
+    convolutions, which are no matrix product.
     """
 
     name: str
@@ -99,6 +101,11 @@ class Layer:
     targets: int = 0
     products: tuple[Multiply | Convolve, ...] = ()
 
+    @property
+    def backward_macs(self) -> int:
+        """The weights' gradient costs what forward costs; the inputs' as much again, where it is asked for."""
+        return self.macs + (self.macs if self.input_macs is None else self.input_macs)
+
 
 def dense(
     name: str,
@@ -110,10 +117,9 @@ def dense(
     is_first: bool = False,
     is_last: bool = False,
 ) -> Layer:
-    """A dense layer over `tokens` positions; a first layer's input gradient is not computed.
+    """A dense layer over `tokens` positions; its outputs are kept for a rectifier's, a product's or the loss' gradient.
 
-    The outputs are kept: a rectifier's gradient needs them, the next product's as well, and of the last layer's the
-    loss needs either the logits or their gradient.
+    The input gradient of a first layer is not computed.
     """
     return Layer(
         name,
@@ -129,6 +135,13 @@ def dense(
         targets=tokens if is_last else 0,
         products=(Multiply(tokens, inputs, outputs),),
     )
+
+
+def embedding(tokens: int, width: int, vocabulary: int) -> Layer:
+    """Rows of a table."""
+    rows = tokens * width
+    parameters = vocabulary * width
+    return Layer("embedding", parameters=parameters, rows=rows, read=tokens, written=rows, kept=rows, is_first=True)
 
 
 @dataclass(frozen=True)
@@ -169,42 +182,21 @@ class LayerWork:
 
 def work_of(layer: Layer) -> LayerWork:
     """FLOPs as `sum_costs` counts them; a gradient has the type of its variable, which is 4 bytes wide."""
-    return LayerWork(layer.name, 2 * layer.macs, 2 * _backward_macs(layer), _FULL_BYTES * layer.parameters)
+    return LayerWork(layer.name, 2 * layer.macs, 2 * layer.backward_macs, _FULL_BYTES * layer.parameters)
 
 
 def sum_costs(layers: Sequence[Layer], batch_size: int, precision: str, mode: str, *, slots: int) -> Costs:
     """Costs of one step over all layers; `slots` is the number of optimizer variables of the size of each weight.
 
-    bytes_per_step is compulsory traffic: a tensor crosses the memory bus once for each of its uses, and a use is a
-    layer's forward pass, a layer's backward pass, the loss or the update. Everything within a use stays in caches.
-
-    - Forward, every layer reads its weights (of an embedding the rows looked up, at most the table) and its inputs and
-      writes its outputs. In training it also writes what is kept for the backward pass alone (a cell's gates).
-    - The loss reads logits and targets and writes the logits' gradient.
-    - Backward, every layer reads the gradient of its outputs, its inputs again (for the weights' gradient, and for the
-      rectifier that made them), what it kept, a basic or GRU cell its states, and the weights of its products
-      or its scales; it writes the gradient of its inputs and of its weights. The first layer does nothing for its
-      inputs. An activation that two layers read has two gradients, each written by the reader and read by the maker.
-    - Parameters that several layers share are read by each. Their gradient is written whole by one and read by the
-      update; every lookup reads and writes again the rows that it adds to.
-    - The update reads the weights and their gradients, writes the weights, and reads and writes optimizer variables;
-      moving statistics are read and written. Inference reads the moving statistics.
-
-    The batch, the targets, the logits with their gradient, and the weights and variables of the update are 4 bytes
-    wide, everything else is as wide as `precision`. Attention is one use: its scores stay in caches, as they do in a
-    fused kernel. Left out are workspaces, unfused temporaries, mixed precision's casts and the few numbers of the loss
-    itself.
-
-    memory_lower_bound_bytes is what must exist at one moment, however a framework orders, fuses or repeats elementwise
-    work: in training the end of the forward pass, with weights, optimizer variables, batch, targets, what products,
-    convolutions, poolings, lookups and recurrences made and the backward pass needs, and one tensor of the logits'
-    size, they or their gradient; in inference the largest of inputs and outputs of one product, with weights and
-    batch. A generation keeps its weights in `precision` and holds its cache as well. Attention's scores are left out,
-    since a fused kernel makes them again. Other gradients, workspaces, copies and the framework itself come on top.
+    bytes_per_step is compulsory traffic: a tensor crosses the memory bus once for each of its uses, which are a layer's
+    forward pass, its backward pass, the loss and the update; what is within a use stays in caches, as attention's
+    scores do in a fused kernel. memory_lower_bound_bytes is what must exist at one moment, however a framework orders,
+    fuses or repeats elementwise work: in training the end of the forward pass, in inference the largest of inputs and
+    outputs of one product, with weights and batch. docs/metrics.md says which tensors these are, and how wide.
     """
     training, width = mode == "train", COMPUTE_BYTES[precision]
     forward = 2 * batch_size * sum(layer.macs for layer in layers)
-    backward = 2 * batch_size * sum(_backward_macs(layer) for layer in layers) if training else 0
+    backward = 2 * batch_size * sum(layer.backward_macs for layer in layers) if training else 0
     parameters = sum(layer.parameters for layer in layers)
     fixed = sum(layer.fixed_parameters for layer in layers)
     batch = _FULL_BYTES * batch_size * sum(layer.read for layer in layers if layer.is_first)
@@ -218,25 +210,11 @@ def sum_costs(layers: Sequence[Layer], batch_size: int, precision: str, mode: st
     else:
         traffic += _FULL_BYTES * fixed
         memory += batch_size * max(_live_bytes(layer, width) for layer in layers)
-    return Costs(
-        parameters=parameters,
-        non_trainable_parameters=fixed,
-        forward_flops=forward,
-        backward_flops=backward,
-        flops_per_step=forward + backward,
-        bytes_per_step=traffic,
-        memory_lower_bound_bytes=memory,
-        cache_bytes=cache,
-    )
-
-
-def _backward_macs(layer: Layer) -> int:
-    """The weights' gradient costs what forward costs; the inputs' gradient as much again, where it is asked for."""
-    return layer.macs + (layer.macs if layer.input_macs is None else layer.input_macs)
+    return Costs(parameters, fixed, forward, backward, forward + backward, traffic, memory, cache)
 
 
 def _forward_bytes(layer: Layer, batch_size: int, width: int) -> int:
-    """Weights and inputs read, outputs written."""
+    """Weights (of an embedding the rows looked up, at most the table) and inputs read, outputs written."""
     weights = layer.parameters + layer.borrowed
     if layer.rows is not None:
         weights = min(weights, batch_size * layer.rows)

@@ -16,7 +16,7 @@ from paradnn.errors import ConfigError
 from paradnn.families import Family, Model
 from paradnn.families.attention import check_heads, normalisation, products
 from paradnn.families.built import BuiltModel, token_predictor
-from paradnn.families.layers import Layer, dense
+from paradnn.families.layers import Layer, dense, embedding
 
 #: Of rotary positions: the longest wavelength is 2 pi times this.
 _BASE = 10000.0
@@ -26,11 +26,13 @@ _DEVIATION = 0.02
 
 @dataclass(frozen=True)
 class Llama(Model):
-    """A decoder that predicts the next token, as Llama: grouped queries, rotary positions, SwiGLU, RMSNorm."""
+    """A decoder-only language model as Llama's: grouped queries, rotary positions, SwiGLU, RMSNorm. heads must divide
+    width, key_heads heads."""
 
     predicts_tokens: ClassVar[bool] = True
+    shown: ClassVar[str] = "{layers}x{width} h{heads}/{key_heads} ff{feed_forward} t{sequence_length}"
 
-    name: str = option("llama", "the family", choices=("llama",))
+    name: str = "llama"
     layers: int = option(4, "blocks of attention and feed-forward (Llama 3: 32..126)", low=1, high=1000)
     width: int = option(256, "of embeddings and blocks (Llama 3: 4096..16384)", low=1)
     heads: int = option(4, "of queries; they divide the width into even parts", low=1)
@@ -49,12 +51,6 @@ class Llama(Model):
             raise ConfigError("model.width", self.width, reason, f"choose a multiple of {2 * self.heads}")
 
     @property
-    def size(self) -> str:
-        """Layers, width, heads of queries and of keys, hidden units and tokens."""
-        heads = f"h{self.heads}/{self.key_heads}"
-        return f"{self.layers}x{self.width} {heads} ff{self.feed_forward} t{self.sequence_length}"
-
-    @property
     def key_width(self) -> int:
         """Of all keys of a token, and of all values."""
         return self.width // self.heads * self.key_heads
@@ -66,15 +62,6 @@ class Llama(Model):
         the last feed-forward layer reads units and gates.
         """
         length, width = self.sequence_length, self.width
-        embedding = Layer(
-            "embedding",
-            parameters=self.vocab_size * width,
-            rows=length * width,
-            read=length,
-            written=length * width,
-            kept=length * width,
-            is_first=True,
-        )
         first, middle, last = (
             replace(normalisation(length, width, added, hands_on), parameters=width)
             for added, hands_on in ((False, False), (True, True), (True, False))
@@ -93,7 +80,7 @@ class Llama(Model):
             middle,
         ]
         logits = dense("logits", width, self.vocab_size, tokens=length, bias=False, is_last=True)
-        return [embedding, first, *(block * self.layers)[:-1], last, logits]
+        return [embedding(length, width, self.vocab_size), first, *(block * self.layers)[:-1], last, logits]
 
     def build(self) -> BuiltModel:
         """Inputs and targets (batch, sequence_length) tokens below vocab_size."""
@@ -161,12 +148,5 @@ def _rotation(length: int, head: int) -> Any:
     return Rotation()
 
 
-FAMILY = Family(
-    "llama",
-    Llama,
-    "tokens",
-    ("width", "sequence_length", "layers"),
-    "model.width=128,256,512 batch_size=1,4,16",
-    place=21,
-    words="A decoder-only language model as Llama's. heads must divide width, key_heads heads.",
-)
+_SWEPT, _SWEEP = ("width", "sequence_length", "layers"), "model.width=128,256,512 batch_size=1,4,16"
+FAMILY = Family("llama", Llama, "tokens", _SWEPT, _SWEEP, place=21)

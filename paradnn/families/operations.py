@@ -3,16 +3,15 @@
     Kernel.as_operation(batch_size, precision)                         # of `model=gemm|conv2d|rnn_kernel|...`
     Model.product_list(batch_size=.., precision=.., mode=..)           # products of a step, each with how often
 
-By arithmetic alone, of the shapes that `paradnn.families.layers` follows. A dense layer has three products in a
-training step: its output, the gradient of its weights and that of its inputs, the last not in a first layer; so has a
-convolution. Of attention every head of every example has products of its own, which a framework calls at once. What is
-done element by element (biases, activations, normalisation, the update) is no product: what it moves is
-`Costs.bytes_per_step`'s.
+By arithmetic alone, of the shapes that `paradnn.families.layers` follows. A layer's product has three in a training
+step: its output, the gradient of its weights and that of its inputs, the last not in a first layer. Of attention every
+head of every example has products of its own, which a framework calls at once. What is done element by element is no
+product: what it moves is `Costs.bytes_per_step`'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paradnn.families.layers import COMPUTE_BYTES, Convolve, Layer, Multiply
@@ -85,32 +84,30 @@ def product_operations(layers: Sequence[Layer], batch_size: int, precision: str,
     width, found = COMPUTE_BYTES[precision], []
     for layer in layers:
         for product in layer.products:
-            directions = DIRECTIONS if mode == "train" else DIRECTIONS[:1]
-            made: Iterable[tuple[Operation, int]]
-            if isinstance(product, Multiply):
-                made = _multiplied(product, batch_size, width)
-            else:
-                made = [(convolution(product, direction, batch_size, width), 1) for direction in directions]
-            for direction, (operation, count) in zip(directions, made, strict=False):
+            for direction in DIRECTIONS if mode == "train" else DIRECTIONS[:1]:
                 if direction == "backward_input" and layer.input_macs == 0:
                     continue
+                if isinstance(product, Multiply):
+                    operation = _multiplied(product, direction, batch_size, width)
+                    count = product.times - (product.constant if direction == "backward_input" else 0)
+                else:
+                    operation, count = convolution(product, direction, batch_size, width), 1
                 found.append(Counted(f"{layer.name} {direction}", operation, count))
     return found
 
 
-def _multiplied(product: Multiply, batch_size: int, width: int) -> Iterator[tuple[Operation, int]]:
+def _multiplied(product: Multiply, direction: str, batch_size: int, width: int) -> Operation:
     """Y = X W, dW = X'Y, dX = Y W'; of attention's heads the same for each of `own` pairs of matrices per example."""
     many = batch_size * product.own if product.own else 1
     rows = product.rows if product.own else batch_size * product.rows
-    inputs, outputs, times = product.inputs, product.outputs, product.times
-    yield _gemm(rows, outputs, inputs, "nn", width, many), times
-    yield _gemm(inputs, outputs, rows, "tn", width, many), times
-    yield _gemm(rows, inputs, outputs, "nt", width, many), times - product.constant
-
-
-def _gemm(m: int, n: int, k: int, variant: str, width: int, batch: int) -> Operation:
-    moved = width * batch * (m * k + k * n + m * n)
-    return Operation("gemm", variant, m, n, k, 2.0 * batch * m * n * k, float(moved), batch)
+    inputs, outputs = product.inputs, product.outputs
+    m, n, k, variant = {
+        "forward": (rows, outputs, inputs, "nn"),
+        "backward_weights": (inputs, outputs, rows, "tn"),
+        "backward_input": (rows, inputs, outputs, "nt"),
+    }[direction]
+    moved = width * many * (m * k + k * n + m * n)
+    return Operation("gemm", variant, m, n, k, 2.0 * many * m * n * k, float(moved), many)
 
 
 def convolution(product: Convolve, direction: str, batch_size: int, width: int) -> Operation:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Mapping
@@ -43,7 +42,6 @@ class Given(Model):
 
     @property
     def size(self) -> str:
-        """What it is, and its further keys."""
         shape = ["x".join(map(str, self.input_shape))] if self.input_shape else []
         return " ".join([self.called, *shape, *(f"{key}={value}" for key, value in self.arguments().items())])
 
@@ -57,8 +55,7 @@ class Given(Model):
         further = tuple(
             (key, bool | int | float | str | None, None, ()) for key in keys if key not in cls.__dataclass_fields__
         )
-        variant: type[Model] = _extended(cast(Any, cls), further)
-        return variant
+        return cast(type[Model], _extended(cast(Any, cls), further))
 
 
 @cache
@@ -75,7 +72,7 @@ def _extended(cls: Any, keys: tuple[tuple[str, Any, Any, tuple[str, ...]], ...])
 class Own(Given):
     """A Keras model, a PyTorch module or a JAX function that a function of your own returns, with its parameters."""
 
-    name: str = option("own", "the family", choices=("own",))
+    name: str = "own"
     build: str = option(  # type: ignore[assignment]
         "", "the function: my_models.py:make_net, or package.module:make_net; its parameters are keys beside these"
     )
@@ -89,46 +86,38 @@ class Own(Given):
 
     @property
     def called(self) -> str:
-        """The function's name."""
         return self.build.rpartition(":")[2]
 
     @classmethod
     def configured(cls, keys: Mapping[str, Any]) -> Model:
         """With the parameters of the function as keys, read from its source; raises ConfigError."""
         known = {key: value for key, value in keys.items() if key in cls.__dataclass_fields__}
-        head = read(cls, known, "model")
-        path, function = _located(head.build)
+        path, function = _located(read(cls, known, "model").build)
         content, digest = content_of(path)
-        parameters = _parameters(content, function, head.build)
-        given = {key: value for key, value in keys.items() if key in parameters and value is not None}
+        parameters = _parameters(content, function, str(known.get("build")))
+        further = {key: value for key, value in keys.items() if key not in known}
+        given = {key: value for key, value in further.items() if key not in parameters or value is not None}
         for key, (_, default, _) in parameters.items():
             if default is _REQUIRED and key not in given:
                 reason = f"{function} has no default for it"
                 raise ConfigError(f"model.{key}", "null", reason, f"give it: model.{key}=...")
-        variant = _extended(
-            cast(Any, cls),
-            tuple(
-                (key, kind if choices == () else str, None if default in (_REQUIRED, _OTHER) else default, choices)
-                for key, (kind, default, choices) in parameters.items()
-            ),
+        entries = (
+            (key, str if choices else kind, None if default in (_REQUIRED, _OTHER) else default, choices)
+            for key, (kind, default, choices) in parameters.items()
         )
-        others = {key: value for key, value in keys.items() if key not in (*known, *parameters)}
-        known |= {"build": f"{path}:{function}", "source": digest}
-        model: Model = read(variant, {**known, **given, **others}, "model")
-        return model
+        located = {"build": f"{path}:{function}", "source": digest}
+        return cast(Model, read(_extended(cast(Any, cls), tuple(entries)), {**known, **located, **given}, "model"))
 
     def built(self) -> BuiltModel:
         """What the function returns, called with its parameters. Raises Unavailable."""
-        from paradnn.core.workload import Unavailable
         from paradnn.families.parts.given import as_workload
 
-        path, function = _located(self.build)
-        if content_of(path)[1] != self.source:
-            raise Unavailable(f"{path} was changed meanwhile: start the command again")
-        made = getattr(_imported(path), function)(
-            **{key: value for key, value in self.arguments().items() if value is not None}
+        place, _, function = self.build.rpartition(":")
+        path = unchanged(place, self.source)
+        given = {key: value for key, value in self.arguments().items() if value is not None}
+        return as_workload(
+            getattr(_imported(path), function)(**given), f"{path.name}:{function}", self.input_shape, self.output
         )
-        return as_workload(made, f"{path.name}:{function}", self.input_shape, self.output)
 
 
 def _located(build: str) -> tuple[Path, str]:
@@ -142,15 +131,12 @@ def _located(build: str) -> tuple[Path, str]:
         if path.is_file():
             return path, function
         raise ConfigError("model.build", build, f"there is no file {path}", "give the path of the function's file")
-    folders: list[str] | None = [entry or "." for entry in sys.path]
-    origin = None
-    for number, _ in enumerate(parts := place.split("."), 1):
-        spec = importlib.machinery.PathFinder.find_spec(".".join(parts[:number]), folders)
-        folders = list(spec.submodule_search_locations or []) if spec else []
-        origin = spec.origin if spec else None
-    if origin is None or not origin.endswith(".py"):
-        raise ConfigError("model.build", build, f"there is no module {place}", "install it, or give a file")
-    return Path(origin).absolute(), function
+    inner = Path(*place.split("."))
+    for folder in sys.path:
+        for found in (Path(folder, inner, "__init__.py"), Path(folder, f"{inner}.py")):
+            if found.is_file():
+                return found.absolute(), function
+    raise ConfigError("model.build", build, f"there is no module {place}", "install it, or give a file")
 
 
 def content_of(path: Path) -> tuple[bytes, str]:
@@ -162,6 +148,16 @@ def content_of(path: Path) -> tuple[bytes, str]:
 def _content(path: Path, _: int) -> tuple[bytes, str]:
     content = path.read_bytes()
     return content, hashlib.sha256(content).hexdigest()[:16]
+
+
+def unchanged(name: str, source: str) -> Path:
+    """A model's file; Unavailable where it is no longer what it was when its hash was `source`."""
+    from paradnn.core.workload import Unavailable
+
+    path = Path(name)
+    if not path.is_file() or content_of(path)[1] != source:
+        raise Unavailable(f"{path} was changed meanwhile: start the command again")
+    return path
 
 
 @cache
@@ -203,7 +199,7 @@ def _parameter(entry: ast.arg, default: ast.expr | None, function: str) -> tuple
     if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
         annotation = ast.parse(annotation.value, mode="eval").body
     if annotation is None:
-        if type(value) not in _TYPES.values() or value in (_REQUIRED, _OTHER):
+        if type(value) not in _TYPES.values():
             raise ConfigError(key, ast.unparse(entry), f"a parameter of {function}, has no type", _WRITE)
         return type(value), value, ()
     kind, choices = _type(annotation)
@@ -214,21 +210,24 @@ def _parameter(entry: ast.arg, default: ast.expr | None, function: str) -> tuple
 
 def _type(annotation: ast.expr) -> tuple[Any, tuple[str, ...]]:
     """The type that an annotation stands for, None for one that no key can have, and what a Literal allows."""
+    inner: ast.expr | None = None
     if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitOr):
         sides = [annotation.left, annotation.right]
         kinds = [side for side in sides if not (isinstance(side, ast.Constant) and side.value is None)]
-        kind, choices = _type(kinds[0]) if len(kinds) == 1 else (None, ())
+        inner = kinds[0] if len(kinds) == 1 else ast.Constant(None)
+    name = ast.unparse(annotation.value).rpartition(".")[2] if isinstance(annotation, ast.Subscript) else ""
+    if isinstance(annotation, ast.Subscript) and name == "Optional":
+        inner = annotation.slice
+    if inner is not None:
+        kind, choices = _type(inner)
         return (kind | None if kind else None), choices
+    if isinstance(annotation, ast.Subscript) and name == "Literal":
+        values = ast.literal_eval(annotation.slice)
+        values = values if isinstance(values, tuple) else (values,)
+        return (str, values) if all(isinstance(value, str) for value in values) else (None, ())
     if isinstance(annotation, ast.Subscript):
-        name, inner = ast.unparse(annotation.value).rpartition(".")[2], ast.unparse(annotation.slice).strip("()")
-        if name == "Optional":
-            kind, choices = _type(annotation.slice)
-            return (kind | None if kind else None), choices
-        if name == "Literal":
-            values = ast.literal_eval(annotation.slice)
-            values = values if isinstance(values, tuple) else (values,)
-            return (str, values) if all(isinstance(value, str) for value in values) else (None, ())
-        return (tuple[int, ...], ()) if (name, inner) in (("tuple", "int, ..."), ("list", "int")) else (None, ())
+        numbers = (name, ast.unparse(annotation.slice).strip("()")) in (("tuple", "int, ..."), ("list", "int"))
+        return (tuple[int, ...] if numbers else None), ()
     return _TYPES.get(ast.unparse(annotation)), ()
 
 

@@ -32,23 +32,16 @@ _PRIOR, _ALPHA, _GAMMA = 0.01, 0.25, 2.0
 
 @dataclass(frozen=True)
 class RetinaNet(Model):
-    """A detector: ResNet-50, a feature pyramid, two heads over nine anchors a place (Lin et al. 2017)."""
+    """A detector: ResNet-50, a feature pyramid P3 to P7, two heads over nine anchors a place (Lin et al. 2017)."""
 
     convolves: ClassVar[bool] = True
+    shown: ClassVar[str] = "{image_size}px"
 
-    name: str = option("retinanet", "the network", choices=("retinanet",))
-    image_size: int = option(
-        320, "height and width of the image (paper: 400..800 on the short side)", low=32, high=100_000
-    )
+    name: str = "retinanet"
+    image_size: int = option(320, "height and width of the image (paper: 400..800)", low=32, high=100_000)
     output_size: int = option(80, "classes of objects (COCO: 80)", low=1)
 
-    @property
-    def size(self) -> str:
-        """Pixels."""
-        return f"{self.image_size}px"
-
     def layer_list(self) -> list[Layer]:
-        """See `detector_layers`."""
         return detector_layers(self.image_size, self.image_size, self.output_size)
 
     def build(self) -> BuiltModel:
@@ -83,31 +76,26 @@ def detector_layers(height: int, width: int, classes: int) -> list[Layer]:
     """
     network = Images(height, width)
     _, *features = resnet50(network)
-    places, coarser = [], 0
+    places, coarser = 0, 0
     for shape in reversed(features):
         network.shape = shape
         network.convolve(_PYRAMID, 1, bias=True, added=coarser)
         coarser = network.elements
         network.convolve(_PYRAMID, 3, bias=True)
-        places.append(network.shape[0] * network.shape[1])
+        places += network.height * network.width
     network.shape = features[-1]
     for _ in range(2):
         network.convolve(_PYRAMID, 3, 2, bias=True)
-        places.append(network.shape[0] * network.shape[1])
-    everywhere = sum(places)
-    towers = [_shared("tower", everywhere, _PYRAMID)] * 4
-    return [
-        *network.layers,
-        *towers,
-        _shared("classes", everywhere, ANCHORS * classes, targets=ANCHORS * everywhere),
-        *towers,
-        _shared("boxes", everywhere, ANCHORS * _BOX, targets=ANCHORS * _BOX * everywhere),
-    ]
+        places += network.height * network.width
+    towers = [_shared("tower", places, _PYRAMID)] * 4
+    of_classes = _shared("classes", places, ANCHORS * classes, ANCHORS)
+    of_boxes = _shared("boxes", places, ANCHORS * _BOX, ANCHORS * _BOX)
+    return [*network.layers, *towers, of_classes, *towers, of_boxes]
 
 
-def _shared(name: str, places: int, filters: int, *, targets: int = 0) -> Layer:
+def _shared(name: str, places: int, filters: int, targets: int = 0) -> Layer:
     """A head's 3x3 convolution over the places of all levels, as if they stood in one column; the last one's outputs
-    are compared with `targets`."""
+    are compared with so many `targets` a place."""
     weights = 9 * _PYRAMID * filters
     return Layer(
         name,
@@ -118,13 +106,14 @@ def _shared(name: str, places: int, filters: int, *, targets: int = 0) -> Layer:
         written=places * filters,
         kept=places * filters,
         is_last=targets > 0,
-        targets=targets,
+        targets=targets * places,
         products=(Convolve(_PYRAMID, places, 1, filters, (3, 3), (1, 1), (1, 1)),),
     )
 
 
 def _pyramid(features: Sequence[Any]) -> list[Any]:
-    """P3 to P7 from C3 to C5: coarse levels are repeated twofold and added to the finer ones."""
+    """P3 to P7 from C3 to C5: coarse levels are repeated twofold, less a last row or column that the finer level has
+    not, and added to the finer ones."""
     from keras import layers
 
     pyramid: list[Any] = []
@@ -132,21 +121,14 @@ def _pyramid(features: Sequence[Any]) -> list[Any]:
     for level, feature in zip((5, 4, 3), reversed(features), strict=True):
         merged = _convolve(256, 1, f"lateral_{level}")(feature)
         if above is not None:
-            merged = layers.Add()([merged, _enlarged(above, merged)])
+            coarse = layers.UpSampling2D(2)(above)
+            over = tuple((0, coarse.shape[axis] - merged.shape[axis]) for axis in (1, 2))
+            merged = layers.Add()([merged, layers.Cropping2D(over)(coarse) if any(map(any, over)) else coarse])
         pyramid.insert(0, _convolve(256, 3, f"pyramid_{level}")(merged))
         above = merged
     pyramid.append(_convolve(256, 3, "pyramid_6", strides=2)(features[-1]))
     pyramid.append(_convolve(256, 3, "pyramid_7", strides=2)(layers.ReLU()(pyramid[-1])))
     return pyramid
-
-
-def _enlarged(coarse: Any, fine: Any) -> Any:
-    """Every pixel twice in both directions, less a last row or column that the finer level has not."""
-    from keras import layers
-
-    x = layers.UpSampling2D(2)(coarse)
-    over = [x.shape[axis] - fine.shape[axis] for axis in (1, 2)]
-    return layers.Cropping2D(((0, over[0]), (0, over[1])))(x) if any(over) else x
 
 
 def _head(levels: Sequence[Any], numbers: int, name: str, bias: float) -> Any:
@@ -203,8 +185,6 @@ FAMILY = Family(
     "images",
     is_real=True,
     place=12,
-    words="RetinaNet on ResNet-50 (Lin et al. 2017): pyramid P3 to P7, nine anchors per position. Its paper's images "
-    "have 400 to 800 px; 320 px is a quarter of the work of 640 and fits a small machine.",
     # Pyramid and heads have no normalisation: they diverge at ParaDnn's rate of 0.1 (RetinaNet's paper: 0.01).
     chosen={"learning": {"learning_rate": 0.001}},
 )

@@ -11,7 +11,7 @@ from typing import ClassVar
 from paradnn.core.schema import option
 from paradnn.families import Family, Model
 from paradnn.families.built import BuiltModel, token_predictor
-from paradnn.families.layers import Layer, Multiply, dense
+from paradnn.families.layers import Layer, Multiply, dense, embedding
 
 _GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 #: Bias vectors of a gate: Keras' GRU with reset_after has one for the input and one for the recurrent product.
@@ -20,40 +20,25 @@ _BIASES = {"rnn": 1, "lstm": 1, "gru": 2}
 
 @dataclass(frozen=True)
 class Recurrent(Model):
-    """An embedding, stacked recurrent layers of the same width, and an output over the vocabulary at every token."""
+    """An embedding, stacked recurrent layers of its width, and an output over the vocabulary at every token."""
 
     predicts_tokens: ClassVar[bool] = True
+    shown: ClassVar[str] = "{layers}x{embedding_size} t{sequence_length}"
 
-    name: str = option("rnn", "the cell: rnn (basic), lstm or gru", choices=("rnn", "lstm", "gru"))
+    name: str = "rnn"
     layers: int = option(1, "stacked recurrent layers (paper: 1..13)", low=1, high=1000)
     embedding_size: int = option(100, "width of the embedding and of every cell (paper: 100..900)", low=1)
     sequence_length: int = option(10, "tokens of an example (paper: 10..90)", low=1, high=1_000_000)
     vocab_size: int = option(32, "distinct tokens (paper: 2..1024)", low=2)
 
-    @property
-    def size(self) -> str:
-        """Layers, width and tokens."""
-        return f"{self.layers}x{self.embedding_size} t{self.sequence_length}"
-
     def layer_list(self) -> list[Layer]:
         """Embedding, stacked cells, output per token.
 
         Every time step has an input and a recurrent product, forward and for the weights' gradient. The recurrent
-        product's input gradient is needed at every step but the first, whose state is the constant zero: a cell's
-        backward pass has one product less than twice its forward.
-
-        A cell is one use of its weights, which stay in caches over the time steps.
+        product's input gradient is needed at every step but the first, whose state is the constant zero. A cell is one
+        use of its weights, which stay in caches over the time steps.
         """
         width, length, gates = self.embedding_size, self.sequence_length, _GATES[self.name]
-        embedding = Layer(
-            "embedding",
-            parameters=self.vocab_size * width,
-            rows=length * width,
-            read=length,
-            written=length * width,
-            kept=length * width,
-            is_first=True,
-        )
         product = gates * width * width
         inner, reread = self._saved()
         cell = Layer(
@@ -67,12 +52,10 @@ class Recurrent(Model):
             inner=inner * width,
             reread=reread * width,
             kept=(inner + reread) * width,
-            products=(
-                Multiply(1, width, gates * width, times=length),
-                Multiply(1, width, gates * width, times=length, constant=1),
-            ),
+            products=tuple(Multiply(1, width, gates * width, length, constant) for constant in (0, 1)),
         )
-        return [embedding, *[cell] * self.layers, dense("logits", width, self.vocab_size, tokens=length, is_last=True)]
+        last = dense("logits", width, self.vocab_size, tokens=length, is_last=True)
+        return [embedding(length, width, self.vocab_size), *[cell] * self.layers, last]
 
     def _saved(self) -> tuple[int, int]:
         """Vectors over the steps that a cell's backward pass cannot do without: its inner ones, and its outputs.
@@ -82,8 +65,6 @@ class Recurrent(Model):
           but the first, where c is zero. Each h follows elementwise from o, f, c, i and g.
         - gru, h' = z h + (1 - z) tanh(x + r s) with s the recurrent product: z, r and the tanh at every step; s and the
           state h before it at every step but the first, where s is a bias and h is zero.
-
-        A gate may be kept as the sum that it is made from, which is as large.
         """
         length, later = self.sequence_length, self.sequence_length - 1
         return {"rnn": (0, length), "lstm": (3 * length + 2 * later, 0), "gru": (3 * length + later, later)}[self.name]
@@ -101,15 +82,9 @@ class Recurrent(Model):
         return token_predictor(inputs, layers.Dense(self.vocab_size)(x), self.vocab_size)
 
 
+_SWEPT = ("embedding_size", "sequence_length", "layers")
+_SWEEP = "model.embedding_size=100,300,500 batch_size=16,64,256"
 FAMILY = tuple(
-    Family(
-        name,
-        Recurrent,
-        "tokens",
-        ("embedding_size", "sequence_length", "layers"),
-        "model.embedding_size=100,300,500 batch_size=16,64,256",
-        place=place,
-        words=f"An embedding, stacked {cell} layers of its width, an output over the vocabulary at every token.",
-    )
-    for name, place, cell in (("rnn", 3, "basic recurrent"), ("lstm", 4, "LSTM"), ("gru", 5, "GRU"))
+    Family(name, Recurrent, "tokens", _SWEPT, _SWEEP, place=place)
+    for place, name in enumerate(("rnn", "lstm", "gru"), start=3)
 )

@@ -12,7 +12,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from paradnn.core.schema import option
 from paradnn.families import Family, Model
@@ -33,7 +33,9 @@ from paradnn.families.layers import Layer, dense
 class Transformer(Model):
     """An encoder-decoder for translation (Vaswani et al. 2017): post-norm, sinusoidal positions, shared embeddings."""
 
-    name: str = option("transformer", "the model", choices=("transformer",))
+    shown: ClassVar[str] = "{layers}x{width} h{heads} ff{feed_forward} t{sequence_length}"
+
+    name: str = "transformer"
     layers: int = option(6, "of the encoder, and as many of the decoder (base, big: 6)", low=1, high=1000)
     width: int = option(512, "of embeddings and layers (base 512, big 1024)", low=1)
     heads: int = option(8, "of every attention; they divide the width (base 8, big 16)", low=1)
@@ -46,13 +48,7 @@ class Transformer(Model):
     def __post_init__(self) -> None:
         check_heads(self.width, self.heads)
 
-    @property
-    def size(self) -> str:
-        """Layers, width, heads, hidden units and tokens."""
-        return f"{self.layers}x{self.width} h{self.heads} ff{self.feed_forward} t{self.sequence_length}"
-
     def layer_list(self) -> list[Layer]:
-        """Encoder, decoder, and an output that shares its table with both lookups."""
         length, width, heads = self.sequence_length, self.width, self.heads
         sums = normalisation(length, width)
         feed = [*feed_forward(length, width, self.feed_forward), sums]
@@ -77,15 +73,9 @@ class Transformer(Model):
         import keras
         from keras import layers
 
-        from paradnn.families.parts.attention import (
-            CrossAttention,
-            FeedForward,
-            Positions,
-            SelfAttention,
-            TiedEmbedding,
-        )
+        from paradnn.families.parts.attention import Attention, FeedForward, Positions, TiedEmbedding
 
-        width, scale = self.width, math.sqrt(self.width)
+        width, heads, scale = self.width, self.heads, math.sqrt(self.width)
         table = TiedEmbedding(self.vocab_size, width, deviation=1 / scale, scale=scale)
         positions = Positions(learned=False)
 
@@ -101,11 +91,11 @@ class Transformer(Model):
         source, target = (keras.Input((self.sequence_length,), dtype="int32") for _ in range(2))
         memory = drop(positions(table(source)))
         for _ in range(self.layers):
-            memory = feed(add(memory, SelfAttention(width, self.heads, use_bias=False)(memory)))
+            memory = feed(add(memory, Attention(width, heads, use_bias=False)(memory)))
         x = drop(positions(table(target)))
         for _ in range(self.layers):
-            x = add(x, SelfAttention(width, self.heads, use_bias=False)(x, causal=True))
-            x = feed(add(x, CrossAttention(width, self.heads, use_bias=False)(x, memory)))
+            x = add(x, Attention(width, heads, use_bias=False)(x, causal=True))
+            x = feed(add(x, Attention(width, heads, use_bias=False, crossed=True)(x, memory)))
         logits = final_logits(table(x, reverse=True))
         tokens = ArraySpec((self.sequence_length,), "int32", self.vocab_size)
         loss = functools.partial(smoothed_cross_entropy, smoothing=self.label_smoothing)
@@ -126,12 +116,5 @@ def smoothed_cross_entropy(targets: Sequence[Any], logits: Any, smoothing: float
     return (1 - smoothing) * cross_entropy(targets, logits) + smoothing * spread
 
 
-FAMILY = Family(
-    "transformer",
-    Transformer,
-    "tokens",
-    ("width", "sequence_length", "layers"),
-    "model.width=128,256,512 batch_size=1,4,16",
-    is_real=True,
-    place=13,
-)
+_SWEPT, _SWEEP = ("width", "sequence_length", "layers"), "model.width=128,256,512 batch_size=1,4,16"
+FAMILY = Family("transformer", Transformer, "tokens", _SWEPT, _SWEEP, is_real=True, place=13)

@@ -2,15 +2,13 @@
 
 ResNet-50, DenseNet-121 and MobileNet are as Keras ships them, weight-free: nothing is downloaded. `keras.applications`
 gives the networks in their papers' form: ResNet-50 with the stride on a block's first convolution and a bias in every
-convolution (25,636,712 numbers, moving statistics included, where others have 25,557,032 without bias and statistics;
-for the form with the stride on the 3x3 convolution see `paradnn.families.cnn`), DenseNet-121 with growth 32 and half
-the features after a block, MobileNet with a dropout of 0.001. Batch normalisation and dropout are part of a training
-step and are timed with it.
+convolution (for the form with the stride on the 3x3 convolution see `paradnn.families.cnn`), DenseNet-121 with growth
+32 and half the features after a block, MobileNet with a dropout of 0.001.
 
-SqueezeNet 1.0 (Iandola et al. 2016) has 1,248,424 parameters, no normalisation, and a dropout of one half near the end.
-It is as published, with a 7x7 convolution without padding and poolings that round up, but for the rectifier on the last
-convolution, whose mean is the logits: it dies within a few steps, and then nothing is trained. Kernels begin as He et
-al. (2015) have it, the last one small.
+SqueezeNet 1.0 (Iandola et al. 2016) has no normalisation, and a dropout of one half near the end. It is as published,
+with a 7x7 convolution without padding and poolings that round up, but for the rectifier on the last convolution, whose
+mean is the logits: it dies within a few steps, and then nothing is trained. Kernels begin as He et al. (2015) have it,
+the last one small.
 """
 
 from __future__ import annotations
@@ -25,6 +23,7 @@ from paradnn.families.images import Images, residual_block
 from paradnn.families.layers import Layer
 
 _SQUEEZED = (16, 16, 32, 32, 48, 48, 64, 64)
+_SEPARABLE = (64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
 
 
 @dataclass(frozen=True)
@@ -32,19 +31,14 @@ class Classifier(Model):
     """A published network over square images; what the papers fix, such as depth and width, is fixed here."""
 
     convolves: ClassVar[bool] = True
+    shown: ClassVar[str] = "{image_size}px"
 
-    name: str = option("resnet50", "the network", choices=("resnet50", "densenet121", "squeezenet"))
+    name: str = "resnet50"
     image_size: int = option(224, "height and width of the image (papers: 224)", low=32, high=100_000)
     output_size: int = option(1000, "classes (papers: 1000)", low=2)
 
-    @property
-    def size(self) -> str:
-        """Pixels."""
-        return f"{self.image_size}px"
-
     def layer_list(self) -> list[Layer]:
-        """See `resnet50`, `_densenet121` and `_squeezenet`."""
-        network = Images(self.image_size, self.image_size)
+        network = Images(self.image_size)
         if self.name == "squeezenet":
             return _squeezenet(network, self.output_size)
         (resnet50 if self.name == "resnet50" else _densenet121)(network)
@@ -63,24 +57,19 @@ class MobileNet(Model):
 
     convolves: ClassVar[bool] = True
     is_depthwise: ClassVar[bool] = True
+    shown: ClassVar[str] = "{alpha:g}x {image_size}px"
 
-    name: str = option("mobilenet", "the network", choices=("mobilenet",))
+    name: str = "mobilenet"
     alpha: float = option(1.0, "width multiplier (paper: 0.25, 0.5, 0.75, 1)", low=0.1, high=100)
     image_size: int = option(224, "height and width of the image (paper: 128..224)", low=32, high=100_000)
     output_size: int = option(1000, "classes (paper: 1000)", low=2)
 
-    @property
-    def size(self) -> str:
-        """Width multiplier and pixels."""
-        return f"{self.alpha:g}x {self.image_size}px"
-
     def layer_list(self) -> list[Layer]:
-        """A convolution, thirteen pairs of a depthwise and a pointwise one, all normalised."""
-        network = Images(self.image_size, self.image_size)
+        network = Images(self.image_size)
         network.convolve(int(32 * self.alpha), 3, 2, is_first=True)
         network.normalise()
         previous = 64
-        for filters in (64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024):
+        for filters in _SEPARABLE:
             shrinks = filters != previous
             network.convolve(None, 3, 2 if shrinks else 1, padding="end" if shrinks else "same")
             network.normalise()
@@ -95,10 +84,7 @@ class MobileNet(Model):
 
 
 def resnet50(network: Images) -> list[tuple[int, int, int]]:
-    """Stem and four groups of blocks; returns the shape of each group's output.
-
-    As first published the stride sits on a block's first convolution; Keras' convolutions have a bias besides.
-    """
+    """Stem and four groups of blocks; returns the shape of each group's output."""
     network.convolve(64, 7, 2, bias=True, is_first=True)
     network.normalise()
     network.pool(3, 2)
@@ -167,10 +153,8 @@ def _build_squeezenet(model: Classifier) -> BuiltModel:
 
     def pool(x: Any) -> Any:
         """3x3, of stride 2; where its last window is not full, zeros fill it, below any rectifier's output."""
-        short = [-(size - 3) % 2 for size in x.shape[1:3]]
-        if any(short):
-            x = layers.ZeroPadding2D(((0, short[0]), (0, short[1])))(x)
-        return layers.MaxPooling2D(3, 2)(x)
+        short = [(0, -(size - 3) % 2) for size in x.shape[1:3]]
+        return layers.MaxPooling2D(3, 2)(layers.ZeroPadding2D(tuple(short))(x) if any(map(any, short)) else x)
 
     inputs = image_input(model.image_size)
     x = pool(convolve(inputs, 96, 7, strides=2, padding="valid"))
@@ -179,47 +163,21 @@ def _build_squeezenet(model: Classifier) -> BuiltModel:
         x = layers.Concatenate()([convolve(x, 4 * squeezed, 1), convolve(x, 4 * squeezed, 3)])
         if index in (2, 6):
             x = pool(x)
-    x = layers.Dropout(0.5)(x)
     last = initializers.RandomNormal(stddev=0.01)
-    x = convolve(x, model.output_size, 1, activation=None, kernel_initializer=last)
+    x = convolve(layers.Dropout(0.5)(x), model.output_size, 1, activation=None, kernel_initializer=last)
     return classifier(inputs, layers.GlobalAveragePooling2D()(x), model.output_size)
 
 
-FAMILY = (
-    Family(
-        "resnet50",
-        Classifier,
-        "images",
-        is_real=True,
-        place=8,
-        words="ResNet-50 of keras.applications (He et al. 2016), from random weights; the v1.5 form is a "
-        "model=bottleneck, see docs/models.md.",
-    ),
-    Family(
-        "densenet121",
-        Classifier,
-        "images",
-        is_real=True,
-        place=9,
-        words="DenseNet-121 of keras.applications (Huang et al. 2017): every layer reads the features of all earlier "
-        "layers.",
-    ),
-    Family(
-        "mobilenet",
-        MobileNet,
-        "images",
-        is_real=True,
-        place=10,
-        words="MobileNet of keras.applications (Howard et al. 2017): depthwise separable convolutions; alpha is the "
-        "width multiplier.",
-    ),
-    Family(
-        "squeezenet",
-        Classifier,
-        "images",
-        is_real=True,
-        place=11,
-        words="SqueezeNet 1.0 (Iandola et al. 2016): fire modules of 1x1 and 3x3 convolutions, no normalisation.",
-        chosen={"learning": {"learning_rate": 0.001}},  # it diverges at the paper's rate of 0.1
-    ),
+_SLOWLY = {"learning": {"learning_rate": 0.001}}  # it diverges at the paper's rate of 0.1
+FAMILY = tuple(
+    Family(name, options, "images", is_real=True, place=place, words=words, chosen=chosen)
+    for place, (name, options, words, chosen) in enumerate(
+        (
+            ("resnet50", Classifier, "ResNet-50 of keras.applications (He et al. 2016); v1.5: model=bottleneck.", {}),
+            ("densenet121", Classifier, "DenseNet-121 of keras.applications (Huang et al. 2017).", {}),
+            ("mobilenet", MobileNet, "MobileNet of keras.applications (Howard et al. 2017); alpha widens it.", {}),
+            ("squeezenet", Classifier, "SqueezeNet 1.0 (Iandola et al. 2016): fire modules.", _SLOWLY),
+        ),
+        start=8,
+    )
 )

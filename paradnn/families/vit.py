@@ -8,6 +8,7 @@ the class token. Without dropout. 12 layers of 768 with 12 heads and patches of 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from paradnn.core.schema import option
 from paradnn.errors import ConfigError
@@ -19,9 +20,12 @@ from paradnn.families.layers import Layer, Multiply, dense
 
 @dataclass(frozen=True)
 class VisionTransformer(Model):
-    """An encoder over the patches of an image and a class token, from which a dense layer reads the class."""
+    """A Vision Transformer: an encoder over the patches of an image and a class token, from which a dense layer reads
+    the class. heads must divide width, patch must divide image_size."""
 
-    name: str = option("vit", "the family", choices=("vit",))
+    shown: ClassVar[str] = "{layers}x{width} h{heads} p{patch} {image_size}px"
+
+    name: str = "vit"
     layers: int = option(4, "blocks of attention and feed-forward (ViT-B: 12, ViT-L: 24)", low=1, high=1000)
     width: int = option(192, "of the blocks; feed-forward layers are four times as wide", low=1)
     heads: int = option(3, "of every attention; they divide the width", low=1)
@@ -37,17 +41,11 @@ class VisionTransformer(Model):
             raise ConfigError("model.image_size", self.image_size, reason, f"write for example {nearest}")
 
     @property
-    def size(self) -> str:
-        """Layers, width, heads, patch and pixels."""
-        return f"{self.layers}x{self.width} h{self.heads} p{self.patch} {self.image_size}px"
-
-    @property
     def patches(self) -> int:
         """How many the image has."""
         return (self.image_size // self.patch) ** 2
 
     def layer_list(self) -> list[Layer]:
-        """Patches with class token and positions, pre-norm blocks, and an output from the class token."""
         width, channels, tokens = self.width, 3 * self.patch**2, self.patches + 1
         embedding = Layer(
             "patches",
@@ -67,7 +65,7 @@ class VisionTransformer(Model):
         """Inputs (batch, image_size, image_size, 3) float32, targets (batch,) classes."""
         from keras import layers
 
-        from paradnn.families.parts.attention import ClassToken, FeedForward, Positions, SelfAttention
+        from paradnn.families.parts.attention import Attention, ClassToken, FeedForward, Positions
 
         inputs = image_input(self.image_size)
         x = layers.Conv2D(self.width, self.patch, self.patch)(inputs)
@@ -75,19 +73,12 @@ class VisionTransformer(Model):
         x = Positions(learned=True)(ClassToken()(x))
         for _ in range(self.layers):
             y = layers.LayerNormalization(epsilon=1e-6)(x)
-            x = x + SelfAttention(self.width, self.heads)(y)
+            x = x + Attention(self.width, self.heads)(y)
             y = layers.LayerNormalization(epsilon=1e-6)(x)
             x = x + FeedForward(self.width, 4 * self.width, "gelu")(y)
         x = layers.LayerNormalization(epsilon=1e-6)(x)[:, 0]
         return classifier(inputs, layers.Dense(self.output_size)(x), self.output_size)
 
 
-FAMILY = Family(
-    "vit",
-    VisionTransformer,
-    "images",
-    ("width", "patch", "layers"),
-    "model.width=192,384,768 batch_size=1,4,16",
-    place=7,
-    words="A Vision Transformer. heads must divide width, patch must divide image_size.",
-)
+_SWEPT, _SWEEP = ("width", "patch", "layers"), "model.width=192,384,768 batch_size=1,4,16"
+FAMILY = Family("vit", VisionTransformer, "images", _SWEPT, _SWEEP, place=7)

@@ -68,20 +68,6 @@ def test_a_list_of_one_width_is_that_width() -> None:
         ("sparse_gemm", {"model": {"density": 1.5}}, "model.density=1.5: must be at most 1.0"),
         ("sparse_gemm", {"model": {"density": -0.1}}, "model.density=-0.1: must be at least 0.0"),
         ("sparse_gemm", {"model": {"density": 0.0}}, "model.density=0.0: leaves none of 19,660,800 elements"),
-        ("sparse_fc", {"model": {"density": 1.5}}, "model.density=1.5: must be at most 1.0"),
-        ("sparse_fc", {"model": {"density": 1e-9}}, "model.density=1e-09: leaves none of 37,748,736 elements"),
-        (
-            "sparse_fc",
-            {"model": {"layers": 2, "nodes": 10, "density": 0.001}},
-            "model.density=0.001: leaves none of 100 elements; choose a larger value",
-        ),
-        ("sparse_fc", {"mode": "train"}, "mode=train: model=sparse_fc trains nothing"),
-        ("sparse_fc", {"model": {"storage": "csr"}}, "model.storage=csr: no such choice"),
-        (
-            "sparse_fc",
-            {"model": {"nodes": 2**31 - 1, "layers": 9}},
-            "model.nodes=2147483647: makes 7.38e+19 FLOP with model.input_size=9216 for each example, more than 64",
-        ),
     ],
 )
 def test_what_a_kernel_has_not_is_said_in_a_line(name: str, given: dict[str, Any], message: str) -> None:

@@ -146,28 +146,3 @@ def test_a_sparse_product_costs_what_is_stored() -> None:
     dense = costs("sparse_gemm", m=10, n=3, k=8, density=1.0)
     assert dense.flops_per_step == costs("gemm", m=10, n=3, k=8).flops_per_step
     assert model_of({"name": "gemm"}).layer_count() == 1
-
-
-def test_pruned_layers_cost_their_products() -> None:
-    sizes = {"layers": 2, "nodes": 10, "input_size": 8, "density": 0.05}
-    found = costs("sparse_fc", 3, **sizes)
-    parts = [costs("sparse_gemm", m=10, n=3, k=width, density=0.05) for width in (8, 10)]
-    assert found.flops_per_step == sum(part.flops_per_step for part in parts) == 2 * 3 * (4 + 5)
-    assert found.bytes_per_step == sum(part.bytes_per_step for part in parts)
-    full = costs("sparse_fc", 3, storage="dense", **sizes)
-    assert full.flops_per_step == 2 * 3 * (80 + 100)
-    assert full.bytes_per_step == 4 * ((80 + 24 + 30) + (100 + 30 + 30))
-
-
-def test_eie_has_nine_layers_in_two_storages_at_two_batches() -> None:
-    """Multiply-accumulates of the dense layers, and the weights that stay: Table III of the paper."""
-    grids = yaml.safe_load((ROOT / "conf" / "experiment" / "eie.yaml").read_text())["sweep"]["grids"]
-    assert {(grid["model"], grid["batch_size"], grid["model.storage"]) for grid in grids} == {
-        ("sparse_fc", "1,64", "sparse,dense")
-    }
-    sizes = [(grid["model.input_size"], grid["model.nodes"], round(100 * grid["model.density"])) for grid in grids]
-    assert sizes == [
-        *((9216, 4096, 9), (4096, 4096, 9), (4096, 1000, 25)),
-        *((25088, 4096, 4), (4096, 4096, 4), (4096, 1000, 23)),
-        *((4096, 600, 10), (600, 8791, 11), (1201, 2400, 10)),
-    ]

@@ -12,7 +12,7 @@ import pytest
 
 from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from paradnn.families import build, model_of
-from paradnn.families.parts.attention import CrossAttention, SelfAttention
+from paradnn.families.parts.attention import Attention
 from tests.worker.families import MODELS
 from tests.worker.test_models import LLAMA, label, point
 
@@ -39,7 +39,7 @@ def test_attention_is_the_papers_formula(case: str) -> None:
     generator = np.random.default_rng(0)
     x, memory = generator.standard_normal((2, 2, 5, 8)).astype("float32")
     inputs = [keras.Input((5, 8)), keras.Input((5, 8))]
-    y = CrossAttention(8, 2)(*inputs) if case == "memory" else SelfAttention(8, 2)(inputs[0], causal=case == "causal")
+    y = Attention(8, 2, crossed=case == "memory")(*inputs, causal=case == "causal")
     model = keras.Model(inputs, y)
     for variable in model.trainable_variables:
         variable.assign(generator.standard_normal(variable.shape) * 0.3)

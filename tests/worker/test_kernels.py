@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse
 
 from paradnn.execution.workers import WorkerKey
 from paradnn.families import FAMILIES, model_of
@@ -56,11 +55,6 @@ def backward_operands(name: str) -> list[np.ndarray]:
     return [STATES["cotangent"], CELL_WEIGHTS[name], *(kept[key] for key in keys)]
 
 
-def whole(array: np.ndarray) -> np.ndarray:
-    """Counts and columns as a kernel draws them."""
-    return array if array.dtype.kind == "f" else array.astype(np.int32)
-
-
 def cases() -> dict[str, tuple[dict[str, Any], list[np.ndarray]]]:
     """Options of each kernel, and its operands as it draws them."""
     found: dict[str, tuple[dict[str, Any], list[np.ndarray]]] = {}
@@ -85,13 +79,6 @@ def cases() -> dict[str, tuple[dict[str, Any], list[np.ndarray]]]:
     counts, columns = np.array([2, 0, 1], np.int32), np.array([1, 3, 0], np.int32)
     sparse = {"name": "sparse_gemm", "m": 3, "n": 2, "k": 4, "density": 0.25}
     found["sparse"] = sparse, [counts, columns, normal(3), normal(4, 2)]
-    random = np.random.default_rng(1)
-    pruned = [scipy.sparse.random_array((5, width), density=0.4, format="csr", rng=random) for width in (4, 5)]
-    layers = {"name": "sparse_fc", "layers": 2, "nodes": 5, "input_size": 4, "density": 0.4}
-    stored = [array for each in pruned for array in (np.diff(each.indptr), each.indices, each.data)]
-    examples = normal(4, 3)
-    found["sparse_fc"] = layers | {"storage": "sparse"}, [examples, *map(whole, stored)]
-    found["masked fc"] = layers | {"storage": "dense"}, [examples, *(each.toarray() for each in pruned)]
     found["chain"] = {"name": "elementwise", "elements": 5, "operations": 3}, [normal(5), normal(5)]
     return found
 
@@ -203,16 +190,6 @@ def test_a_sparse_product_is_that_of_the_dense_matrix(answers: tuple[str, Values
     dense[np.repeat(np.arange(3), counts), columns] = values
     for _, (found,) in each(answers, "sparse"):
         close(found, dense @ right)
-
-
-def test_pruned_layers_are_the_masked_dense_ones(answers: tuple[str, Values]) -> None:
-    """The sparse products are SciPy's."""
-    examples, *dense = CASES["masked fc"][1]
-    first, second = map(scipy.sparse.csr_array, dense)
-    expected = second @ np.maximum(first @ examples, 0)
-    for case in ("sparse_fc", "masked fc"):
-        for _, (found,) in each(answers, case):
-            close(found, expected)
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.startswith(("gemm", "conv2d NHWC"))])

@@ -15,38 +15,32 @@ import numpy as np
 from keras import initializers, layers, ops
 
 
-class SelfAttention:
-    """Multi-head attention of tokens to each other. `joint` makes query, key and value, in that order; `last` mixes.
+class Attention:
+    """Multi-head attention of tokens to each other, or (`crossed`) to a memory. `last` mixes the heads, each of which
+    is width / heads wide; `joint` makes query, key and value in that order, crossed the last two of the memory.
 
-    A head is width / heads wide. `deviation` is that of normal initial weights; None: Glorot's.
+    `deviation` is that of normal initial weights; None: Glorot's.
     """
 
-    def __init__(self, width: int, heads: int, use_bias: bool = True, deviation: float | None = None) -> None:
-        self.joint = _dense(3 * width, deviation, use_bias)
+    def __init__(
+        self, width: int, heads: int, use_bias: bool = True, deviation: float | None = None, crossed: bool = False
+    ) -> None:
+        self._query = _dense(width, deviation, use_bias) if crossed else None
+        self.joint = _dense((2 if crossed else 3) * width, deviation, use_bias)
         self.last = _dense(width, deviation, use_bias)
         self.heads = heads
 
-    def __call__(self, x: Any, causal: bool = False) -> Any:
-        """(batch, tokens, width) -> the same; `causal`: no token sees what follows."""
-        query, key, value = (_heads(part, self.heads) for part in ops.split(self.joint(x), 3, axis=-1))
+    def __call__(self, x: Any, memory: Any = None, causal: bool = False) -> Any:
+        """(batch, tokens, width), memory (batch, keys, width) -> (batch, tokens, width); `causal`: no token sees what
+        follows."""
+        if self._query:
+            parts = [self._query(x), *ops.split(self.joint(memory), 2, axis=-1)]
+        else:
+            parts = ops.split(self.joint(x), 3, axis=-1)
+        query, key, value = (
+            layers.Reshape((part.shape[1], self.heads, part.shape[2] // self.heads))(part) for part in parts
+        )
         return self.last(mixed(query, key, value, causal))
-
-
-class CrossAttention:
-    """Multi-head attention of tokens to a memory: a dense layer makes the query, another one key and value."""
-
-    def __init__(self, width: int, heads: int, use_bias: bool = True) -> None:
-        self._query = _dense(width, None, use_bias)
-        self._memory = _dense(2 * width, None, use_bias)
-        self._last = _dense(width, None, use_bias)
-        self._heads = heads
-
-    def __call__(self, x: Any, memory: Any) -> Any:
-        """(batch, queries, width) and (batch, keys, width) -> (batch, queries, width)."""
-        query = self._query(x)
-        key, value = ops.split(self._memory(memory), 2, axis=-1)
-        query, key, value = (_heads(part, self._heads) for part in (query, key, value))
-        return self._last(mixed(query, key, value, causal=False))
 
 
 def mixed(query: Any, key: Any, value: Any, causal: bool) -> Any:
@@ -69,20 +63,14 @@ def plain_attention(query: Any, key: Any, value: Any, is_causal: bool = False) -
     return ops.einsum("bhqk,bkhd->bqhd", ops.cast(ops.softmax(scores), value.dtype), value)
 
 
-def _heads(x: Any, heads: int) -> Any:
-    """(batch, tokens, width) -> (batch, tokens, heads, width / heads)"""
-    return layers.Reshape((x.shape[1], heads, x.shape[2] // heads))(x)
-
-
 class FeedForward:
-    """A hidden layer at every token; `deviation` as in `SelfAttention`."""
+    """A hidden layer at every token; `deviation` as in `Attention`."""
 
     def __init__(self, width: int, hidden: int, activation: Any, deviation: float | None = None) -> None:
         self._last = _dense(width, deviation)
         self._hidden = _dense(hidden, deviation, activation=activation)
 
     def __call__(self, x: Any) -> Any:
-        """(batch, tokens, width) -> the same."""
         return self._last(self._hidden(x))
 
 
@@ -102,7 +90,6 @@ class TiedEmbedding(layers.Layer):  # type: ignore[misc]
         self._initializer = initializers.RandomNormal(stddev=deviation)
 
     def build(self, input_shape: Any) -> None:
-        """Make the table."""
         self.table = self.add_weight(shape=self._shape, initializer=self._initializer, name="embeddings")
 
     def call(self, x: Any, reverse: bool = False) -> Any:
@@ -122,7 +109,6 @@ class Positions(layers.Layer):  # type: ignore[misc]
         self._initializer = initializers.RandomNormal(stddev=deviation)
 
     def build(self, input_shape: Any) -> None:
-        """Make the table (length, width)."""
         shape = tuple(input_shape[1:])
         if self._learned:
             self.table = self.add_weight(shape=shape, initializer=self._initializer, name="positions")
@@ -140,11 +126,9 @@ class ClassToken(layers.Layer):  # type: ignore[misc]
     """Puts one learned vector before the tokens: (batch, n, width) -> (batch, n + 1, width)."""
 
     def build(self, input_shape: Any) -> None:
-        """Make the vector."""
         self.token = self.add_weight(shape=(1, 1, input_shape[-1]), initializer="zeros", name="class_token")
 
     def call(self, x: Any) -> Any:
-        """See the class."""
         first = ops.broadcast_to(ops.cast(self.token, x.dtype), (ops.shape(x)[0], 1, x.shape[-1]))
         return ops.concatenate([first, x], axis=1)
 

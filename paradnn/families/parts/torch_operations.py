@@ -1,73 +1,50 @@
-"""PyTorch's operations, as the kernels ask for them."""
+"""PyTorch's operations, as the kernels ask for them (`paradnn.families.parts.operations`)."""
+# ruff: noqa: D103
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from paradnn.families.parts.operations import Convolution, Operations, Scanned
+from paradnn.families.parts.operations import Convolution
+
+sigmoid, tanh, relu, sparse_matmul = torch.sigmoid, torch.tanh, torch.relu, operator.matmul
 
 
-class TorchOperations(Operations):
-    """See `Operations`."""
+def cast(values: Any, dtype: str) -> Any:
+    return values.to(getattr(torch, dtype))
 
-    def cast(self, values: Any, dtype: str) -> Any:
-        return values.to(getattr(torch, dtype))
 
-    def matmul(self, a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False) -> Any:
-        return torch.mm(a.t() if transpose_a else a, b.t() if transpose_b else b)
+def matmul(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False) -> Any:
+    return torch.mm(a.t() if transpose_a else a, b.t() if transpose_b else b)
 
-    def images(self, values: Any, layout: str) -> Any:
-        # Its shapes have the channels first; channels last is an order in memory.
-        return values.permute(0, 3, 1, 2) if layout == "NHWC" else values
 
-    def filters(self, values: Any, layout: str) -> Any:
-        order = torch.channels_last if layout == "NHWC" else torch.contiguous_format
-        return values.permute(3, 2, 0, 1).contiguous(memory_format=order)
+def images(values: Any, layout: str) -> Any:
+    # Its shapes have the channels first; channels last is an order in memory.
+    return values.permute(0, 3, 1, 2) if layout == "NHWC" else values
 
-    def convolution_forward(self, images: Any, filters: Any, convolution: Convolution) -> Any:
-        return torch.nn.functional.conv2d(images, filters, None, convolution.stride, convolution.padding)
 
-    def convolution_backward_input(self, gradient: Any, filters: Any, convolution: Convolution) -> Any:
-        batch, *others = convolution.inputs
-        channels, *size = [others[-1], *others[:-1]] if convolution.layout == "NHWC" else others
-        inputs = _nothing(gradient, (batch, channels, *size))
-        return _backward(gradient, inputs, filters, convolution, 0)
+def filters(values: Any, layout: str) -> Any:
+    order = torch.channels_last if layout == "NHWC" else torch.contiguous_format
+    return values.permute(3, 2, 0, 1).contiguous(memory_format=order)
 
-    def convolution_backward_weights(self, images: Any, gradient: Any, convolution: Convolution) -> Any:
-        height, width, channels, count = convolution.filters
-        return _backward(gradient, images, _nothing(gradient, (count, channels, height, width)), convolution, 1)
 
-    def where_positive(self, values: Any, given: Any) -> Any:
-        return torch.where(values > 0, given, 0)
+def convolution_forward(images: Any, filters: Any, convolution: Convolution) -> Any:
+    return torch.nn.functional.conv2d(images, filters, None, convolution.stride, convolution.padding)
 
-    def concatenate(self, tensors: Sequence[Any]) -> Any:
-        return torch.cat(tuple(tensors), -1)
 
-    def scan(self, step: Scanned, state: tuple[Any, ...], sequences: tuple[Any, ...], reverse: bool = False) -> Any:
-        length = sequences[0].shape[0]
-        found: list[tuple[Any, ...]] = []
-        for index in range(length - 1, -1, -1) if reverse else range(length):
-            state, outputs = step(state, tuple(each[index] for each in sequences))
-            found.append(outputs)
-        if reverse:
-            found.reverse()
-        return state, tuple(torch.stack(outputs) for outputs in zip(*found, strict=True))
+def convolution_backward_input(gradient: Any, filters: Any, convolution: Convolution) -> Any:
+    batch, *others = convolution.inputs
+    channels, *size = [others[-1], *others[:-1]] if convolution.layout == "NHWC" else others
+    return _backward(gradient, _nothing(gradient, (batch, channels, *size)), filters, convolution, 0)
 
-    def sparse(self, counts: Any, columns: Any, values: Any, shape: tuple[int, int]) -> Any:
-        begins = torch.nn.functional.pad(counts.cumsum(0, dtype=torch.int32), (1, 0))
-        return torch.sparse_csr_tensor(begins, columns, values, shape)
 
-    def sigmoid(self, values: Any) -> Any:
-        return torch.sigmoid(values)
-
-    def tanh(self, values: Any) -> Any:
-        return torch.tanh(values)
-
-    def relu(self, values: Any) -> Any:
-        return torch.relu(values)
+def convolution_backward_weights(images: Any, gradient: Any, convolution: Convolution) -> Any:
+    height, width, channels, count = convolution.filters
+    return _backward(gradient, images, _nothing(gradient, (count, channels, height, width)), convolution, 1)
 
 
 def _backward(gradient: Any, images: Any, filters: Any, convolution: Convolution, which: int) -> Any:
@@ -81,4 +58,29 @@ def _nothing(like: Any, shape: Sequence[int]) -> Any:
     return torch.empty((1,) * len(shape), dtype=like.dtype, device=like.device).expand(*shape)
 
 
-OPERATIONS = TorchOperations()
+def where_positive(values: Any, given: Any) -> Any:
+    return torch.where(values > 0, given, 0)
+
+
+def concatenate(tensors: Sequence[Any]) -> Any:
+    return torch.cat(tuple(tensors), -1)
+
+
+def flat(values: Any) -> Any:
+    return values.reshape(-1, values.shape[-1])
+
+
+def scan(step: Any, state: tuple[Any, ...], sequences: tuple[Any, ...], reverse: bool = False) -> Any:
+    found: list[tuple[Any, ...]] = []
+    places = range(sequences[0].shape[0])
+    for index in reversed(places) if reverse else places:
+        state, outputs = step(state, tuple(each[index] for each in sequences))
+        found.append(outputs)
+    if reverse:
+        found.reverse()
+    return state, tuple(torch.stack(outputs) for outputs in zip(*found, strict=True))
+
+
+def sparse(counts: Any, columns: Any, values: Any, shape: tuple[int, int]) -> Any:
+    begins = torch.nn.functional.pad(counts.cumsum(0, dtype=torch.int32), (1, 0))
+    return torch.sparse_csr_tensor(begins, columns, values, shape)

@@ -14,7 +14,7 @@ from paradnn.core.schema import option
 from paradnn.core.workload import Words, Workload
 from paradnn.errors import ConfigError
 from paradnn.families import Family
-from paradnn.families.kernels import ALONE, Kernel, Work
+from paradnn.families.kernels import ALONE, Kernel
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point
@@ -74,9 +74,9 @@ class Communication(Kernel):
         if self.port + listening - 1 > 65535:
             raise ConfigError("model.port", self.port, f"leaves no {listening} ports", "choose a lower one")
 
-    def work(self, batch_size: int) -> Work:
+    def work(self, batch_size: int, width: int) -> tuple[int, int]:
         """A message is held once by each who sends or receives it; how often it is copied is the transport's affair."""
-        return Work(0, 0, index_bytes=self.bytes)
+        return 0, self.bytes
 
     def in_point(self, point: PointT) -> PointT:
         """In the framework that brings its transport; `compile` says nothing of messages, nor an optimizer."""
