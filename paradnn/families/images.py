@@ -62,12 +62,12 @@ class Images:
         `added`: elements that are added to the output. Normalisation, a rectifier and the next convolution need the
         output again, so it is kept; `is_kept` is false before what needs it not, such as an average.
         """
-        read, (*before, channels) = self.elements + added, self.shape
-        height, width = (reach(size, kernel, stride, padding) for size in before)
+        read, (high, wide, channels) = self.elements + added, self.shape
+        height, width = (reach(size, kernel, stride, padding) for size in (high, wide))
         outputs = channels if filters is None else filters
         # As many zeros on both sides: with a stride the framework's own may be shifted by one, of the same output.
         sides = (kernel - 1) // 2 if padding == "same" else 0
-        product = Convolve(channels, *before, outputs, (kernel,) * 2, (stride,) * 2, (sides,) * 2)
+        product = Convolve(channels, high, wide, outputs, (kernel,) * 2, (stride,) * 2, (sides,) * 2)
         weights = kernel * kernel * (1 if filters is None else channels) * outputs
         self.shape = (height, width, outputs)
         self.layers.append(
@@ -104,7 +104,8 @@ class Images:
 
     def pool(self, kernel: int, stride: int, padding: str = "same") -> None:
         """The largest or the mean of every window."""
-        self._pooled(*(reach(size, kernel, stride, padding) for size in (self.height, self.width)))
+        height, width = (reach(size, kernel, stride, padding) for size in (self.height, self.width))
+        self._pooled(height, width)
 
     def average(self, *, is_last: bool = False) -> None:
         """The mean of every channel."""
