@@ -12,11 +12,9 @@ from dataclasses import dataclass, field, make_dataclass, replace
 from functools import cache
 from typing import Any
 
-from paradnn.config.consistent import check_hosts, check_latency, check_processes, check_software
 from paradnn.config.data import Input, Synthetic, check_input, inputs, with_whole_path
 from paradnn.config.outcome import OUTCOMES
 from paradnn.config.price import Prices, check_prices
-from paradnn.config.sweep import Largest, Sweep, check_design
 from paradnn.core.schema import memory_bytes, option, read
 from paradnn.core.workload import USUAL, WORKLOADS, Workload, asked_for, choices, key_groups
 from paradnn.errors import ConfigError
@@ -25,47 +23,17 @@ from paradnn.families.layers import COMPUTE_BYTES
 from paradnn.worker.affinity import core_list, core_text
 from paradnn.worker.versions import FRAMEWORKS
 
-__all__ = [
-    "LARGEST",
-    "SETTINGS_KEYS",
-    "Framework",
-    "Measure",
-    "Optimizer",
-    "Platform",
-    "Point",
-    "Settings",
-    "Software",
-    "Sweep",
-    "Tracking",
-    "asked_keys",
-    "point_keys",
-    "read_point",
-    "read_settings",
-    "read_smallest",
-]
-
 # Variables that frameworks read when they are imported. An allow-list, since what is set here is also recorded.
 ENV_PREFIXES = (
-    "TF_",
-    "XLA_",
-    "OMP_",
-    "KMP_",
-    "ONEDNN_",
-    "DNNL_",
-    "MKL_",
-    "OPENBLAS_",
-    "CUDA_",
-    "NVIDIA_TF32",
-    "JAX_",
-    "TORCH",
-    "PYTORCH_",
-    "MALLOC_",
-    "GLIBC_TUNABLES",
+    *("TF_", "XLA_", "OMP_", "KMP_", "ONEDNN_", "DNNL_", "MKL_", "OPENBLAS_", "CUDA_", "NVIDIA_TF32", "JAX_"),
+    *("TORCH", "PYTORCH_", "MALLOC_", "GLIBC_TUNABLES"),
 )
 
 # What a requirement may be: a name, extras, versions, a marker. Never an option of the installer or an address, which
 # may hold a password, and what is written here is recorded.
 REQUIREMENT = r"[A-Za-z0-9][\w.-]*(\[[\w,. -]+\])? *([<>=!~]=?[^@/;]+)?(;[^@/]+)?"
+_CORES = r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*", "write numbers and ranges of them, as in '0-3,6'"
+_DAY = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -85,17 +53,11 @@ class Platform:
 
     name: str = option("cpu", "kind of device", choices=("cpu", "gpu", "tpu"))
     threads: int | None = option(
-        None,
-        "threads within an operation, of each device; null: every core that may be used, shared by the devices",
-        low=1,
-        high=4096,
+        None, "threads within an operation, of each device; null: every core, shared by the devices", low=1, high=4096
     )
     index: int = option(0, "which device of that kind", low=0, high=1023)
     cores: str | int | None = option(
-        None,
-        "cores of the host that a point on one device is bound to, as in '0-3,6'; null: all that may be used",
-        low=0,
-        pattern=(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*", "write numbers and ranges of them, as in '0-3,6'"),
+        None, "cores that a point on one device is bound to, as in '0-3,6'; null: all", low=0, pattern=_CORES
     )
     price_per_hour: float | None = option(
         None, "what an hour of it costs, recorded and no part of the point; null: as price= says", low=1e-9, high=1e9
@@ -106,9 +68,7 @@ class Platform:
 class Framework:
     """The framework below Keras, with the variables it reads when it is imported."""
 
-    name: str = option(
-        "tensorflow", "Keras backend, or an engine that serves models (docs/engines.md)", choices=tuple(FRAMEWORKS)
-    )
+    name: str = option("tensorflow", "Keras backend, or an engine (docs/engines.md)", choices=tuple(FRAMEWORKS))
     env: Mapping[str, str] = option(
         {}, "environment variables of the worker, such as TF_ENABLE_ONEDNN_OPTS", prefixes=ENV_PREFIXES
     )
@@ -126,9 +86,7 @@ class Software:
         pattern=(REQUIREMENT, "write a package with its version, as in tensorflow-cpu==2.16.2"),
     )
     python_version: str | None = option(
-        None,
-        "Python of such a stack; null: the version that runs the driver",
-        pattern=(r"3\.\d+", "write for example '3.11', in quotes"),
+        None, "Python of such a stack; null: the driver's", pattern=(r"3\.\d+", "write for example '3.11', in quotes")
     )
 
 
@@ -139,13 +97,11 @@ class Measure:
     Limits (`timeout`, `memory_limit`, `predict_oom`) and extras (`profile`, `keep_trace`) do not change what is timed.
     """
 
-    min_seconds: float = option(1.0, "measure at least this long", low=0.0, high=86_400.0)
+    min_seconds: float = option(1.0, "measure at least this long", low=0.0, high=_DAY)
     min_blocks: int = option(10, "and at least so many blocks", low=1, high=100_000)
-    max_seconds: float = option(120.0, "measure no longer than this, however few the blocks", low=0.0, high=864_000.0)
-    block_seconds: float = option(
-        0.1, "shortest block: enough steps between two synchronisations to last it", low=0.0, high=3600.0
-    )
-    warmup_seconds: float = option(10.0, "stop warming up after this long, steady or not", low=0.0, high=86_400.0)
+    max_seconds: float = option(120.0, "measure no longer than this, however few the blocks", low=0.0, high=10 * _DAY)
+    block_seconds: float = option(0.1, "shortest block of steps between two synchronisations", low=0.0, high=3600.0)
+    warmup_seconds: float = option(10.0, "stop warming up after this long, steady or not", low=0.0, high=_DAY)
     relative_interval: float | None = option(
         None,
         "measure on until half the 95% interval is below this share, within max_seconds or max_processes; null: do not",
@@ -153,33 +109,16 @@ class Measure:
         high=1.0,
     )
     reference: bool | float = option(
-        False,
-        "between blocks run fixed kernels that tell how fast the machine is: false, true (a fifth of the time), or "
-        "a smaller share of it",
-        low=0.0,
-        high=0.2,
+        False, "share of the time in which fixed kernels tell the machine's speed; true: a fifth", low=0.0, high=0.2
     )
-    processes: int = option(
-        1,
-        "short processes of a point, spread over the sweep: the interval holds the spread between them",
-        low=1,
-        high=1000,
-    )
-    max_processes: int = option(
-        30, "with several processes and relative_interval: measure in more of them, up to so many", low=1, high=1000
-    )
-    timeout: float = option(
-        600.0, "seconds for a process of a point; longer is outcome timeout", low=0.001, high=864_000.0
-    )
-    memory_limit: str | int = option(
-        "auto", "host memory a point may take: bytes, 8GiB, 500MB, or auto (90% of what is free)"
-    )
+    processes: int = option(1, "processes of a point, whose spread the interval holds", low=1, high=1000)
+    max_processes: int = option(30, "with relative_interval: in up to so many processes", low=1, high=1000)
+    timeout: float = option(600.0, "seconds for a process; longer is outcome timeout", low=0.001, high=10 * _DAY)
+    memory_limit: str | int = option("auto", "host memory of a point: 8GiB, 500MB, or auto (90% of what is free)")
     predict_oom: bool = option(True, "skip a point whose analytic memory bound alone exceeds the limit")
     profile: bool = option(False, "after timing, profile some steps: a table of operations and a figure on the run")
     keep_trace: bool = option(False, "profile, and keep the trace with the run (TensorBoard's profiler opens it)")
-    cold_caches: bool = option(
-        False, "mode=inference on a CPU: before each step whose latency is timed, empty the processor's caches"
-    )
+    cold_caches: bool = option(False, "mode=inference on a CPU: empty the caches before each step of a latency")
 
 
 @dataclass(frozen=True)
@@ -192,38 +131,27 @@ class Point:
         256, "examples of a step (paper: fc 64..16384, cnn 64..1024, rnn 16..1024); largest: search", low=1, high=2**40
     )
     precision: str = option(
-        "float32",
-        "16-bit types are Keras mixed policies; int8 is an engine's, with calibration or without (int8_dynamic)",
-        choices=tuple(COMPUTE_BYTES),
+        "float32", "16-bit types are Keras mixed policies; int8 types are engines'", choices=tuple(COMPUTE_BYTES)
     )
     compile: str = option(
         "graph",
         "graph (tf.function, jax.jit, torch.compile), xla (jit_compile; jax.jit) or eager",
         choices=("graph", "xla", "eager"),
     )
-    devices: int = option(
-        1, "devices that share each step, data parallel: every one has batch_size / devices examples", low=1, high=4096
-    )
+    devices: int = option(1, "devices that share each step's examples, data parallel", low=1, high=4096)
     transport: str = option(
         "local",
-        "how several devices communicate: local (in one process) or grpc (a process for each, TensorFlow on a CPU)",
+        "of several devices: local (in one process) or grpc (a process for each, TensorFlow on a CPU)",
         choices=("local", "grpc"),
     )
-    hosts: int = option(
-        1,
-        "hosts with as many of its processes each (transport=grpc, model=channel): docs/clusters.md",
-        low=1,
-        high=4096,
-    )
+    hosts: int = option(1, "hosts with as many of its processes each: docs/clusters.md", low=1, high=4096)
     optimizer: Optimizer = field(default_factory=Optimizer)
     platform: Platform = field(default_factory=Platform)
     framework: Framework = field(default_factory=Framework)
     software: Software = field(default_factory=Software)
     data: Input = field(default_factory=Synthetic)
     measure: Measure = field(default_factory=Measure)
-    replicate: int = option(
-        0, "repetition of the same point; sweep it for the spread between processes", low=0, high=2**31
-    )
+    replicate: int = option(0, "repetition of the same point", low=0, high=2**31)
     seed: int = option(0, "random seed of weights and data", low=0, high=2**31 - 1)
 
 
@@ -234,15 +162,49 @@ class Tracking:
     name: str = option("mlflow", "mlflow: a tracking store; offline: one file a point", choices=("mlflow", "offline"))
     uri: str | None = option(None, "tracking URI; null: MLFLOW_TRACKING_URI, else sqlite:///mlruns/mlflow.db")
     experiment: str = option("paradnn", "MLflow experiment")
-    folder: str | None = option(
-        None, "files of tracking=offline, and of a sweep whose store went away; null: mlruns/offline"
+    folder: str | None = option(None, "files of points that no store took; null: mlruns/offline")
+    patience: float = option(120.0, "seconds to wait for a store that went away", low=0.0, high=_DAY)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """How a multirun is laid out."""
+
+    grids: tuple[Mapping[str, Any], ...] = option((), "axes of a preset: a list of grids, their union is swept")
+    design: str = option(
+        "grid",
+        "grid: every point; adaptive: those that teach most for their time, the others predicted (docs/adaptive.md)",
+        choices=("grid", "adaptive"),
     )
-    patience: float = option(
-        120.0,
-        "seconds to wait for a store that went away before points are measured without a claim",
-        low=0.0,
-        high=86_400.0,
+    points: int | None = option(None, "adaptive: end once so many points are measured", low=1)
+    minutes: float | None = option(None, "adaptive: end after so many minutes", low=0.01, high=525_600.0)
+    error: float | None = option(
+        None,
+        "adaptive: end at such a median relative error expected of unmeasured step times; 0.05 where no end is given",
+        low=0.001,
+        high=10.0,
     )
+    zip: tuple[tuple[str, ...], ...] = option(
+        (), "axes that go together, value by value: [model.nodes,batch_size], or several such groups [[a,b],[c,d]]"
+    )
+    order: str = option(
+        "random", "random: drift does not look like an effect; given: as written", choices=("random", "given")
+    )
+    seed: int = option(0, "of the random order and of the sample", low=0, high=2**31 - 1)
+    sample: int | None = option(None, "measure only so many points, drawn evenly over the space; null: all", low=1)
+    name: str | None = option(None, "name of the parent run; null: the date and the families")
+    chunk: int | None = option(None, "points of one task; null: all here, 5 to 50 with a launcher such as slurm", low=1)
+    plan: str | None = option(None, "internal: the points of a launched task", longest=2**26)
+
+
+@dataclass(frozen=True)
+class Largest:
+    """What `batch_size=largest` searches."""
+
+    step_ms: float | None = option(
+        None, "the largest batch of such a step time; null: the largest that fits the memory", low=1e-6, high=1e9
+    )
+    within: float = option(0.05, "share by which a batch that does not fit may be larger", low=1e-6, high=1.0)
 
 
 @dataclass(frozen=True)
@@ -291,37 +253,37 @@ def point_keys() -> tuple[str, ...]:
 
 def read_point(config: Mapping[str, Any]) -> Point:
     """The point in a composed configuration; raises ConfigError for the first value that is wrong."""
-    model = config.get("model")
-    name = model.get("name") if isinstance(model, Mapping) else model
-    if not isinstance(model, Mapping) or not isinstance(name, str) or name not in FAMILIES:
-        raise ConfigError("model.name", name, "no such family", f"choose one of {', '.join(FAMILIES)}")
-    given = {"model": FAMILIES[name].options.configured(model), "data": _read_data(config)}
+    name, model = _chosen(config.get("model"), "model.name", "family", FAMILIES)
+    kind, data = _chosen(config.get("data", {"name": "synthetic"}), "data.name", "choice", inputs())
+    source = with_whole_path(read(inputs()[kind], data, "data"))
+    given = {"model": FAMILIES[name].options.configured(model), "data": source}
     rest = {key: config[key] for key in point_keys() if key not in (*given, *USUAL, *key_groups()) and key in config}
     if rest.get("batch_size") == LARGEST:
         raise ConfigError("batch_size", LARGEST, "is what python -m paradnn.train searches for", "give numbers here")
     point = read(Point, rest, "", given={**given, "workload": _read_workload(config)})
     point.workload.check_model(point.model)
     point.workload.check_keys(config)
-    point = point.workload.fitted(point)
-    point = point.model.in_point(point)
+    point = point.model.in_point(point.workload.fitted(point))
     check_input(point.data, point.workload, point.model, point.devices)
     memory_bytes(point.measure.memory_limit, "measure.memory_limit")
-    check_software(point.software)
     if point.batch_size % point.devices:
-        raise ConfigError(
-            "devices",
-            point.devices,
-            f"does not divide batch_size={point.batch_size}",
-            "choose a batch_size that is a multiple of devices: each gets as many examples",
-        )
+        remedy = "choose a batch_size that is a multiple of devices: each gets as many examples"
+        raise ConfigError("devices", point.devices, f"does not divide batch_size={point.batch_size}", remedy)
     point.workload.check(point)
-    check_latency(point)
-    check_processes(point.measure)
-    check_hosts(point)
+    _check_parts(point)
+    _check_hosts(point)
     if point.platform.cores is not None:
         point = replace(point, platform=_with_cores(point))
     # One device communicates with no other: it is the same point either way.
     return point if point.devices > 1 or point.transport == "local" else replace(point, transport="local")
+
+
+def _chosen(keys: Any, key: str, what: str, known: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+    """The name in a group of keys, of those that are known, and the group."""
+    name = keys.get("name") if isinstance(keys, Mapping) else keys
+    if not isinstance(keys, Mapping) or not isinstance(name, str) or name not in known:
+        raise ConfigError(key, name, f"no such {what}", f"choose one of {', '.join(known)}")
+    return name, keys
 
 
 def _read_workload(config: Mapping[str, Any]) -> Workload:
@@ -344,17 +306,44 @@ def read_settings(config: Mapping[str, Any]) -> Settings:
     if unknown:
         raise ConfigError(unknown[0], config[unknown[0]], "no such key", "see python -m paradnn.train --help")
     settings = read(Settings, {key: config[key] for key in SETTINGS_KEYS if key in config}, "")
-    check_design(settings.sweep)
     check_prices(settings.price)
+    if settings.sweep.design == "grid":
+        for key in ("points", "minutes", "error"):
+            if value := getattr(settings.sweep, key):
+                remedy = "add sweep.design=adaptive" + (", or use sweep.sample" if key == "points" else "")
+                raise ConfigError(f"sweep.{key}", value, "ends an adaptive sweep, and this one measures all", remedy)
     return settings
 
 
-def _read_data(config: Mapping[str, Any]) -> Input:
-    data = config.get("data", {"name": "synthetic"})
-    name = data.get("name") if isinstance(data, Mapping) else data
-    if not isinstance(data, Mapping) or not isinstance(name, str) or name not in inputs():
-        raise ConfigError("data.name", name, "no such choice", f"choose one of {', '.join(inputs())}")
-    return with_whole_path(read(inputs()[str(name)], data, "data"))
+def _check_parts(point: Point) -> None:
+    """ConfigError where software, protocol and platform contradict themselves or each other."""
+    software, measure = point.software, point.measure
+    if software.python and software.requirements:
+        reason = f"software={software.name} has requirements of its own"
+        raise ConfigError("software.python", software.python, reason, "give one")
+    if software.python_version and not software.requirements:
+        remedy = "give software.requirements too"
+        raise ConfigError("software.python_version", software.python_version, "is for a stack", remedy)
+    if measure.cold_caches and (point.workload.mode != "inference" or point.platform.name != "cpu"):
+        remedy = "set mode=inference and platform=cpu"
+        raise ConfigError("measure.cold_caches", True, "is for the latency of a CPU", remedy)
+    if measure.relative_interval is not None and measure.max_processes < measure.processes:
+        reason = f"is less than measure.processes={measure.processes}"
+        raise ConfigError("measure.max_processes", measure.max_processes, reason, "raise it")
+
+
+def _check_hosts(point: Point) -> None:
+    """What is on several hosts has processes for each, and runs in an interpreter that is on all."""
+    hosts = point.hosts
+    if hosts == 1:
+        return
+    key, processes = point.workload.meeting(point)
+    if processes % hosts:
+        reason = f"does not divide the {processes} processes of {key}"
+        raise ConfigError("hosts", hosts, reason, "give each host as many of them")
+    if point.software.name != "current" or point.software.python:
+        reason = f"is not for software={point.software.name}: the other hosts have the interpreter of this command"
+        raise ConfigError("hosts", hosts, reason, "start this command with that interpreter")
 
 
 def _with_cores(point: Point) -> Platform:
@@ -364,7 +353,6 @@ def _with_cores(point: Point) -> Platform:
     if not cores:
         raise ConfigError("platform.cores", given, "names no core", "write the smaller number first, as in '0-3'")
     if point.devices > 1:
-        raise ConfigError(
-            "platform.cores", given, f"is for one device, not for devices={point.devices}", "leave one of them out"
-        )
+        reason = f"is for one device, not for devices={point.devices}"
+        raise ConfigError("platform.cores", given, reason, "leave one of them out")
     return replace(point.platform, cores=core_text(cores))

@@ -20,21 +20,13 @@ from paradnn.core.words import did_you_mean
 from paradnn.errors import ConfigError
 
 T = TypeVar("T")
-#: What was read before, by class, key, type and value: the points of a sweep differ in few of them.
+#: What was read before: the points of a sweep differ in few of their groups.
 _known: dict[Any, Any] = {}
-_PLAIN, _MOST_KNOWN = frozenset({str, int, float, bool, NoneType}), 2**16
-_LARGEST = sys.float_info.max
-_UNITS = {
-    "": 1,
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
+_MOST_KNOWN, _LARGEST = 2**16, sys.float_info.max
+_UNITS = {"": 1, "b": 1} | {
+    f"{letter}{end}": base**power
+    for power, letter in enumerate("kmgt", start=1)
+    for end, base in (("b", 1000), ("ib", 1024))
 }
 
 
@@ -59,40 +51,35 @@ def read(cls: type[T], data: Mapping[str, Any], prefix: str, given: Mapping[str,
         raise ConfigError(prefix, data, "expects a group of keys", f"see {prefix}=... in --help")
     if given:
         return cls(**given, **_values(cls, data, prefix))
-    parts = [value if type(value) in _PLAIN else repr(value) for value in data.values()]
-    key = (cls, prefix, *data, *parts, *map(type, data.values()))
-    found: T | None = _known.get(key)
-    if found is None:
-        found = cls(**_values(cls, data, prefix))
-        _remember(key, found)
+    key = (cls, prefix, repr(data))
+    if key not in _known:
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[key] = cls(**_values(cls, data, prefix))
+    found: T = _known[key]
     return found
 
 
 def _values(cls: type[T], data: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """The fields in `data`, each read."""
-    fields, values = _fields(cls), {}  # type: ignore[arg-type]
+    fields, values = _fields(cls), {}
     for key, value in data.items():
         dotted = f"{prefix}.{key}" if prefix else str(key)
         if key not in fields:
-            raise ConfigError(dotted, value, "no such key", _suggestion(str(key), prefix, list(fields)))
-        kind = _types(cls)[key]  # type: ignore[arg-type]
-        if key in _group_keys(cls):  # type: ignore[arg-type]
-            values[key] = read(kind, value, dotted)
-            continue
-        plain = (cls, dotted, type(value), value) if type(value) in _PLAIN else None
-        if plain in _known:
-            values[key] = _known[plain]
-            continue
-        values[key] = _value(value, kind, fields[key].metadata, dotted)
-        if plain:
-            _remember(plain, values[key])
+            where = f"keys of {prefix}" if prefix else "keys"
+            remedy = f"{did_you_mean(str(key), fields)}{where}: {', '.join(fields)}"
+            raise ConfigError(dotted, value, "no such key", remedy)
+        kind, bounds = fields[key]
+        is_group = dataclasses.is_dataclass(kind)
+        values[key] = read(kind, value, dotted) if is_group else _value(value, kind, bounds, dotted)
     return values
 
 
-def _remember(key: Any, found: Any) -> None:
-    if len(_known) >= _MOST_KNOWN:
-        _known.clear()
-    _known[key] = found
+@cache
+def _fields(cls: Any) -> dict[str, tuple[Any, Mapping[str, Any]]]:
+    """Type and bounds of each field."""
+    kinds = get_type_hints(cls)
+    return {entry.name: (kinds[entry.name], entry.metadata) for entry in dataclasses.fields(cls)}
 
 
 def memory_bytes(value: str | int, key: str) -> int | None:
@@ -107,27 +94,6 @@ def memory_bytes(value: str | int, key: str) -> int | None:
         problem = "must be positive" if size < 1 else "is too large"
         raise ConfigError(key, value, problem, "give a memory size such as 8GiB")
     return int(size)
-
-
-@cache
-def _types(cls: Any) -> dict[str, Any]:
-    return get_type_hints(cls)
-
-
-@cache
-def _fields(cls: Any) -> dict[str, dataclasses.Field[Any]]:
-    return {entry.name: entry for entry in dataclasses.fields(cls)}
-
-
-@cache
-def _group_keys(cls: Any) -> frozenset[str]:
-    """The fields that are dataclasses themselves."""
-    return frozenset(name for name, kind in _types(cls).items() if dataclasses.is_dataclass(kind))
-
-
-def _suggestion(key: str, prefix: str, known: list[str]) -> str:
-    where = f"keys of {prefix}" if prefix else "keys"
-    return f"{did_you_mean(key, known)}{where}: {', '.join(known)}"
 
 
 def _value(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
@@ -153,9 +119,11 @@ def _value(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
     if get_origin(kind) is not None:
         return _strings(value, bounds, key)
     if kind is int:
-        return as_bounded(_integer(value, key), bounds, key)
+        return _integer(value, bounds, key)
     if kind is float:
-        return as_bounded(_number(value, key), bounds, key)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not -_LARGEST <= value <= _LARGEST:
+            raise ConfigError(key, value, "expects a finite number", f"write for example {key}=0.5")
+        return as_bounded(float(value), bounds, key)
     if kind is bool:
         if not isinstance(value, bool):
             raise ConfigError(key, value, "expects true or false", f"write {key}=true or {key}=false")
@@ -163,16 +131,10 @@ def _value(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
     return as_text(value, bounds, key)
 
 
-def _integer(value: Any, key: str) -> int:
+def _integer(value: Any, bounds: Mapping[str, Any], key: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigError(key, value, "expects a whole number", f"write for example {key}=64")
-    return value
-
-
-def _number(value: Any, key: str) -> float:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and -_LARGEST <= value <= _LARGEST:
-        return float(value)
-    raise ConfigError(key, value, "expects a finite number", f"write for example {key}=0.5")
+    return int(as_bounded(value, bounds, key))
 
 
 def as_bounded(value: Any, bounds: Mapping[str, Any], key: str) -> Any:
@@ -192,29 +154,24 @@ def as_bounded(value: Any, bounds: Mapping[str, Any], key: str) -> Any:
 
 
 def _integers(value: Any, bounds: Mapping[str, Any], key: str) -> tuple[int, ...]:
-    length: int | None = bounds.get("length")
-    if length is None:
-        if not isinstance(value, (list, tuple)):
-            raise ConfigError(key, value, "expects a list of whole numbers", f"write for example {key}=[8,8]")
-        return tuple(as_bounded(_integer(entry, key), bounds, key) for entry in value)
-    if not isinstance(value, (list, tuple)):
-        number: int = as_bounded(_integer(value, key), bounds, key)
-        return (number,) * length
-    other: int | None = bounds.get("or_length")
-    if len(value) not in (length, other):
+    length, other = bounds.get("length"), bounds.get("or_length")
+    several = isinstance(value, (list, tuple))
+    if not several and length is None:
+        raise ConfigError(key, value, "expects a list of whole numbers", f"write for example {key}=[8,8]")
+    if not several:
+        return (_integer(value, bounds, key),) * int(length or 0)
+    if length is not None and len(value) not in (length, other):
         wanted = f"expects one number{f', {other}' if other else ''} or {length}"
         example = ",".join(map(str, (3, 4, 6, 3)[:length]))
         raise ConfigError(key, list(value), wanted, f"write for example {key}=[{example}]")
-    return tuple(as_bounded(_integer(entry, key), bounds, key) for entry in value)
+    return tuple(_integer(entry, bounds, key) for entry in value)
 
 
 def _groups(value: Any, key: str) -> tuple[tuple[str, ...], ...]:
     """Lists of words: [a,b] is one, [[a,b],[c,d]] are two."""
-    given = list(value) if isinstance(value, (list, tuple)) else []
+    given = list(value) if isinstance(value, (list, tuple)) else [None]
     groups = [given] if given and all(isinstance(entry, str) for entry in given) else given
-    if groups != [group for group in groups if isinstance(group, (list, tuple))] or (
-        not groups and value not in ([], ())
-    ):
+    if not all(isinstance(group, (list, tuple)) for group in groups):
         raise ConfigError(key, value, "expects a list of keys, or several", f"write for example {key}=[[a,b],[c,d]]")
     return tuple(tuple(as_text(entry, {}, key) for entry in group) for group in groups)
 
@@ -227,18 +184,13 @@ def _mappings(value: Any, key: str) -> tuple[Mapping[str, Any], ...]:
 
 def _strings(value: Any, bounds: Mapping[str, Any], key: str) -> dict[str, str]:
     if not isinstance(value, Mapping):
-        raise ConfigError(
-            key, value, "expects names with values", f"write for example '+{key}.TF_ENABLE_ONEDNN_OPTS=0'"
-        )
+        remedy = f"write for example '+{key}.TF_ENABLE_ONEDNN_OPTS=0'"
+        raise ConfigError(key, value, "expects names with values", remedy)
+    prefixes = tuple(bounds.get("prefixes", ()))
     for name in value:
-        prefixes = bounds.get("prefixes", ())
-        if not str(name).startswith(tuple(prefixes)):
-            raise ConfigError(
-                f"{key}.{name}",
-                value[name],
-                "is not a variable of a framework",
-                f"allowed are names that begin with {', '.join(prefixes)}",
-            )
+        if not str(name).startswith(prefixes):
+            remedy = f"allowed are names that begin with {', '.join(prefixes)}"
+            raise ConfigError(f"{key}.{name}", value[name], "is not a variable of a framework", remedy)
     return {str(name): str(entry) for name, entry in value.items()}
 
 
