@@ -62,7 +62,7 @@ def read(cls: type[T], data: Mapping[str, Any], prefix: str, given: Mapping[str,
 
 def _values(cls: type[T], data: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """The fields in `data`, each read."""
-    fields, values = _fields(cls), {}
+    fields, values = _fields(cls), {}  # type: ignore[arg-type]
     for key, value in data.items():
         dotted = f"{prefix}.{key}" if prefix else str(key)
         if key not in fields:
@@ -169,8 +169,8 @@ def _integers(value: Any, bounds: Mapping[str, Any], key: str) -> tuple[int, ...
 
 def _groups(value: Any, key: str) -> tuple[tuple[str, ...], ...]:
     """Lists of words: [a,b] is one, [[a,b],[c,d]] are two."""
-    given = list(value) if isinstance(value, (list, tuple)) else [None]
-    groups = [given] if given and all(isinstance(entry, str) for entry in given) else given
+    given: list[Any] = list(value) if isinstance(value, (list, tuple)) else [None]
+    groups: list[Any] = [given] if given and all(isinstance(entry, str) for entry in given) else given
     if not all(isinstance(group, (list, tuple)) for group in groups):
         raise ConfigError(key, value, "expects a list of keys, or several", f"write for example {key}=[[a,b],[c,d]]")
     return tuple(tuple(as_text(entry, {}, key) for entry in group) for group in groups)
