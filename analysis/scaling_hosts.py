@@ -15,7 +15,7 @@ from analysis.analyses.extrapolate import stated_model
 from analysis.columns import describes
 from analysis.format import short
 from analysis.lazy import drawing, np, pd
-from analysis.result import Paragraph, Result, joined, pooled_within
+from analysis.result import Answer, Paragraph, joined, pooled_within
 from analysis.store.frame import is_ok
 from paradnn.core.words import MOST_HOSTS, counted, is_count
 from paradnn.errors import ConfigError, NotEnoughData
@@ -26,12 +26,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from paradnn.families.layers import LayerWork
-    from paradnn.forecast.communication.channels import FittedLink, RingCheck
+    from paradnn.forecast.communication.channels import FittedLink
     from paradnn.forecast.communication.data_parallel import Exchange, Step
 
 #: What a step is listed with beside what describes its point, and what one model differs in from step to step.
 _PLACE = ("family", "device", "framework.name", "platform.threads", "platform.cores")
 _STEP = ("batch_size", "devices", "transport", "hosts")
+_ENDS = ("", "_low", "_high")
 
 
 @dataclass(frozen=True)
@@ -45,79 +46,19 @@ class Expected:
     points `measured_ms`.
 
     An end of a time's interval has the channel and the device alone both at that end of their own, so that it is
-    rather too wide; an efficiency's interval is the channel's alone.
-    `largest` is the largest message that was asked of the link, bytes. `too_many`: points left out, for some device
-    would have had no example. `checks`: the channel on other numbers of processes. `run_ids` are those of the channel.
+    rather too wide; an efficiency's interval is the channel's alone. `reservations` are what the prediction was not
+    measured for, in words; `run_ids` those of the channel.
     """
 
-    link: FittedLink
     exchange: Exchange
     table: pd.DataFrame
-    largest: float
-    too_many: int
-    checks: tuple[RingCheck, ...]
+    reservations: tuple[str, ...]
     run_ids: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class HostsResult(Result):
-    """What numbers of hosts would give."""
-
-    expected: Expected
-    scaling: Literal["weak", "strong"]
-
-    @property
-    def table(self) -> pd.DataFrame:
-        """A row for each point and number of hosts (`devices`); times in ms."""
-        return varied(self.expected.table)
-
-    def _paragraphs(self) -> Iterator[Paragraph | str]:
-        exchange = self.expected.exchange
-        for family, rows in self.expected.table.groupby("family"):
-            by_count = rows.groupby("devices")
-            yield Paragraph(
-                f"{family}: {self.scaling} scaling over {exchange.words}, on paper, of "
-                f"{counted(int(by_count.size().max()), 'point')} measured on one.",
-                tuple(_on(int(str(count)), each, exchange.hides) for count, each in by_count),
-            )
-        yield from _reservations(self.expected)
-        yield (
-            "Times of one device alone are measured, messages are the channel's; no link is shared, no host late. "
-            "Shares are medians over points with those of their intervals, 95% of the channel's fit."
-        )
-
-    def _figure(self) -> Figure:
-        """Left the speed as a share of that without loss, right the share of the step that waits for gradients; medians
-        over the points of a family, solid with overlap, dashed without where that differs, quartiles as a band."""
-        table, counts = self.expected.table, sorted(set(self.expected.table["devices"]))
-        drawn, both = drawing.panels(2, 5.5, 4.4, across=2)
-        hides = not np.allclose(table["overlapped_ms"], table["serial_ms"])
-        kinds = [("-o", ", with overlap" * hides, "efficiency", "overlapped_ms")]
-        kinds += [("--s", ", without", "efficiency_serial", "serial_ms")] * hides
-        for family, rows in table.groupby("family"):
-            colour = drawing.colour_of(str(family))
-            for line, words, speed, time in kinds:
-                for axes, values in zip(both, (rows[speed], 1 - rows["alone_ms"] / rows[time]), strict=True):
-                    low, middle, high = (values.groupby(rows["devices"]).quantile(at) for at in (0.25, 0.5, 0.75))
-                    axes.plot(middle.index, middle, line, color=colour, markersize=4, label=f"{family}{words}")
-                    if line == "-o":
-                        drawing.band(axes, low.index, low, high, colour)
-        for axes in both:
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(counts, [f"{count:,}" for count in counts])
-            axes.minorticks_off()
-            axes.set_ylim(bottom=0)
-            axes.yaxis.set_major_formatter(drawing.PercentFormatter(1.0))
-        title = f"{self.scaling} scaling over {self.expected.exchange.words}"
-        drawing.finish(both[0], f"Speed, {title}", "hosts", "share of the speed without loss")
-        drawing.finish(both[1], "Waiting for gradients", "hosts", "share of the step")
-        drawing.legend(drawn)
-        return drawn
 
 
 def plan(
     frame: pd.DataFrame, exchange: Exchange, hosts: Sequence[str], scaling: Literal["weak", "strong"], pool: bool
-) -> HostsResult:
+) -> Answer:
     """What so many hosts of a measured channel would give, from each point that was measured on one device.
 
     weak: every host has the batch that was measured; strong: all share it. ConfigError for what is no count of hosts,
@@ -136,13 +77,17 @@ def plan(
         curve, batch = curves[row["_model"]], int(row["batch_size"])
         for count in counts:
             whole, share = (batch * count, 1) if scaling == "weak" else (batch, count)
-            asked.append(_Asked(row, whole, count, curve, curve.at(batch) / share))
+            asked.append(_Asked(row, whole, count, curve, seconds_at(curve["seconds"], batch) / share))
     if not asked:
         raise NotEnoughData("no training step was measured on one device; measure some, as in python -m paradnn.train")
     expected = _expect(frame, exchange, keys, asked)
-    pooled = joined((pooled_within(used, ["family", "device"], pool), pooled_messages(frame, expected, pool)))
-    sources = (*used["run_id"], *expected.run_ids)
-    return HostsResult(expected=expected, scaling=scaling, sources=sources, pooled=pooled)
+    return Answer(
+        numbers=varied(expected.table),
+        sentences=[*_of_hosts(expected, scaling), *expected.reservations],
+        picture=lambda: _draw_hosts(expected, scaling),
+        sources=(*used["run_id"], *expected.run_ids),
+        pooled=joined((pooled_within(used, ["family", "device"], pool), pooled_messages(frame, expected, pool))),
+    )
 
 
 def pooled_messages(frame: pd.DataFrame, expected: Expected, pool: bool) -> str:
@@ -163,74 +108,43 @@ def describe_expected(expected: Expected) -> Iterator[Paragraph | str]:
     if "transport" not in table or table["transport"].isna().any():
         groups.remove("transport")
     for (*who, count), rows in table.groupby(groups):
-        measured = rows["measured_ms"]
-        off = {name: _share((rows[f"{name}_ms"] / measured - 1).abs().median()) for name in ("serial", "overlapped")}
+        ratio = {name: rows[f"{name}_ms"] / rows["measured_ms"] - 1 for name in ("serial", "overlapped")}
+        off = {name: _share(each.abs().median()) for name, each in ratio.items()}
         lost = {name: _share((1 - rows["alone_ms"] / rows[f"{name}_ms"]).median()) for name in (*off, "measured")}
-        shift = (rows["serial_ms"] / measured - 1).median()
-        within = ((rows["overlapped_ms_low"] <= measured) & (measured <= rows["serial_ms_high"])).sum()
+        shift = ratio["serial"].median()
         without, with_ = (" without overlap", ", {} with") if hides else ("", "")
-        yield Paragraph(
+        yield (
             f"{', '.join(map(str, who))} on {count}, predicted over {expected.exchange.words}: off by "
             f"{off['serial']} in the median{without} ({abs(shift):.0%} too {'short' if shift < 0 else 'long'})"
-            f"{with_.format('by ' + off['overlapped'])}.",
-            (
-                f"Lost to more than one device: {lost['measured']} of the measured step, "
-                f"{lost['serial']} of the predicted{without}{with_.format(lost['overlapped'])} (medians).",
-                f"{within} of {counted(len(rows), 'point')} {'between the two' if hides else 'as predicted'}, "
-                "with their intervals.",
-            ),
+            f"{with_.format('by ' + off['overlapped'])}; lost to more than one device are {lost['measured']} of the "
+            f"measured step, {lost['serial']} of the predicted{without}{with_.format(lost['overlapped'])} (medians)."
         )
-    yield from _reservations(expected)
+    yield from expected.reservations
+
+
+def _of_hosts(expected: Expected, scaling: str) -> Iterator[Paragraph]:
+    exchange = expected.exchange
+    for family, rows in expected.table.groupby("family"):
+        by_count = rows.groupby("devices")
+        yield Paragraph(
+            f"{family}: {scaling} scaling over {exchange.words}, on paper, of "
+            f"{counted(int(by_count.size().max()), 'point')} measured on one (medians over these, with the channel's "
+            "95% intervals).",
+            tuple(_on(int(str(count)), each, exchange.hides) for count, each in by_count),
+        )
 
 
 def _on(count: int, rows: pd.DataFrame, hides: bool) -> str:
     said = {}
     for name in ("efficiency", "efficiency_serial"):
-        value, low, high = (_share(rows[f"{name}{ending}"].median()) for ending in ("", "_low", "_high"))
+        value, low, high = (_share(rows[f"{name}{ending}"].median()) for ending in _ENDS)
         said[name] = f"{value} ({low} to {high})"
-    lost = (1 - rows["alone_ms"] / rows["overlapped_ms"]).median()
     with_, without = (" with overlap", f", {said['efficiency_serial']} without") if hides else ("", "")
-    return (
-        f"on {count}: {said['efficiency']} of the speed of {count} without loss{with_}{without}; "
-        f"{_share(lost)} of the step waits for gradients{with_}."
-    )
+    return f"on {count}: {said['efficiency']} of the speed of {count} without loss{with_}{without}."
 
 
 def _share(value: float) -> str:
     return short(float(value), share=True)
-
-
-def _reservations(expected: Expected) -> Iterator[str]:
-    """How the link holds on other numbers of processes, and what the prediction was not measured for."""
-    for check in expected.checks:
-        small, large = (f"{ratio:.2f} times as long at {short(size, 'B')}" for size, ratio in check.ratios)
-        taken = f"{check.channel} takes {small} and {large}"
-        yield f"On {check.processes} processes {taken} as predicted from this channel."
-    if beyond := int(expected.table["alone_from"].eq("extrapolated").sum()):
-        yield (
-            f"Of {len(expected.table)} predictions {beyond} are for batches of a device that are beyond those measured "
-            "on one; measure such batches with devices=1 to be surer."
-        )
-    if expected.largest > expected.link.largest:
-        yield (
-            f"Messages of up to {short(expected.largest, 'B')} are asked for, the channel was measured to "
-            f"{short(expected.link.largest, 'B')}: its last line is drawn on."
-        )
-    if expected.too_many:
-        yield f"Left out: {counted(expected.too_many, 'step')} with fewer examples than devices."
-
-
-class _Curve(NamedTuple):
-    """What one device took by itself: batches (b,) in order, seconds of each (b,), and the ends of their intervals."""
-
-    batches: np.ndarray
-    seconds: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-
-    def at(self, batch: float) -> float:
-        """Seconds with `batch` examples."""
-        return seconds_at(self.batches, self.seconds, batch)
 
 
 class _Asked(NamedTuple):
@@ -240,7 +154,7 @@ class _Asked(NamedTuple):
     row: dict[Any, Any]
     batch: int
     devices: int
-    alone: _Curve
+    alone: pd.DataFrame
     reference: float
     measured: float = math.nan
 
@@ -252,8 +166,7 @@ def trainings(frame: pd.DataFrame) -> pd.DataFrame:
     if "mode" in rows:
         rows = rows[rows["mode"].eq("train") | rows["mode"].isna()]
     names = ("batch_size", "examples_per_second", "step_time_ms", "step_time_low_ms", "step_time_high_ms")
-    numbers = (rows.get(name, pd.Series(np.nan, rows.index)) for name in names)
-    batch, speed, step, low, high = (each.to_numpy(dtype="float64", na_value=np.nan) for each in numbers)
+    batch, speed, step, low, high = rows.reindex(columns=names).to_numpy(dtype="float64", na_value=np.nan).T
     seconds = batch / speed
     # A run without an interval of its own stands for its time alone.
     ends = {name: np.where(np.isfinite(end / step), end / step, 1.0) for name, end in (("low", low), ("high", high))}
@@ -273,7 +186,8 @@ def expect_measured(frame: pd.DataFrame, exchange: Exchange) -> Expected:
         row = same.iloc[0].to_dict()
         if (curve := curves.get(row["_model"])) is not None:
             batch, count = int(row["batch_size"]), int(row["devices"])
-            whole = curve.at(batch) / count if batch in curve.batches else curve.at(batch / count)
+            whole = seconds_at(curve["seconds"], batch if batch in curve.index else batch / count)
+            whole = whole / count if batch in curve.index else whole
             asked.append(_Asked(row, batch, count, curve, whole, float(same["seconds"].median())))
     if not asked:
         problem = "no training step was measured with devices=1 and with more; measure the same points on both"
@@ -281,8 +195,9 @@ def expect_measured(frame: pd.DataFrame, exchange: Exchange) -> Expected:
     return _expect(frame, exchange, keys, asked)
 
 
-def _alone(rows: pd.DataFrame, one: pd.DataFrame) -> tuple[pd.DataFrame, list[str], dict[int, _Curve]]:
-    """`rows` with the number of their model, what models differ in, and by number what one device took (`one`)."""
+def _alone(rows: pd.DataFrame, one: pd.DataFrame) -> tuple[pd.DataFrame, list[str], dict[int, pd.DataFrame]]:
+    """`rows` with the number of their model, what models differ in, and by number what one device took (`one`): for
+    each batch, in order, seconds and the ends of their interval."""
     if rows.empty:
         return rows.assign(_model=0, batch_size=0), [], {}
     keys = [str(name) for name in rows if (describes(str(name)) or name in _PLACE) and name not in _STEP]
@@ -291,18 +206,14 @@ def _alone(rows: pd.DataFrame, one: pd.DataFrame) -> tuple[pd.DataFrame, list[st
     by_batch = (
         rows.loc[one.index].groupby(["_model", "batch_size"]).agg({"seconds": "median", "low": "min", "high": "max"})
     )
-    curves = {}
-    for model, part in by_batch.reset_index().groupby("_model"):
-        columns = (part[name].to_numpy(dtype="float64") for name in ("batch_size", "seconds", "low", "high"))
-        curves[int(str(model))] = _Curve(*columns)
+    curves = {int(str(model)): part.droplevel(0) for model, part in by_batch.astype("float64").groupby("_model")}
     return rows, keys, curves
 
 
 def _expect(frame: pd.DataFrame, exchange: Exchange, keys: list[str], asked: Sequence[_Asked]) -> Expected:
-    from paradnn.forecast.communication.channels import channels, check_rings, choose_channel, link_of
+    from paradnn.forecast.communication.channels import channels, choose_channel, link_of
 
-    measured = channels(frame)
-    chosen = choose_channel(measured, exchange.channel)
+    chosen = choose_channel(channels(frame), exchange.channel)
     link = link_of(chosen)
     possible = [one for one in asked if one.devices <= one.batch]
     if not possible:
@@ -324,49 +235,67 @@ def _expect(frame: pd.DataFrame, exchange: Exchange, keys: list[str], asked: Seq
     if table["measured_ms"].isna().all():
         # Hosts beyond those measured meet over no transport that was measured.
         table = table.drop(columns=["measured_ms", "transport", "hosts"], errors="ignore")
-    checks = check_rings(measured, chosen, link)
-    return Expected(link, exchange, table, largest, len(asked) - len(possible), checks, tuple(chosen.rows["run_id"]))
+    said = (*_reservations(table, largest, link.largest, len(asked) - len(possible)),)
+    return Expected(exchange, table, said, tuple(chosen.rows["run_id"]))
+
+
+def _reservations(table: pd.DataFrame, largest: float, measured: float, too_many: int) -> Iterator[str]:
+    """Bytes of the `largest` message that is asked for and that was `measured`; points left out, for some device would
+    have had no example."""
+    if beyond := int(table["alone_from"].eq("extrapolated").sum()):
+        yield (
+            f"Of {len(table)} predictions {beyond} are for batches of a device that are beyond those measured "
+            "on one; measure such batches with devices=1 to be surer."
+        )
+    if largest > measured:
+        yield (
+            f"Messages of up to {short(largest, 'B')} are asked for, the channel was measured to "
+            f"{short(measured, 'B')}: its last line is drawn on."
+        )
+    if too_many:
+        yield f"Left out: {counted(too_many, 'step')} with fewer examples than devices."
 
 
 def _times(layers: Sequence[LayerWork], one: _Asked, link: FittedLink, exchange: Exchange) -> dict[str, object]:
     """The columns of one point: milliseconds of its step, with overlap and without, and what they are made of."""
-    batches, *seconds = one.alone
-    part = one.batch / one.devices
+    part, batches = one.batch / one.devices, one.alone.index
+    alone = [seconds_at(one.alone[name], part) for name in ("seconds", "low", "high")]
 
-    def step(alone: int, end: int) -> Step:
-        return exchange.step(layers, seconds_at(batches, seconds[alone], part), one.devices, link.links[end])
+    def step(own: int, end: int) -> Step:
+        return exchange.step(layers, alone[own], one.devices, link.links[end])
 
     within = "interpolated" if batches[0] < part < batches[-1] else "extrapolated"
-    steps = {"": step(0, 0), "_low": step(1, 1), "_high": step(2, 2)}
-    found: dict[str, object] = {
-        "alone_ms": 1e3 * steps[""].computing,
-        "alone_from": "measured" if part in batches else within,
-        "exchange_ms": 1e3 * steps[""].exchanging,
-    }
-    for name in ("overlapped", "serial"):
-        found |= {f"{name}_ms{ending}": 1e3 * getattr(each, name) for ending, each in steps.items()}
+    steps = [step(end, end) for end in range(3)]
     # One device stands above and below the line: of its error the ratio knows nothing, only of the channel's.
-    steps = {"": steps[""], "_low": step(0, 2), "_high": step(0, 1)}
+    faster = [steps[0], step(0, 2), step(0, 1)]
+    found: dict[str, object] = {
+        "alone_ms": 1e3 * steps[0].computing,
+        "alone_from": "measured" if part in batches else within,
+        "exchange_ms": 1e3 * steps[0].exchanging,
+    }
     for name, column in (("overlapped", "efficiency"), ("serial", "efficiency_serial")):
-        found |= {f"{column}{ending}": one.reference / getattr(each, name) for ending, each in steps.items()}
+        found |= {f"{name}_ms{end}": 1e3 * getattr(each, name) for end, each in zip(_ENDS, steps, strict=True)}
+        found |= {
+            f"{column}{end}": one.reference / getattr(each, name) for end, each in zip(_ENDS, faster, strict=True)
+        }
     return found
 
 
-def seconds_at(batches: np.ndarray, seconds: np.ndarray, batch: float) -> float:
-    """Seconds of a device alone with `batch` examples, from those that were measured (ordered).
+def seconds_at(seconds: pd.Series, batch: float) -> float:
+    """Seconds of a device alone with `batch` examples, from those that were measured, by batch in order.
 
     Between two of them on the line between; beyond, on the line through the nearest two, but never better than in
     proportion to the batch nor worse than without regard to it; with one batch alone, in proportion: the best case.
     """
-    if batch in batches or batches[0] < batch < batches[-1]:
-        return float(np.interp(batch, batches, seconds))
-    near = 0 if batch < batches[0] else -1
-    last = float(seconds[near])
+    batches, times = seconds.index.to_numpy(dtype="float64"), seconds.to_numpy()
+    if batches[0] <= batch <= batches[-1]:
+        return float(np.interp(batch, batches, times))
+    near, next_ = (0, 1) if batch < batches[0] else (-1, -2)
+    last = float(times[near])
     proportion = last * batch / float(batches[near])
     if len(batches) == 1:
         return proportion
-    (x, y), (to_x, to_y) = ((batches[place], seconds[place]) for place in ((0, 1) if near == 0 else (-1, -2)))
-    line = float(y + (batch - x) * (to_y - y) / (to_x - x))
+    line = last + (batch - batches[near]) * (times[next_] - last) / (batches[next_] - batches[near])
     return float(np.clip(line, min(last, proportion), max(last, proportion)))
 
 
@@ -380,11 +309,37 @@ def draw_expected(axes: Axes, expected: Expected, among: list[str], named: bool)
         drawing.marks(
             axes, own["measured_ms"], own["serial_ms"], y_ends=(own["overlapped_ms"], own["serial_ms"]), **how
         )
-    every = [rows["measured_ms"], rows["overlapped_ms"], rows["serial_ms"]]
-    ends = [min(each.min() for each in every[:2]), max(each.max() for each in every[::2])]
+    every = rows[["measured_ms", "overlapped_ms", "serial_ms"]]
+    ends = [every.min().min(), every.max().max()]
     axes.plot(ends, ends, "--", color="#555555", linewidth=1)
     axes.set(xscale="log", yscale="log")
     for axis in (axes.xaxis, axes.yaxis):
         drawing.log_ticks(axis)
     predicted = "predicted: full overlap to none, marked (ms)" if expected.exchange.hides else "predicted (ms)"
-    drawing.finish(axes, f"Predicted over {expected.link.name}", "measured step (ms)", predicted)
+    drawing.finish(axes, f"Predicted over {expected.exchange.channel}", "measured step (ms)", predicted)
+
+
+def _draw_hosts(expected: Expected, scaling: str) -> Figure:
+    """The speed as a share of that without loss; medians over the points of a family, solid with overlap, dashed
+    without where that differs, quartiles as a band."""
+    table, counts = expected.table, sorted(set(expected.table["devices"]))
+    drawn, (axes,) = drawing.panels(1, 6.5, 4.4)
+    kinds = [("-o", "efficiency", ", with overlap"), ("--s", "efficiency_serial", ", without")]
+    if np.allclose(table["overlapped_ms"], table["serial_ms"]):
+        kinds = [("-o", "efficiency", "")]
+    for family, rows in table.groupby("family"):
+        colour = drawing.colour_of(str(family))
+        for line, speed, words in kinds:
+            low, middle, high = (rows.groupby("devices")[speed].quantile(at) for at in (0.25, 0.5, 0.75))
+            axes.plot(middle.index, middle, line, color=colour, markersize=4, label=f"{family}{words}")
+            if line == "-o":
+                drawing.band(axes, low.index, low, high, colour)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(counts, [f"{count:,}" for count in counts])
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(drawing.PercentFormatter(1.0))
+    title = f"Speed, {scaling} scaling over {expected.exchange.words}"
+    drawing.finish(axes, title, "hosts", "share of the speed without loss")
+    drawing.legend(drawn)
+    return drawn

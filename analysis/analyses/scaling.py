@@ -78,10 +78,9 @@ class ScalingOptions(Options):
         metavar="NAME",
         group=_PREDICTED,
     )
-    algorithm: Literal["ring", "tree", "halving", "parameter_server"] = option(
+    algorithm: Literal["ring", "tree", "halving"] = option(
         "ring", "how gradients are summed (default: ring)", group=_PREDICTED
     )
-    servers: int = option(1, "parameter servers (default: 1)", metavar="N", low=1, group=_PREDICTED)
     bucket: int | None = option(
         None,
         "gather gradients up to so many bytes, 0: each layer by itself (default: all at once, as TensorFlow does)",
@@ -108,16 +107,15 @@ class ScalingOptions(Options):
         if self.channel is None:
             return None
         bucket = math.inf if self.bucket is None else self.bucket
-        return Exchange(self.channel, self.algorithm, self.servers, bucket)
+        return Exchange(self.channel, self.algorithm, bucket)
 
 
 class FamilyScaling(NamedTuple):
     """The non-parallel fraction of one family's points.
 
     `fraction` is the fit over all points and counts, `median` and `upper` (the 90th percentile) are over the fractions
-    fitted to each point by itself, `largest` is the greatest of these. `largest_batch` is the largest batch size,
-    `upper_at_largest_batch` the 90th percentile there. `efficiency` is the median of speedup / n at the largest n.
-    `slower` counts measurements that were slower than on one device, `superlinear` those above n times as fast.
+    fitted to each point by itself, `largest` is the greatest of these. `efficiency` is the median of speedup / n at the
+    largest n.
     """
 
     family: str
@@ -128,11 +126,7 @@ class FamilyScaling(NamedTuple):
     median: Estimate
     upper: Estimate
     largest: float
-    largest_batch: int | None
-    upper_at_largest_batch: Estimate
     efficiency: Estimate
-    slower: int
-    superlinear: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -250,13 +244,10 @@ def _check(options: ScalingOptions) -> None:
     """ConfigError for an option that says nothing without another one, which is not there."""
     usual = ScalingOptions()
     if options.channel is None:
-        for name in ("hosts", "algorithm", "servers", "bucket", "scaling"):
+        for name in ("hosts", "algorithm", "bucket", "scaling"):
             if (given := getattr(options, name)) != getattr(usual, name):
                 value = ",".join(given) if name == "hosts" else given
                 raise ConfigError(f"--{name}", value, "needs to know what messages cost", "name a --channel")
-    if options.servers != usual.servers and options.algorithm != "parameter_server":
-        reason = f"--algorithm={options.algorithm} has no servers"
-        raise ConfigError("--servers", options.servers, reason, "add --algorithm parameter_server, or leave it out")
     if options.scaling != usual.scaling and not options.hosts:
         raise ConfigError("--scaling", options.scaling, "says how --hosts share the batch", "name --hosts")
 
@@ -271,23 +262,16 @@ def _describe(family: FamilyScaling, what: str) -> Paragraph:
     )
     if fraction >= 1:
         bound = f": more {what} make it slower"
-    points = [
+    points = (
         f"Point by point: median {percent_interval(family.median)}, 90th percentile "
         f"{percent_interval(family.upper)}, at most {100 * family.largest:.3g}%.",
         f"On {most}: a median of {percent_interval(family.efficiency)} of the speed of {most} without loss.",
-    ]
-    if family.largest_batch is not None:
-        upper = percent_interval(family.upper_at_largest_batch)
-        points.append(f"At the largest batch size, {family.largest_batch}: 90th percentile {upper}.")
-    odd = [f"{family.slower} slower than on one"] * (family.slower > 0)
-    odd += [f"{family.superlinear} more than n times as fast"] * (family.superlinear > 0)
-    if odd:
-        points.append(f"Of {family.measurements} measurements {', '.join(odd)}.")
+    )
     head = (
         f"{family.family}: over {family.points} points on {counts} against 1 ({what}), "
         f"{percent_interval(family.fraction)} of the step does not run in parallel{bound}."
     )
-    return Paragraph(head, tuple(points))
+    return Paragraph(head, points)
 
 
 def amdahl_speedup(fraction: float, count: ArrayLike) -> np.ndarray:
@@ -405,11 +389,6 @@ def _family(name: str, pairs: pd.DataFrame, level: float) -> FamilyScaling:
     each = above / below
     levels = levels_of(pairs.iloc[np.unique(point, return_index=True)[1]])
     most = pairs[pairs["devices"] == pairs["devices"].max()]
-    largest, there = None, np.ones(len(each), dtype=bool)
-    if "batch_size" in pairs and pairs["batch_size"].notna().any():
-        batches = pairs.groupby(point)["batch_size"].first().to_numpy(dtype="float64", na_value=np.nan)
-        largest = int(np.nanmax(batches))
-        there = batches == largest
     return FamilyScaling(
         family=name,
         points=len(each),
@@ -419,11 +398,7 @@ def _family(name: str, pairs: pd.DataFrame, level: float) -> FamilyScaling:
         median=crossed_quantile(each, levels, level=level),
         upper=crossed_quantile(each, levels, 0.9, level),
         largest=float(each.max()),
-        largest_batch=largest,
-        upper_at_largest_batch=crossed_quantile(each[there], levels.of(there), 0.9, level),
         efficiency=crossed_quantile(most["efficiency"], levels_of(most), level=level),
-        slower=int((pairs["speedup"] < 1).sum()),
-        superlinear=int((pairs["speedup"] > pairs["devices"]).sum()),
     )
 
 

@@ -23,8 +23,7 @@ Measure deep-learning models on this machine; every point becomes an MLflow run.
   python -m paradnn.train -m hydra/launcher=slurm experiment=paper_fc
                                                                    on many hosts: slurm, ray_cluster (docs/clusters.md)
   python -m paradnn.plan -m experiment=paper_fc                    how long it would take, on how many hosts:
-                                                                   measures nothing; plan.hosts=1,4 plan.out=FILE;
-                                                                   plan.channel=NAME: how fast a step over them is
+                                                                   measures nothing; plan.hosts=1,4 plan.out=FILE
   python -m paradnn.compare compile=graph compile=xla -- model=lstm
                                                                    which is faster, by turns (docs/compare.md)
   python -m paradnn.train -m experiment=paper_fc sweep.design=adaptive sweep.minutes=60

@@ -6,8 +6,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,13 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from paradnn.cli.console import standard_output
-from paradnn.config.point import Point, Settings
+from paradnn.config.point import Settings
 from paradnn.core.words import counted
 from paradnn.forecast.history import History
 from paradnn.forecast.phases import PointTimes, point_times
 from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.regression import Array
-from paradnn.forecast.status import SweepStatus, by_parts, rates_of
+from paradnn.forecast.status import SweepStatus, rates_of
 from paradnn.forecast.table import PastRuns, row_of, table_of_points
 from paradnn.record.record import run_name
 from paradnn.store.files import whole_file
@@ -36,8 +35,6 @@ _LIKELY = 0.5
 #: Seconds from a command's start to its first point (interpreter, configuration, store, the framework's import), and of
 #: measuring ceilings, once for an environment: typical values, and the standard deviations of their logarithms.
 _START, _CEILINGS = (6.5, 0.3), (35.0, 0.25)
-#: An axis of more values than this is shown by its ends.
-_MOST_LEVELS = 12
 #: The ends of a 95% interval, and the middle.
 _ENDS = {"low": 0.025, "expected": 0.5, "high": 0.975}
 _COSTS = ("parameters", "forward_flops", "flops_per_step", "bytes_per_step", "memory_lower_bound_bytes")
@@ -144,7 +141,7 @@ def wall_seconds(tasks: Array, hosts: int, start: Array | float = 0.0) -> Array:
 
 
 def describe(forecast: Forecast, name: str | None, where: str, hosts: Sequence[int], chunk: int | None) -> None:
-    """Print counts, expected times by family and axis, and the wall time for each number of hosts.
+    """Print counts, expected times by family, and the wall time for each number of hosts.
 
     `name` is the sweep's; a single point has its own.
     """
@@ -161,9 +158,6 @@ def describe(forecast: Forecast, name: str | None, where: str, hosts: Sequence[i
         table.add_row("all", *_summary(forecast, families != ""))
     console.print(table)
     console.print()
-    if axes := _axes(forecast):
-        console.print(_axis_table(forecast, axes))
-        console.print()
     if not forecast.status.to_run.any():
         console.print("Nothing is left to measure.")
         return
@@ -217,47 +211,6 @@ def _times(forecast: Forecast) -> Iterator[str]:
         yield f"  ceilings     {seconds} (95%: {spread}), once: the store has none for this environment"
 
 
-def _axes(forecast: Forecast) -> dict[str, list[str]]:
-    """The keys that the points differ in, each with the points' values as text ("" where a point lacks the key)."""
-    found = {}
-    for name in (entry.name for entry in fields(Point)):
-        if len({id(getattr(point, name)) for point in forecast.status.points}) == 1:
-            continue
-        parts = [*map(by_parts(partial(_texts_of, name), name), forecast.status.points)]
-        distinct = {id(part): part for part in parts}.values()
-        for key in dict.fromkeys(key for part in distinct for key in part if key != "model.name"):
-            if len({part[key] for part in distinct if key in part}) > 1:
-                found[key] = [part.get(key, "") for part in parts]
-    return found
-
-
-def _texts_of(name: str, point: Point) -> dict[str, str]:
-    """The keys of one part of a point as the store keeps them."""
-    heads = point.workload.keys() if name == "workload" else (name,)
-    return {key: text for key, text in row_of(point).items() if key.partition(".")[0] in heads}
-
-
-def _axis_table(forecast: Forecast, axes: Mapping[str, Sequence[str]]) -> Table:
-    table = table_of("axis", "value", "points", "done", "too large", "to measure", "expected", "95%")
-    for key, values in axes.items():
-        levels = sorted({*values} - {""}, key=_natural)
-        if len(levels) > _MOST_LEVELS:
-            table.add_row(key, f"{levels[0]} .. {levels[-1]}, {len(levels)} values")
-            continue
-        for level in levels:
-            chosen = np.array(values, dtype=str) == level
-            table.add_row(key if level == levels[0] else "", level, *_summary(forecast, chosen))
-    return table
-
-
-def _natural(text: str) -> tuple[int, float, str]:
-    """Numbers in their order, then words."""
-    try:
-        return 0, float(text), ""
-    except ValueError:
-        return 1, 0.0, text
-
-
 def _summary(forecast: Forecast, chosen: NDArray[np.bool_]) -> list[str]:
     """The cells of some of the points: how many there are and in which state, and their expected time."""
     states = forecast.status.states[chosen]
@@ -295,25 +248,21 @@ def duration(seconds: float) -> str:
     return f"{whole:,} {large} {rest} {small}" if rest else f"{whole:,} {large}"
 
 
-def write_points(forecast: Forecast, path: Path, more: Mapping[int, Mapping[str, float]] | None = None) -> None:
-    """Write a row a point: its keys, costs, status, expected times, and `more` numbers by its index; raises ConfigError
-    where it cannot."""
-    more, points = more or {}, forecast.status.points
+def write_points(forecast: Forecast, path: Path) -> None:
+    """Write a row a point: its keys, costs, status, expected times; raises ConfigError where it cannot."""
+    points = forecast.status.points
     shapes = {(type(p.model), type(p.data), type(p.workload)): p for p in points}
     ends = [f"{name}_{unit}" for unit in ("seconds", "step_ms") for name in _ENDS]
     names = ["name", "family", "status", "outcome", *ends, *_COSTS]
-    further = [*map(row_of, shapes.values()), *more.values()]
-    columns = dict.fromkeys([*names, *(key for row in further for key in row)])
+    columns = dict.fromkeys([*names, *(key for point in shapes.values() for key in row_of(point))])
     with whole_file(path, "plan.out") as making, making.open("w", newline="") as handle:
         writer = csv.DictWriter(handle, fieldnames=list(columns), restval="")
         writer.writeheader()
         for first in range(0, len(points), _MOST_POINTS):
-            for index, row in _rows(forecast, range(first, min(first + _MOST_POINTS, len(points)))):
-                writer.writerow({**row, **{name: f"{value:.6g}" for name, value in more.get(index, {}).items()}})
+            writer.writerows(_rows(forecast, range(first, min(first + _MOST_POINTS, len(points)))))
 
 
-def _rows(forecast: Forecast, indices: Sequence[int]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Of each point its index and its row."""
+def _rows(forecast: Forecast, indices: Sequence[int]) -> Iterator[Mapping[str, Any]]:
     status = forecast.status
     where = [index for index in indices if status.to_run[index]]
     times = forecast.times_of(where)
@@ -325,16 +274,13 @@ def _rows(forecast: Forecast, indices: Sequence[int]) -> Iterator[tuple[int, Map
         # A point that needs no measuring takes no time and has no step to expect.
         shown = ["0.000"] * 3 if place is None else [f"{value:.3f}" for value in seconds[place]]
         step = [""] * 3 if place is None else [f"{value:.6g}" for value in steps[place]]
-        yield (
-            index,
-            {
-                "name": run_name(point),
-                "family": point.model.name,
-                "status": status.status[index],
-                "outcome": status.outcomes[index] if place is None or not late[place] else "timeout",
-                **{f"{name}_seconds": text for name, text in zip(_ENDS, shown, strict=True)},
-                **{f"{name}_step_ms": text for name, text in zip(_ENDS, step, strict=True)},
-                **{name: int(status.costs[name][index]) for name in _COSTS},
-                **row_of(point),
-            },
-        )
+        yield {
+            "name": run_name(point),
+            "family": point.model.name,
+            "status": status.status[index],
+            "outcome": status.outcomes[index] if place is None or not late[place] else "timeout",
+            **{f"{name}_seconds": text for name, text in zip(_ENDS, shown, strict=True)},
+            **{f"{name}_step_ms": text for name, text in zip(_ENDS, step, strict=True)},
+            **{name: int(status.costs[name][index]) for name in _COSTS},
+            **row_of(point),
+        }

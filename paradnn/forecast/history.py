@@ -16,7 +16,6 @@ from pathlib import Path
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.errors import DataError, NoStoreError, StoreError
-from paradnn.families import message_families
 from paradnn.store.address import locate
 from paradnn.store.claims import RunIndex
 from paradnn.store.journal import Journal, default_folder, read_record
@@ -64,10 +63,6 @@ class History:
         """The newest measured points on these devices, at most so many, in the order of their start."""
         return []
 
-    def messages(self) -> list[Past]:
-        """Every run of model=channel, on whatever device, with `transfer_us`; imported ones too."""
-        return []
-
     def metrics(self, run_id: str) -> Mapping[str, float]:
         """The metrics of one run."""
         raise StoreError(f"{self.where}: no run {run_id}")
@@ -99,15 +94,7 @@ class _Store(History):
     def past(self, devices: Collection[str], most: int) -> list[Past]:
         tags = {"kind": ("point",), "source": ("measured",), "device": tuple(devices)}
         columns: Mapping[Values, Collection[str]] = {"tags": _TAGS, "metrics": _METRICS}
-        return self._read(Query((self.experiment,), tags=tags, newest=most, columns=columns))
-
-    def messages(self) -> list[Past]:
-        columns: Mapping[Values, Collection[str]] = {"tags": _TAGS, "metrics": ("transfer_us",)}
-        params = {"model.name": message_families()}
-        return self._read(Query((self.experiment,), params=params, tags={"kind": ("point",)}, columns=columns))
-
-    def _read(self, query: Query) -> list[Past]:
-        rows = self.reader.read(query)
+        rows = self.reader.read(Query((self.experiment,), tags=tags, newest=most, columns=columns))
         runs = [Past(run.run_id, (run.start_ms or 0) / 1e3, params, found, tags) for run, params, tags, found in rows]
         return sorted(runs, key=lambda run: run.start)
 
@@ -134,9 +121,6 @@ class _Files(History):
 
     def past(self, devices: Collection[str], most: int) -> list[Past]:
         return [run for run in self._points if run.tags.get("device") in devices][-most:]
-
-    def messages(self) -> list[Past]:
-        return [run for run in self._points if run.params.get("model.name") in message_families()]
 
     @cached_property
     def _points(self) -> list[Past]:

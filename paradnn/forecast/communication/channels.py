@@ -14,7 +14,6 @@ measured the same sizes; one session says nothing of another.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from paradnn.errors import ConfigError, NotEnoughData
-from paradnn.forecast.communication.data_parallel import Link, as_link, exchange_seconds
+from paradnn.forecast.communication.data_parallel import Link, as_link
 from paradnn.forecast.estimate import LEVEL, Estimate
 from paradnn.workloads.channel import COLLECTIVES
 
@@ -407,50 +406,23 @@ class FittedLink:
     processes: int = 1
 
 
-@dataclass(frozen=True)
-class RingCheck:
-    """An all-reduce that was measured on other numbers of processes: (bytes, measured / predicted) of the smallest and
-    the largest size."""
-
-    channel: str
-    processes: int
-    ratios: tuple[tuple[float, float], tuple[float, float]]
-
-
-def check_rings(found: Channels, chosen: ChannelFit, link: FittedLink) -> tuple[RingCheck, ...]:
-    """All-reduces of the same transport and device on other numbers of processes, beside rings over this link."""
-    checks = []
-    for each in found.channels:
-        count = each.processes
-        same = (each.device, each.transport, each.pattern) == (chosen.device, chosen.transport, "all_reduce")
-        if same and count != link.processes:
-            times = each.times
-            first, last = (
-                (float(size), float(times[size]) / 1e6 / exchange_seconds("ring", count, float(size), link.links[0]))
-                for size in (times.index.min(), times.index.max())
-            )
-            checks.append(RingCheck(each.name, count, (first, last)))
-    return tuple(checks)
-
-
-def choose_channel(found: Channels, name: str, key: str = "--channel", here: Collection[str] = ()) -> ChannelFit:
-    """The channel that is called `name`, of several devices that of those `here`.
+def choose_channel(found: Channels, name: str) -> ChannelFit:
+    """The channel that is called `name`.
 
     A name may have fewer words than `analysis channel` gives it, or more, as long as one channel alone fits it.
-    ConfigError, about the option `key`, where there is none, or several, or where it has no fit.
+    ConfigError where there is none, or several, or where it has no fit.
     """
     usable = [each for each in found.channels if each.fit and each.pattern in _USABLE]
     chosen = [each for each in usable if each.name == name] or [each for each in usable if each.is_called(name)]
-    chosen = [each for each in chosen if each.device in here] or chosen
     if len(names := dict.fromkeys(each.name for each in chosen)) > 1:
         listed = "; ".join(f"'{each}'" for each in names)
-        raise ConfigError(key, name, f"fits {len(names)} channels of these runs", f"choose one of {listed}")
+        raise ConfigError("--channel", name, f"fits {len(names)} channels of these runs", f"choose one of {listed}")
     if len(chosen) > 1:
         remedy = f"choose one with python -m analysis scaling --device: {', '.join(each.device for each in chosen)}"
-        raise ConfigError(key, name, "is a channel of several devices", remedy)
+        raise ConfigError("--channel", name, "is a channel of several devices", remedy)
     if not chosen:
         there = "; ".join(f"'{each.name}'" for each in usable) or "none; python -m analysis channel says why"
-        raise ConfigError(key, name, "is no fitted channel of these runs", f"there are {there}")
+        raise ConfigError("--channel", name, "is no fitted channel of these runs", f"there are {there}")
     return chosen[0]
 
 

@@ -16,41 +16,35 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
-from paradnn.core.words import counted
 from paradnn.families.layers import LayerWork
 
-Algorithm = Literal["ring", "tree", "halving", "parameter_server"]
-ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
+Algorithm = Literal["ring", "tree", "halving"]
 #: A number, or an array of draws.
 Seconds = Any
 #: Bytes of a message -> seconds until it has arrived.
 Link = Callable[[float], Seconds]
 
 
-def messages(algorithm: Algorithm, processes: int, size: float, servers: int = 1) -> list[tuple[int, float]]:
+def messages(algorithm: Algorithm, processes: int, size: float) -> list[tuple[int, float]]:
     """(how many, bytes of each) of the messages that follow each other until all have the sum of `size` bytes.
 
     ring: 2 (N - 1) of size / N, the least that any algorithm sends (Patarasuk and Yuan, JPDC 69, 2009).
     tree: recursive doubling, log2 N of all bytes; halving: recursive halving and doubling, twice size / 2, size / 4,
     ... size / N (Thakur, Rabenseifner and Gropp, IJHPCA 19, 2005; Rabenseifner, ICCS 2004). Where N is no power of two
     the processes beyond one send their gradients before, and receive the sum after.
-    parameter_server: a part of size / `servers` of each worker to each server, and as many back (Li et al., OSDI 2014).
-    What has most to do is a server, with N in and N out, or a worker, with one for each server.
 
-    One process keeps what it has. ValueError for less than one process or server.
+    One process keeps what it has. ValueError for less than one.
     """
-    if processes < 1 or servers < 1:
-        raise ValueError(f"{processes} processes, {servers} servers: one of each is the least")
+    if processes < 1:
+        raise ValueError(f"{processes} processes: one is the least")
     if processes == 1:
         return []
     if algorithm == "ring":
         return [(2 * (processes - 1), size / processes)]
-    if algorithm == "parameter_server":
-        return [(2 * max(processes, servers), size / servers)]
     rounds = processes.bit_length() - 1
     beyond = [] if processes == 2**rounds else [(2, size)]
     if algorithm == "tree":
@@ -58,13 +52,13 @@ def messages(algorithm: Algorithm, processes: int, size: float, servers: int = 1
     return [*((2, size / 2**each) for each in range(1, rounds + 1)), *beyond]
 
 
-def exchange_seconds(algorithm: Algorithm, processes: int, size: float, link: Link, servers: int = 1) -> Seconds:
+def exchange_seconds(algorithm: Algorithm, processes: int, size: float, link: Link) -> Seconds:
     """Seconds until `processes` have the sum of their `size` bytes.
 
     Over a link of alpha + bytes / bandwidth: ring 2 (N - 1) alpha + 2 (N - 1) / N size / bandwidth, tree
     log2 N (alpha + size / bandwidth), halving 2 log2 N alpha + 2 (N - 1) / N size / bandwidth.
     """
-    return sum(count * link(each) for count, each in messages(algorithm, processes, size, servers))
+    return sum(count * link(each) for count, each in messages(algorithm, processes, size))
 
 
 def as_link(collective: Link, processes: int) -> Link:
@@ -124,7 +118,6 @@ class Exchange:
 
     channel: str
     algorithm: Algorithm = "ring"
-    servers: int = 1
     bucket: float = math.inf
 
     @property
@@ -135,16 +128,15 @@ class Exchange:
     @property
     def words(self) -> str:
         """Such as "tcp latency (ring, all gradients at once)"."""
-        servers = f" with {counted(self.servers, 'server')}" if self.algorithm == "parameter_server" else ""
         parts = f"buckets of {self.bucket:,.0f} B" if self.bucket else "each layer by itself"
         gathered = parts if self.hides else "all gradients at once"
-        return f"{self.channel} ({self.algorithm.replace('_', ' ')}{servers}, {gathered})"
+        return f"{self.channel} ({self.algorithm}, {gathered})"
 
     def step(self, layers: Sequence[LayerWork], computing: Seconds, devices: int, link: Link) -> Step:
         """The step of one of so many `devices`, which by itself would take `computing` seconds."""
 
         def cost(size: float) -> Seconds:
-            return exchange_seconds(self.algorithm, devices, size, link, self.servers)
+            return exchange_seconds(self.algorithm, devices, size, link)
 
         return simulate(layers, computing, cost, self.bucket)
 
@@ -152,4 +144,4 @@ class Exchange:
         """Bytes of the largest message of a step, 0 on one device."""
         gradients = [layer.gradient_bytes for layer in layers]
         together = min(max(self.bucket, *gradients), sum(gradients))
-        return max((size for _, size in messages(self.algorithm, devices, together, self.servers)), default=0.0)
+        return max((size for _, size in messages(self.algorithm, devices, together)), default=0.0)
