@@ -158,19 +158,18 @@ def _published(
         module = name.removeprefix("mlperf-")
         into = _one_experiment(selection, experiment)
         found = getattr(import_module(f"analysis.published.{module}"), f"read_{module}")(Path(options.dir))
-        done = log_found(found, selection.written, into, Ticker(units))
+        logged, present = log_found(found, selection.written, into, Ticker(units))
         for line in found.left_out:
             say(f"damaged: {line}", sys.stderr)
         for line in found.said:
             say(line)
         if found.summary:
-            print(found.summary.format(logged=done.logged, s="s"[: done.logged != 1], present=done.present))
+            print(found.summary.format(logged=logged, s="s"[: logged != 1], present=present))
         else:
-            there = f"{done.present:,} were there already" if done.present else "none were there before"
-            there += f" ({done.completed} of them gained metrics)" if done.completed else ""
+            there = f"{present:,} were there already" if present else "none were there before"
             lost = len(found.left_out)
             damaged = f"{lost} damaged entr{'y' if lost == 1 else 'ies'}"
-            print(f"logged {counted(done.logged, 'published run')}, {there}, left out {damaged}")
+            print(f"logged {counted(logged, 'published run')}, {there}, left out {damaged}")
         if then:
             print(f"{then} --experiment {shlex.quote(into)}")
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,8 +44,8 @@ _TRACE, _OPERATIONS = "fc_trace_10sec.json", "fc_trace_10sec_opbreakdown.json"
 # The traces are in percent of the TPU v2 board's peaks; this one is B/s of Table 3 of the paper.
 _PEAK_BANDWIDTH = 2400e9
 _LEAST = 1e-150  # a smaller number has no inverse that is one
-_MODEL = re.compile(r"layer_(\d{1,9})-node_(\d{1,9})-input_(\d{1,9})-output_(\d{1,9})-bs_(\d{1,9})", re.ASCII)
-_OPERATION = re.compile(f"(?:{_MODEL.pattern})-(.+)", re.ASCII)
+_MODEL = re.compile(r"layer_(\d{1,9})-node_(\d{1,9})-input_(\d{1,9})-output_(\d{1,9})-bs_(\d{1,9})(?:-(.+))?", re.ASCII)
+_SIZES = ("model.layers", "model.nodes", "model.input_size", "model.output_size", "batch_size")
 _RATES = ("example_per_sec", "step_per_sec", "flops", "fl", "params", "intensity")
 _TRACED = ("flops_perc", "memory_bandwidth", "intensity", "rawMB")
 #: The lists that hold a value for each capture of a trace: FLOP rate and infeed, in percent.
@@ -61,6 +62,10 @@ _OUTCOMES = {
 _NOTE = "Published measurement of ParaDnn (Wang, Wei, Brooks, MLSys 2020) on {}; see docs/published-data.md."
 
 
+class _Odd(Exception):
+    """What is wrong with an entry, which is left out."""
+
+
 def read_archive(folder: Path) -> Found:
     """The runs of the archive's files in a folder; a file that is absent is passed over.
 
@@ -69,50 +74,31 @@ def read_archive(folder: Path) -> Found:
     if not any((folder / name).is_file() for name in _MEASURED):
         where = "they are in github.com/Emma926/paradnn, folder scripts/data"
         raise DataError(f"{folder}: holds neither of {', '.join(_MEASURED)}; {where}")
-    archive = _Archive()
-    for name in (*_MEASURED, _TRACE, _OPERATIONS):
+    runs: dict[tuple[str, str], PublishedRun] = {}
+    left_out: list[str] = []
+    for name, platform in (*_MEASURED.items(), (_TRACE, _TPU), (_OPERATIONS, _TPU)):
         if (folder / name).is_file():
-            archive.read(folder / name)
-    runs = [*archive.runs.values()]
+            for label, number, entry in _entries(folder / name):
+                try:
+                    _take(runs, platform, label, entry)
+                except _Odd as problem:
+                    left_out.append(f"{name} entry {number} ({label[:200]}): {problem}; left out")
     about = f"{len(runs):,} published measurements of ParaDnn (Wang, Wei, Brooks, MLSys 2020); "
     about += "see docs/published-data.md."
-    return Found([Publication("published, MLSys 2020", about, _PUBLISHED, runs)], archive.left_out)
+    return Found([Publication("published, MLSys 2020", about, _PUBLISHED, [*runs.values()])], left_out)
 
 
-class _Odd(Exception):
-    """What is wrong with an entry, and what is left out for it."""
-
-
-class _Archive:
-    """The runs by platform and label, as one file after the other adds to them."""
-
-    def __init__(self) -> None:
-        self.runs: dict[tuple[str, str], PublishedRun] = {}
-        self.left_out: list[str] = []
-
-    def read(self, path: Path) -> None:
-        """One of the files."""
-        try:
-            value = read_json(path)
-        except DAMAGED as error:
-            raise DataError(f"{path.name} is damaged: {reason(error)}; fetch it again") from error
-        if platform := _MEASURED.get(path.name):
-            self._each(path, value, ("labels", *_RATES), lambda *entry: self._measured(platform, *entry))
-            self._each(path, value, ("err_jobs", "states"), lambda *entry: self._failed(platform, *entry))
-        elif path.name == _TRACE:
-            self._each(path, value, ("labels", *_TRACED, "infeed", *_CAPTURES), self._traced)
-        else:
-            self._each(path, value, ("labels", *_TRACED, "time_perc"), self._operation, _OPERATION)
-
-    def _each(
-        self,
-        path: Path,
-        value: Any,
-        names: Sequence[str],
-        take: Callable[[re.Match[str], dict[str, Any]], None],
-        pattern: re.Pattern[str] = _MODEL,
-    ) -> None:
-        """Take each sound entry of parallel lists of equal length; name the others in `left_out`."""
+def _entries(path: Path) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """Label, number and values of each entry of a file's parallel lists. DataError where they are not there."""
+    traced = {_TRACE: ("infeed", *_CAPTURES), _OPERATIONS: ("time_perc",)}
+    lists = [("labels", *_TRACED, *traced[path.name])] if path.name in traced else [("labels", *_RATES)]
+    if path.name in _MEASURED:
+        lists.append(("err_jobs", "states"))
+    try:
+        value = read_json(path)
+    except DAMAGED as error:
+        raise DataError(f"{path.name} is damaged: {reason(error)}; fetch it again") from error
+    for names in lists:
         for name in names:
             if not isinstance(value, dict) or not isinstance(value.get(name), list):
                 raise DataError(f"{path.name} is not the published file: it has no list {name!r}")
@@ -121,143 +107,127 @@ class _Archive:
                     f"{path.name} is damaged: {name!r} has {len(value[name])} entries, "
                     f"{names[0]!r} has {len(value[names[0]])}; fetch it again"
                 )
-        seen: set[str] = set()
         for number, (label, *cells) in enumerate(zip(*(value[name] for name in names), strict=True)):
-            match = pattern.fullmatch(str(label))
-            try:
-                if match is None or not all(map(int, match.groups()[:5])):
-                    raise _Odd(f"its label is not of a model{' and an operation' * (pattern is _OPERATION)}; left out")
-                if label in seen:
-                    raise _Odd("is there twice; left out")
-                seen.add(label)
-                take(match, dict(zip(names[1:], cells, strict=True)))
-            except _Odd as problem:
-                place = "row" if names[0] == "labels" else names[0]
-                self.left_out.append(f"{path.name} {place} {number} ({str(label)[:200]}): {problem}")
+            yield str(label), number, dict(zip(names[1:], cells, strict=True))
 
-    def _run(self, platform: _Platform, match: re.Match[str], outcome: str = "ok", reason: str = "") -> PublishedRun:
-        """The run of a label, made unless it is there."""
-        layers, nodes, inputs, outputs, batch = (str(int(size)) for size in match.groups()[:5])
-        label = match[0] if match.re is _MODEL else match[0][: match.start(6) - 1]
-        params = {
-            "model.name": "fc",
-            "model.layers": layers,
-            "model.nodes": nodes,
-            "model.input_size": inputs,
-            "model.output_size": outputs,
-            "batch_size": batch,
-            "precision": platform.precision,
-            "platform.name": platform.name,
-            "compile": platform.compile,
-            "mode": "train",
-            "replicate": "0",
-            "optimizer.name": "rmsprop",
-            "framework.name": "tensorflow",
-        }
-        tags = {
-            "environment_id": digest(platform.device),
-            "protocol_id": PUBLISHED,
-            "replicate": "0",
-            "device": platform.device,
-            "archive_label": label,
-            "mlflow.note.content": _NOTE.format(platform.device),
-        }
-        name = f"fc {layers}x{nodes} b{batch} {platform.precision} {platform.device}"
-        made = PublishedRun(digest(platform.device, label), name, params, tags, {}, outcome, reason)
-        return self.runs.setdefault((platform.name, label), made)
 
-    def _new(self, platform: _Platform, match: re.Match[str], outcome: str = "ok", reason: str = "") -> PublishedRun:
-        if (platform.name, match[0]) in self.runs:
-            raise _Odd("is there twice; left out")
-        return self._run(platform, match, outcome, reason)
-
-    def _measured(self, platform: _Platform, match: re.Match[str], entry: Mapping[str, Any]) -> None:
-        """The archive's numbers in this project's units: its FLOPs are in 10^9, and of one core on the TPU."""
-        number = _numbers(entry)
-        if not math.isclose(number["example_per_sec"], number["step_per_sec"] * int(match[5]), rel_tol=1e-3):
-            raise _Odd("example_per_sec is not step_per_sec x batch size; left out")
-        rate = number["flops"] * 1e9 * platform.cores
-        self._new(platform, match).metrics.update(
-            examples_per_second=number["example_per_sec"],
-            step_time_ms=1e3 / number["step_per_sec"],
-            flops_per_second=rate,
-            flops_utilization_spec=rate / platform.peak,
-            flops_per_step=number["fl"] * 1e9 * platform.cores,
-            parameters=number["params"],
-            published_flops_per_second=number["flops"] * 1e9,
-            published_intensity=number["intensity"],
-        )
-
-    def _failed(self, platform: _Platform, match: re.Match[str], entry: Mapping[str, Any]) -> None:
+def _take(runs: dict[tuple[str, str], PublishedRun], platform: _Platform, label: str, entry: dict[str, Any]) -> None:
+    """Make the run of an entry, or add to it what a trace says. _Odd where its numbers are none."""
+    match = _MODEL.fullmatch(label)
+    if match is None or ("time_perc" in entry) != (match[6] is not None) or not all(map(int, match.groups()[:5])):
+        raise _Odd("its label is not of a model" + " and an operation" * ("time_perc" in entry))
+    point = label if match[6] is None else label[: match.start(6) - 1]
+    key = platform.name, point
+    known = runs.get(key) or _run(platform, match.groups()[:5], point)
+    if "rawMB" in entry:
+        _traced(known, match[6], entry)
+    elif key in runs:
+        raise _Odd("is there twice")
+    elif "states" in entry:
         state = str(entry["states"]).strip()
         if not state:
-            raise _Odd("has no state; left out")
-        outcome = _OUTCOMES.get(state, "crash")
-        self._new(platform, match, outcome, f"{state} (state in the archive)")
+            raise _Odd("has no state")
+        known = replace(known, outcome=_OUTCOMES.get(state, "crash"), reason=f"{state} (state in the archive)")
+    else:
+        known.metrics.update(_measured(platform, int(match[5]), entry))
+    runs[key] = known
 
-    def _traced(self, match: re.Match[str], entry: Mapping[str, Any]) -> None:
-        """A trace of a run on TPU v2: the numbers of the capture with the highest FLOP rate, as the archive chose, and
-        rate and infeed of all captures, which are repeats within a process and so no replicates."""
-        number = _numbers({name: entry[name] for name in (*_TRACED, "infeed")}, zero=True)
-        share = {name: number[name] / 100 for name in ("infeed", "flops_perc", "memory_bandwidth")}
-        for name in (name for name in share if share[name] > 1):
-            raise _Odd(f"{name}={entry[name]} is over 100%; left out")
-        run = self._run(_TPU, match)
-        run.metrics.update(
-            infeed_fraction=share["infeed"],
-            trace_flops_utilization=share["flops_perc"],
-            trace_bandwidth_utilization=share["memory_bandwidth"],
-            trace_arithmetic_intensity=number["intensity"],
-            trace_bytes=number["rawMB"] * 1e6,
-        )
-        if problem := _wrong_captures(entry):
-            raise _Odd(f"{problem}; its single captures are left out")
-        rates, waits = ([value / 100 for value in entry[name]] for name in _CAPTURES)
-        rows: list[list[Any]] = [[place, *pair] for place, pair in enumerate(zip(rates, waits, strict=True))]
-        run.tables["traces.json"] = ("capture", "flops_utilization", "infeed_fraction"), rows
-        run.metrics.update(
-            trace_captures=float(len(rates)),
-            trace_flops_utilization_median=statistics.median(rates),
-            trace_flops_utilization_lowest=min(rates),
-        )
 
-    def _operation(self, match: re.Match[str], entry: dict[str, Any]) -> None:
-        """An operation type of a trace: its share, FLOPs and bytes in it, rates while it runs. Count and seconds were
-        not published; the training loop's rates are of what it contains over its own time, up to 78 times the peak."""
-        if entry["rawMB"] == 0:
-            entry["intensity"] = 0.0  # nothing was moved: 0 / 0, and written as NaN
-        number = _numbers(entry, zero=True)
-        run, kind, moved = self._run(_TPU, match), match[6], number["rawMB"] * 1e6
-        rates = [number["flops_perc"] / 100 * _TPU.peak, number["memory_bandwidth"] / 100 * _PEAK_BANDWIDTH]
-        share, intensity = number["time_perc"] / 100, number["intensity"]
-        _, rows = run.tables.setdefault("operation_types.json", (("type", *NUMBERS), []))
+def _run(platform: _Platform, sizes: Sequence[str], label: str) -> PublishedRun:
+    """The run of a label, without numbers."""
+    params = {
+        "model.name": "fc",
+        **{name: str(int(size)) for name, size in zip(_SIZES, sizes, strict=True)},
+        "precision": platform.precision,
+        "platform.name": platform.name,
+        "compile": platform.compile,
+        "mode": "train",
+        "replicate": "0",
+        "optimizer.name": "rmsprop",
+        "framework.name": "tensorflow",
+    }
+    tags = {
+        "environment_id": digest(platform.device),
+        "protocol_id": PUBLISHED,
+        "replicate": "0",
+        "device": platform.device,
+        "archive_label": label,
+        "mlflow.note.content": _NOTE.format(platform.device),
+    }
+    layers, nodes, batch = params["model.layers"], params["model.nodes"], params["batch_size"]
+    name = f"fc {layers}x{nodes} b{batch} {platform.precision} {platform.device}"
+    return PublishedRun(digest(platform.device, label), name, params, tags, {})
+
+
+def _measured(platform: _Platform, batch: int, entry: Mapping[str, Any]) -> dict[str, float]:
+    """The archive's numbers in this project's units: its FLOPs are in 10^9, and of one core on the TPU."""
+    number = _numbers(entry)
+    if not math.isclose(number["example_per_sec"], number["step_per_sec"] * batch, rel_tol=1e-3):
+        raise _Odd("example_per_sec is not step_per_sec x batch size")
+    rate = number["flops"] * 1e9 * platform.cores
+    return {
+        "examples_per_second": number["example_per_sec"],
+        "step_time_ms": 1e3 / number["step_per_sec"],
+        "flops_per_second": rate,
+        "flops_utilization_spec": rate / platform.peak,
+        "flops_per_step": number["fl"] * 1e9 * platform.cores,
+        "parameters": number["params"],
+        "published_flops_per_second": number["flops"] * 1e9,
+        "published_intensity": number["intensity"],
+    }
+
+
+def _traced(run: PublishedRun, kind: str | None, entry: dict[str, Any]) -> None:
+    """What a trace of a run on TPU v2 says: the numbers of the capture with the highest FLOP rate, as the archive
+    chose, and rate and infeed of all captures, which are repeats within a process and so no replicates.
+
+    Of an operation (`kind`) its share, FLOPs and bytes in it, rates while it runs. Count and seconds were not
+    published; the training loop's rates are of what it contains over its own time, up to 78 times the peak.
+    """
+    captures = [entry.pop(name, [0.0]) for name in _CAPTURES]
+    if entry["rawMB"] == 0:
+        entry["intensity"] = 0.0  # nothing was moved: 0 / 0, and written as NaN
+    number = _numbers(entry, zero=True)
+    moved, intensity = number["rawMB"] * 1e6, number["intensity"]
+    shares = {name: number[name] / 100 for name in ("flops_perc", "memory_bandwidth")}
+    if kind is not None:
+        share = number["time_perc"] / 100
+        rates = [shares["flops_perc"] * _TPU.peak, shares["memory_bandwidth"] * _PEAK_BANDWIDTH]
         own = [None, None] if kind == "while" else rates
+        _, rows = run.tables.setdefault("operation_types.json", (("type", *NUMBERS), []))
         rows.append([kind, None, None, share, intensity * moved, moved, *own, intensity if moved else None])
         run.metrics[f"op_share.{kind}"] = share
+        return
+    rates, waits = ([_percent(value) for value in each] if isinstance(each, list) else [] for each in captures)
+    if max(*shares.values(), number["infeed"] / 100) > 1:
+        raise _Odd("a share is over 100%")
+    if not rates or len(rates) != len(waits) or not math.isclose(max(rates), shares["flops_perc"], rel_tol=1e-9):
+        raise _Odd(f"{' and '.join(_CAPTURES)} are not the captures of which flops_perc is the highest")
+    table: list[list[Any]] = [[place, *pair] for place, pair in enumerate(zip(rates, waits, strict=True))]
+    run.tables["traces.json"] = ("capture", "flops_utilization", "infeed_fraction"), table
+    run.metrics.update(
+        infeed_fraction=number["infeed"] / 100,
+        trace_flops_utilization=shares["flops_perc"],
+        trace_bandwidth_utilization=shares["memory_bandwidth"],
+        trace_arithmetic_intensity=intensity,
+        trace_bytes=moved,
+        trace_captures=float(len(rates)),
+        trace_flops_utilization_median=statistics.median(rates),
+        trace_flops_utilization_lowest=min(rates),
+    )
+
+
+def _percent(value: object) -> float:
+    share = _numbers({"a capture": value}, zero=True)["a capture"] / 100
+    if share > 1:
+        raise _Odd("a capture is over 100%")
+    return share
 
 
 def _numbers(entry: Mapping[str, Any], zero: bool = False) -> dict[str, float]:
     """The numbers of an entry; `zero` allows zeros."""
     for name, value in entry.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise _Odd(f"{name}={repr(value)[:80]} is not a number; left out")
-        if not math.isfinite(value) or (value < _LEAST and not (zero and value == 0)):
-            raise _Odd(f"{name}={value} is not {'zero or ' if zero else ''}positive; left out")
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        if not is_number or (value < _LEAST and not (zero and value == 0)):
+            raise _Odd(f"{name}={repr(value)[:80]} is not a {'zero or ' if zero else ''}positive number")
     return {name: float(value) for name, value in entry.items()}
-
-
-def _wrong_captures(entry: Mapping[str, Any]) -> str:
-    """What is wrong with the lists of a trace's captures; the best of them must be the one that the archive kept."""
-    rates, waits = (entry[name] for name in _CAPTURES)
-    if not all(isinstance(values, list) for values in (rates, waits)) or not rates or len(rates) != len(waits):
-        return f"{' and '.join(_CAPTURES)} are not two lists of equal length"
-    for name, value in [*((_CAPTURES[0], rate) for rate in rates), *((_CAPTURES[1], wait) for wait in waits)]:
-        try:
-            _numbers({name: value}, zero=True)
-        except _Odd as problem:
-            return str(problem).removesuffix("; left out")
-        if value > 100:
-            return f"{name}={value} is over 100%"
-    if not math.isclose(max(rates), entry["flops_perc"], rel_tol=1e-9):
-        return f"flops_perc={entry['flops_perc']} is not the highest of flops_trace"
-    return ""

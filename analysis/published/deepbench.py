@@ -78,12 +78,11 @@ class Platform(NamedTuple):
 
 @dataclass(frozen=True)
 class Timing:
-    """One timing. `options` are the kernel's own, by the names of its dataclass, of a channel those of `transfer`;
-    `stated` is the rate in the sheet, FLOP/s, None where there is none; `notes` are other cells of the row that say how
-    it was done."""
+    """One timing. `place`: sheet, row and heading. `options` are the kernel's own, by the names of its dataclass, of a
+    channel those of `transfer`; `stated` is the rate in the sheet, FLOP/s, None where there is none; `notes` are other
+    cells of the row that say how it was done."""
 
-    sheet: str
-    cell: str
+    place: str
     kernel: str
     options: Mapping[str, Any]
     batch_size: int
@@ -158,7 +157,7 @@ def read_workbook(path: Path) -> tuple[Platform, list[Timing]]:
     if not specs or not results:
         missing = "a sheet 'Specs'" if not specs else "a sheet of results"
         raise DataError(f"{path.name} is not DeepBench's: it lacks {missing}; {_AGAIN}")
-    timings = [timing for name in results for timing in _Sheet(path.name, name, sheets[name]).timings()]
+    timings = [timing for name in results for timing in _timings(path.name, name, sheets[name])]
     if not timings:
         raise DataError(f"{path.name}: holds no timing; {_AGAIN}")
     said = {
@@ -170,114 +169,107 @@ def read_workbook(path: Path) -> tuple[Platform, list[Timing]]:
     raise DataError(f"{path.name}, sheet Specs: names neither GPU Model nor CPU; {_AGAIN}")
 
 
-class _Sheet(NamedTuple):
-    """One sheet of results."""
-
-    file: str
-    name: str
-    rows: Sequence[Sequence[Any]]
-
-    def timings(self) -> Iterator[Timing]:
-        """Section by section."""
-        starts = [number for number, row in enumerate(self.rows) if _title(row) in _SECTIONS]
-        stated = " ".join(_text(cell) for row in self.rows[: starts[0]] for cell in row if cell is not None)
-        for start, end in zip(starts, [*starts[1:], len(self.rows)], strict=True):
-            title = _title(self.rows[start])
+def _timings(file: str, sheet: str, rows: Sequence[Sequence[Any]]) -> Iterator[Timing]:
+    """The timings of one sheet, section by section. DataError for what no such sheet has."""
+    starts = [number for number, row in enumerate(rows) if _title(row) in _SECTIONS]
+    stated = " ".join(_text(cell) for row in rows[: starts[0]] for cell in row if cell is not None).lower()
+    here = 0
+    try:
+        for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
+            title = _title(rows[start])
+            section = _SECTIONS[title]
             # Headings stand beside the title or in the row below it.
-            first = start if any(cell is not None for cell in self.rows[start][1:]) else start + 1
-            headings = self._headings(first, _SECTIONS[title])
-            precision = self._precision(stated, _SECTIONS[title].kernel)
-            for number in range(first + 1, end):
-                yield from self._row(number, title, headings, precision)
+            here = first = start if any(cell is not None for cell in rows[start][1:]) else start + 1
+            columns = _columns(rows[here], section)
+            precision = _precision(stated, section.kernel)
+            for here in range(first + 1, end):
+                cells = {name: _at(rows[here], column) for name, column in columns.items()}
+                # A row with one size or none holds a remark.
+                if sum(cells[name] is not None for name in section.sizes) > 1:
+                    yield from _row(title, section, cells, sheet, here + 1, precision)
+    except _WrongError as error:
+        raise DataError(f"{file}, sheet {sheet!r}, row {here + 1}: {error}; {_AGAIN}") from None
 
-    def _headings(self, number: int, section: _Section) -> dict[str, int]:
-        """Heading in one spelling -> its column. DataError without those of every size and of a time."""
-        found = {_heading(_text(cell)): column for column, cell in enumerate(self.rows[number]) if column and cell}
-        # Two sheets head the hidden units of LSTM with "Input".
-        found.setdefault("hidden units", found.get("input", -1))
-        found.setdefault("processes", found.get("# chips / accelerator cards", found.get("# nodes", -1)))
-        lacking = [name for name in section.sizes if found.get(name, -1) < 0]
-        if lacking or not found.keys() & section.times.keys():
-            raise self._wrong(number, None, f"the section has no column {lacking[0] if lacking else 'of times'!r}")
-        return found
 
-    def _precision(self, stated: str, kernel: str) -> str:
-        if kernel == "channel":
-            return "float32"
-        for words, kernels, precision in _PRECISIONS:
-            if words in stated.lower() and kernel in (kernels or (kernel,)):
-                return precision
-        raise self._wrong(0, None, f"the precision {stated!r} is not known")
+class _WrongError(Exception):
+    """What is wrong with a row."""
 
-    def _row(self, number: int, title: str, headings: Mapping[str, int], precision: str) -> Iterator[Timing]:
-        """The timings of a row; none of one that holds a remark or nothing."""
-        row, section = self.rows[number], _SECTIONS[title]
-        if sum(_at(row, headings[name]) is not None for name in section.sizes) < 2:
-            return
-        sizes = {name: self._size(number, headings[name], name) for name in section.sizes}
-        notes = {"padded": "true"} if _at(row, headings.get("padded kernels", -1)) == 1 else {}
-        if section.kernel == "channel":
-            # By what it was done, and on how many hosts, which stand beside the cards without a heading.
-            notes["algorithm"] = _text(_at(row, headings.get("selected algorithm", -1)))
-            hosts = _at(row, headings["processes"] + ("# nodes" not in headings))
-            sizes["hosts"] = int(hosts) if _is_number(hosts) else 1
-            sizes["transport"] = _TRANSPORTS.get(notes["algorithm"].partition(" ")[0].lower())
-            if sizes["transport"] is None:
-                problem = f"the algorithm {notes['algorithm']!r} is not known"
-                raise self._wrong(number, headings.get("selected algorithm"), problem)
-        for heading, (about, rate) in section.times.items():
-            column = headings.get(heading)
-            milliseconds = None if column is None else self._milliseconds(number, column, heading)
-            if column is None or milliseconds is None:
-                continue
-            kernel, options = _operation(section.kernel, title, sizes, about)
-            used = _at(row, headings.get("forward algorithm", -1)) if heading == "forward" else None
-            yield Timing(
-                sheet=self.name,
-                cell=f"{_letters(column)}{number + 1}",
-                kernel=kernel,
-                options=options,
-                batch_size=sizes["n"] if kernel in ("conv2d", "rnn_kernel") else 1,
-                precision=precision,
-                seconds=milliseconds / 1e3,
-                stated=self._rate(number, rate, headings),
-                notes=notes if used is None else {**notes, "algorithm": _text(used)},
-            )
 
-    def _size(self, number: int, column: int, name: str) -> Any:
-        value = _at(self.rows[number], column)
-        if name.endswith("transpose"):
-            if value not in ("N", "T"):
-                raise self._wrong(number, column, f"{name}={value!r} is neither N nor T")
-            return value == "T"
-        if not _is_number(value) or (name != "sparsity" and value != int(value)):
-            raise self._wrong(number, column, f"{name}={repr(value)[:80]} is no size")
-        if value < 0 or (value == 0 and not name.startswith("pad_")):
-            raise self._wrong(number, column, f"{name}={value} is not positive")
-        return value if name == "sparsity" else int(value)
+def _columns(headings: Sequence[Any], section: _Section) -> dict[str, int]:
+    """Heading in one spelling -> its column; those of every size, and of a time at least."""
+    found = {_heading(_text(cell)): column for column, cell in enumerate(headings) if column and cell}
+    # Two sheets head the hidden units of LSTM with "Input".
+    others = (("hidden units", "input"), ("processes", "# chips / accelerator cards"), ("processes", "# nodes"))
+    for name, other in others:
+        if name not in found and other in found:
+            found[name] = found[other]
+    if "processes" in found:  # on how many hosts stands beside the cards, without a heading
+        found["hosts"] = found["processes"] + ("# nodes" not in found)
+    lacking = [name for name in section.sizes if name not in found]
+    if lacking or not found.keys() & section.times.keys():
+        raise _WrongError(f"the section has no column {lacking[0] if lacking else 'of times'!r}")
+    return found
 
-    def _milliseconds(self, number: int, column: int, heading: str) -> float | None:
-        value = _at(self.rows[number], column)
-        if value is None or (isinstance(value, str) and value.strip().lower() in _NO_TIME):
-            return None
-        if not _is_number(value):
-            raise self._wrong(number, column, f"{heading}={repr(value)[:80]} is not a number")
-        if not value > 1e-9:
-            raise self._wrong(number, column, f"{heading}={value} is not positive")
-        return float(value)
 
-    def _rate(self, number: int, rate: str, headings: Mapping[str, int]) -> float | None:
-        # Some sheets head the rate of the inputs' gradient with "BWD" alone.
-        for name in (rate, rate.removesuffix(" inputs")):
-            for unit, factor in _UNITS.items():
-                value = _at(self.rows[number], headings.get(f"{name} {unit}".strip(), -1))
-                if _is_number(value):
-                    return float(value) * factor
-        return None
+def _precision(stated: str, kernel: str) -> str:
+    if kernel == "channel":
+        return "float32"
+    for words, kernels, precision in _PRECISIONS:
+        if words in stated and kernel in (kernels or (kernel,)):
+            return precision
+    raise _WrongError(f"the precision {stated!r} is not known")
 
-    def _wrong(self, number: int, column: int | None, problem: str) -> DataError:
-        place = f"row {number + 1}" if column is None else f"cell {_letters(column)}{number + 1}"
-        return DataError(f"{self.file}, sheet {self.name!r}, {place}: {problem}; {_AGAIN}")
+
+def _row(
+    title: str, section: _Section, cells: Mapping[str, Any], sheet: str, number: int, precision: str
+) -> Iterator[Timing]:
+    """The timings of a row."""
+    sizes = {name: _size(name, cells[name]) for name in section.sizes}
+    notes = {"padded": "true"} if cells.get("padded kernels") == 1 else {}
+    if section.kernel == "channel":
+        notes["algorithm"] = _text(cells.get("selected algorithm"))
+        sizes["hosts"] = int(cells["hosts"]) if _is_number(cells["hosts"]) else 1
+        sizes["transport"] = _TRANSPORTS.get(notes["algorithm"].partition(" ")[0].lower())
+        if sizes["transport"] is None:
+            raise _WrongError(f"the algorithm {notes['algorithm']!r} is not known")
+    for heading, (about, rate) in section.times.items():
+        milliseconds = cells.get(heading)
+        if milliseconds is None or str(milliseconds).strip().lower() in _NO_TIME:
+            continue
+        if not _is_number(milliseconds) or not milliseconds > 1e-9:
+            raise _WrongError(f"{heading}={repr(milliseconds)[:80]} is no positive number")
+        kernel, options = _operation(section.kernel, title, sizes, about)
+        used = cells.get("forward algorithm") if heading == "forward" else None
+        yield Timing(
+            place=f"{sheet}, row {number}, {heading}",
+            kernel=kernel,
+            options=options,
+            batch_size=sizes["n"] if kernel in ("conv2d", "rnn_kernel") else 1,
+            precision=precision,
+            seconds=float(milliseconds) / 1e3,
+            stated=_rate(rate, cells),
+            notes=notes if used is None else {**notes, "algorithm": _text(used)},
+        )
+
+
+def _size(name: str, value: Any) -> Any:
+    if name.endswith("transpose"):
+        if value not in ("N", "T"):
+            raise _WrongError(f"{name}={value!r} is neither N nor T")
+        return value == "T"
+    least = 0 if name.startswith("pad_") else 1e-9
+    if not _is_number(value) or value < least or (name != "sparsity" and value != int(value)):
+        raise _WrongError(f"{name}={repr(value)[:80]} is no size")
+    return value if name == "sparsity" else int(value)
+
+
+def _rate(rate: str, cells: Mapping[str, Any]) -> float | None:
+    # Some sheets head the rate of the inputs' gradient with "BWD" alone.
+    for name in (rate, rate.removesuffix(" inputs")):
+        for unit, factor in _UNITS.items():
+            if _is_number(value := cells.get(f"{name} {unit}".strip())):
+                return float(value) * factor
+    return None
 
 
 def _operation(
@@ -335,12 +327,6 @@ def _text(value: Any) -> str:
     return "" if value is None else " ".join(str(value).split())
 
 
-def _letters(column: int) -> str:
-    from openpyxl.utils import get_column_letter
-
-    return str(get_column_letter(column + 1))
-
-
 def read_deepbench(folder: Path) -> Found:
     """A publication for each spreadsheet below a folder, in the order of their paths.
 
@@ -381,11 +367,8 @@ def _run(timing: Timing, file: str, kind: str, tags: Mapping[str, str]) -> Publi
     else:
         name, params, metrics = _kernel(timing, file, device)
     library = _LIBRARIES.get(device.partition(" ")[0], "arm")
-    note = f"Published timing of DeepBench on {device}, {file}, sheet {timing.sheet}, cell {timing.cell}; "
-    own = {
-        "archive_label": f"{file}, {timing.sheet}, {timing.cell}",
-        "mlflow.note.content": note + "see docs/published-data.md.",
-    }
+    note = f"Published timing of DeepBench on {device}, {file}, sheet {timing.place}; "
+    own = {"archive_label": f"{file}, {timing.place}", "mlflow.note.content": note + "see docs/published-data.md."}
     params = {**params, "platform.name": kind, "framework.name": library}
     return PublishedRun("", f"{name} {device}", params, {**tags, **timing.notes, **own}, metrics)
 
@@ -396,7 +379,7 @@ def _kernel(timing: Timing, file: str, device: str) -> tuple[str, dict[str, str]
     try:
         model = FAMILIES[timing.kernel].options(name=timing.kernel, **timing.options)
     except ConfigError as error:
-        raise DataError(f"{file}, sheet {timing.sheet!r}, cell {timing.cell}: {error}") from error
+        raise DataError(f"{file}, sheet {timing.place}: {error}") from error
     work = asked_for(forward := {"mode": "inference"}).of(forward)
     point = Point(model=model, workload=work, batch_size=timing.batch_size, precision=timing.precision)
     integers = timing.precision == "int8"

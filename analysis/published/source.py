@@ -111,8 +111,7 @@ class PublishedRun:
     """One published measurement as a run holds it; `point_id` is the same for the same entry of the same file.
 
     `tables` are columns and rows by file name; `curve` is what was measured on the way; `start_ms` where it is known
-    when the run began, in Unix milliseconds. A run that lacks one of `metrics`, of an earlier import, gains it, and the
-    tables with it.
+    when the run began, in Unix milliseconds.
     """
 
     point_id: str
@@ -195,9 +194,6 @@ def transfer(
         "batch_size": "1",
         "mode": "inference",
         "platform.name": "gpu",
-        "model.payload": "equal",
-        "model.buffers": "1",
-        "model.serialized": "false",
         "model.transport": transport,
         "model.pattern": pattern,
         "model.bytes": str(size),
@@ -218,18 +214,10 @@ def transfer(
     return f"{transport} {pattern} x{processes}{on} {size} B", params, metrics
 
 
-class Imported(NamedTuple):
-    """Runs logged now, runs that were there already, how many of these gained metrics."""
-
-    logged: int
-    present: int
-    completed: int
-
-
 def log_found(
     found: Found, tracking_uri: str | None = None, experiment: str = "paradnn", progress: Progress = None
-) -> Imported:
-    """Log the runs that the store does not hold yet, and complete those that lack metrics.
+) -> tuple[int, int]:
+    """Log the runs that the store does not hold yet; how many these were, and how many were there already.
 
     `progress` is called with the number of runs logged and to log. Safe to repeat after an interruption: what has an
     outcome is there, the rest is logged. Raises StoreError.
@@ -237,23 +225,18 @@ def log_found(
     client, experiment_id = open_experiment(tracking_uri, experiment)
     uri = address_of(tracking_uri).uri
     stored = load(uri, experiments=experiment, tags={"source": "published"})
-    held = stored.drop_duplicates("point_id").set_index("point_id") if "point_id" in stored else stored
-    present = set(held.index) if held.index.name else set()
-    total = sum(run.point_id not in present for run in found.runs)
-    logged = known = completed = 0
+    present = set(stored["point_id"]) if "point_id" in stored else set()
+    total, logged = sum(run.point_id not in present for run in found.runs), 0
     with writing(uri):
         for publication in found.publications:
             parent = _parent(client, experiment_id, publication)
             for run in publication.runs:
-                if run.point_id in present:
-                    known += 1
-                    completed += _complete(client, run, parent, held.loc[[run.point_id]].iloc[0])
-                    continue
-                _log(client, experiment_id, run, parent, publication.published_ms)
-                logged += 1
-                if progress is not None:
-                    progress(logged, total)
-    return Imported(logged, known, completed)
+                if run.point_id not in present:
+                    _log(client, experiment_id, run, parent, publication.published_ms)
+                    logged += 1
+                    if progress is not None:
+                        progress(logged, total)
+    return logged, len(found.runs) - logged
 
 
 def _parent(client: Any, experiment_id: str, publication: Publication) -> str:
@@ -265,24 +248,6 @@ def _parent(client: Any, experiment_id: str, publication: Publication) -> str:
     tags = {**_SHARED, "kind": "import", "mlflow.note.content": publication.about}
     start = publication.published_ms
     return log_run(client, experiment_id, publication.name, tags, span=(start, start))
-
-
-def _complete(client: Any, run: PublishedRun, parent: str, held: pd.Series) -> bool:
-    """Log the metrics and tables that a run of an earlier import lacks; whether it lacked any."""
-    from mlflow.entities import Metric
-
-    if held["parent_run_id"] != held["parent_run_id"]:
-        # Runs of an early import stand among one's own, unless they have a parent.
-        client.set_tag(held["run_id"], "mlflow.parentRunId", parent)
-    lacking = {name: value for name, value in run.metrics.items() if name not in held or held[name] != held[name]}
-    if not lacking:
-        return False
-    with _files(run) as folder:
-        if folder is not None:
-            client.log_artifacts(held["run_id"], str(folder))
-    now = int(time.time() * 1000)
-    client.log_batch(held["run_id"], metrics=[Metric(key, value, now, 0) for key, value in lacking.items()])
-    return True
 
 
 @contextlib.contextmanager

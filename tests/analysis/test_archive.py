@@ -3,9 +3,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -187,34 +185,19 @@ def test_all_captures_of_a_traced_run_are_kept(archive: Path, imported: str) -> 
 @pytest.mark.parametrize(
     ("rates", "waits", "problem"),
     [
-        ([4.0], [1.0], "flops_perc=5.0 is not the highest of flops_trace"),
-        ([5.0, 4.0], [1.0], "flops_trace and infeed_trace are not two lists of equal length"),
-        ([5.0, -1.0], [1.0, 1.0], "flops_trace=-1.0 is not zero or positive"),
-        ([5.0, 4.0], [1.0, 101.0], "infeed_trace=101.0 is over 100%"),
+        ([4.0], [1.0], "are not the captures of which flops_perc is the highest"),
+        ([5.0, 4.0], [1.0], "are not the captures of which flops_perc is the highest"),
+        ([5.0, -1.0], [1.0, 1.0], "a capture=-1.0 is not a zero or positive number"),
+        ([5.0, 4.0], [1.0, 101.0], "a capture is over 100%"),
     ],
 )
-def test_damaged_captures_leave_the_trace(tmp_path: Path, rates: list[float], waits: list[float], problem: str) -> None:
-    folder = write(tmp_path)
-    content = raw(folder, "fc_trace_10sec") | {"flops_trace": [rates], "infeed_trace": [waits]}
+def test_damaged_captures_leave_the_trace_out(
+    tmp_path: Path, rates: list[float], waits: list[float], problem: str
+) -> None:
+    content = raw(write(tmp_path), "fc_trace_10sec") | {"flops_trace": [rates], "infeed_trace": [waits]}
     archive = read_archive(write(tmp_path, fc_trace_10sec=content))
-    assert [line.partition("): ")[2] for line in archive.left_out] == [f"{problem}; its single captures are left out"]
-    row = next(run for run in archive.runs if "trace_flops_utilization" in run.metrics)
-    assert row.metrics["trace_flops_utilization"] == 0.05
-    assert "traces.json" not in row.tables
-
-
-def test_an_import_of_an_earlier_version_is_completed(tmp_path: Path, blank_store: Callable[[Path], str]) -> None:
-    uri = blank_store(tmp_path / "mlflow.db")
-    less = raw(write(tmp_path), "fc_trace_10sec")
-    log_found(read_archive(write(tmp_path, fc_trace_10sec=less | {"flops_trace": [[]], "infeed_trace": [[]]})), uri)
-    before = load(uri)
-    assert "trace_captures" not in before
-    done = log_found(read_archive(write(tmp_path)), uri)
-    assert (done.logged, done.present, done.completed) == (0, len(before), 1)
-    frame = load(uri)
-    assert frame["trace_captures"].dropna().tolist() == [3]
-    assert load_tables(frame, "traces.json", uri)["flops_utilization"].tolist() == [0.04, 0.05, 0.02]
-    assert log_found(read_archive(write(tmp_path)), uri).completed == 0
+    assert [problem in line for line in archive.left_out] == [True]
+    assert all("trace_flops_utilization" not in run.metrics for run in archive.runs)
 
 
 def test_an_interrupted_import_is_finished(tmp_path: Path, blank_store: Callable[[Path], str]) -> None:
@@ -226,8 +209,7 @@ def test_an_interrupted_import_is_finished(tmp_path: Path, blank_store: Callable
 
     with pytest.raises(KeyboardInterrupt):
         log_found(read_archive(folder), uri, progress=interrupt)
-    finished = log_found(read_archive(folder), uri)
-    assert (finished.logged, finished.present) == (5, 3)
+    assert log_found(read_archive(folder), uri) == (5, 3)
     assert load(uri)["point_id"].is_unique
 
 
@@ -241,14 +223,17 @@ def damage(**changes: Any) -> dict[str, list[Any]]:
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (damage(flops=float("nan")), r"gpu_fc.json row 0 \(layer_4-node_32-.*\): flops=nan is not positive; left out"),
-        (damage(params="12m"), r"row 0 .*: params='12m' is not a number; left out"),
-        (damage(step_per_sec=-1), r"row 0 .*: step_per_sec=-1 is not positive; left out"),
-        (damage(example_per_sec=9), r"row 0 .*: example_per_sec is not step_per_sec x batch size; left out"),
-        (damage(labels="layer_4-node_32"), r"row 0 \(layer_4-node_32\): its label is not of a model; left out"),
-        (damage(labels=LABEL.format(8, 64, 64)), r"row 1 .*: is there twice; left out"),
-        (damage(states=" "), r"err_jobs 0 .*: has no state; left out"),
-        (damage(err_jobs=LABEL.format(4, 32, 64)), r"err_jobs 0 .*: is there twice; left out"),
+        (
+            damage(flops=float("nan")),
+            r"gpu_fc.json entry 0 \(layer_4-node_32-.*\): flops=nan is not a positive number; left out",
+        ),
+        (damage(params="12m"), r"entry 0 .*: params='12m' is not a positive number; left out"),
+        (damage(step_per_sec=-1), r"entry 0 .*: step_per_sec=-1 is not a positive number; left out"),
+        (damage(example_per_sec=9), r"entry 0 .*: example_per_sec is not step_per_sec x batch size; left out"),
+        (damage(labels="layer_4-node_32"), r"entry 0 \(layer_4-node_32\): its label is not of a model; left out"),
+        (damage(labels=LABEL.format(8, 64, 64)), r"entry 1 .*: is there twice; left out"),
+        (damage(states=" "), r"entry 0 .*: has no state; left out"),
+        (damage(err_jobs=LABEL.format(4, 32, 64)), r"entry 0 .*: is there twice; left out"),
     ],
 )
 def test_damaged_rows_are_named_and_left_out(tmp_path: Path, content: dict[str, list[Any]], line: str) -> None:
@@ -275,7 +260,7 @@ def test_damaged_traces_are_named_and_left_out(tmp_path: Path) -> None:
     operations = {"labels": [LABEL.format(4, 32, 64), "layer_4-x"]} | {name: [1.0, 1.0] for name in numbers}
     archive = read_archive(write(tmp_path, fc_trace_10sec=traces, fc_trace_10sec_opbreakdown=operations))
     assert [line.partition(": ")[2] for line in archive.left_out] == [
-        "flops_perc=170.0 is over 100%; left out",
+        "a capture is over 100%; left out",
         "its label is not of a model; left out",
         *["its label is not of a model and an operation; left out"] * 2,
     ]
@@ -306,12 +291,9 @@ def test_nothing_to_import_and_nowhere_to_put_it(tmp_path: Path) -> None:
 def test_imported_runs_hang_below_a_parent_and_stand_behind_ones_own(
     archive: Path, tmp_path: Path, blank_store: Callable[[Path], str]
 ) -> None:
-    """Also those that an earlier version imported without one; a second import makes no second parent."""
+    """A second import makes no second parent."""
     uri = blank_store(tmp_path / "mlflow.db")
     log_found(read_archive(archive), uri)
-    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database, database:
-        some = "SELECT min(run_uuid) FROM runs WHERE name LIKE 'fc%'"
-        database.execute(f"DELETE FROM tags WHERE key = 'mlflow.parentRunId' AND run_uuid IN ({some})")
     log_found(read_archive(archive), uri)
     [parent] = load(uri, kind="import", unfinished=True)["run_id"]
     frame = load(uri)

@@ -45,7 +45,11 @@ def test_a_file_is_read_section_by_section(tmp_path: Path) -> None:
     }
     second = timings[1]
     assert second.options == {"m": 512, "n": 48000, "k": 2816, "transpose_a": True, "transpose_b": False}
-    assert (second.cell, second.seconds, second.stated) == ("I5", 9.939e-3, pytest.approx(13.926152731663144e12))
+    assert (second.place, second.seconds, second.stated) == (
+        "Results FP32, row 5, time",
+        9.939e-3,
+        pytest.approx(13.926152731663144e12),
+    )
     convolution = timings[2]
     assert (convolution.options["kernel"], convolution.options["height"], convolution.batch_size) == ((5, 20), 161, 4)
     assert convolution.notes == {"algorithm": "GEMM"}
@@ -145,19 +149,19 @@ def test_ones_own_run_of_the_same_point_is_compared_and_placed(
         ({"Specs": SPECS}, "it lacks a sheet of results"),
         ({"Results": FLOAT, "Specs": [("OS", "x")]}, "sheet Specs: names neither GPU Model nor CPU"),
         (table(GEMM[:1]), "holds no timing"),
-        ({"Results": [("Precision", "Half"), *GEMM], "Specs": SPECS}, "the precision 'Precision Half' is not known"),
-        (table(GEMM, 1, 8, "fast"), "sheet 'Results', cell I3: time='fast' is not a number"),
-        (table(GEMM, 1, 2, "17x60"), "sheet 'Results', cell C3: m='17x60' is no size"),
-        (table(GEMM, 1, 3, None), "cell D3: n=None is no size"),
-        (table(GEMM, 1, 3, -16), "n=-16 is not positive"),
-        (table(GEMM, 1, 8, 0), "time=0 is not positive"),
+        ({"Results": [("Precision", "Half"), *GEMM], "Specs": SPECS}, "the precision 'precision half' is not known"),
+        (table(GEMM, 1, 8, "fast"), "sheet 'Results', row 3: time='fast' is no positive number"),
+        (table(GEMM, 1, 2, "17x60"), "sheet 'Results', row 3: m='17x60' is no size"),
+        (table(GEMM, 1, 3, None), "row 3: n=None is no size"),
+        (table(GEMM, 1, 3, -16), "n=-16 is no size"),
+        (table(GEMM, 1, 8, 0), "time=0 is no positive number"),
         (table(GEMM, 1, 5, "Y"), "='Y' is neither N nor T"),
         (
             table([("Recurrent Layers - GRU", *LSTM[0][1:3], "B", *LSTM[0][4:]), LSTM[1]]),
             "row 2: the section has no column 'n'",
         ),
-        (table(REDUCE, 2, 9, "Carrier pigeons"), "cell J4: the algorithm 'Carrier pigeons' is not known"),
-        (table(CONVOLUTION, 2, 7, 2000), "cell N4: model.kernel=[5, 2000]: a filter of width 2000 does not fit"),
+        (table(REDUCE, 2, 9, "Carrier pigeons"), "row 4: the algorithm 'Carrier pigeons' is not known"),
+        (table(CONVOLUTION, 2, 7, 2000), "row 4, forward: model.kernel=[5, 2000]: a filter of width 2000 does not fit"),
     ],
 )
 def test_a_damaged_file_is_one_line_and_nothing_is_logged(
@@ -219,7 +223,7 @@ def test_problems_of_v100_are_those_of_its_spreadsheet(own: dict[str, list[Timin
     found = Counter(
         (timing.kernel, timing.batch_size, *sorted((key, timing.options[key]) for key in options))
         for timing in timings
-        if timing.sheet == "Results FP32" and timing.options.get("direction", "forward") == "forward"
+        if timing.place.startswith("Results FP32,") and timing.options.get("direction", "forward") == "forward"
         for options in [next(options for name, _, options, _ in stated() if name == timing.kernel)]
     )
     assert found == Counter((name, batch, *sorted(options.items())) for name, batch, options, _ in stated())

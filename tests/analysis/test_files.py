@@ -122,9 +122,9 @@ def test_a_file_beyond_the_bound_is_not_read(tmp_path: Path, monkeypatch: pytest
         ("A1048576", "1", "sheet 'Results' has a cell beyond row 20,000 or column 200; fetch it again"),
         ("XFD60", "1", "sheet 'Results' has a cell beyond row 20,000 or column 200; fetch it again"),
         ("C4", HUGE, "m=1000.* is no size"),
-        ("I4", HUGE, "time=1000.* is not a number"),
-        ("I4", "1e400", "time=inf is not a number"),
-        ("I4", "1e-30", "time=1e-30 is not positive"),
+        ("I4", HUGE, "time=1000.* is no positive number"),
+        ("I4", "1e400", "time=inf is no positive number"),
+        ("I4", "1e-30", "time=1e-30 is no positive number"),
     ],
 )
 def test_a_cell_that_no_sheet_has_is_one_line(cell: str, value: str, line: str, tmp_path: Path) -> None:
