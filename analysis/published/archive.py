@@ -91,7 +91,9 @@ def read_archive(folder: Path) -> Found:
 def _entries(path: Path) -> Iterator[tuple[str, int, dict[str, Any]]]:
     """Label, number and values of each entry of a file's parallel lists. DataError where they are not there."""
     traced = {_TRACE: ("infeed", *_CAPTURES), _OPERATIONS: ("time_perc",)}
-    lists = [("labels", *_TRACED, *traced[path.name])] if path.name in traced else [("labels", *_RATES)]
+    lists: list[tuple[str, ...]] = (
+        [("labels", *_TRACED, *traced[path.name])] if path.name in traced else [("labels", *_RATES)]
+    )
     if path.name in _MEASURED:
         lists.append(("err_jobs", "states"))
     try:

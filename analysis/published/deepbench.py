@@ -267,7 +267,8 @@ def _rate(rate: str, cells: Mapping[str, Any]) -> float | None:
     # Some sheets head the rate of the inputs' gradient with "BWD" alone.
     for name in (rate, rate.removesuffix(" inputs")):
         for unit, factor in _UNITS.items():
-            if _is_number(value := cells.get(f"{name} {unit}".strip())):
+            value: Any = cells.get(f"{name} {unit}".strip())
+            if _is_number(value):
                 return float(value) * factor
     return None
 
