@@ -396,7 +396,7 @@ class OpenPoint:
 
     def steps(self) -> list[tuple[float, float]]:
         """When each process that was measured began, in Unix seconds, and its median step time in seconds."""
-        begun = [result.begun for result in self.results if result.outcome == "ok"]
+        begun = [each.begun for each in self.results if each.outcome == "ok" and each.answer and each.answer.measurement]
         return list(zip(begun, map(statistics.median, self._step_times()), strict=True))
 
     def _too_wide(self) -> bool:
@@ -404,7 +404,8 @@ class OpenPoint:
         measure: Measure = self.point.measure
         if measure.relative_interval is None or not 1 < measure.processes <= len(self.results) < measure.max_processes:
             return False
-        return not narrow_enough(self._step_times(), measure.relative_interval)
+        times = self._step_times()
+        return bool(times) and not narrow_enough(times, measure.relative_interval)
 
     def _step_times(self) -> list[list[float]]:
         answers = [result.answer for result in self.results if result.outcome == "ok"]

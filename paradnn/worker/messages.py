@@ -285,7 +285,7 @@ class Answer:
 
     def __post_init__(self) -> None:
         """Raise ValueError for an `ok` without what was asked for."""
-        if self.outcome == "ok" and self.measurement is None and self.peak_rates is None:
+        if self.outcome == "ok" and self.measurement is self.peak_rates is self.work is None:
             raise ValueError("the outcome is ok, but nothing was measured")
 
 

@@ -213,7 +213,7 @@ class Generate(Workload):
 
     def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
         """The phases."""
-        if "time_to_first_token_ms" not in metrics:
+        if "generation_ms" not in metrics:
             return None
         clauses = [
             f"first token after {metrics['time_to_first_token_ms']:.3f} ms, "

@@ -183,7 +183,7 @@ class _Scenario(Workload):
 
     def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
         """Whether what was asked for was held, then the load, without the quantiles."""
-        if "queries" not in metrics:
+        if "queries_per_batch" not in metrics:
             return None
         asked = metrics.get("scheduled_queries_per_second")
         words = f"{metrics['queries']:,.0f} queries, {metrics['queries_per_second']:,.1f}/s"

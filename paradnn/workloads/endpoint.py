@@ -1,0 +1,551 @@
+"""A model that is served elsewhere (`model=endpoint`), asked by the OpenAI protocol: vLLM, SGLang, llama.cpp, any.
+
+Each process of a point sends requests of its own for `endpoint.min_seconds`, streams their answers, and notes when each
+was to be sent, was sent, gave its first token and its last (docs/serving.md). The standard library sends them: nothing
+of a framework lies between the socket and the clock.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import itertools
+import json
+import math
+import os
+import random
+import ssl
+import statistics
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from urllib.parse import urlsplit
+
+from paradnn.core.metric import Metric, with_ends
+from paradnn.core.schema import option
+from paradnn.core.workload import Ended, Part, Unavailable, Words, Workload
+from paradnn.errors import ConfigError
+from paradnn.families import Family
+from paradnn.families.kernels import ALONE, Kernel, Work
+
+if TYPE_CHECKING:
+    from paradnn.config.point import Point
+    from paradnn.record.measured import Measured
+    from paradnn.worker.messages import Answer
+    from paradnn.worker.point import PointRun
+
+PointT = TypeVar("PointT")
+_SHARES = (50, 90, 99)
+#: Requests that an open loop may have under way; a line of an answer may have so many bytes.
+_MOST_OPEN, _LINE = 512, 1 << 20
+#: A search of the highest rate tries each for so long; it takes this share of rates as the same.
+_PROBE_SECONDS, _PRECISION = 10.0, 0.05
+#: The whole of an answer that is no stream of tokens is read so far, for its reason.
+_REASON = 300
+_WORDS = "time year people way day man thing woman life child world school state family student group country problem".split()
+
+
+@dataclass(frozen=True)
+class Served(Kernel):
+    """A model behind an endpoint: what it is, its server knows."""
+
+    is_communication: ClassVar[bool] = True
+    instead_of_batch: ClassVar[str] = "endpoint.concurrency"
+
+    name: str = option("endpoint", "the kind of workload", choices=("endpoint",))
+
+    @property
+    def size(self) -> str:
+        """Nothing is known of it."""
+        return "served"
+
+    def work(self, batch_size: int) -> Work:
+        """None of it is done here."""
+        return Work(0, 0)
+
+    def in_point(self, point: PointT) -> PointT:
+        """Nothing that is measured here is profiled, or has caches of its own."""
+        given: Any = point
+        for key, value, usual, remedy in (
+            ("batch_size", given.batch_size, 1, "leave it out, and set endpoint.concurrency or endpoint.rate"),
+            ("precision", given.precision, "float32", "leave it out"),
+            ("data", given.data.name, "synthetic", "leave it out, and set endpoint.input_tokens"),
+        ):
+            if value != usual:
+                raise ConfigError(key, value, "is known to the server of model=endpoint alone", remedy)
+        given = super().in_point(point)
+        measure = replace(given.measure, profile=False, keep_trace=False, cold_caches=False)
+        compiled = type(given).__dataclass_fields__["compile"].default
+        same: PointT = replace(given, measure=measure, compile=compiled)
+        return same
+
+
+_METRICS = (
+    *(
+        entry
+        for name, text in (
+            ("time_to_first_token", "time from when a request was due until its first token"),
+            ("time_per_output_token", "time between the tokens of an answer, in the mean of each request"),
+        )
+        for share in _SHARES[1:]
+        for entry in with_ends(f"{name}_p{share}_ms", "ms", "lower", "load", f"{share}th percentile of the {text}")
+    ),
+    Metric("failed_queries", "1", "lower", "load", "requests that were refused, broke off or gave no token"),
+    Metric("prompt_tokens", "1", None, "load", "mean tokens of a prompt, as the server counts them"),
+    Metric("output_tokens", "1", None, "load", "mean tokens of an answer, as the server counts them"),
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request: when it was due, was sent, gave its first token and its last, ns; tokens of prompt and answer.
+
+    problem: why it failed; it has no tokens then.
+    """
+
+    due: int
+    sent: int
+    first: int
+    last: int
+    prompt: int = 0
+    tokens: int = 0
+    problem: str = ""
+
+    @property
+    def each(self) -> float | None:
+        """ns between its tokens, in the mean; None of fewer than two."""
+        return (self.last - self.first) / (self.tokens - 1) if self.tokens > 1 else None
+
+
+@dataclass(frozen=True)
+class Requests(Part):
+    """What one process asked for, and when (`Request`, packed); rate: requests/s of an open loop, None of a closed one.
+
+    model: what the server calls itself. failed_rate: the lowest rate above that a search found to miss the limits.
+    """
+
+    of: ClassVar[str] = "requests"
+
+    rows: str
+    model: str = ""
+    rate: float | None = None
+    failed_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where the requests cannot be read."""
+        self.requests()
+
+    def requests(self) -> list[Request]:
+        """In the order in which they were due."""
+        try:
+            return [Request(*row) for row in json.loads(zlib.decompress(base64.b64decode(self.rows, validate=True)))]
+        except (zlib.error, TypeError) as error:
+            raise ValueError(f"the requests cannot be read: {error}") from error
+
+    @classmethod
+    def packed(cls, requests: Sequence[Request], *others: Any) -> Requests:
+        """Of requests, which end in their order."""
+        rows = [list(vars(each).values()) for each in sorted(requests, key=lambda each: each.due)]
+        return cls(base64.b64encode(zlib.compress(json.dumps(rows).encode(), 1)).decode(), *others)
+
+
+class _Overload(Ended):
+    """No rate holds the limits, or the requests could not be sent as they were due."""
+
+    outcome = "overload"
+
+
+@dataclass(frozen=True)
+class Endpoint(Workload):
+    """Who asks, for what, and what answers are in time."""
+
+    name: ClassVar[str] = "endpoint"
+    place: ClassVar[int] = 55
+    key: ClassVar[str] = "model"
+    group: ClassVar[str] = "endpoint"
+    reason: ClassVar[str] = "is asked, not trained"
+    declares: ClassVar[tuple[Metric, ...]] = _METRICS
+    headlines: ClassVar[Mapping[str, str]] = {"time_to_first_token_ms": "ms to the first token"}
+    shown: ClassVar[tuple[str, ...]] = ("endpoint_model", "request_problem")
+    phases: ClassVar[Mapping[str, str]] = {"requests": "warmup"}
+    parts: ClassVar[tuple[type[Part], ...]] = (Requests,)
+    brief: ClassVar[Mapping[str, Any]] = {"min_seconds": 5.0}
+    repeatable: ClassVar[bool] = False
+
+    url: str = option(
+        "http://localhost:8000/v1",
+        "of the server, up to where the names of the protocol begin",
+        pattern=(r"https?://[^@\s?#]+", "write http://host:port/v1, without a password"),
+    )
+    model: str | None = option(None, "which of its models; null: the first that it names")
+    api: str = option("chat", "chat/completions, or completions of a plain text", choices=("chat", "completions"))
+    input_tokens: int = option(128, "words of a prompt, drawn anew for each request", low=1, high=1_000_000)
+    output_tokens: int = option(64, "tokens of an answer, at most", low=1, high=1_000_000)
+    concurrency: int = option(1, "without a rate: requests under way at any time", low=1, high=_MOST_OPEN)
+    rate: float | str | None = option(
+        None,
+        "requests a second, at random, whether or not others are answered; peak: the most that holds the limits",
+        low=1e-3,
+        high=1e5,
+        choices=("peak",),
+        shown=("null", "peak", "a number"),
+    )
+    first_token_ms: float | None = option(None, "in time: the first token within so many ms", low=1e-3)
+    token_ms: float | None = option(None, "and a further token every so many ms, in the mean", low=1e-3)
+    request_ms: float | None = option(None, "and the whole within so many ms", low=1e-3)
+    percentile: float = option(99.0, "rate=peak: share of requests, in percent, to be in time", low=1, high=99.999)
+    confidence: float = option(0.95, "with which rate=peak is to hold the limits", low=0.5, high=0.9999)
+    min_seconds: float = option(60.0, "ask for at least so many seconds", low=0.0, high=86_400.0)
+    min_queries: int = option(50, "and for at least so many requests", low=1, high=1_000_000)
+    patience: float = option(120.0, "seconds after which a silent server has failed a request", low=0.1, high=86_400.0)
+    key_variable: str = option("OPENAI_API_KEY", "environment variable that holds the key; it is recorded nowhere")
+    seed: int = option(1, "of prompts and arrivals", low=0, high=2**32 - 1)
+
+    @property
+    def unit(self) -> str:
+        """What is done at a time."""
+        return "request"
+
+    @property
+    def limited(self) -> bool:
+        """Whether anything says what is in time."""
+        return any(limit is not None for limit in (self.first_token_ms, self.token_ms, self.request_ms))
+
+    def fitted(self, point: Point) -> Point:
+        """Asked for no longer than its point may take; `concurrency` says nothing of an open loop."""
+        if self.rate == "peak" and not self.limited:
+            remedy = "set endpoint.first_token_ms, endpoint.token_ms or endpoint.request_ms"
+            raise ConfigError("endpoint.rate", "peak", "needs a limit that it is to hold", remedy)
+        if self.min_seconds >= (most := point.measure.timeout):
+            reason, remedy = f"is not less than measure.timeout={most:g}", "ask for less, or raise measure.timeout"
+            raise ConfigError("endpoint.min_seconds", self.min_seconds, reason, remedy)
+        if self.rate is None:
+            return point
+        return replace(point, workload=replace(self, concurrency=type(self).concurrency))
+
+    def of_process(self, replicate: int, process: int) -> Endpoint:
+        """With prompts and arrivals of its own."""
+        return replace(self, seed=(self.seed + replicate * 0x85EBCA77 + process * 0x9E3779B1) % 2**32)
+
+    def named(self, point: Point) -> list[str]:
+        """128+64 x4"""
+        asked = f"x{self.concurrency}" if self.rate is None else "peak" if self.rate == "peak" else f"{self.rate:g}/s"
+        return [f"{self.input_tokens}+{self.output_tokens}", asked]
+
+    # --- What the worker does
+
+    def open(self, run: PointRun) -> None:
+        """No device is needed."""
+
+    def measure(self, run: PointRun) -> None:
+        """Ask once, warm up, then ask as told; what came is in the answer, however it ends."""
+        client = Client(self)
+        with run.phases("warmup"):
+            first = client.ask(0, time.monotonic_ns())
+            if first.problem:
+                raise Unavailable(f"endpoint.url={self.url}: {first.problem}; is it served there?")
+            client.loop(self.concurrency, run.request["measure"]["warmup_seconds"], 1)
+        with run.phases("requests"):
+            rate, failed = (self.rate, None) if self.rate != "peak" else self._peak(client, run)
+            arrivals = None if rate is None else float(rate)
+            until = time.monotonic() + run.seconds_left - self.min_seconds / 10 - 1
+            asked = client.loop(self.concurrency, self.min_seconds, self.min_queries, arrivals, until)
+            run.note(work=Requests.packed(asked, client.model, arrivals, failed))
+        if all(each.problem for each in asked):
+            raise Unavailable(f"endpoint.url={self.url}: no request was answered: {asked[-1].problem}")
+        late = statistics.median(each.sent - each.due for each in asked)
+        if arrivals and late > max(5e6, statistics.median(each.last - each.due for each in asked) / 20):
+            many = f"{_MOST_OPEN} requests were under way, or this machine was too slow to send more"
+            raise _Overload(f"endpoint.rate={arrivals:g}: {many}: they were {late / 1e6:,.0f} ms late; ask for less")
+
+    def _peak(self, client: Client, run: PointRun) -> tuple[float, float | None]:
+        """The highest rate at which so many are in time, and the lowest at which they surely are not."""
+        from paradnn.workloads.serve.limit import verdict
+        from paradnn.workloads.serve.load import find_peak
+
+        sample = client.loop(16, min(_PROBE_SECONDS, self.min_seconds), 16)
+        capacity = 2 * len(sample) / ((max(each.last for each in sample) - sample[0].due) / 1e9)
+
+        def held(rate: float, seconds: float, queries: int) -> bool:
+            late = accumulate(not self.in_time(each) for each in client.loop(1, seconds, queries, rate))
+            return verdict([*late], self.percentile / 100, 1 - self.confidence) is True
+
+        fewest = math.ceil(math.log(1 - self.confidence) / math.log(self.percentile / 100)) + 1
+        found = find_peak(
+            lambda rate: held(rate, min(_PROBE_SECONDS, self.min_seconds), fewest),
+            lambda rate: (held(rate, self.min_seconds, max(fewest, self.min_queries)), None),
+            capacity,
+            _PRECISION,
+            lambda rate: run.seconds_left > 2 * (self.min_seconds + _PROBE_SECONDS + fewest / rate),
+        )
+        if not found.held or found.rate is None:
+            raise _Overload("endpoint.rate=peak: no rate was shown to hold the limits in the time; raise measure.timeout")
+        return found.rate, min((rate for rate in found.failed if rate > found.rate), default=None)
+
+    def in_time(self, request: Request) -> bool:
+        """Whether a request was answered within the limits."""
+        taken = (
+            (request.first - request.due, self.first_token_ms),
+            (request.each or 0.0, self.token_ms),
+            (request.last - request.due, self.request_ms),
+        )
+        return not request.problem and all(limit is None or ns <= limit * 1e6 for ns, limit in taken)
+
+    # --- What a run holds
+
+    def has_steps(self, outcome: str, last: Answer | None) -> bool:
+        """There are no timed steps of equal work."""
+        return False
+
+    def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
+        """Times of the requests and of their tokens, rates, what was in time; of several processes by their spread."""
+        from paradnn.record.measured import mean_interval, quantile, quantile_metrics
+
+        each = [[request for request in given.requests() if not request.problem] for given in _given(measured.answers)]
+        if not each or not all(each):
+            return {}
+        failed = sum(bool(request.problem) for given in _given(measured.answers) for request in given.requests())
+        done = [request for process in each for request in process]
+        metrics = {
+            "processes": float(len(each)),
+            "queries": float(len(done)),
+            "failed_queries": float(failed),
+            "prompt_tokens": statistics.fmean(request.prompt for request in done),
+            "output_tokens": statistics.fmean(request.tokens for request in done),
+        }
+        times: dict[str, Callable[[Request], float | None]] = {
+            "latency": lambda request: request.last - request.due,
+            "time_to_first_token": lambda request: request.first - request.due,
+            "time_per_output_token": lambda request: request.each,
+        }
+        for name, of in times.items():
+            values = [[ns / 1e6 for request in process if (ns := of(request)) is not None] for process in each]
+            for share in _SHARES if all(values) else ():
+                if all(len(process) * (100 - share) >= 100 for process in values):
+                    found = f"{name}_p{share}" if share != 50 or name == "latency" else name
+                    metrics |= quantile_metrics(found, share / 100, values, quantile)
+        seconds = [(max(one.last for one in process) - process[0].due) / 1e9 for process in each]
+        rates = {
+            "queries_per_second": [len(process) for process in each],
+            "tokens_per_second": [sum(one.tokens for one in process) for process in each],
+        }
+        if self.limited:
+            in_time = rates["goodput_per_second"] = [sum(map(self.in_time, process)) for process in each]
+            metrics["in_time_fraction"] = sum(in_time) / (len(done) + failed)
+        for name, counts in rates.items():
+            values = [count / taken for count, taken in zip(counts, seconds, strict=True)]
+            metrics[name] = statistics.fmean(values)
+            if name == "tokens_per_second" and len(values) > 1 and min(values) > 0:
+                metrics[f"{name}_low"], metrics[f"{name}_high"] = mean_interval(values)
+        return metrics | self._rates(_given(measured.answers))
+
+    def _rates(self, given: Sequence[Requests]) -> dict[str, float]:
+        """That of the schedule; of a search the highest that held."""
+        rates = [each.rate for each in given if each.rate is not None]
+        if not rates:
+            return {}
+        late = [(one.sent - one.due) / 1e6 for each in given for one in each.requests()]
+        metrics = {"scheduled_queries_per_second": statistics.fmean(rates), "generator_late_max_ms": max(late)}
+        if self.rate == "peak":
+            metrics["peak_queries_per_second"] = statistics.geometric_mean(rates)
+            failed = [each.failed_rate for each in given if each.failed_rate is not None]
+            if len(failed) == len(rates):
+                metrics["failed_queries_per_second"] = statistics.geometric_mean(failed)
+        return metrics
+
+    def tags(self, measured: Measured) -> dict[str, str]:
+        """What the server calls its model, why requests failed, whether answers took as long all the time."""
+        from paradnn.worker.measure import is_steady
+
+        given = _given(measured.answers)
+        if not given:
+            return {}
+        problems = [request.problem for each in given for request in each.requests() if request.problem]
+        said = [is_steady([float(request.last - request.due) for request in each.requests()]) for each in given]
+        unsteady = [reason for steady, reason in said if not steady]
+        tags = {"steady": str(not unsteady).lower(), "steady_reason": (unsteady or [reason for _, reason in said])[0]}
+        tags["endpoint_model"] = given[0].model
+        return tags | ({"request_problem": f"{len(problems)} failed, as: {problems[0]}"} if problems else {})
+
+    def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
+        """All requests, of each process."""
+        processes = [[vars(request) for request in each.requests()] for each in _given(measured.answers)]
+        return {"requests.json": {"unit": "ns", "processes": processes}} if processes else {}
+
+    def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
+        """First token, tokens, requests."""
+        if "endpoint_model" not in tags or "queries" not in metrics:
+            return None
+        clauses = [f"{metrics['queries']:,.0f} requests, {metrics['queries_per_second']:,.3g}/s"]
+        if metrics["failed_queries"]:
+            clauses[0] += f", {metrics['failed_queries']:,.0f} failed"
+        if (first := metrics.get("time_to_first_token_ms")) is not None:
+            clauses.insert(0, f"first token after {first:,.4g} ms{_between(metrics, 'time_to_first_token')}")
+        if (each := metrics.get("time_per_output_token_ms")) is not None:
+            clauses.insert(1, f"then {each:,.4g} ms a token, {metrics['tokens_per_second']:,.4g} tokens/s")
+        if "in_time_fraction" in metrics:
+            clauses.append(f"{metrics['in_time_fraction']:.2%} in time, {metrics['goodput_per_second']:,.3g}/s")
+        if "peak_queries_per_second" in metrics:
+            clauses.append(f"{metrics['peak_queries_per_second']:,.3g}/s is the highest rate that held the limits")
+        return Words("answers", clauses, replaces=True)
+
+    def refuse_forecast(self) -> None:
+        """How many rates a search tries is not known before."""
+        if self.rate == "peak":
+            raise ConfigError("endpoint.rate", "peak", "has no forecast", "plan a rate such as endpoint.rate=10")
+
+
+def _between(metrics: Mapping[str, float], name: str) -> str:
+    low, high = metrics.get(f"{name}_low_ms"), metrics.get(f"{name}_high_ms")
+    return f" (95% CI {low:,.4g} .. {high:,.4g})" if low is not None and high is not None else ""
+
+
+def _given(answers: Sequence[Answer]) -> list[Requests]:
+    return [answer.work for answer in answers if isinstance(answer.work, Requests)]
+
+
+class Client:
+    """Sends requests, each thread over a connection of its own that stays open."""
+
+    def __init__(self, options: Endpoint) -> None:
+        self._options = options
+        parts = urlsplit(options.url)
+        self._address, self._path, self._secure = parts.netloc, parts.path.rstrip("/"), parts.scheme == "https"
+        key = os.environ.get(options.key_variable, "")
+        self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+        self._own = threading.local()
+        self._runs = 0
+        self.model = options.model or self._first_model()
+
+    def _first_model(self) -> str:
+        """What the server names first; Unavailable where it answers nothing of the kind."""
+        try:
+            connection = self._connected()
+            connection.request("GET", f"{self._path}/models", headers=self._headers)
+            answer = json.loads(connection.getresponse().read(_LINE))
+            return str(answer["data"][0]["id"])[:200]
+        except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError) as error:
+            where = f"endpoint.url={self._options.url}: {type(error).__name__}: {error}"[:_REASON]
+            raise Unavailable(f"{where}; start the server, or set endpoint.model where it names none") from None
+
+    def _connected(self) -> http.client.HTTPConnection:
+        connection: http.client.HTTPConnection | None = getattr(self._own, "connection", None)
+        if connection is None:
+            seconds = self._options.patience
+            if self._secure:
+                context = ssl.create_default_context()
+                connection = http.client.HTTPSConnection(self._address, timeout=seconds, context=context)
+            else:
+                connection = http.client.HTTPConnection(self._address, timeout=seconds)
+            connection.connect()
+            self._own.connection = connection
+        return connection
+
+    def loop(
+        self, threads: int, seconds: float, queries: int, rate: float | None = None, until: float = math.inf
+    ) -> list[Request]:
+        """Ask with so many threads, or at `rate` a second, for so long and so often, until the clock shows `until`."""
+        self._runs += 1
+        begin, lock, done = time.monotonic_ns() + 2_000_000, threading.Lock(), []
+        if rate is None:
+            due: Iterator[int] = self._one_by_one(begin, seconds, queries)
+        else:
+            from paradnn.workloads.serve.schedule import arrivals
+
+            times = arrivals(rate, (self._options.seed + self._runs) % 2**32, seconds, queries)
+            threads, due = min(_MOST_OPEN, len(times)), (begin + after for after in times)
+        numbers = itertools.count()
+
+        def work() -> None:
+            while True:
+                with lock:
+                    when, number = next(due, None), next(numbers)
+                if when is None or time.monotonic() > until:
+                    return
+                time.sleep(max(0.0, (when - time.monotonic_ns()) / 1e9))
+                asked = self.ask(number, when)
+                with lock:
+                    done.append(asked)
+
+        running = [threading.Thread(target=work, daemon=True) for _ in range(threads)]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
+        return sorted(done, key=lambda request: request.due)
+
+    @staticmethod
+    def _one_by_one(begin: int, seconds: float, queries: int) -> Iterator[int]:
+        count, now = 0, begin
+        while count < queries or now < begin + seconds * 1e9:
+            yield now
+            count, now = count + 1, time.monotonic_ns()
+
+    def _prompt(self, number: int) -> dict[str, Any]:
+        """Words drawn anew, so that no cache of prefixes knows them."""
+        draw = random.Random(f"{self._options.seed} {self._runs} {number}")
+        text = " ".join(draw.choices(_WORDS, k=self._options.input_tokens))
+        return {"messages": [{"role": "user", "content": text}]} if self._options.api == "chat" else {"prompt": text}
+
+    def ask(self, number: int, due: int) -> Request:
+        """Send one request and read its answer to the end."""
+        options = self._options
+        wanted = {"model": self.model, "max_tokens": options.output_tokens, "temperature": 0.0, "ignore_eos": True}
+        stream = {"stream": True, "stream_options": {"include_usage": True}}
+        body = json.dumps({**wanted, **stream, **self._prompt(number)})
+        path = f"{self._path}/chat/completions" if options.api == "chat" else f"{self._path}/completions"
+        sent = time.monotonic_ns()
+        try:
+            connection = self._connected()
+            sent = time.monotonic_ns()
+            connection.request("POST", path, body, self._headers)
+            response = connection.getresponse()
+            if response.status != 200:
+                said = response.read(_REASON).decode(errors="replace")
+                raise http.client.HTTPException(f"status {response.status} {response.reason}: {' '.join(said.split())}")
+            return replace(_streamed(response), due=due, sent=sent)
+        except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError) as error:
+            if connection := getattr(self._own, "connection", None):
+                connection.close()
+                self._own.connection = None
+            now, problem = time.monotonic_ns(), f"{type(error).__name__}: {error}"[:_REASON]
+            return Request(due, sent, now, now, problem="".join(filter(str.isprintable, problem)))
+
+
+def _streamed(response: http.client.HTTPResponse) -> Request:
+    """Tokens of an answer that comes as server-sent events, and when they came; raises ValueError for anything else."""
+    first = last = parts = 0
+    usage: Mapping[str, Any] = {}
+    while line := response.readline(_LINE):
+        now = time.monotonic_ns()
+        if not line.startswith(b"data:") or line[5:].strip() == b"[DONE]":
+            continue
+        event = json.loads(line[5:])
+        if "error" in event:
+            raise ValueError(str(event["error"]))
+        usage = event.get("usage") or usage
+        for choice in event.get("choices") or ():
+            delta = choice.get("delta") or choice
+            if delta.get("content") or delta.get("text") or delta.get("reasoning_content") or delta.get("reasoning"):
+                first, last, parts = first or now, now, parts + 1
+    if not parts:
+        raise ValueError("the answer held no token")
+    tokens, prompt = usage.get("completion_tokens") or parts, usage.get("prompt_tokens") or 0
+    return Request(0, 0, first, last, int(prompt), int(tokens))
+
+
+ENDPOINT = Endpoint()
+FAMILY = Family(
+    "endpoint",
+    Served,
+    "vectors",
+    (),
+    "endpoint.concurrency=1,4,16 endpoint.input_tokens=128,1024",
+    place=60,
+    words="A model that a server answers for by the OpenAI protocol: first token, tokens, requests in time.",
+    chosen={"step": {**ALONE["step"], "endpoint": asdict(ENDPOINT)}},
+)
