@@ -173,7 +173,7 @@ def latency_curves(frame: pd.DataFrame, metric: str = "latency_p99_ms", pool: bo
 
 
 def _peaks(rows: pd.DataFrame) -> pd.DataFrame:
-    if "peak_queries_per_second" not in rows:
+    if not {"peak_queries_per_second", *_LIMIT} <= set(rows):
         return pd.DataFrame(columns=[*_LIMIT, "rate"])
     searched = rows.loc[rows["peak_queries_per_second"].notna(), ["peak_queries_per_second", *_LIMIT]].astype("float64")
     searched["rate"] = np.log(searched["peak_queries_per_second"])

@@ -396,7 +396,8 @@ class OpenPoint:
 
     def steps(self) -> list[tuple[float, float]]:
         """When each process that was measured began, in Unix seconds, and its median step time in seconds."""
-        begun = [each.begun for each in self.results if each.outcome == "ok" and each.answer and each.answer.measurement]
+        ok = [result for result in self.results if result.outcome == "ok" and result.answer]
+        begun = [result.begun for result in ok if result.answer and result.answer.measurement]
         return list(zip(begun, map(statistics.median, self._step_times()), strict=True))
 
     def _too_wide(self) -> bool:

@@ -46,7 +46,9 @@ _MOST_OPEN, _LINE = 512, 1 << 20
 _PROBE_SECONDS, _PRECISION = 10.0, 0.05
 #: The whole of an answer that is no stream of tokens is read so far, for its reason.
 _REASON = 300
-_WORDS = "time year people way day man thing woman life child world school state family student group country problem".split()
+#: What is raised by a server that is gone, or that answers something else.
+_NO_ANSWER = (OSError, http.client.HTTPException, ValueError, LookupError, TypeError, AttributeError)
+_WORDS = ("time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state")
 
 
 @dataclass(frozen=True)
@@ -245,9 +247,8 @@ class Endpoint(Workload):
         """Ask once, warm up, then ask as told; what came is in the answer, however it ends."""
         client = Client(self)
         with run.phases("warmup"):
-            first = client.ask(0, time.monotonic_ns())
-            if first.problem:
-                raise Unavailable(f"endpoint.url={self.url}: {first.problem}; is it served there?")
+            if problem := client.loop(1, 0.0, 1)[0].problem:
+                raise Unavailable(f"endpoint.url={self.url}: {problem}; is it served there?")
             client.loop(self.concurrency, run.request["measure"]["warmup_seconds"], 1)
         with run.phases("requests"):
             rate, failed = (self.rate, None) if self.rate != "peak" else self._peak(client, run)
@@ -283,7 +284,9 @@ class Endpoint(Workload):
             lambda rate: run.seconds_left > 2 * (self.min_seconds + _PROBE_SECONDS + fewest / rate),
         )
         if not found.held or found.rate is None:
-            raise _Overload("endpoint.rate=peak: no rate was shown to hold the limits in the time; raise measure.timeout")
+            raise _Overload(
+                "endpoint.rate=peak: no rate was shown to hold the limits in the time; raise measure.timeout"
+            )
         return found.rate, min((rate for rate in found.failed if rate > found.rate), default=None)
 
     def in_time(self, request: Request) -> bool:
@@ -427,10 +430,12 @@ class Client:
             connection = self._connected()
             connection.request("GET", f"{self._path}/models", headers=self._headers)
             answer = json.loads(connection.getresponse().read(_LINE))
-            return str(answer["data"][0]["id"])[:200]
-        except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError) as error:
+            return "".join(filter(str.isprintable, str(answer["data"][0]["id"])))[:200]
+        except _NO_ANSWER as error:
             where = f"endpoint.url={self._options.url}: {type(error).__name__}: {error}"[:_REASON]
             raise Unavailable(f"{where}; start the server, or set endpoint.model where it names none") from None
+        finally:
+            self._hang_up()
 
     def _connected(self) -> http.client.HTTPConnection:
         connection: http.client.HTTPConnection | None = getattr(self._own, "connection", None)
@@ -444,6 +449,11 @@ class Client:
             connection.connect()
             self._own.connection = connection
         return connection
+
+    def _hang_up(self) -> None:
+        if connection := getattr(self._own, "connection", None):
+            connection.close()
+        self._own.connection = None
 
     def loop(
         self, threads: int, seconds: float, queries: int, rate: float | None = None, until: float = math.inf
@@ -465,7 +475,7 @@ class Client:
                 with lock:
                     when, number = next(due, None), next(numbers)
                 if when is None or time.monotonic() > until:
-                    return
+                    return self._hang_up()
                 time.sleep(max(0.0, (when - time.monotonic_ns()) / 1e9))
                 asked = self.ask(number, when)
                 with lock:
@@ -508,10 +518,8 @@ class Client:
                 said = response.read(_REASON).decode(errors="replace")
                 raise http.client.HTTPException(f"status {response.status} {response.reason}: {' '.join(said.split())}")
             return replace(_streamed(response), due=due, sent=sent)
-        except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError) as error:
-            if connection := getattr(self._own, "connection", None):
-                connection.close()
-                self._own.connection = None
+        except _NO_ANSWER as error:
+            self._hang_up()
             now, problem = time.monotonic_ns(), f"{type(error).__name__}: {error}"[:_REASON]
             return Request(due, sent, now, now, problem="".join(filter(str.isprintable, problem)))
 
@@ -519,10 +527,14 @@ class Client:
 def _streamed(response: http.client.HTTPResponse) -> Request:
     """Tokens of an answer that comes as server-sent events, and when they came; raises ValueError for anything else."""
     first = last = parts = 0
+    ended = False
     usage: Mapping[str, Any] = {}
     while line := response.readline(_LINE):
         now = time.monotonic_ns()
-        if not line.startswith(b"data:") or line[5:].strip() == b"[DONE]":
+        if not line.startswith(b"data:"):
+            continue
+        if line[5:].strip() == b"[DONE]":
+            ended = True
             continue
         event = json.loads(line[5:])
         if "error" in event:
@@ -532,8 +544,8 @@ def _streamed(response: http.client.HTTPResponse) -> Request:
             delta = choice.get("delta") or choice
             if delta.get("content") or delta.get("text") or delta.get("reasoning_content") or delta.get("reasoning"):
                 first, last, parts = first or now, now, parts + 1
-    if not parts:
-        raise ValueError("the answer held no token")
+    if not parts or not ended:
+        raise ValueError("the answer broke off" if parts else "the answer held no token")
     tokens, prompt = usage.get("completion_tokens") or parts, usage.get("prompt_tokens") or 0
     return Request(0, 0, first, last, int(prompt), int(tokens))
 

@@ -1,0 +1,250 @@
+"""A served model is asked by the OpenAI protocol; a server of this file's own answers, with times that it is told."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from paradnn.core.workload import Unavailable
+from paradnn.workloads.endpoint import Client, Endpoint, Request, Requests
+from tests.conftest import Store, run
+
+FIRST, EACH, TOKENS = 0.03, 0.002, 5
+#: What a server may answer in place of tokens, by the name of the model that is asked for.
+ODD: dict[str, tuple[int, bytes]] = {
+    "busy": (429, b'{"error": "slow down"}'),
+    "garbage": (200, b"data: {]\n\n"),
+    "silent": (200, b"data: [DONE]\n\n"),
+    "odd": (200, b'data: {"choices": [{"delta": 3}]}\n\n'),
+    "sorry": (200, b'data: {"error": {"message": "out of memory"}}\n\n'),
+}
+
+
+class _Answers(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: _Server
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self._whole(200, b'{"data": [{"id": "tiny"}]}')
+
+    def do_POST(self) -> None:
+        begun, asked = time.monotonic(), json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with self.server.lock:
+            self.server.seen.append({**asked, "key": self.headers.get("Authorization"), "path": self.path})
+            self.server.peers.add(self.client_address)
+        if asked["model"] in ODD:
+            self._whole(*ODD[asked["model"]])
+            return
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for number in range(asked["max_tokens"]):
+            time.sleep(max(0.0, begun + FIRST + number * EACH - time.monotonic()))
+            part = {"text": "x"} if self.path.endswith("/v1/completions") else {"delta": {"content": "x"}}
+            self._event(json.dumps({"choices": [part]}))
+            if asked["model"] == "broken":
+                self.close_connection = True
+                return
+        usage = {"prompt_tokens": 3, "completion_tokens": asked["max_tokens"]}
+        self._event(json.dumps({"choices": [], "usage": usage}))
+        self._event("[DONE]")
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _event(self, text: str) -> None:
+        content = f"data: {text}\n\n".encode()
+        self.wfile.write(b"%x\r\n%b\r\n" % (len(content), content))
+
+    def _whole(self, status: int, content: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Answers)
+        self.lock, self.seen, self.peers = threading.Lock(), list[dict[str, Any]](), set[Any]()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+
+@contextmanager
+def _served() -> Iterator[_Server]:
+    with _Server() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[_Server]:
+    with _served() as server:
+        yield server
+
+
+@pytest.fixture
+def options(server: _Server) -> dict[str, Any]:
+    server.seen.clear()
+    server.peers.clear()
+    return {"url": server.url, "output_tokens": TOKENS, "input_tokens": 7, "patience": 20.0}
+
+
+def test_a_request_says_when_its_tokens_came_and_how_many(server: _Server, options: dict[str, Any]) -> None:
+    client = Client(Endpoint(**options))
+    asked = client.loop(1, 0.0, 3)
+    assert client.model == "tiny"
+    assert [(each.prompt, each.tokens, each.problem) for each in asked] == [(3, TOKENS, "")] * 3
+    for each in asked:  # no server answers before the time for which it sleeps
+        assert each.first - each.sent >= FIRST * 1e9
+        assert each.last - each.sent >= (FIRST + (TOKENS - 1) * EACH) * 1e9
+        assert each.due <= each.sent
+    texts = [entry["messages"][0]["content"] for entry in server.seen]
+    assert [len(text.split()) for text in texts] == [7] * 3
+    assert len(set(texts)) == 3, "each prompt is new"
+    assert len(server.peers) == 1, "a thread keeps its connection"
+
+
+def test_texts_are_asked_for_too_and_a_key_is_sent(
+    server: _Server, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "secret")
+    asked = Client(Endpoint(**options, api="completions", key_variable="MY_KEY")).loop(1, 0.0, 1)
+    assert asked[0].tokens == TOKENS
+    assert (server.seen[0]["key"], server.seen[0]["path"]) == ("Bearer secret", "/v1/completions")
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ("busy", 'status 429 Too Many Requests: {"error": "slow down"}'),
+        ("garbage", "JSONDecodeError"),
+        ("silent", "the answer held no token"),
+        ("odd", "has no attribute 'get'"),
+        ("sorry", "out of memory"),
+        ("broken", "the answer broke off"),
+    ],
+)
+def test_what_is_no_answer_is_a_failed_request_that_says_why(options: dict[str, Any], model: str, says: str) -> None:
+    asked = Client(Endpoint(**options, model=model)).loop(2, 0.0, 4)
+    assert len(asked) == 4
+    assert all(says in each.problem and not each.tokens for each in asked), asked[0].problem
+
+
+def test_a_silent_server_is_waited_for_no_longer_than_told(options: dict[str, Any]) -> None:
+    with _served() as server:
+        client = Client(Endpoint(**{**options, "url": server.url, "patience": 0.1}))
+        server.shutdown()
+        assert "time" in client.loop(1, 0.0, 1)[0].problem.lower()
+
+
+def test_where_nobody_listens_is_unavailable() -> None:
+    with pytest.raises(Unavailable, match=r"127[.]0[.]0[.]1:9/v1: ConnectionRefusedError"):
+        Client(Endpoint(url="http://127.0.0.1:9/v1"))
+
+
+def test_an_open_loop_asks_as_scheduled_whether_or_not_others_are_answered(options: dict[str, Any]) -> None:
+    asked = Client(Endpoint(**options)).loop(1, 0.3, 30, rate=200.0)
+    assert len(asked) >= 30
+    assert asked[-1].due - asked[0].due >= 0.3e9
+    assert any(later.sent < sooner.last for sooner, later in pairwise(asked)), "they overlap"
+    again = Client(Endpoint(**options)).loop(1, 0.0, 30, rate=200.0)
+    gaps = [[later.due - sooner.due for sooner, later in pairwise(each)] for each in (asked, again)]
+    assert gaps[0][: len(gaps[1])] == gaps[1], "the same seed gives the same arrivals"
+
+
+def test_limits_say_what_is_in_time() -> None:
+    request = Request(0, 1_000_000, 20_000_000, 60_000_000, 3, 5)
+    for limits, holds in (
+        ({"first_token_ms": 20.0}, True),
+        ({"first_token_ms": 19.9}, False),  # from when it was due, not from when it was sent
+        ({"token_ms": 10.0}, True),
+        ({"token_ms": 9.9}, False),
+        ({"request_ms": 60.0, "token_ms": 10.0}, True),
+        ({"request_ms": 59.9}, False),
+    ):
+        assert Endpoint(**limits).in_time(request) is holds, limits
+    assert not Endpoint().in_time(Request(0, 0, 1, 1, problem="gone"))
+
+
+def test_requests_are_read_back_and_nonsense_is_refused() -> None:
+    given = [Request(5, 6, 7, 8, 1, 2), Request(1, 2, 3, 4, problem="gone")]
+    assert Requests.packed(given, "tiny").requests() == given[::-1]
+    for rows in ("no base64!", "aGVsbG8=", Requests.packed([]).rows[:-4]):
+        with pytest.raises(ValueError, match=r"."):
+            Requests(rows)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["endpoint.url=http://me:secret@here/v1"], "without a password"),
+        (["endpoint.url=ftp://here"], "write http://host:port/v1"),
+        (["endpoint.rate=peak"], "set endpoint.first_token_ms, endpoint.token_ms or endpoint.request_ms"),
+        (["endpoint.rate=fast"], "choose one of null, peak, a number"),
+        (["batch_size=4"], "set endpoint.concurrency or endpoint.rate"),
+        (["precision=bfloat16"], "is known to the server of model=endpoint alone"),
+        (["mode=train"], "is asked, not trained"),
+        (["endpoint.min_seconds=900"], "raise measure.timeout"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_a_line(words: list[str], says: str) -> None:
+    done = run(["paradnn.train", "model=endpoint", *words])
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert says in done.stderr
+
+
+@pytest.mark.framework
+def test_a_sweep_over_an_endpoint_is_recorded_with_intervals(server: _Server, store: Store) -> None:
+    sweep = [f"endpoint.url={server.url}", "endpoint.concurrency=1,3", f"endpoint.output_tokens={TOKENS}"]
+    sweep += ["endpoint.min_seconds=0.1", "endpoint.min_queries=24", "endpoint.first_token_ms=1e5"]
+    short = ["measure=quick", "measure.processes=2", "measure.warmup_seconds=0.05"]
+    done = run(["paradnn.train", "-m", "model=endpoint", *sweep, *short], store)
+    assert done.returncode == 0, done.stderr
+    assert "ms to the first token" in done.stdout
+    runs = {store.values("params", each["run_id"])["endpoint.concurrency"]: each for each in store.runs()}
+    assert {key: (tags["outcome"], tags["endpoint_model"]) for key, tags in runs.items()} == {
+        "1": ("ok", "tiny"),
+        "3": ("ok", "tiny"),
+    }
+    for concurrency, tags in runs.items():
+        metrics = store.values("latest_metrics", tags["run_id"])
+        assert metrics["queries"] >= 48
+        assert (metrics["output_tokens"], metrics["failed_queries"], metrics["in_time_fraction"]) == (TOKENS, 0, 1)
+        low, first, high = (metrics[f"time_to_first_token{end}_ms"] for end in ("_low", "", "_high"))
+        assert first >= FIRST * 1e3
+        assert low <= first <= high
+        assert metrics["time_per_output_token_ms"] > 0
+        most = int(concurrency) / (FIRST + (TOKENS - 1) * EACH)
+        assert 0 < metrics["queries_per_second"] <= most
+        assert metrics["tokens_per_second"] == pytest.approx(TOKENS * metrics["queries_per_second"])
+        assert (
+            "Answers: first token after" in tags["mlflow.note.content"] or "Answers of" in tags["mlflow.note.content"]
+        )
+
+
+@pytest.mark.framework
+def test_an_endpoint_that_is_gone_is_an_outcome(store: Store) -> None:
+    done = run(["paradnn.train", "model=endpoint", "endpoint.url=http://127.0.0.1:9/v1", "measure=quick"], store)
+    assert [each["outcome"] for each in store.runs()] == ["unavailable"]
+    assert "Connection refused; start the server" in done.stderr + done.stdout
