@@ -285,7 +285,8 @@ class Answer:
 
     def __post_init__(self) -> None:
         """Raise ValueError for an `ok` without what was asked for."""
-        if self.outcome == "ok" and self.measurement is self.peak_rates is self.work is None:
+        given = (self.measurement, self.peak_rates, self.work)
+        if self.outcome == "ok" and all(part is None for part in given):
             raise ValueError("the outcome is ok, but nothing was measured")
 
 

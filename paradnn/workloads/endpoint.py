@@ -340,10 +340,10 @@ class Endpoint(Workload):
             in_time = rates["goodput_per_second"] = [sum(map(self.in_time, process)) for process in each]
             metrics["in_time_fraction"] = sum(in_time) / (len(done) + failed)
         for name, counts in rates.items():
-            values = [count / taken for count, taken in zip(counts, seconds, strict=True)]
-            metrics[name] = statistics.fmean(values)
-            if name == "tokens_per_second" and len(values) > 1 and min(values) > 0:
-                metrics[f"{name}_low"], metrics[f"{name}_high"] = mean_interval(values)
+            speeds = [count / taken for count, taken in zip(counts, seconds, strict=True)]
+            metrics[name] = statistics.fmean(speeds)
+            if name == "tokens_per_second" and len(speeds) > 1 and min(speeds) > 0:
+                metrics[f"{name}_low"], metrics[f"{name}_high"] = mean_interval(speeds)
         return metrics | self._rates(_given(measured.answers))
 
     def _rates(self, given: Sequence[Requests]) -> dict[str, float]:
@@ -362,15 +362,16 @@ class Endpoint(Workload):
 
     def tags(self, measured: Measured) -> dict[str, str]:
         """What the server calls its model, why requests failed, whether answers took as long all the time."""
-        from paradnn.worker.measure import is_steady
+        from paradnn.worker.series import FEWEST, find_change
 
         given = _given(measured.answers)
         if not given:
             return {}
-        problems = [request.problem for each in given for request in each.requests() if request.problem]
-        said = [is_steady([float(request.last - request.due) for request in each.requests()]) for each in given]
-        unsteady = [reason for steady, reason in said if not steady]
-        tags = {"steady": str(not unsteady).lower(), "steady_reason": (unsteady or [reason for _, reason in said])[0]}
+        asked = [each.requests() for each in given]
+        problems = [request.problem for each in asked for request in each if request.problem]
+        changes = [find_change([float(one.last - one.due) for one in each]) for each in asked if len(each) >= FEWEST]
+        said = [str(change) for change in changes if change.matters] if changes else ["too few requests to tell"]
+        tags = {"steady": str(not said).lower(), "steady_reason": (said or ["no change that matters"])[0]}
         tags["endpoint_model"] = given[0].model
         return tags | ({"request_problem": f"{len(problems)} failed, as: {problems[0]}"} if problems else {})
 
