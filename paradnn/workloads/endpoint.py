@@ -30,7 +30,7 @@ from paradnn.core.schema import option
 from paradnn.core.workload import Ended, Part, Unavailable, Words, Workload
 from paradnn.errors import ConfigError
 from paradnn.families import Family
-from paradnn.families.kernels import ALONE, Kernel, Work
+from paradnn.families.kernels import ALONE, Kernel
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point
@@ -65,9 +65,9 @@ class Served(Kernel):
         """Nothing is known of it."""
         return "served"
 
-    def work(self, batch_size: int) -> Work:
+    def work(self, batch_size: int, width: int) -> tuple[int, int]:
         """None of it is done here."""
-        return Work(0, 0)
+        return 0, 0
 
     def in_point(self, point: PointT) -> PointT:
         """Nothing that is measured here is profiled, or has caches of its own."""
