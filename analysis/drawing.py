@@ -24,54 +24,16 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch as Patch
+from matplotlib.patches import Rectangle as Rectangle
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator, PercentFormatter
 from numpy.typing import ArrayLike
 
 from analysis.format import short
 from analysis.labels import labelled
 from paradnn.families import FAMILIES
-from paradnn.plotting import COLOURS, MARKERS, SEQUENTIAL, cell, finish, letters_in, quantity
-
-__all__ = [
-    "COLOURS",
-    "GREY",
-    "MARKERS",
-    "SEQUENTIAL",
-    "Line2D",
-    "LogNorm",
-    "Normalize",
-    "Patch",
-    "PercentFormatter",
-    "Rectangle",
-    "ScalarMappable",
-    "band",
-    "cell",
-    "colormaps",
-    "colour_bar",
-    "colour_of",
-    "colouring",
-    "families_with",
-    "figure",
-    "filled",
-    "finish",
-    "fits",
-    "forest",
-    "handle",
-    "legend",
-    "letters_of_names",
-    "log_ticks",
-    "look",
-    "marker_of",
-    "marks",
-    "names",
-    "page",
-    "panels",
-    "quantity",
-    "ratio_axis",
-    "scale_of",
-    "stacked",
-]
+from paradnn.plotting import COLOURS, MARKERS, SEQUENTIAL, cell, finish, letters_in
+from paradnn.plotting import quantity as quantity
 
 #: Of what has no value, or none that is set apart.
 GREY = "#888888"

@@ -90,15 +90,12 @@ def _nothing(selection: Selection) -> str:
     if frame.empty:
         return "no run in the store; measure first, with python -m paradnn.train -m experiment=quick"
     lacking = []
-    for flag, values, column in (
-        ("--family", selection.family, "family"),
-        ("--platform", selection.platform, "platform.name"),
-        ("--device", (selection.device,) if selection.device else (), "device"),
-        ("--outcome", selection.outcome, "outcome"),
-    ):
+    asked = {"family": selection.family, "platform.name": selection.platform, "outcome": selection.outcome}
+    for column, values in {**asked, "device": filter(None, [selection.device])}.items():
         held = sorted({str(value) for value in frame[column].dropna()}) if column in frame else []
         for value in (value for value in values if value not in held):
-            lacking.append(f"{flag} {value}: {did_you_mean(value, held)}the store has {', '.join(held) or 'none'}")
+            flag = f"--{column.removesuffix('.name')} {value}"
+            lacking.append(f"{flag}: {did_you_mean(value, held)}the store has {', '.join(held) or 'none'}")
     narrowing = shlex.join(command_line(replace(selection, store=(), experiment=())))
     why = "; ".join(lacking) or f"no run meets all of {narrowing}"
     return f"no run matches, of {counted(len(frame), 'run')} in the store; {why}"
@@ -118,30 +115,29 @@ def answer(
     refuses nothing as a whole: in each environment it sees one protocol alone.
     """
     beside = frame["family"].isin(message_families() if options.beside_messages else ())
-    apart = frame[~beside].reset_index(drop=True)
-    if one_protocol:
-        chosen, others, how = next(_choices(frame, selection), ([], [], ""))
-        if not others or options.pool:
+    apart, refusal, lacking = frame[~beside].reset_index(drop=True), None, list[ParadnnError]()
+    if options.pool or not one_protocol:
+        try:
             return analyse(frame, options)
-        result = analyse(_rows(frame, chosen), options)
-        return replace(result, set_aside=_said(frame, chosen, others, how, options))
-    try:
-        return analyse(frame, options)
-    except HeterogeneousError as error:
-        refusal = error
-    lacking: list[ParadnnError] = []
+        except HeterogeneousError as error:
+            refusal = error
     for chosen, others, how in _choices(apart, selection):
+        if not others and refusal is None:
+            return analyse(frame, options)
         try:
             result = analyse(_rows(frame, chosen, beside), options)
         except ParadnnError as error:
+            if refusal is None:
+                raise
             lacking += [] if isinstance(error, HeterogeneousError) else [error]
             continue
         return replace(result, set_aside=_said(apart, chosen, others, how, options))
-    if not lacking:
-        raise refusal
     if len({str(error) for error in lacking}) == 1:
         raise lacking[0]
-    raise HeterogeneousError(f"{lacking[0]}; that is of the most runs that go together: {refusal}") from lacking[0]
+    if lacking:
+        raise HeterogeneousError(f"{lacking[0]}; that is of the most runs that go together: {refusal}") from lacking[0]
+    assert refusal is not None
+    raise refusal
 
 
 def _choices(frame: pd.DataFrame, selection: Selection) -> Iterator[tuple[list[Population], list[Population], str]]:
@@ -149,33 +145,27 @@ def _choices(frame: pd.DataFrame, selection: Selection) -> Iterator[tuple[list[P
     from analysis.report.populations import split
     from analysis.store.frame import is_ok
 
-    def size(each: Population) -> tuple[int, Any]:
-        rows = each.rows
-        return int(is_ok(rows).sum()), rows["start_time"].max() if "start_time" in rows else 0
-
-    populations = sorted(split(frame, selection), key=size, reverse=True)
     counts: Counter[str | None] = Counter()
+    populations = split(frame, selection)
+    populations.sort(key=lambda each: (int(is_ok(each.rows).sum()), each.rows["start_time"].max()), reverse=True)
     for each in populations:
-        counts[each.value("protocol_id")] += size(each)[0]
+        counts[each.value("protocol_id")] += int(is_ok(each.rows).sum())
     common = sorted(populations, key=lambda each: -counts[each.value("protocol_id")])
-    for ordered, keys, how in (
-        (common, ("device", "environment_id"), "one protocol"),
-        (populations, ("device",), "one protocol and environment"),
-        (populations, (), "one protocol and environment"),
-    ):
+    one = "one protocol and environment"
+    single: list[tuple[list[Population], tuple[str, ...], str]] = [([each], (), one) for each in populations]
+    tiers = [(common, ("device", "environment_id"), "one protocol"), (populations, ("device",), one), *single]
+    for ordered, keys, how in tiers:
         first: dict[object, Population] = {}
         for each in ordered:
             first.setdefault(tuple(each.value(key) for key in keys), each)
         chosen = list(first.values())
         yield chosen, [each for each in populations if each not in chosen], how
-    for each in populations[1:]:
-        yield [each], [other for other in populations if other is not each], how
 
 
-def _rows(frame: pd.DataFrame, chosen: Sequence[Population], beside: pd.Series | None = None) -> pd.DataFrame:
+def _rows(frame: pd.DataFrame, chosen: Sequence[Population], beside: pd.Series) -> pd.DataFrame:
     """The runs of populations, and those `beside` them, in the order of the frame."""
     wanted = frame["run_id"].isin({run for each in chosen for run in each.rows["run_id"]})
-    return frame[wanted if beside is None else wanted | beside].reset_index(drop=True)
+    return frame[wanted | beside].reset_index(drop=True)
 
 
 def _said(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import shlex
 import sys
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from analysis.audit import AuditOptions, audit
 from analysis.cli.answer import answer, load_chosen
-from analysis.cli.output import FigureOutput, Output, deliver, write_csv
+from analysis.cli.output import FigureOutput, Output, deliver, named, write_csv
 from analysis.options import Arguments, Options, Selection, Source, add_arguments, command_line, option, read_arguments
 from analysis.prices import price_option, read_prices
 from analysis.registry import ANALYSES, Analysis
@@ -83,12 +82,8 @@ class ExportOptions(Options):
 
 def _export(options: ExportOptions, selection: Selection) -> None:
     """Write the frame of the chosen runs to a CSV or Parquet file, or the runs to a bundle."""
-    path = Path(options.file)
+    path = named(options.file, "FILE", (".csv", ".parquet", ".zip"), "a .csv, .parquet or .zip file")
     suffix = path.suffix.lower()
-    if suffix not in (".csv", ".parquet", ".zip"):
-        raise ConfigError("FILE", options.file, "is of no known kind", "name a .csv, .parquet or .zip file")
-    if not path.parent.is_dir():
-        raise ConfigError("FILE", options.file, f"there is no folder {path.parent}", "make it first")
     frame = load_chosen(selection)
     if suffix == ".zip":
         from analysis.store.write import export_bundle
@@ -134,22 +129,20 @@ def _published(
     name: str,
     folder: str,
     example: str,
-    description: str,
     summary: str,
-    experiment: str = "paradnn",
+    where: str,
+    own: bool = True,
     units: str = "runs",
     then: str = "",
 ) -> Command:
-    """The command that logs what `analysis.published` finds in a `folder`, into an `experiment` of its own unless it is
-    named; `then` are the words to go on with."""
-    where: Any = option(text=folder, metavar="DIR", positional=True)
+    """The command that logs what `analysis.published` finds in a `folder`, into an experiment of its `own` name unless
+    one is named; `where` the data are, `then` the words to go on with."""
+    experiment = name if own else "paradnn"
+    field: Any = option(text=folder, metavar="DIR", positional=True)
+    namespace = {"command": f"import-{name}", "__module__": __name__}
+    fields = [("dir", str, field)]
     options = dataclasses.make_dataclass(
-        "FolderOptions",
-        [("dir", str, where)],
-        bases=(Arguments,),
-        frozen=True,
-        kw_only=True,
-        namespace={"command": f"import-{name}", "__module__": __name__},
+        "FolderOptions", fields, bases=(Arguments,), frozen=True, kw_only=True, namespace=namespace
     )
 
     def act(options: Any, selection: Selection) -> None:
@@ -173,58 +166,53 @@ def _published(
         if then:
             print(f"{then} --experiment {shlex.quote(into)}")
 
-    return Command(options, summary, description, example, act, selects=False)
+    description = (
+        f"{summary[0].upper()}{summary[1:]}, marked source=published, into the experiment\n{experiment} unless"
+    )
+    description += f" --experiment names another. They are in {where}.\nWhat is there is not logged again."
+    return Command(options, summary, description, f"python -m analysis import-{name} {example}", act, selects=False)
 
 
 _PUBLISHED = (
     _published(
         "archive",
         "folder with tpu_fc.json, gpu_fc.json, fc_trace_10sec*.json",
-        "python -m analysis import-archive ../paradnn-original/scripts/data",
-        "Log the data files of the ParaDnn paper's artifact as runs, marked source=published.\n"
-        "They are in github.com/Emma926/paradnn, folder scripts/data. What is there is not logged again.",
+        "../paradnn-original/scripts/data",
         "log the published ParaDnn measurements (TPU v2, V100) as runs",
+        "github.com/Emma926/paradnn, folder scripts/data",
+        own=False,
     ),
     _published(
         "deepbench",
         "folder with DeepBench_*.xlsx, in it or below",
-        "python -m analysis import-deepbench ../DeepBench/results",
-        "Log the timings in DeepBench's spreadsheets as runs of kernels, marked source=published.\n"
-        "They are in github.com/baidu-research/DeepBench, folder results. What is there is not logged again.",
+        "../DeepBench/results",
         "log DeepBench's published timings of kernels (V100, T4, MI25, Xeon Phi and others) as runs",
+        "github.com/baidu-research/DeepBench, folder results",
+        own=False,
     ),
     _published(
         "vidur",
         "a clone of microsoft/vidur, or its folder data/profiling/network",
-        "python -m analysis import-vidur ../vidur",
-        "Log the times of NCCL in Vidur's profiles as runs of model=channel, marked source=published,\n"
-        "into an experiment of their own (vidur, unless --experiment names another). They are in\n"
-        "github.com/microsoft/vidur, folder data/profiling/network. What is there is not logged again.",
+        "../vidur",
         "log Vidur's published times of all-reduce and send/receive (A40, A100, H100) as runs of channels",
-        experiment="vidur",
+        "github.com/microsoft/vidur, folder data/profiling/network",
         then="Fit them: python -m analysis channel",
     ),
     _published(
         "dawnbench",
         "a clone of stanford-futuredata/dawn-bench-entries",
-        "python -m analysis import-dawnbench ../dawn-bench-entries",
-        "Log the series of DAWNBench's training entries, with their curves, into an experiment of their\n"
-        "own (dawnbench, unless --experiment names another). Times to the threshold are recomputed from\n"
-        "the series, and those that fall below it later are listed. What is there is not logged again.",
+        "../dawn-bench-entries",
         "log DAWNBench's 69 training entries as runs that learn",
-        experiment="dawnbench",
+        "github.com/stanford-futuredata/dawn-bench-entries",
         units="series",
         then="Score them: python -m analysis time-to-accuracy",
     ),
     _published(
         "mlperf-rcp",
         "a clone of mlcommons/logging",
-        "python -m analysis import-mlperf-rcp ../logging",
-        "Log the reference convergence points of MLPerf Training and HPC, a run each, into an experiment\n"
-        "of their own (mlperf-rcp, unless --experiment names another), and say of each benchmark which of its\n"
-        "batch sizes decide. What is there is not logged again.",
+        "../logging",
         "log MLPerf's reference convergence points as runs",
-        experiment="mlperf-rcp",
+        "github.com/mlcommons/logging",
         units="points",
     ),
 )
@@ -275,7 +263,7 @@ def _report(options: ReportOptions, selection: Selection) -> None:
     from analysis.report import make_report
     from paradnn.store.address import address_of
 
-    target = _page(options.out)
+    target = named(options.out, "--out", (".html", ".htm"), "a .html file").absolute()
     frame = load_chosen(selection, may_be_empty=True)
     if frame.empty:
         narrowing = command_line(dataclasses.replace(selection, store=(), experiment=()))
@@ -301,25 +289,6 @@ def _report(options: ReportOptions, selection: Selection) -> None:
     print(f"{target} ({len(page) / 1e6:.1f} MB, {counted(len(frame), 'run')})")
     opener = {"darwin": "open", "win32": "start"}.get(sys.platform, "xdg-open")
     print(f"Open it in a browser: {opener} {shlex.quote(str(target))}")
-
-
-def _page(path: str) -> Path:
-    """The file to write, if that can be; else ConfigError, before minutes are spent on it."""
-    target = Path(path).expanduser()
-    problem = ""
-    if not path.strip():
-        problem = "names no file"
-    elif target.is_dir():
-        problem = "is a folder"
-    elif not target.parent.is_dir():
-        problem = f"there is no folder {target.parent}"
-    elif not os.access(target.parent, os.W_OK) or (target.exists() and not os.access(target, os.W_OK)):
-        problem = "may not be written"
-    elif target.suffix.lower() not in (".html", ".htm"):
-        problem = "is no HTML file by its name"
-    if problem:
-        raise ConfigError("--out", path, problem, "name a file such as report.html in a folder that exists")
-    return target.absolute()
 
 
 def _show(what: str) -> None:

@@ -30,7 +30,6 @@ from paradnn.store.files import whole_file
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
     from analysis.result import Result
 
@@ -46,9 +45,6 @@ _NONE = ("nan", "None", "<NA>", "NaT", "")
 _FORMULA = re.compile(r"[=+\-@\t\r]")
 _NUMBER = re.compile(r"[+-]?(\d[\d_,.]*|\.\d+)(e[+-]?\d+)?%?|[+-]inf", re.IGNORECASE)
 _DIGITS = 4  # of a number in a paper
-_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"} | {
-    sign: f"\\{sign}" for sign in "&%$#_{}"
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +93,8 @@ def deliver(
     `frame` holds the runs it rests on. What cannot be drawn or written is refused before anything is printed.
     """
     table = _writable(output.csv, "--csv") if output.csv and output.csv != "-" else None
-    paper = _named(output.typeset, "--typeset", (".tex", ".md"), "a .tex or .md file") if output.typeset else None
-    pictures = [_named(path, "--figure", _KINDS, "a .png, .svg or .pdf file") for path in output.figure]
+    paper = named(output.typeset, "--typeset", (".tex", ".md"), "a .tex or .md file") if output.typeset else None
+    pictures = [named(path, "--figure", _KINDS, "a .png, .svg or .pdf file") for path in output.figure]
     if output.width is not None and not pictures:
         raise ConfigError("--width", output.width, "there is no figure to set", "name its file with --figure")
     if pictures and not result.drawable:
@@ -118,30 +114,27 @@ def deliver(
             making.write_text(typeset(result.table, paper), encoding="utf-8")
     for figure, path in figures:
         with whole_file(path, "--figure") as making:
-            _save(figure, making, exact=output.width is not None)
+            # What is for print keeps its size; else the margins are trimmed.
+            exact = output.width is not None
+            figure.savefig(making, bbox_inches=None if exact else "tight", dpi=300 if exact else 150)
     if output.log:
         print(f"logged as run {_log(command, result, frame, selection, command_line)}", file=sys.stderr)
 
 
 def _writable(path: str, option: str) -> Path:
-    target = Path(path)
+    target = Path(path).expanduser()
     if target.is_dir() or not target.parent.is_dir():
         problem = "is a folder" if target.is_dir() else f"there is no folder {target.parent}"
         raise ConfigError(option, path, problem, "name a file in a folder that exists")
     return target
 
 
-def _named(path: str, option: str, endings: Sequence[str], such: str) -> Path:
+def named(path: str, option: str, endings: Sequence[str], such: str) -> Path:
     """A file that can be written, of one of these endings."""
     target = _writable(path, option)
     if target.suffix.lower() not in endings:
         raise ConfigError(option, path, "is of no known kind", f"name {such}")
     return target
-
-
-def _save(figure: Figure, path: Path, exact: bool = False) -> None:
-    """Write a figure in the format of the file's ending; `exact` keeps its size, else the margins are trimmed."""
-    figure.savefig(path, bbox_inches=None if exact else "tight", dpi=300 if exact else 150)
 
 
 def _log(name: str, result: Result, frame: pd.DataFrame, selection: Selection, command_line: Sequence[str]) -> str:
@@ -164,8 +157,7 @@ def _log(name: str, result: Result, frame: pd.DataFrame, selection: Selection, c
         "source_sweeps": ",".join(sorted(set(used["sweep_id"].dropna())) if "sweep_id" in used else []),
     }
     said = {"pooled": result.pooled, "left_out": result.quality.text() if result.quality else ""}
-    said["set_aside"] = str(result.set_aside or "")
-    tags |= {name: words for name, words in said.items() if words}
+    tags |= {name: words for name, words in (said | {"set_aside": str(result.set_aside or "")}).items() if words}
     table = json.loads(result.table.to_json(orient="split", index=False, date_format="iso", double_precision=15))
     contents = {"result.json": json.dumps(table), "sources.json": json.dumps(sources)}
     contents["result.txt"] = result.text() + "\n"
@@ -177,7 +169,7 @@ def _log(name: str, result: Result, frame: pd.DataFrame, selection: Selection, c
         if result.drawable:
             figure = result.figure()
             for kind in (".png", ".svg"):
-                _save(figure, Path(folder) / f"figure{kind}")
+                figure.savefig(Path(folder) / f"figure{kind}", bbox_inches="tight", dpi=150)
         return log_run(
             client,
             experiment_id,
@@ -229,15 +221,13 @@ def _column(values: pd.Series) -> pd.Series:
     """The cells of a column as texts; whole numbers are settings and counts, unless they are large."""
     numbers = [float(value) for value in values if not _is_none(value) and isinstance(value, Real)]
     exact = all(number.is_integer() and abs(number) < _EXACT for number in numbers)
-    return values.map(lambda value: _text(value, exact))
 
+    def text(value: Any) -> str:
+        if _is_none(value) or isinstance(value, bool) or not isinstance(value, Real):
+            return "-" if _is_none(value) else str(value)
+        return f"{value:.0f}" if exact else si(float(value)).strip()
 
-def _text(value: Any, exact: bool) -> str:
-    if _is_none(value):
-        return "-"
-    if isinstance(value, bool) or not isinstance(value, Real):
-        return str(value)
-    return f"{value:.0f}" if exact else si(float(value)).strip()
+    return values.map(text)
 
 
 def _print_table(screen: Screen, cells: pd.DataFrame, numeric: Sequence[str], title: str = "") -> None:
@@ -278,19 +268,16 @@ def typeset(table: pd.DataFrame, path: Path) -> str:
 
     shown = table[[name for name in table.columns if table[name].notna().any()]]
     numeric = [types.is_numeric_dtype(shown[name]) and not types.is_bool_dtype(shown[name]) for name in shown.columns]
-    rows = [[labelled(str(name)) for name in shown.columns]]
-    for row in shown.astype("object").itertuples(index=False):
-        rows.append(
-            [
-                "" if _is_none(value) else short(float(value), digits=_DIGITS) if number else str(value)
-                for value, number in zip(row, numeric, strict=True)
-            ]
+    words = shown.astype("object").map(lambda value: "" if _is_none(value) else value)
+    for name, number in zip(shown.columns, numeric, strict=True):
+        words[name] = words[name].map(
+            lambda value, number=number: short(float(value), digits=_DIGITS) if number and value != "" else str(value)
         )
+    words.columns = [labelled(str(name)) for name in shown.columns]
     if path.suffix.lower() == ".tex":
-        lines = [" & ".join("".join(_LATEX.get(sign, sign) for sign in cell) for cell in row) + " \\\\" for row in rows]
         places = "".join("r" if number else "l" for number in numeric)
-        begin = f"% \\usepackage{{booktabs}}\n\\begin{{tabular}}{{{places}}}\n\\toprule"
-        return "\n".join([begin, lines[0], "\\midrule", *lines[1:], "\\bottomrule", "\\end{tabular}", ""])
-    cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
-    cells.insert(1, ["---:" if number else "---" for number in numeric])
-    return "".join(f"| {' | '.join(row)} |\n" for row in cells)
+        latex = words.to_latex(index=False, escape=True, column_format=places)
+        return f"% \\usepackage{{booktabs}}\n{latex}"
+    rows = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in (words.columns, *words.to_numpy())]
+    rows.insert(1, ["---:" if number else "---" for number in numeric])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)

@@ -12,12 +12,10 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from analysis.lazy import pd
 from paradnn.errors import ConfigError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Value = str | int | float | bool | None
 
@@ -125,50 +123,41 @@ def _checked(condition: Condition, option: str) -> Condition:
 
 def _parts(value: str, column: pd.Series) -> list[str]:
     """A comma divides values, unless a value of the column holds it, such as the name of a device."""
-    from pandas.api import types
-
-    if "," not in value or (types.is_string_dtype(column) and _matches(column, value).any()):
+    if "," not in value or (_kind(column) == "text" and _equals(column, value).any()):
         return [value]
     return [part.strip() for part in value.split(",")]
 
 
 def _equals(column: pd.Series, text: str) -> Any:
     """Numbers as numbers, truth as truth, times as times, all else as text in which * and ? stand for anything."""
-    from pandas.api import types
-
-    if types.is_bool_dtype(column):
-        if text.lower() not in ("true", "false"):
-            raise ValueError(text)
-        return column.eq(text.lower() == "true").fillna(False).to_numpy(dtype=bool)
-    if types.is_numeric_dtype(column) or types.is_datetime64_any_dtype(column):
-        return column.eq(_value(text, column)).fillna(False).to_numpy(dtype=bool)
-    return _matches(column, text)
+    kind = _kind(column)
+    if kind == "text":
+        pattern = re.compile(re.escape(text).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)
+        return column.isin([entry for entry in column.dropna().unique() if pattern.fullmatch(str(entry))]).to_numpy()
+    if kind == "truth" and text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    value = text.lower() == "true" if kind == "truth" else _value(text, kind)
+    return column.eq(value).fillna(False).to_numpy(dtype=bool)
 
 
 def _ordered(column: pd.Series, sign: str, text: str) -> Any:
     """Numbers and times have an order; of text, what is a number."""
-    import pandas as pd
-    from pandas.api import types
-
-    if types.is_bool_dtype(column):
+    kind = _kind(column)
+    if kind == "truth":
         raise ValueError(text)
-    if not types.is_numeric_dtype(column) and not types.is_datetime64_any_dtype(column):
+    if kind == "text":
         column = pd.to_numeric(column, errors="coerce").astype("float64")
-    return _ORDER[sign](column, _value(text, column)).fillna(False).to_numpy(dtype=bool)
+    return _ORDER[sign](column, _value(text, kind)).fillna(False).to_numpy(dtype=bool)
 
 
-def _value(text: str, column: pd.Series) -> Any:
-    """A number, or a time (UTC unless it says otherwise), as the column holds them; ValueError for what is none."""
-    import pandas as pd
-    from pandas.api import types
-
-    if not types.is_datetime64_any_dtype(column):
-        return float(text)
-    stamp = pd.Timestamp(text)
-    return stamp if stamp.tz is not None else stamp.tz_localize("UTC")
+def _kind(column: pd.Series) -> str:
+    if pd.api.types.is_bool_dtype(column):
+        return "truth"
+    if pd.api.types.is_datetime64_any_dtype(column):
+        return "time"
+    return "number" if pd.api.types.is_numeric_dtype(column) else "text"
 
 
-def _matches(column: pd.Series, text: str) -> Any:
-    """Which entries are the text, in which * and ? stand for anything."""
-    pattern = re.compile(re.escape(text).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)
-    return column.isin([entry for entry in column.dropna().unique() if pattern.fullmatch(str(entry))]).to_numpy()
+def _value(text: str, kind: str) -> Any:
+    """A number, or a time (UTC unless it says otherwise); ValueError for what is none."""
+    return pd.to_datetime(text, utc=True) if kind == "time" else float(text)

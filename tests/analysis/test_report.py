@@ -171,8 +171,8 @@ def test_the_same_figure_gives_the_same_image() -> None:
     ("arguments", "message"),
     [
         (["--out", "/nowhere/report.html"], "--out=/nowhere/report.html: there is no folder /nowhere; name a file"),
-        (["--out", "{folder}"], "is a folder; name a file such as report.html"),
-        (["--out", "{folder}/report.txt"], "is no HTML file by its name"),
+        (["--out", "{folder}"], "is a folder; name a file in a folder that exists"),
+        (["--out", "{folder}/report.txt"], "is of no known kind; name a .html file"),
         (["--out", "{folder}/r.html", "--family", "gru"], "the options choose none of its runs: --family gru"),
         (["--out", "{folder}/r.html", "--experiment", "blank"], "it holds no finished run: measure first, with python"),
         (["--out", "{folder}/r.html", "--price", "V100=2"], "no run is of that device; name one of Test CPU"),
