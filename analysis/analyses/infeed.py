@@ -113,8 +113,8 @@ def _remedy(rows: pd.DataFrame) -> Remedy:
     InfeedOptions,
     summary="share of the step spent waiting for input, against the size of the model",
     description="Show which models wait for their input, how the wait falls with the size of the model, and the\n"
-    "speedup that an input pipeline without cost would bring at most. Runs with data=images or\n"
-    "data=text also say what free input did bring, and how many cores would feed the model.",
+    "speedup that an input pipeline without cost would bring at most. Runs with data=images\n"
+    "also say what free input did bring, and how many cores would feed the model.",
     example="python -m analysis infeed --family residual,bottleneck --against parameters",
     section="system",
     order=80,

@@ -61,33 +61,11 @@ class Images(Input):
     height: int = option(375, "their mean height (ImageNet: about 375)", low=16, high=20_000)
 
 
-@dataclass(frozen=True)
-class Text(Input):
-    """Text read, tokenised, cut into windows and batched while the step runs."""
-
-    is_made: ClassVar[bool] = True
-
-    name: str = option("text", "token sequences through tf.data", choices=("text",))
-    path: str | None = option(None, "a UTF-8 file, or a folder of them; null: a generated text of Zipf's law")
-    tokens: str = option(
-        "words", "words: hashed into the vocabulary; bytes: their values modulo it", choices=("words", "bytes")
-    )
-    threads: int | None = option(None, _THREADS, low=1, high=4096)
-    readers: int = option(4, _READERS, low=1, high=4096)
-    shuffle: int = option(1024, "sequences among which the next is drawn; 1: the order of the text", low=1)
-    prefetch: int = option(2, _PREFETCH, low=0, high=4096)
-    cache: str = option("none", "what is kept in memory after it was read: none, or text", choices=("none", "text"))
-    megabytes: int = option(8, "size of the generated text", low=1, high=100_000)
-
-
-_STREAMS: Mapping[str, type[Input]] = {"images": Images, "text": Text}
-
-
 @cache
 def inputs() -> Mapping[str, type[Input]]:
     """What `data=...` can be, by name: that of a step, and of each kind of work."""
     own = {name: kind for work in WORKLOADS.values() for name, kind in work.inputs.items()}
-    return {"synthetic": Synthetic, **_STREAMS, **own}
+    return {"synthetic": Synthetic, "images": Images, **own}
 
 
 def with_whole_path(data: Input) -> Input:
@@ -101,16 +79,15 @@ def with_whole_path(data: Input) -> Input:
 def check_input(data: Input, workload: Workload, model: Any, devices: int) -> None:
     """ConfigError where `model`, the options of a family, or several devices cannot take `data`, or it is of another
     kind of work."""
-    if data.name not in _STREAMS:
+    if not isinstance(data, Images):
         for other in WORKLOADS.values():
             if data.name in other.inputs and data.name not in workload.inputs:
                 remedy = f"add {other.key}={other.name}, or use data=synthetic"
                 raise ConfigError("data", data.name, f"is a set to {other.name} from", remedy)
         return
-    needed = "images" if isinstance(data, Images) else "tokens"
-    if FAMILIES[model.name].data not in (needed, "any"):
+    if FAMILIES[model.name].data not in ("images", "any"):
         raise ConfigError(
-            "data", data.name, f"model={model.name} takes no {needed}", "choose another model, or data=synthetic"
+            "data", data.name, f"model={model.name} takes no images", "choose another model, or data=synthetic"
         )
     if devices > 1:
         raise ConfigError(

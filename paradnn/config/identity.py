@@ -26,7 +26,6 @@ _LATER_KEYS: Mapping[str, Any] = {
     "measure.reference": False,
     "measure.processes": 1,
     "measure.max_processes": 30,
-    "measure.cold_caches": False,
     "platform.cores": None,
     "platform.price_per_hour": None,
     "scenario": "closed",

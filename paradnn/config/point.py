@@ -118,7 +118,6 @@ class Measure:
     predict_oom: bool = option(True, "skip a point whose analytic memory bound alone exceeds the limit")
     profile: bool = option(False, "after timing, profile some steps: a table of operations and a figure on the run")
     keep_trace: bool = option(False, "profile, and keep the trace with the run (TensorBoard's profiler opens it)")
-    cold_caches: bool = option(False, "mode=inference on a CPU: empty the caches before each step of a latency")
 
 
 @dataclass(frozen=True)
@@ -324,9 +323,6 @@ def _check_parts(point: Point) -> None:
     if software.python_version and not software.requirements:
         remedy = "give software.requirements too"
         raise ConfigError("software.python_version", software.python_version, "is for a stack", remedy)
-    if measure.cold_caches and (point.workload.mode != "inference" or point.platform.name != "cpu"):
-        remedy = "set mode=inference and platform=cpu"
-        raise ConfigError("measure.cold_caches", True, "is for the latency of a CPU", remedy)
     if measure.relative_interval is not None and measure.max_processes < measure.processes:
         reason = f"is less than measure.processes={measure.processes}"
         raise ConfigError("measure.max_processes", measure.max_processes, reason, "raise it")

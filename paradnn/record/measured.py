@@ -176,16 +176,13 @@ def profile_metrics(profile: Profile, flops_per_step: float, precision: str) -> 
     return metrics | shares
 
 
-def precision_tags(types: Mapping[str, float], precision: str, native: bool | None) -> dict[str, str]:
-    """In which types, those of operands, the products multiply, by their share of the FLOPs, where that is known;
-    `native` says whether the processor has instructions for `precision`."""
+def precision_tags(types: Mapping[str, float], precision: str) -> dict[str, str]:
+    """In which types, those of operands, the products multiply, by their share of the FLOPs, where that is known."""
     tags, share = {}, types.get(precision, 0.0)
     if types:
         tags["matmul_types"] = ", ".join(f"{name} {part:.1%}" for name, part in types.items())
         if share < 0.99:
             tags["precision_note"] = f"{1 - share:.0%} of the products have operands of another type than {precision}"
-    if native is False and (share or not types):
-        tags["emulation_note"] = f"this processor has no instructions for products in {precision}: they are emulated"
     return tags
 
 
@@ -282,8 +279,8 @@ def contradictions(point: Point, costs: Costs, metrics: Mapping[str, float], ans
 
 
 def _latency_checks(point: Point, answer: Answer) -> list[str]:
-    """Single steps do the work of those in the blocks, unless input, cold caches or others come between."""
-    if not answer.latencies or not answer.measurement or answer.input or point.measure.cold_caches:
+    """Single steps do the work of those in the blocks, unless input or others come between."""
+    if not answer.latencies or not answer.measurement or answer.input:
         return []
     if any(seen and seen.reason for seen in (answer.measurement.contention, answer.contention.get("latency"))):
         return []

@@ -177,7 +177,7 @@ def _measured_tags(point: Point, answers: Sequence[Answer]) -> dict[str, str]:
         tags["compile_note"] = "; ".join(notes)
     # A profile knows how often a loop ran.
     profiled = answer.profile.product_types if isinstance(answer.profile, Profile) else {}
-    tags |= precision_tags(profiled or measured[0].product_types, point.precision, measured[0].native_products)
+    tags |= precision_tags(profiled or measured[0].product_types, point.precision)
     if answer.profile:
         tags |= profile_tags(answer.profile)
     if isinstance(answer.profile, Profile):

@@ -151,7 +151,6 @@ _ALL = (
     Metric("steal_fraction", "1", "lower", "protocol", "cores' time that the hypervisor took during the blocks"),
     Metric("throttled_fraction", "1", "lower", "protocol", "time in which a CPU quota stopped the measured blocks"),
     Metric("involuntary_switches_per_second", "1/s", "lower", "protocol", "times a thread of the point lost its core"),
-    Metric("cpu_mhz", "MHz", None, "protocol", "mean clock of the point's cores, read before and after the blocks"),
     Metric("overhead_seconds", "s", "lower", "protocol", "schedule + start + record: what the stack itself cost"),
     Metric("queue_seconds", "s", "lower", "launch", "wait of the point's task: submission until its process began"),
     Metric("task_start_seconds", "s", "lower", "launch", "the task's process began until its first point could"),

@@ -125,7 +125,6 @@ class Contention:
     steal_fraction: float | None
     involuntary_switches_per_second: float | None
     throttled_fraction: float | None
-    cpu_mhz: float | None
     reason: str | None
 
     @property
@@ -156,14 +155,12 @@ class Measurement:
     """What the timed steps gave, complete when the last block has ended; losses are None in inference.
 
     `product_types` maps the type of operands to its share of the FLOPs of products in the program that runs;
-    `counted`: costs that the driver does not know; `native_products`: the processor has instructions for products
-    in the precision asked for, None if not known.
+    `counted`: costs that the driver does not know.
     """
 
     parameters: int
     compilation: Compilation
     product_types: dict[str, float]
-    native_products: bool | None
     first_loss: float | None
     timing: Timing
     energy_joules: float | None

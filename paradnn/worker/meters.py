@@ -15,7 +15,6 @@ import gc
 import math
 import os
 import resource
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -45,7 +44,7 @@ class Counters:
     """One moment: seconds on a clock, and counters that only grow; None where the system does not tell.
 
     `idle`, `steal` and `counted` (all that the kernel accounts for) are core-seconds of the `cores` that may be used,
-    `own` those that the point's processes took, `throttled` seconds in which a quota stopped them; `mhz` is no counter.
+    `own` those that the point's processes took, `throttled` seconds in which a quota stopped them.
     """
 
     seconds: float
@@ -56,7 +55,6 @@ class Counters:
     counted: float | None
     switches: int
     throttled: float | None
-    mhz: float | None
 
 
 class ContentionWatch:
@@ -79,30 +77,21 @@ class ContentionWatch:
 def read_counters(root: Path = _ROOT) -> Counters:
     """The counters now; `root` is where proc and sys are mounted."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    # First, as the frequency falls as soon as nothing runs.
-    mhz = _frequency(root, cores)
-    idle, steal, counted = _core_seconds(root, cores)
-    return Counters(
-        time.perf_counter(),
-        len(cores),
-        _own_seconds(root),
-        idle,
-        steal,
-        counted,
-        resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
-        _throttled_seconds(root),
-        mhz,
-    )
+    switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+    times = _core_seconds(root, cores)
+    return Counters(time.perf_counter(), len(cores), _own_seconds(root), *times, switches, _throttled_seconds(root))
 
 
 def between(before: Counters, after: Counters) -> Contention:
     """What happened between two moments, with the verdict."""
     seconds = after.seconds - before.seconds
+
+    def rate(name: str, per: float) -> float | None:
+        counts = getattr(before, name), getattr(after, name)
+        return None if None in counts or not per else (counts[1] - counts[0]) / per
+
     capacity = seconds * after.cores
-    own = (after.own - before.own) / capacity if capacity else None
-    steal = _rate(before.steal, after.steal, capacity)
-    idle = _rate(before.idle, after.idle, capacity)
-    counted = _rate(before.counted, after.counted, capacity)
+    own, steal, idle, counted = (rate(name, capacity) for name in ("own", "steal", "idle", "counted"))
     foreign = None
     # A sandbox may show counters that stand still.
     if own is not None and idle is not None and counted is not None and counted > 0.5:
@@ -110,12 +99,9 @@ def between(before: Counters, after: Counters) -> Contention:
         foreign = max(0.0, 1 - idle - (steal or 0.0) - own)
     else:
         steal = None
-    throttled = _rate(before.throttled, after.throttled, seconds)
-    switches = (after.switches - before.switches) / seconds if seconds else None
-    frequencies = [mhz for mhz in (before.mhz, after.mhz) if mhz is not None]
-    mhz = statistics.fmean(frequencies) if frequencies else None
+    throttled = rate("throttled", seconds)
     reason = _reason(after.cores, seconds, own, foreign, steal, throttled)
-    return Contention(after.cores, own, foreign, steal, switches, throttled, mhz, reason)
+    return Contention(after.cores, own, foreign, steal, rate("switches", seconds), throttled, reason)
 
 
 def _reason(
@@ -132,10 +118,6 @@ def _reason(
     if throttled is not None and throttled > THROTTLED:
         reasons.append(f"the control group's CPU quota stopped the point for {throttled:.0%} of the time")
     return "; ".join(reasons) or None
-
-
-def _rate(before: float | None, after: float | None, per: float) -> float | None:
-    return (after - before) / per if before is not None and after is not None and per else None
 
 
 def _core_seconds(root: Path, cores: list[int]) -> tuple[float | None, float | None, float | None]:
@@ -189,21 +171,6 @@ def _throttled_seconds(root: Path) -> float | None:
             if file.exists():
                 return int(dict(line.split() for line in file.read_text().splitlines())["throttled_usec"]) / 1e6
     return None
-
-
-def _frequency(root: Path, cores: list[int]) -> float | None:
-    """Mean clock frequency of `cores` in MHz: cpufreq's, else that of /proc/cpuinfo; None where neither tells."""
-    known = []
-    for core in cores:
-        with contextlib.suppress(OSError, ValueError):
-            path = root / f"sys/devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq"
-            known.append(int(path.read_text()) / 1e3)
-    if not known:
-        with contextlib.suppress(OSError, ValueError):
-            rows = (root / "proc/cpuinfo").read_text().splitlines()
-            shown = [float(row.partition(":")[2]) for row in rows if row.startswith("cpu MHz")]
-            known = [mhz for core, mhz in enumerate(shown) if core in cores]
-    return statistics.fmean(known) if known else None
 
 
 # Energy of a stretch of work, where the machine counts it: RAPL packages of a CPU, NVML for an NVIDIA GPU.

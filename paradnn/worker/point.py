@@ -29,8 +29,8 @@ from paradnn.worker.peak_rates import measure_peak_rates
 from paradnn.worker.process_group import ProcessGroup, start_ranks
 from paradnn.worker.profile.run import profile_steps
 from paradnn.worker.reference import Reference, reference_of
-from paradnn.worker.single_steps import Caches, single_latencies
-from paradnn.worker.step import has_instructions, shares
+from paradnn.worker.single_steps import single_latencies
+from paradnn.worker.step import shares
 
 #: Enters a phase by its name.
 Phase = Callable[[str], contextlib.AbstractContextManager[None]]
@@ -133,13 +133,11 @@ class PointRun:
         """What timed steps of a model gave (None: they have none); `loss` is the very first, `products` are FLOPs."""
         timing, energy, contention = timed
         point = self.request
-        native = has_instructions(point["precision"]) if workload and point["platform"]["name"] == "cpu" else None
         parameters = 0 if workload is None else _parameters(workload)
         measured = Measurement(
             parameters,
             compilation,
             shares(products),
-            native,
             loss,
             timing,
             *energy,
@@ -149,14 +147,9 @@ class PointRun:
         self.note(measurement=measured)
 
     def note_latencies(self, run: Run) -> None:
-        """Seconds of single steps, on cold caches if so asked for, and what disturbed them."""
-        cold = None
-        if self.request["measure"]["cold_caches"]:
-            self.note_memory()  # what empties the caches is none of the model's memory
-            cold = Caches()
+        """Seconds of single steps, and what disturbed them."""
         with self.phases("latency"):
-            longest = self.request["measure"]["max_seconds"]
-            seconds, disturbed = single_latencies(run, longest, cold.empty if cold else None)
+            seconds, disturbed = single_latencies(run, self.request["measure"]["max_seconds"])
         self.note_contention("latency", disturbed)
         self.note(latencies=seconds)
 

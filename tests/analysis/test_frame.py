@@ -29,7 +29,7 @@ def test_what_an_option_cannot_be_is_missing_and_leaves_the_others_numbers() -> 
     given = {
         "batch_size": ["64", "<b>"],
         "measure.min_seconds": ["0.5", "-1e400"],
-        "measure.cold_caches": ["true", "-1"],
+        "measure.keep_trace": ["true", "-1"],
     }
     frame = build(records_of(**{"model.name": ["fc", "fc"], "model.blocks": ["[1, 2]", "x"], **given}))
     assert [str(frame[name].dtype) for name in given] == ["Int64", "float64", "boolean"]

@@ -33,7 +33,6 @@ QUICK = {
     "measure.warmup_seconds": 2.0,
     "measure.processes": 1,
     "measure.max_processes": 30,
-    "measure.cold_caches": False,
     "measure.timeout": 3.0,
     "platform.name": "cpu",
     "framework.name": "tensorflow",
@@ -101,7 +100,6 @@ def test_every_proposed_command_is_a_plan_of_the_same_protocol(empty_database: P
         ({}, "measure=quick"),
         ({"measure.min_seconds": 0.02}, "measure=quick measure.min_seconds=0.02"),
         ({"measure.processes": 3}, "measure=quick measure.processes=3"),
-        ({"measure.cold_caches": True}, "measure=quick measure.cold_caches=true"),
         ({"framework.name": "jax"}, "framework=jax measure=quick"),
     ],
 )

@@ -54,9 +54,8 @@ def test_a_path_is_the_same_from_every_folder(monkeypatch: pytest.MonkeyPatch, t
     ("config", "message"),
     [
         (given("fc", name="images"), "data=images: model=fc takes no images; choose another model, or data=synth"),
-        (given("residual", name="text"), "data=text: model=residual takes no tokens"),
         (given("lstm", name="images"), "data=images: model=lstm takes no images"),
-        (given(name="jpeg"), "data.name=jpeg: no such choice; choose one of synthetic, images, text"),
+        (given(name="jpeg"), "data.name=jpeg: no such choice; choose one of synthetic, images"),
         (given(name="images", thread=1), "data.thread=1: no such key; did you mean threads?"),
         (given(name="synthetic", threads=1), "data.threads=1: no such key; keys of data: name"),
         (given(name="images", cache="all"), "data.cache=all: no such choice; choose one of none, encoded, decoded"),

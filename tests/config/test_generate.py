@@ -61,8 +61,6 @@ def test_lengths_are_part_of_the_identity_and_of_the_name() -> None:
         ),
         ({"model": {"name": "gemm"}}, "mode=generate: model=gemm trains nothing"),
         ({"devices": 2}, "devices=2: mode=generate is for one device; set devices=1"),
-        ({"data": {"name": "text", "path": "/x"}}, "data=text: mode=generate takes prompts of its own; set data="),
-        ({"measure": {"cold_caches": True}}, "measure.cold_caches=true: is for the latency of a CPU; set mode=inf"),
         ({"scenario": "server"}, "mode=generate: scenario=server is for inference; set mode=inference"),
         ({"task": "learn", "data": {"name": "digits"}}, "mode=generate: task=learn trains; set mode=train"),
     ],

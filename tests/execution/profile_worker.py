@@ -24,7 +24,7 @@ from paradnn.worker.messages import PROTOCOL_VERSION, Answer, Compilation, Measu
 def answer(point: Mapping[str, Any], report: Report) -> Answer:
     report("measure", None)
     timing = Timing(1, [], [], [1.0, 1.0], True, "", None)
-    measurement = Measurement(1, Compilation([1.0], [0], None), {}, None, None, timing, None, "unavailable: none here")
+    measurement = Measurement(1, Compilation([1.0], [0], None), {}, None, timing, None, "unavailable: none here")
     measured = Answer("ok", None, {"measure": 0.5}, peak_memory_bytes=point["peak"], measurement=measurement)
     report("profile", measured)
     Path("trace-of-this-point").mkdir()

@@ -30,7 +30,7 @@ def timing(step: float, steps: int) -> Timing:
 def recorded(point: Point, cache_bytes: int | None = None) -> Record:
     costs, compilation = costs_of(point), Compilation([0.5, 0.1], [1, 0], None)
     generation = Generation(timing(0.2, 1), compilation, costs.cache_bytes if cache_bytes is None else cache_bytes)
-    measurement = Measurement(costs.parameters, compilation, {}, None, None, timing(0.005, 20), None, "none")
+    measurement = Measurement(costs.parameters, compilation, {}, None, timing(0.005, 20), None, "none")
     answer = Answer("ok", None, {}, measurement=measurement, latencies=[0.006] * 200, work=generation)
     peaks = {"peak_bytes_per_second": BANDWIDTH, "peak_flops_per_second": PEAK}
     results = [PointResult("ok", None, answer)]

@@ -48,7 +48,6 @@ def record(point: Point, loads: list[Load], outcome: str = "ok", reason: str | N
         Compilation([1.0], [1], None),
         {},
         None,
-        None,
         Timing(1, [Trial(1, 0.1)], [0.1], [0.1] * 6, True, "", None),
         None,
         "unavailable",

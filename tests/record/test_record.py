@@ -29,7 +29,7 @@ from paradnn.worker.messages import (
     Trial,
 )
 
-QUIET = Contention(2, 0.75, 0.01, 0.0, 40.0, None, 2500.0, None)
+QUIET = Contention(2, 0.75, 0.01, 0.0, 40.0, None, None)
 
 
 def record(
@@ -45,7 +45,7 @@ def record(
     point = read_point({"model": {"name": "fc"}, "mode": "inference" if latencies else "train"})
     timing = Timing(1, [Trial(1, 0.5)], [0.5], [0.5] * 6, True, "", None)
     measured = [
-        Measurement(1, Compilation([1.0], [1], None, compiling), {}, None, None, timing, None, "unavailable", entry)
+        Measurement(1, Compilation([1.0], [1], None, compiling), {}, None, timing, None, "unavailable", entry)
         for entry in contention
     ]
     answers = [Answer("ok", None, {"compile": 1.0}, measurement=entry, contention=beside or {}) for entry in measured]
@@ -62,7 +62,6 @@ def test_what_disturbed_a_point_is_recorded_with_a_verdict() -> None:
     assert quiet.tags["contended"] == "false"
     assert "contended_reason" not in quiet.tags
     assert quiet.metrics["own_cpu_fraction"] == 0.75
-    assert quiet.metrics["cpu_mhz"] == 2500.0
     assert "throttled_fraction" not in quiet.metrics
     busy = record(replace(QUIET, foreign_cpu_fraction=0.5, reason="other processes took 1.0 of 2 cores"))
     assert (busy.tags["contended"], busy.tags["contended_reason"]) == ("true", "other processes took 1.0 of 2 cores")
@@ -98,7 +97,7 @@ def test_quantiles_of_several_processes_have_the_interval_of_their_own() -> None
 
 #: Ten steps a block: an ordinary step takes 0.1 s.
 TIMING = Timing(10, [], [], [0.9, 1.0, 1.1], True, "", None)
-FED = InputMeasurement([0.1], [0.05], [0.1], [PipelinePart(8, 0.5, 0.25)], {}, 2, 8, 0, None)
+FED = InputMeasurement([0.1], [0.05], [0.1], [PipelinePart(8, 0.5, 0.25)], {}, 2)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +113,7 @@ FED = InputMeasurement([0.1], [0.05], [0.1], [PipelinePart(8, 0.5, 0.25)], {}, 2
 def test_compile_time_is_what_compiling_steps_take_beyond_ordinary_ones(
     seconds: list[float], programs: list[int], fed: InputMeasurement | None, expected: tuple[float, int, int]
 ) -> None:
-    measurement = Measurement(1, Compilation(seconds, programs, None), {}, None, None, TIMING, None, "none")
+    measurement = Measurement(1, Compilation(seconds, programs, None), {}, None, TIMING, None, "none")
     metrics = compiling_metrics(measurement, fed)
     assert tuple(metrics.values()) == pytest.approx(expected)
 
@@ -124,36 +123,20 @@ def test_compile_time_is_what_compiling_steps_take_beyond_ordinary_ones(
 TABLE = Table(["type", "category", "share"], [["MatMul", "matmul", 0.75], ["(no operation)", "(no operation)", 0.25]])
 PROFILE = Profile(TABLE, TABLE, 0.5, 0.25, 100.0, {"float32": 1.0}, 3, 1.05)
 
-EMULATED = "this processor has no instructions for products in bfloat16: they are emulated"
-
 
 @pytest.mark.parametrize(
-    ("types", "native", "expected"),
+    ("types", "expected"),
     [
-        ({"bfloat16": 1.0}, True, {"matmul_types": "bfloat16 100.0%"}),
-        ({"bfloat16": 1.0}, False, {"matmul_types": "bfloat16 100.0%", "emulation_note": EMULATED}),
+        ({"bfloat16": 1.0}, {"matmul_types": "bfloat16 100.0%"}),
         (
             {"bfloat16": 0.75, "float32": 0.25},
-            None,
             {
                 "matmul_types": "bfloat16 75.0%, float32 25.0%",
                 "precision_note": "25% of the products have operands of another type than bfloat16",
             },
         ),
-        # Nothing is emulated where the compiler has turned all to float32.
-        (
-            {"float32": 1.0},
-            False,
-            {
-                "matmul_types": "float32 100.0%",
-                "precision_note": "100% of the products have operands of another type than bfloat16",
-            },
-        ),
-        ({}, False, {"emulation_note": EMULATED}),
-        ({}, None, {}),
+        ({}, {}),
     ],
 )
-def test_precision_is_that_of_the_operands(
-    types: dict[str, float], native: bool | None, expected: dict[str, str]
-) -> None:
-    assert precision_tags(types, "bfloat16", native) == expected
+def test_precision_is_that_of_the_operands(types: dict[str, float], expected: dict[str, str]) -> None:
+    assert precision_tags(types, "bfloat16") == expected

@@ -25,7 +25,7 @@ def planted(*seconds: float, **settings: Any) -> OpenPoint:
     point = Point(model=FullyConnected(), measure=Measure(**settings))
     timings = [Timing(1, [], [], [value] * 10, True, "", None) for value in seconds]
     compiled = Compilation([1.0], [1], None)
-    measured = [Measurement(1, compiled, {}, None, None, timing, None, "") for timing in timings]
+    measured = [Measurement(1, compiled, {}, None, timing, None, "") for timing in timings]
     results = [PointResult("ok", None, Answer("ok", None, {}, measurement=entry)) for entry in measured]
     return OpenPoint(point, None, None, None, {}, None, results=results)
 

@@ -26,8 +26,8 @@ pytestmark = pytest.mark.skipif(
     ("words", "message"),
     [
         ("model=resnet50 data=images data.path=/nope", "data.path=/nope: there is no such file or folder; give a file"),
-        ("model=lstm data=text data.path=nope", "nope: there is no such file or folder"),
-        ("-m model=lstm data=text data.path=/,/nope", "data.path=/nope: there is no such file or folder"),
+        ("model=resnet50 data=images data.path=nope", "nope: there is no such file or folder"),
+        ("-m model=resnet50 data=images data.path=/,/nope", "data.path=/nope: there is no such file or folder"),
         ("platform=tpu", "platform=tpu: this machine has no TPU; choose another, such as platform=cpu"),
         ("-m platform=tpu batch_size=4,8", "platform=tpu: this machine has no TPU"),
         ("platform.cores=9999", "platform.cores=9999: core 9999 is none that this process may use; choose of 0"),

@@ -46,6 +46,5 @@ POINT: dict[str, Any] = {
         "warmup_seconds": 0.0,
         "profile": False,
         "keep_trace": False,
-        "cold_caches": False,
     },
 }

@@ -1,4 +1,4 @@
-"""A point on some cores, and on cold caches: planted trees, this process, and real points."""
+"""A point on some cores: this process, and real points."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ def test_cores_are_written_in_one_way() -> None:
         ({"cores": "3-1"}, r"platform\.cores=3-1: names no core; write the smaller number first"),
         ({"cores": -1}, r"platform\.cores=-1: must be at least 0"),
         ({"cores": "0-1", "devices": 2}, r"platform\.cores=0-1: is for one device, not for devices=2; leave one"),
-        ({"measure": {"cold_caches": True}}, r"measure\.cold_caches=true: is for the latency of a CPU; set mode=infer"),
     ],
 )
 def test_what_cannot_be_is_refused(wrong: dict, message: str) -> None:
@@ -82,19 +81,6 @@ def _masks(pid: int) -> list[str]:
             rows = dict(row.split(":", 1) for row in status.read_text().splitlines())
             found.append(rows["Cpus_allowed_list"].strip())
     return found
-
-
-@pytest.mark.framework
-def test_latencies_on_cold_caches_leave_the_peak_memory_alone(pool: WorkerPool) -> None:
-    """The buffer that empties them is as large as they are, and none of the model's memory."""
-    peaks = []
-    for cold in (False, True):
-        measured = point(mode="inference", measure={**SHORT, "cold_caches": cold})
-        result = pool.measure(WorkerKey.of(measured), request_of(measured), Limits(120, None), lambda _: None)
-        assert result.outcome == "ok", result.reason
-        assert result.answer.latencies
-        peaks.append(result.answer.peak_memory_bytes)
-    assert peaks[1] - peaks[0] < 16 * 2**20
 
 
 @LINUX

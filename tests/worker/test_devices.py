@@ -35,7 +35,6 @@ def measure(pool: WorkerPool, family: str = "fc", on_phase: Any = lambda phase: 
         "warmup_seconds": 0.0,
         "profile": False,
         "keep_trace": False,
-        "cold_caches": False,
         "timeout": 200.0,
     } | changes.pop("measure", {})
     point = {

@@ -42,7 +42,6 @@ def measure(pool: WorkerPool, framework: str, family: str, **changes: Any) -> Po
         "warmup_seconds": 0.0,
         "profile": True,
         "keep_trace": False,
-        "cold_caches": False,
         "timeout": LIMIT,
     }
     point = {

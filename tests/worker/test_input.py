@@ -36,16 +36,15 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-def point(name: str = "images", batch_size: int = 8, mode: str = "train", **data: Any) -> dict[str, Any]:
+def point(batch_size: int = 8, mode: str = "train", **data: Any) -> dict[str, Any]:
     """A request for a small model fed by `data`."""
     cnn = {"name": "residual", "blocks": [1, 1, 1], "filters": 4, "image_size": 32, "output_size": 5}
-    lstm = {"name": "lstm", "layers": 1, "embedding_size": 8, "sequence_length": 7, "vocab_size": 50}
     measure = {"min_seconds": 0.05, "min_blocks": 6, "block_seconds": 0.005, "warmup_seconds": 0.3}
     return request_of(
         read_point(
             {
-                "model": cnn if name == "images" else lstm,
-                "data": {"name": name, "threads": 2, **data},
+                "model": cnn,
+                "data": {"name": "images", "threads": 2, **data},
                 "mode": mode,
                 "batch_size": batch_size,
                 "seed": 3,
@@ -58,11 +57,8 @@ def point(name: str = "images", batch_size: int = 8, mode: str = "train", **data
 
 def feed(request: dict[str, Any], slow: float = 0.0) -> Feed:
     """The feed of a request, for a workload of its shapes without its model."""
-    model = request["model"]
-    if request["data"]["name"] == "images":
-        inputs, targets = (ArraySpec((SIZE, SIZE, 3), "float32"),), (ArraySpec((), "int32", model["output_size"]),)
-    else:
-        inputs = targets = (ArraySpec((model["sequence_length"],), "int32", model["vocab_size"]),)
+    inputs = (ArraySpec((SIZE, SIZE, 3), "float32"),)
+    targets = (ArraySpec((), "int32", request["model"]["output_size"]),)
     workload = BuiltModel(None, inputs, targets, lambda *_: None)  # type: ignore[arg-type]
     return Feed(request, workload, slow=(lambda: time.sleep(slow)) if slow else lambda: None)
 
@@ -202,22 +198,6 @@ def test_generated_pictures_are_made_once(cache: Path) -> None:
     assert [path.name for path in (cache / "paradnn" / "data").iterdir() if "making" in path.name] == []
 
 
-def test_text_becomes_windows_of_its_tokens(tmp_path: Path) -> None:
-    """Targets are inputs one further; bytes are the text's own."""
-    (tmp_path / "poem.txt").write_text("abcdefghijklm nopqrstuvw xyz\n" * 30, encoding="utf-8")
-    source = feed(point("text", path=str(tmp_path), tokens="bytes"))
-    text = [byte % 50 for byte in ("abcdefghijklm nopqrstuvw xyz\n" * 9).encode()]
-    for inputs, targets in batches(source, 3):
-        assert inputs.shape == targets.shape == (8, 7)
-        np.testing.assert_array_equal(inputs[:, 1:], targets[:, :-1])
-        for row in inputs:
-            assert any(text[start : start + 7] == list(row) for start in range(len(text) - 7))
-    words = batches(feed(point("text", path=str(tmp_path))), 4)
-    assert {int(token) for inputs, _ in words for token in inputs.ravel()} == {
-        int(tf.strings.to_hash_bucket_fast(word, 50)) for word in ("abcdefghijklm", "nopqrstuvw", "xyz")
-    }
-
-
 @pytest.fixture(scope="module")
 def planted() -> tuple[Any, dict[str, Any], BuiltModel]:
     request = point(examples=16, width=32, height=32)
@@ -260,9 +240,6 @@ def test_a_point_with_input_is_measured_whole() -> None:
     assert len(measured.fed_step_seconds) == len(measured.free_step_seconds) == 6
     assert set(measured.stages) == {"read", "decode", "resize", "batch"}
     assert measured.threads == 2
-    text = answer_request(point("text", megabytes=1, mode="inference"), TensorFlow(), lambda *_: None)
-    assert text.outcome == "ok", text.reason
-    assert set(text.input.stages) == {"read", "tokenise", "window", "batch"}
 
 
 # Sets of files that several processes want at once.

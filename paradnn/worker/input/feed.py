@@ -10,7 +10,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from paradnn.families.built import BuiltModel
 from paradnn.worker.frameworks import Step, Unavailable
-from paradnn.worker.input.pipelines import ImagePipeline, TextPipeline
+from paradnn.worker.input.pipelines import ImagePipeline
 from paradnn.worker.messages import InputMeasurement, PipelinePart, Timing
 from paradnn.worker.step import synthetic_batch
 
@@ -51,7 +51,7 @@ class Feed:
         self.batch_size, self.waited = point["batch_size"], 0.0
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.threads = data["threads"] or cores
-        self.pipeline, self._arrange = _pipeline(point, workload)
+        self.pipeline, self._targets = _pipeline(point, workload)
         batches = self.pipeline.stages(data["threads"] or tf.data.AUTOTUNE)["batch"]
         ahead = data["prefetch"]
         batches = batches.prefetch(ahead) if ahead else batches
@@ -79,8 +79,8 @@ class Feed:
             raise Unavailable(f"{self._where}: damaged, or of another format: {error.message[:200]}") from None
         self._slow()
         self.waited += time.perf_counter() - start
-        inputs, targets = self._arrange(*tf.nest.flatten(batch))
-        return (inputs, targets) if self._training else (inputs,)
+        pictures, labels = batch
+        return ([pictures], self._targets or [labels]) if self._training else ([pictures],)
 
     def settle(self) -> None:
         """Wait until the pipeline's buffers are full and it works no more."""
@@ -97,32 +97,13 @@ class Feed:
             self.take()
 
 
-def _pipeline(point: Mapping[str, Any], workload: BuiltModel) -> tuple[Any, Callable[..., tuple[Any, Any]]]:
-    """The pipeline, and what makes inputs and targets of its batches.
-
-    Targets that the pipeline has no labels for (boxes on anchors) are synthetic and stay where they are.
-    """
-    data, seed, batch_size = point["data"], point["seed"], point["batch_size"]
-    inputs, targets = workload.inputs, workload.targets
-    images = data["name"] == "images"
-    lengths = [] if images else [spec.shape[0] for spec in inputs]
-    wanted = [("int32", ())] if images else [(spec.dtype, (lengths[-1],)) for spec in targets[:1]]
-    own = [(spec.dtype, spec.shape) for spec in targets] == wanted
-    fixed = [] if own else [tf.constant(array) for array in synthetic_batch(workload, batch_size, seed)[1]]
-    if images:
-        pipeline = ImagePipeline(data, inputs[0].shape, targets[0].high if own else None, batch_size, seed)
-        return pipeline, lambda pictures, labels: ([pictures], [labels] if own else fixed)
-    vocabulary = min(spec.high or 2**31 - 1 for spec in inputs)
-
-    def arrange(windows: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        # Several inputs, a sentence and its translation, are successive parts of the text.
-        parts, start = [], 0
-        for length in lengths:
-            parts.append(windows[:, start : start + length])
-            start += length
-        return parts, [windows[:, start - lengths[-1] + 1 : start + 1]] if own else fixed
-
-    return TextPipeline(data, sum(lengths), vocabulary, batch_size, seed), arrange
+def _pipeline(point: Mapping[str, Any], workload: BuiltModel) -> tuple[ImagePipeline, Sequence[Any] | None]:
+    """The pipeline, and the targets where it has no labels for them (boxes on anchors): synthetic ones, which stay."""
+    seed, batch_size = point["seed"], point["batch_size"]
+    labelled = [(spec.dtype, spec.shape) for spec in workload.targets] == [("int32", ())]
+    classes = workload.targets[0].high if labelled else None
+    fixed = None if labelled else [tf.constant(array) for array in synthetic_batch(workload, batch_size, seed)[1]]
+    return ImagePipeline(point["data"], workload.inputs[0].shape, classes, batch_size, seed), fixed
 
 
 # Host against device: what a step waits for its input, what it would gain without, what the input costs the host.
@@ -215,7 +196,7 @@ def _stages(feed: Feed) -> dict[str, float]:
     for name, dataset in feed.pipeline.stages(None, size).items():
         batches = name == "batch"
         iterators[name] = iter(_with_threads(dataset if batches else dataset.window(_STRIDE, drop_remainder=True), 1))
-        examples[name] = size if batches else _STRIDE * feed.pipeline.examples_of(name)
+        examples[name] = size if batches else _STRIDE
         next(iterators[name])
     times: dict[str, list[float]] = {name: [] for name in iterators}
     for _ in range(_TURNS):

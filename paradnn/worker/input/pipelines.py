@@ -1,9 +1,9 @@
-"""Pipelines of tf.data, stage by stage: every stage is a dataset that ends there, so that it can be timed as what it
-adds to the one before; and the sets that are generated where the user names none.
+"""The pipeline of pictures, in tf.data: every stage is a dataset that ends there, so that it can be timed as what it
+adds to the one before: read, decode with crop, resize with flip and normalisation, batch. And the sets that are
+generated where the user names none.
 
-Pictures: read, decode with crop, resize with flip and normalisation, batch. Each has a number, its place in the order
-of reading; randomness is drawn from the seed and that number, so that batches are the same however many threads make
-them. Text: read, tokenise, cut into windows, batch.
+Each picture has a number, its place in the order of reading; randomness is drawn from the seed and that number, so that
+batches are the same however many threads make them.
 """
 
 from __future__ import annotations
@@ -29,30 +29,22 @@ _SUFFIXES = (".jpg", ".jpeg", ".png")
 _CENTRE = 0.875
 
 
-def _files(data: Mapping[str, Any], generated: Callable[[Mapping[str, Any]], list[Path]]) -> list[Path]:
-    """The files of `data.path`, of a generated set where it is null. Raises Unavailable."""
+def _image_files(data: Mapping[str, Any]) -> tuple[list[str], list[int] | None]:
+    """Paths, and the label of each where they are pictures; None where they are TFRecord files. Raises Unavailable."""
     if data["path"] is None:
-        return generated(data)
+        return [str(path) for path in generated_images(data)], None
     root = Path(data["path"])
     if not root.exists():
         raise Unavailable(f"data.path={root}: there is no such file or folder here")
-    paths = [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file())
-    return [path for path in paths if not path.name.startswith(".")]
-
-
-def _image_files(data: Mapping[str, Any]) -> tuple[list[str], list[int] | None]:
-    """Paths, and the label of each where they are pictures; None where they are TFRecord files. Raises Unavailable."""
-    files = _files(data, generated_images)
+    files = [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file())
     if pictures := [path for path in files if path.suffix.lower() in _SUFFIXES]:
-        root = Path(data["path"])
-        heads = [
-            root.name if path.parent in (root, root.parent) else path.relative_to(root).parts[0] for path in pictures
-        ]
+        inner = (path.parent in (root, root.parent) for path in pictures)
+        heads = ["" if top else path.relative_to(root).parts[0] for path, top in zip(pictures, inner, strict=True)]
         classes = {head: label for label, head in enumerate(sorted(set(heads)))}
         return [str(path) for path in pictures], [classes[head] for head in heads]
-    records = [str(path) for path in files if path.suffix not in (".json", ".txt")]
+    records = [str(path) for path in files if not path.name.startswith(".") and path.suffix not in (".json", ".txt")]
     if not records:
-        raise Unavailable(f"data.path={data['path']}: there are neither pictures (jpg, jpeg, png) nor TFRecord files")
+        raise Unavailable(f"data.path={root}: there are neither pictures (jpg, jpeg, png) nor TFRecord files")
     return records, None
 
 
@@ -70,10 +62,6 @@ class ImagePipeline:
             records = self._records(data["readers"])
             whole = data["cache"] == "decoded"
             self._kept = (records.map(self._whole, tf.data.AUTOTUNE) if whole else records).cache()
-
-    def examples_of(self, stage: str) -> float:
-        """Examples in an element of a stage that is not a batch."""
-        return 1.0
 
     def stages(self, threads: int | None, batch_size: int | None = None) -> dict[str, tf.data.Dataset]:
         """Stage -> the pipeline up to it; the last gives (pictures (b, *shape) float32, labels (b,)).
@@ -97,7 +85,9 @@ class ImagePipeline:
             named = tf.data.Dataset.from_tensor_slices((self._files, tf.constant(self._labels, tf.int64)))
             mixed = named.shuffle(len(self._files), self._seed)
             return mixed.map(lambda name, label: (tf.io.read_file(name), label), readers if readers > 1 else None)
-        records = _interleaved(self._files, tf.data.TFRecordDataset, readers, self._seed)
+        names = tf.data.Dataset.from_tensor_slices(self._files).shuffle(len(self._files), self._seed)
+        parallel = readers if readers > 1 else None
+        records = names.interleave(tf.data.TFRecordDataset, cycle_length=readers, num_parallel_calls=parallel)
         return records.map(lambda record: (record, tf.constant(0, tf.int64)))
 
     def _parsed(self, record: tf.Tensor, label: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -159,12 +149,6 @@ class ImagePipeline:
         return tf.ensure_shape(normal, self._shape), tf.cast(bounded, tf.int32)
 
 
-def _interleaved(files: list[str], kind: Callable[..., tf.data.Dataset], readers: int, seed: int) -> tf.data.Dataset:
-    """What the files hold, several read at once, in a random order of the files."""
-    names = tf.data.Dataset.from_tensor_slices(files).shuffle(len(files), seed)
-    return names.interleave(kind, cycle_length=readers, num_parallel_calls=readers if readers > 1 else None)
-
-
 def _decode(encoded: tf.Tensor) -> tf.Tensor:
     image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
     image.set_shape([None, None, 3])
@@ -176,68 +160,11 @@ def _cut(image: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
     return image[top : top + height, left : left + width]
 
 
-# Text: lines are read from several files at once and put together in chunks; a chunk's words become numbers by a hash
-# (or its bytes their values), and the numbers windows of one token more than a sequence: inputs are all but the last,
-# targets all but the first. What is left of a chunk behind its last window is dropped.
-
-TEXT_STAGES = ("read", "tokenise", "window", "batch")
-#: Lines of a chunk at least; as many as a window has tokens where that is more, so that a chunk has a window.
-_LINES = 256
-#: An iterator ends after so many chunks and is made again: where there is no text in them, it does end.
-_EPOCH = 65_536
-
-
-class TextPipeline:
-    """Windows of `length` + 1 tokens below `vocabulary`, in batches."""
-
-    def __init__(self, data: Mapping[str, Any], length: int, vocabulary: int, batch_size: int, seed: int) -> None:
-        self._data, self._length, self._vocabulary = data, length, vocabulary
-        self._batch_size, self._seed = batch_size, seed
-        self._files = [str(path) for path in _files(data, generated_text) if path.stat().st_size]
-        if not self._files:
-            raise Unavailable(f"data.path={data['path']}: there is no text in it")
-        self._kept = self._lines(data["readers"]).cache() if data["cache"] == "text" else None
-
-    def examples_of(self, stage: str) -> float:
-        """Examples in an element of a stage: a chunk has as many as it has windows, in the mean of the first."""
-        if stage in ("window", "batch"):
-            return 1.0
-        counts = [int(tf.size(chunk)) // (self._length + 1) for chunk in self.stages(None)["tokenise"].take(8)]
-        return max(1.0, sum(counts) / max(1, len(counts)))
-
-    def stages(self, threads: int | None, batch_size: int | None = None) -> dict[str, tf.data.Dataset]:
-        """As `ImagePipeline.stages`; the last gives windows (b, length + 1) int32."""
-        lines = self._kept or self._lines(self._data["readers"] if threads else 1)
-        chunks = lines.repeat().batch(max(_LINES, 2 * self._length + 2), drop_remainder=True).take(_EPOCH)
-        tokens = chunks.map(self._tokens, threads)
-        windows = tokens.map(self._windows, threads).unbatch()
-        if self._data["shuffle"] > 1:
-            windows = windows.shuffle(self._data["shuffle"], self._seed)
-        batched = windows.batch(batch_size or self._batch_size, drop_remainder=True)
-        return dict(zip(TEXT_STAGES, (chunks, tokens, windows, batched), strict=True))
-
-    def _lines(self, readers: int) -> tf.data.Dataset:
-        return _interleaved(self._files, tf.data.TextLineDataset, readers, self._seed)
-
-    def _tokens(self, lines: tf.Tensor) -> tf.Tensor:
-        """The chunk's tokens, int32."""
-        if self._data["tokens"] == "bytes":
-            values = tf.io.decode_raw(tf.strings.reduce_join(lines, separator="\n"), tf.uint8)
-            return tf.cast(values, tf.int32) % self._vocabulary
-        words = tf.strings.split(lines).flat_values
-        return tf.cast(tf.strings.to_hash_bucket_fast(words, self._vocabulary), tf.int32)
-
-    def _windows(self, tokens: tf.Tensor) -> tf.Tensor:
-        size = self._length + 1
-        whole = tf.size(tokens) // size * size
-        return tf.reshape(tokens[:whole], [-1, size])
-
-
-# Sets of pictures and text, generated once for each machine: realistic in size, in content random.
+# Sets of pictures, generated once for each machine: realistic in size, in content random.
 #
 # A picture is noise whose amplitude falls with spatial frequency, as that of natural scenes does (Field, J. Opt. Soc.
 # Am. A 4, 1987), with grain on top, so that JPEG's size and the time to decode it are those of photographs: ImageNet's
-# training pictures have about 110 kB at 500 x 375. Words of the text are drawn by Zipf's law.
+# training pictures have about 110 kB at 500 x 375.
 
 #: Part of every set's name: raise it when the content changes.
 _VERSION = 2
@@ -248,20 +175,12 @@ CLASSES = 1000
 _QUALITY = 90
 #: Standard deviations of light, colour and grain (of 255), and how many fields of noise pictures are mixed from.
 _LIGHT, _COLOUR, _GRAIN, _FIELDS = 52.0, 10.0, 3.0, 8
-_WORDS = 30_000
-_LETTERS = np.frombuffer(b"etaoinshrdlucmfwypvbgkjqxz", dtype=np.uint8)
 
 
 def generated_images(options: Mapping[str, Any]) -> list[Path]:
     """TFRecord files with `examples` pictures of mean `width` x `height`; made now where they are not there."""
     parts = [options[key] for key in ("examples", "width", "height")]
     return ready(f"images-{'x'.join(map(str, parts))}-v{_VERSION}", lambda folder: _write_images(folder, *parts))
-
-
-def generated_text(options: Mapping[str, Any]) -> list[Path]:
-    """UTF-8 files of `megabytes` in all; made now where they are not there."""
-    size = options["megabytes"]
-    return ready(f"text-{size}-v{_VERSION}", lambda folder: _write_text(folder, size * 10**6))
 
 
 def _noise(generator: np.random.Generator, size: int) -> np.ndarray:
@@ -305,24 +224,6 @@ def _write_images(folder: Path, examples: int, width: int, height: int) -> None:
                     "image/class/label": tf.train.Feature(int64_list=label),
                 }
                 writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
-
-
-def _write_text(folder: Path, size: int) -> None:
-    """Lines of twenty words; the k-th commonest of the words has a share of about 1 / k."""
-    generator = np.random.default_rng(_VERSION)
-    distinct: dict[bytes, None] = {}
-    while len(distinct) < _WORDS:
-        letters = np.minimum(generator.geometric(0.12, generator.integers(2, 11)) - 1, len(_LETTERS) - 1)
-        distinct[_LETTERS[letters].tobytes()] = None
-    words = list(distinct)
-    shares = 1 / np.arange(1, _WORDS + 1)
-    for number in range(_FILES):
-        written = 0
-        with (folder / f"part-{number}.txt").open("wb") as file:
-            while written < size // _FILES:
-                drawn = generator.choice(_WORDS, size=(500, 20), p=shares / shares.sum())
-                lines = b"".join(b" ".join(words[index] for index in line) + b"\n" for line in drawn)
-                written += file.write(lines)
 
 
 def ready(name: str, write: Callable[[Path], None]) -> list[Path]:

@@ -85,7 +85,6 @@ class Communication(Kernel):
             ("transport", given.transport, "local", "is for devices that share a step; messages have model.transport"),
             ("precision", given.precision, "float32", "model=channel sends bytes, and float32 where a framework does"),
             ("measure.keep_trace", given.measure.keep_trace, False, "model=channel has no operations to profile"),
-            ("measure.cold_caches", given.measure.cold_caches, False, "is not for model=channel"),
         ):
             if value != usual:
                 raise ConfigError(key, str(value).lower(), reason, f"set {key}={str(usual).lower()}")

@@ -114,7 +114,6 @@ class _Scenario(Workload):
         for key, value, usual, why in (
             ("devices", point.devices, 1, "is for one device"),
             ("data", point.data.name, "synthetic", "takes queries whose input is on the device"),
-            ("measure.cold_caches", point.measure.cold_caches, False, "measures latencies of its own"),
         ):
             if value != usual:
                 raise ConfigError(key, value, f"scenario={self.name} {why}", f"set {key}={str(usual).lower()}")
