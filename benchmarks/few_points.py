@@ -24,7 +24,7 @@ from scipy.stats import qmc
 from benchmarks.common import RESULTS, save
 from benchmarks.few_tables import Known, Sizes, archive, archive_memory, own, timm
 from paradnn.designs.choice import choose, first_points
-from paradnn.designs.frontier import chances, excluded, fitting
+from paradnn.designs.frontier import excluded, fitting
 from paradnn.forecast.predict import fit_line
 from paradnn.forecast.process import LeftOut, Process
 from paradnn.forecast.regression import Array, Prediction
@@ -221,19 +221,17 @@ def frontier(known: Sizes, share: float, seeds: int) -> None:
     for seed in range(seeds):
         tried = np.array(first_points(np.log(known.sizes), count, seed))
         failed, some = known.failed[tried], [0] * count
-        chance = chances(known.parts.sum(axis=1), known.parts[tried].sum(axis=1), failed)
         proofs = excluded(known.sizes, kinds, known.sizes[tried], some, failed, [str(index) for index in tried])
         fails = np.array([proof is not None for proof in proofs])
         fits = fitting(known.sizes, kinds, known.sizes[tried], some, failed)
         others = np.setdiff1d(np.arange(len(known.failed)), tried)
-        side = np.where(fails, True, np.where(fits, False, chance > 0.5))
-        wrong.append((side != known.failed)[others].mean())
+        wrong.append((fails != known.failed)[others].mean())
         unproven.append(1 - (fails | fits)[others].mean())
     print(
         f"\nout of memory: {known.failed.sum()} of {len(known.failed)} points; {count} measured, {seeds} seeds: "
         f"{np.mean(wrong):.2%} of the others on the wrong side (at most 1% in "
         f"{np.mean(np.array(wrong) <= 0.01):.0%} of seeds, most {np.max(wrong):.2%}), "
-        f"{np.mean(unproven):.1%} unproven and predicted"
+        f"{np.mean(unproven):.1%} unproven, and taken as fitting"
     )
 
 

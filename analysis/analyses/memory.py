@@ -199,16 +199,12 @@ def size_of(column: pd.Series) -> pd.Series | None:
 
 def _frontiers(sizes: np.ndarray, failed: np.ndarray, kind: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(what the others say of each point, whether it lies at the edge), among points of one kind."""
-    from paradnn.designs.frontier import Frontier, Side
+    from paradnn.designs.frontier import sides
 
-    side, edge = np.full(len(failed), Side.OPEN.value, dtype=object), np.zeros(len(failed), dtype=bool)
+    side, edge = np.full(len(failed), "open", dtype=object), np.zeros(len(failed), dtype=bool)
     for each in np.unique(kind):
         here = np.flatnonzero(kind == each)
-        side[here] = Frontier.sides_by_others(sizes[here], failed[here])
-        found = Frontier.fit(sizes[here], failed[here])
-        for outcome, ends in ((True, found.failed), (False, found.fitted)):
-            at = (sizes[here][:, None] == ends[None]).all(axis=2).any(axis=1)
-            edge[here] |= at & (failed[here] == outcome)
+        side[here], edge[here] = sides(sizes[here], failed[here])
     return side, edge
 
 

@@ -29,8 +29,8 @@ from paradnn.sweep.tasks import SweepInfo
 
 #: The error at which a sweep ends to which no end is given.
 _USUAL_ERROR = 0.05
-#: Fewest and most points of a batch that is measured here; choosing takes at most this share of measuring them.
-_FEWEST, _MOST, _SHARE = 4, 24, 0.05
+#: Points of a batch that is measured here.
+_BATCH = 8
 #: Draws of the seconds that a point takes.
 _TIMES = 20
 
@@ -58,7 +58,7 @@ class Look(NamedTuple):
 
 
 class _Forecast(NamedTuple):
-    """What the model says of the candidates: their step, (n,) seconds of measuring each, (n,) chance that it fits.
+    """What the model says of the candidates: their step, (n,) seconds of measuring each.
 
     strain: how many times larger its errors at measured points are, each left out, than it states.
     """
@@ -66,7 +66,6 @@ class _Forecast(NamedTuple):
     step: Prediction
     strain: float
     seconds: Array
-    fits: Array
 
 
 @dataclass
@@ -75,7 +74,7 @@ class Design:
 
     begin: when the command began, on the monotonic clock. looks: one before every batch. reason: why the sweep is over;
     empty before. excluded: index -> why it is out of memory without being tried. left: how many points more are
-    expected. choosing: seconds that the last choice took.
+    expected.
     """
 
     knowledge: Knowledge
@@ -86,13 +85,12 @@ class Design:
     reason: str = ""
     excluded: dict[int, str] = field(default_factory=dict)
     left: int = 0
-    choosing: float = 0.0
 
     def next(self, largest: int | None = None, environments: Collection[str] = ()) -> list[int]:
         """Candidates to measure next, from what the store holds now; none once `reason` says why.
 
         While other drivers measure all that is left it waits for them: if one is killed, its points are for the others.
-        `largest`: points of a batch that others measure, else as many as make choosing cheap. `environments` count too.
+        `largest`: points of a batch that others measure, else a few. `environments` count too.
         """
         while True:
             self.knowledge.look(environments)
@@ -130,7 +128,7 @@ class Design:
     @one_thread()
     def _choose(self, largest: int | None) -> list[int]:
         """Candidates to measure next; none where there is a `reason`, or others measure what is left."""
-        begin, knowledge = time.monotonic(), self.knowledge
+        knowledge = self.knowledge
         self.excluded = knowledge.too_large()
         unmeasured = self._others({*knowledge.ended, *self.excluded, *knowledge.unavailable()})
         allowed = unmeasured & self._others(knowledge.claimed)
@@ -142,10 +140,8 @@ class Design:
             self.left = 0
             return []
         self.left = self._expected_left(look, allowed)
-        count = min(self.room, largest or self._batch_size(forecast, allowed))
-        chosen = self._chosen(forecast, unmeasured, allowed, count)
-        self.choosing = time.monotonic() - begin
-        return chosen
+        count = min(self.room, largest or _BATCH)
+        return self._chosen(forecast, unmeasured, allowed, count)
 
     @property
     def standing(self) -> str:
@@ -172,15 +168,15 @@ class Design:
         step, left_out = model.predict(table), model.left_out
         seconds = point_times(runs, table, _TIMES, steps=step).seconds.mean(axis=1)
         excess = strain(left_out.error, left_out.spread, left_out.freedom)
-        return _Forecast(step, excess, seconds, self.knowledge.fits())
+        return _Forecast(step, excess, seconds)
 
     def _expected_error(self, forecast: _Forecast | None, unmeasured: _Bools) -> float | None:
-        """The median error expected of what is not measured and probably fits; None before the start is measured."""
+        """The median error expected of what is not measured; None before the start is measured."""
         if forecast is None or self.knowledge.tried < self._start:
             return None
-        others = unmeasured & (forecast.fits > 0.5)
-        spread = np.sqrt((forecast.step.root[others] ** 2).sum(axis=1) + forecast.step.own[others])
-        return median_error(forecast.strain * spread) if others.any() else None
+        step = forecast.step
+        spread = np.sqrt((step.root[unmeasured] ** 2).sum(axis=1) + step.own[unmeasured])
+        return median_error(forecast.strain * spread) if unmeasured.any() else None
 
     def _exhausted(self, unmeasured: _Bools) -> str:
         """Why there is nothing left to measure; empty where there is."""
@@ -191,13 +187,6 @@ class Design:
         which = "every point that fits the memory is measured" if self.excluded else "every point is measured"
         return f"{which} before {' or '.join(self.rule.words)}"
 
-    def _batch_size(self, forecast: _Forecast | None, allowed: _Bools) -> int:
-        """Points of the next batch: so many that choosing them costs little beside measuring them."""
-        if forecast is None or self.knowledge.tried < self._start:
-            return _MOST
-        each = float(np.median(forecast.seconds[allowed]))
-        return int(np.clip(math.ceil(self.choosing / _SHARE / each), _FEWEST, _MOST))
-
     def _chosen(self, forecast: _Forecast | None, unmeasured: _Bools, allowed: _Bools, count: int) -> list[int]:
         missing = self._start - self.knowledge.tried
         if missing > 0 and (start := [index for index in self._first() if allowed[index]]):
@@ -205,10 +194,8 @@ class Design:
         elif forecast is None:  # all that was tried failed
             chosen = [int(index) for index in np.flatnonzero(allowed)[:count]]
         else:
-            # What may be out of memory teaches little, and need not be predicted.
-            weights = np.where(unmeasured, forecast.fits, 0.0)
-            seconds = forecast.seconds / np.maximum(forecast.fits, 1e-3)
-            chosen = choose(forecast.step, seconds, count, weights, allowed, sorted(self.knowledge.claimed))
+            weights, claimed = unmeasured.astype(float), sorted(self.knowledge.claimed)
+            chosen = choose(forecast.step, forecast.seconds, count, weights, allowed, claimed)
         random.Random(f"{self.seed} {self.knowledge.tried}").shuffle(chosen)
         return chosen
 

@@ -2,23 +2,17 @@
 
 What ran out of memory proves that all runs out that is no smaller in any size, and what fitted proves that all fits
 that is no larger in any. Points of different kinds (family, precision, compile mode, host) prove nothing of each other.
-`excluded` and `fitting` say so of points that are to be tried; `Frontier`, of points of one kind, where memory ends.
+`excluded` and `fitting` say so of points that are to be tried; `sides`, of those that were, where memory ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import log_ndtr, ndtr
 
 from paradnn.forecast.regression import Array
-
-#: How far from the failures the frontier is looked for (log), and how wide it is before data (log).
-_REACH, _WIDTH = 6.0, 0.02
 
 _Bools = NDArray[np.bool_]
 
@@ -44,7 +38,7 @@ def excluded(
         return [None] * len(candidates)
     disturbed = _no_smaller(tried[~failed], tried[order], codes[~failed], codes[order]).any(axis=0)
     proofs = _no_smaller(candidates, tried[order], own, codes[order]) & ~disturbed
-    found = zip(proofs.argmax(axis=1), _some(proofs, axis=1), strict=True)
+    found = zip(proofs.argmax(axis=1), proofs.any(axis=1), strict=True)
     return [run_ids[order[first]] if proved else None for first, proved in found]
 
 
@@ -53,7 +47,7 @@ def fitting(
 ) -> _Bools:
     """(n,) which candidates a success proves to fit: one of the same kind that is no smaller in any size."""
     own, codes = _codes(kinds, tried_kinds)
-    return _some(_no_smaller(tried[~failed], candidates, codes[~failed], own), axis=0)
+    return np.asarray(_no_smaller(tried[~failed], candidates, codes[~failed], own).any(axis=0))
 
 
 def _codes(kinds: Sequence[Hashable], others: Sequence[Hashable]) -> tuple[Array, Array]:
@@ -70,74 +64,12 @@ def _no_smaller(one: Array, other: Array, kinds: Array | float = 0.0, other_kind
     return np.asarray(found)
 
 
-def _some(table: _Bools, axis: int) -> _Bools:
-    return np.asarray(table.any(axis=axis))
-
-
-class Side(StrEnum):
-    """What is known of a point."""
-
-    FITS = "fits"
-    FAILS = "fails"
-    OPEN = "open"
-    CONTRADICTED = "contradicted"
-
-
-@dataclass(frozen=True)
-class Frontier:
-    """The points of one kind that matter: `fitted` (m, k), which nothing that fitted exceeds in every size, and
-    `failed` (p, k), below which nothing failed."""
-
-    fitted: Array
-    failed: Array
-
-    @classmethod
-    def fit(cls, points: ArrayLike, failed: ArrayLike) -> Frontier:
-        """From points (n, k), larger numbers being larger sizes, and whether each failed (n,)."""
-        sizes, outcome = np.asarray(points, dtype=float), np.asarray(failed, dtype=bool)
-        return cls(-_least(-sizes[~outcome]), _least(sizes[outcome]))
-
-    def side(self, points: ArrayLike) -> NDArray[np.str_]:
-        """The `Side` of each point (n, k): `contradicted` what is no larger than one that fitted and no smaller than
-        one that failed."""
-        sizes = np.asarray(points, dtype=float)
-        return _named(_some(_no_smaller(self.fitted, sizes), 0), _some(_no_smaller(sizes, self.failed), 1))
-
-    @staticmethod
-    def sides_by_others(points: ArrayLike, failed: ArrayLike) -> NDArray[np.str_]:
-        """What the others say of each point (n,): its `Side` with itself left out."""
-        sizes, outcome = np.asarray(points, dtype=float), np.asarray(failed, dtype=bool)
-        others = _no_smaller(sizes, sizes) & ~np.eye(len(sizes), dtype=bool)
-        return _named(_some(others[~outcome], 0), _some(others[:, outcome], 1))
-
-
-def _named(fits: _Bools, fails: _Bools) -> NDArray[np.str_]:
-    sides = [Side.CONTRADICTED.value, Side.FITS.value, Side.FAILS.value]
-    return np.select([fits & fails, fits, fails], sides, Side.OPEN.value)
-
-
-def _least(sizes: Array) -> Array:
-    """The distinct points (m, k) of some (n, k) that no other is below in every size."""
-    distinct = np.unique(sizes, axis=0)
-    above = _no_smaller(distinct, distinct) & ~np.eye(len(distinct), dtype=bool)
-    return np.asarray(distinct[~above.any(axis=1)])
-
-
-def chances(bounds: Array, tried: Array, failed: _Bools) -> Array:
-    """(n,) the probability that each candidate runs out of memory, from its analytic bound in bytes (n,).
-
-    tried: (m,) bounds of the points that were tried, and `failed` (m,) whether they ran out. A point fails with the
-    probability Phi(log(bound / frontier) / width), of frontier and width weighed by what was seen, over a grid.
-    """
-    if not failed.any():
-        return np.zeros(len(bounds))
-    frontiers = np.log(np.median(tried[failed])) + np.linspace(-_REACH, _REACH, 601)
-    widths = _WIDTH * np.exp(np.linspace(-2, 2, 9))
-    frontier, width = (axis.ravel() for axis in np.meshgrid(frontiers, widths))
-    margin = (np.log(tried)[:, None] - frontier) / width
-    seen = np.where(failed[:, None], log_ndtr(margin), log_ndtr(-margin)).sum(axis=0)
-    seen -= 0.5 * (((frontier - frontiers.mean()) / 2) ** 2 + np.log(width / _WIDTH) ** 2)
-    weight = np.exp(seen - seen.max())
-    places = np.linspace(frontiers[0], frontiers[-1], 601)
-    found = ndtr((places[:, None] - frontier) / width) @ weight / weight.sum()
-    return np.asarray(np.interp(np.log(bounds), places, found))
+def sides(points: ArrayLike, failed: ArrayLike) -> tuple[NDArray[np.str_], _Bools]:
+    """What the others say of each of points (n, k) of one kind: "fits", "fails", "contradicted" or "open"; and whether
+    it is at the edge: of those that failed none is smaller, or of those that fitted none larger."""
+    sizes, outcome = np.asarray(points, dtype=float), np.asarray(failed, dtype=bool)
+    above = _no_smaller(sizes, sizes)
+    others, larger = above & ~np.eye(len(sizes), dtype=bool), above & ~above.T
+    fits, fails = others[~outcome].any(axis=0), others[:, outcome].any(axis=1)
+    said = np.select([fits & fails, fits, fails], ["contradicted", "fits", "fails"], "open")
+    return said, np.where(outcome, ~larger[:, outcome].any(axis=1), ~larger[~outcome].any(axis=0))

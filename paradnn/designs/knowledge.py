@@ -15,12 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
-from scipy.special import ndtr
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Point, Settings
-from paradnn.designs.frontier import chances, excluded
+from paradnn.designs.frontier import excluded
 from paradnn.errors import StoreError
 from paradnn.forecast.history import History, Past
 from paradnn.forecast.regression import Array
@@ -267,33 +265,3 @@ class Knowledge:
         workers = self.candidates.workers
         lacking = {workers[index] for index, ended in self.ended.items() if ended.outcome == "unavailable"}
         return {index for index, worker in enumerate(workers) if worker in lacking}
-
-    def fits(self) -> Array:
-        """(n,) chance that a candidate fits the memory that it may take, from what those measured took.
-
-        Where the limit is not known, as a device's, it is learned from which points ran out.
-        """
-        candidates = self.candidates
-        if np.isinf(candidates.limits).all():
-            tried, failed = self._memory()
-            return np.asarray(1 - chances(candidates.bounds, candidates.bounds[tried], failed))
-        peaks = np.array([run.metrics.get("peak_memory_bytes", np.nan) for run in self.past.values()])
-        use = np.isfinite(peaks) & (peaks > 0)
-        if use.sum() < 3:
-            return np.ones(len(candidates))
-        return _fits(candidates.bounds[list(self.past)][use], peaks[use], candidates.bounds, candidates.limits)
-
-
-def _fits(bounds: Array, peaks: Array, candidates: Array, limits: Array) -> Array:
-    """(n,) chance that peaks of `candidates` (n,), analytic bounds in bytes, stay within `limits` (n,), given measured
-    `peaks` (m,) of points with known `bounds` (m,).
-
-    peak = a + b x bound with a, b >= 0, least squares of relative errors; errors of the logarithm are normal.
-    """
-    solution, _ = nnls(np.stack([1 / peaks, bounds / peaks], axis=1), np.ones(len(peaks)))
-    expected, fitted = (np.maximum(solution[0] + solution[1] * some, some) for some in (candidates, bounds))
-    # Beyond what was measured the line itself is uncertain.
-    beyond = np.log(np.maximum(candidates / bounds.max(), 1.0))
-    spread = np.maximum(np.sqrt(np.mean(np.log(peaks / fitted) ** 2)), 0.1) + 0.1 * beyond
-    with np.errstate(divide="ignore"):
-        return np.asarray(ndtr(np.log(limits / expected) / spread))

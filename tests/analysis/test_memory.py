@@ -13,7 +13,7 @@ from scipy import optimize
 from analysis.analyses.memory import memory as analyse
 from analysis.cli import main
 from analysis.statistics.regression import firth, profile_interval
-from paradnn.designs.frontier import Frontier, Side
+from paradnn.designs.frontier import sides
 from paradnn.errors import NotEnoughData
 from tests.analysis.planted import grid, runs
 
@@ -26,23 +26,20 @@ def planted(limit: float = 2.0e8, **columns: object) -> pd.DataFrame:
     return runs(points, outcome=np.where(failed, "oom_device", "ok"), **columns)
 
 
-def test_a_frontier_says_what_follows_from_monotony_and_nothing_else() -> None:
-    draw = np.random.default_rng(0)
-    points, others = draw.integers(0, 6, (60, 3)), draw.integers(0, 6, (80, 3))
+def test_the_others_say_what_follows_from_monotony_and_nothing_else() -> None:
+    points = np.random.default_rng(0).integers(0, 6, (60, 3))
     failed = points @ [1, 2, 1] > 10
-    frontier = Frontier.fit(points, failed)
-    assert len(frontier.fitted) < (~failed).sum()
-    for point, side in zip(others, frontier.side(others), strict=True):
-        fits = any((point <= one).all() for one in points[~failed])
-        fails = any((point >= one).all() for one in points[failed])
-        assert side == (Side.FITS if fits else Side.FAILS if fails else Side.OPEN)
-        assert side == Side.OPEN or (side == Side.FAILS) == (point @ [1, 2, 1] > 10)
-    for number, side in enumerate(Frontier.sides_by_others(points, failed)):
+    side, edge = sides(points, failed)
+    for number, point in enumerate(points):
         kept = np.arange(60) != number
-        assert side == Frontier.fit(points[kept], failed[kept]).side(points[number][None])[0]
-    frontier = Frontier.fit([[1, 1], [3, 3]], [True, False])
-    assert frontier.side([[2, 2], [0, 1], [4, 4]]).tolist() == ["contradicted", "fits", "fails"]
-    assert Frontier.fit(np.empty((0, 2)), []).side([[1, 1]]).tolist() == ["open"]
+        fits = any((point <= one).all() for one in points[kept & ~failed])
+        fails = any((point >= one).all() for one in points[kept & failed])
+        assert side[number] == ("fits" if fits else "fails" if fails else "open")
+        alike = points[failed == failed[number]]
+        beyond = [one for one in alike if ((one <= point) if failed[number] else (one >= point)).all()]
+        assert edge[number] == all((one == point).all() for one in beyond)
+    assert sides([[1, 1], [3, 3], [2, 2]], [True, False, True])[0].tolist() == ["fits", "fails", "contradicted"]
+    assert sides([[1, 1]], [True])[0].tolist() == ["open"]
 
 
 def test_of_two_groups_the_penalty_adds_half_a_point_to_each_cell() -> None:
@@ -126,7 +123,7 @@ def test_points_of_different_precision_do_not_speak_of_each_other() -> None:
     for frame, count in ((pd.concat(both, ignore_index=True), 128), (mixed, 64)):
         (group,) = analyse(frame).groups
         assert len(group.points) == count
-        assert not group.points["side"].eq(Side.CONTRADICTED).any()
+        assert not group.points["side"].eq("contradicted").any()
 
 
 def test_the_command_says_and_draws_where_memory_ends(

@@ -28,7 +28,6 @@ def test_what_changes_nothing_makes_no_other_point() -> None:
 
 def test_a_transport_of_a_framework_brings_it() -> None:
     assert point(transport="gloo").framework.name == "torch"
-    assert point(transport="jax", pattern="all_reduce").framework.name == "jax"
     assert point("torch", transport="tcp").framework.name == "torch"
     assert point(transport="tcp").model.size == "tcp latency 1024 B"
 

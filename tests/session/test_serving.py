@@ -37,7 +37,7 @@ def test_a_server_is_measured_and_recorded(store: Store) -> None:
     assert "queries, " in done.stdout
     [(place,)] = store.query("SELECT artifact_uri FROM runs WHERE run_uuid = ?", point["run_id"])
     files = {path.name for path in Path(place.removeprefix("file://")).iterdir()}
-    assert {"queries.parquet", "latency.hgrm", "latency.png"} <= files
+    assert {"queries.parquet", "latency.hgrm", "latency.hdr"} <= files
 
 
 @pytest.mark.parametrize("scenario", ["single_stream", "multi_stream", "offline"])

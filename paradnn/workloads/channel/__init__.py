@@ -34,10 +34,9 @@ _PATTERNS = {
     "gloo": (*_POINT_TO_POINT, *COLLECTIVES),
     "nccl": (*_POINT_TO_POINT, *COLLECTIVES),
     "tensorflow": ("all_reduce",),
-    "jax": ("all_reduce",),
 }
 #: Transports that a framework brings.
-_FRAMEWORKS = {"gloo": "torch", "nccl": "torch", "tensorflow": "tensorflow", "jax": "jax"}
+_FRAMEWORKS = {"gloo": "torch", "nccl": "torch", "tensorflow": "tensorflow"}
 #: Where a pattern is not one of those named, the key says nothing, and stands at its default.
 _USED_BY = {"window": ("bandwidth",), "processes": COLLECTIVES}
 

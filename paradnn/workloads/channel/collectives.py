@@ -1,4 +1,4 @@
-"""Collectives and messages of the frameworks: PyTorch's process groups (gloo, NCCL), TensorFlow's, JAX's.
+"""Collectives and messages of the frameworks: PyTorch's process groups (gloo, NCCL), TensorFlow's.
 
 Every process makes the same step at the same time. Before anything is timed the result of an all-reduce or a broadcast
 is compared with what it must be.
@@ -57,8 +57,6 @@ def open_collective(
         assert framework is not None
         assert layout is not None
         step: Any = _TensorFlowStep(point, distributed(framework, layout.of_rank(rank)), count)
-    elif model["transport"] == "jax":
-        step = _JaxStep(rank, processes, address, count, patience)
     else:
         step = _TorchStep(point, rank, processes, address, count, patience)
     _check(step, model["pattern"], processes)
@@ -175,39 +173,3 @@ class _TensorFlowStep:
         for _ in range(steps):
             # A number that depends on the result: to copy all of it would be timed too.
             self._local(self._step(self._values))[0].numpy()
-
-
-class _JaxStep:
-    """A sum over processes, in one program of all."""
-
-    def __init__(self, rank: int, processes: int, address: str, count: int, patience: float) -> None:
-        import jax
-
-        self._jax, self._rank, self._processes, self._count = jax, rank, processes, count
-        jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        jax.distributed.initialize(address, processes, rank, initialization_timeout=max(1, int(patience)))
-        devices = [next(one for one in jax.devices() if one.process_index == place) for place in range(processes)]
-        self._mesh = jax.sharding.Mesh(np.array(devices), ("process",))
-        along = jax.sharding.PartitionSpec
-        self._sharding = jax.sharding.NamedSharding(self._mesh, along("process"))
-        total = jax.shard_map(
-            lambda values: jax.lax.psum(values, "process"),
-            mesh=self._mesh,
-            in_specs=along("process"),
-            out_specs=along(),
-        )
-        self._step = jax.jit(total)
-        self._values = self._spread(0.0)
-
-    def _spread(self, value: float) -> Any:
-        own = np.full((1, self._count), value * (self._rank + 1), dtype="float32")
-        return self._jax.make_array_from_process_local_data(self._sharding, own, (self._processes, self._count))
-
-    def checked(self) -> Any:
-        """What comes of rank + 1."""
-        return np.asarray(self._step(self._spread(1.0)).addressable_data(0))
-
-    def run(self, steps: int) -> None:
-        """So many steps; each ends when this process has its result."""
-        for _ in range(steps):
-            self._step(self._values).block_until_ready()

@@ -42,42 +42,40 @@ _CONFIDENCE = 0.99
 #: apart, so that neighbouring seeds of an axis share no arrivals.
 _PROCESS_STEP, _REPLICATE_STEP = 0x9E3779B1, 0x85EBCA77
 
+
+def _load(name: str, unit: str, better: str | None, description: str) -> Metric:
+    return Metric(name, unit, better, "load", description)
+
+
 _METRICS = (
-    Metric("latency_p95_ms", "ms", "lower", "load", "95th percentile of a query's latency"),
-    Metric("latency_p99.9_ms", "ms", "lower", "load", "99.9th percentile of a query's latency"),
     *(
-        Metric(f"latency_p{share}_{end}_ms", "ms", "lower", "load", f"{word} end of its 95% interval")
+        _load(f"latency_p{share}_{end}ms", "ms", "lower", f"{word}{share}th percentile of a query's latency")
         for share in ("95", "99.9")
-        for end, word in (("low", "lower"), ("high", "upper"))
+        for end, word in (
+            ("", ""),
+            ("low_", "lower end of the 95% interval of the "),
+            ("high_", "upper end of it, of the "),
+        )
     ),
-    Metric("latency_mean_ms", "ms", "lower", "load", "mean latency of a query, from its scheduled time"),
-    Metric("latency_max_ms", "ms", "lower", "load", "longest latency of a query"),
-    Metric("latency_early_stopping_ms", "ms", "lower", "load", "LoadGen's estimate of a stream's percentile"),
-    Metric("queue_mean_ms", "ms", "lower", "load", "mean time from a query's scheduled time until its batch began"),
-    Metric("queue_p50_ms", "ms", "lower", "load", "median of that time"),
-    Metric("queue_p99_ms", "ms", "lower", "load", "99th percentile of that time"),
-    Metric("service_mean_ms", "ms", "lower", "load", "mean time in which a query's batch was served"),
-    Metric("service_p50_ms", "ms", "lower", "load", "median of that time"),
-    Metric("service_p99_ms", "ms", "lower", "load", "99th percentile of that time"),
-    Metric("single_query_ms", "ms", "lower", "load", "median time of a query that is served alone, before the load"),
-    Metric("queries", "1", None, "load", "queries that were served"),
-    Metric(
-        "queries_per_second", "1/s", "higher", "load", "queries served / time from the first to come to the last end"
+    _load("latency_mean_ms", "ms", "lower", "mean latency of a query, from its scheduled time"),
+    _load("latency_max_ms", "ms", "lower", "longest latency of a query"),
+    _load("latency_early_stopping_ms", "ms", "lower", "LoadGen's estimate of a stream's percentile"),
+    *(
+        _load(f"{part}_{short}_ms", "ms", "lower", f"{word} of {what}")
+        for part, what in (("queue", "a query's time from its schedule to its batch"), ("service", "its batch's time"))
+        for short, word in (("mean", "mean"), ("p50", "median"), ("p99", "99th percentile"))
     ),
-    Metric("queries_per_batch", "1", None, "load", "mean number of queries that were served at once"),
-    Metric("scheduled_queries_per_second", "1/s", None, "load", "rate of the schedule"),
-    Metric("goodput_per_second", "1/s", "higher", "load", "queries within server.latency_ms / the same time"),
-    Metric("in_time_fraction", "1", "higher", "load", "share of the queries within server.latency_ms"),
+    _load("single_query_ms", "ms", "lower", "median time of a query that is served alone, before the load"),
+    _load("queries", "1", None, "queries that were served"),
+    _load("queries_per_second", "1/s", "higher", "queries served / time from the first to come to the last end"),
+    _load("queries_per_batch", "1", None, "mean number of queries that were served at once"),
+    _load("scheduled_queries_per_second", "1/s", None, "rate of the schedule"),
+    _load("goodput_per_second", "1/s", "higher", "queries within server.latency_ms / the same time"),
+    _load("in_time_fraction", "1", "higher", "share of the queries within server.latency_ms"),
     *with_ends("peak_queries_per_second", "1/s", "higher", "load", "highest rate found at which the limit was held"),
-    Metric(
-        "failed_queries_per_second",
-        "1/s",
-        None,
-        "load",
-        "lowest rate above it at which it was not, where each process found one",
-    ),
-    Metric("generator_late_p99_ms", "ms", "lower", "load", "99th percentile of how late queries were issued"),
-    Metric("generator_late_max_ms", "ms", "lower", "load", "latest that a query was issued after its scheduled time"),
+    _load("failed_queries_per_second", "1/s", None, "lowest rate above it that failed, if one did in each process"),
+    _load("generator_late_p99_ms", "ms", "lower", "99th percentile of how late queries were issued"),
+    _load("generator_late_max_ms", "ms", "lower", "latest that a query was issued after its scheduled time"),
     Metric("energy_per_query_joules", "J", "lower", "cost", "energy of the package or board under load / queries"),
 )
 
@@ -147,24 +145,21 @@ class _Scenario(Workload):
         if not given or "step_time_ms" not in known:
             return {}
         logs = [load.log() for load in given]
-        each = [log.parts() for log in logs]
+        parts = {name: [log.parts()[name] for log in logs] for name in ("latency", "queue", "service")}
         metrics = {
             "queries": float(sum(map(len, logs))),
             "queries_per_second": statistics.fmean(len(log) / log.seconds() for log in logs),
             "queries_per_batch": 1 / statistics.fmean(1 / count for log in logs for count in log.together),
             "single_query_ms": 1e3 * statistics.median(load.single_seconds for load in given),
-            "latency_max_ms": max(max(process["latency"]) for process in each),
+            "latency_max_ms": max(map(max, parts["latency"])),
         }
-        for name in ("latency", "queue", "service"):
-            metrics[f"{name}_mean_ms"] = statistics.fmean(value for process in each for value in process[name])
+        for name, each in parts.items():
+            metrics[f"{name}_mean_ms"] = statistics.fmean(value for process in each for value in process)
+            for share in (50, 99) if name != "latency" else ():
+                metrics[f"{name}_p{share}_ms"] = statistics.fmean(percentile(process, share / 100) for process in each)
         for share in _PERCENTILES:
             if all(len(log) * (100 - share) >= 100 for log in logs):
-                latencies = [process["latency"] for process in each]
-                metrics |= quantile_metrics(f"latency_p{share:g}", share / 100, latencies, percentile)
-        for name in ("queue", "service"):
-            for share in (50, 99):
-                values = [percentile(process[name], share / 100) for process in each]
-                metrics[f"{name}_p{share}_ms"] = statistics.fmean(values)
+                metrics |= quantile_metrics(f"latency_p{share:g}", share / 100, parts["latency"], percentile)
         joules = [load.joules for load in given if load.joules is not None]
         if len(joules) == len(given):
             metrics["energy_per_query_joules"] = sum(joules) / metrics["queries"]
@@ -175,18 +170,18 @@ class _Scenario(Workload):
         return {}
 
     def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
-        """All queries as a table, the histogram of their latency with its encoded form, the probes, a figure."""
+        """All queries as a table, the histogram of their latency with its encoded form, the probes."""
         from paradnn.workloads.serve.files import load_artifacts
 
-        return load_artifacts(title, self if isinstance(self, Server) else None, measured.answers)
+        return load_artifacts(measured.answers)
 
     def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
         """Whether what was asked for was held, then the load, without the quantiles."""
         if "queries_per_batch" not in metrics:
             return None
-        asked = metrics.get("scheduled_queries_per_second")
         words = f"{metrics['queries']:,.0f} queries, {metrics['queries_per_second']:,.1f}/s"
-        words += f" of {asked:,.1f}/s asked, {metrics['in_time_fraction']:.2%} in time" if asked else ""
+        if asked := metrics.get("scheduled_queries_per_second"):
+            words += f" of {asked:,.1f}/s asked, {metrics['in_time_fraction']:.2%} in time"
         if "peak_queries_per_second" in metrics:
             low, high = (metrics.get(f"peak_queries_per_second_{end}") for end in ("low", "high"))
             between = f", {low:,.1f} .. {high:,.1f}" if low and high else ""
@@ -201,10 +196,9 @@ class _Scenario(Workload):
             clauses.insert(0, f"{early:.3g} ms a query, by LoadGen's early stopping")
         if "limit" not in tags:
             return Words("load", clauses)
-        held = f"limit {tags['limit']}: {tags['limit_reason']}"
-        if tags.get("valid") != "false":
-            return Words("load", [held, *clauses])
-        return Words("load", [f"INVALID: {held}", *clauses], verdict=f"INVALID, {words}, limit {tags['limit']}")
+        held, invalid = f"limit {tags['limit']}: {tags['limit_reason']}", tags.get("valid") == "false"
+        verdict = f"INVALID, {words}, limit {tags['limit']}" if invalid else ""
+        return Words("load", [f"INVALID: {held}" if invalid else held, *clauses], verdict=verdict)
 
     # --- What it takes
 
@@ -352,20 +346,35 @@ class Server(_Scenario):
         finished = all(answer.outcome == "ok" for answer in measured.answers) and len(rates) == len(given)
         return metrics | (self._peak(given, rates) if self.rate == "peak" and finished and self._held(given) else {})
 
-    def _peak(self, given: Sequence[Load], rates: Sequence[float]) -> dict[str, float]:
-        """The highest rate that held the limit, its interval, and the lowest above it that did not."""
+    def _peak(self, given: Sequence[Load], held: Sequence[float]) -> dict[str, float]:
+        """The highest rate that held the limit, its interval, and the lowest above it that did not.
 
-        def lowest(entry: Load, rate: float, *verdicts: bool | None) -> float:
-            above = (probe.rate for probe in entry.probes if probe.held in verdicts and probe.rate > rate)
-            return min(above, default=math.inf)
+        Each process' peak lies between what held and what surely failed, so that the interval begins where that of the
+        one does and ends where that of the other does; of a single process they are the two rates themselves. Where
+        nothing surely failed it has no end.
+        """
+        from paradnn.record.measured import mean_interval
 
-        metrics = {"peak_queries_per_second": statistics.geometric_mean(rates)}
-        failed = [lowest(entry, rate, False, None) for entry, rate in zip(given, rates, strict=True)]
-        if max(failed) < math.inf:
-            metrics["failed_queries_per_second"] = statistics.geometric_mean(failed)
-        return metrics | _peak_ends(
-            rates, [lowest(entry, rate, False) for entry, rate in zip(given, rates, strict=True)]
-        )
+        def above(*verdicts: bool | None) -> list[float]:
+            """In each process the lowest rate above the one that held, of which this was said."""
+            found = ([probe.rate for probe in one.probes if probe.held in verdicts] for one in given)
+            return [
+                min((rate for rate in rates if rate > low), default=math.inf)
+                for rates, low in zip(found, held, strict=True)
+            ]
+
+        failed, surely = above(False, None), above(False)
+        if len(held) > 1:
+            ends = mean_interval(held)[0], mean_interval(surely)[1] if max(surely) < math.inf else math.inf
+        else:
+            ends = held[0], surely[0]
+        metrics = {
+            "peak_queries_per_second": statistics.geometric_mean(held),
+            "peak_queries_per_second_low": ends[0],
+            "peak_queries_per_second_high": ends[1],
+            "failed_queries_per_second": statistics.geometric_mean(failed) if max(failed) < math.inf else math.inf,
+        }
+        return {name: value for name, value in metrics.items() if value < math.inf}
 
     def tags(self, measured: Measured) -> dict[str, str]:
         """Whether the limit was held, and what says so: over all processes, in their order.
@@ -402,23 +411,6 @@ class Server(_Scenario):
 def _loads(answers: Sequence[Answer]) -> list[Load]:
     """What the scenario gave in each process that has served."""
     return [answer.work for answer in answers if isinstance(answer.work, Load) and answer.work.log()]
-
-
-def _peak_ends(held: Sequence[float], failed: Sequence[float]) -> dict[str, float]:
-    """The interval of the highest rate: of one process what held and what surely failed, of several by their spread.
-
-    Each process' peak lies between the two, so that the interval begins where that of what held does, and ends where
-    that of what surely failed does; where nothing did it has no end. What was not shown to hold is no end.
-    """
-    from paradnn.record.measured import mean_interval
-
-    if len(held) > 1:
-        low = mean_interval(held)[0]
-        high = mean_interval(failed)[1] if max(failed) < math.inf else math.inf
-    else:
-        low, high = held[0], failed[0]
-    ends = {"peak_queries_per_second_low": low, "peak_queries_per_second_high": high}
-    return {name: end for name, end in ends.items() if end < math.inf}
 
 
 def _early_stopping(share: float, latencies: Sequence[float]) -> float | None:
