@@ -38,8 +38,7 @@ def excluded(
         return [None] * len(candidates)
     disturbed = _no_smaller(tried[~failed], tried[order], codes[~failed], codes[order]).any(axis=0)
     proofs = _no_smaller(candidates, tried[order], own, codes[order]) & ~disturbed
-    found = zip(proofs.argmax(axis=1), proofs.any(axis=1), strict=True)
-    return [run_ids[order[first]] if proved else None for first, proved in found]
+    return [run_ids[order[int(proved.argmax())]] if proved.any() else None for proved in proofs]
 
 
 def fitting(

@@ -155,8 +155,8 @@ class _Scenario(Workload):
         }
         for name, each in parts.items():
             metrics[f"{name}_mean_ms"] = statistics.fmean(value for process in each for value in process)
-            for share in (50, 99) if name != "latency" else ():
-                metrics[f"{name}_p{share}_ms"] = statistics.fmean(percentile(process, share / 100) for process in each)
+            for rank in (50, 99) if name != "latency" else ():
+                metrics[f"{name}_p{rank}_ms"] = statistics.fmean(percentile(process, rank / 100) for process in each)
         for share in _PERCENTILES:
             if all(len(log) * (100 - share) >= 100 for log in logs):
                 metrics |= quantile_metrics(f"latency_p{share:g}", share / 100, parts["latency"], percentile)

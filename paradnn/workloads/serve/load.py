@@ -18,7 +18,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from paradnn.worker.errors import Ended
@@ -229,26 +229,13 @@ _RUNS = 4
 
 @dataclass
 class Found:
-    """The rate of the last run of full length, queries/s, None where there was none; that run; whether the limit held.
-
-    `passed` and `failed` bound the search.
-    """
+    """The rate of the last run of full length, queries/s, None where there was none; that run; whether the limit held;
+    the lowest rate that failed."""
 
     rate: float | None = None
     run: Any = None
     held: bool = False
-    passed: list[float] = field(default_factory=list)
-    failed: list[float] = field(default_factory=list)
-
-    @property
-    def low(self) -> float:
-        """The highest rate below every failure at which a probe held; 0 where there is none."""
-        return max((rate for rate in self.passed if rate < self.high), default=0.0)
-
-    @property
-    def high(self) -> float:
-        """The lowest rate that failed."""
-        return min(self.failed, default=math.inf)
+    high: float = math.inf
 
 
 def find_peak(
@@ -263,30 +250,33 @@ def find_peak(
     `probe(rate)` says whether the limit held, `run(rate)` the same of a run of full length, with the run.
     `has_time(rate)`: whether another probe leaves enough time for the run.
     """
-    found = Found()
+    found, passed = Found(), [0.0]
     for number in range(_RUNS):
-        while (found.low == 0 or found.high > found.low * (1 + precision)) and has_time(rate := _next(found, capacity)):
+        low = max(rate for rate in passed if rate < found.high)
+        while (not low or found.high > low * (1 + precision)) and has_time(rate := _next(low, found.high, capacity)):
             if rate < _LOWEST * capacity:
                 return found
-            (found.passed if probe(rate) else found.failed).append(rate)
-        if found.low == 0 or (found.run is not None and not has_time(found.low)):
+            if probe(rate):
+                passed.append(rate)
+            else:
+                found.high = rate
+            low = max(rate for rate in passed if rate < found.high)
+        if not low or (found.run is not None and not has_time(low)):
             return found
-        found.rate = found.low
-        found.held, found.run = run(found.low)
+        found.rate = low
+        found.held, found.run = run(low)
         if found.held:
             return found
         # Probes are shorter, and will say again that it holds nearby: step down, further each time.
-        found.failed.append(found.low / (1 + precision) ** 2**number)
+        found.high = low / (1 + precision) ** 2**number
     return found
 
 
-def _next(found: Found, capacity: float) -> float:
-    """The rate to be tried next."""
-    if found.low and found.high < math.inf:
-        return math.sqrt(found.low * found.high)
-    if found.low:
-        return found.low * _UP
-    return found.high * _DOWN if found.high < math.inf else capacity * _FIRST
+def _next(low: float, high: float, capacity: float) -> float:
+    """The rate to be tried next: `low` held, or is 0, `high` failed, or is infinite."""
+    if not low:
+        return high * _DOWN if high < math.inf else capacity * _FIRST
+    return math.sqrt(low * high) if high < math.inf else low * _UP
 
 
 #: Runs of a single query that say what it takes alone, and for how long they may go on.
@@ -298,65 +288,47 @@ def batch_sizes(largest: int) -> list[int]:
     return sorted({largest} | {2**power for power in range(largest.bit_length()) if 2**power < largest})
 
 
-def compile_service(
-    scenario: str, settings: Mapping[str, Any], batch_size: int, step: Step, make: Callable[[int], Step]
-) -> Callable[[float], Service]:
-    """What serves the queries of `scenario`, all compiled, once it knows how long `step` takes, of `batch_size`.
-
-    `make(size)` makes the step of another size. A query of a stream is the whole batch; offline, all batches but the
-    last are full, and that one is padded.
-    """
-    sizes = batch_sizes(batch_size) if scenario == "server" else [batch_size]
-    steps = [step if size == batch_size else make(size) for size in sizes]
-    for other in steps[:-1]:
-        compile_steps(other)
-    if scenario in ("single_stream", "multi_stream"):
-        sizes = [1]
-
-    def run(queries: int) -> object:
-        return steps[bisect.bisect_left(sizes, queries)].run(1)
-
-    def service(step_seconds: float) -> Service:
-        return Service(run, sizes[-1], sizes[-1] / step_seconds, _single_seconds(lambda: run(1)))
-
-    return service
-
-
-def _single_seconds(run: Callable[[], object]) -> float:
+def _single_seconds(run: Callable[[int], object]) -> float:
     """The median of a query that comes alone."""
     seconds: list[float] = []
     end = time.perf_counter() + _SINGLE_SECONDS
     while len(seconds) < _SINGLE_RUNS and (not seconds or time.perf_counter() < end):
         start = time.perf_counter()
-        run()
+        run(1)
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds)
 
 
 def measure_served(run: PointRun) -> None:
-    """A step as any other's, then the point's scenario asks; what it gave is in the answer, however it ends."""
+    """A step as any other's, then the point's scenario asks; what it gave is in the answer, however it ends.
+
+    A query of a stream is the whole batch; offline, all batches but the last are full, and that one is padded.
+    """
     from paradnn.worker.step import synthetic_batch
     from paradnn.workloads.step import measure_step
 
-    point, scenario = run.request, run.request["scenario"]
+    point, steps = run.request, list[Any]()
+    largest, scenario = point["batch_size"], point["scenario"]
+    sizes = batch_sizes(largest) if scenario == "server" else [largest]
 
     def beside(workload: Any, step: Step) -> Callable[[Any], None]:
-        def make(size: int) -> Step:
-            return run.framework.make_step(workload, synthetic_batch(workload, size, point["seed"]), point)
-
-        service = compile_service(scenario, point[scenario], point["batch_size"], step, make)
-        return lambda _: _ask(run, service)
+        for size in sizes[:-1]:
+            steps.append(run.framework.make_step(workload, synthetic_batch(workload, size, point["seed"]), point))
+            compile_steps(steps[-1])
+        steps.append(step)
+        counts = [1] if scenario in ("single_stream", "multi_stream") else sizes
+        return lambda _: _ask(run, lambda queries: steps[bisect.bisect_left(counts, queries)].run(1), counts[-1])
 
     measure_step(run, beside)
 
 
-def _ask(run: PointRun, service: Callable[[float], Service]) -> None:
+def _ask(run: PointRun, serve_queries: Callable[[int], object], batch: int) -> None:
     scenario, watch = run.request["scenario"], ContentionWatch()
     with run.phases("load"):
-        ready = service(run.step_seconds())
+        service = Service(serve_queries, batch, batch / run.step_seconds(), _single_seconds(serve_queries))
         watch.start()
         try:
-            run.note(work=measure_load(scenario, run.request[scenario], ready, run.seconds_left, run.meter()))
+            run.note(work=measure_load(scenario, run.request[scenario], service, run.seconds_left, run.meter()))
         except NotServed as unserved:
             run.note(work=unserved.load)
             raise
