@@ -287,7 +287,7 @@ class Endpoint(Workload):
             raise _Overload(
                 "endpoint.rate=peak: no rate was shown to hold the limits in the time; raise measure.timeout"
             )
-        return found.rate, min((rate for rate in found.failed if rate > found.rate), default=None)
+        return found.rate, found.high if found.high < math.inf else None
 
     def in_time(self, request: Request) -> bool:
         """Whether a request was answered within the limits."""
