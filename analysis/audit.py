@@ -161,19 +161,6 @@ def _google(document: Any) -> Read:
     yield from (_series(name, unit, found, None) for (name, unit), found in values.items())
 
 
-def _asv(document: Any) -> Read:
-    columns = document.get("result_columns")
-    for name, found in _inner(document, "results").items():
-        cells: Mapping[str, Any] = found if isinstance(found, Mapping) else {"result": found}
-        if isinstance(found, list) and isinstance(columns, list) and columns:
-            cells = dict(zip(columns, found, strict=False))
-        numbers, samples = cells.get("result"), cells.get("samples")
-        numbers = numbers if isinstance(numbers, list) else [numbers]
-        for place, value in enumerate(numbers):
-            own = samples[place] if isinstance(samples, list) and place < len(samples) else None
-            yield _series(name if len(numbers) == 1 else f"{name}[{place}]", "s", own, value)
-
-
 def _guidellm(document: Any) -> Read:
     for place, entry in enumerate(_entries(document, "benchmarks"), 1):
         for name, found in _inner(entry, "metrics").items():
@@ -209,7 +196,6 @@ KINDS = (
     Kind("hyperfine", lambda one: any("command" in entry for entry in _entries(one, "results")), _hyperfine),
     Kind("pytest-benchmark", _has("machine_info", "benchmarks"), _pytest),
     Kind("Google Benchmark", _has("context", "benchmarks"), _google),
-    Kind("asv", lambda one: bool(_inner(one, "results")), _asv),
     Kind("GuideLLM", lambda one: any("metrics" in entry for entry in _entries(one, "benchmarks")), _guidellm),
     Kind("vllm bench", _has("request_throughput", "completed"), _vllm),
 )

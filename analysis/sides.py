@@ -82,35 +82,25 @@ def choose_sides(frame: pd.DataFrame, a: Sequence[str], b: Sequence[str], names:
     in messages. ConfigError for a condition that no run meets, SchemaError for a side of heterogeneous runs unless
     `pool`.
     """
-    chosen, pooled = [], []
+    chosen, called, pooled = [], [], []
     for conditions, name in zip((a, b), names, strict=True):
         parts = [part.strip() for text in conditions for part in text.split(" & ")]
-        rows = _rows(frame, parts, name)
+        rows, said = select(frame, parts, name), " & ".join(parts)
+        first = parse(parts[0], name)
+        if rows.empty:
+            held = sorted(set(frame[first.column].dropna().astype("str"))) if first.column in frame else []
+            listed = ", ".join(held[:6]) + (f" and {len(held) - 6} more" if len(held) > 6 else "")
+            remedy = f"{first.column} is {listed}" if held else "see python -m analysis runs"
+            raise ConfigError(name, said, "no run matches", remedy)
         try:
-            rows = require_homogeneous(rows, pool=pool)
+            chosen.append(require_homogeneous(rows, pool=pool))
         except HeterogeneousError as error:
-            raise HeterogeneousError(f"{name} ({' & '.join(parts)}): {error}") from None
-        pooled += [f"{name}: {rows.attrs['pooled']}"] if "pooled" in rows.attrs else []
-        chosen.append((rows, _name(parts)))
-    return Sides(chosen[0][0], chosen[1][0], chosen[0][1], chosen[1][1], joined(pooled))
-
-
-def _rows(frame: pd.DataFrame, conditions: list[str], name: str) -> pd.DataFrame:
-    rows = select(frame, conditions, name)
-    if rows.empty:
-        column = parse(conditions[0], name).column
-        held = sorted(set(frame[column].dropna().astype("str"))) if column in frame else []
-        listed = ", ".join(held[:6]) + (f" and {len(held) - 6} more" if len(held) > 6 else "")
-        remedy = f"{column} is {listed}" if len(held) else "see python -m analysis runs"
-        raise ConfigError(name, " & ".join(conditions), "no run matches", remedy)
-    return rows
-
-
-def _name(conditions: list[str]) -> str:
-    """A device by its name alone, all else as it was written."""
-    first = parse(conditions[0])
-    named = len(conditions) == 1 and (first.column, first.sign) == ("device", "=")
-    return first.values[0] if named else " & ".join(conditions)
+            raise HeterogeneousError(f"{name} ({said}): {error}") from None
+        pooled += [f"{name}: {chosen[-1].attrs['pooled']}"] if "pooled" in chosen[-1].attrs else []
+        # A device by its name alone, all else as it was written.
+        device = len(parts) == 1 and (first.column, first.sign) == ("device", "=")
+        called.append(first.values[0] if device else said)
+    return Sides(chosen[0], chosen[1], called[0], called[1], joined(pooled))
 
 
 def join_on(names: Sequence[str] | None, sides: Sides) -> list[str] | None:
@@ -208,7 +198,6 @@ def sources_of(pairs: pd.DataFrame) -> str:
     words = {
         "replicates": "from replicates",
         "processes": "from several processes of one run",
-        "prediction": "of what was predicted on a side",
         "none": "unknown",
         "within process": "from blocks within one process, without the spread between processes, so no verdict on them",
     }

@@ -6,12 +6,12 @@ Claims as a forest plot: the number of each check with its interval, beside the 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from analysis.claims.kinds import Answer, Bound, Claim
+from analysis.claims.kinds import Answer, Claim
 from analysis.claims.load import load_claims, observations, restate
 from analysis.lazy import drawing, np, pd, ticker
 from analysis.options import option
@@ -127,113 +127,83 @@ def _only(claims: Sequence[Claim], ids: tuple[str, ...] | None) -> Sequence[Clai
     return [known[name] for name in ids]
 
 
-_WORDS = {Answer.NOT_ENOUGH: "undecided"}
 _ASKED = "#dbe7d3"
 _COMMON = ("mode", "device", "platform.name")  # conditions that tell no check of a claim from another
-_BRIEF = {"platform.name=": "", "model.": ""}
-_WRAP = 58  # characters of a check's line
-_LINE = 0.17  # inches
-
-
-class _Row(NamedTuple):
-    label: str
-    finding: Finding
-    bound: Bound
-
-    @property
-    def lines(self) -> int:
-        return max(2, self.label.count("\n") + 1)
-
-
-def _looks() -> dict[Answer, tuple[str, str]]:
-    """Answer of a check with data -> (marker, colour)."""
-    return {
-        Answer.SUPPORTED: ("o", drawing.COLOURS[0]),
-        Answer.REFUTED: ("X", drawing.COLOURS[1]),
-        Answer.NOT_ENOUGH: ("D", drawing.COLOURS[4]),
-    }
+_WRAP, _LINE = 58, 0.34  # characters of a check's line, and inches of its two
+_ORDER = ("standardised weight", "share", "ratio")
 
 
 def draw_claims(verdicts: Sequence[Verdict]) -> Figure:
     """A row for each check that has data, in panels of one scale: weights, shares, ratios. The range in which the claim
-    says the number lies is shaded; claims of which nothing was measured are named below."""
-    panels = _panels(verdicts)
-    lines = [sum(row.lines for row in rows) for rows in panels.values()]
-    count = max(1, len(panels))
-    drawn, axes = drawing.panels(count, 8.0, 1.1 + _LINE * sum(lines) / count)
-    if panels:
-        axes[0].get_subplotspec().get_gridspec().set_height_ratios(lines)  # type: ignore[union-attr]
-    else:
-        axes[0].set_axis_off()
-        axes[0].set_title("No check has data", loc="left")
-    for each, (name, rows) in zip(axes, panels.items(), strict=False):
-        _panel(each, name, rows)
-    handles: list[Any] = [
-        drawing.handle(_WORDS.get(answer, answer.value), marker=marker, color=colour, linestyle="-")
-        for answer, (marker, colour) in _looks().items()
-        if any(row.finding.answer is answer for rows in panels.values() for row in rows)
-    ]
-    handles.append(drawing.Patch(color=_ASKED, label="what the claim asks for"))
-    drawing.legend(drawn, handles, _silent(verdicts))
-    return drawn
-
-
-def _panels(verdicts: Sequence[Verdict]) -> dict[str, list[_Row]]:
-    """The checks with a number and at least one end of its interval, by the scale of their number."""
-    panels: dict[str, list[_Row]] = {}
+    says the number lies is shaded."""
+    looks = {
+        Answer.SUPPORTED: ("o", drawing.COLOURS[0]),
+        Answer.REFUTED: ("X", drawing.COLOURS[1]),
+        Answer.NOT_ENOUGH: ("D", drawing.COLOURS[4]),
+    }
+    panels: dict[str, list[tuple[str, Finding]]] = {}
     for verdict in verdicts:
         for finding in verdict.findings:
             if finding.points and np.isfinite(finding.value):
-                panels.setdefault(_scale(finding), []).append(_row(verdict, finding))
-    order = ("standardised weight", "share", "ratio")
-    return {name: panels[name] for name in sorted(panels, key=lambda name: (name not in order, name))}
+                panels.setdefault(_scale(finding), []).append((_label(verdict, finding), finding))
+    order = sorted(panels, key=lambda name: (name not in _ORDER, name))
+    counts, count = [len(panels[name]) for name in order], max(1, len(panels))
+    drawn, axes = drawing.panels(count, 8.0, 1.1 + _LINE * sum(counts) / count)
+    if panels:
+        axes[0].get_subplotspec().get_gridspec().set_height_ratios(counts)  # type: ignore[union-attr]
+    else:
+        axes[0].set_axis_off()
+        axes[0].set_title("No check has data", loc="left")
+    for each, name in zip(axes, order, strict=False):
+        _panel(each, name, panels[name], looks)
+    handles: list[Any] = [
+        drawing.handle(answer.value, marker=marker, color=colour, linestyle="-")
+        for answer, (marker, colour) in looks.items()
+    ]
+    none = [verdict.claim.id for verdict in verdicts if not verdict.measured]
+    handles.append(drawing.Patch(color=_ASKED, label="what the claim asks for"))
+    drawing.legend(drawn, handles, f"No data for {', '.join(none)}." if none else "")
+    return drawn
 
 
 def _scale(finding: Finding) -> str:
     """Which numbers share an axis."""
     if finding.check.kind in ("trend", "ranking"):
-        return "standardised weight"
-    if any(word in finding.quantity for word in ("share", "fraction")):
-        return "share"
-    return "ratio" if any(word in finding.quantity for word in ("speedup", "ratio")) else finding.quantity
+        return _ORDER[0]
+    words = {"share": "share", "fraction": "share", "speedup": "ratio", "ratio": "ratio"}
+    return next((name for word, name in words.items() if word in finding.quantity), finding.quantity)
 
 
-def _row(verdict: Verdict, finding: Finding) -> _Row:
+def _label(verdict: Verdict, finding: Finding) -> str:
     check = finding.check
-    if check.kind == "trend":
-        bound = Bound(low=0) if check.direction == "rises" else Bound(high=0)
-    else:
-        bound = Bound(low=0) if check.kind == "ranking" else check.bound
     where = in_words({column: kept for column, kept in check.where.items() if column not in _COMMON})
     text = check.name or f"{check.sentence()}{f' ({where})' if where else ''}"
-    for long, brief in _BRIEF.items():
-        text = text.replace(long, brief)
+    text = text.replace("platform.name=", "").replace("model.", "")
     letters = min(_WRAP, drawing.letters_of_names(8.0, smaller=1.2))
-    return _Row(textwrap.fill(f"{verdict.claim.id}. {text}", letters, break_on_hyphens=False), finding, bound)
+    return textwrap.fill(f"{verdict.claim.id}. {text}", letters, break_on_hyphens=False)
 
 
-def _panel(axes: Axes, name: str, rows: Sequence[_Row]) -> None:
-    places, top = [], 0.0
-    for row in rows:
-        places.append(top + row.lines / 2)
-        top += row.lines
-    low, high = _limits(name, rows)
+def _panel(axes: Axes, name: str, rows: Sequence[tuple[str, Finding]], looks: Mapping[Answer, tuple[str, str]]) -> None:
+    found = [finding for _, finding in rows]
+    numbers = [getattr(one, end) for one in found for end in ("value", "low", "high")]
+    numbers += [end for one in found for end in (one.bound.low, one.bound.high)]
+    known = [number for number in numbers if np.isfinite(number) and (name != "ratio" or number > 0)]
+    low, high, margin = min(known), max(known), 0.06 * ((max(known) - min(known)) or 1.0)
+    low, high = (low / 1.2, high * 1.2) if name == "ratio" else (low - margin, high + margin)
+    low, high = (-0.02, 1.02) if name == "share" else (low, high)
     axes.set_xscale("log" if name == "ratio" else "linear")
     axes.set_xlim(low, high)
-    for row, place in zip(rows, places, strict=True):
-        left, right = max(row.bound.low, low), min(row.bound.high, high)
+    for place, one in enumerate(found):
+        left, right = max(one.bound.low, low), min(one.bound.high, high)
         if right > left:
-            corner = (left, place - 0.42 * row.lines)
-            axes.add_patch(
-                drawing.Rectangle(corner, right - left, 0.84 * row.lines, color=_ASKED, linewidth=0, zorder=0)
-            )
-        finding = row.finding
-        marker, colour = _looks()[finding.answer]
-        ends = [end if np.isfinite(end) else edge for end, edge in ((finding.low, low), (finding.high, high))]
+            bar = drawing.Rectangle((left, place - 0.42), right - left, 0.84, color=_ASKED, linewidth=0, zorder=0)
+            axes.add_patch(bar)
+        marker, colour = looks[one.answer]
+        ends = [end if np.isfinite(end) else edge for end, edge in ((one.low, low), (one.high, high))]
         axes.plot(ends, (place, place), color=colour, linewidth=1.4)
-        axes.plot(finding.value, place, marker, color=colour, markersize=6)
-    drawing.names(axes.yaxis, [row.label for row in rows], places, smaller=1.2)
-    axes.set_ylim(top, 0)
+        axes.plot(one.value, place, marker, color=colour, markersize=6)
+    drawing.names(axes.yaxis, [label for label, _ in rows], smaller=1.2)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
     drawing.finish(axes, "", f"{name}, 95% interval")
     axes.grid(axis="y", visible=False)
     axes.tick_params(axis="y", length=0)
@@ -243,34 +213,3 @@ def _panel(axes: Axes, name: str, rows: Sequence[_Row]) -> None:
         axes.xaxis.set_major_formatter(ticker.PercentFormatter(1.0, decimals=0))
     else:
         axes.axvline(0, color="#666666", linewidth=0.8)
-
-
-def _limits(name: str, rows: Sequence[_Row]) -> tuple[float, float]:
-    """The ends of an axis that shows all intervals and all bounds, with a margin."""
-    if name == "share":
-        return -0.02, 1.02
-    numbers = [
-        number
-        for row in rows
-        for number in (row.finding.value, row.finding.low, row.finding.high, row.bound.low, row.bound.high)
-    ]
-    known = [number for number in numbers if np.isfinite(number)]
-    low, high = min(known), max(known)
-    if name == "ratio":
-        low = min(number for number in known if number > 0)
-        return low / 1.2, high * 1.2
-    margin = 0.06 * ((high - low) or 1.0)
-    return low - margin, high + margin
-
-
-def _silent(verdicts: Sequence[Verdict]) -> str:
-    """Of which claims nothing, or only a part, was measured."""
-    parts = [
-        f"{verdict.claim.id} ({verdict.measured} of {len(verdict.findings)})"
-        for verdict in verdicts
-        if 0 < verdict.measured < len(verdict.findings)
-    ]
-    none = [verdict.claim.id for verdict in verdicts if not verdict.measured]
-    texts = [f"No data for {', '.join(none)}." if none else ""]
-    texts.append(f"Checks with data: {', '.join(parts)}." if parts else "")
-    return " ".join(filter(None, texts))

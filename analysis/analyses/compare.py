@@ -2,25 +2,19 @@
 
 Every ratio comes with its interval and its source; a test is made only where the replicates can carry one, and over
 all tests the share of false discoveries is held. Each family gets one verdict, which may be that nothing is shown.
-
-Over a space of which a part was measured, conclusions are drawn by completing it again and again: each draw of
-`prediction.Completed` fills in what was not measured, as one measurement of everything might have turned out. Where a
-conclusion is about these very points (cells), nothing else is uncertain; where it is about points like these (families)
-what its own method says of that is added, by the rules of multiple imputation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from analysis.labels import label
 from analysis.lazy import drawing, np, pd, stats
 from analysis.options import option
-from analysis.prediction import IMPUTATIONS, Completed, PredictedOptions, combined, completed_of, told_of
 from analysis.registry import analysis
-from analysis.result import Paragraph, Result
+from analysis.result import Result
 from analysis.sides import (
     KEPT,
     PairedOptions,
@@ -36,9 +30,8 @@ from analysis.sides import (
 )
 from analysis.statistics.contrast import MARGIN, Contrast, Verdict, equivalent, judge
 from analysis.statistics.dependence import MINIMUM_POINTS, Unit
-from analysis.statistics.pairing import RESULT_COLUMNS, pair
+from analysis.statistics.pairing import pair
 from analysis.store.frame import families
-from paradnn.forecast.estimate import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +42,7 @@ _KEPT = (*KEPT, "a_count", "b_count", "p_value", "p_adjusted", "verdict")
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareOptions(PredictedOptions, PairedOptions):
+class CompareOptions(PairedOptions):
     """Two sides, and what to compare of them."""
 
     command = "compare"
@@ -122,16 +115,10 @@ def compare(frame: pd.DataFrame, options: CompareOptions) -> CompareResult:
     """
     sides = choose_sides(frame, [options.a], [options.b], ("A", "B"), options.pool)
     on = join_on(options.on, sides)
-    predicted: tuple[Paragraph, ...] = ()
-    how: dict[str, Any] = {"on": on, "rate": options.rate, "margin": options.margin, "unit": options.unit}
-    if options.predicted:
-        completed = [completed_of(side, options.metric, options) for side in (sides.a, sides.b)]
-        comparison, predicted = predicted_comparison(*completed, **how), told_of(completed)
-    else:
-        comparison = compare_points(sides.a, sides.b, options.metric, **how)
-    return CompareResult(
-        comparison=comparison, sides=sides, sources=sides.sources, pooled=sides.pooled, predicted=predicted
+    comparison = compare_points(
+        sides.a, sides.b, options.metric, on, rate=options.rate, margin=options.margin, unit=options.unit
     )
+    return CompareResult(comparison=comparison, sides=sides, sources=sides.sources, pooled=sides.pooled)
 
 
 def _sentence(row: dict[Any, Any], word: str, margin: float, names: tuple[str, str]) -> str:
@@ -277,54 +264,6 @@ def _of_cells(cells: pd.DataFrame) -> dict[str, Any]:
         "same": int(counts.get(Verdict.SAME, 0)),
         "by_tests": only if len(cells) and cells["tested"].all() else None,
     }
-
-
-def predicted_comparison(a: Completed, b: Completed, **how: Any) -> Comparison:
-    """`compare` of every point that lies in the spaces of both sides.
-
-    Single ratios that were predicted on a side have the interval of that, source "prediction", and no test.
-    """
-    found = [compare_points(a.drawn(number), b.drawn(number), a.metric, **how) for number in range(IMPUTATIONS)]
-    whole = compare_points(a.drawn(), b.drawn(), a.metric, **how)
-    drawn = pd.concat([one.families for one in found])
-    rows = pd.DataFrame(
-        [_family(row, drawn[drawn["family"] == row["family"]]) for row in whole.families.to_dict("records")]
-    )
-    judged = judge(rows, whole.margin).where(rows["basis"].isin(["points", "page", "missing"]), rows)
-    return replace(whole, cells=_ratios(whole.cells, found), families=judged)
-
-
-def _family(row: dict[Any, Any], rows: pd.DataFrame) -> dict[Any, Any]:
-    """The numbers of a family from those of completed spaces."""
-    if not row["points"]:
-        return row
-    names = ["geometric_mean", "geometric_mean_low", "geometric_mean_high"]
-    logs = combined([Estimate(*each) for each in np.log(rows[names].to_numpy(dtype="float64"))])
-    share = combined([Estimate(*each) for each in rows[["share", "share_low", "share_high"]].to_numpy()])
-    found = row | dict(zip(names, np.exp(logs), strict=True))
-    found |= {"error": (logs.high - logs.low) / (2 * stats.norm.ppf(0.975)), "freedom": np.inf}
-    found |= {"share": share.value, "share_low": max(share.low, 0.0), "share_high": min(share.high, 1.0)}
-    ends = ("share_least", "share_most", "mean_least", "mean_most", "minimum", "maximum")
-    return found | {name: float(rows[name].mean()) for name in ends} | {"wins": round(float(rows["wins"].mean()))}
-
-
-def _ratios(cells: pd.DataFrame, drawn: Sequence[Comparison]) -> pd.DataFrame:
-    """Cells with intervals over draws where these differ."""
-    if not len(cells):
-        return cells
-    keys = [name for name in cells if name not in (*RESULT_COLUMNS, "comparable", "tested", "p_adjusted", "verdict")]
-    every = pd.concat([one.cells[[*keys, "speedup"]] for one in drawn])
-    logs = np.log(every.pop("speedup")).groupby([every[name] for name in keys], dropna=False).agg(["mean", "std"])
-    joined = cells[keys].merge(logs.reset_index(), on=keys, how="left")
-    middle, spread = joined["mean"].to_numpy(), joined["std"].to_numpy()
-    reach = stats.t.ppf(0.975, IMPUTATIONS - 1) * np.sqrt(1 + 1 / IMPUTATIONS) * spread
-    predicted = spread > 1e-9
-    found = cells.copy()
-    for name, log in (("speedup", middle), ("speedup_low", middle - reach), ("speedup_high", middle + reach)):
-        found.loc[predicted, name] = np.exp(log)[predicted]
-    found.loc[predicted, "interval_source"] = "prediction"
-    found.loc[predicted & found["comparable"].to_numpy(dtype=bool), "verdict"] = Verdict.UNTESTED
-    return found
 
 
 def _looks() -> dict[Verdict, tuple[str, str]]:

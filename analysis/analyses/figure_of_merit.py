@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from analysis.columns import find_column, find_metric, join_columns
 from analysis.format import short
@@ -66,35 +66,32 @@ class FigureOfMeritResult(Result):
     def drawable(self) -> bool:
         return False
 
-    def _paragraphs(self) -> Iterator[Paragraph]:
-        rows = self.table.to_dict("records")
+    def _paragraphs(self) -> Iterator[Paragraph | str]:
         counts = self.merit.suite["family"].value_counts().to_dict()
         listed = ", ".join(f"{count} {family}" for family, count in counts.items())
-        yield Paragraph(
-            f"The suite is the {len(self.merit.suite)} points that every {self.merit.by} measured: {listed}."
-        )
-        base = rows[0]
-        for row in rows:
-            rate = f"{short(row['harmonic'], self.unit, digits=4)}{self._ends(row, 'harmonic', self.unit)}"
-            words = f"{row['side']}: {rate} in the harmonic mean"
-            if row is not base:
-                words += f", {short(row['merit'], digits=4)} times {base['side']}{self._ends(row, 'merit')}"
+        yield f"The suite is the {len(self.merit.suite)} points that every {self.merit.by} measured: {listed}."
+        base, *others = self.table.to_dict("records")
+        yield f"{self._rate(base)}."
+        for row in others:
+            merit = f"{short(row['merit'], digits=4)} times {base['side']}{_within(row, 'merit')}"
             mean = short(row["mean_ratio"], digits=4)
-            beside = (f"The arithmetic mean of the points' ratios, {mean}, is no ratio of times.",)
-            yield Paragraph(f"{words}.", () if row is base else beside)
+            beside = f"The arithmetic mean of the points' ratios, {mean}, is no ratio of times."
+            yield Paragraph(f"{self._rate(row)}, {merit}.", (beside,))
         missing = [f"{count} of {name}" for name, count in self.merit.left_out.items()]
         if missing:
-            yield Paragraph(f"Left out, since not every side measured them: {', '.join(missing)}.")
-        yield Paragraph("95% intervals hold the errors of the measurements; the suite is as it was stated.")
+            yield f"Left out, since not every side measured them: {', '.join(missing)}."
+        yield "95% intervals hold the errors of the measurements; the suite is as it was stated."
         for name, reason in self.merit.apart.items():
-            yield Paragraph(f"No interval of {name} holds what time does to it: {reason}.")
+            yield f"No interval of {name} holds what time does to it: {reason}."
 
-    @staticmethod
-    def _ends(row: dict[object, float], name: str, unit: str = "") -> str:
-        low, high = row[f"{name}_low"], row[f"{name}_high"]
-        if math.isnan(low):
-            return ""
-        return f" ({short(low, unit, digits=4)} to {short(high, unit, digits=4)})"
+    def _rate(self, row: Mapping[Any, Any]) -> str:
+        rate = f"{short(row['harmonic'], self.unit, digits=4)}{_within(row, 'harmonic', self.unit)}"
+        return f"{row['side']}: {rate} in the harmonic mean"
+
+
+def _within(row: Mapping[Any, Any], name: str, unit: str = "") -> str:
+    low, high = row[f"{name}_low"], row[f"{name}_high"]
+    return "" if math.isnan(low) else f" ({short(low, unit, digits=4)} to {short(high, unit, digits=4)})"
 
 
 @analysis(
@@ -178,43 +175,37 @@ def mean_rates(frame: pd.DataFrame, metric: str, by: str, baseline: str | None, 
         raise ConfigError("--baseline", first, f"no run has this {by}", f"choose of {', '.join(parts)}")
     _check_work(work, runs)
     names = [first, *(name for name in parts if name != first)]
-    keys = _keys([parts[name] for name in names], by)
-    rates = {name: _rates(parts[name], keys, metric, work) for name in names}
-    suite = pd.concat({name: each["rate"] for name, each in rates.items()}, axis=1, join="inner")
+    shared = [join_columns(parts[first], parts[name])[0] for name in names]
+    keys = [name for name in shared[0] if name != by and all(name in other for other in shared)]
+    points = {name: _points(parts[name], keys, metric, work) for name in names}
+    suite = pd.concat({name: each["rate"] for name, each in points.items()}, axis=1, join="inner")
     if suite.empty:
         raise NotEnoughData(f"no point was measured with every {by} of {', '.join(names)}; choose some with --where")
-    sides = {name: _Side.of(each.loc[suite.index]) for name, each in rates.items()}
-    used = {name: each.loc[suite.index, "run_ids"].explode().tolist() for name, each in rates.items()}
-    left_out = {name: len(each) - len(suite) for name, each in rates.items() if len(each) > len(suite)}
-    apart, between = {}, {}
+    left_out = {name: len(each) - len(suite) for name, each in points.items() if len(each) > len(suite)}
+    points = {name: each.loc[suite.index] for name, each in points.items()}
+    used = {name: each["run_ids"].explode().tolist() for name, each in points.items()}
+    apart: dict[str, str] = {}
+    rows = [_row(first, suite, points[first], points[first], ())]
     for name in names[1:]:
         two = [runs[runs["run_id"].isin(used[one])] for one in (first, name)]
-        apart[name], between[name] = _sessions(two[0], two[1], keys, metric)
-    table = _table(sides, suite.to_numpy(), between)
-    told = {name: reason for name, reason in apart.items() if reason}
+        reason, between = _sessions(two[0], two[1], keys, metric)
+        apart |= {name: reason} if reason else {}
+        rows.append(_row(name, suite, points[name], points[first], between))
     run_ids = tuple(run for listed in used.values() for run in listed)
-    return Merit(metric, by, table, suite.reset_index(), left_out, told, run_ids)
+    return Merit(metric, by, pd.DataFrame(rows), suite.reset_index(), left_out, apart, run_ids)
 
 
 def _check_work(work: Mapping[str, float], runs: pd.DataFrame) -> None:
+    present = sorted(set(runs["family"]))
     for family, count in work.items():
-        if family not in set(runs["family"]):
-            present = ", ".join(sorted(set(runs["family"])))
-            raise ConfigError("--work", f"{family}={count:g}", "no run is of this family", f"there are {present}")
+        if family not in present:
+            problem = f"there are {', '.join(present)}"
+            raise ConfigError("--work", f"{family}={count:g}", "no run is of this family", problem)
         if not 0 < count < float("inf"):
             raise ConfigError("--work", f"{family}={count:g}", "is no amount of work", "give a number above 0")
 
 
-def _keys(sides: Sequence[pd.DataFrame], by: str) -> list[str]:
-    """What identifies a point on every side."""
-    keys = join_columns(sides[0], sides[0])[0]
-    for other in sides[1:]:
-        shared = join_columns(sides[0], other)[0]
-        keys = [name for name in keys if name in shared]
-    return [name for name in keys if name != by]
-
-
-def _rates(runs: pd.DataFrame, keys: list[str], metric: str, work: Mapping[str, float]) -> pd.DataFrame:
+def _points(runs: pd.DataFrame, keys: list[str], metric: str, work: Mapping[str, float]) -> pd.DataFrame:
     """By point: rate, in units of work; the mean of its logarithm over runs (log), the standard error of that, NaN
     where unknown, and its degrees of freedom; run_ids."""
     from paradnn.forecast.table import NOISE_METRICS, stated_freedom, stated_noise
@@ -224,8 +215,7 @@ def _rates(runs: pd.DataFrame, keys: list[str], metric: str, work: Mapping[str, 
     rate = runs[metric].astype("float64") / units
     own = {"own": stated_noise(*stated), "freedom": stated_freedom(*stated[2:4])}
     table = runs[keys].assign(rate=rate, log=np.log(rate), run_ids=runs["run_id"], **own)
-    grouped = table.groupby(keys, dropna=False, sort=True)
-    found = grouped.agg(
+    found = table.groupby(keys, dropna=False, sort=True).agg(
         rate=("rate", "median"),
         log=("log", "mean"),
         spread=("log", "std"),
@@ -245,23 +235,15 @@ def _numbers(runs: pd.DataFrame, name: str) -> np.ndarray:
     return np.asarray(runs.get(name, missing).to_numpy(dtype="float64", na_value=np.nan))
 
 
-@dataclass(frozen=True)
-class _Side:
-    """The harmonic mean over a side's suite: its value, the logarithm of that of its points' mean logarithms, and what
-    each point adds to the variance of that logarithm."""
-
-    value: float
-    log: float
-    parts: tuple[Component, ...]
-
-    @classmethod
-    def of(cls, points: pd.DataFrame) -> _Side:
-        means = np.exp(points["log"].to_numpy())
-        # What a point's logarithm moves that of the harmonic mean by: its share of the time.
-        share = (1 / means) / (1 / means).sum()
-        variances, freedom = (share * points["error"].to_numpy()) ** 2, points["freedom"].to_numpy()
-        parts = tuple(Component(*map(float, pair)) for pair in zip(variances, freedom, strict=True))
-        return cls(float(harmonic_mean(points["rate"])), float(np.log(harmonic_mean(means))), parts)
+def _mean(points: pd.DataFrame) -> tuple[float, float, tuple[Component, ...]]:
+    """The harmonic mean of a side's rates, the logarithm of that of its points' mean logarithms, and what each point
+    adds to the variance of that logarithm."""
+    means = np.exp(points["log"].to_numpy())
+    # What a point's logarithm moves that of the harmonic mean by: its share of the time.
+    share = (1 / means) / (1 / means).sum()
+    variances, freedom = (share * points["error"].to_numpy()) ** 2, points["freedom"].to_numpy()
+    parts = tuple(Component(*map(float, pair)) for pair in zip(variances, freedom, strict=True))
+    return float(harmonic_mean(points["rate"])), float(np.log(harmonic_mean(means))), parts
 
 
 def _ends(value: float, log: float, parts: Sequence[Component]) -> tuple[float, float]:
@@ -278,34 +260,25 @@ def _sessions(a: pd.DataFrame, b: pd.DataFrame, keys: list[str], metric: str) ->
     both = pd.concat([a, b], ignore_index=True)
     points = both.groupby(keys, dropna=False).ngroup().to_numpy()
     arrangement, between = sessions_add(a, b, points, np.log(_numbers(both, metric)))
-    design = arrangement.design
-    if not design.comparable:
-        return design.text(), ()
+    if not arrangement.design.comparable:
+        return arrangement.design.text(), ()
     outside = len(set(points) - set(points[arrangement.used]))
-    apart = f"{counted(outside, 'point')} of both were measured in different sessions" if outside else ""
-    return apart, between
+    return f"{counted(outside, 'point')} of both were measured in different sessions" if outside else "", between
 
 
-def _table(sides: Mapping[str, _Side], rates: np.ndarray, between: Mapping[str, tuple[Component, ...]]) -> pd.DataFrame:
-    """rates: (points, sides); between: what sessions of a side and the baseline add to the variance of its merit."""
-    base, rows = next(iter(sides.values())), []
-    for place, (name, side) in enumerate(sides.items()):
-        parts = (*side.parts, *base.parts, *between.get(name, ()))
-        merit = side.value / base.value
-        harmonic_ends = _ends(side.value, side.log, side.parts)
-        ends = (1.0, 1.0) if side is base else _ends(merit, side.log - base.log, parts)
-        rows.append(
-            {
-                "side": name,
-                "points": len(rates),
-                "harmonic": side.value,
-                "harmonic_low": harmonic_ends[0],
-                "harmonic_high": harmonic_ends[1],
-                "arithmetic": rates[:, place].mean(),
-                "merit": merit,
-                "merit_low": ends[0],
-                "merit_high": ends[1],
-                "mean_ratio": (rates[:, place] / rates[:, 0]).mean(),
-            }
-        )
-    return pd.DataFrame(rows)
+def _row(
+    name: str, suite: pd.DataFrame, points: pd.DataFrame, base: pd.DataFrame, between: tuple[Component, ...]
+) -> dict[str, object]:
+    """A side of the table; between: what sessions of it and the baseline add to the variance of its merit."""
+    (value, log, parts), (unit, base_log, base_parts) = _mean(points), _mean(base)
+    harmonic, merit = _ends(value, log, parts), (1.0, 1.0)
+    if points is not base:
+        merit = _ends(value / unit, log - base_log, (*parts, *base_parts, *between))
+    return {
+        "side": name,
+        "points": len(suite),
+        **dict(zip(("harmonic", "harmonic_low", "harmonic_high"), (value, *harmonic), strict=True)),
+        "arithmetic": suite[name].mean(),
+        **dict(zip(("merit", "merit_low", "merit_high"), (value / unit, *merit), strict=True)),
+        "mean_ratio": (suite[name] / suite.iloc[:, 0]).mean(),
+    }

@@ -97,22 +97,13 @@ class FrontierResult(Result):
         return sorted(self.frontiers, key=lambda one: -len(one.table))
 
     def ends(self, one: Frontier) -> str:
-        """Both ends of a frontier in a sentence: what is best in either quantity, as measured."""
-        (x, first), (y, second) = (
-            (name, one.table.sort_values(name, ascending=less_is_better(name), kind="stable").iloc[0])
-            for name in (one.x, one.y)
-        )
-        here, there = (
-            ", ".join([_quantity(row, metric, self.currency, False).removeprefix(f"{label(metric)} "),
-                       _quantity(row, other, self.currency, False)])
-            for metric, other, row in ((x, y, first), (y, x, second))
-        )  # fmt: skip
-        head = (
-            f"{one.task}: as measured, of {counted(len(one.table), 'choice')} {first['choice']} is best in {label(x)}"
-        )
-        if first["choice"] == second["choice"]:
-            return f"{head} and in {label(y)} ({here})."
-        return f"{head} ({here}), {second['choice']} in {label(y)} ({there})."
+        """What is best in either quantity of a frontier, as measured, in a sentence."""
+        told = []
+        for name, other in ((one.x, one.y), (one.y, one.x)):
+            row = one.table.sort_values(name, ascending=less_is_better(name), kind="stable").iloc[0]
+            values = (_quantity(row, metric, self.currency, False) for metric in (name, other))
+            told.append(f"{row['choice']} in {label(name)} ({', '.join(values)})")
+        return f"{one.task}: as measured, of {counted(len(one.table), 'choice')} best are {' and '.join(told)}."
 
     def _paragraphs(self) -> Iterator[Paragraph]:
         written = list(self.frontiers) if self.limits else self.largest[:_WRITTEN]

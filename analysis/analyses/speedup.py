@@ -70,10 +70,6 @@ class SpeedupOptions(PairedOptions):
     terms: tuple[str, ...] | None = option(
         None, "hyperparameters of the regression (default: all that vary)", metavar="X,Y", names="columns"
     )
-    linear: bool = option(
-        False,
-        "regress the speedup itself on the hyperparameters as they are, as in the paper (default: logarithms of both)",
-    )
     equal: str | None = option(
         None,
         "hyperparameter: say for which of its values A and B are equally good, such as density",
@@ -180,7 +176,7 @@ def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> SpeedupResult | Ans
         return operations_over(sides, on, options.ridge, options.store)
     numbers = [name for name in sides.a.columns if _is_number(sides.a[name])]
     carry = tuple(dict.fromkeys(name for name in ("parameters", options.x) if name in numbers))
-    pairs = pair_points(sides.a, sides.b, options.metric, on, carry, options.terms, options.linear, options.unit)
+    pairs = pair_points(sides.a, sides.b, options.metric, on, carry, options.terms, options.unit)
     return SpeedupResult(
         speedup=pairs,
         equal=_equal_in(pairs.pairs, options.equal, carry) if options.equal else None,
@@ -235,10 +231,9 @@ def _fit(fit: SpeedupFit) -> str:
         if term in fit.logarithms:
             text += f", doubling it multiplies the speedup by {2 ** row['slope']:.2f}"
         parts.append(text)
-    what = "log speedup" if fit.log_response else "speedup"
     baseline = "".join(f" {name} is against {value}." for name, value in fit.baselines.items())
     return (
-        f"{fit.family}: standardised weights on {what}: {'; '.join(parts)}. "
+        f"{fit.family}: standardised weights on log speedup: {'; '.join(parts)}. "
         f"R² {result.r2:.2f}, on held-out points {result.r2_held_out:.2f}.{baseline}"
     )
 
@@ -249,14 +244,13 @@ def _is_number(column: pd.Series) -> bool:
 
 @dataclass(frozen=True)
 class SpeedupFit:
-    """What the speedup of a family depends on. `logarithms` names the hyperparameters taken as log2; with
-    `log_response` a slope is in doublings of the speedup, per doubling of such a hyperparameter."""
+    """What the speedup of a family depends on. `logarithms` names the hyperparameters taken as log2: a slope is in
+    doublings of the speedup, per doubling of such a hyperparameter."""
 
     family: str
     regression: Regression
     logarithms: tuple[str, ...]
     baselines: Mapping[str, str]
-    log_response: bool
 
 
 @dataclass(frozen=True)
@@ -277,13 +271,11 @@ def pair_points(
     on: Sequence[str] | None = None,
     carry: Sequence[str] = ("parameters",),
     terms: Sequence[str] | None = None,
-    linear: bool = False,
     unit: Unit = "crossed",
 ) -> Speedup:
     """The speedup of A over B point by point, and its regression on hyperparameters for each family.
 
-    log2(speedup) is regressed on the hyperparameters of the pairs (or `terms`), numbers above zero as log2; with
-    `linear` the speedup itself on the hyperparameters as they are, as the paper does (section 5.1). Weights are
+    log2(speedup) is regressed on the hyperparameters of the pairs (or `terms`), numbers above zero as log2. Weights are
     standardised, see `regression.regress`; their errors allow for the models and batch sizes that points share
     (`unit`). Raises ConfigError as `pair` does, and for terms that no pair has.
     """
@@ -292,7 +284,7 @@ def pair_points(
     for family in families(pairs):
         rows = pairs[pairs["family"] == family]
         try:
-            fits.append(_fit_of(family, rows, terms, linear, unit))
+            fits.append(_fit_of(family, rows, terms, unit))
         except NotEnoughData as problem:
             lacking.append(Lacking(family, str(problem)))
     return Speedup(pairs, summarise(pairs, unit), tuple(fits), tuple(lacking))
@@ -305,15 +297,15 @@ def summarise(pairs: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
     return pd.DataFrame([{"family": name, **Contrast.of(pairs, name, unit).row()} for name in names])
 
 
-def _fit_of(family: str, rows: pd.DataFrame, terms: Sequence[str] | None, linear: bool, unit: Unit) -> SpeedupFit:
+def _fit_of(family: str, rows: pd.DataFrame, terms: Sequence[str] | None, unit: Unit) -> SpeedupFit:
     chosen = hyperparameters(rows) if terms is None else [find_column(rows, name, "--terms") for name in terms]
     names = [name for name in chosen if rows[name].notna().all() and rows[name].nunique() > 1]
     design, baselines = encode(rows, names)
-    logarithms = [] if linear else [name for name in design if name in names and (design[name] > 0).all()]
+    logarithms = [name for name in design if name in names and (design[name] > 0).all()]
     design[logarithms] = np.log2(design[logarithms])
     ratio = rows["speedup"].to_numpy(dtype="float64")
-    found = regress(design, ratio if linear else np.log2(ratio), levels=levels_of(rows, unit, axes=_VALUES))
-    return SpeedupFit(family, found, tuple(logarithms), baselines, not linear)
+    found = regress(design, np.log2(ratio), levels=levels_of(rows, unit, axes=_VALUES))
+    return SpeedupFit(family, found, tuple(logarithms), baselines)
 
 
 def equal_at(pairs: pd.DataFrame, column: str, keys: Sequence[str]) -> pd.DataFrame:
@@ -326,8 +318,7 @@ def equal_at(pairs: pd.DataFrame, column: str, keys: Sequence[str]) -> pd.DataFr
     values the interval of the speedup holds 1. An end beyond the values that were measured is infinite, one of pairs
     without intervals NaN. ConfigError for a column that is no number, or has one value in each group.
     """
-    numbers = pd.api.types.is_numeric_dtype(pairs[column]) and not pd.api.types.is_bool_dtype(pairs[column])
-    if not numbers:
+    if not _is_number(pairs[column]):
         raise ConfigError("--equal", column, "is no number", "choose for example batch_size")
     groups = pairs.groupby(list(keys), sort=False, dropna=False) if keys else [((), pairs)]
     rows = [
@@ -386,32 +377,27 @@ def draw_speedup(
     """A row for each family: speedup against `x`, coloured by the column `colour`, and beside it the weights of the
     family's regression where it has one. Above the line at 1 `a` is faster; bars are 95% intervals where there are any.
     """
-    names = families(found.pairs)
-    fits = {fit.family: fit for fit in found.fits}
+    names, fits = families(found.pairs), {fit.family: fit for fit in found.fits}
     across = 2 if fits else 1
     figure, every = drawing.panels(len(names) * across, 6.2, 3.9, across=across)
-    panels = [every[place : place + across] for place in range(0, len(every), across)]
     shades = drawing.colouring(found.pairs[colour], colour) if colour else None
     for number, family in enumerate(names):
-        rows = found.pairs[found.pairs["family"] == family]
+        rows, axes = found.pairs[found.pairs["family"] == family], every[across * number]
         last = number == len(names) - 1
-        _scatter(panels[number][0], rows, x)
-        places = rows[x].astype("float64")
-        parts = shades.parts(rows[colour]) if shades else [(slice(None), {"color": drawing.COLOURS[0]})]
-        for mine, look in parts:
-            panels[number][0].scatter(
-                places[mine], rows.loc[mine, "speedup"], s=20, alpha=0.85, linewidths=0, zorder=2, **look
-            )
+        _scatter(axes, rows, x)
+        for mine, look in shades.parts(rows[colour]) if shades else [(slice(None), {"color": drawing.COLOURS[0]})]:
+            part = rows[mine]
+            axes.scatter(part[x].astype("float64"), part["speedup"], s=20, alpha=0.85, linewidths=0, zorder=2, **look)
         wins = int((rows["speedup"] > 1).sum())
         title = f"{family}: {a} over {b}, ahead in {wins} of {len(rows)} points"
-        drawing.finish(panels[number][0], title, labelled(x) if last else "", "speedup")
-        drawing.ratio_axis(panels[number][0].yaxis)
-        if panels[number][0].get_xscale() == "log":
-            drawing.log_ticks(panels[number][0].xaxis, drawing.quantity(""))
+        drawing.finish(axes, title, labelled(x) if last else "", "speedup")
+        drawing.ratio_axis(axes.yaxis)
+        if axes.get_xscale() == "log":
+            drawing.log_ticks(axes.xaxis, drawing.quantity(""))
         if across == 2:
-            _weights(panels[number][1], fits.get(family), last)
+            _weights(every[2 * number + 1], fits.get(family), last)
     if shades:
-        shades.explain(figure, [row[0] for row in panels])
+        shades.explain(figure, every[::across])
     return figure
 
 
@@ -419,18 +405,8 @@ def _scatter(axes: Axes, rows: pd.DataFrame, x: str) -> None:
     """Axes, the line at 1 and the intervals."""
     places = rows[x].astype("float64")
     axes.axhline(1, color="#333333", linewidth=1)
-    known = rows["speedup_low"].notna()
-    if known.any():
-        reach = [rows["speedup"] - rows["speedup_low"], rows["speedup_high"] - rows["speedup"]]
-        axes.errorbar(
-            places[known],
-            rows.loc[known, "speedup"],
-            yerr=[side[known] for side in reach],
-            fmt="none",
-            ecolor="#999999",
-            elinewidth=0.7,
-            zorder=1,
-        )
+    known = rows[rows["speedup_low"].notna()]
+    axes.vlines(places[known.index], known["speedup_low"], known["speedup_high"], color="#999999", lw=0.7, zorder=1)
     if (places > 0).all() and places.max() > 20 * places.min():
         axes.set_xscale("log")
     axes.set_yscale("log")
@@ -453,7 +429,8 @@ def _weights(axes: Axes, fit: SpeedupFit | None, last: bool) -> None:
     )
     drawing.names(axes.yaxis, [term_label(str(term)) for term in weights.index])
     axes.set_ylim(-0.7, len(weights) - 0.3)
-    what = "log speedup" if fit.log_response else "speedup"
     drawing.finish(
-        axes, f"what {what} depends on, R² {fit.regression.r2:.2f}", "standardised weight, 95% interval" if last else ""
+        axes,
+        f"what log speedup depends on, R² {fit.regression.r2:.2f}",
+        "standardised weight, 95% interval" if last else "",
     )

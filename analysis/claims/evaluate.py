@@ -15,13 +15,13 @@ from typing import Any
 from analysis.analyses.layers import divide_sessions, share_of
 from analysis.analyses.sensitivity import encode
 from analysis.claims.kinds import Answer, Bound, Check, Claim
-from analysis.columns import join_columns
+from analysis.columns import describes, is_place, join_columns
 from analysis.lazy import np, pd
 from analysis.operation_speedup import TYPE as _OPERATION
 from analysis.operation_speedup import identity_columns
 from analysis.statistics.contrast import Contrast
 from analysis.statistics.dependence import crossed_quantile, crossed_share, levels_of
-from analysis.statistics.pairing import RESULT_COLUMNS, pair
+from analysis.statistics.pairing import pair
 from analysis.statistics.regression import Regression, regress
 from analysis.statistics.sessions import ALLOWANCE, arrange
 from analysis.store.conditions import Condition, Conditions, choose, in_words
@@ -103,21 +103,18 @@ def points(data: Data, conditions: Conditions, metric: str) -> pd.DataFrame:
 def paired_points(
     data: Data, where: Conditions, a: Conditions, b: Conditions, metric: str, extra: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """`pair` of the two sides. Columns `extra` that identify no point, such as parameters, are those of side B.
+    """`pair` of the two sides, with numbers `extra` that identify no point, such as parameters.
 
     Runs that were tried and hold no metric make no pair, but say which points are missing on one side."""
     wanted_of = [{**where, **conditions} for conditions in (a, b)]
     sides = [side(data, conditions, metric) for conditions in wanted_of]
     tried = [require(data.frame, conditions) for conditions in wanted_of]
     both = [pd.concat([ok, rows[~is_ok(rows)]]) for ok, rows in zip(sides, tried, strict=True)]
-    found = pair(both[0], both[1], metric)
+    about = sides[1].select_dtypes("number")
+    carried = [name for name in extra if name in about and not describes(name) and not is_place(name)]
+    found = pair(both[0], both[1], metric, carry=carried)
     if found.empty:
         raise NotEnoughData(f"no point was measured on both sides, of {len(sides[0])} and {len(sides[1])} runs")
-    wanted = [name for name in extra if name not in found and name in sides[1]]
-    if wanted:
-        keys = [name for name in found.columns if name not in RESULT_COLUMNS]
-        values = sides[1].groupby(keys, dropna=False)[wanted].median(numeric_only=True).reset_index()
-        found = found.merge(values, on=keys, how="left", validate="one_to_one")
     return found
 
 

@@ -82,9 +82,9 @@ class Check:
         """The left side of a regression in words."""
         return f"speedup of {in_words(self.a)} over {in_words(self.b)}" if self.a else self.metric
 
-    def middle(self, name: str = "median") -> str:
+    def middle(self) -> str:
         """What its quantile is called."""
-        return name if self.quantile == 0.5 else f"{100 * self.quantile:g}th percentile"
+        return "median" if self.quantile == 0.5 else f"{100 * self.quantile:g}th percentile"
 
 
 def _compare(check: Check) -> str:
@@ -109,61 +109,56 @@ def _outcome(check: Check) -> str:
 
 
 class Kind(NamedTuple):
-    """What a kind of check says, in which fields beside `where` and `name`, and which of these it needs."""
+    """What a kind of check says, and which fields it takes beside `where` and `name`, those it needs with a mark."""
 
     sentence: Callable[[Check], str]
-    fields: tuple[str, ...]
-    required: tuple[str, ...]
+    takes: str
 
+    @property
+    def fields(self) -> list[str]:
+        """All fields."""
+        return self.takes.replace("!", "").split()
 
-_WEIGHED = ("metric", "a", "b", "given", "scale")
+    @property
+    def required(self) -> list[str]:
+        """Those it needs."""
+        return [name.rstrip("!") for name in self.takes.split() if name.endswith("!")]
+
 
 #: What a check's `kind` may be.
 KINDS: dict[str, Kind] = {
     # A metric, or the speedup of A over B, rises or falls with a hyperparameter, `given` the others: the sign of its
     # standardised weight.
     "trend": Kind(
-        lambda check: f"{check.response} {check.direction} with {check.of}",
-        (*_WEIGHED, "of", "direction"),
-        ("metric", "of", "direction"),
+        lambda check: f"{check.response} {check.direction} with {check.of}", "metric! a b given scale of! direction!"
     ),
     # The weight of `larger` is larger in size than that of each of `than`.
     "ranking": Kind(
         lambda check: f"{check.larger} weighs more in {check.response} than {', '.join(check.than)}",
-        (*_WEIGHED, "larger", "than"),
-        ("metric", "larger", "than"),
+        "metric! a b given scale larger! than!",
     ),
     # The share of paired points in which A is more than `margin` times as good as B.
-    "compare": Kind(_compare, ("a", "b", "metric", "margin", "bound"), ("a", "b", "bound")),
+    "compare": Kind(_compare, "a! b! metric margin bound!"),
     # A quantile of the speedups of A over B. With `successive`, a column of versions, A and B are each version and the
     # one before. With `operations` the speedups are those of the operations of profiled runs, chosen by type and B's
     # intensity. Unless `paired`, the ratio is that of A's quantile over B's, whichever points were measured.
-    "ratio": Kind(_ratio, ("a", "b", "successive", "operations", "metric", "quantile", "paired", "bound"), ("bound",)),
+    "ratio": Kind(_ratio, "a b successive operations metric quantile paired bound!"),
     # A quantile of a metric over points.
-    "threshold": Kind(
-        lambda check: f"{check.middle()} {check.metric} is {check.bound}",
-        ("metric", "quantile", "bound"),
-        ("metric", "bound"),
-    ),
+    "threshold": Kind(lambda check: f"{check.middle()} {check.metric} is {check.bound}", "metric! quantile bound!"),
     # A quantile over profiled points of the share of the step in the chosen operations.
     "share": Kind(
         lambda check: (
             f"{check.middle()} share of the step in operations with {in_words(check.operations)} is {check.bound}"
         ),
-        ("operations", "quantile", "bound"),
-        ("operations", "bound"),
+        "operations! quantile bound!",
     ),
     # Of the points that ended as `b_outcome` on B, the share that ended as `a_outcome` on A.
-    "outcome": Kind(_outcome, ("a", "b", "a_outcome", "b_outcome", "bound"), ("a", "b", "bound")),
+    "outcome": Kind(_outcome, "a! b! a_outcome b_outcome bound!"),
     # Amdahl's non-parallel fraction, fitted over the counts in column `by`.
-    "scaling": Kind(
-        lambda check: f"non-parallel fraction over {check.by} is {check.bound}", ("metric", "by", "bound"), ("bound",)
-    ),
+    "scaling": Kind(lambda check: f"non-parallel fraction over {check.by} is {check.bound}", "metric by bound!"),
     # The share of the wall clock of sessions that some layers of the stack took together.
     "layers": Kind(
-        lambda check: f"share of wall clock in {' + '.join(check.layers)} is {check.bound}",
-        ("layers", "bound"),
-        ("layers", "bound"),
+        lambda check: f"share of wall clock in {' + '.join(check.layers)} is {check.bound}", "layers! bound!"
     ),
 }
 

@@ -34,9 +34,10 @@ sides apart and so is not joined on; `disjoint`, the same for join columns in wh
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from analysis.columns import describes, given_columns, is_place, join_columns, shown, values_of
 from analysis.lazy import np, pd, stats
@@ -94,16 +95,16 @@ def match(a: pd.DataFrame, b: pd.DataFrame, on: Sequence[str] | None = None) -> 
         further = (*further, name)
         found = _by_keys(a, b, [*keys, *further])
         mixed = list(_mixed(found))
+    counts = Counter[str]()
+    if mixed:
+        left_out = np.unique(np.concatenate([groups for _, _, groups in mixed]))
+        if on is not None or len(left_out) == len(found.both):
+            raise _no_replicates(found, *mixed[0][:2])
+        for _, name, groups in mixed:
+            counts[name] += len(groups)
+        found = _by_keys(a, b, found.keys, left_out)
     differ = {name: values for name, values in differ.items() if name not in further}
-    if not mixed:
-        return replace(found, differ=differ, further=further)
-    left_out = np.unique(np.concatenate([one.groups for one in mixed]))
-    if on is not None or len(left_out) == len(found.both):
-        raise mixed[0].error(found)
-    counts: dict[str, int] = {}
-    for one in mixed:
-        counts[one.column] = counts.get(one.column, 0) + len(one.groups)
-    return replace(_by_keys(a, b, found.keys, left_out), differ=differ, further=further, mixed=counts)
+    return replace(found, differ=differ, further=further, mixed=dict(counts))
 
 
 def stacked(a: pd.DataFrame, b: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
@@ -118,22 +119,15 @@ def stacked(a: pd.DataFrame, b: pd.DataFrame, keys: Sequence[str]) -> pd.DataFra
     return pd.DataFrame(columns)
 
 
-class _Mixed(NamedTuple):
-    """Points (`groups`) whose runs on a side, 0 or 1, differ in a column that says what was computed, or where."""
+#: Points (their numbers) whose runs on a side, 0 or 1, differ in a column that says what was computed, or where.
+_Mixed = tuple[int, str, "np.ndarray[Any, Any]"]
 
-    side: int
-    column: str
-    groups: np.ndarray[Any, Any]
 
-    def error(self, found: Match) -> ConfigError:
-        """That they are no replicates."""
-        runs = found.sides[self.side]
-        return ConfigError(
-            f"runs of {'AB'[self.side]}",
-            f"{self.column} = {shown(values_of(runs.frame.loc[runs.paired, self.column]))}",
-            "are no replicates of one point, and the other side does not separate them",
-            f"choose one {self.column}",
-        )
+def _no_replicates(found: Match, side: int, column: str) -> ConfigError:
+    runs = found.sides[side]
+    values = shown(values_of(runs.frame.loc[runs.paired, column]))
+    problem = "are no replicates of one point, and the other side does not separate them"
+    return ConfigError(f"runs of {'AB'[side]}", f"{column} = {values}", problem, f"choose one {column}")
 
 
 def _by_keys(a: pd.DataFrame, b: pd.DataFrame, keys: list[str], left_out: Sequence[int] | np.ndarray = ()) -> Match:
@@ -155,16 +149,16 @@ def _mixed(found: Match) -> Iterator[_Mixed]:
             if frame[name].nunique(dropna=False) > 1:
                 counts = frame[name].groupby(group).nunique(dropna=False)
                 if (counts > 1).any():
-                    yield _Mixed(place, name, counts.index[counts > 1].to_numpy())
+                    yield place, name, counts.index[counts > 1].to_numpy()
 
 
 def _telling(found: Match, mixed: Iterable[_Mixed]) -> Iterator[str]:
     """Columns of which the other side holds a value that runs of these points have, or as these none."""
-    for one in mixed:
-        if all(one.column in side.frame for side in found.sides):
-            held = [side.frame.loc[np.isin(side.group, one.groups), one.column] for side in found.sides]
+    for _, name, groups in mixed:
+        if all(name in side.frame for side in found.sides):
+            held = [side.frame.loc[np.isin(side.group, groups), name] for side in found.sides]
             if all(part.isna().any() for part in held) or values_of(held[0]) & values_of(held[1]):
-                yield one.column
+                yield name
 
 
 #: The stated rate of every interval here.
@@ -172,22 +166,8 @@ CONFIDENCE = 0.95
 
 #: The columns that `ratios` gives.
 RESULT_COLUMNS = (
-    "a",
-    "b",
-    "speedup",
-    "speedup_low",
-    "speedup_high",
-    "a_count",
-    "b_count",
-    "a_units",
-    "b_units",
-    "a_spread",
-    "b_spread",
-    "interval_source",
-    "log_error",
-    "degrees",
-    "p_value",
-    "comparable",
+    *("a", "b", "speedup", "speedup_low", "speedup_high", "a_count", "b_count", "a_units", "b_units"),
+    *("a_spread", "b_spread", "interval_source", "log_error", "degrees", "p_value", "comparable"),
 )
 
 
@@ -271,25 +251,15 @@ def ratios(a: pd.DataFrame, b: pd.DataFrame, sign: float) -> pd.DataFrame:
     known = np.isfinite(low) & np.isfinite(high)
     between = np.where(a["by_process"] | b["by_process"], Source.PROCESSES, Source.REPLICATES)
     source = np.where(~known, Source.NONE, np.where(measured, between, Source.WITHIN))
-    return pd.DataFrame(
-        {
-            "a": a["median"],
-            "b": b["median"],
-            "speedup": speedup,
-            "speedup_low": np.where(known, low, np.nan),
-            "speedup_high": np.where(known, high, np.nan),
-            "a_count": a["count"].astype("int64"),
-            "b_count": b["count"].astype("int64"),
-            "a_units": a["units"].astype("int64"),
-            "b_units": b["units"].astype("int64"),
-            "a_spread": a["spread"],
-            "b_spread": b["spread"],
-            "interval_source": pd.Series(source, dtype="str"),
-            "log_error": np.where(measured, error, np.nan),
-            "degrees": np.where(measured, degrees, np.nan),
-            "p_value": np.where(measured, p_value, np.nan),
-        }
-    )
+    test = {"log_error": error, "degrees": degrees, "p_value": p_value}
+    found: dict[str, Any] = {"a": a["median"], "b": b["median"], "speedup": speedup}
+    found |= {"speedup_low": np.where(known, low, np.nan), "speedup_high": np.where(known, high, np.nan)}
+    for name in ("count", "units", "spread"):
+        found |= {f"{key}_{name}": side[name] for key, side in (("a", a), ("b", b))}
+    found["interval_source"] = pd.Series(source, dtype="str")
+    found |= {name: np.where(measured, values, np.nan) for name, values in test.items()}
+    table = pd.DataFrame(found)[[name for name in RESULT_COLUMNS if name != "comparable"]]
+    return table.astype(dict.fromkeys(("a_count", "b_count", "a_units", "b_units"), "int64"))
 
 
 def _welch(a: pd.DataFrame, b: pd.DataFrame, difference: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -383,25 +353,20 @@ def sessions_add(
 
 def _missing(a: pd.DataFrame, b: pd.DataFrame, metric: str, keys: list[str]) -> dict[str, Missing]:
     """Family -> points that both sides tried and one alone has a value of."""
-    if not all(name in side for name in keys for side in (a, b)) or "outcome" not in a or "outcome" not in b:
+    if not all(name in side for name in (*keys, "outcome") for side in (a, b)):
         return {}
     tried = [side[side["outcome"].notna()] for side in (a, b)]
-    code = stacked(tried[0], tried[1], keys).groupby(keys, sort=False, dropna=False).ngroup().to_numpy()
-    there = np.concatenate([(is_ok(side).to_numpy() & _positive(side[metric])) for side in tried])
     table = pd.DataFrame(
         {
-            "code": code,
+            "code": stacked(tried[0], tried[1], keys).groupby(keys, sort=False, dropna=False).ngroup().to_numpy(),
             "family": pd.concat([side["family"] for side in tried]).fillna("").to_numpy(),
             "side": np.repeat(["a", "b"], [len(side) for side in tried]),
-            "ok": there,
+            "ok": np.concatenate([is_ok(side).to_numpy() & _positive(side[metric]) for side in tried]),
         }
     )
-    wide = table.groupby(["family", "code", "side"])["ok"].any().unstack("side")
-    if not {"a", "b"} <= set(wide.columns):
-        return {}
+    wide = table.groupby(["family", "code", "side"])["ok"].any().unstack("side").reindex(columns=["a", "b"])
     wide = wide.dropna().astype(bool)
-    counts = {"a": wide["a"] & ~wide["b"], "b": wide["b"] & ~wide["a"]}
-    sums = pd.DataFrame(counts).groupby("family").sum()
+    sums = pd.DataFrame({"a": wide["a"] & ~wide["b"], "b": wide["b"] & ~wide["a"]}).groupby("family").sum()
     return {str(name): Missing(int(row["a"]), int(row["b"])) for name, row in sums.iterrows()}
 
 

@@ -204,7 +204,7 @@ def _parser() -> Parser:
 def add_command_options(parser: argparse.ArgumentParser) -> None:
     """How commands are run and what of them is compared."""
     add = parser.add_argument_group("two commands, or two commits").add_argument
-    text = "a number that the command prints, instead of its time: a regular expression with one group, or json:a.b"
+    text = "a number that the command prints, instead of its time: a regular expression with one group"
     add("--metric", metavar="REGEX", help=text)
     add("--higher", action="store_true", help="more of the metric is faster (default: less)")
     add("--prepare", metavar="COMMAND", help="run before each run, untimed")

@@ -13,7 +13,6 @@ comparison (`paradnn.compare.verdict`).
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import re
@@ -50,18 +49,16 @@ _NULL = "import numpy as n; a = n.ones((384, 384), 'f'); [a @ a for _ in range(1
 class Metric:
     """What a run is judged by: its wall time, or a number that it prints.
 
-    `pattern` is a regular expression whose first group is the number (the last match counts), or json:a.b for a field
-    of the JSON object that is printed last; None: the wall time. `higher`: more of it is faster.
+    `pattern` is a regular expression whose only group is the number (the last match counts); None: the wall time.
+    `higher`: more of it is faster.
     """
 
     pattern: str | None = None
     higher: bool = False
 
     def __post_init__(self) -> None:
-        if self.pattern is None or self.pattern.startswith("json:"):
-            return
         try:
-            groups = re.compile(self.pattern).groups
+            groups = re.compile(self.pattern or "()").groups
         except re.error as error:
             raise ConfigError("--metric", self.pattern, f"is no regular expression ({error})", "mend it") from None
         if groups != 1:
@@ -71,16 +68,8 @@ class Metric:
     def value(self, text: str) -> float | None:
         """The number in what a command printed; None where there is none, or none above zero."""
         try:
-            if self.pattern is None:
-                return None
-            if self.pattern.startswith("json:"):
-                found: Any = json.loads(text[text.index("{") :] if "\n{" not in text else text[text.rindex("\n{") :])
-                for name in self.pattern.removeprefix("json:").split("."):
-                    found = found[int(name)] if isinstance(found, list) else found[name]
-            else:
-                found = re.findall(self.pattern, text)[-1]
-            number = float(found)
-        except (ValueError, KeyError, IndexError, TypeError, RecursionError):
+            number = float(re.findall(self.pattern or "()", text)[-1])
+        except (ValueError, IndexError):
             return None
         return number if math.isfinite(number) and number > 0 else None
 
@@ -97,11 +86,11 @@ class Command:
 
 @dataclass(frozen=True)
 class Run:
-    """One process: wall and processor seconds, what it printed, and why it failed if it did."""
+    """One process: wall and processor seconds, the number it was asked for, and why it failed if it did."""
 
     seconds: float
     cpu_seconds: float
-    output: str = ""
+    value: float | None = None
     failure: str | None = None
 
 
@@ -127,11 +116,10 @@ def program_of(text: str) -> list[str]:
         raise ConfigError("command", text, f"cannot be split ({error})", "close the quotation") from None
     if not words:
         raise ConfigError("command", text, "is empty", "name a program")
-    if _SHELL & set(text) or "=" in words[0]:
-        bare = [word for word in words if "'" not in word]
-        # Quoted characters are the program's own.
-        if _SHELL & set(re.sub(r"'[^']*'|\"[^\"$`]*\"", "", text)) or "=" in bare[0]:
-            return ["/bin/sh", "-c", text]
+    # Quoted characters are the program's own.
+    bare = re.sub(r"'[^']*'|\"[^\"$`]*\"", "", text)
+    if _SHELL & set(bare) or "=" in bare.partition(" ")[0]:
+        return ["/bin/sh", "-c", text]
     if shutil.which(words[0]) is None:
         raise ConfigError("command", text, f"{words[0]} cannot be found", "give an override (key=value) or a program")
     return words
@@ -163,11 +151,11 @@ def run_once(command: Command, words: Sequence[str], metric: Metric, timeout: fl
                 _stop(process)
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
-        text = _text(out)
+        value = metric.value(_text(out)) if metric.pattern else None
         failure = f"took longer than {timeout:g} s" if late else _failure(process.returncode, err)
-        if metric.pattern and not failure and metric.value(text) is None:
+        if metric.pattern and not failure and value is None:
             failure = f"printed no number above zero that --metric {metric.pattern} finds"
-    return Run(seconds, usage.ru_utime + usage.ru_stime, text, failure)
+    return Run(seconds, usage.ru_utime + usage.ru_stime, value, failure)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -255,10 +243,8 @@ class Turns:
 
     def values(self, side: int) -> list[float]:
         """What the successful runs of a side took in s, or what its metric was."""
-        runs = [run for visit in self.visits[side] for run in visit.runs if not run.failure]
-        if self.metric.pattern is None:
-            return [run.seconds for run in runs]
-        return [value for run in runs if (value := self.metric.value(run.output)) is not None]
+        runs = (run for visit in self.visits[side] for run in visit.runs if not run.failure)
+        return [run.seconds if run.value is None else run.value for run in runs]
 
     def failures(self, side: int) -> int:
         """Visits that failed."""
@@ -320,10 +306,9 @@ class Turns:
             runs.append(run_once(command, self._words[side], self.metric, self._timeout))
             if runs[-1].failure:
                 return Visit(tuple(runs), None, runs[-1].failure)
-        if self.metric.pattern is None:
+        value = runs[0].value
+        if value is None:
             return Visit(tuple(runs), len(runs) / sum(run.seconds for run in runs))
-        value = self.metric.value(runs[0].output)
-        assert value is not None  # a run without one has failed
         return Visit(tuple(runs), value if self.metric.higher else 1 / value)
 
     def _is_over(self, elapsed: float) -> bool:

@@ -24,7 +24,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -136,21 +136,18 @@ class _Side:
     def ask(self, calls: int) -> dict[str, Any]:
         """Let it run so many calls, 0 for the warm-up, then stop it again; its answer, with `failure` if it failed."""
         self._signal(signal.SIGCONT)
-        try:
+        with suppress(BrokenPipeError):  # one that has ended has said why
             os.write(self._ask, f"{calls}\n".encode())
-            text = b""
-            until = time.monotonic() + self._timeout
-            while not text.endswith(b"\n"):
-                ready, _, _ = select.select([self._answers], [], [], max(0.0, until - time.monotonic()))
-                if not ready:
-                    return {"failure": f"took longer than {self._timeout:g} s"}
-                part = os.read(self._answers, 65536)
-                if not part:
-                    code = self.process.wait()
-                    return {"failure": f"ended with exit code {code}" if code >= 0 else f"killed by signal {-code}"}
-                text += part
-        except BrokenPipeError:
-            return {"failure": "ended by itself"}
+        text, until = b"", time.monotonic() + self._timeout
+        while not text.endswith(b"\n"):
+            ready, _, _ = select.select([self._answers], [], [], max(0.0, until - time.monotonic()))
+            if not ready:
+                return {"failure": f"took longer than {self._timeout:g} s"}
+            part = os.read(self._answers, 65536)
+            if not part:
+                code = self.process.wait()
+                return {"failure": f"ended with exit code {code}" if code >= 0 else f"killed by signal {-code}"}
+            text += part
         self._signal(signal.SIGSTOP)
         answer: dict[str, Any] = json.loads(text)
         return answer

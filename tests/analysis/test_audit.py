@@ -40,12 +40,6 @@ def google(scale: float = 1.0) -> dict[str, Any]:
     return {"context": {"cpu_scaling_enabled": True}, "benchmarks": [*rows, mean]}
 
 
-def asv(scale: float = 1.0) -> dict[str, Any]:
-    columns = ["result", "params", "version", "started_at", "duration"]
-    found = {"suite.time_a": [[0.1 * scale], [], "v", 1, 2], "suite.time_b": [[0.2, None], [["1", "2"]], "v", 1, 2]}
-    return {"commit_hash": "abc", "result_columns": columns, "results": found}
-
-
 def guidellm(scale: float = 1.0) -> dict[str, Any]:
     metrics = {
         "request_totals": {"successful": 95, "errored": 5, "total": 100},
@@ -68,7 +62,6 @@ EXAMPLES = {
     "hyperfine": (hyperfine("a"), hyperfine("a", times=[2 * value for value in TIMES], codes=1)),
     "pytest-benchmark": (pytest_benchmark(), pytest_benchmark(2)),
     "Google Benchmark": (google(), google(2)),
-    "asv": (asv(), asv(2)),
     "GuideLLM": (guidellm(), guidellm(2)),
     "vllm bench": (vllm(), vllm(2)),
 }

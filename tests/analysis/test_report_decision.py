@@ -277,8 +277,9 @@ def test_a_manager_is_told_what_to_choose() -> None:
     answers = {"examples_per_second": [1000.0, 4000.0], "latency_p50_ms": [1.0, 2.0]}
     said = first_screen(measured(points, mode="inference", **answers), PriceList({"Test CPU": 3.6}))
     assert (
-        "What to choose: fc inference: as measured, of 2 choices batch size 8 is best in cost per million examples "
-        "(0.25, latency p50 2 ms), batch size 1 in latency p50 (1 ms, cost per million examples 1)."
+        "What to choose: fc inference: as measured, of 2 choices best are batch size 8 in cost per million examples "
+        "(cost per million examples 0.25, latency p50 2 ms) and batch size 1 in latency p50 (latency p50 1 ms, "
+        "cost per million examples 1)."
     ) in said
 
 

@@ -87,10 +87,6 @@ def test_a_command_that_cannot_be_started_is_wrong_input(text: str) -> None:
     ("pattern", "printed", "value"),
     [
         ("speed: ([0-9.]+)", "speed: 3\nspeed: 4.5\n", 4.5),
-        ("json:a.rate", 'log\n{"a": {"rate": 7}}\n', 7.0),
-        ("json:rows.1", '{"rows": [1, 2]}', 2.0),
-        ("json:a", '{"a": "fast"}', None),
-        ("json:a", "{" * 100_000, None),
         ("speed: ([0-9.]+)", "nothing", None),
         ("speed: (.+)", "speed: nan", None),
         ("speed: (.+)", "speed: -1", None),
