@@ -85,28 +85,20 @@ def families_with(names: Iterable[str]) -> list[str]:
     return [*_FAMILIES, *sorted(set(names).difference(_FAMILIES))]
 
 
-def colour_of(name: str, among: Sequence[str] = ()) -> str:
-    """The colour of a name: a family always has the same, others by their place in `among`."""
-    return COLOURS[_place(name, among) % len(COLOURS)]
-
-
-def marker_of(name: str, among: Sequence[str] = ()) -> str:
-    """The marker of a name; it shifts by one after each round of colours, so that the pair stays unique."""
-    place = _place(name, among)
-    return MARKERS[(place + place // len(COLOURS)) % len(MARKERS)]
-
-
 def look(name: str | None, among: Sequence[str] = ()) -> dict[str, Any]:
-    """Colour and marker of a name as Matplotlib's functions take them; grey of none."""
+    """Colour and marker of a name as Matplotlib's functions take them: a family always has the same, others by their
+    place in `among`; grey of none. The marker shifts after each round of colours, so that the pair stays unique."""
     if name is None:
         return {"color": GREY, "marker": "o"}
-    return {"color": colour_of(name, among), "marker": marker_of(name, among)}
+    every = [*among] if name in among else [*_FAMILIES, name]
+    place = every.index(name)
+    marker = MARKERS[(place + place // len(COLOURS)) % len(MARKERS)]
+    return {"color": COLOURS[place % len(COLOURS)], "marker": marker}
 
 
-def _place(name: str, among: Sequence[str]) -> int:
-    if name in among:
-        return list(among).index(name)
-    return _FAMILIES.index(name) if name in _FAMILIES else len(_FAMILIES)
+def colour_of(name: str, among: Sequence[str] = ()) -> str:
+    """The colour of a name."""
+    return str(look(name, among)["color"])
 
 
 # What stands around the data: names, numbers, colours, the legend.

@@ -9,26 +9,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import NoneType
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-from paradnn.core.schema import as_bounded, as_text, option
+from paradnn.core.schema import as_bounded, as_text
+from paradnn.core.schema import option as option
 from paradnn.errors import ConfigError
-
-__all__ = [
-    "Arguments",
-    "Options",
-    "Selection",
-    "Source",
-    "add_arguments",
-    "columns_named",
-    "command_line",
-    "option",
-    "read_arguments",
-    "unit_option",
-]
 
 ArgumentsT = TypeVar("ArgumentsT", bound="Arguments")
 _COLUMN = re.compile(r"([\w.]+)\s*[=<>!]")  # of a condition
@@ -64,21 +51,18 @@ class Argument(NamedTuple):
 
     def words(self, value: Any) -> list[str]:
         """A value as it stands on a command line; nothing for the default."""
-        if value is None or (value == self.default and not self.how.get("positional")):
+        positional = self.how.get("positional")
+        if value is None or (value == self.default and not positional):
             return []
         if self.kind is bool:
             return [self.flag]
-        values = [f"{part[0]}={part[1]}" if self.pairs else str(part) for part in (value if self.several else [value])]
-        if self.several == "commas":
-            values = [",".join(values)]
-        if self.how.get("positional"):
-            return values
-        if self.several == "words":
-            return [self.flag, *values]
+        values = ["=".join(part) if self.pairs else str(part) for part in (value if self.several else [value])]
+        values = [",".join(values)] if self.several == "commas" else values
+        if positional or self.several == "words":
+            return values if positional else [self.flag, *values]
         # A value that begins with a dash would be taken for a flag.
-        return [
-            word for text in values for word in ([f"{self.flag}={text}"] if text.startswith("-") else [self.flag, text])
-        ]
+        dashed = [[f"{self.flag}={text}"] if text.startswith("-") else [self.flag, text] for text in values]
+        return [word for words in dashed for word in words]
 
     def add_to(self, parser: Any) -> None:
         """Make it an argument of a parser. None stands for what was not given: the default is the dataclass's."""
@@ -87,30 +71,27 @@ class Argument(NamedTuple):
         if self.kind is bool:
             more["action"] = "store_true"
         else:
-            kind = _pair(self.how["metavar"]) if self.pairs else _parts if self.several == "commas" else self.kind
+            kind = _pair if self.pairs else _parts if self.several == "commas" else self.kind
             more |= {"metavar": self.how.get("metavar"), "choices": self.choices or None, "type": kind}
             more |= {"repeat": {"action": "append"}, "words": {"nargs": "+"}}.get(self.several, {})
-            if not positional:
-                more["required"] = self.default is dataclasses.MISSING
+            more |= {} if positional else {"required": self.default is dataclasses.MISSING}
         parser.add_argument(self.name if positional else self.flag, help=self.how["help"], **more)
 
 
 def arguments(cls: type[Arguments]) -> list[Argument]:
     """The fields of a class, but for those that are `shared`."""
-    kinds = get_type_hints(cls)
-    return [_argument(entry, kinds[entry.name]) for entry in dataclasses.fields(cls) if "shared" not in entry.metadata]
-
-
-def _argument(entry: dataclasses.Field[Any], kind: Any) -> Argument:
-    if NoneType in get_args(kind):
-        kind = get_args(kind)[0]
-    inner = get_args(kind)
-    several = entry.metadata.get("several", "commas") if get_origin(kind) is tuple else ""
-    pairs = bool(several) and get_origin(inner[0]) is tuple
-    choices = tuple(inner) if get_origin(kind) is Literal else ()
-    one = str if pairs or choices else inner[0] if several else kind
-    flag = entry.metadata.get("flag", "--" + entry.name.replace("_", "-"))
-    return Argument(entry.name, flag, one, entry.default, several, pairs, choices, dict(entry.metadata))
+    kinds, found = get_type_hints(cls), []
+    for entry in (entry for entry in dataclasses.fields(cls) if "shared" not in entry.metadata):
+        kind = kinds[entry.name]
+        kind = get_args(kind)[0] if NoneType in get_args(kind) else kind
+        inner, how = get_args(kind), dict(entry.metadata)
+        several = how.get("several", "commas") if get_origin(kind) is tuple else ""
+        pairs = bool(several) and get_origin(inner[0]) is tuple
+        choices = tuple(inner) if get_origin(kind) is Literal else ()
+        one = str if pairs or choices else inner[0] if several else kind
+        flag = how.get("flag", "--" + entry.name.replace("_", "-"))
+        found.append(Argument(entry.name, flag, one, entry.default, several, pairs, choices, how))
+    return found
 
 
 def add_arguments(parser: argparse.ArgumentParser, *classes: type[Arguments]) -> None:
@@ -137,14 +118,11 @@ def _parts(text: str) -> tuple[str, ...]:
     return parts
 
 
-def _pair(shape: str) -> Callable[[str], tuple[str, str]]:
-    def pair(text: str) -> tuple[str, str]:
-        key, sign, value = text.partition("=")
-        if not sign or not key:
-            raise argparse.ArgumentTypeError(f"{text!r} is not {shape}")
-        return key, value
-
-    return pair
+def _pair(text: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
+    if not sign or not key:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
+    return key, value
 
 
 def command_line(options: Arguments) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from analysis.analyses.compare import CompareOptions, CompareResult, compare
-from analysis.analyses.speedup import SpeedupOptions, SpeedupResult, speedup
+from analysis.analyses.speedup import SpeedupOptions, speedup
 from analysis.labels import label
 from analysis.options import Selection
 from analysis.prices import PRICE
@@ -23,7 +23,7 @@ from analysis.statistics.sessions import REMEDY, Standing
 from analysis.store.frame import families, is_ok
 from paradnn.core.words import counted
 
-FASTER, DEPENDS, COSTS = "Which is faster", "What it depends on", "What it costs"
+FASTER, COSTS = "Which is faster", "What it costs"
 _TRIED = 12  # pairs of populations that are tried
 _SHOWN = 6  # comparisons that are in the page
 _TELLING = ("software.name", "host", "environment_id", "protocol_id")
@@ -169,26 +169,6 @@ def _sentence(row: Mapping[Any, Any], a: str, b: str, comparison: Comparison) ->
         Verdict.NOT_SHOWN: f"No difference between {a} and {b} is shown on {models}",
     }.get(verdict, f"Not enough data on {models} for {a} and {b}")
     return f"{begin}: {words}."
-
-
-def decides(comparison: Comparison) -> Finding | None:
-    """What the ratio depends on most, in the family with most points that has a regression."""
-    for section in comparison.sections:
-        if not isinstance(section.result, SpeedupResult) or not section.result.speedup.fits:
-            continue
-        fit = max(section.result.speedup.fits, key=lambda one: one.regression.clusters)
-        weights = fit.regression.weights
-        sure = weights[(weights["low"] > 0) | (weights["high"] < 0)]
-        if not len(sure):
-            return None
-        term = str(sure["weight"].abs().idxmax())
-        row = sure.loc[term]
-        words = (
-            f"How {comparison.a.name} stands to {comparison.b.name} on {fit.family} models depends most on "
-            f"{label(term)}: weight {row['weight']:+.2f} (95% CI {row['low']:+.2f} to {row['high']:+.2f})."
-        )
-        return Finding(DEPENDS, words, section.anchor)
-    return None
 
 
 def hourly(rows: pd.DataFrame) -> float | None:

@@ -19,7 +19,7 @@ from analysis.analyses.heatmap import MEMORY
 from analysis.format import short
 from analysis.labels import label
 from analysis.prices import PRICE
-from analysis.report.comparisons import COSTS, DEPENDS, FASTER, Comparison, compared, decides, hourly, relative_costs
+from analysis.report.comparisons import COSTS, FASTER, Comparison, compared, hourly, relative_costs
 from analysis.report.populations import Population, surroundings
 from analysis.report.results import interval_of, model_name, rate
 from analysis.report.sections import Chapter, Finding, Section
@@ -29,6 +29,7 @@ from paradnn.core.words import counted
 from paradnn.families import FAMILIES, message_families
 
 FASTEST, LIMITS, NEXT = "What is fastest", "What limits it", "What to change next"
+DEPENDS = "What it depends on"
 MEMORY_ENDS, TRUST, CHOOSE = "Where memory ends", "How far to trust it", "What to choose"
 #: In the order of the page.
 TOPICS = (COSTS, FASTER, FASTEST, "Beside published platforms", LIMITS, NEXT, DEPENDS, MEMORY_ENDS, TRUST, CHOOSE)
@@ -129,8 +130,7 @@ def _decision(chapters: Sequence[Chapter], comparisons: Sequence[Comparison]) ->
             "same store, or compare settings by turns with python -m paradnn.compare."
         )
         yield Finding(FASTER, words, chapters[0].population.key)
-    depends = [finding for comparison in comparisons if (finding := decides(comparison))]
-    yield from depends or (one for one in _headlines(chapters, _SYSTEMS) if one.topic == DEPENDS)
+    yield from (one for one in _headlines(chapters, _SYSTEMS) if one.topic == DEPENDS)
     yield from _each(_memory, MEMORY_ENDS, chapters)
     yield from _each(_trust, TRUST, chapters)
 
@@ -300,13 +300,9 @@ def _memory(population: Population) -> tuple[str, str] | None:
 
 
 def _by_size(rows: pd.DataFrame) -> list[str]:
-    """The points of least and of most memory: by the analytic bound where all have one, else by parameters, or else
-    hyperparameters, times the batch size."""
-    options = [name for name in rows if str(name).startswith("model.") and pd.api.types.is_numeric_dtype(rows[name])]
-    size = rows.loc[:, ["batch_size", *options]].astype("float64").fillna(1).prod(axis=1)
-    for name, factor in (("parameters", rows["batch_size"].astype("float64")), ("memory_lower_bound_bytes", 1.0)):
-        if name in rows and rows[name].notna().all():
-            size = rows[name].astype("float64") * factor
+    """The points of least and of most parameters times batch size."""
+    size = rows["batch_size"].astype("float64").fillna(1)
+    size = size * rows["parameters"].astype("float64").fillna(1) if "parameters" in rows else size
     ends = [int(size.argmin()), int(size.argmax())] if len(rows) else []
     return [model_name(rows.iloc[place].to_dict(), batch=True) for place in ends]
 

@@ -68,32 +68,30 @@ class Quality:
 
     def text(self) -> str:
         """What was left out and what is doubtful in one line; empty where there is neither."""
-        runs, lax = functools.partial(counted, noun="run"), not self.steady_only
+        runs, strict = functools.partial(counted, noun="run"), self.steady_only
         failed = ", ".join(f"{count} {outcome}" for outcome, count in self.failed.items())
-        count_for = f"count{'s'[: self.scenarios == 1]} for the steps that they time, not for their queries"
-        out = [
-            (self.failed_checks, f"{runs(self.failed_checks)} with failed checks"),
-            (self.copies, f"{self.copies} {'copies' if self.copies > 1 else 'copy'} of other runs"),
-            (self.unsteady * self.steady_only, f"{runs(self.unsteady)} that are not steady"),
-            (self.contended * self.steady_only, f"{runs(self.contended)} on a contended machine"),
-            (self.impossible, f"{self.impossible} infinite or impossible values"),
-        ]
-        left_out = ", ".join(words for count, words in out if count)
-        parts = [
-            (len(left_out), f"left out: {left_out}"),
-            (self.unsteady * lax, f"{runs(self.unsteady)} {'are' if self.unsteady > 1 else 'is'} not steady"),
-            (
-                self.contended * lax,
-                f"{runs(self.contended)} shared the machine with other work (--steady-only leaves such runs out)",
+        out = {
+            f"{runs(self.failed_checks)} with failed checks": self.failed_checks,
+            f"{self.copies} {'copies' if self.copies > 1 else 'copy'} of other runs": self.copies,
+            f"{runs(self.unsteady)} that are not steady": self.unsteady * strict,
+            f"{runs(self.contended)} on a contended machine": self.contended * strict,
+            f"{self.impossible} infinite or impossible values": self.impossible,
+        }
+        left_out = ", ".join(words for words, count in out.items() if count)
+        parts = {
+            f"left out: {left_out}": len(left_out),
+            f"{runs(self.unsteady)} {'are' if self.unsteady > 1 else 'is'} not steady": self.unsteady * (not strict),
+            f"{runs(self.contended)} shared the machine with other work (--steady-only leaves such runs out)": (
+                self.contended * (not strict)
             ),
-            (self.wild, f"{runs(self.wild)} without an interval, which would reach far beyond every block"),
-            (
-                self.partly_failed,
-                f"{counted(self.partly_failed, 'point')} rest on the replicates that did not fail ({failed} failed)",
+            f"{runs(self.wild)} without an interval, which would reach far beyond every block": self.wild,
+            f"{counted(self.partly_failed, 'point')} rest on the replicates that did not fail ({failed} failed)": (
+                self.partly_failed
             ),
-            (self.scenarios, f"{runs(self.scenarios)} of scenarios {count_for} (docs/serving.md)"),
-        ]
-        line = "; ".join(words for count, words in parts if count)
+            f"{runs(self.scenarios)} of scenarios count for the steps that they time, not for their queries "
+            "(docs/serving.md)": self.scenarios,
+        }
+        line = "; ".join(words for words, count in parts.items() if count)
         return f"{line[0].upper()}{line[1:]}." if line else ""
 
 
@@ -134,8 +132,7 @@ def copies(frame: pd.DataFrame) -> np.ndarray:
     environment with the same timings to rounding: every timing that both hold agrees in the digits of the one with
     fewer, five or more over all. Runs with equal raw blocks have equal timings, and so are found.
     """
-    found = np.zeros(len(frame), dtype=bool)
-    ok = is_ok(frame).to_numpy()
+    found, ok = np.zeros(len(frame), dtype=bool), is_ok(frame).to_numpy()
     for keys in (["offline_id"], ["origin", "point_id"]):
         if all(name in frame for name in keys):
             places = np.flatnonzero(ok & frame[keys].notna().all(axis=1).to_numpy())
@@ -143,20 +140,16 @@ def copies(frame: pd.DataFrame) -> np.ndarray:
     if "point_id" not in frame:
         return found
     keys = [name for name in ("point_id", "environment_id") if name in frame]
-    usable = ok & ~found & frame["point_id"].notna().to_numpy()
-    group = frame.groupby(keys, dropna=False, sort=False).ngroup().to_numpy()
-    places = np.flatnonzero(usable)
-    again = pd.Series(group[places]).duplicated(keep=False).to_numpy()
+    places = np.flatnonzero(ok & ~found & frame["point_id"].notna().to_numpy())
     timings = [
         [frame[name].to_numpy(dtype="float64", na_value=np.nan) for name in names if name in frame]
         for names in _TIMINGS
     ]
-    first: dict[int, list[int]] = {}
-    for place in places[again]:
-        before = first.setdefault(int(group[place]), [])
-        found[place] = any(_are_one(timings, place, other) for other in before)
-        if not found[place]:
-            before.append(place)
+    for _, same in pd.Series(places).groupby(frame.iloc[places].groupby(keys, dropna=False).ngroup().to_numpy()):
+        first: list[int] = []
+        for place in same if len(same) > 1 else ():
+            found[place] = any(_are_one(timings, place, other) for other in first)
+            first += [] if found[place] else [place]
     return found
 
 
@@ -233,14 +226,11 @@ def _failed_beside_ok(frame: pd.DataFrame) -> tuple[int, dict[str, int]]:
     under the same replicate did not fail."""
     if "point_id" not in frame or not len(frame):
         return 0, {}
-    point = [name for name in ("point_id", "environment_id") if name in frame]
-    ok = is_ok(frame)
-    ended = frame["outcome"].notna()
-    names = [*point, *(["replicate"] if "replicate" in frame else [])]
-    numbers = {name: frame.groupby(keys, dropna=False).ngroup() for name, keys in (("point", point), ("run", names))}
-    beside = ended & ~ok & ok.groupby(numbers["point"]).transform("any")
+    ok, keys = is_ok(frame), [name for name in ("point_id", "environment_id") if name in frame]
+    point = frame.groupby(keys, dropna=False).ngroup()
+    beside = frame["outcome"].notna() & ~ok & ok.groupby(point).transform("any")
     if "replicate" in frame:
-        beside &= ~(ok.groupby(numbers["run"]).transform("any") & frame["replicate"].notna())
+        again = ok.groupby(frame.groupby([*keys, "replicate"], dropna=False).ngroup()).transform("any")
+        beside &= ~(again & frame["replicate"].notna())
     counts = frame.loc[beside, "outcome"].astype("object").value_counts()
-    points = int(numbers["point"][beside].nunique())
-    return points, {str(outcome): int(count) for outcome, count in counts.items()}
+    return int(point[beside].nunique()), {str(outcome): int(count) for outcome, count in counts.items()}

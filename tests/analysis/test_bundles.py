@@ -54,7 +54,7 @@ def test_a_bundle_is_read_as_its_store_is(store: str, bundle: Path) -> None:
 def test_commands_take_a_bundle(bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["heatmap", "--y", "layers", "--family", "fc", "--store", str(bundle)]) == 0
     assert "fc on Test CPU, 2 cores" in capsys.readouterr().out
-    assert main(["report", "--store", str(bundle), "--out", str(tmp_path / "report.html")]) == 0
+    assert main(["runs", "--store", str(bundle), "--csv", str(tmp_path / "runs.csv")]) == 0
     assert main(["boxplot", "--log", "--store", str(bundle)]) == 2
     assert "a bundle is only read" in capsys.readouterr().err
 
@@ -91,7 +91,7 @@ def test_two_stores_are_compared(tmp_path: Path, blank_store: Blank, capsys: pyt
     assert main(["compare", f"store={uris[0]}", f"store={other}", "--csv", "-", *stores]) == 0
     table = capsys.readouterr().out.splitlines()
     assert len(table) == 1 + 8
-    assert main(["report", "--out", str(tmp_path / "both.html"), *stores]) == 0
+    assert main(["report", "--for", "manager", "--out", str(tmp_path / "both.html"), *stores]) == 0
     page = (tmp_path / "both.html").read_text()
     assert "16 runs" in capsys.readouterr().out
     assert str(other) in page
@@ -244,9 +244,7 @@ LINES = {
 def test_a_run_that_is_none_is_named_by_its_line(
     tmp_path: Path, line: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert (
-        main(["report", "--store", str(crafted(tmp_path / "b.zip", {}, line)), "--out", str(tmp_path / "r.html")]) == 2
-    )
+    assert main(["runs", "--store", str(crafted(tmp_path / "b.zip", {}, line))]) == 2
     [error] = capsys.readouterr().err.splitlines()
     assert " of runs.jsonl is no run: " in error
     assert len(error) < 600

@@ -19,48 +19,31 @@ from paradnn.store import sql
 from tests.conftest import ROOT
 
 QUERIES = {
-    "all": {},
-    "family": {"family": "lstm"},
-    "two families": {"family": ["fc", "lstm"], "platform": ("gpu", "tpu")},
-    "outcome": {"outcome": "oom_device"},
-    "times": {"since": "2025-10-09T08:55", "until": "2025-10-09T09:10+00:00"},
-    "tags": {"tags": {"sweep_id": "s1", "replicate": ["0", "1"]}},
-    "quotes": {"tags": {"reason": 'it\'s "full", 100%'}},
-    "unfinished": {"unfinished": True},
-    "unfinished outcome": {"unfinished": True, "outcome": "ok"},
-    "kinds": {"kind": None, "unfinished": True},
-    "sweeps": {"kind": "sweep", "unfinished": True},
-    "columns": {"columns": ["batch_size", "examples_per_second", "replicate"]},
-    "experiments": {"experiments": ["other", "paradnn"]},
-    "none": {"family": "gru"},
+    "all": ({}, 34),
+    "family": ({"family": "lstm"}, 4),
+    "two families": ({"family": ["fc", "lstm"], "platform": ("gpu", "tpu")}, 4),
+    "outcome": ({"outcome": "oom_device"}, 5),
+    "times": ({"since": "2025-10-09T08:55", "until": "2025-10-09T09:10+00:00"}, None),
+    "tags": ({"tags": {"sweep_id": "s1", "replicate": ["0", "1"]}}, 25),
+    "quotes": ({"tags": {"reason": 'it\'s "full", 100%'}}, 5),
+    "unfinished": ({"unfinished": True}, 35),
+    "unfinished outcome": ({"unfinished": True, "outcome": "ok"}, None),
+    "kinds": ({"kind": None, "unfinished": True}, 36),
+    "sweeps": ({"kind": "sweep", "unfinished": True}, 1),
+    "columns": ({"columns": ["batch_size", "examples_per_second", "replicate"]}, None),
+    "experiments": ({"experiments": ["other", "paradnn"]}, 35),
+    "none": ({"family": "gru"}, 0),
 }
 
 
-@pytest.mark.parametrize("query", QUERIES.values(), ids=QUERIES)
-def test_both_readers_give_the_same_frame(store: str, query: dict[str, object]) -> None:
+@pytest.mark.parametrize(("query", "count"), QUERIES.values(), ids=QUERIES)
+def test_both_readers_give_the_same_frame_of_what_was_logged(
+    store: str, query: dict[str, object], count: int | None
+) -> None:
     tables, api = load(store, reader="sql", **query), load(store, reader="api", **query)
     pd.testing.assert_frame_equal(tables, api, check_exact=True)
     assert tables.attrs == api.attrs
-
-
-@pytest.mark.parametrize(
-    ("query", "count"),
-    [
-        ("all", 34),
-        ("family", 4),
-        ("outcome", 5),
-        ("tags", 25),
-        ("quotes", 5),
-        ("unfinished", 35),
-        ("kinds", 36),
-        ("sweeps", 1),
-        ("experiments", 35),
-        ("two families", 4),
-        ("none", 0),
-    ],
-)
-def test_a_query_finds_the_runs_that_were_logged(store: str, query: str, count: int) -> None:
-    assert len(load(store, **QUERIES[query])) == count
+    assert count in (None, len(tables))
 
 
 def test_since_counts_and_until_does_not(store: str) -> None:

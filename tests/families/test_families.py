@@ -36,5 +36,4 @@ def test_every_family_has_costs_and_a_look_of_its_own(family: Family) -> None:
     assert (costs.parameters == 0) == (family.is_kernel or family.options.is_counted)
     assert (costs.flops_per_step == 0) == (family.is_communication or family.options.is_counted)
     others = [name for name in FAMILIES if name != family.name]
-    look = (style.colour_of(family.name), style.marker_of(family.name))
-    assert look not in [(style.colour_of(name), style.marker_of(name)) for name in others]
+    assert style.look(family.name) not in [style.look(name) for name in others]
