@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import re
 from dataclasses import dataclass
+from functools import partial
 from types import NoneType
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
@@ -71,7 +72,8 @@ class Argument(NamedTuple):
         if self.kind is bool:
             more["action"] = "store_true"
         else:
-            kind = _pair if self.pairs else _parts if self.several == "commas" else self.kind
+            parts = _parts if self.several == "commas" else self.kind
+            kind = partial(_pair, self.how["metavar"]) if self.pairs else parts
             more |= {"metavar": self.how.get("metavar"), "choices": self.choices or None, "type": kind}
             more |= {"repeat": {"action": "append"}, "words": {"nargs": "+"}}.get(self.several, {})
             more |= {} if positional else {"required": self.default is dataclasses.MISSING}
@@ -118,10 +120,10 @@ def _parts(text: str) -> tuple[str, ...]:
     return parts
 
 
-def _pair(text: str) -> tuple[str, str]:
+def _pair(shape: str, text: str) -> tuple[str, str]:
     key, sign, value = text.partition("=")
     if not sign or not key:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
+        raise argparse.ArgumentTypeError(f"{text!r} is not {shape}")
     return key, value
 
 
