@@ -2,30 +2,15 @@
 
 A score is MLPerf Training's: the fastest and the slowest of the runs are left out, the rest averaged; a run that did
 not reach its target is slower than any that did. Two runs or one are averaged as they are.
-
-What a larger batch or another platform gains in examples a second is no gain where it needs more epochs, and a training
-that needs fewer than others of its kind is another training, or luck. MLPerf Training asks so of every submission: its
-reference convergence points (RCP) are epochs of repeated trainings at some batch sizes (github.com/mlcommons/logging,
-rcp_checker). `judge` is its test, from its definition:
-
-- A point is the mean epochs without the fastest and the slowest run, and the standard deviation s of all.
-- Only points on the fast side count: those below the batch size of the fastest one are left out, then in one pass each
-  that is slower than a line between its neighbours.
-- Between two batch sizes mean and deviation are interpolated; below the smallest, the smallest decides; above the
-  largest there is no reference.
-- N trainings pass unless a one-sided t-test with a deviation of s on both sides says, at 5%, that their mean (without
-  the fastest and slowest) is below the reference: the least that passes is mean - t s sqrt(1 / n + 1 / (N - 2)), t
-  being Student's 95% quantile with n + N - 4 degrees of freedom, n the runs behind the reference's mean.
 """
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from analysis.choices import PLATFORM
 from analysis.columns import hyperparameters
@@ -34,11 +19,11 @@ from analysis.lazy import drawing, np, pd, stats
 from analysis.options import Options
 from analysis.prices import PRICE, price_option, priced, read_prices
 from analysis.registry import analysis
-from analysis.result import Paragraph, Result
+from analysis.result import Answer, Paragraph
 from analysis.store.frame import families
 from paradnn.core.words import counted
 from paradnn.errors import NotEnoughData
-from paradnn.forecast.estimate import LEVEL, Estimate
+from paradnn.forecast.estimate import Estimate
 from paradnn.store.metrics import COST_TO_TARGET
 
 if TYPE_CHECKING:
@@ -59,76 +44,26 @@ class TimeToAccuracyOptions(Options):
     price: tuple[str, ...] = price_option("adds the cost to the target")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class TimeToAccuracyResult(Result):
-    """The score of every setting on every platform.
-
-    `scores` has a row for each setting on each platform: `family`, `platform`, `choice` (what varies besides the
-    batch size, in words), `batch_size`, `runs`, `reached`, `seconds` with `seconds_low` and `seconds_high`, `epochs`,
-    `examples_per_second`, `below` (runs that fell below the target later), `joules` where known, `cost` and what it is
-    in, `currency`, where there are prices; `speedup` over the smallest batch size, and what reference points say of it,
-    which are the other batch sizes of the same setting: `least_epochs` (the fewest that pass, NaN where nothing is
-    tested) and `passes`.
-
-    `ratios` has a row for each two platforms, `faster` and `slower`, over the `settings` that reached their target on
-    both: geometric means of slower / faster in `seconds` and `epochs`; of the faster one's settings, how many were
-    `tested` with the slower's epochs as reference points, and how many `passed`.
-    """
-
-    scores: pd.DataFrame
-    ratios: pd.DataFrame
-
-    @property
-    def table(self) -> pd.DataFrame:
-        return self.scores
-
-    @property
-    def drawable(self) -> bool:
-        """Whether any setting with a batch size has a score."""
-        return bool((np.isfinite(self.scores["seconds"]) & self.scores["batch_size"].notna()).any())
-
-    def _paragraphs(self) -> Iterator[Paragraph | str]:
-        for (family, platform), rows in self.scores.groupby(["family", "platform"], sort=False):
-            yield _describe(f"{family} on {platform}", rows)
-        for row in self.ratios.to_dict("records"):
-            failed = row["tested"] - row["passed"]
-            said = " Its epochs pass MLPerf's test of reference points, which are the slower one's."
-            if failed:
-                said = (
-                    f" In {counted(failed, 'setting')} of {row['tested']} it takes fewer epochs than the slower one's "
-                    "reference points allow (MLPerf's test): that part of its lead is another training's, or luck."
-                )
-            yield (
-                f"{row['faster']} reaches the target {row['seconds']:.3g}x as fast as {row['slower']}, which takes "
-                f"{row['epochs']:.3g}x its epochs (geometric means over {counted(row['settings'], 'setting')})."
-            ) + said * bool(row["tested"])
-        yield (
-            "A score is the mean over seeds without the fastest and the slowest (of fewer than three: of all); a run "
-            "that did not reach its target is the slowest. Intervals are 95%, over seeds."
-        )
-
-    def _figure(self) -> Figure:
-        """Left the score over the batch size, right the epochs to the target; bars are 95% intervals over seeds."""
-        drawn, panels = drawing.panels(2, 5.5, 4.4, across=2)
-        series = {
-            ", ".join(filter(None, map(str, key))): rows for key, rows in self.scores.groupby(_SERIES, sort=False)
-        }
-        batches = sorted({int(size) for size in self.scores["batch_size"].dropna()})
-        for axes, name in zip(panels, ("seconds", "epochs"), strict=True):
-            for label, rows in series.items():
-                held = rows[np.isfinite(rows[name]) & rows["batch_size"].notna()]
-                # An interval of few seeds may reach below what a logarithmic axis has.
-                ends = (np.maximum(held[f"{name}_low"], 0.1 * held[name]), held[f"{name}_high"])
-                how = drawing.look(label, list(series)) | {"linestyle": "-", "linewidth": 1.4, "label": label}
-                drawing.marks(axes, held["batch_size"].astype("float64"), held[name], y_ends=ends, **how)
-            axes.set(xscale="log", yscale="log")
-            title = "Time to the target" if name == "seconds" else "Epochs to the target"
-            drawing.finish(axes, title, "batch size", name)
-            drawing.log_ticks(axes.yaxis)
-            axes.set_xticks(batches, [str(size) for size in batches])
-            axes.set_xticks([], minor=True)
-        drawing.legend(drawn)
-        return drawn
+def _draw(scores: pd.DataFrame) -> Figure:
+    """Left the score over the batch size, right the epochs to the target; bars are 95% intervals over seeds."""
+    drawn, panels = drawing.panels(2, 5.5, 4.4, across=2)
+    series = {", ".join(filter(None, map(str, key))): rows for key, rows in scores.groupby(_SERIES, sort=False)}
+    batches = sorted({int(size) for size in scores["batch_size"].dropna()})
+    for axes, name in zip(panels, ("seconds", "epochs"), strict=True):
+        for label, rows in series.items():
+            held = rows[np.isfinite(rows[name]) & rows["batch_size"].notna()]
+            # An interval of few seeds may reach below what a logarithmic axis has.
+            ends = (np.maximum(held[f"{name}_low"], 0.1 * held[name]), held[f"{name}_high"])
+            how = drawing.look(label, list(series)) | {"linestyle": "-", "linewidth": 1.4, "label": label}
+            drawing.marks(axes, held["batch_size"].astype("float64"), held[name], y_ends=ends, **how)
+        axes.set(xscale="log", yscale="log")
+        title = "Time to the target" if name == "seconds" else "Epochs to the target"
+        drawing.finish(axes, title, "batch size", name)
+        drawing.log_ticks(axes.yaxis)
+        axes.set_xticks(batches, [str(size) for size in batches])
+        axes.set_xticks([], minor=True)
+    drawing.legend(drawn)
+    return drawn
 
 
 @analysis(
@@ -139,10 +74,14 @@ class TimeToAccuracyResult(Result):
     "other over the settings that both have. --price adds what it costs.",
     example="python -m analysis time-to-accuracy --family fc --figure accuracy.png",
 )
-def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> TimeToAccuracyResult:
-    """Score every setting of the runs that learn; a setting is all but seed and replicate.
+def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Answer:
+    """Score every setting of the runs that learn, a row for each on each platform; a setting is all but seed and
+    replicate.
 
-    It costs what `platform.price_per_hour` says, or the options. NotEnoughData where no run trains to an accuracy.
+    Columns: family, platform, choice (what varies besides the batch size, in words), batch_size, runs, reached,
+    seconds and epochs with _low and _high, examples_per_second, below (runs that fell below the target later), joules
+    where known, cost and what it is in, currency, where there are prices (`platform.price_per_hour`, or the options),
+    and speedup over the smallest batch size. NotEnoughData where no run trains to an accuracy.
     """
     frame = priced(frame, read_prices(options.price, frame))
     learns = frame["best_accuracy"].notna() if "best_accuracy" in frame else pd.Series(False, index=frame.index)
@@ -154,9 +93,29 @@ def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Tim
             runs[name] = math.nan
     if "batch_size" in runs:
         runs["batch_size"] = pd.to_numeric(runs["batch_size"], errors="coerce")
+    scores = _scores(runs)
+    drawable = (np.isfinite(scores["seconds"]) & scores["batch_size"].notna()).any()
+    said = [
+        _describe(f"{family} on {platform}", rows)
+        for (family, platform), rows in scores.groupby(["family", "platform"], sort=False)
+    ]
+    return Answer(
+        numbers=scores.drop(columns="_place"),
+        sentences=[
+            *said,
+            *_ratios(scores),
+            "A score is the mean over seeds without the fastest and the slowest (of fewer than three: of all); a run "
+            "that did not reach its target is the slowest. Intervals are 95%, over seeds.",
+        ],
+        picture=(lambda: _draw(scores)) if drawable else None,
+        sources=tuple(runs["run_id"]),
+    )
+
+
+def _scores(runs: pd.DataFrame) -> pd.DataFrame:
+    """A row for each setting on each platform, with `_place`, which tells platforms apart."""
     named = [name for name in runs.columns if str(name).startswith(_PREFIXES) and name not in _ASIDE]
-    keys = [name for name in (*PLATFORM, "family", *hyperparameters(runs), *named) if name in runs]
-    keys = list(dict.fromkeys(keys))
+    keys = [name for name in dict.fromkeys((*PLATFORM, "family", *hyperparameters(runs), *named)) if name in runs]
     choices = [name for name in keys if name not in (*PLATFORM, "batch_size", "family")]
     words = {family: _telling(rows, choices) for family, rows in runs.groupby("family")}
     places = [name for name in PLATFORM if name in runs]
@@ -176,9 +135,10 @@ def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Tim
         key=lambda column: column.map(order) if column.name == "family" else column,
         ignore_index=True,
     )
-    scores = _with_speedups(scores)
-    shown_scores = scores.drop(columns=["_place", "_epochs"])
-    return TimeToAccuracyResult(scores=shown_scores, ratios=_ratios(scores), sources=tuple(runs["run_id"]))
+    # Of each setting beside its smallest batch size that has a score.
+    whole = scores[np.isfinite(scores["seconds"]) & scores["batch_size"].notna()].sort_values("batch_size")
+    smallest = whole.groupby(["family", "_place", "choice"])["seconds"].transform("first")
+    return scores.assign(speedup=smallest / whole["seconds"])
 
 
 def _describe(name: str, rows: pd.DataFrame) -> Paragraph:
@@ -192,11 +152,6 @@ def _describe(name: str, rows: pd.DataFrame) -> Paragraph:
         head += "; none has a score."
     below = int(rows["below"].sum())
     points = [f"{_setting(row)}: {_score(row)}" for _, row in rows.iterrows()]
-    for _, row in rows[~rows["passes"].astype(bool)].iterrows():
-        points.append(
-            f"{_setting(row)} took fewer epochs ({row['epochs']:.3g}) than the batch sizes around it allow "
-            f"({row['least_epochs']:.3g}, MLPerf's test of reference points): that is another training, or luck."
-        )
     if below:
         points.append(f"{counted(below, 'run')} fell below the target after reaching it.")
     return Paragraph(head, tuple(points))
@@ -292,7 +247,6 @@ def _scored(group: pd.DataFrame) -> dict[str, Any]:
     score = olympic_mean(seconds.tolist(), grain * lasts if math.isfinite(lasts) else 0.0)
     epochs = olympic_mean(each, grain)
     found: dict[str, Any] = {
-        "_epochs": tuple(each),
         "runs": len(group),
         "reached": len(reached),
         **dict(zip(("seconds", "seconds_low", "seconds_high"), score, strict=True)),
@@ -311,143 +265,18 @@ def _scored(group: pd.DataFrame) -> dict[str, Any]:
     return found
 
 
-def _with_speedups(scores: pd.DataFrame) -> pd.DataFrame:
-    """`scores` with each batch size's speedup over the smallest, and whether its epochs pass beside those around it."""
-    found = scores.assign(speedup=math.nan, least_epochs=math.nan, passes=True)
-    for _, rows in scores.groupby(["family", "_place", "choice"], sort=False):
-        whole = rows[np.isfinite(rows["seconds"]) & rows["batch_size"].notna()].sort_values("batch_size")
-        if whole.empty:
-            continue
-        found.loc[whole.index, "speedup"] = whole["seconds"].iloc[0] / whole["seconds"]
-        for place in whole.index[1:]:
-            verdict = _tested(whole.drop(index=place), whole.loc[place])
-            if verdict.basis == "interpolated":  # of the largest nothing is known beyond it
-                found.loc[place, ["least_epochs", "passes"]] = [verdict.least, verdict.passes]
-    return found.astype({"passes": bool})
-
-
-def _tested(reference: pd.DataFrame, row: pd.Series) -> Verdict:
-    """The test of reference points, which are rows of scores, for another row."""
-    points = [convergence(float(one["batch_size"]), one["_epochs"]) for _, one in reference.iterrows()]
-    finite = [point for point in points if math.isfinite(point.mean)]
-    return judge(prune(finite) if finite else [], float(row["batch_size"]), row["_epochs"])
-
-
-def _ratios(scores: pd.DataFrame) -> pd.DataFrame:
+def _ratios(scores: pd.DataFrame) -> Iterator[str]:
     """Each pair of platforms over the settings that both have."""
-    found = []
     sides = dict(iter(scores[np.isfinite(scores["seconds"])].groupby("_place")))
     for one, other in itertools.combinations(sides.values(), 2):
         both = one.merge(other, on=["family", "choice", "batch_size"], suffixes=("_a", "_b"))
         if both.empty:
             continue
         seconds, epochs = (float(np.exp(np.log(both[f"{n}_b"] / both[f"{n}_a"]).mean())) for n in ("seconds", "epochs"))
-        names = both["platform_a"].iloc[0], both["platform_b"].iloc[0]
+        faster, slower = both["platform_a"].iloc[0], both["platform_b"].iloc[0]
         if seconds < 1:
-            names, seconds, epochs, one, other = names[::-1], 1 / seconds, 1 / epochs, other, one
-        settings = dict(iter(other[other["batch_size"].notna()].groupby(["family", "choice"])))
-        tests = [
-            _tested(settings[row["family"], row["choice"]], row)
-            for _, row in one[one["batch_size"].notna()].iterrows()
-            if (row["family"], row["choice"]) in settings
-        ]
-        tests = [test for test in tests if math.isfinite(test.least)]
-        found.append((*names, len(both), seconds, epochs, len(tests), sum(test.passes for test in tests)))
-    columns = ["faster", "slower", "settings", "seconds", "epochs", "tested", "passed"]
-    return pd.DataFrame(found, columns=columns)
-
-
-class Convergence(NamedTuple):
-    """Epochs at a batch size: their mean over `kept` of `runs` trainings, and the standard deviation of all."""
-
-    batch_size: float
-    mean: float
-    deviation: float
-    kept: int
-    runs: int
-
-    def least(self, submitted: int) -> float:
-        """The fewest epochs that the mean of so many trainings may have; NaN for fewer than three."""
-        if submitted < 3 or self.kept < 1 or submitted + self.kept < 5:
-            return math.nan
-        error = self.deviation * math.sqrt(1 / self.kept + 1 / (submitted - 2))
-        return max(0.0, self.mean - float(stats.t.ppf(LEVEL, self.kept + submitted - 4)) * error)
-
-
-class Verdict(NamedTuple):
-    """`mean` epochs of the trainings beside the `expected` ones of the reference, and the `least` that pass.
-
-    basis: found, interpolated, smallest (below it), beyond (above the largest: nothing to compare with, it fails),
-    unfinished (too many trainings that did not converge) or few (fewer than three trainings: nothing is tested).
-    """
-
-    basis: str
-    passes: bool
-    mean: float
-    expected: float = math.nan
-    least: float = math.nan
-
-
-def convergence(batch_size: float, epochs: Sequence[float], dropped: int = 1) -> Convergence:
-    """The point of trainings that took so many `epochs`, `dropped` being left out at either end (of fewer: none)."""
-    ordered = sorted(epochs)
-    kept = ordered[dropped:-dropped] if len(ordered) > 2 * dropped else ordered
-    finite = [value for value in ordered if math.isfinite(value)]
-    return Convergence(batch_size, math.fsum(kept) / len(kept), float(np.std(finite)), len(kept), len(ordered))
-
-
-def prune(points: Iterable[Convergence]) -> list[Convergence]:
-    """The points on the fast side, by batch size; of several at one batch size the first."""
-    ordered = list({point.batch_size: point for point in reversed(list(points))}.values())
-    ordered.sort(key=lambda point: point.batch_size)
-    fastest = min(ordered, key=lambda point: point.mean).batch_size
-    kept = [point for point in ordered if point.batch_size >= fastest]
-    place = 1
-    while place < len(kept) - 1:
-        if kept[place].mean > _between(kept[place].batch_size, kept[place - 1], kept[place + 1]).mean:
-            del kept[place]
-        else:
-            place += 1
-    return kept
-
-
-def judge(
-    reference: Sequence[Convergence],
-    batch_size: float,
-    epochs: Sequence[float],
-    dropped: int = 1,
-    reference_runs: int | None = None,
-) -> Verdict:
-    """Whether trainings at a batch size, which took so many `epochs` (infinite: did not converge), pass `reference`.
-
-    `reference` is what `prune` gave. An interpolated point stands for `reference_runs` trainings (in MLPerf twice as
-    many as are submitted); None: as many as its neighbours have.
-    """
-    own = convergence(batch_size, epochs, dropped)
-    if not math.isfinite(own.mean):
-        return Verdict("unfinished", False, own.mean)
-    if own.runs < 3:
-        return Verdict("few", True, own.mean)
-    sizes = [point.batch_size for point in reference]
-    place = bisect.bisect_left(sizes, batch_size)
-    if place == len(sizes):
-        return Verdict("beyond", False, own.mean)
-    if sizes[place] == batch_size:
-        basis, point = "found", reference[place]
-    elif place == 0:
-        basis, point = "smallest", reference[0]
-    else:
-        basis, point = "interpolated", _between(batch_size, reference[place - 1], reference[place], reference_runs)
-    least = point.least(own.runs)
-    # Rounding decides nothing where all trainings took the same.
-    return Verdict(basis, not own.mean < least * (1 - 1e-9), own.mean, point.mean, least)
-
-
-def _between(batch_size: float, low: Convergence, high: Convergence, runs: int | None = None) -> Convergence:
-    """The point on the line between two others; nothing is left out of the runs that it stands for."""
-    sizes = (low.batch_size, high.batch_size)
-    mean, deviation = (
-        float(np.interp(batch_size, sizes, pair)) for pair in ((low.mean, high.mean), (low.deviation, high.deviation))
-    )
-    count = min(low.runs, high.runs) if runs is None else runs
-    return Convergence(batch_size, mean, deviation, count, count)
+            faster, slower, seconds, epochs = slower, faster, 1 / seconds, 1 / epochs
+        yield (
+            f"{faster} reaches the target {seconds:.3g}x as fast as {slower}, which takes {epochs:.3g}x its epochs "
+            f"(geometric means over {counted(len(both), 'setting')})."
+        )

@@ -50,8 +50,6 @@ def test_they_are_logged_once(
     folder, store = written(tmp_path / "logging"), blank_store(tmp_path / "mlflow.db")
     assert main(["import-mlperf-rcp", str(folder), "--store", store]) == 0
     out = capsys.readouterr().out
-    assert "training 5.1.0 bert: 2 points, deciding 256 (6), 512 (8) epochs" in out
-    assert "hpc 3.0.0 lora: 1 point, deciding 8 (1000) samples" in out
     assert "4 points logged, 0 were there already; 3 files, 1 damaged" in out
     assert main(["import-mlperf-rcp", str(folder), "--store", store]) == 0
     assert "0 points logged, 4 were there already" in capsys.readouterr().out
