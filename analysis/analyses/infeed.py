@@ -1,10 +1,9 @@
-"""`infeed`: which models wait for their input, and what a faster input pipeline could bring.
+"""`infeed`: which models wait for their input, and what a faster input pipeline could bring (the paper's Figure 5).
 
-The paper's Figure 5 shows that larger models wait less, since what the host does for an example is fixed while the
-device's work grows. Here each point gets a verdict and a bound on what a faster input pipeline could bring, and each
-family on each device the share of its models that are input-bound and how strongly waiting falls with size. Runs of
-this suite with a real input also measured what input free of charge brings and what the pipeline costs the host, from
-which follows how many cores would feed a model.
+What the host does for an example is fixed while the device's work grows, so larger models wait less. Each point gets a
+verdict and a bound on what a faster pipeline could bring, each family on each device the share of its models that are
+input-bound and how strongly waiting falls with size. Runs of this suite with a real input also measured what input free
+of charge brings and what the pipeline costs the host, from which follows how many cores would feed a model.
 """
 
 from __future__ import annotations
@@ -63,12 +62,9 @@ class InfeedOptions(Options):
 
 @dataclass(frozen=True)
 class GroupInfeed(GroupKey):
-    """One family on one device: its points, the share that waits for longer than the threshold, the typical wait, and
-    its rank correlation with size.
-
-    `gain` is the median of `infeed_gain` and `cores` that of the cores that would feed a model, of points that measured
-    them; else None. `sample` says what intervals are over.
-    """
+    """One family on one device: its points, the share of them that is input-bound, the typical wait, and its rank
+    correlation with size; medians of `gain` and `cores` over points that measured them, else None. `sample` says what
+    intervals are over."""
 
     points: pd.DataFrame
     share: Estimate
@@ -90,8 +86,7 @@ class Infeed:
     column `against`), `infeed_fraction`, `headroom` (the speedup that an input without cost would bring at most),
     `input_bound`, and where any point has them `utilization` (of FLOPS), `gain` (measured: what input free of charge
     brings) and `cores` (that the pipeline would need to feed the step at the speed it has then), each of the last two
-    with `_low` and `_high`. `lacking` says in words which groups have nothing, `run_ids` are the runs used, `pooled`
-    says what differed among runs that were pooled.
+    with `_low` and `_high`. `lacking` says in words which groups have nothing.
     """
 
     against: str
@@ -100,7 +95,7 @@ class Infeed:
     groups: tuple[GroupInfeed, ...]
     lacking: tuple[Lacking, ...]
     run_ids: tuple[str, ...]
-    pooled: tuple[str, ...] = ()
+    pooled: str
 
 
 def _remedy(rows: pd.DataFrame) -> Remedy:
@@ -133,7 +128,7 @@ def infeed(frame: pd.DataFrame, options: InfeedOptions) -> Answer:
         sentences=[*_sentences(found)],
         picture=lambda: draw_infeed(found),
         sources=found.run_ids,
-        pooled=joined(found.pooled),
+        pooled=found.pooled,
     )
 
 
@@ -144,50 +139,29 @@ def _sentences(found: Infeed) -> Iterator[Paragraph | str]:
             f"{percent_interval(group.share)}: they wait for more than {found.threshold:.0%} of the step. Median wait "
             f"{percent_interval(group.median)}."
         )
-        yield Paragraph(head, (*_wait(group, found.against.replace("_", " ")), *_balance(group)))
+        yield Paragraph(head, (*_about(group, found.against.replace("_", " ")),))
     yield from (f"{lacking}." for lacking in found.lacking)
-    if any(group.cores for group in found.groups):
-        yield "Cores: examples a second without the wait, times the pipeline's processor time for an example."
     samples = "; ".join(dict.fromkeys(group.sample for group in found.groups))
     yield f"Intervals are 95%, over {samples}. Headroom is a bound: the step without the wait."
     yield from rare(min(len(group.points) for group in found.groups))
 
 
-def _wait(group: GroupInfeed, size: str) -> Iterator[str]:
+def _about(group: GroupInfeed, size: str) -> Iterator[str]:
     """How the wait goes with the size of a model, and what would be gained without it."""
-    bound, free = (group.points[group.points["input_bound"] == waits] for waits in (True, False))
     value, low, high = group.correlation
     if not math.isnan(value):
         trend = "falls with" if high < 0 else "rises with" if low > 0 else "is not shown to depend on"
         yield f"The wait {trend} {size}: rank correlation {value:+.2f} ({low:+.2f} to {high:+.2f})."
+    bound = group.points[group.points["input_bound"]]
     if len(bound):
-        others = f"; the others have {_range(free)}" if len(free) else ""
+        ends = " to ".join(short(end) for end in (bound["size"].min(), bound["size"].max()))
         middle, most = bound["headroom"].median(), bound["headroom"].max()
-        yield f"Input-bound are models of {_range(bound)} {size}{others}."
-        yield f"Without the wait they would be up to {middle:.3g}x as fast in the median, {most:.3g}x at most."
-
-
-def _balance(group: GroupInfeed) -> Iterator[str]:
-    """What was measured with input free of charge, and what would feed the models."""
+        yield f"Input-bound models of {ends} {size} would be up to {middle:.3g}x as fast without, {most:.3g}x at most."
     if group.gain is not None:
-        gains = group.points.dropna(subset="gain")
-        shown = int((gains["gain_low"] > 0).sum()) if "gain_low" in gains else 0
-        yield (
-            f"Measured: input free of charge makes them {percent_interval(group.gain)} faster in the median, "
-            f"{100 * gains['gain'].max():.3g}% at most; distinguished from none in {shown} of {len(gains)}."
-        )
+        yield f"Measured: input free of charge makes them {percent_interval(group.gain)} faster in the median."
     if group.cores is not None:
-        cores = group.points.dropna(subset="cores").sort_values("cores")
-        last = cores.iloc[-1]
-        ends = f" ({last['cores_low']:.3g} to {last['cores_high']:.3g})" if "cores_low" in cores else ""
-        yield (
-            f"Cores that would feed them at that speed: {cores['cores'].min():.3g} to "
-            f"{last['cores']:.3g}{ends}, median {group.cores.value:.3g}."
-        )
-
-
-def _range(rows: pd.DataFrame) -> str:
-    return f"{short(rows['size'].min())} to {short(rows['size'].max())}"
+        most = group.points["cores"].max()
+        yield f"Cores that would feed them at that speed: {group.cores.value:.3g} in the median, {most:.3g} at most."
 
 
 def input_waits(
@@ -206,7 +180,7 @@ def input_waits(
     """
     if {"flops_per_step", "batch_size"} <= set(frame.columns):
         frame = frame.assign(flops_per_example=frame["flops_per_step"] / frame["batch_size"].astype("Float64"))
-    found, lacking, used, pooled = [], [], [], []
+    found, lacking, used, pooled = [], [], list[str](), list[str]()
     for group in groups(frame):
         rows = group.rows.iloc[:0]
         if {"infeed_fraction", against} <= set(frame.columns):
@@ -227,7 +201,7 @@ def input_waits(
         raise NotEnoughData("not enough data", lacking, "measure with a real input pipeline, such as data=images")
     table = pd.concat([group.points for group in found], ignore_index=True)
     table = table.sort_values("infeed_fraction", ascending=False, kind="stable", ignore_index=True)
-    return Infeed(against, threshold, table, tuple(found), tuple(lacking), tuple(used), tuple(pooled))
+    return Infeed(against, threshold, table, tuple(found), tuple(lacking), tuple(used), joined(pooled))
 
 
 def _judged(rows: pd.DataFrame, against: str, threshold: float) -> pd.DataFrame:
@@ -289,8 +263,8 @@ def rank_correlation(x: pd.Series, y: pd.Series, levels: Levels) -> Estimate:
     bounded = float(np.clip(value, -1 + 1e-12, 1 - 1e-12))
     reach = stats.norm.ppf((1 + LEVEL) / 2) * np.sqrt((1 + bounded**2 / 2) / (len(x) - 3))
     if not levels.independent:
-        ranks = np.array([stats.rankdata(one) for one in (x, y)])
-        found = jackknifed(np.arctanh([bounded]), lambda code: _fisher(ranks, code), levels)
+        both = np.array([x, y], dtype="float64")
+        found = jackknifed(np.arctanh([bounded]), lambda code: _fisher(both, code), levels)
         reach = stats.t.ppf((1 + LEVEL) / 2, found.freedom[0]) * np.sqrt(found.variance[0])
     low, high = np.tanh(np.arctanh(bounded) + np.array([-reach, reach]))
     return Estimate(value, float(low), float(high))
@@ -304,42 +278,22 @@ def _fisher(values: np.ndarray, code: np.ndarray) -> np.ndarray:
     """
     if code.max() >= _LEFT_OUT:
         code = (np.random.default_rng(0).permutation(code.max() + 1) % _LEFT_OUT)[code]
-    # Sorted once: what is left of a sorted sample is sorted.
-    places = [np.unique(row, return_inverse=True)[1] for row in values]
-    found = []
-    for level in range(code.max() + 1):
-        one, two = (_ranks(row[code != level]) for row in places)
-        constant = np.ptp(one) == 0 or np.ptp(two) == 0
-        found.append([0.0 if constant else np.clip(np.corrcoef(one, two)[0, 1], -1 + 1e-12, 1 - 1e-12)])
-    return np.arctanh(found)
-
-
-def _ranks(places: np.ndarray) -> np.ndarray:
-    """The mean rank (n,) of each of some whole numbers from 0 on (n,)."""
-    counts = np.bincount(places)
-    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[places])
+    kept = (values[:, code != level] for level in range(code.max() + 1))
+    found = [0.0 if (np.ptp(each, axis=1) == 0).any() else stats.spearmanr(*each).statistic for each in kept]
+    return np.arctanh(np.clip(found, -1 + 1e-12, 1 - 1e-12))[:, None]
 
 
 def draw_infeed(found: Infeed) -> Figure:
-    """Left a point for each model: what is above the line is input-bound. One family on one device is coloured by its
-    batch size, several have a colour and a marker each. Right, the paper's Figure 5: what waits longer uses less; where
-    free input was measured, what it would use then."""
+    """Left a point for each model: what is above the line is input-bound. Right, the paper's Figure 5: what waits
+    longer uses less; where free input was measured, what it would use then."""
     placed = "utilization" in found.points
     drawn, (left, *right) = drawing.panels(1 + placed, 6.0 if placed else 7.5, 4.4, across=2)
-    alone = len(found.groups) == 1
-    batches = found.points["batch_size"].astype("float64")
     line: dict[str, Any] = {"color": "#333333", "linewidth": 1, "linestyle": "--"}
     left.axhline(found.threshold, label=f"input-bound above {found.threshold:.0%}", **line)
-    if alone and batches.nunique() > 1:
-        norm = drawing.scale_of(batches)
-        look: dict[str, Any] = {"cmap": drawing.SEQUENTIAL, "s": 26, "edgecolors": "#444444", "linewidths": 0.3}
-        left.scatter(found.points["size"], found.points["infeed_fraction"], c=batches, norm=norm, **look)
-        drawing.colour_bar(drawn, [left], norm, "batch size", "{:g}".format)
     for group in found.groups:
         rows, size = group.points, {"markersize": 5, "alpha": 0.7, "markeredgewidth": 0, "linestyle": "none"}
         look = drawing.look(group.name, [one.name for one in found.groups]) | size
-        if not alone or batches.nunique() == 1:
-            left.plot(rows["size"], rows["infeed_fraction"], label=group.name, **look)
+        left.plot(rows["size"], rows["infeed_fraction"], label=group.name, **look)
         for axes in right if "utilization" in rows else ():
             axes.plot(rows["infeed_fraction"], rows["utilization"], **look)
             if "gain" in rows:
@@ -352,8 +306,7 @@ def draw_infeed(found: Infeed) -> Figure:
     drawing.log_ticks(left.xaxis, drawing.quantity(unit))
     left.yaxis.set_major_formatter(percent)
     left.set_ylim(-0.03, 1.03)
-    where = f": {found.groups[0].name}" if alone else ""
-    drawing.finish(left, f"Waiting for input{where}", name, "share of the step spent waiting")
+    drawing.finish(left, "Waiting for input", name, "share of the step spent waiting")
     for axes in right:
         axes.axvline(found.threshold, **line)
         axes.xaxis.set_major_formatter(percent)

@@ -8,7 +8,7 @@ server with exponential times it is at half of what it can serve, whatever the q
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -24,8 +24,6 @@ from paradnn.forecast.estimate import LEVEL
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from analysis.store.load import Distribution
 
 _RATE = "scheduled_queries_per_second"
 #: What is swept or searched, and so no policy.
@@ -57,7 +55,7 @@ class Knee(NamedTuple):
 @dataclass(frozen=True)
 class Curve:
     """One policy on one platform. `table` has a row for each rate, in order: `rate`, `latency` (ms) with `low` and
-    `high`, `median` (ms), `served` (queries/s), `held` (whether what came was served), `runs`, `run_id` (of the first).
+    `high`, `median` (ms), `served` (queries/s), `held` (whether what came was served), `runs`.
     `peaks` has a row for each limit for which the highest rate was searched: `rate` (queries/s, of several searches
     their geometric mean) at which `server.percentile` of the queries took no longer than `server.latency_ms`."""
 
@@ -80,7 +78,7 @@ def _shown(frame: pd.DataFrame) -> Iterator[Shown]:
     LatencyOptions,
     summary="latency over the rate of queries, by policy, with the knee",
     description="A quantile of the latency over the rates of scenario=server, a curve for each policy and device:\n"
-    "where its knee is, from which rate on queries were not served, and how latencies are distributed.",
+    "where its knee is, and from which rate on queries were not served.",
     example="python -m analysis latency --where server.delay_ms=0 --figure latency.png",
     gate="queries",
     section="all",
@@ -93,27 +91,15 @@ def _shown(frame: pd.DataFrame) -> Iterator[Shown]:
 def latency(frame: pd.DataFrame, options: LatencyOptions) -> Answer:
     """Latency over rate, a row for each rate of each policy. NotEnoughData where no run was loaded by a schedule."""
     curves = latency_curves(frame, f"latency_{options.quantile}_ms", options.pool)
-    parts = [one.table.drop(columns="run_id").assign(task=one.task, policy=one.name) for one in curves]
+    parts = [one.table.assign(task=one.task, policy=one.name) for one in curves]
     table = pd.concat(parts, ignore_index=True)
     return Answer(
         numbers=table[["task", "policy", *(name for name in table.columns if name not in ("task", "policy"))]],
         sentences=[*_sentences(curves, options.quantile)],
-        picture=lambda: draw_latency(curves[:_CURVES], options.quantile, distributions(frame, curves, options.store)),
+        picture=lambda: draw_latency(curves[:_CURVES], options.quantile),
         sources=tuple(run for one in curves for run in one.run_ids),
         pooled=joined(one.pooled for one in curves),
     )
-
-
-def distributions(frame: pd.DataFrame, curves: Sequence[Curve], store: Sequence[str]) -> Mapping[str, Distribution]:
-    """The distributions of the runs at the highest rate that each policy served, else at the lowest it did not."""
-    from analysis.store.load import load_distributions
-
-    wanted = [
-        one.table.loc[one.table["held"], "run_id"].iloc[-1] if one.table["held"].any() else one.table["run_id"].iloc[0]
-        for one in curves[:_CURVES]
-    ]
-    runs = frame[frame["run_id"].isin(wanted)]
-    return load_distributions(runs, store) if "artifact_uri" in runs else {}
 
 
 def _sentences(curves: Sequence[Curve], quantile: str) -> Iterator[Paragraph]:
@@ -194,7 +180,6 @@ def _at(rate: object, part: pd.DataFrame, metric: str) -> dict[str, object]:
         "served": estimate(shown, "queries_per_second", 1 - LEVEL)[0],
         "held": len(held) == len(part),
         "runs": len(part),
-        "run_id": shown["run_id"].iloc[0],
     }
 
 
@@ -216,44 +201,26 @@ def knee_of(table: pd.DataFrame) -> Knee | None:
     return Knee(float(rate[place]), float(rate[possible.min()]), float(rate[possible.max()]), inside)
 
 
-def draw_latency(curves: Sequence[Curve], quantile: str, found: Mapping[str, Distribution]) -> Figure:
-    """Left the quantile over the rate, with rings at knees and crosses where not all was served; right, where
-    histograms are known, the share of queries that took no longer."""
-    drawn, (left, *right) = drawing.panels(2 if found else 1, 6.4, 4.4, across=2)
+def draw_latency(curves: Sequence[Curve], quantile: str) -> Figure:
+    """The quantile over the rate, with rings at knees and crosses where not all was served."""
+    drawn, (axes,) = drawing.panels(1, 6.4, 4.4)
     several = len({one.task for one in curves}) > 1
     for place, one in enumerate(curves):
-        name = f"{one.task}: {one.name}" if several else one.name
         colour = drawing.COLOURS[place % len(drawing.COLOURS)]
-        for rate, run in zip(one.table["rate"], one.table["run_id"], strict=True) if right else ():
-            if run in found:
-                # The last query has nothing beyond it, which a logarithm cannot show.
-                beyond = np.maximum(1 - np.concatenate([[0.0], found[run].shares[:-1]]), 1e-9)
-                right[0].step(found[run].milliseconds, beyond, where="post", color=colour)
-                name = f"{name} (right: {_rate(rate)})"
         held, lost = one.table[one.table["held"]], one.table[~one.table["held"]]
         look = {"color": colour, "marker": drawing.MARKERS[place % len(drawing.MARKERS)], "linestyle": "-"}
-        ends = held["low"], held["high"]
-        drawing.marks(left, held["rate"], held["latency"], y_ends=ends, label=name, **look)
-        left.plot(lost["rate"], lost["latency"], "x", color=colour, markersize=7)
+        name, ends = f"{one.task}: {one.name}" if several else one.name, (held["low"], held["high"])
+        drawing.marks(axes, held["rate"], held["latency"], y_ends=ends, label=name, **look)
+        axes.plot(lost["rate"], lost["latency"], "x", color=colour, markersize=7)
         if one.knee and one.knee.inside:
             at = held[held["rate"] == one.knee.rate]
-            left.plot(at["rate"], at["latency"], "o", markersize=13, markerfacecolor="none", color=colour)
+            axes.plot(at["rate"], at["latency"], "o", markersize=13, markerfacecolor="none", color=colour)
         for rate in one.peaks["rate"]:
-            left.axvline(rate, color=colour, linewidth=1, linestyle=":")
-    left.set(xscale="log", yscale="log")
-    for axis in (left.xaxis, left.yaxis):
+            axes.axvline(rate, color=colour, linewidth=1, linestyle=":")
+    axes.set(xscale="log", yscale="log")
+    for axis in (axes.xaxis, axes.yaxis):
         drawing.log_ticks(axis)
     title = f"{quantile} over the rate; ring: knee, cross: not served"
-    drawing.finish(left, title, "queries/s", f"latency, {quantile} (ms)")
-    for axes in right:
-        axes.set(xscale="log", yscale="log")
-        axes.invert_yaxis()
-        least = min(1 - float(one.shares[-2]) if len(one.shares) > 1 else 1.0 for one in found.values())
-        ticks = [0.5, *(10.0**-power for power in range(1, 7) if 10.0**-power >= least)]
-        axes.set_yticks(ticks, [f"{100 * (1 - tick):.6g}%" for tick in ticks])
-        drawing.log_ticks(axes.xaxis)
-        axes.minorticks_off()
-        what = "share of the queries that took no longer"
-        drawing.finish(axes, "At the highest rate that was served", "latency (ms)", what)
-    drawing.legend(drawn, left.get_legend_handles_labels()[0])
+    drawing.finish(axes, title, "queries/s", f"latency, {quantile} (ms)")
+    drawing.legend(drawn)
     return drawn

@@ -14,9 +14,8 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-import numpy as np
 import pandas as pd
 
 from analysis.store.frame import build
@@ -32,7 +31,7 @@ from paradnn.store.records import Query, Values
 from paradnn.store.runs import OUTCOME_TAGS, SCHEMA_VERSION
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
 Choice = str | Sequence[str] | None
 Stores = str | Sequence[str] | None
@@ -305,28 +304,3 @@ def read_environment(run: Mapping[Any, Any], store: str | None) -> Mapping[str, 
     except (OSError, ValueError, StoreError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-class Distribution(NamedTuple):
-    """`shares` (n,) of a run's queries took no longer than `milliseconds` (n,)."""
-
-    milliseconds: NDArray[np.float64]
-    shares: NDArray[np.float64]
-
-
-def load_distributions(frame: pd.DataFrame, tracking_uri: Stores = None) -> dict[str, Distribution]:
-    """Run id -> the distribution of its queries' latencies, of the runs that hold one. DataError for a damaged file."""
-    from hdrh.histogram import HdrHistogram
-
-    found = {}
-    for run_id, content in load_files(frame, "latency.hdr", tracking_uri).items():
-        try:
-            counts = HdrHistogram.decode(content.strip())
-        except Exception as error:
-            raise DataError(f"latency.hdr of run {run_id} is damaged: {error}") from error
-        values = [
-            (item.value_iterated_to, item.count_added_in_this_iter_step) for item in counts.get_recorded_iterator()
-        ]
-        microseconds, added = np.array(values, dtype="float64").T
-        found[run_id] = Distribution(microseconds / 1e3, np.cumsum(added) / added.sum())
-    return found

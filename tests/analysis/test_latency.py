@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import LatencyOptions, latency
-from analysis.analyses.latency import distributions, knee_of, latency_curves
+from analysis import latency
+from analysis.analyses.latency import knee_of, latency_curves
 from paradnn.errors import NotEnoughData
-from paradnn.workloads.serve.files import histogram
-from paradnn.workloads.serve.queries import QueryLog
 
 
 def queue(rate: float, most: float = 1000.0, width: float = 1.01, batch: int = 1, **more: Any) -> dict[str, Any]:
@@ -85,26 +82,3 @@ def test_policies_have_curves_of_their_own_and_it_is_said() -> None:
 def test_runs_without_a_schedule_are_not_enough() -> None:
     with pytest.raises(NotEnoughData, match="scenario=server"):
         latency_curves(pd.DataFrame([queue(1.0)]).drop(columns="scheduled_queries_per_second"))
-
-
-def test_distributions_are_those_of_the_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARADNN_ARTIFACTS", str(tmp_path))
-    values = np.random.default_rng(1).exponential(10e6, 5000).astype(int) + 1000
-    log = QueryLog()
-    for value in values:
-        log.add([(0, 0)], 0, int(value))
-    rows = []
-    for rate in (100.0, 200.0):
-        folder = tmp_path / f"{rate:g}"
-        folder.mkdir()
-        (folder / "latency.hdr").write_bytes(histogram([log]).encode())
-        rows.append(queue(rate, artifact_uri=str(folder)))
-    frame = pd.DataFrame(rows)
-    result = latency(frame, LatencyOptions(quantile="p99"))
-    (found,) = distributions(frame, latency_curves(frame), ()).values()
-    below = np.array([(values <= 1e6 * limit).mean() for limit in found.milliseconds])
-    assert found.shares == pytest.approx(below, abs=0.002)
-    drawn = result.figure()
-    assert len(drawn.axes) == 2
-    assert [axes.get_legend() for axes in drawn.axes] == [None, None], "curves run through every corner"
-    assert [text.get_text() for text in drawn.legends[0].get_texts()] == ["A (right: 200/s)"]
