@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ from paradnn.core.words import counted
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from paradnn.forecast.communication.channels import ChannelFit, Channels, TransferFit
+    from paradnn.forecast.communication.channels import ChannelFit, TransferFit
     from paradnn.forecast.estimate import Estimate
 
 _FAINT = 0.55
@@ -47,8 +47,7 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
     ChannelOptions,
     summary="latency and bandwidth of messages by transport and pattern, as lines over their size",
     description="Fit start-up time and bandwidth to the runs of model=channel, each transport and pattern by\n"
-    "itself, in pieces where a protocol changes, with intervals; raw TCP and shared memory stand beside\n"
-    "the others as floors.",
+    "itself, in pieces where a protocol changes, with intervals.",
     example="python -m analysis channel --figure channel.png",
     section="system",
     order=40,
@@ -65,7 +64,7 @@ def channel(frame: pd.DataFrame, options: ChannelOptions) -> Answer:
     from paradnn.forecast.communication.channels import channels
 
     found = channels(frame)
-    used = [name for each in found.channels for name in each.rows["run_id"]]
+    used = [name for each in found for name in each.rows["run_id"]]
     by = ["device", "model.transport", "model.pattern"]
     names = ["device", "channel", "first_bytes", "last_bytes", "measurements"]
     names += [f"{what}{end}" for what in ("start_up_us", "bytes_per_second") for end in ("", "_low", "_high")]
@@ -74,7 +73,7 @@ def channel(frame: pd.DataFrame, options: ChannelOptions) -> Answer:
             *(each.device, each.name, piece.first, piece.last, piece.measurements),
             *(*piece.start_up, *piece.bandwidth, np.median(fit.errors)),
         )
-        for each, fit in found.fitted
+        for each, fit in _fitted(found)
         for piece in fit.pieces
     ]
     return Answer(
@@ -86,27 +85,26 @@ def channel(frame: pd.DataFrame, options: ChannelOptions) -> Answer:
     )
 
 
-def _sentences(found: Channels, large: int) -> Iterator[Paragraph]:
-    several = len({each.device for each in found.channels}) > 1
-    for each, fit in found.fitted:
+def _sentences(found: Sequence[ChannelFit], large: int) -> Iterator[Paragraph]:
+    several = len({each.device for each in found}) > 1
+    for each, fit in _fitted(found):
         where = f" on {each.device}" if several else ""
         head = (
             f"{each.name}{where}: start-up {_interval(fit.latency, 'us')}, bandwidth of the largest messages "
             f"{_interval(fit.bandwidth, 'B/s')}, over {counted(len(each.rows), 'run')}."
         )
         yield Paragraph(head, (*_points(each, fit, large),))
-    few = [each.name for each in found.channels if each.fit is None]
+    few = [each.name for each in found if each.fit is None]
     if few:
         yield Paragraph(f"Too few sizes for a fit: {'; '.join(dict.fromkeys(few))}.")
-    for row in found.floors.to_dict("records"):
-        yield Paragraph(
-            f"{row['channel']} takes {short(row['smallest_ratio'])} times as long as {row['floor']} at "
-            f"{_bytes(row['smallest'])}, {short(row['largest_ratio'])} times at {_bytes(row['largest'])}."
-        )
     yield Paragraph(
         "A line is start-up + size / bandwidth, fitted to relative errors, in pieces where more than chance asks "
         "for them; intervals are 95%, over measurements."
     )
+
+
+def _fitted(found: Sequence[ChannelFit]) -> list[tuple[ChannelFit, TransferFit]]:
+    return [(each, each.fit) for each in found if each.fit]
 
 
 def _points(each: ChannelFit, fit: TransferFit, large: int) -> Iterator[str]:
@@ -145,18 +143,18 @@ def _bytes(count: float) -> str:
     return f"{count:,.0f} B"
 
 
-def _draw(found: Channels) -> Figure:
+def _draw(found: Sequence[ChannelFit]) -> Figure:
     """Left the time of a message, right its size over that time; a mark is a run, a line its fit, dotted where another
-    piece begins. Colours are transports, so that floors stand beside what is built on them, and markers and kinds of
-    line are patterns; of one transport each channel has a colour of its own."""
+    piece begins. Colours are transports, markers and kinds of line patterns; of one transport each channel has a colour
+    of its own."""
     from paradnn.forecast.communication.channels import SIZE, TIME
 
     drawn, (left, right) = drawing.panels(2, 5.5, 4.6, across=2)
-    transports = list(dict.fromkeys(each.transport for each in found.channels))
-    shapes = list(dict.fromkeys((each.pattern, each.variant, each.device) for each in found.channels))
-    several = len({each.device for each in found.channels}) > 1
-    crowded = sum(len(fit.breaks) for _, fit in found.fitted) > _MOST_BREAKS
-    for number, each in enumerate(found.channels):
+    transports = list(dict.fromkeys(each.transport for each in found))
+    shapes = list(dict.fromkeys((each.pattern, each.variant, each.device) for each in found))
+    several = len({each.device for each in found}) > 1
+    crowded = sum(len(fit.breaks) for _, fit in _fitted(found)) > _MOST_BREAKS
+    for number, each in enumerate(found):
         place = transports.index(each.transport) if len(transports) > 1 else number
         shape = shapes.index((each.pattern, each.variant, each.device)) % len(drawing.MARKERS)
         colour = drawing.COLOURS[place % len(drawing.COLOURS)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -170,48 +170,17 @@ def _value(text: str) -> Any:
 
 
 def cost_columns(points: Sequence[Point]) -> dict[str, NDArray[np.float64]]:
-    """Every field of the points' `Costs`, (n,) each; of points that differ in their batch alone few are worked out.
-
-    Costs are linear in the batch, but for what takes at most so much (a lookup reads no more than its table). So where
-    the middle of a stretch of batches lies on the line between its ends, all of the stretch does.
-    """
-    groups: dict[Any, list[int]] = {}
-    batches = np.array([point.batch_size for point in points], dtype=np.int64)
+    """Every field of the points' `Costs`, (n,) each; points that differ in what no cost depends on share theirs."""
+    known: dict[Any, list[float]] = {}
+    found = np.empty((len(points), len(fields(Costs))))
     for index, point in enumerate(points):
         work, optimizer = point.workload, point.optimizer
-        like = (point.model, work.mode, *work.cost_keys().items(), point.precision, optimizer.name, optimizer.momentum)
-        groups.setdefault((*like, point.devices), []).append(index)
-    found = np.empty((len(fields(Costs)), len(points)))
-    for group in groups.values():
-        distinct, places = np.unique(batches[group], return_inverse=True)
-        found[:, group] = _over_batches(points[group[0]], distinct)[:, places]
-    return dict(zip((entry.name for entry in fields(Costs)), found, strict=True))
-
-
-def _over_batches(point: Point, batches: NDArray[np.int64]) -> NDArray[np.float64]:
-    """(fields, n) costs of a point with each of some batches, which rise."""
-
-    @functools.cache
-    def at(place: int) -> list[int]:
-        return list(vars(costs_of(replace(point, batch_size=int(batches[place])))).values())
-
-    found = np.empty((len(fields(Costs)), len(batches)))
-    stretches = [(0, len(batches) - 1)]
-    while stretches:
-        first, last = stretches.pop()
-        middle = (first + last) // 2
-        begin, end = int(batches[first]), int(batches[last])
-        on_line = all(
-            (one - low) * (end - begin) == (high - low) * (int(batches[middle]) - begin)
-            for low, one, high in zip(at(first), at(middle), at(last), strict=True)
-        )
-        if on_line:
-            shares = (batches[first : last + 1] - begin) / max(end - begin, 1)
-            low, high = (np.array(at(place), dtype=float)[:, None] for place in (first, last))
-            found[:, first : last + 1] = np.rint(low + (high - low) * shares)
-        else:
-            stretches += [(first, middle), (middle, last)]
-    return found
+        key = (point.model, work.mode, *work.cost_keys().items(), point.precision, optimizer.name, optimizer.momentum)
+        key = (*key, point.devices, point.batch_size)
+        if key not in known:
+            known[key] = list(vars(costs_of(point)).values())
+        found[index] = known[key]
+    return dict(zip((entry.name for entry in fields(Costs)), found.T, strict=True))
 
 
 def row_of(point: Point) -> dict[str, str]:

@@ -8,7 +8,7 @@ import pytest
 
 from analysis.analyses.channel import ChannelOptions, channel
 from paradnn.errors import NotEnoughData, SchemaError
-from paradnn.forecast.communication.channels import channels, fit_transfers
+from paradnn.forecast.communication.channels import fit_transfers
 from tests.analysis.planted import runs
 
 SIZES = 2.0 ** np.arange(0, 23)
@@ -97,15 +97,11 @@ def frame(transport: str = "tcp", factor: float = 1.0, **columns: object) -> pd.
     return made.assign(run_id=transport + made["run_id"])
 
 
-def test_a_floor_stands_beside_what_is_built_on_it() -> None:
+def test_every_transport_has_its_line() -> None:
     both = pd.concat([frame(), frame("grpc", 5.0)], ignore_index=True)
     result = channel(both)
     text = result.text()
-    (row,) = channels(both).floors.to_dict("records")
-    assert (row["channel"], row["floor"], row["smallest"], row["largest"]) == ("grpc latency", "tcp", 1, 2**22)
-    assert row["smallest_ratio"] == pytest.approx(5.0, rel=0.15)
     assert "grpc latency: start-up 100 us" in text
-    assert "times as long as tcp at 1 B" in text
     assert list(result.table["channel"]) == ["grpc latency", "tcp latency"]
     assert set(result.sources) == set(both["run_id"])
     assert result.figure().axes[0].get_ylabel() == "time (us)"

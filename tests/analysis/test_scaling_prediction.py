@@ -186,7 +186,7 @@ def test_strong_scaling_ends_with_the_examples() -> None:
 
 def test_an_all_reduce_stands_for_its_own_processes() -> None:
     """Four processes that were measured: predictions on four are these times themselves."""
-    (fit,) = channels(messages(pattern="all_reduce", **{"model.processes": 4})).channels
+    (fit,) = channels(messages(pattern="all_reduce", **{"model.processes": 4}))
     made = link_of(fit)
     assert made.processes == 4
     for size in (4096.0, 1e6):
@@ -197,7 +197,7 @@ def test_a_links_interval_covers_the_planted_line() -> None:
     """At the smallest message, one between, and one ten times as large as any that was measured: 95% are to be held."""
     held = []
     for seed in range(200):
-        (channel,) = channels(messages(noise=0.05, seed=seed)).channels
+        (channel,) = channels(messages(noise=0.05, seed=seed))
         if channel.fit and len(channel.fit.pieces) == 1:
             ends = [[one(size) for one in link_of(channel).links] for size in (64.0, 65536.0, 1e8)]
             held.append(

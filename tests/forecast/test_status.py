@@ -18,7 +18,6 @@ from paradnn.config.point import Point, Settings, read_point
 from paradnn.forecast.forecast import forecast, tasks_of, wall_seconds
 from paradnn.forecast.history import open_history
 from paradnn.forecast.status import SweepStatus, sweep_status
-from paradnn.forecast.table import cost_columns
 from tests.forecast.planted import fc
 
 
@@ -75,16 +74,6 @@ def test_what_only_sends_asks_for_no_ceilings(settings: Settings) -> None:
     channel = read_point({"model": {"name": "channel"}, "batch_size": 1, "mode": "inference"})
     assert not status_of([channel], settings).ceilings
     assert list(status_of([channel, fc(1, 64, 32)], settings).ceilings.values()) == [None]
-
-
-@pytest.mark.parametrize("name", ["fc", "lstm", "gpt", "resnet50"])
-def test_costs_of_many_batches_are_those_of_each(name: str) -> None:
-    point = read_point({"model": {"name": name}, "mode": "inference"})
-    batches = np.random.default_rng(0).integers(1, 2**20, 60)
-    points = [replace(point, batch_size=int(batch), devices=1) for batch in (*batches, *batches[:5])]
-    columns = cost_columns(points)
-    for index, one in enumerate(points):
-        assert {key: column[index] for key, column in columns.items()} == vars(costs_of(one))
 
 
 def test_points_are_named_by_all_that_they_say() -> None:

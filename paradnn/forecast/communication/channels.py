@@ -14,6 +14,7 @@ measured the same sizes; one session says nothing of another.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -280,8 +281,6 @@ _USUAL = {
     "model.servers": 1,
     "model.workers": 1,
 }
-#: Below which of the others no transport can be: the network's and the host's own, the nearest first.
-_FLOORS = ("tcp", "shared_memory")
 #: Patterns that say what a message of an exchange costs.
 _USABLE = ("latency", "bandwidth", "send_recv", "all_reduce")
 
@@ -313,32 +312,13 @@ class ChannelFit:
         return f"{self.transport} {self.pattern}" + (f", {self.variant}" if self.variant else "")
 
     @property
-    def times(self) -> pd.Series:
-        """The median time of each size, in us."""
-        return self.rows.groupby(SIZE)[TIME].median()
-
-    @property
     def processes(self) -> int:
         """How many take part; two where runs do not say."""
         known = self.rows["model.processes"].dropna().tolist() if "model.processes" in self.rows else []
         return int(known[0]) if known else 2
 
 
-@dataclass(frozen=True)
-class Channels:
-    """`floors` has a row for each channel and floor that ran the same pattern on the same device: channel, floor, and
-    of the smallest and the largest common size the bytes and the ratio of times."""
-
-    channels: tuple[ChannelFit, ...]
-    floors: pd.DataFrame
-
-    @property
-    def fitted(self) -> tuple[tuple[ChannelFit, TransferFit], ...]:
-        """Those that have a fit."""
-        return tuple((each, each.fit) for each in self.channels if each.fit)
-
-
-def channels(frame: pd.DataFrame) -> Channels:
+def channels(frame: pd.DataFrame) -> list[ChannelFit]:
     """A fit for each channel that has enough sizes. NotEnoughData where no run measured messages."""
     columns = {"model.transport", "model.pattern", SIZE, TIME}
     timed = columns <= {*frame.columns}
@@ -363,7 +343,7 @@ def channels(frame: pd.DataFrame) -> Channels:
             said = {name: part[name].dropna().unique() for name in _KEYS if name in part}
             words = frozenset(_word(_KEYS[name], one[0]) for name, one in said.items() if len(one) == 1)
             found.append(ChannelFit(str(device), str(transport), str(pattern), variant, part, _fit(part), words))
-    return Channels(tuple(found), _floors(found))
+    return found
 
 
 def _fit(rows: pd.DataFrame) -> TransferFit | None:
@@ -379,22 +359,6 @@ def _word(text: str, value: object) -> str:
     return word.removesuffix("s") if value == 1 and text.startswith("{}") else word
 
 
-def _floors(found: list[ChannelFit]) -> pd.DataFrame:
-    rows = []
-    for each in found:
-        for floor in found:
-            same = (floor.device, floor.pattern) == (each.device, each.pattern)
-            if not same or floor.variant or floor.transport not in _FLOORS or floor.transport == each.transport:
-                continue
-            own, least = each.times, floor.times
-            common = sorted(set(own.index) & set(least.index))
-            if common and each.transport not in _FLOORS[_FLOORS.index(floor.transport) :]:
-                ratios = [float(own[size] / least[size]) for size in (common[0], common[-1])]
-                rows.append([each.device, each.name, floor.transport, common[0], ratios[0], common[-1], ratios[1]])
-    columns = ["device", "channel", "floor", "smallest", "smallest_ratio", "largest", "largest_ratio"]
-    return pd.DataFrame(rows, columns=columns)
-
-
 @dataclass(frozen=True)
 class FittedLink:
     """`links` are the link and those at the low and the high end of its 95% interval. `largest` is the largest message
@@ -406,13 +370,13 @@ class FittedLink:
     processes: int = 1
 
 
-def choose_channel(found: Channels, name: str) -> ChannelFit:
+def choose_channel(found: Sequence[ChannelFit], name: str) -> ChannelFit:
     """The channel that is called `name`.
 
     A name may have fewer words than `analysis channel` gives it, or more, as long as one channel alone fits it.
     ConfigError where there is none, or several, or where it has no fit.
     """
-    usable = [each for each in found.channels if each.fit and each.pattern in _USABLE]
+    usable = [each for each in found if each.fit and each.pattern in _USABLE]
     chosen = [each for each in usable if each.name == name] or [each for each in usable if each.is_called(name)]
     if len(names := dict.fromkeys(each.name for each in chosen)) > 1:
         listed = "; ".join(f"'{each}'" for each in names)
