@@ -14,8 +14,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from analysis.format import short
 from analysis.lazy import drawing, np, pd
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from paradnn.forecast.operation_times import OperationTimes
-
-
-_LISTED = 6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,13 +53,6 @@ class ExtrapolateOptions(Options):
         names="conditions",
     )
 
-    metric: Literal["step_time_ms", "step_time_min_ms"] = option(
-        "step_time_ms",
-        "the time of kernels and of measured steps (default: step_time_ms, the median; step_time_min_ms, the fastest "
-        "block, where other work shared the machine)",
-        metavar="M",
-    )
-
 
 def _sentences(kernels: Kernels, steps: Sequence[Step], table: pd.DataFrame) -> Iterator[Paragraph | str]:
     points = tuple(
@@ -84,10 +73,6 @@ def _sentences(kernels: Kernels, steps: Sequence[Step], table: pd.DataFrame) -> 
             if math.isnan(step.covered)
             else f"The modelled operations took {step.covered:.1%} of the step in the profile."
         )
-        left = [name if math.isnan(share) else f"{name} ({share:.1%})" for name, share in step.not_modelled.items()]
-        if left:
-            more = f" and {len(left) - _LISTED} more" if len(left) > _LISTED else ""
-            yield f"Not modelled: {', '.join(left[:_LISTED])}{more}."
     known = table[table["measured"].notna()]
     if len(known):
         error, held = (known["ratio"] - 1).abs(), known["measured"].between(known["low"], known["high"])
@@ -117,7 +102,7 @@ def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> Answer:
     records = rows.to_dict("records")
     for row in records:
         require_step(row, *(() if options.model is None else ("--model", "name other points")))
-    kernels = fit_kernels(frame, options.to, records[0], options.metric, options.pool)
+    kernels = fit_kernels(frame, options.to, records[0], options.pool)
     differing = [
         name for name in ("precision", "framework.name", "compile") if name in rows and rows[name].nunique() > 1
     ]
@@ -126,7 +111,7 @@ def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> Answer:
         raise ConfigError("--run", differing[0], f"differs: {values}", f"choose one with --where {differing[0]}=...")
     tables = _operations(rows, options)
     steps = [step_of(row, kernels, tables.get(str(row.get("run_id")))) for row in records]
-    table = _beside_measured(rows, steps, kernels.device, options.metric)
+    table = _beside_measured(rows, steps, kernels.device)
     return Answer(
         numbers=steps[0].operations if len(steps) == 1 else table,
         sentences=[*_sentences(kernels, steps, table)],
@@ -136,15 +121,15 @@ def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> Answer:
     )
 
 
-def _beside_measured(rows: pd.DataFrame, steps: Sequence[Step], device: str, metric: str) -> pd.DataFrame:
+def _beside_measured(rows: pd.DataFrame, steps: Sequence[Step], device: str) -> pd.DataFrame:
     """A row for each step, in seconds; measured and ratio (predicted / measured) where it ran on the device."""
     named = [name for name in ("run_id", "run_name", "family", "batch_size") if name in rows]
     table = rows[named].reset_index(drop=True)
     for name in ("seconds", "low", "high", "covered"):
         table[name] = [getattr(step, name) for step in steps]
     measured = np.full(len(table), np.nan)
-    if metric in rows:
-        measured = np.where(rows["device"].eq(device).fillna(False), _numbers(rows, metric) / 1e3, np.nan)
+    if "device" in rows:
+        measured = np.where(rows["device"].eq(device).fillna(False), _numbers(rows, _TIME) / 1e3, np.nan)
     return table.assign(measured=measured, ratio=table["seconds"] / measured)
 
 
@@ -182,6 +167,7 @@ def _operations(rows: pd.DataFrame, options: ExtrapolateOptions) -> dict[str, pd
     return {str(run_id): table for run_id, table in tables.groupby("run_id")}
 
 
+_TIME = "step_time_ms"
 _DRAWS, _SEED = 2000, 0
 #: How far operations of a step are off together, beside kernels that ran alone (standard deviation of the logarithm):
 #: other threads, caches that hold what the operation before wrote, kernels that a library fuses.
@@ -231,7 +217,6 @@ class Step:
 
     operations: the longest first; layer (of several the first), kind, shape, count, seconds, low, high and share of the
     step. covered: share of the profiled time of the run that the modelled operations took there, NaN without a profile.
-    not_modelled: what is left out -> its share of that time, NaN where that is not known.
     """
 
     seconds: float
@@ -239,27 +224,20 @@ class Step:
     high: float
     operations: pd.DataFrame
     covered: float
-    not_modelled: Mapping[str, float]
 
 
-def fit_kernels(
-    frame: pd.DataFrame, device: str, like: Row, metric: str = "step_time_ms", pool: bool = False
-) -> Kernels:
-    """The kernels that ran on `device` with the precision, framework and compile mode of `like`, where it has these, by
-    the milliseconds in `metric`.
+def fit_kernels(frame: pd.DataFrame, device: str, like: Row, pool: bool = False) -> Kernels:
+    """The kernels that ran on `device` with the precision, framework and compile mode of `like`, where it has these.
 
     ConfigError for a device without runs, NotEnoughData for one without enough kernels of any kind.
     """
     from paradnn.forecast.operation_times import LEAST, OperationTimes
     from paradnn.forecast.table import NOISE_METRICS, stated_noise
 
-    runs = require_homogeneous(_kernel_runs(frame, device, like, metric), pool=pool)
-    # A run's interval is of its median, not of its fastest block.
-    noise = stated_noise(*(_numbers(runs, name) for name in NOISE_METRICS)) * (
-        1.0 if metric == "step_time_ms" else np.nan
-    )
+    runs = require_homogeneous(_kernel_runs(frame, device, like), pool=pool)
+    noise = stated_noise(*(_numbers(runs, name) for name in NOISE_METRICS))
     groups: defaultdict[str, list[tuple[Operation, float, float]]] = defaultdict(list)
-    for row, seconds, own in zip(runs.to_dict("records"), _numbers(runs, metric) / 1e3, noise, strict=True):
+    for row, seconds, own in zip(runs.to_dict("records"), _numbers(runs, _TIME) / 1e3, noise, strict=True):
         operation = stated_model(row).as_operation(int(row["batch_size"]), str(row["precision"]))
         groups[operation.kind].append((operation, seconds, own))
     counts = {kind: len({operation for operation, *_ in group}) for kind, group in groups.items()}
@@ -277,13 +255,13 @@ def fit_kernels(
     return Kernels(device, models, counts, missing, tuple(runs["run_id"]), runs.attrs.get("pooled", ""))
 
 
-def _kernel_runs(frame: pd.DataFrame, device: str, like: Row, metric: str) -> pd.DataFrame:
+def _kernel_runs(frame: pd.DataFrame, device: str, like: Row) -> pd.DataFrame:
     if device not in set(frame["device"].dropna()):
         there = ", ".join(sorted(set(frame["device"].dropna().astype(str))))
         raise ConfigError("--to", device, "no chosen run is of this device", f"choose of {there}")
     kernels = [name for name, family in FAMILIES.items() if family.is_kernel and not family.is_communication]
     runs = frame[is_ok(frame) & frame["device"].eq(device) & frame["family"].isin(kernels)]
-    runs = runs[_numbers(runs, metric) > 0]
+    runs = runs[_numbers(runs, _TIME) > 0]
     wanted = {name: like[name] for name in _SAME if name in frame and pd.notna(like.get(name))}
     for name, value in wanted.items():
         runs = runs[runs[name].eq(value) | runs[name].isna()]
@@ -315,21 +293,16 @@ def step_of(row: Row, kernels: Kernels, table: pd.DataFrame | None) -> Step:
         others = list(_others(table, precision)) if table is not None else [_traffic(model, row, products)]
     if not known and not others:
         raise NotEnoughData(f"none of the operations of {model.name} is among the kernels of {kernels.device}")
-    covered, missing = _coverage(table, {each.operation.kind for each in known}, "elementwise" in kernels.models)
-    if len(known) < len(products):
-        lacking = sorted({each.operation.kind for each in products}.difference(kernels.models))
-        missing = {**{kind: float("nan") for kind in lacking}, **missing}
-    step = summed(known, others, kernels, covered, missing)
-    return step if table is None else _with_idle(step, kernels)
+    step = summed(known, others, kernels)
+    if table is None:
+        return step
+    # Time in which no operation ran is modelled as far as the call reaches, which is a term of the sum.
+    idle = float(table.loc[table["type"].eq(_IDLE), "share"].sum())
+    covered = _coverage(table, bool(known), "elementwise" in kernels.models)
+    return replace(step, covered=covered + min(idle, kernels.call / step.seconds))
 
 
-def summed(
-    products: Sequence[Counted],
-    others: Sequence[Counted],
-    kernels: Kernels,
-    covered: float = float("nan"),
-    missing: Mapping[str, float] = MappingProxyType({}),
-) -> Step:
+def summed(products: Sequence[Counted], others: Sequence[Counted], kernels: Kernels) -> Step:
     """A step of products and of operations without products, all of kinds that `kernels` has.
 
     Operations that are the same are one row; draws of all are joint, so that a sum is as uncertain as it must be.
@@ -362,7 +335,7 @@ def summed(
         }
     )
     table = table.sort_values("seconds", ascending=False, kind="stable", ignore_index=True)
-    return Step(float(np.median(total)), float(ends[0]), float(ends[1]), table, covered, missing)
+    return Step(float(np.median(total)), float(ends[0]), float(ends[1]), table, math.nan)
 
 
 def _within(operations: Sequence[Operation], kernels: Kernels, random: np.random.Generator) -> np.ndarray:
@@ -388,16 +361,6 @@ def _others(table: pd.DataFrame, precision: str) -> Iterator[Counted]:
                 yield Counted(str(kind), elementwise_operation(moved, precision), float(count))
 
 
-def _with_idle(step: Step, kernels: Kernels) -> Step:
-    """Time in which no operation ran is modelled as far as the call reaches, which is a term of the sum."""
-    left = dict(step.not_modelled)
-    idle = left.pop(_IDLE, 0.0)
-    known = min(idle, kernels.call / step.seconds)
-    if idle > known:
-        left[_IDLE] = idle - known
-    return replace(step, covered=step.covered + known, not_modelled=left)
-
-
 def _traffic(model: Model, row: Row, products: Sequence[Counted]) -> Counted:
     """The traffic of a step that its products do not explain, one operation for each pass over a layer."""
     mode = _told(row, "mode", "train")
@@ -413,15 +376,11 @@ def _traffic(model: Model, row: Row, products: Sequence[Counted]) -> Counted:
     return Counted("other traffic", elementwise_operation(moved, str(row["precision"])), float(count))
 
 
-def _coverage(table: pd.DataFrame | None, kinds: set[str], has_others: bool) -> tuple[float, dict[str, float]]:
-    """The share of the profiled time in modelled operations, and that of what is not, by its name."""
-    if table is None:
-        return float("nan"), {} if has_others else {"what is no product": float("nan")}
-    product, shares = _is_product(table), table["share"].fillna(0.0)
-    names, control = table["type"].astype(str), table.get("category", pd.Series("", index=table.index)).eq("control")
-    modelled = np.where(product, bool(kinds), has_others & (table["bytes"].notna() | control))
-    left = shares[~modelled].groupby(names[~modelled]).sum().sort_values(ascending=False)
-    return float(shares[modelled].sum()), {str(name): float(share) for name, share in left.items() if share > 0}
+def _coverage(table: pd.DataFrame, has_products: bool, has_others: bool) -> float:
+    """The share of the profiled time in modelled operations."""
+    control = table.get("category", pd.Series("", index=table.index)).eq("control")
+    others = has_others & (table["bytes"].notna() | control)
+    return float(table["share"].fillna(0.0)[np.where(_is_product(table), has_products, others)].sum())
 
 
 def _is_product(table: pd.DataFrame) -> np.ndarray:
