@@ -280,7 +280,7 @@ def _fisher(values: np.ndarray, code: np.ndarray) -> np.ndarray:
         code = (np.random.default_rng(0).permutation(code.max() + 1) % _LEFT_OUT)[code]
     kept = (values[:, code != level] for level in range(code.max() + 1))
     found = [0.0 if (np.ptp(each, axis=1) == 0).any() else stats.spearmanr(*each).statistic for each in kept]
-    return np.arctanh(np.clip(found, -1 + 1e-12, 1 - 1e-12))[:, None]
+    return np.asarray(np.arctanh(np.clip(found, -1 + 1e-12, 1 - 1e-12))[:, None])
 
 
 def draw_infeed(found: Infeed) -> Figure:
