@@ -30,7 +30,7 @@ def clean() -> Iterator[None]:
     keras.backend.clear_session(free_memory=False)  # the collector comes by itself
 
 
-@pytest.mark.parametrize("compile_mode", ["graph", "xla", "eager"])
+@pytest.mark.parametrize("compile_mode", ["graph", "xla"])
 def test_tokens_are_those_of_the_whole_model(compile_mode: str) -> None:
     found = generated(TensorFlow(), compile_mode)
     np.testing.assert_array_equal(found["cached/tokens"], found["whole/tokens"])
@@ -89,14 +89,13 @@ def test_a_point_has_both_phases(pool: WorkerPool, compile_mode: str, precision:
     assert answer.measurement.compilation.programs[-1] == 0
 
 
-@pytest.mark.parametrize("compile_mode", ["graph", "xla"])
-def test_the_memory_bound_is_below_a_real_point(pool: WorkerPool, compile_mode: str) -> None:
+def test_the_memory_bound_is_below_a_real_point(pool: WorkerPool) -> None:
     """A cache of 64 MiB beside weights of 6: what a longer cache adds is there at least once."""
     model = MODELS["gpt"] | {"width": 256, "layers": 2, "sequence_length": 2048}
     lengths = ({"prompt": 32, "tokens": 32}, {"prompt": 32, "tokens": 2016})
     peaks, bounds = [], []
     for given in lengths:
-        result = measured(pool, model=model, generate=given, compile=compile_mode, batch_size=8)
+        result = measured(pool, model=model, generate=given, batch_size=8)
         assert result.outcome == "ok", result.reason
         costs = model_of(model).costs(batch_size=8, precision="float32", mode="generate", optimizer="sgd", **given)
         peaks.append(result.answer.step_memory_bytes)

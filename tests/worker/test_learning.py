@@ -130,12 +130,10 @@ class Task:
 TASKS = [
     Task({"name": "fc", "layers": 2, "nodes": 64, "input_size": 64, "output_size": 10}, 40, MOMENTUM),
     Task(cnn("residual"), 30, MOMENTUM),
-    Task(cnn("bottleneck"), 30, MOMENTUM),
     Task(rnn("rnn"), 60, {**MOMENTUM, "learning_rate": 0.5}),
     Task(rnn("lstm"), 60, {**MOMENTUM, "learning_rate": 2.0}),
     Task(rnn("gru"), 60, {**MOMENTUM, "learning_rate": 1.0}),
     Task(real("mobilenet", alpha=0.5), 30, MOMENTUM),
-    Task(real("squeezenet"), 50, ADAM, 16, distinct=2),
     Task(real("retinanet"), 10, {**ADAM, "learning_rate": 0.0001}, 4, distinct=1),
 ]
 
@@ -185,10 +183,9 @@ def test_it_learns(task: Task) -> None:
     keras.backend.clear_session()
 
 
-@pytest.mark.parametrize("name", ["fc", "squeezenet"])
-def test_without_a_learning_rate_no_loss_falls(name: str) -> None:
-    """What the test above asks for is not met by the order of batches or by dropout."""
-    task = next(task for task in TASKS if task.model["name"] == name)
+def test_without_a_learning_rate_no_loss_falls() -> None:
+    """What the test above asks for is not met by the order of batches."""
+    task = next(task for task in TASKS if task.model["name"] == "fc")
     _, losses, _ = train(replace(task, steps=12, optimizer={**task.optimizer, "learning_rate": 0.0}))
     assert not falls(losses), losses
     keras.backend.clear_session()

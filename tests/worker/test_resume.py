@@ -101,8 +101,9 @@ def test_a_killed_training_goes_on_to_the_same_curve(
     assert done.answer.measurement.timing.steady
 
 
-@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
-@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize(
+    ("schedule", "precision"), [("constant", "float32"), ("linear", "bfloat16"), ("cosine", "float16")]
+)
 def test_schedules_and_precisions_learn(pool: WorkerPool, digits: str, schedule: str, precision: str) -> None:
     learn = {"metric": "accuracy", "target": 0.8, "epochs": 12, "epochs_after": 0, "evaluate_inside": False}
     learn |= {"schedule": schedule, "warmup_epochs": 2}
