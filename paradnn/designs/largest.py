@@ -112,10 +112,8 @@ class LargestBatch:
 
     @property
     def standing(self) -> str:
-        """Between which batches the answer of a single point lies; of several, how many are found."""
-        if len(self._searches) > 1:
-            return f"{sum(search.next() is None for search in self._searches)} of {len(self._searches)} found"
-        [search] = self._searches
+        """Between which batches the answer of the point lies that is searched."""
+        search = next((search for search in self._searches if search.next()), self._searches[-1])
         return f"{search.fits:,} {self._asks}" + (f", {search.fails:,} does not" if search.fails else "")
 
     def batch(self, rows: Sequence[Row]) -> list[Visit]:

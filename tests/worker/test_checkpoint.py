@@ -27,9 +27,9 @@ def test_what_was_kept_comes_back(tmp_path: Path) -> None:
     Checkpoint(str(path)).save([*epochs(0.5), lost], lambda: VALUES)
     kept = Checkpoint(str(path)).load(VALUES)
     assert kept
-    assert [entry.number for entry in kept.epochs] == [1, 2]
-    assert np.isnan(kept.epochs[1].train_loss)
-    assert all(np.array_equal(one, other) for one, other in zip(kept.values, VALUES, strict=True))
+    assert [entry.number for entry in kept[0]] == [1, 2]
+    assert np.isnan(kept[0][1].train_loss)
+    assert all(np.array_equal(one, other) for one, other in zip(kept[1], VALUES, strict=True))
     assert [entry.name for entry in path.parent.iterdir()] == ["training.npz"]
 
 

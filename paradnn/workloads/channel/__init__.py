@@ -122,16 +122,8 @@ def bus_factor(pattern: str, processes: int) -> float:
 _METRICS = (
     *with_ends("transfer_us", "us", "lower", "communication", "time of one message one way, or of a collective"),
     *with_ends("round_trip_us", "us", "lower", "communication", "a message there and back (pattern=latency)"),
-    *with_ends(
-        "sent_bytes_per_second",
-        "B/s",
-        "higher",
-        "communication",
-        "bytes of messages / time; of a collective: / its time",
-    ),
-    *with_ends(
-        "bus_bytes_per_second", "B/s", "higher", "communication", "of a collective, what each process' link carries"
-    ),
+    *with_ends("sent_bytes_per_second", "B/s", "higher", "communication", "bytes of messages, or a collective / time"),
+    *with_ends("bus_bytes_per_second", "B/s", "higher", "communication", "of a collective, on each process' link"),
     *with_ends("messages_per_second", "1/s", "higher", "communication", "messages of all senders, or collectives"),
 )
 
@@ -146,11 +138,7 @@ class Channel(Workload):
     reason: ClassVar[str] = "trains nothing"
     declares: ClassVar[tuple[Metric, ...]] = _METRICS
     headlines: ClassVar[Mapping[str, str]] = {"transfer_us": "us a message"}
-
-    @property
-    def unit(self) -> str:
-        """What is done in one timed step."""
-        return "exchange"
+    unit = "exchange"
 
     def open(self, run: PointRun) -> None:
         """Open the processes: a step needs no device."""

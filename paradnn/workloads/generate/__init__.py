@@ -36,16 +36,12 @@ _METRICS = (
     Metric("cache_bytes", "B", None, "generation", "analytic bytes of keys and values of all layers and examples"),
     Metric("decode_flops", "FLOP", None, "generation", "flops_per_step of a generation: a token of each example"),
     Metric("decode_bytes", "B", None, "generation", "bytes_per_step of a generation: weights once, the cache"),
-    Metric(
-        "decode_bandwidth_fraction", "1", "higher", "generation", "decode_bytes / step time / peak_bytes_per_second"
-    ),
+    Metric("decode_bandwidth_fraction", "1", "higher", "generation", "decode_bytes / time / peak_bytes_per_second"),
     Metric("prefill_flops", "FLOP", None, "generation", "analytic matmul work of reading the prompts"),
     Metric("prefill_bytes", "B", None, "generation", "analytic compulsory memory traffic of reading the prompts"),
     Metric("prefill_intensity", "FLOP/B", None, "generation", "prefill_flops / prefill_bytes"),
     Metric("prefill_flops_per_second", "FLOP/s", "higher", "generation", "prefill_flops / time to first token"),
-    Metric(
-        "prefill_flops_utilization", "1", "higher", "generation", "prefill_flops_per_second / peak_flops_per_second"
-    ),
+    Metric("prefill_flops_utilization", "1", "higher", "generation", "prefill_flops_per_second / its peak"),
     Metric("prefill_compile_seconds", "s", "lower", "generation", "first runs of the prompts, until none compiled"),
 )
 
@@ -76,19 +72,10 @@ class Generate(Workload):
     parts: ClassVar[tuple[type[Part], ...]] = (Generation,)
     same_step: ClassVar[bool] = False
     profiled_whole: ClassVar[bool] = False  # products of one token are small, and many are fused with others
+    mode, unit = "generate", "token of each example"
 
     prompt: int = option(64, "mode=generate: tokens of each prompt, read at once", low=1, high=1_000_000)
     tokens: int = option(64, "mode=generate: tokens generated for it, one after the other", low=1, high=1_000_000)
-
-    @property
-    def mode(self) -> str:
-        """A word of its own."""
-        return "generate"
-
-    @property
-    def unit(self) -> str:
-        """What is done in one timed step."""
-        return "token of each example"
 
     @property
     def length(self) -> int:
@@ -130,9 +117,8 @@ class Generate(Workload):
         from paradnn.workloads.generate.decoder import prepare_generation
 
         with run.phases("build"):
-            choose_types(
-                run.request, run.framework, mixed=False
-            )  # what only generates keeps its weights in the products' type
+            # What only generates keeps its weights in the products' type.
+            choose_types(run.request, run.framework, mixed=False)
             steps = prepare_generation(run.request, run.framework)
         with run.phases("compile"):
             reading, _ = compile_steps(steps.prefill)

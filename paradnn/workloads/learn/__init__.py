@@ -60,6 +60,7 @@ class Learn(Workload):
     later: ClassVar[Mapping[str, Any]] = {"learn.schedule": "constant", "learn.warmup_epochs": 0}
     repeatable: ClassVar[bool] = False
     resumes: ClassVar[bool] = True
+    mode, unit = "train", "training step"
 
     metric: str = option(
         "accuracy",
@@ -76,16 +77,6 @@ class Learn(Workload):
         choices=("constant", "cosine", "linear"),
     )
     warmup_epochs: int = option(0, "epochs in which the learning rate rises to optimizer.learning_rate", low=0)
-
-    @property
-    def mode(self) -> str:
-        """Steps of training."""
-        return "train"
-
-    @property
-    def unit(self) -> str:
-        """What is done in one timed step."""
-        return "training step"
 
     def check_model(self, model: Model) -> None:
         """Operations learn nothing."""

@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -105,13 +105,6 @@ _SHARE = 0.1
 _DAMAGED = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, MessageError)
 
 
-class Kept(NamedTuple):
-    """The epochs that a training had, and its variables after the last of them."""
-
-    epochs: list[Epoch]
-    values: list[np.ndarray]
-
-
 class Checkpoint:
     """The file at `path`; None: nothing is kept."""
 
@@ -121,8 +114,9 @@ class Checkpoint:
         self._ended = -np.inf  # when the latest write did
         self._took = 0.0
 
-    def load(self, like: Sequence[np.ndarray]) -> Kept | None:
-        """What an earlier process kept of a training whose variables are `like`; None where nothing can be used."""
+    def load(self, like: Sequence[np.ndarray]) -> tuple[list[Epoch], list[np.ndarray]] | None:
+        """The epochs of an earlier process whose variables are `like`, and these after the last of them; None where
+        nothing can be used."""
         if self._path is None or not self._path.is_file():
             return None
         try:
@@ -137,7 +131,7 @@ class Checkpoint:
             )
             return None
         fits = [(value.shape, value.dtype) for value in values] == [(value.shape, value.dtype) for value in like]
-        return Kept(epochs, values) if fits and epochs else None
+        return (epochs, values) if fits and epochs else None
 
     def save(self, epochs: Sequence[Epoch], values: Callable[[], Sequence[np.ndarray]]) -> None:
         """Keep the training as it is now, unless the latest write is too near; a disk that is full keeps nothing."""
@@ -257,11 +251,12 @@ class Learner:
         kept = self._checkpoint.load(self._start)
         if kept is None:
             return []
-        self._step.assign(kept.values)
-        for count in range(1, len(kept.epochs) + 1):
+        epochs, values = kept
+        self._step.assign(values)
+        for count in range(1, len(epochs) + 1):
             generator.permutation(len(self._examples.training))
-            tell(kept.epochs[:count])
-        return kept.epochs
+            tell(epochs[:count])
+        return epochs
 
     def _epoch(self, number: int, generator: np.random.Generator, meter: EnergyMeter, resumed: bool) -> Epoch:
         meter.start()
