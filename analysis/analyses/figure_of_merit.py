@@ -19,7 +19,7 @@ from analysis.format import short
 from analysis.lazy import np, pd, stats
 from analysis.options import Options, option
 from analysis.registry import analysis
-from analysis.result import Paragraph, Result, pooled_within, require_runs
+from analysis.result import Answer, Paragraph, pooled_within, require_runs
 from analysis.statistics.dependence import Component, satterthwaite
 from analysis.statistics.pairing import direction, sessions_add
 from analysis.store.frame import is_ok
@@ -51,44 +51,6 @@ class FigureOfMeritOptions(Options):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class FigureOfMeritResult(Result):
-    """The figure of each side, and the suite it is over; `unit` of the rates."""
-
-    merit: Merit
-    unit: str
-
-    @property
-    def table(self) -> pd.DataFrame:
-        return self.merit.table
-
-    @property
-    def drawable(self) -> bool:
-        return False
-
-    def _paragraphs(self) -> Iterator[Paragraph | str]:
-        counts = self.merit.suite["family"].value_counts().to_dict()
-        listed = ", ".join(f"{count} {family}" for family, count in counts.items())
-        yield f"The suite is the {len(self.merit.suite)} points that every {self.merit.by} measured: {listed}."
-        base, *others = self.table.to_dict("records")
-        yield f"{self._rate(base)}."
-        for row in others:
-            merit = f"{short(row['merit'], digits=4)} times {base['side']}{_within(row, 'merit')}"
-            mean = short(row["mean_ratio"], digits=4)
-            beside = f"The arithmetic mean of the points' ratios, {mean}, is no ratio of times."
-            yield Paragraph(f"{self._rate(row)}, {merit}.", (beside,))
-        missing = [f"{count} of {name}" for name, count in self.merit.left_out.items()]
-        if missing:
-            yield f"Left out, since not every side measured them: {', '.join(missing)}."
-        yield "95% intervals hold the errors of the measurements; the suite is as it was stated."
-        for name, reason in self.merit.apart.items():
-            yield f"No interval of {name} holds what time does to it: {reason}."
-
-    def _rate(self, row: Mapping[Any, Any]) -> str:
-        rate = f"{short(row['harmonic'], self.unit, digits=4)}{_within(row, 'harmonic', self.unit)}"
-        return f"{row['side']}: {rate} in the harmonic mean"
-
-
 def _within(row: Mapping[Any, Any], name: str, unit: str = "") -> str:
     low, high = row[f"{name}_low"], row[f"{name}_high"]
     return "" if math.isnan(low) else f" ({short(low, unit, digits=4)} to {short(high, unit, digits=4)})"
@@ -103,7 +65,7 @@ def _within(row: Mapping[Any, Any], name: str, unit: str = "") -> str:
     example="python -m analysis figure-of-merit --by device --baseline V100 --work fc=1e6 --work resnet50=1e4",
     draws=False,
 )
-def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> FigureOfMeritResult:
+def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Answer:
     """The harmonic mean of a rate over the points that every side of a column measured, and its ratio to a baseline's.
 
     ConfigError for what is no rate, column, side or amount of work, NotEnoughData where the sides share no point,
@@ -113,12 +75,35 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Figur
     metric, by = find_metric(frame, options.metric), find_column(frame, options.by, "--by")
     merit = mean_rates(frame, metric, by, options.baseline, dict(_amount(*pair) for pair in options.work))
     used = frame[frame["run_id"].isin(merit.run_ids)]
-    return FigureOfMeritResult(
-        merit=merit,
-        unit="units/s" if options.work else frame.attrs.get("units", {}).get(metric, ""),
+    unit = "units/s" if options.work else frame.attrs.get("units", {}).get(metric, "")
+    return Answer(
+        numbers=merit.table,
+        sentences=[*_sentences(merit, unit)],
         pooled=pooled_within(used, [by], options.pool),
         sources=merit.run_ids,
     )
+
+
+def _sentences(found: Merit, unit: str) -> Iterator[Paragraph | str]:
+    counts = found.suite["family"].value_counts().to_dict()
+    listed = ", ".join(f"{count} {family}" for family, count in counts.items())
+    yield f"The suite is the {len(found.suite)} points that every {found.by} measured: {listed}."
+    base, beside = None, tuple[str, ...]()
+    for row in found.table.to_dict("records"):
+        rate = f"{short(row['harmonic'], unit, digits=4)}{_within(row, 'harmonic', unit)}"
+        words = f"{row['side']}: {rate} in the harmonic mean"
+        if base is not None:
+            words += f", {short(row['merit'], digits=4)} times {base}{_within(row, 'merit')}"
+            mean = short(row["mean_ratio"], digits=4)
+            beside = (f"The arithmetic mean of the points' ratios, {mean}, is no ratio of times.",)
+        base = base or row["side"]
+        yield Paragraph(f"{words}.", beside)
+    missing = [f"{count} of {name}" for name, count in found.left_out.items()]
+    if missing:
+        yield f"Left out, since not every side measured them: {', '.join(missing)}."
+    yield "95% intervals hold the errors of the measurements; the suite is as it was stated."
+    for name, reason in found.apart.items():
+        yield f"No interval of {name} holds what time does to it: {reason}."
 
 
 def _amount(family: str, text: str) -> tuple[str, float]:

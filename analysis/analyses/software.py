@@ -17,7 +17,7 @@ from analysis.labels import label, not_recorded
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option, unit_option
 from analysis.registry import Remedy, analysis
-from analysis.result import Paragraph, Result, joined
+from analysis.result import Answer, joined
 from analysis.statistics.contrast import MARGIN, Contrast, Verdict, judge
 from analysis.statistics.dependence import Unit
 from analysis.statistics.pairing import pair
@@ -45,32 +45,6 @@ class SoftwareOptions(Options):
     unit: Literal["crossed", "model", "point"] = unit_option()
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class SoftwareResult(Result):
-    """The median and the 90th percentile of each family's speedups over the baseline."""
-
-    software: Software
-
-    @property
-    def table(self) -> pd.DataFrame:
-        return self.software.table
-
-    def _figure(self) -> Figure:
-        return draw_software(self.software)
-
-    def _paragraphs(self) -> Iterator[Paragraph]:
-        for row in self.table.to_dict("records"):
-            yield Paragraph(_describe(row))
-        for lacking in self.software.lacking:
-            yield Paragraph(f"Not compared: {lacking}.")
-        for why in dict.fromkeys(filter(None, self.table["why"])):
-            yield Paragraph(f"No verdict: {why}.")
-        yield Paragraph(
-            f"Speedups are in {self.software.metric}, point by point; intervals are 95%, over models and batch sizes "
-            "as a sample of their design space; verdicts are on the geometric mean."
-        )
-
-
 @analysis(
     SoftwareOptions,
     summary="speedup of software versions, precisions and compile modes, with 90th percentiles",
@@ -84,7 +58,7 @@ class SoftwareResult(Result):
     reading=("Speedup over the baseline, point by point: median and 90th percentile."),
     remedy=lambda rows: Remedy(("precision=float32,bfloat16",)),
 )
-def software(frame: pd.DataFrame, options: SoftwareOptions) -> SoftwareResult:
+def software(frame: pd.DataFrame, options: SoftwareOptions) -> Answer:
     """What each version, precision or compile mode brings over its baseline, family by family.
 
     ConfigError for a column or baseline that is not there, NotEnoughData where nothing can be paired, SchemaError for
@@ -93,7 +67,23 @@ def software(frame: pd.DataFrame, options: SoftwareOptions) -> SoftwareResult:
     if options.baseline is not None and len(options.by or ()) != 1:
         raise ConfigError("--baseline", options.baseline, "is of one column", "name it: --by version.tensorflow")
     speedups = software_speedups(frame, options.by, options.baseline, options.metric, options.pool, options.unit)
-    return SoftwareResult(software=speedups, sources=speedups.run_ids, pooled=joined(speedups.pooled))
+    return Answer(
+        numbers=speedups.table,
+        sentences=[*_sentences(speedups)],
+        picture=lambda: draw_software(speedups),
+        sources=speedups.run_ids,
+        pooled=joined(speedups.pooled),
+    )
+
+
+def _sentences(found: Software) -> Iterator[str]:
+    yield from map(_describe, found.table.to_dict("records"))
+    yield from (f"Not compared: {lacking}." for lacking in found.lacking)
+    yield from (f"No verdict: {why}." for why in dict.fromkeys(filter(None, found.table["why"])))
+    yield (
+        f"Speedups are in {found.metric}, point by point; intervals are 95%, over models and batch sizes as a sample "
+        "of their design space; verdicts are on the geometric mean."
+    )
 
 
 #: What is said of a value over its baseline.

@@ -86,15 +86,6 @@ class SpeedupOptions(PairedOptions):
     )
 
 
-@dataclass(frozen=True)
-class Equal:
-    """What `equality.equal_at` found in a column, for the groups that `keys` make."""
-
-    column: str
-    keys: tuple[str, ...]
-    table: pd.DataFrame
-
-
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SpeedupResult(Result):
     """The pairs of A and B, a summary and a regression for each family; `x` and `colour` say how they are drawn."""
@@ -104,7 +95,7 @@ class SpeedupResult(Result):
     metric: str
     x: str
     colour: str | None
-    equal: Equal | None = None
+    equal: Paragraph | None = None
 
     @property
     def table(self) -> pd.DataFrame:
@@ -142,7 +133,7 @@ class SpeedupResult(Result):
             yield from no_verdict(of.pairs)
         yield from map(_fit, of.fits)
         if self.equal is not None:
-            yield _equal(self.equal, names)
+            yield self.equal
         for lacking in of.lacking:
             yield f"{lacking}: no regression."
         yield from apart(of.pairs, sides)
@@ -179,7 +170,7 @@ def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> SpeedupResult | Ans
     pairs = pair_points(sides.a, sides.b, options.metric, on, carry, options.terms, options.unit)
     return SpeedupResult(
         speedup=pairs,
-        equal=_equal_in(pairs.pairs, options.equal, carry) if options.equal else None,
+        equal=_equal(pairs.pairs, options.equal, carry, sides.called) if options.equal else None,
         sides=sides,
         metric=options.metric,
         x=options.x,
@@ -189,18 +180,14 @@ def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> SpeedupResult | Ans
     )
 
 
-def _equal_in(pairs: pd.DataFrame, wanted: str, carried: Sequence[str]) -> Equal:
+def _equal(pairs: pd.DataFrame, wanted: str, carried: Sequence[str], names: tuple[str, str]) -> Paragraph:
+    """Where the sides are equal, a line for each group of points."""
     column = find_column(pairs, wanted, "--equal")
     others = [str(name) for name in pairs if name not in (*RESULT_COLUMNS, *carried, column)]
-    keys = tuple(name for name in others if pairs[name].nunique(dropna=False) > 1)
-    return Equal(column, keys, equal_at(pairs, column, keys))
-
-
-def _equal(equal: Equal, names: tuple[str, str]) -> Paragraph:
-    """Where the sides are equal, a line for each group of points."""
+    keys = [name for name in others if pairs[name].nunique(dropna=False) > 1]
     lines = []
-    for row in equal.table.to_dict("records"):
-        group = ", ".join(f"{name} {row[name]}" for name in equal.keys)
+    for row in equal_at(pairs, column, keys).to_dict("records"):
+        group = ", ".join(f"{name} {row[name]}" for name in keys)
         first, other = names if row["ahead"] == "A" else names[::-1]
         ends = f"{row['lowest']:g} to {row['highest']:g}"
         text = f"who is ahead changes {row['crossings']} times from {ends}"
@@ -212,7 +199,7 @@ def _equal(equal: Equal, names: tuple[str, str]) -> Paragraph:
             known = f"{low} to {high}" if row["low"] == row["low"] else "without an interval"
             text = f"equal at {row['value']:.3g} ({known}); {first} is ahead below, {other} above"
         lines.append(f"{group}: {text}." if group else f"{text}.")
-    return Paragraph(f"Where {names[0]} and {names[1]} are equal in {equal.column}:", tuple(lines))
+    return Paragraph(f"Where {names[0]} and {names[1]} are equal in {column}:", tuple(lines))
 
 
 def _family(row: dict[Any, Any], word: str, names: tuple[str, str]) -> str:
@@ -334,29 +321,26 @@ def equal_at(pairs: pd.DataFrame, column: str, keys: Sequence[str]) -> pd.DataFr
 def _equal_where(group: pd.DataFrame, column: str) -> dict[str, float | int | str]:
     rows = group.sort_values(column)
     at = rows[column].to_numpy(dtype="float64")
-    scaled = np.log(at) if (at > 0).all() else at
+    scale, shown = (np.log, np.exp) if (at > 0).all() else (np.asarray, np.asarray)
     middle, below, above = (
         np.log(rows[name].to_numpy(dtype="float64")) for name in ("speedup", "speedup_low", "speedup_high")
     )
-    places = _crossings(scaled, middle)
-    falls = middle[0] > 0
-    value, ends = np.nan, (np.nan, np.nan)
+    places, falls = _crossings(scale(at), middle), middle[0] > 0
+    value, low, high = np.nan, np.nan, np.nan
     if len(places) == 1:
-        value = places[0]
+        value = float(shown(places[0]))
         # What falls below 1 may have done so where the lower end of its interval does, and must have where the upper.
         first, last = (below, above) if falls else (above, below)
         if np.isfinite(below).all() and np.isfinite(above).all():
-            before, after = _crossings(scaled, first), _crossings(scaled, last)
-            ends = before[0] if before else -np.inf, after[-1] if after else np.inf
-    shown = np.exp if (at > 0).all() else np.asarray
-    low, high = (float(shown(end)) if np.isfinite(end) else end for end in ends)
+            before, after = _crossings(scale(at), first), _crossings(scale(at), last)
+            low, high = float(shown(before[0])) if before else -np.inf, float(shown(after[-1])) if after else np.inf
     return {
         "points": len(rows),
         "lowest": at[0],
         "highest": at[-1],
         "ahead": "A" if falls else "B",
         "crossings": len(places),
-        "value": float(shown(value)),
+        "value": value,
         "low": low,
         "high": high,
     }

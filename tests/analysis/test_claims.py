@@ -72,11 +72,11 @@ def test_trends_without_effect_are_decided_at_the_stated_rate() -> None:
     generator = np.random.default_rng(5)
     frame = side("tpu", POINTS, FLAT)
     decided = 0
-    for _ in range(120):
+    for _ in range(60):
         speed = BATCH**0.5 * np.exp(0.3 * generator.standard_normal(len(POINTS)))
         found = judge(claims, Data(frame.assign(examples_per_second=speed)))[0].answer
         decided += found != "not enough data"
-    assert 1 <= decided <= 13  # 6 are expected, with a binomial standard deviation of 2.4
+    assert decided <= 9  # 3 are expected, with a binomial standard deviation of 1.7
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ import pytest
 from analysis import FrontierOptions, frontier
 from analysis.analyses.frontier import Box, FrontierResult, Standing, efficient, frontiers, standings
 from paradnn.errors import ConfigError, HeterogeneousError, NotEnoughData
-from tests.analysis.legible import faults
 
 ON, UNDECIDED, BEATEN = Standing.ON, Standing.UNDECIDED, Standing.BEATEN
 
@@ -39,7 +38,7 @@ def by_hand(box: Box) -> list[Standing]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(12))
 def test_standings_are_those_of_brute_force(seed: int) -> None:
     generator = np.random.default_rng(seed)
     middle, half = generator.integers(0, 6, (4, 2)), generator.integers(0, 2, (4, 2))
@@ -127,11 +126,6 @@ def test_cost_against_latency_with_prices() -> None:
     assert result.figure().axes[0].get_title(loc="left") == "fc inference, server"
 
 
-def test_intervals_over_decades_leave_room_for_the_numbers_of_the_axis() -> None:
-    wide = pd.DataFrame([served("A", 8, 1000.0, 5.0), served("B", 8, 800.0, 20.0, width=1e6)])
-    assert faults(asked(wide, price=("A=36", "B=3.6")).figure()) == []
-
-
 def test_which_to_choose_for_a_limit() -> None:
     text = asked(three(), ("latency_p99_ms", "15")).text()
     why = "of the lowest cost per million queries among those that surely keep it"
@@ -162,7 +156,7 @@ def test_without_prices_throughput_takes_the_place_of_cost() -> None:
 def test_equal_platforms_are_undecided_in_nearly_every_sample() -> None:
     """Eight equal choices with four runs each: a false verdict in a twentieth of the samples at most."""
     generator, wrong = np.random.default_rng(7), 0
-    for _ in range(60):
+    for _ in range(30):
         rows = [
             served(name, 8, 1000 * math.exp(noise[0]), 10 * math.exp(noise[1]), seed=seed)
             for name in "ABCDEFGH"
@@ -170,7 +164,21 @@ def test_equal_platforms_are_undecided_in_nearly_every_sample() -> None:
         ]
         (one,) = frontiers(pd.DataFrame(rows))
         wrong += one.count(UNDECIDED) < 8
-    assert wrong <= 7  # of 60 with chance 0.05 each, seven or fewer in 99%
+    assert wrong <= 5  # of 30 with chance 0.05 each, five or fewer in 99%
+
+
+def test_a_session_of_its_own_may_be_what_sets_a_choice_apart() -> None:
+    """6% between exact runs: beaten in one sweep in random order, undecided in a session each; 20% is in both."""
+    start = {"start_time": pd.Timestamp("2026-01-01", tz="UTC"), "sweep_order": "random"}
+    for rate, apart in ((940.0, UNDECIDED), (800.0, BEATEN)):
+        for sweeps, standing in (("ss", BEATEN), ("st", apart)):
+            rows = [
+                served(name, 8, speed, 5e3 / speed, 1.001, sweep_id=sweep, **start)
+                for name, speed, sweep in zip("AB", (1000.0, rate), sweeps, strict=True)
+            ]
+            result = frontier(pd.DataFrame(rows))
+            assert result.table.set_index("choice").loc["B", "standing"] == standing
+            assert ("sessions of their own" in result.text()) == (standing is UNDECIDED)
 
 
 def test_models_do_not_compete_and_policies_do() -> None:
@@ -304,14 +312,6 @@ def test_what_cannot_be_is_one_line(options: FrontierOptions, message: str) -> N
     with pytest.raises(ConfigError) as error:
         frontier(three(), options)
     assert str(error.value).startswith(message)
-
-
-def test_the_line_of_a_limit_is_named() -> None:
-    def names(*limits: tuple[str, str]) -> list[str]:
-        return [text.get_text() for text in asked(three(), *limits).figure().legends[0].get_texts()]
-
-    assert "limit" in names(("latency_p99_ms", "15"))
-    assert "limit" not in names(("peak_queries_per_second", "3"))
 
 
 def test_what_is_not_comparable_is_refused() -> None:

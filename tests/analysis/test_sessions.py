@@ -96,7 +96,7 @@ def test_sides_of_one_sweep_stand_together_where_chance_ordered_them_or_processe
 def test_equal_sides_in_random_order_are_told_apart_as_seldom_as_stated(points: int, replicates: int) -> None:
     """A machine that drifts by 6% over the sweep, whichever order came out; a true 20% is found."""
     found = {0.0: 0, 0.2: 0}
-    for true, seed in ((true, seed) for true in found for seed in range(60)):
+    for true, seed in ((true, seed) for true in found for seed in range(30)):
         random, each = np.random.default_rng(seed), points * replicates
         order = random.permutation(2 * each)
         logs = 0.06 * order / len(order) + random.normal(0, 0.01, len(order)) + true * (np.arange(2 * each) < each)
@@ -106,8 +106,8 @@ def test_equal_sides_in_random_order_are_told_apart_as_seldom_as_stated(points: 
             start = START + pd.to_timedelta(60 * order[place], unit="s")
             sides.append(frame.assign(sweep_id="s", sweep_order="random", start_time=start))
         found[true] += compare_points(*sides).families["verdict"].iloc[0] in (Verdict.A_BETTER, Verdict.B_BETTER)
-    assert found[0.0] <= 6
-    assert found[0.2] >= 50
+    assert found[0.0] <= 4
+    assert found[0.2] >= 25
 
 
 def test_what_sessions_add_is_the_scatter_of_their_means() -> None:
@@ -121,7 +121,7 @@ def test_what_sessions_add_is_the_scatter_of_their_means() -> None:
 
 def test_one_session_a_side_carries_no_verdict() -> None:
     """Equal sides and a session effect as large as the noise: 77% of families were called different."""
-    found = [compare_points(*planted(seed, 1, together=False)) for seed in range(20)]
+    found = [compare_points(*planted(seed, 1, together=False)) for seed in range(5)]
     assert {one.families["verdict"].iloc[0] for one in found} == {Verdict.WITHHELD}
     assert all(not one.cells["tested"].any() for one in found)
 
@@ -137,11 +137,9 @@ def test_a_drift_is_no_difference() -> None:
 
 @pytest.mark.parametrize("sweeps", [3, 5])
 def test_several_sessions_a_side_hold_their_rate_and_find_what_is_there(sweeps: int) -> None:
-    verdicts = [
-        compare_points(*planted(seed, sweeps, together=False)).families["verdict"].iloc[0] for seed in range(60)
-    ]
-    assert sum(verdict in (Verdict.A_BETTER, Verdict.B_BETTER) for verdict in verdicts) <= 8
-    found = [compare_points(*planted(seed, sweeps, False, 0.08)).families["verdict"].iloc[0] for seed in range(10)]
+    verdicts = [compare_points(*planted(n, sweeps, together=False)).families["verdict"].iloc[0] for n in range(30)]
+    assert sum(verdict in (Verdict.A_BETTER, Verdict.B_BETTER) for verdict in verdicts) <= 5
+    found = [compare_points(*planted(n, sweeps, False, 0.08)).families["verdict"].iloc[0] for n in range(10)]
     assert found.count(Verdict.A_BETTER) >= 8
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from paradnn.store.journal import write_document
 from paradnn.store.metrics import metric_names
 from paradnn.store.mlflow_store import MlflowStore
 from tests.conftest import TINY, Store, run
@@ -81,17 +80,6 @@ def test_one_side_against_itself_is_kept_as_files_too(tmp_path: Path) -> None:
     kept = json.loads(json.loads(path.read_text())["body"])
     assert set(kept["artifacts"]) == {"sweep.json", "verdicts.json", "rounds.json"}
     assert kept["sweep"]["metrics"]["comparison_rounds"] == 5
-    earlier = {key: value for key, value in kept.items() if key != "artifacts"}
-    for name, document in (("now", kept), ("earlier", {**earlier, "table": kept["artifacts"]["sweep.json"]})):
-        write_document(path, document)
-        (tmp_path / name).mkdir()
-        fresh = Store(tmp_path / name)
-        done = run(["paradnn.sync", str(tmp_path)], fresh)
-        assert done.returncode == 0, done.stderr
-        [parent] = fresh.runs("sweep")
-        table = json.loads(artifact(fresh, parent["run_id"], "sweep.json").read_text())
-        assert len(table["data"]) == 10
-    assert not artifact(fresh, parent["run_id"], "rounds.json").exists()
 
 
 @pytest.mark.framework
