@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import textwrap
 from collections.abc import Iterator
+from typing import Any
 
 from paradnn.config import point as config
 from paradnn.config.data import inputs
@@ -15,21 +16,17 @@ from paradnn.families import FAMILIES
 _HEAD = """\
 Measure deep-learning models on this machine; every point becomes an MLflow run.
 
-  python -m paradnn.train                                          one point
-  python -m paradnn.train model=lstm batch_size=64 compile=xla     another one
-  python -m paradnn.train -m model.nodes=32,64,128 batch_size=64,256 precision=float32,bfloat16
-                                                                   a sweep: every combination
-  python -m paradnn.train -m experiment=quick                      a preset; add axes or narrow it: model=fc
-  python -m paradnn.train -m hydra/launcher=slurm experiment=paper_fc
-                                                                   on many hosts: slurm, ray_cluster (docs/clusters.md)
-  python -m paradnn.plan -m experiment=paper_fc                    how long it would take, on how many hosts:
-                                                                   measures nothing; plan.hosts=1,4 plan.out=FILE
-  python -m paradnn.compare compile=graph compile=xla -- model=lstm
-                                                                   which is faster, by turns (docs/compare.md)
+  python -m paradnn.train model=lstm batch_size=64 compile=xla     one point
+  python -m paradnn.train -m model.nodes=32,64 batch_size=64,256   a sweep: every combination
+  python -m paradnn.train -m experiment=quick model=fc             a preset, narrowed; add axes to widen it
   python -m paradnn.train -m experiment=paper_fc sweep.design=adaptive sweep.minutes=60
                                                                    the points that teach most, the others predicted
   python -m paradnn.train batch_size=largest model=gpt             the largest batch that fits (docs/adaptive.md)
-  python -m paradnn.train --cfg job model=gru                      print a configuration
+  python -m paradnn.plan -m experiment=paper_fc                    how long it would take: measures nothing
+  python -m paradnn.compare compile=graph compile=xla -- model=lstm
+                                                                   which is faster, by turns (docs/compare.md)
+  python -m paradnn.train -m hydra/launcher=slurm experiment=paper_fc
+                                                                   on many hosts: slurm, ray_cluster (docs/clusters.md)
 
 Values are swept as a,b,c or range(1,9) or choice(...); lists are written model.blocks=[3,4,6,3].
 """
@@ -84,22 +81,24 @@ def documented_keys() -> dict[str, list[tuple[str, str]]]:
 
 def known_keys() -> list[str]:
     """Every dotted key that the command line takes, of all families."""
-    keys = [*_dotted(config.Point, ""), *_dotted(config.Settings, "")]
-    for family in FAMILIES.values():
-        keys += _dotted(family.options, "model.")
-    for data in inputs().values():
-        keys += _dotted(data, "data.")
-    for work in WORKLOADS.values():
-        keys += _dotted(type(work), f"{work.group}.") if work.group else ()
-    return sorted({*keys, *_dotted(config.asked_keys(), "")} - {"workload"})
+    holders: list[tuple[type, str]] = [(config.Point, ""), (config.Settings, ""), (config.asked_keys(), "")]
+    holders += [(family.options, "model.") for family in FAMILIES.values()]
+    holders += [(data, "data.") for data in inputs().values()]
+    holders += [(type(work), f"{work.group}.") for work in WORKLOADS.values() if work.group]
+    return sorted({key for cls, prefix in holders for key in _dotted(cls, prefix)} - {"workload"})
 
 
 def _dotted(cls: type, prefix: str) -> Iterator[str]:
     for entry in dataclasses.fields(cls):
-        kind = entry.default_factory
         yield f"{prefix}{entry.name}"
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-            yield from _dotted(kind, f"{prefix}{entry.name}.")
+        if group := _group(entry):
+            yield from _dotted(group, f"{prefix}{entry.name}.")
+
+
+def _group(entry: dataclasses.Field[Any]) -> type | None:
+    """The dataclass of a field that is a group of keys."""
+    kind = entry.default_factory
+    return kind if isinstance(kind, type) and dataclasses.is_dataclass(kind) else None
 
 
 def _groups() -> Iterator[str]:
@@ -109,12 +108,11 @@ def _groups() -> Iterator[str]:
 
 def _keys(cls: type, prefix: str, skip: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     for entry in dataclasses.fields(cls):
-        if entry.name in skip or entry.name in ("plan", "grids"):
+        if entry.name in (*skip, "plan", "grids"):
             continue
         key = f"{prefix}{entry.name}"
-        kind = entry.default_factory if entry.default_factory is not dataclasses.MISSING else None
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-            yield from _keys(kind, f"{key}.", skip=("name",))
+        if group := _group(entry):
+            yield from _keys(group, f"{key}.", skip=("name",))
             continue
         default = entry.default if entry.default is not dataclasses.MISSING else {}
         if isinstance(default, tuple):
@@ -123,7 +121,7 @@ def _keys(cls: type, prefix: str, skip: tuple[str, ...]) -> Iterator[tuple[str, 
         text = entry.metadata["help"]
         if choices := entry.metadata.get("choices"):
             also = ("true", "false") if isinstance(default, bool) else ()
-            text = f"{' | '.join((*also, *entry.metadata.get('shown', choices)))}: {text}"
+            text = f"{' | '.join((*also, *choices))}: {text}"
         yield f"{key}={shown}", text
 
 

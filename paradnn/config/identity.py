@@ -44,43 +44,14 @@ class Identity:
 
 def digest(value: Any, length: int = 16) -> str:
     """A short hash of a JSON-able value, the same for equal values whatever the order of their keys."""
-    return hashlib.sha256(_json(value).encode()).hexdigest()[:length]
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
 def point_id(point: Point) -> str:
     """Hash of what is measured and how; software and hardware are the environment's, limits and prices no part."""
-    found = {name: part for part_of in _PARTS for name, part in _part_texts(part_of, getattr(point, part_of)).items()}
-    inner = ",".join([found[name] for name in sorted(found)])
-    protocol = _part_texts("measure", point.measure)["measure"]
-    return hashlib.sha256(f"[{{{inner}}},{protocol}]".encode()).hexdigest()[:16]
-
-
-#: What a part of a point adds to the text that identifies it: by name and part, which is kept so that its id stays its.
-_texts: dict[Any, tuple[Any, dict[str, str]]] = {}
-_PARTS = tuple(entry.name for entry in fields(Point) if entry.name not in ("replicate", "software", "measure"))
-_MOST_TEXTS, _PLAIN = 2**16, frozenset({str, int, float, type(None)})
-
-
-def _part_texts(name: str, part: Any) -> dict[str, str]:
-    """The part and its name as JSON, for a workload the keys that ask for it; of `measure` the protocol alone. Without
-    what says what was always meant."""
-    key = (name, type(part), part) if type(part) in _PLAIN else (name, id(part))
-    if key not in _texts:
-        if len(_texts) >= _MOST_TEXTS:
-            _texts.clear()
-        if name == "measure":
-            found = {name: _json(_protocol(part))}
-        else:
-            values = part.keys() if name == "workload" else {name: asdict(part) if is_dataclass(part) else part}  # type: ignore[arg-type]
-            if name == "platform":
-                values[name]["price_per_hour"] = None
-            found = {one: _json({one: value})[1:-1] for one, value in told(values).items()}
-        _texts[key] = part, found
-    return _texts[key][1]
+    values = _named(unpriced(point), "replicate", "software", "measure")
+    return digest([told(values), _protocol(point.measure)])
 
 
 def unpriced(point: Point) -> Point:
@@ -107,12 +78,11 @@ def request_of(point: Point) -> dict[str, Any]:
     return request
 
 
-def _named(point: Point) -> dict[str, Any]:
+def _named(point: Point, *without: str) -> dict[str, Any]:
     """The point as plain values, its work as the keys that ask for it and those of its own."""
-    parts = {entry.name: getattr(point, entry.name) for entry in fields(point) if entry.name != "workload"}
-    return {
-        key: asdict(part) if is_dataclass(part) and not isinstance(part, type) else part for key, part in parts.items()
-    } | point.workload.keys()
+    parts = {entry.name: getattr(point, entry.name) for entry in fields(point) if entry.name not in without}
+    keys = parts.pop("workload").keys()
+    return {key: dict(vars(part)) if is_dataclass(part) else part for key, part in parts.items()} | keys
 
 
 @cache
@@ -147,9 +117,9 @@ def _protocol(measure: Measure) -> dict[str, Any]:
 
 def told(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested mappings without the keys that came later and say what was always meant; these stand below `prefix`."""
-    found = {}
+    later, found = later_keys(), {}
     for key, value in values.items():
         dotted = f"{prefix}{key}"
-        if dotted not in later_keys() or value != later_keys()[dotted]:
+        if dotted not in later or value != later[dotted]:
             found[key] = told(value, f"{dotted}.") if isinstance(value, Mapping) else value
     return found

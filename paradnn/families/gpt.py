@@ -23,7 +23,7 @@ _DEVIATION = 0.02
 
 @dataclass(frozen=True)
 class LanguageModel(Model):
-    """A decoder-only language model as GPT-2: pre-norm, learned positions, output tied to the embedding. heads must
+    """A decoder-only language model: pre-norm, learned positions, output tied to the embedding. heads must
     divide width."""
 
     generates: ClassVar[bool] = True

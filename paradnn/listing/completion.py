@@ -16,12 +16,11 @@ from collections.abc import Iterable, Sequence
 
 from paradnn.cli.checks import chosen_option, keys_of
 from paradnn.cli.commands import COMMANDS
-from paradnn.cli.help import known_keys
+from paradnn.cli.help import documented_keys, known_keys
 from paradnn.cli.parser import options, sub_commands
 from paradnn.cli.program import program
 from paradnn.config.groups import groups, options_of
 from paradnn.config.outcome import OUTCOMES
-from paradnn.config.point import Point, Settings
 from paradnn.errors import ConfigError
 from paradnn.families import FAMILIES
 from paradnn.listing.command import KINDS, entries
@@ -122,17 +121,12 @@ def _choices(key: str) -> Sequence[str]:
     """What a key can be, as far as it is one of several words."""
     if options := options_of(key):
         return options
-    for cls in (Point, Settings):
-        kind: object = cls
-        entry = None
-        for part in key.split("."):
-            fields = {each.name: each for each in dataclasses.fields(kind)} if isinstance(kind, type) else {}  # type: ignore[arg-type]
-            entry = fields.get(part)
-            kind = entry.default_factory if entry and dataclasses.is_dataclass(entry.default_factory) else None
-        if entry is not None:
-            truth = ("true", "false") if isinstance(entry.default, bool) else ()
-            return (*truth, *entry.metadata.get("choices", ()))
-    return ()
+    found = (pair for pairs in documented_keys().values() for pair in pairs if pair[0].startswith(f"{key}="))
+    name, text = next(found, ("", ""))
+    words, colon, _ = text.partition(": ")
+    if colon and " | " in words:
+        return words.split(" | ")
+    return ("true", "false") if name.endswith(("=true", "=false")) else ()
 
 
 def _parsed(before: Sequence[str], current: str) -> Iterable[str]:

@@ -23,11 +23,11 @@ _served = False
 
 def job_tags() -> dict[str, str]:
     """`node` and `job_id` as the scheduler names them; empty outside of Slurm, Spark and Ray."""
-    if "SLURM_JOB_ID" in os.environ:
-        job = os.environ["SLURM_JOB_ID"]
-        if "SLURM_ARRAY_JOB_ID" in os.environ:
-            job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ.get('SLURM_ARRAY_TASK_ID', '0')}"
-        return {"job_id": job, "node": os.environ.get("SLURMD_NODENAME", "unknown"), "restarts": str(restarts())}
+    slurm = os.environ
+    if "SLURM_JOB_ID" in slurm:
+        array = f"{slurm.get('SLURM_ARRAY_JOB_ID')}_{slurm.get('SLURM_ARRAY_TASK_ID', '0')}"
+        job = array if "SLURM_ARRAY_JOB_ID" in slurm else slurm["SLURM_JOB_ID"]
+        return {"job_id": job, "node": slurm.get("SLURMD_NODENAME", "unknown"), "restarts": str(restarts())}
     if context := _spark_task():
         # An executor works in a folder of its own, which has its number.
         where = {"job_id": f"{context.stageId()}.{context.partitionId()}", "restarts": str(restarts())}

@@ -82,19 +82,17 @@ def expand(loader: ConfigLoader, master: DictConfig, arguments: Sequence[str], p
     sweep = read_settings(plain(master)).sweep
     builder = _Builder(loader, master)
     plan = Plan(builder.bases, [])
-    sampled = sweep.sample
     rest = [entry for entry in arguments if not (sweep.grids and entry.startswith("model="))]
     every = [
         builder.axes([*_strings(params), *_strings(grid), *rest])
         for grid in builder.of_families(sweep.grids, arguments) or [{}]
     ]
     grids = _zipped(every, sweep.zip)
-    sizes = [_size(dimensions) for dimensions in grids]
+    sizes = [math.prod(_lengths(dimensions)) for dimensions in grids]
     if sum(sizes) > MAX_POINTS:
-        raise ConfigError(
-            "sweep", f"{sum(sizes):,} points", f"is more than {MAX_POINTS:,}", "name fewer values, or set sweep.sample"
-        )
-    shares = _shares(sizes, sampled) if sampled else sizes
+        remedy = "name fewer values, or set sweep.sample"
+        raise ConfigError("sweep", f"{sum(sizes):,} points", f"is more than {MAX_POINTS:,}", remedy)
+    shares = _shares(sizes, sweep.sample) if sweep.sample else sizes
     for dimensions, size, share in zip(grids, sizes, shares, strict=True):
         lengths = _lengths(dimensions)
         chosen = itertools.product(*map(range, lengths)) if share >= size else _spread(lengths, share, sweep.seed)
@@ -142,16 +140,12 @@ class _Builder:
         if not grids or not asked:
             return [dict(grid) for grid in grids]
         wanted = {str(value) for value in asked[0].values}
-        grids_left = []
-        for grid in grids:
-            families = [name.strip() for name in str(grid.get("model", "")).split(",")]
-            if kept := [name for name in families if name in wanted]:
-                grids_left.append({**grid, "model": ",".join(kept)})
-        if not grids_left:
-            raise ConfigError(
-                "model", ",".join(sorted(wanted)), "is no family of this experiment", "choose another experiment"
-            )
-        return grids_left
+        families = [[name.strip() for name in str(grid.get("model", "")).split(",")] for grid in grids]
+        kept = [",".join(name for name in names if name in wanted) for names in families]
+        if not any(kept):
+            named = ",".join(sorted(wanted))
+            raise ConfigError("model", named, "is no family of this experiment", "choose another experiment")
+        return [{**grid, "model": names} for grid, names in zip(grids, kept, strict=True) if names]
 
     def point(self, dimensions: Sequence[_Dimension], choice: Sequence[int]) -> tuple[int, dict[str, Any]]:
         """The base and the values of one combination."""
@@ -170,18 +164,14 @@ class _Builder:
     def _axis(self, key: str, override: Override) -> _Axis:
         is_group = bool(self._loader.get_group_options(override.key_or_group))
         if override.is_sweep_override():
+            typed = str(override.input_line).partition("=")[2]
             if not override.is_discrete_sweep():
-                raise ConfigError(
-                    key,
-                    str(override.input_line).partition("=")[2],
-                    "is a continuous range",
-                    f"name the values, as in {key}=64,128,256 or {key}=range(64,256,64)",
-                )
-            strings = tuple(
-                f"{key}={value}" for value in itertools.islice(override.sweep_string_iterator(), MAX_POINTS + 1)
-            )
+                remedy = f"name the values, as in {key}=64,128,256 or {key}=range(64,256,64)"
+                raise ConfigError(key, typed, "is a continuous range", remedy)
+            texts = itertools.islice(override.sweep_string_iterator(), MAX_POINTS + 1)
+            strings = tuple(f"{key}={value}" for value in texts)
             if len(strings) > MAX_POINTS:
-                raise ConfigError(key, str(override.input_line).partition("=")[2], "has too many values", "name fewer")
+                raise ConfigError(key, typed, "has too many values", "name fewer")
             values = tuple(entry.value() for entry in self._parser.parse_overrides(list(strings)))
         else:
             strings = (str(override.input_line),)
@@ -206,33 +196,26 @@ def _zipped(grids: Sequence[Sequence[_Axis]], groups: Sequence[Sequence[str]]) -
     for key in named:
         if named.count(key) > 1:
             raise ConfigError("sweep.zip", key, "is named twice", "name an axis in one group, once")
+    known = [{axis.key: axis for axis in axes} for axes in grids]
     for group in groups:
-        if len(group) < 2:
-            raise ConfigError("sweep.zip", ",".join(group), "is one axis", "name at least two that go together")
-        held = [{axis.key for axis in axes} for axes in grids]
-        if not any(keys.issuperset(group) for keys in held):
-            lacking = next((key for key in group if not any(key in keys for keys in held)), ",".join(group))
-            known = ", ".join(dict.fromkeys(axis.key for axes in grids for axis in axes if len(axis.strings) > 1))
-            raise ConfigError("sweep.zip", lacking, "is no axis of this sweep", f"its axes are {known or 'none'}")
-    return [_dimensions(axes, groups) for axes in grids]
+        if not any(axes.keys() >= set(group) for axes in known):
+            lacking = next((key for key in group if not any(key in axes for axes in known)), ",".join(group))
+            several = dict.fromkeys(key for axes in known for key, axis in axes.items() if len(axis.strings) > 1)
+            raise ConfigError("sweep.zip", lacking, "is no axis of this sweep", f"its axes are {', '.join(several)}")
+    return [_dimensions(axes, groups) for axes in known]
 
 
-def _dimensions(axes: Sequence[_Axis], groups: Sequence[Sequence[str]]) -> list[_Dimension]:
+def _dimensions(axes: Mapping[str, _Axis], groups: Sequence[Sequence[str]]) -> list[_Dimension]:
     """The dimensions of one grid."""
-    known = {axis.key: axis for axis in axes}
-    dimensions: dict[str, _Dimension] = {key: (axis,) for key, axis in known.items()}
+    dimensions: dict[str, _Dimension] = {key: (axis,) for key, axis in axes.items()}
     for group in groups:
-        if not known.keys() >= set(group):
+        if not axes.keys() >= set(group):
             continue
-        for key in group:
-            if len(known[key].strings) < 2:
-                raise ConfigError("sweep.zip", key, "has one value", f"give it several, as in {key}=64,128")
-        together = tuple(known[key] for key in group)
-        lengths = ", ".join(f"{axis.key} has {len(axis.strings)}" for axis in together)
-        if len({len(axis.strings) for axis in together}) > 1:
+        lengths = ", ".join(f"{key} has {len(axes[key].strings)}" for key in group)
+        if len({len(axes[key].strings) for key in group}) > 1:
             raise ConfigError("sweep.zip", ",".join(group), f"{lengths} values", "give each as many")
-        first, *others = sorted(group, key=list(known).index)
-        dimensions[first] = together
+        first, *others = sorted(group, key=list(axes).index)
+        dimensions[first] = tuple(axes[key] for key in group)
         for key in others:
             del dimensions[key]
     return list(dimensions.values())
@@ -240,10 +223,6 @@ def _dimensions(axes: Sequence[_Axis], groups: Sequence[Sequence[str]]) -> list[
 
 def _lengths(dimensions: Sequence[_Dimension]) -> list[int]:
     return [len(axes[0].strings) for axes in dimensions]
-
-
-def _size(dimensions: Sequence[_Dimension]) -> int:
-    return math.prod(_lengths(dimensions))
 
 
 def _shares(sizes: Sequence[int], sample: int) -> list[int]:

@@ -12,6 +12,7 @@ import math
 import os
 import re
 import secrets
+import shlex
 import sys
 import time
 import zlib
@@ -174,8 +175,4 @@ def _command() -> str:
     """The command line as it was typed: `python -m paradnn.train ...`, or the program `paradnn train ...`."""
     words = sys.orig_argv[1:]
     named = words[:1] == [sys.argv[0]] and Path(sys.argv[0]).name == "paradnn"
-    return " ".join(map(_quoted, ["paradnn", *words[1:]] if named else ["python", *words]))
-
-
-def _quoted(argument: str) -> str:
-    return f"'{argument}'" if any(letter in argument for letter in " ()[]{}*?$&;|<>") else argument
+    return shlex.join(["paradnn", *words[1:]] if named else ["python", *words])

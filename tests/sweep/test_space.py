@@ -191,11 +191,6 @@ def test_zipped_axes_choose_files_and_leave_grids_without_them_alone() -> None:
         (("sweep.zip=[model.nodes,batch_size]",), "model.nodes,batch_size: model.nodes has 2, batch_size has 3 values"),
         (("sweep.zip=[model.nodes,seed]",), "seed: is no axis of this sweep; its axes are model.nodes, batch"),
         (("sweep.zip=[seed,replicate]",), "seed: is no axis of this sweep; its axes are model.nodes, batch_size"),
-        (
-            ("model.layers=2", "sweep.zip=[model.nodes,model.layers]"),
-            "model.layers: has one value; give it several, as in",
-        ),
-        (("sweep.zip=[model.nodes]",), "model.nodes: is one axis; name at least two"),
         (("sweep.zip=[[model.nodes,batch_size],[batch_size,seed]]",), "batch_size: is named twice"),
         (("sweep.zip=[model.nodes,8]",), "expects a list of keys, or several"),
         (("sweep.zip=model.nodes",), "expects a list of keys, or several"),
