@@ -2,18 +2,6 @@
 
 A `ParadnnError` is something the user can fix: the command line prints its one-line message and exits with `exit_code`,
 without a traceback. Any other exception that reaches the top is a fault of this tool.
-
-    ParadnnError
-      ConfigError          a key, its value and the remedy
-      StoreError           the tracking store cannot be read or written
-        StoreAwayError     it does not answer; it may later
-        StoreRefusalError  it answers, and does not accept who asks
-        NoStoreError       there is none at that address
-      WorkerError          the interpreter under test cannot be started
-      SchemaError          stored runs of another schema
-        HeterogeneousError heterogeneous runs about to be pooled
-      DataError            a file that is damaged or not what it claims to be
-      NotEnoughData        too little was measured to say anything
 """
 
 from __future__ import annotations

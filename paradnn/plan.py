@@ -13,52 +13,45 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 
 from paradnn.cli.command import run_command
 from paradnn.cli.program import program
-from paradnn.core.words import MOST_HOSTS, did_you_mean, is_count
+from paradnn.core.schema import option, read
+from paradnn.core.words import MOST_HOSTS
 from paradnn.errors import ConfigError
 
 #: Plans a multirun as a whole instead of launching its tasks.
 _SWEEPER = "hydra/sweeper=plan"
-_KEYS = ("plan.hosts", "plan.out")
 
 
 @dataclass(frozen=True)
 class Options:
-    """hosts: numbers of hosts to forecast for. out: a CSV file with a row a point."""
+    """The keys of `plan`."""
 
-    hosts: tuple[int, ...] = (1, 2, 4, 8)
-    out: Path | None = None
+    hosts: tuple[int, ...] = option((1, 2, 4, 8), "numbers of hosts to forecast for", low=1, high=MOST_HOSTS)
+    out: str | None = option(None, "a CSV file with a row a point")
 
 
 def split_options(arguments: Sequence[str]) -> tuple[Options, list[str]]:
     """The options of the plan itself, and the overrides that a measurement would take; raises ConfigError."""
-    given: dict[str, str] = {}
+    given: dict[str, Any] = {}
     rest = []
     for argument in arguments:
         key, _, value = argument.partition("=")
-        if key in _KEYS:
-            given[key] = value
-        elif key == "plan" or key.startswith("plan."):
-            hint = did_you_mean(key, _KEYS)
-            names = ", ".join(name.removeprefix("plan.") for name in _KEYS)
-            raise ConfigError(key, value, "no such key", f"{hint}keys of plan: {names}")
+        if key == "plan.hosts":
+            words = [word.strip() for word in value.strip("[]").split(",")]
+            given["hosts"] = [int(word) if word.isdecimal() and len(word) < 20 else word for word in words]
+        elif key.startswith("plan."):
+            given[key.removeprefix("plan.")] = value
         else:
             rest.append(argument)
-    usual = Options()
-    hosts = _hosts(given["plan.hosts"]) if "plan.hosts" in given else usual.hosts
-    return Options(hosts, _file(given["plan.out"]) if "plan.out" in given else None), rest
-
-
-def _hosts(value: str) -> tuple[int, ...]:
-    words = [word.strip() for word in value.strip("[]").split(",")]
-    if not all(is_count(word, MOST_HOSTS) for word in words):
-        problem = f"expects numbers of hosts, 1 to {MOST_HOSTS:,}"
-        raise ConfigError("plan.hosts", value, problem, "write for example plan.hosts=1,2,4")
-    return tuple(dict.fromkeys(int(word) for word in words))
+    options = read(Options, given, "plan")
+    if options.out is not None:
+        _file(options.out)
+    return options, rest
 
 
 def _file(value: str) -> Path:
@@ -101,7 +94,7 @@ def _plan(config: DictConfig, options: Options) -> int:
     expected = forecast(sweep_status(points, settings, history), settings, history)
     describe(expected, name, history.where, options.hosts, chunk)
     if options.out:
-        write_points(expected, options.out)
+        write_points(expected, _file(options.out))
         print(f"Every point is in {options.out}")
     return 0
 

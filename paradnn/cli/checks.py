@@ -108,15 +108,12 @@ def _check_options(override: Override) -> None:
         return
     values: list[object] = [override.value()]
     if override.is_sweep_override():
-        discrete = override.is_discrete_sweep()
-        values = list(itertools.islice(override.sweep_string_iterator(), _MOST)) if discrete else []
-    for value in values:
-        name = value.strip("'\"") if isinstance(value, str) else ""
-        if name and name not in options:
-            raise no_such_option(group, name, options)
+        values = list(itertools.islice(override.sweep_string_iterator(), _MOST)) if override.is_discrete_sweep() else []
+    names = [value.strip("'\"") for value in values if isinstance(value, str)]
+    if wrong := [name for name in names if name and name not in options]:
+        raise no_such_option(group, wrong[0], options)
     if group == "experiment" and len(values) > 1:
-        named = ",".join(map(str, values))
-        raise ConfigError(group, named, "one experiment at a time", "give each its own command")
+        raise ConfigError(group, ",".join(names), "one experiment at a time", "give each its own command")
 
 
 def no_such_option(group: str, value: str, options: Sequence[str]) -> ParadnnError:

@@ -13,7 +13,7 @@ from paradnn.core.workload import WORKLOADS, Workload
 from paradnn.errors import ConfigError
 from paradnn.families import FAMILIES
 
-_THREADS = "parallel calls of a stage, and threads that they have in all; null: every core, calls tuned by tf.data"
+_THREADS = "parallel calls of a stage, and threads in all; null: every core, calls tuned by tf.data"
 _READERS = "files read at once"
 _PREFETCH = "batches made ahead of the step"
 
@@ -48,7 +48,7 @@ class Images(Input):
     )
     threads: int | None = option(None, _THREADS, low=1, high=4096)
     readers: int = option(4, _READERS, low=1, high=4096)
-    shuffle: int = option(1024, "undecoded pictures among which the next is drawn; 1: the order of the files", low=1)
+    shuffle: int = option(1024, "pictures among which the next is drawn; 1: the order of the files", low=1)
     prefetch: int = option(2, _PREFETCH, low=0, high=4096)
     cache: str = option(
         "none",

@@ -20,20 +20,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import entry_points
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
-
-class Named(Protocol):
-    """What a registry can hold. place: in the order of lists and figures; what has the same stands by name."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def place(self) -> int: ...
-
-
-T = TypeVar("T", bound=Named)
+#: It has a `name` and a `place`, in the order of lists and figures; what has the same place stands by name.
+T = TypeVar("T", bound=Any)
 
 
 class Registry(Mapping[str, T], Generic[T]):

@@ -58,10 +58,7 @@ class Unavailable(Ended):
 
 
 class Part:
-    """What a kind of work sends from worker to driver beside what all do: a frozen dataclass.
-
-    of: its name on the pipe.
-    """
+    """What a kind of work sends from worker to driver beside what all do: a frozen dataclass. of: its name there."""
 
     of: ClassVar[str]
 

@@ -65,7 +65,7 @@ def test_what_is_not_there_is_one_line(words: list[str], message: str, capsys: p
         ("paradnn train model=ls", ["model=lstm"]),
         ("paradnn train -m precision=float32,b", ["precision=float32,bfloat16"]),
         ("paradnn train resume=", ["resume=false", "resume=retry", "resume=true"]),
-        ("paradnn train tracking.name=o", ["tracking.name=offline"]),
+        ("paradnn train tracking=o", ["tracking=offline"]),
         ("paradnn plan -m experiment=paper_", ["experiment=paper_cnn", "experiment=paper_fc", "experiment=paper_rnn"]),
         ("paradnn train model=lstm model.v", ["model.vocab_size="]),
         ("paradnn train model.n", ["model.nodes="]),
