@@ -42,7 +42,7 @@ def split_options(arguments: Sequence[str]) -> tuple[Options, list[str]]:
     for argument in arguments:
         key, _, value = argument.partition("=")
         if key == "plan.hosts":
-            words = [word.strip() for word in value.strip("[]").split(",")]
+            words = dict.fromkeys(word.strip() for word in value.strip("[]").split(","))
             given["hosts"] = [int(word) if word.isdecimal() and len(word) < 20 else word for word in words]
         elif key.startswith("plan."):
             given[key.removeprefix("plan.")] = value

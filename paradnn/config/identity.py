@@ -81,7 +81,7 @@ def request_of(point: Point) -> dict[str, Any]:
 def _named(point: Point, *without: str) -> dict[str, Any]:
     """The point as plain values, its work as the keys that ask for it and those of its own."""
     parts = {entry.name: getattr(point, entry.name) for entry in fields(point) if entry.name not in without}
-    keys = parts.pop("workload").keys()
+    keys: dict[str, Any] = parts.pop("workload").keys()
     return {key: dict(vars(part)) if is_dataclass(part) else part for key, part in parts.items()} | keys
 
 
