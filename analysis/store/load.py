@@ -53,11 +53,6 @@ NUMBERS = (
 )
 
 
-def default_uri() -> str:
-    """Where runs are looked for: MLFLOW_TRACKING_URI, else the store embedded in this checkout."""
-    return address_of().uri
-
-
 def load(
     tracking_uri: Stores = None,
     *,
@@ -207,36 +202,31 @@ def load_files(frame: pd.DataFrame, name: str, tracking_uri: Stores = None) -> d
     given = _stores(tracking_uri)
     named = {_name(uri): uri for uri in given}
     rows = [
-        (str(uri or ""), run_id, named.get(str(store), store) if len(given) > 1 else given[0])
+        (str(uri or ""), str(run_id), named.get(str(store), store) if len(given) > 1 else given[0])
         for run_id, uri, store in zip(frame["run_id"], frame["artifact_uri"], stores, strict=True)
     ]
     if any(uri.startswith("mlflow-artifacts:") and not address_of(store).is_server for uri, _, store in rows):
         raise StoreError(f"{name}: a tracking server keeps these files; give its address instead of the database's")
+    problems: list[StoreError] = []
 
     def fetch(row: tuple[str, str, str | None]) -> tuple[str, bytes | None]:
+        try:
+            artifact_folder(row[0], row[1], [address_of(row[2])])
+        except StoreError as error:  # files that are none of the store's own
+            problems.append(error)
+            return row[1], None
         try:
             return row[1], _artifact(row[0], row[1], name, row[2])
         except StoreError:
             return row[1], None
 
-    _warn_of_outside(rows)
     near = [row for row in rows if row[0].startswith(f"{BUNDLE}:") or local_folder(row[0]) is not None]
     far = [row for row in rows if row not in near] if len(near) < len(rows) else []
     with ThreadPoolExecutor(8) as pool:
         files = [*map(fetch, near), *pool.map(fetch, far)]
-    return {run_id: content for run_id, content in files if content is not None}
-
-
-def _warn_of_outside(rows: Sequence[tuple[str, str, str | None]]) -> None:
-    """Say so once where a store names files that are none of its own, which are passed over."""
-    problems = []
-    for artifact_uri, run_id, store in rows:
-        try:
-            artifact_folder(artifact_uri, run_id, [address_of(store)])
-        except StoreError as error:
-            problems.append(error)
     if problems:
-        warnings.warn(f"files of {counted(len(problems), 'run')} are not read: {problems[0]}", stacklevel=3)
+        warnings.warn(f"files of {counted(len(problems), 'run')} are not read: {problems[0]}", stacklevel=2)
+    return {run_id: content for run_id, content in files if content is not None}
 
 
 def _artifact(artifact_uri: str, run_id: str, name: str, uri: str | None, alone: bool = True) -> bytes | None:

@@ -33,33 +33,17 @@ _T, _G, _GIB = 1e12, 1e9, 2**30
 _PAPER = "Wang, Wei, Brooks, MLSys 2020, Table 3"
 
 
-def _cpu(name: str, cores: int, clock: float, per_cycle: int, channels: float, source: str, *aliases: str) -> Hardware:
+def _cpu(name: str, cores: int, clock: float, per_cycle: int, channels: float, source: str, alias: str) -> Hardware:
     """A CPU socket: cores x base clock (GHz) x float32 FLOP a cycle and core, and its memory channels' GB/s."""
-    return Hardware(
-        name, "cpu", {"float32": cores * clock * _G * per_cycle}, channels * _G, None, source, aliases, cores
-    )
+    peaks = {"float32": cores * clock * _G * per_cycle}
+    return Hardware(name, "cpu", peaks, channels * _G, None, source, (alias,), cores)
 
 
-def _gpu(
-    name: str,
-    float32: float,
-    tensor: float | None,
-    bandwidth: float,
-    memory: int,
-    source: str,
-    *aliases: str,
-    bfloat16: float | None = -1.0,
-) -> Hardware:
-    """A GPU: float32 outside the tensor cores, float16 inside them, in TFLOP/s; GB/s; GiB.
-
-    `bfloat16` is None where the part lacks it, and as fast as float16 unless it is given.
-    """
-    peaks = {"float32": float32 * _T}
-    if tensor is not None:
-        peaks["float16"] = tensor * _T
-        if bfloat16 is not None:
-            peaks["bfloat16"] = (tensor if bfloat16 < 0 else bfloat16) * _T
-    return Hardware(name, "gpu", peaks, bandwidth * _G, memory * _GIB, source, aliases)
+def _gpu(name: str, peaks: tuple[float, ...], bandwidth: float, memory: int, source: str, *aliases: str) -> Hardware:
+    """A GPU: float32 outside the tensor cores, float16 and bfloat16 inside them where it has those, in TFLOP/s; GB/s;
+    GiB."""
+    rates = dict(zip(("float32", "float16", "bfloat16"), (peak * _T for peak in peaks), strict=False))
+    return Hardware(name, "gpu", rates, bandwidth * _G, memory * _GIB, source, aliases)
 
 
 def _tpu(name: str, peak: float, bandwidth: float, memory: int, source: str, *aliases: str) -> Hardware:
@@ -84,38 +68,36 @@ HARDWARE: tuple[Hardware, ...] = (
     _tpu("TPU v5p", 459, 2765, 95, "Google Cloud documentation, TPU v5p", "tpu v5p", "tpu v5"),
     _tpu("TPU v6e (Trillium)", 918, 1640, 32, "Google Cloud documentation, TPU v6e", "tpu v6e", "tpu v6 lite"),
     # NVIDIA
-    _gpu("P100 (SXM2)", 10.6, None, 732, 16, "NVIDIA Tesla P100 datasheet (2016)", "p100", "p100-sxm2-16gb"),
-    _gpu("Tesla M40", 7.0, None, 288, 12, "NVIDIA Tesla M40 datasheet (2015)", "tesla m40"),
-    _gpu("Titan X (Maxwell)", 6.6, None, 336.5, 12, "NVIDIA product page: 3,072 cores, 1,075 MHz", "titan x (maxwell)"),
-    _gpu("Titan X (Pascal)", 10.97, None, 480, 12, "NVIDIA product page: 3,584 cores, 1,531 MHz", "titan x (pascal)"),
-    _gpu("Titan Xp", 12.15, None, 547.7, 12, "NVIDIA product page: 3,840 cores, 1,582 MHz", "titan xp"),
-    _gpu("GeForce GTX 1080 Ti", 11.34, None, 484, 11, "NVIDIA product page: 3,584 cores, 1,582 MHz", "gtx 1080 ti"),
-    _gpu("T4", 8.1, 65, 320, 16, "NVIDIA T4 datasheet (2019)", "tesla t4", "nvidia t4", bfloat16=None),
-    _gpu("A10", 31.2, 125, 600, 24, "NVIDIA A10 datasheet (2021)", "nvidia a10"),
-    _gpu("A30", 10.3, 165, 933, 24, "NVIDIA A30 datasheet (2021)", "nvidia a30"),
-    _gpu("A100 (SXM, 40 GB)", 19.5, 312, 1555, 40, "NVIDIA A100 datasheet (2021)", "a100", "a100-sxm4-40gb",
+    _gpu("P100 (SXM2)", (10.6,), 732, 16, "NVIDIA Tesla P100 datasheet (2016)", "p100", "p100-sxm2-16gb"),
+    _gpu("Tesla M40", (7.0,), 288, 12, "NVIDIA Tesla M40 datasheet (2015)", "tesla m40"),
+    _gpu("Titan X (Maxwell)", (6.6,), 336.5, 12, "NVIDIA product page: 3,072 cores, 1,075 MHz", "titan x (maxwell)"),
+    _gpu("Titan X (Pascal)", (10.97,), 480, 12, "NVIDIA product page: 3,584 cores, 1,531 MHz", "titan x (pascal)"),
+    _gpu("Titan Xp", (12.15,), 547.7, 12, "NVIDIA product page: 3,840 cores, 1,582 MHz", "titan xp"),
+    _gpu("GeForce GTX 1080 Ti", (11.34,), 484, 11, "NVIDIA product page: 3,584 cores, 1,582 MHz", "gtx 1080 ti"),
+    _gpu("T4", (8.1, 65), 320, 16, "NVIDIA T4 datasheet (2019)", "tesla t4", "nvidia t4"),
+    _gpu("A10", (31.2, 125, 125), 600, 24, "NVIDIA A10 datasheet (2021)", "nvidia a10"),
+    _gpu("A30", (10.3, 165, 165), 933, 24, "NVIDIA A30 datasheet (2021)", "nvidia a30"),
+    _gpu("A100 (SXM, 40 GB)", (19.5, 312, 312), 1555, 40, "NVIDIA A100 datasheet (2021)", "a100", "a100-sxm4-40gb",
          "a100-pcie-40gb"),
-    _gpu("A100 (SXM, 80 GB)", 19.5, 312, 2039, 80, "NVIDIA A100 80GB datasheet (2021)", "a100-sxm4-80gb",
+    _gpu("A100 (SXM, 80 GB)", (19.5, 312, 312), 2039, 80, "NVIDIA A100 80GB datasheet (2021)", "a100-sxm4-80gb",
          "a100-sxm-80gb"),
-    _gpu("A100 (PCIe, 80 GB)", 19.5, 312, 1935, 80, "NVIDIA A100 80GB datasheet (2021)", "a100 80gb pcie"),
-    _gpu("L4", 30.3, 121, 300, 24, "NVIDIA L4 datasheet (2023)", "nvidia l4"),
-    _gpu("L40S", 91.6, 362.05, 864, 48, "NVIDIA L40S datasheet (2023)", "l40s"),
-    _gpu("H100 (SXM)", 67, 989.4, 3350, 80, "NVIDIA H100 datasheet (2023)", "h100", "h100 80gb hbm3"),
-    _gpu("H100 (PCIe)", 51.2, 756, 2000, 80, "NVIDIA H100 PCIe product brief (2022)", "h100 pcie"),
-    _gpu("H200 (SXM)", 67, 989.4, 4800, 141, "NVIDIA H200 datasheet (2024)", "h200"),
-    _gpu("B200", 75, 2250, 7700, 180, "NVIDIA Blackwell datasheet (2025), HGX B200", "b200"),
-    _gpu("GeForce RTX 3090", 35.6, 142, 936, 24, "NVIDIA GA102 whitepaper (2020), FP16 accumulate", "rtx 3090",
-         bfloat16=71),
-    _gpu("GeForce RTX 4090", 82.6, 330.3, 1008, 24, "NVIDIA Ada whitepaper (2022), FP16 accumulate", "rtx 4090",
-         bfloat16=165.2),
+    _gpu("A100 (PCIe, 80 GB)", (19.5, 312, 312), 1935, 80, "NVIDIA A100 80GB datasheet (2021)", "a100 80gb pcie"),
+    _gpu("L4", (30.3, 121, 121), 300, 24, "NVIDIA L4 datasheet (2023)", "nvidia l4"),
+    _gpu("L40S", (91.6, 362.05, 362.05), 864, 48, "NVIDIA L40S datasheet (2023)", "l40s"),
+    _gpu("H100 (SXM)", (67, 989.4, 989.4), 3350, 80, "NVIDIA H100 datasheet (2023)", "h100", "h100 80gb hbm3"),
+    _gpu("H100 (PCIe)", (51.2, 756, 756), 2000, 80, "NVIDIA H100 PCIe product brief (2022)", "h100 pcie"),
+    _gpu("H200 (SXM)", (67, 989.4, 989.4), 4800, 141, "NVIDIA H200 datasheet (2024)", "h200"),
+    _gpu("B200", (75, 2250, 2250), 7700, 180, "NVIDIA Blackwell datasheet (2025), HGX B200", "b200"),
+    _gpu("GeForce RTX 3090", (35.6, 142, 71), 936, 24, "NVIDIA GA102 whitepaper (2020), FP16 accumulate", "rtx 3090"),
+    _gpu("GeForce RTX 4090", (82.6, 330.3, 165.2), 1008, 24, "NVIDIA Ada whitepaper (2022), FP16 accumulate",
+         "rtx 4090"),
     # AMD
-    _gpu("MI25", 12.29, 24.6, 484, 16, "AMD Radeon Instinct MI25 datasheet (2017)", "mi25", bfloat16=None),
-    _gpu("Vega Frontier Edition", 13.1, 26.2, 483, 16, "AMD product page (2017)", "vega frontier edition",
-         bfloat16=None),
-    _gpu("MI100", 23.1, 184.6, 1229, 32, "AMD Instinct MI100 brochure (2020)", "mi100", bfloat16=92.3),
-    _gpu("MI250X", 47.9, 383, 3277, 128, "AMD Instinct MI250X datasheet (2021), both dies", "mi250x"),
-    _gpu("MI300X", 163.4, 1307.4, 5325, 192, "AMD Instinct MI300X datasheet (2023)", "mi300x"),
-    _gpu("MI325X", 163.4, 1307.4, 6000, 256, "AMD Instinct MI325X datasheet (2024)", "mi325x"),
+    _gpu("MI25", (12.29, 24.6), 484, 16, "AMD Radeon Instinct MI25 datasheet (2017)", "mi25"),
+    _gpu("Vega Frontier Edition", (13.1, 26.2), 483, 16, "AMD product page (2017)", "vega frontier edition"),
+    _gpu("MI100", (23.1, 184.6, 92.3), 1229, 32, "AMD Instinct MI100 brochure (2020)", "mi100"),
+    _gpu("MI250X", (47.9, 383, 383), 3277, 128, "AMD Instinct MI250X datasheet (2021), both dies", "mi250x"),
+    _gpu("MI300X", (163.4, 1307.4, 1307.4), 5325, 192, "AMD Instinct MI300X datasheet (2023)", "mi300x"),
+    _gpu("MI325X", (163.4, 1307.4, 1307.4), 6000, 256, "AMD Instinct MI325X datasheet (2024)", "mi325x"),
     # CPU sockets; float32 FLOP a cycle and core: two FMA units of 512 bits 64, two of 256 bits 32
     _cpu("Xeon Platinum 8180", 28, 2.5, 64, 128, "Intel ARK: 28 cores, 2.5 GHz, 6 x DDR4-2666", "platinum 8180"),
     _cpu("Xeon Platinum 8380", 40, 2.3, 64, 204.8, "Intel ARK: 40 cores, 2.3 GHz, 8 x DDR4-3200", "platinum 8380"),
