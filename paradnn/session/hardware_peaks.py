@@ -11,7 +11,7 @@ import shlex
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from paradnn.config.identity import Identity, digest, texts, told, unpriced
@@ -44,14 +44,13 @@ _MARGIN = 0.05
 class Ceilings:
     """The ceilings of one environment: precision -> FLOP/s, and B/s of main memory; `run_id` is where they stand.
     idle_watts: power at rest, None where there is no counter. contended: what disturbed them, None where nothing
-    did. references: metric -> ms of a call of each reference kernel, of the fastest process."""
+    did."""
 
     run_id: str
     flops_per_second: Mapping[str, float]
     bytes_per_second: float | None
     idle_watts: float | None = None
     contended: str | None = None
-    references: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, run_id: str, metrics: Mapping[str, float], tags: Mapping[str, str] | None = None) -> Ceilings:
@@ -59,10 +58,7 @@ class Ceilings:
         prefix = "peak_flops_per_second."
         peaks = {key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)}
         contended = (tags or {}).get("contended_reason")
-        references = {key: value for key, value in metrics.items() if key.startswith("best_reference_")}
-        return cls(
-            run_id, peaks, metrics.get("peak_bytes_per_second"), metrics.get("idle_watts"), contended, references
-        )
+        return cls(run_id, peaks, metrics.get("peak_bytes_per_second"), metrics.get("idle_watts"), contended)
 
     def emulated(self, precision: str) -> float | None:
         """How fast 16-bit products are against float32's where they are slower: the platform emulates them."""
@@ -122,8 +118,7 @@ def device_peaks(point: Point, environment: Environment, ceilings: Ceilings | No
     if hardware := find_hardware(environment.device, int(environment.hardware["cores"])):
         peaks["spec_flops_per_second"] = hardware.peak_flops.get(point.precision)
         peaks["spec_bytes_per_second"] = hardware.bandwidth
-    references = ceilings.references if ceilings else {}
-    return {key: chips * value for key, value in peaks.items() if value} | dict(references)
+    return {key: chips * value for key, value in peaks.items() if value}
 
 
 def overrun_tags(point: Point, metrics: Mapping[str, float]) -> dict[str, str]:
@@ -318,8 +313,6 @@ def _metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
         size = row.array_bytes
         name = f"{size // 2**20}MiB" if size >= 2**20 else f"{size // 2**10}KiB"
         metrics[f"peak_bytes_per_second.{name}"] = row.bytes_per_second
-    for name in processes[0].references:
-        metrics[f"best_reference_{name}_ms"] = min(each.references[name] for each in processes) * 1e3
     return metrics | {"processes": float(len(processes))} | given("idle_watts", processes[0].idle_watts)
 
 

@@ -23,12 +23,11 @@ from paradnn.worker.errors import ending_of
 from paradnn.worker.fork_server import Phases, Report
 from paradnn.worker.frameworks import Framework, Step, distributed
 from paradnn.worker.measure import BlocksWatch, Protocol, Run, measure_steps
-from paradnn.worker.messages import Answer, Compilation, Contention, Measurement, NoProfile, Profile, References, Timing
+from paradnn.worker.messages import Answer, Compilation, Contention, Measurement, NoProfile, Profile, Timing
 from paradnn.worker.meters import EnergyMeter, MemoryMeter, open_meter
 from paradnn.worker.peak_rates import measure_peak_rates
 from paradnn.worker.process_group import ProcessGroup, start_ranks
 from paradnn.worker.profile.run import profile_steps
-from paradnn.worker.reference import Reference, reference_of
 from paradnn.worker.single_steps import single_latencies
 from paradnn.worker.step import shares
 
@@ -59,7 +58,6 @@ class PointRun:
         self.group: ProcessGroup | None = None
         self.step: Any = None  # of work that makes it as it opens
         self.memory = MemoryMeter()
-        self.reference: Reference | None = None
         self.answered = Answer("crash", None, self.phases.seconds)
         self._layout: DeviceLayout | None = None
 
@@ -100,9 +98,6 @@ class PointRun:
                     self.group, self._layout = start_ranks(self.request, self.framework, self._layout)
                 self.framework = distributed(self.framework, self._layout)
             self.framework.open_device(bind_cores(self.request["platform"]))
-            if "measure" in self.request and self._layout is None and (reference := reference_of(self.request)):
-                self.reference = reference
-                self.memory.beside = reference.nbytes if self.request["platform"]["name"] == "cpu" else 0
 
     @property
     def seconds_left(self) -> float:
@@ -112,15 +107,8 @@ class PointRun:
     def time(self, run: Run, step: Step, phase: Phase | None = None) -> Timed:
         """The timed blocks, joules and where they come from, and what disturbed the blocks."""
         watch = BlocksWatch(self.meter(), step)
-        protocol, own = Protocol.of(self.request["measure"]), self.reference
-        timing = measure_steps(run, protocol, phase or self.phases, watch=watch, reference=own)
-        joules, source = watch.energy
-        if own:
-            timing = replace(timing, references=[*(References(-1, each) for each in own.before), *timing.references])
-            # What was spent between the blocks took its share of the time.
-            blocks = sum(timing.blocks)
-            joules = joules and joules * blocks / (blocks + timing.beside)
-        return watch.judged(timing), (joules, source), watch.contention
+        timing = measure_steps(run, Protocol.of(self.request["measure"]), phase or self.phases, watch=watch)
+        return watch.judged(timing), watch.energy, watch.contention
 
     def note_measured(
         self,
@@ -171,10 +159,7 @@ class PointRun:
         """The peaks so far are those of the point."""
         taken = sum(self.group.memory() if self.group else [], start=self.memory.taken())
         self.note(peak_memory_bytes=taken.peak, step_memory_bytes=taken.steps)
-        peak = self.framework.peak_device_memory()
-        if peak and self.reference and not self.memory.beside:
-            peak -= self.reference.nbytes
-        self.note(peak_device_memory_bytes=peak)
+        self.note(peak_device_memory_bytes=self.framework.peak_device_memory())
 
     def note_own_memory(self) -> None:
         """The peaks so far of this process alone are those of the point."""
