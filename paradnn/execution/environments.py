@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from paradnn.config.point import Point
 from paradnn.errors import ParadnnError
@@ -86,16 +86,17 @@ class WorkerEnvironments:
         if wanted.key not in self._stacks:
             self._stacks[wanted.key] = self._open(wanted)
         stack = self._stacks[wanted.key]
+        packages = stack.packages if isinstance(stack, OpenStack) else ()
+        # Not the environment of a stack that could be made: the points are measured once it can.
+        versions: Mapping[str, str] = {"stack": wanted.key}
         try:
             if isinstance(stack, OpenStack):
-                made = describe_environment(key.platform, software_versions(key.python, key.framework))
-                return dataclasses.replace(made, packages=stack.packages)
-            self._problems[key] = stack
+                versions = software_versions(key.python, key.framework)
+            else:
+                self._problems[key] = stack
         except ParadnnError as error:  # a stack without the framework
             self._problems[key] = str(error)
-        # Not the environment of a stack that could be made: the points are measured once it can.
-        unmade = describe_environment(key.platform, {"stack": wanted.key})
-        return dataclasses.replace(unmade, packages=stack.packages) if isinstance(stack, OpenStack) else unmade
+        return dataclasses.replace(describe_environment(key.platform, versions), packages=packages)
 
     def _open(self, stack: Stack) -> OpenStack | str:
         try:

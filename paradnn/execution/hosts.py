@@ -77,10 +77,9 @@ class OtherHosts:
                 self._addresses = self._find()
             except WorkerError as error:
                 self._addresses, self._problem = [], str(error)
-        if self._problem:
-            raise WorkerError(f"hosts={hosts}: {self._problem}")
         if len(self._addresses) < hosts - 1:
-            raise WorkerError(f"hosts={hosts}: this session has {1 + len(self._addresses)}; {_REMEDY}")
+            problem = self._problem or f"this session has {1 + len(self._addresses)}; {_REMEDY}"
+            raise WorkerError(f"hosts={hosts}: {problem}")
         return {"addresses": self._addresses[: hosts - 1], "key": self._key, "environ": dict(environ)}
 
     def require(self) -> None:
@@ -98,16 +97,11 @@ class OtherHosts:
     def close(self) -> None:
         """End the servers that were started here."""
         for server in self._servers:
-            assert server.stdin
-            server.stdin.close()
-        for server in self._servers:
             try:
-                server.wait(_GRACE)
+                server.communicate(timeout=_GRACE)  # the end of its input ends it
             except subprocess.TimeoutExpired:
                 server.kill()
-                server.wait()
-            assert server.stdout
-            server.stdout.close()
+                server.communicate()
         self._servers, self._addresses = [], None
 
     def _find(self) -> list[str]:
@@ -127,14 +121,8 @@ class OtherHosts:
 def start_server(host: str | None, key: str, prefix: Sequence[str] = ()) -> tuple[subprocess.Popen[bytes], str]:
     """A server on this host, or where a command in front of it starts it, and its address; it ends with this process.
     `host`: address to listen on; None: that which Slurm reaches. Raises WorkerError."""
-    command = [
-        *prefix,
-        sys.executable,
-        "-m",
-        "paradnn.worker.host",
-        "--with-stdin",
-        *(["--host", host] if host else []),
-    ]
+    command = [*prefix, sys.executable, "-m", "paradnn.worker.host", "--with-stdin"]
+    command += ["--host", host] if host else []
     try:
         server = subprocess.Popen(
             command,

@@ -1,4 +1,4 @@
-"""Which points can share a worker, and the environment variables that the worker is started with."""
+"""Worker processes: which points can share one, what it is started with, and how a point is measured in it."""
 
 from __future__ import annotations
 
@@ -161,6 +161,7 @@ class Worker:
             except OSError:
                 self._folder.remove()
                 raise
+        self.pid = self._process.pid
         assert self._process.stdout is not None
         os.set_blocking(self._process.stdout.fileno(), False)
         self._selector = selectors.DefaultSelector()
@@ -170,7 +171,7 @@ class Worker:
 
     def measure(self, point: Mapping[str, Any], limits: Limits, on_news: Callable[[str | Part], None]) -> PointResult:
         """Measure one point; `alive` says whether another can follow. `on_news` takes phases, and parts."""
-        watch = _Watch(time.perf_counter(), Resident(self._process.pid))
+        watch = _Watch(time.perf_counter(), Resident(self.pid))
         try:
             problem = self._wait_ready()
         except MessageError as error:
@@ -197,18 +198,11 @@ class Worker:
             self._kill_worker()
         return self._result(watch, ending, limits, stderr)
 
-    def resident_bytes(self) -> int:
-        """What the sleeping worker holds."""
-        try:
-            return int(psutil.Process(self._process.pid).memory_info().rss)
-        except psutil.Error:
-            return 0
-
     def close(self) -> None:
         """Kill worker and child; remove their files."""
         self.alive = False
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+            os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()
         self._selector.close()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -227,20 +221,16 @@ class Worker:
                     return "unavailable", f"the framework cannot be imported: {event.reason}"
                 self._ready = isinstance(event, Ready)
             if not self.alive:
-                return self._died_importing()
+                last = (self._tail(self._log).strip().splitlines() or ["no message"])[-1]
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    if (code := self._process.wait(_GRACE)) < 0:  # says nothing of the software: another is started
+                        self.reached_point = False
+                        return "crash", f"the worker was ended by {signal_name(-code)} while importing: {last}"
+                return "unavailable", f"the worker exited while importing: {last}"
             if not self._ready and time.perf_counter() >= deadline:
                 self.alive = False
                 return "crash", f"the framework's import took over {_START_TIMEOUT:.0f} s"
         return None
-
-    def _died_importing(self) -> tuple[str, str]:
-        """One that was killed says nothing of the software, and another is started (`reached_point`)."""
-        last = (self._tail(self._log).strip().splitlines() or ["no message"])[-1]
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            if (code := self._process.wait(_GRACE)) < 0:
-                self.reached_point = False
-                return "crash", f"the worker was ended by {signal_name(-code)} while importing: {last}"
-        return "unavailable", f"the worker exited while importing: {last}"
 
     def _follow(self, watch: _Watch, limits: Limits, sent: float, on_news: Callable[[str | Part], None]) -> Ending:
         """Read events until the child is gone, ending it at its limits. Raises MessageError."""
@@ -297,19 +287,18 @@ class Worker:
     def _kill_worker(self) -> None:
         self.alive = False
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+            os.killpg(self.pid, signal.SIGKILL)
 
     def _result(self, watch: _Watch, ending: Ending, limits: Limits, stderr: Path) -> PointResult:
-        now = time.perf_counter()
-        answer = None if watch.fault else watch.answer
-        tail = self._tail(stderr)
-        outcome, reason = classify(ending, answer, tail, limits.timeout, limits.memory_bytes, watch.peak)
+        now, tail = time.perf_counter(), self._tail(stderr)
         stderr.unlink(missing_ok=True)
         for folder in self._folder.path.glob("trace-*"):  # of a child that did not live to remove it
             shutil.rmtree(folder, ignore_errors=True)
+        answer = None if watch.fault else watch.answer
+        outcome, reason = classify(ending, answer, tail, limits.timeout, limits.memory_bytes, watch.peak)
         shown = tail if outcome != "ok" else ""
         most = math.inf if limits.memory_bytes is None else limits.memory_bytes
-        phases = {}
+        phases = {"start": (watch.started or now) - watch.begin}
         if watch.fault:
             outcome, reason = "crash", f"a message of the worker cannot be understood: {watch.fault}"
         elif not answer and watch.measured and (watch.measured.peak_memory_bytes or 0) <= most:
@@ -320,8 +309,9 @@ class Worker:
         elif not answer and watch.news:  # the curve so far
             answer = Answer(outcome, reason, {}, work=watch.news[0].gathered(watch.news))
         known = answer or watch.measured
-        phases = {**(known.phases if known else {}), **phases, "start": (watch.started or now) - watch.begin}
-        return PointResult(outcome, reason, answer, phases, shown, watch.peak or None)
+        return PointResult(
+            outcome, reason, answer, {**(known.phases if known else {}), **phases}, shown, watch.peak or None
+        )
 
     def _events(self, timeout: float) -> list[Event]:
         """Events that came within `timeout` seconds; at the pipe's end the worker is gone. Raises MessageError."""
@@ -329,13 +319,12 @@ class Worker:
         if not self._selector.select(max(timeout, 0.0)):
             return []
         data = os.read(self._process.stdout.fileno(), 1 << 20)
-        if not data:
-            self.alive = False
+        self.alive = self.alive and bool(data)
         self._received += len(data)
         self._buffer += data
-        if self._received > _MOST_IN_ALL or len(self._buffer) > _MOST_IN_LINE:
-            most = _MOST_IN_ALL if self._received > _MOST_IN_ALL else _MOST_IN_LINE
-            raise MessageError(f"it says over {most // 2**20} MiB")
+        for held, most in ((self._received, _MOST_IN_ALL), (len(self._buffer), _MOST_IN_LINE)):
+            if held > most:
+                raise MessageError(f"it says over {most // 2**20} MiB")
         if b"\n" not in data:
             return []
         *lines, rest = self._buffer.split(b"\n")
@@ -358,8 +347,8 @@ class Worker:
             return ""
 
 
-#: What is shared is asked for again after so many seconds, and so many times what it took: pages part when written to.
-_LEAST_PAUSE, _PAUSE = 5.0, 50
+#: What is shared is asked for again after so many times the seconds that it took.
+_PAUSE = 10
 
 
 class Resident:
@@ -367,8 +356,7 @@ class Resident:
 
     def __init__(self, worker: int) -> None:
         self._worker = worker
-        self._shared: dict[int, int] = {}  # bytes of a process that others have too
-        self._next = 0.0
+        self._known, self._next = 0, 0.0
 
     def held(self, pid: int, limit: int | None) -> int:
         """Bytes of a child and of the processes that it started itself; above `limit` what they share counts once. Each
@@ -378,17 +366,12 @@ class Resident:
         total = sum(each.values())
         if limit is None or total <= limit or len(each) < 2:
             return total
-        begun = time.monotonic()
-        if total - self._once(each) > limit or begun > self._next:
+        if (begun := time.monotonic()) >= self._next:
             # The first counts with all that it holds, and the others with what they alone hold.
-            self._shared = {member: resident - _private(member, resident) for member, resident in each.items()}
-            self._shared.pop(pid, None)
-            now = time.monotonic()
-            self._next = now + max(_LEAST_PAUSE, _PAUSE * (now - begun))
-        return total - self._once(each)
-
-    def _once(self, each: dict[int, int]) -> int:
-        return sum(min(each[member], shared) for member, shared in self._shared.items() if member in each)
+            others = (_private(member, held) for member, held in each.items() if member != pid)
+            self._known = each.get(pid, 0) + sum(others)
+            self._next = time.monotonic() + _PAUSE * (time.monotonic() - begun)
+        return self._known
 
     def _each(self, pid: int) -> dict[int, int]:
         try:
@@ -407,15 +390,12 @@ class Resident:
 
 def _private(pid: int, resident: int) -> int:
     """Bytes that no other process has: 0 of one that is gone, all `resident` ones where the system does not tell."""
-    if not os.access("/proc/self/smaps_rollup", os.R_OK):
-        return resident
     try:
-        rows = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except PermissionError:
-        return resident
-    except OSError:
+        return int(psutil.Process(pid).memory_full_info().uss)
+    except psutil.NoSuchProcess:
         return 0
-    return sum(int(row.split()[1]) * 1024 for row in rows if row.startswith("Private_"))
+    except (psutil.Error, AttributeError):
+        return resident
 
 
 class WorkerPool:
@@ -473,7 +453,7 @@ class WorkerPool:
 
     def _too_heavy(self) -> bool:
         """Whether another worker like these would leave points too little memory."""
-        held = [worker.resident_bytes() for worker in self._workers.values()]
+        held = [Resident(worker.pid).held(worker.pid, None) for worker in self._workers.values()]
         return sum(held) + max(held) > self._share * (available_memory() + sum(held))
 
     def _drop(self, key: WorkerKey) -> None:

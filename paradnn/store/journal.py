@@ -73,11 +73,6 @@ class Document:
     owner: str | None
 
 
-@dataclass(frozen=True)
-class _Artifacts:
-    files: dict[str, Any]
-
-
 def default_folder() -> Path:
     """Where files go when nothing else is said."""
     return HOME / "mlruns" / "offline"
@@ -110,7 +105,7 @@ class Journal:
         self._key = f"{key}-" if key else ""
         self.folder = folder.expanduser().absolute()
         self._sweep: Sweep | None = None
-        self._known: dict[Identity, list[Finished]] | None = None
+        self._known: dict[Identity, list[Finished]] = {}
         self._read: set[str] = set()  # names of files that are known
         if key:  # beside a store it is needed where that does not answer
             with contextlib.suppress(StoreError):
@@ -130,7 +125,7 @@ class Journal:
         wanted = set(environment_ids)
         return {
             identity: runs
-            for identity, runs in self._all(fresh=True).items()
+            for identity, runs in self._all().items()
             if identity.environment_id in wanted or (sweep_id and runs[0].tags.get("sweep_id") == sweep_id)
         }
 
@@ -153,8 +148,9 @@ class Journal:
         self.open_sweep(name, description, tags)
 
     def drop_sweep(self) -> None:
-        """Remove the parent, to which nothing was recorded."""
-        self._remove_reports()
+        """Forget the parent, to which nothing was recorded or which has ended, and what its tasks reported."""
+        for path in self._reports():
+            path.unlink(missing_ok=True)
         self._sweep = None
 
     def report_task(self, task: int, report: Mapping[str, Any]) -> None:
@@ -194,25 +190,22 @@ class Journal:
         ended = Sweep(self._sweep.name, end.description, own, end.status, dict(end.metrics))
         path = self.folder / f"sweep-{own['sweep_id']}.json"
         write_document(path, {"sweep": asdict(ended), "artifacts": dict(end.artifacts)})
-        self._remove_reports()
-        self._sweep = None
+        self.drop_sweep()
 
     def begin(
         self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, accepts: AcceptsRun | None
     ) -> Claimed:
         """Claim a point; with `accepts` None it is measured whatever the store holds."""
         claim = Claim(self._new_id(), identity, int(time.time() * 1000), repeats=accepts is None)
-        if accepts is None:
-            return claim
-        for _ in range(2):
-            if found := self._accepted(identity, accepts):
-                return found
-            if self._claim(identity, timeout):
-                # Another driver may have recorded it, and let it go, since the folder was read.
-                if found := self._accepted(identity, accepts, fresh=True):
-                    self._claim_path(identity).unlink(missing_ok=True)
+        for _ in range(2 if accepts else 0):
+            mine = self._claim(identity, timeout)
+            # Looked for once it is claimed: another driver may have recorded it, and let it go, the moment before.
+            found = next((run for run in self._all().get(identity, ()) if accepts and accepts(run.tags)), None)
+            if found and mine:
+                self._claim_path(identity).unlink(missing_ok=True)
+            if found or mine:
                 return found or claim
-        return ClaimedElsewhere(str(self._claim_path(identity)))
+        return ClaimedElsewhere(str(self._claim_path(identity))) if accepts else claim
 
     def claimed(self) -> set[Identity]:
         """The points that a living driver is measuring now."""
@@ -248,9 +241,8 @@ class Journal:
         path = self.path_of(document.offline_id)
         write_document(path, asdict(document))
         tags, identity = document.record.tags, identity_of(document.record.tags)
-        if self._known is not None:
-            self._read.add(path.name)
-            self._known.setdefault(identity, []).append(Finished(document.offline_id, tags))
+        self._read.add(path.name)
+        self._known.setdefault(identity, []).append(Finished(document.offline_id, tags))
         if document.run_id is None and not document.repeats:
             self._claim_path(identity).unlink(missing_ok=True)
         return path
@@ -273,26 +265,15 @@ class Journal:
     def _reports(self) -> list[Path]:
         return list(self.folder.glob(f"task-{self._sweep.tags['sweep_id']}-*.json")) if self._sweep else []
 
-    def _remove_reports(self) -> None:
-        for path in self._reports():
-            path.unlink(missing_ok=True)
-
-    def _all(self, fresh: bool = False) -> dict[Identity, list[Finished]]:
-        """What the folder holds; damaged files are left to `sync` to name."""
-        if self._known is None or fresh:
-            self._known = self._known or {}
-            for path in self.folder.glob("point-*.json"):
-                if path.name in self._read:
-                    continue
+    def _all(self) -> dict[Identity, list[Finished]]:
+        """What the folder holds, others' of this moment too; damaged files are left to `sync` to name."""
+        for path in self.folder.glob("point-*.json"):
+            if path.name not in self._read:
                 self._read.add(path.name)
                 with contextlib.suppress(DataError):
                     tags = read_record(path).record.tags
                     self._known.setdefault(identity_of(tags), []).append(Finished(path.stem, tags))
         return self._known
-
-    def _accepted(self, identity: Identity, accepts: AcceptsRun, fresh: bool = False) -> Finished | None:
-        """The first run of a point that is accepted; `fresh`: what others recorded meanwhile is looked at too."""
-        return next((run for run in self._all(fresh).get(identity, []) if accepts(run.tags)), None)
 
     def _claim_path(self, identity: Identity) -> Path:
         return self.folder / f"{identity.point_id}-{identity.environment_id}-{identity.replicate}.claim"
@@ -371,32 +352,34 @@ def read_document(path: Path) -> dict[str, Any]:
 def read_record(path: Path) -> Document:
     """The result in a file, checked; DataError for one that is damaged, of another version, or none."""
     content = _versioned(path)
-    try:
+    with _is(path, "the record of a point"):
         record = {"description": "", "history": []} | content["record"]
         rest = {name: content.get(name) for name in ("offline_id", "run_id", "owner")}
         rest |= {"sweep": _whole(content.get("sweep")), "repeats": bool(content.get("repeats"))}
         document = read_message(Document, {"record": record} | rest, "document")
         identity_of(document.record.tags)
-    except (ValueError, KeyError, TypeError, OverflowError, DataError) as error:
-        problem = " ".join(str(error).split())[:200]
-        raise DataError(f"{path}: not the record of a point ({problem})") from None
-    return document
+        return document
 
 
 def read_sweep(path: Path) -> tuple[Sweep, dict[str, Any]]:
     """The end of a sweep, and its artifacts; DataError as `read_record` raises it."""
     content = _versioned(path)
-    try:
-        sweep = read_message(Sweep, _whole(content["sweep"]), "sweep")
+    with _is(path, "the end of a sweep"):
         # Files of an earlier version hold the table alone.
         artifacts = content.get("artifacts") or {"sweep.json": content["table"]}
-        return sweep, read_message(_Artifacts, {"files": artifacts}, "artifacts").files
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
-        raise DataError(f"{path}: not the end of a sweep ({' '.join(str(error).split())[:200]})") from None
+        return read_message(Sweep, _whole(content["sweep"]), "sweep"), {**artifacts}
 
 
 def _whole(sweep: Any) -> Any:
     return {"status": "FINISHED", "metrics": {}} | sweep if isinstance(sweep, dict) else sweep
+
+
+@contextlib.contextmanager
+def _is(path: Path, what: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, OverflowError, DataError) as error:
+        raise DataError(f"{path}: not {what} ({' '.join(str(error).split())[:200]})") from None
 
 
 def _versioned(path: Path) -> dict[str, Any]:

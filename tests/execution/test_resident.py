@@ -54,7 +54,6 @@ def sharing() -> Iterator[subprocess.Popen[str]]:
 def test_above_the_limit_shared_pages_count_once_until_they_part(
     sharing: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resident, "_LEAST_PAUSE", 0.0)
     monkeypatch.setattr(resident, "_PAUSE", 0)
     assert sharing.stdin
     assert sharing.stdout
