@@ -26,7 +26,7 @@ def interval_names(name: str) -> tuple[str, str]:
     return f"{stem}_low{unit}", f"{stem}_high{unit}"
 
 
-def with_ends(name: str, unit: str, better: str, kind: str, description: str) -> tuple[Metric, ...]:
+def with_ends(name: str, unit: str, better: str | None, kind: str, description: str) -> tuple[Metric, ...]:
     """A metric, and the ends of its 95% interval: `_low` and `_high` stand before what is the unit of a time."""
     ends = (
         Metric(end, unit, better, kind, f"{word} end of its 95% interval")

@@ -23,8 +23,8 @@ from typing import IO, Any
 
 from paradnn.errors import DataError, NoStoreError, SchemaError
 from paradnn.store.address import BUNDLE, StoreAddress
-from paradnn.store.files import inside, read_json, whole_file
-from paradnn.store.records import Query, Row, Run
+from paradnn.store.files import inside, is_inside, read_json, whole_file
+from paradnn.store.records import Query, Row, Run, Values
 from paradnn.store.runs import SCHEMA_VERSION
 from paradnn.worker.channel import read_message
 
@@ -70,8 +70,7 @@ class BundleReader:
     SchemaError for another version."""
 
     def __init__(self, address: StoreAddress) -> None:
-        self._path = Path(address.uri.removeprefix(f"{BUNDLE}:"))
-        self._rows = list(_rows(self._path))
+        self._rows = list(_rows(Path(address.uri.removeprefix(f"{BUNDLE}:"))))
 
     def experiments(self) -> list[str]:
         """The names of its experiments."""
@@ -82,19 +81,17 @@ class BundleReader:
         wanted = [row for row in self._rows if row.run.experiment in query.experiments]
         rows = [row for row in wanted if query.accepts(row.run, row.params, row.tags)]
         rows.sort(key=lambda row: row.run.start_ms or 0, reverse=query.newest is not None)
-        return [_wanted(row, query) for row in rows[: query.newest]]
-
-
-def _wanted(row: Row, query: Query) -> Row:
-    params = {key: value for key, value in row.params.items() if query.wants("params", key)}
-    tags = {key: value for key, value in row.tags.items() if query.wants("tags", key)}
-    return Row(row.run, params, tags, {key: value for key, value in row.metrics.items() if query.wants("metrics", key)})
+        kinds: tuple[Values, ...] = ("params", "tags", "metrics")
+        return [
+            Row(row.run, *({k: v for k, v in getattr(row, kind).items() if query.wants(kind, k)} for kind in kinds))
+            for row in rows[: query.newest]
+        ]
 
 
 def read_artifact(address: str, name: str) -> bytes | None:
     """A file of a run, whose artifact address is of a bundle; None where it has none of that name."""
-    path, begin, _ = _place(address)
-    return _read(path, begin + name) if begin + name in _open(path).sums else None
+    path, begin, members = _place(address)
+    return _read(path, begin + name) if begin + name in members else None
 
 
 def artifacts_of(address: str) -> Iterator[tuple[str, bytes]]:
@@ -120,7 +117,7 @@ def extract(address: str, folder: Path | None) -> None:
 def _place(address: str) -> tuple[Path, str, list[str]]:
     """Of a run's artifact address: the bundle, how the names of its files begin there, and those names."""
     path, _, run_id = address.removeprefix(f"{BUNDLE}:").rpartition("#")
-    return Path(path), f"artifacts/{run_id}/", _open(Path(path)).files.get(run_id, [])
+    return Path(path), f"artifacts/{run_id}/", _open(Path(path))[2].get(run_id, [])
 
 
 @dataclass(frozen=True)
@@ -152,10 +149,8 @@ class _Line:
 def _rows(path: Path) -> Iterator[Row]:
     _copy(path, _RUNS, None)
     known: set[str] = set()
-    with _open(path).file.open(_RUNS) as lines:
-        number = 0
-        while line := lines.readline(_LONGEST_LINE):
-            number += 1
+    with _open(path)[0].open(_RUNS) as lines:
+        for number, line in enumerate(iter(lambda: lines.readline(_LONGEST_LINE), b""), 1):
             try:
                 one = read_message(_Line, read_json(line.decode()), "run")
                 if one.run_id in known:
@@ -165,17 +160,11 @@ def _rows(path: Path) -> Iterator[Row]:
                 raise DataError(f"{path}: line {number} of {_RUNS} is no run: {problem}") from None
             known.add(one.run_id)
             values = vars(one) | {"artifact_uri": f"{BUNDLE}:{path}#{one.run_id}"}
-            run = Run(**{field: values[field] for field in Run._fields})
-            yield Row(run, one.params, one.tags, one.metrics)
+            yield Row(Run(**{field: values[field] for field in Run._fields}), one.params, one.tags, one.metrics)
 
 
-@dataclass(frozen=True)
-class _Bundle:
-    """An open bundle, the checksums of its files, and the files of each run."""
-
-    file: zipfile.ZipFile
-    sums: Mapping[str, str]
-    files: Mapping[str, list[str]]
+#: An open bundle, the checksums of its files, and the files of each run.
+_Bundle = tuple[zipfile.ZipFile, Mapping[str, str], Mapping[str, list[str]]]
 
 
 def _open(path: Path) -> _Bundle:
@@ -194,28 +183,23 @@ def _opened(path: Path, changed: int, size: int) -> _Bundle:
         file = zipfile.ZipFile(path)
         _require_bounded(path, size, file.infolist())
         manifest: dict[str, Any] = read_json(file.read(_MANIFEST))
-        said = manifest.get("format"), manifest.get("schema_version")
-        sums = {str(name): str(checksum) for name, checksum in manifest["sha256"].items()} if said[0] == FORMAT else {}
+        form, version = manifest.get("format"), manifest.get("schema_version")
+        sums = {str(name): str(checksum) for name, checksum in manifest["sha256"].items()} if form == FORMAT else {}
     except _DAMAGED:
         raise DataError(f"{path}: no bundle of results, or a damaged one") from None
-    if said[0] != FORMAT:
-        raise DataError(f"{path}: format {said[0]!r}, this version reads {FORMAT!r}")
-    if said[1] != SCHEMA_VERSION:
-        raise SchemaError(
-            f"{path}: schema_version={said[1]}, this version reads {SCHEMA_VERSION}: use the release that wrote it"
-        )
+    if form != FORMAT:
+        raise DataError(f"{path}: format {form!r}, this version reads {FORMAT!r}")
+    if version != SCHEMA_VERSION:
+        said = f"schema_version={version}, this version reads {SCHEMA_VERSION}"
+        raise SchemaError(f"{path}: {said}: use the release that wrote it")
     files: dict[str, list[str]] = {}
     for name in sums:
-        try:
-            inside(path.parent, name)
-        except DataError:
-            raise DataError(
-                f"{path}: {name[:80]} would be written outside its folder; do not trust this file"
-            ) from None
+        if not is_inside(path.parent, name):
+            raise DataError(f"{path}: {name[:80]} would be written outside its folder; do not trust this file")
         kind, _, rest = name.partition("/")
         if kind == "artifacts":
             files.setdefault(rest.partition("/")[0], []).append(name)
-    return _Bundle(file, sums, files)
+    return file, sums, files
 
 
 def _require_bounded(path: Path, size: int, members: list[zipfile.ZipInfo]) -> None:
@@ -236,22 +220,20 @@ def _read(path: Path, member: str) -> bytes:
 
 
 def _copy(path: Path, member: str, target: IO[bytes] | None) -> None:
-    bundle, digest = _open(path), hashlib.sha256()
-    try:
-        source = bundle.file.open(member)
-    except _DAMAGED:
-        raise DataError(f"{path}: {member} is damaged") from None
-    with source:
-        while piece := _piece(source, f"{path}: {member} is damaged"):
-            digest.update(piece)
-            if target is not None:
-                target.write(piece)
-    if digest.hexdigest() != bundle.sums.get(member):
+    file, sums, _ = _open(path)
+    digest = hashlib.sha256()
+    for piece in _pieces(file, path, member):
+        digest.update(piece)
+        if target is not None:
+            target.write(piece)
+    if digest.hexdigest() != sums.get(member):
         raise DataError(f"{path}: {member} is damaged, its checksum does not fit")
 
 
-def _piece(source: IO[bytes], problem: str) -> bytes:
+def _pieces(file: zipfile.ZipFile, path: Path, member: str) -> Iterator[bytes]:
     try:
-        return source.read(2**20)
+        with file.open(member) as source:
+            while piece := source.read(2**20):
+                yield piece
     except (*_DAMAGED, EOFError):
-        raise DataError(problem) from None
+        raise DataError(f"{path}: {member} is damaged") from None

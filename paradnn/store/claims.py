@@ -103,10 +103,7 @@ class Entry:
     @property
     def owner(self) -> str:
         """The tag of the process that holds it; empty where no process does."""
-        return self._bookkeeping(OWNER)
-
-    def _bookkeeping(self, tag: str) -> str:
-        return self.tags.get(tag) or self.tags.get(_EARLIER[tag], "")
+        return self.tags.get(OWNER) or self.tags.get(_EARLIER[OWNER], "")
 
     def is_abandoned(self) -> bool:
         """Whether no process will finish this RUNNING run: its driver is gone from this host, was an earlier attempt of
@@ -131,7 +128,7 @@ class Entry:
 
     @property
     def _expires(self) -> float:
-        if not (said := self._bookkeeping(EXPIRES)):
+        if not (said := self.tags.get(EXPIRES) or self.tags.get(_EARLIER[EXPIRES])):
             return math.inf
         try:
             return expires if math.isfinite(expires := float(said)) else math.nan

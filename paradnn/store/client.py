@@ -6,9 +6,9 @@ import contextlib
 import fcntl
 import logging
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paradnn.errors import NoStoreError, StoreError
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 
-#: Any number, as long as it is the same for every driver.
-_LOCK_KEY = 7_275_672
 #: By default a request to a server that is gone is repeated for minutes, each upload shows a bar, and a thread sends
 #: what was called to MLflow's makers while others are measured.
 _SETTINGS = {
@@ -71,19 +69,23 @@ def open_experiment(
     A SQLite store gets a write-ahead log, so that it can be read while it is written, and has its artifacts in the
     folder beside it. `about` are the tags of an experiment that is made. StoreError for one that was deleted, or whose
     files a server keeps."""
+    from mlflow.exceptions import MlflowException
+
     with _locked(address):
         settle(address)
         _make_tables(address)
         client = client_of(address)
         experiment = client.get_experiment_by_name(name)
+        if experiment is None and address.database is not None:  # readers and writers at once, where the disk can
+            with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(address.database)) as tables:
+                tables.execute("PRAGMA journal_mode=WAL")
         if experiment is None:
-            if address.database is not None:  # readers and several writers at once, where the disk can
-                with (
-                    contextlib.suppress(sqlite3.Error),
-                    contextlib.closing(sqlite3.connect(address.database)) as tables,
-                ):
-                    tables.execute("PRAGMA journal_mode=WAL")
-            return client, _make_experiment(client, address, name, about or {})
+            try:
+                return client, str(client.create_experiment(name, address.artifact_location, dict(about or {})))
+            except MlflowException:  # another process made it in the same moment
+                experiment = client.get_experiment_by_name(name)
+                if experiment is None:
+                    raise
     _require_usable(address, name, experiment.lifecycle_stage, experiment.artifact_location)
     return client, str(experiment.experiment_id)
 
@@ -94,18 +96,15 @@ def _make_tables(address: StoreAddress) -> None:
     database = address.database
     if database is None or (database.is_file() and database.stat().st_size):
         return
-    making = database.with_name(f".{database.name}.making")
+    folder = database.with_name(f".{database.name}.making")
+    making = folder / database.name
+    shutil.rmtree(folder, ignore_errors=True)  # of who was killed
+    folder.mkdir()
     try:
-        _remove(making)
         client_of(StoreAddress(f"sqlite:///{making}", making)).search_experiments(max_results=1)
         making.replace(database)
     finally:
-        _remove(making)
-
-
-def _remove(database: Path) -> None:
-    for suffix in ("", "-journal", "-wal", "-shm"):
-        database.with_name(database.name + suffix).unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _require_usable(address: StoreAddress, name: str, stage: str, location: str) -> None:
@@ -115,33 +114,11 @@ def _require_usable(address: StoreAddress, name: str, stage: str, location: str)
         raise StoreError(f"{address.public}: a server keeps the files of {name}; record through it")
 
 
-def _make_experiment(client: MlflowClient, address: StoreAddress, name: str, about: Mapping[str, str]) -> str:
-    """Make the experiment, or take it from another process that made it in the same moment."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        return str(client.create_experiment(name, address.artifact_location, dict(about)))
-    except MlflowException:
-        experiment = client.get_experiment_by_name(name)
-        if experiment is None:
-            raise
-        return str(experiment.experiment_id)
-
-
 @contextlib.contextmanager
 def _locked(address: StoreAddress) -> Iterator[None]:
-    """Hold the store's lock: two processes that first open a database at once would both make its tables."""
-    if address.folder is not None:
-        with (address.folder / ".lock").open("w") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-    elif address.scheme == "postgresql":
-        import sqlalchemy as sa
-
-        from paradnn.store.sql import engine_of
-
-        with engine_of(address).connect() as connection:  # the lock ends with the connection
-            connection.execute(sa.text("SELECT pg_advisory_lock(:key)"), {"key": _LOCK_KEY})
-            yield
-    else:  # other databases, and servers, see to themselves
+    """Hold a SQLite store's lock: two processes that first open a database at once would both make its tables. Other
+    databases, and servers, see to themselves."""
+    with contextlib.ExitStack() as stack:
+        if address.folder is not None:
+            fcntl.flock(stack.enter_context((address.folder / ".lock").open("w")), fcntl.LOCK_EX)
         yield

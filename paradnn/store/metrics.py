@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from paradnn.core.metric import Metric, interval_names
+from paradnn.core.metric import Metric, interval_names, with_ends
 from paradnn.core.workload import WORKLOADS
 
 _COMMON = (
@@ -29,18 +29,11 @@ def _phases() -> tuple[str, ...]:
 PHASES = _phases()
 
 
-def _ends(name: str, unit: str, better: str | None, kind: str, interval: str) -> list[Metric]:
-    ends = zip(interval_names(name), ("lower", "upper"), strict=True)
-    return [Metric(end, unit, better, kind, f"{word} end of {interval}") for end, word in ends]
-
-
 #: What no kind of work declares.
 _ALL = (
     # Speed
-    Metric("examples_per_second", "1/s", "higher", "speed", "batch_size / median step time"),
-    *_ends("examples_per_second", "1/s", "higher", "speed", "the 95% interval"),
-    Metric("step_time_ms", "ms", "lower", "speed", "median over a process' blocks, geometric mean over processes"),
-    *_ends("step_time_ms", "ms", "lower", "speed", "its 95% interval (docs/method.md)"),
+    *with_ends("examples_per_second", "1/s", "higher", "speed", "batch_size / median step time"),
+    *with_ends("step_time_ms", "ms", "lower", "speed", "median over a process' blocks, geometric mean over processes"),
     Metric("step_time_error", "1", "lower", "speed", "standard error of its logarithm, correlation allowed for"),
     Metric("step_time_min_ms", "ms", "lower", "speed", "fastest block"),
     Metric("step_time_max_ms", "ms", "lower", "speed", "slowest block"),
@@ -50,11 +43,7 @@ _ALL = (
     Metric("latency_p50_ms", "ms", "lower", "speed", "median of a synchronised step, or of a query (inference)"),
     Metric("latency_p90_ms", "ms", "lower", "speed", "90th percentile of the same"),
     Metric("latency_p99_ms", "ms", "lower", "speed", "99th percentile of the same"),
-    *(
-        end
-        for share in (50, 90, 99)
-        for end in _ends(f"latency_p{share}_ms", "ms", "lower", "load", "its 95% interval")
-    ),
+    *(end for share in (50, 90, 99) for end in with_ends(f"latency_p{share}_ms", "ms", "lower", "load", "")[1:]),
     # Work
     Metric("parameters", "1", None, "work", "trainable parameters"),
     Metric("flops_per_step", "FLOP", None, "work", "analytic matmul and convolution work of one step"),
@@ -64,52 +53,44 @@ _ALL = (
     Metric("arithmetic_intensity", "FLOP/B", None, "work", "flops_per_step / bytes_per_step"),
     # What it costs (docs/cost.md), in the currency of the prices
     Metric(
-        "cost_per_million_examples", "currency", "lower", "cost", "price of an hour / 3600 * 1e6 / examples_per_second"
+        "cost_per_million_examples", "currency", "lower", "cost", "price an hour / 3600 * 1e6 / examples_per_second"
     ),
     Metric(
-        "cost_per_million_queries", "currency", "lower", "cost", "the same of queries: at the peak, else as scheduled"
+        "cost_per_million_queries", "currency", "lower", "cost", "the same of queries: at the peak, or as scheduled"
     ),
     Metric("cost_per_million_tokens", "currency", "lower", "cost", "the same of tokens_per_second"),
     Metric("cost_to_target", "currency", "lower", "cost", "price of an hour / 3600 * seconds_to_target"),
     Metric("cost_of_learning", "currency", "lower", "cost", "the same of learning_seconds, to the end of the training"),
     Metric("energy_per_example_joules", "J", "lower", "cost", "energy_per_step_joules / batch_size"),
-    Metric(
-        "idle_watts", "W", None, "cost", "power of the package or board while the worker rested, before the ceilings"
-    ),
+    Metric("idle_watts", "W", None, "cost", "power of package or board at rest, before the ceilings"),
     # Against the platform's limits
     Metric("flops_utilization", "1", "higher", "limits", "flops_per_second / measured matmul peak of this precision"),
     Metric("flops_utilization_spec", "1", "higher", "limits", "flops_per_second / the specification's peak"),
     Metric("peak_flops_per_second", "FLOP/s", None, "limits", "measured matmul peak used for flops_utilization"),
-    *_ends("peak_bytes_per_second", "B/s", None, "limits", "its 95% interval (ceilings)"),
-    Metric("peak_bytes_per_second", "B/s", None, "limits", "measured memory bandwidth used for the roofline"),
+    *with_ends("peak_bytes_per_second", "B/s", None, "limits", "measured memory bandwidth used for the roofline"),
     Metric("spec_flops_per_second", "FLOP/s", None, "limits", "the specification's peak in this precision"),
     Metric("spec_bytes_per_second", "B/s", None, "limits", "the specification's memory bandwidth"),
-    Metric(
-        "roofline_fraction", "1", "higher", "limits", "flops_per_second / min(peak, intensity x bandwidth), measured"
-    ),
+    Metric("roofline_fraction", "1", "higher", "limits", "flops_per_second / min(peak, intensity x bandwidth)"),
     Metric("infeed_fraction", "1", "lower", "limits", "share of the step spent waiting for input"),
     # Real input (docs/input.md)
-    Metric("infeed_gain", "1", "lower", "input", "fed step time / step time with input free of charge, less 1"),
-    *_ends("infeed_gain", "1", "lower", "input", "the 95% interval of that median over rounds"),
-    Metric("input_free_examples_per_second", "1/s", "higher", "input", "the step on a batch that stays, pipeline idle"),
-    *_ends("input_free_examples_per_second", "1/s", "higher", "input", "the 95% interval"),
-    Metric("input_examples_per_second", "1/s", "higher", "input", "the pipeline alone, without the step"),
-    *_ends("input_examples_per_second", "1/s", "higher", "input", "the 95% interval"),
-    Metric("input_cpu_ms_per_example", "ms", "lower", "input", "processor time of the pipeline alone for an example"),
-    *_ends("input_cpu_ms_per_example", "ms", "lower", "input", "the 95% interval of its median"),
+    *with_ends("infeed_gain", "1", "lower", "input", "fed step time / step time with input free of charge, less 1"),
+    *with_ends(
+        "input_free_examples_per_second", "1/s", "higher", "input", "the step on a batch that stays, pipeline idle"
+    ),
+    *with_ends("input_examples_per_second", "1/s", "higher", "input", "the pipeline alone, without the step"),
+    *with_ends(
+        "input_cpu_ms_per_example", "ms", "lower", "input", "processor time of the pipeline alone for an example"
+    ),
     Metric("input_threads", "1", None, "input", "threads of the pipeline's pool"),
     # Two sides (docs/compare.md)
-    Metric("speed_ratio", "1", None, "comparison", "examples/s of the first side / the second's, mean over rounds"),
-    *_ends("speed_ratio", "1", None, "comparison", "its 95% interval, whenever one stops"),
+    *with_ends("speed_ratio", "1", None, "comparison", "examples/s of the first side / the second's, mean over rounds"),
     Metric("comparison_rounds", "1", None, "comparison", "rounds in which both sides were measured"),
     # An adaptive sweep (docs/adaptive.md), on its parent run
     Metric("design_candidates", "1", None, "design", "points that the sweep might have measured"),
     Metric("design_measured", "1", None, "design", "points measured, or tried, by all drivers and sessions"),
     Metric("design_expected_error", "1", "lower", "design", "median relative error expected of the others' step times"),
     # Memory and energy
-    Metric(
-        "peak_memory_bytes", "B", "lower", "memory", "peak of the point's processes and framework (docs/metrics.md)"
-    ),
+    Metric("peak_memory_bytes", "B", "lower", "memory", "peak of the point's processes (docs/metrics.md)"),
     Metric("step_memory_bytes", "B", "lower", "memory", "peak growth of anonymous memory in the steps after compiling"),
     Metric("peak_device_memory_bytes", "B", "lower", "memory", "peak device memory, as the framework reports it"),
     Metric("memory_lower_bound_bytes", "B", None, "memory", "analytic lower bound of memory for one step"),
@@ -167,24 +148,10 @@ METRICS: dict[str, Metric] = {
 FAMILIES: dict[str, Metric] = {
     entry.name.partition(".")[0] + ".": entry
     for entry in (
-        Metric(
-            "input_stage_ms.<stage>",
-            "ms",
-            "lower",
-            "input",
-            "what a stage of the pipeline takes for an example on one core",
-        ),
+        Metric("input_stage_ms.<stage>", "ms", "lower", "input", "of a stage, for an example on one core"),
         Metric("op_share.<type>", "1", None, "profile", "share of the profiled step in one operation type"),
-        Metric(
-            "category_share.<category>",
-            "1",
-            None,
-            "profile",
-            "share of the profiled step in one category of operations",
-        ),
-        Metric(
-            "peak_flops_per_second.<precision>", "FLOP/s", None, "limits", "fastest measured matmul of a ceilings run"
-        ),
+        Metric("category_share.<category>", "1", None, "profile", "share of the step in one category"),
+        Metric("peak_flops_per_second.<precision>", "FLOP/s", None, "limits", "fastest product of a ceilings run"),
         Metric("peak_flops_per_second_low.<precision>", "FLOP/s", None, "limits", "lower end of its 95% interval"),
         Metric("peak_flops_per_second_high.<precision>", "FLOP/s", None, "limits", "upper end of its 95% interval"),
         Metric("peak_bytes_per_second.<array>", "B/s", None, "limits", "measured bandwidth over arrays of one size"),

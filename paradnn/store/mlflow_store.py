@@ -123,7 +123,7 @@ class MlflowStore:
         if self._parent is None:
             return
         self._put_artifacts(self._parent, end.artifacts)
-        now = _time(int(time.time() * 1000))
+        now = int(time.time() * 1000)
         self._client.log_batch(
             self._parent,
             metrics=[Metric(key, _significant(value), now, 0) for key, value in end.metrics.items()],
@@ -193,7 +193,7 @@ class MlflowStore:
         if accepts is not None and looks and (other := self._other(identity, accepts)):
             return other
         own = {OWNER: self._owner, EXPIRES: _expiry(timeout)}
-        claim = self._create(identity, name, {**tags, **own}, _time(int(time.time() * 1000)), self._parent)
+        claim = self._create(identity, name, {**tags, **own}, int(time.time() * 1000), self._parent)
         if accepts is None:
             return replace(claim, repeats=True)
         if other := self._other(identity, accepts, besides=claim.run_id):
@@ -264,7 +264,7 @@ class MlflowStore:
             return Uploaded("logged", begun.run_id, record)
         tags = {key: value for key, value in record.tags.items() if key not in OUTCOME_TAGS}
         tags |= {OWNER: self._owner, EXPIRES: _expiry(0)}
-        claim = self._create(identity, record.name, tags, _time(record.start_time), parent)
+        claim = self._create(identity, record.name, tags, record.start_time, parent)
         try:
             self._write(claim, marked, dict)
         except Exception as error:
@@ -312,7 +312,7 @@ class MlflowStore:
         """End runs that hold all of this record, where the store went away before their end was written."""
         for entry in entries:
             if entry.status == "RUNNING":
-                self._client.set_terminated(entry.run_id, status_of(record.outcome), _time(record.end_time))
+                self._client.set_terminated(entry.run_id, status_of(record.outcome), record.end_time)
 
     def is_back(self) -> bool:
         """Whether a store that went away answers again; asks no longer than it must."""
@@ -340,7 +340,7 @@ class MlflowStore:
         run_id = claim.run_id
         self._put_artifacts(run_id, record.artifacts, claim.files)
         # The point's own end, so that a record which is written again after a lost answer does not show twice.
-        end = _time(record.end_time)
+        end = record.end_time
         params = [Param(key, value) for key, value in record.params.items()]
         held = {**record.tags, _NOTE: record.description}
         tags = [RunTag(key, value) for key, value in held.items() if claim.tags.get(key) != value]
@@ -413,7 +413,7 @@ def _numbers(moments: Sequence[Moment]) -> list[Metric]:
     from mlflow.entities import Metric
 
     return [
-        Metric(name, _significant(value), _time(moment.time), moment.step)
+        Metric(name, _significant(value), moment.time, moment.step)
         for moment in moments
         for name, value in moment.metrics.items()
     ]
@@ -421,11 +421,6 @@ def _numbers(moments: Sequence[Moment]) -> list[Metric]:
 
 def _expiry(timeout: float) -> str:
     return f"{time.time() + timeout + CLAIM_MARGIN:.0f}"
-
-
-def _time(milliseconds: int) -> int:
-    """A time as MLflow takes it: none before 1970, where a host's clock may stand."""
-    return max(1, milliseconds)
 
 
 def _significant(value: float) -> float:
