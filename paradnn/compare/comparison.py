@@ -176,7 +176,7 @@ class Comparison:
         if found := whole.estimate:
             metrics |= {"speed_ratio": found.ratio, "speed_ratio_low": found.low, "speed_ratio_high": found.high}
         artifacts = {"verdicts.json": verdict_table(self), "rounds.json": round_table(self)}
-        return Conclusion("\n".join(f"- **{line}**" for line in sentences(self)), metrics, {}, artifacts, True)
+        return Conclusion("\n".join(f"- **{line}**" for line in sentences(self)), metrics, {}, artifacts)
 
     def _visit(self, index: int, side: int) -> Visit:
         point = self._pairs[index].points[side]

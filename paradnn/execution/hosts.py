@@ -4,7 +4,6 @@ with several nodes the session starts them, each as a step of its own."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import secrets
@@ -12,7 +11,6 @@ import selectors
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,8 +26,8 @@ HOSTS = "PARADNN_HOSTS"
 _ADDRESS = re.compile(r"([\w.-]+|\[[\w.:]+\]):\d{1,5}")
 #: Seconds in which a server must tell its address, and in which it ends.
 _PATIENCE, _GRACE = 60.0, 10.0
-#: Seconds in which a server answers that is there, and in which Slurm ends a task that it puts back into the queue.
-_ANSWER, _REQUEUED = 5.0, 60.0
+#: Seconds in which a server answers that is there.
+_ANSWER = 5.0
 _REMEDY = "docs/clusters.md says how points come to have several hosts"
 _RESTART = "start python -m paradnn.worker.host there (docs/clusters.md), then the same command again"
 
@@ -83,15 +81,8 @@ class OtherHosts:
         return {"addresses": self._addresses[: hosts - 1], "key": self._key, "environ": dict(environ)}
 
     def require(self) -> None:
-        """Raise WorkerError where a host is gone: that a point failed says nothing of it then. A task of Slurm, which
-        has lost a node with it, goes back into the queue."""
-        gone = [address for address in self._addresses or () if not _answers(address)]
-        if gone and self._servers:
-            with contextlib.suppress(OSError, subprocess.SubprocessError):
-                asked = ["scontrol", "requeue", os.environ["SLURM_JOB_ID"]]
-                subprocess.run(asked, capture_output=True, timeout=60, check=True)
-                time.sleep(_REQUEUED)  # it is ended meanwhile
-        if gone:
+        """Raise WorkerError where a host is gone: that a point failed says nothing of it then."""
+        if gone := [address for address in self._addresses or () if not _answers(address)]:
             raise WorkerError(f"no server answers at {gone[0]}; {_RESTART}")
 
     def close(self) -> None:

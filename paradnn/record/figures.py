@@ -1,56 +1,18 @@
-"""The pictures on a run: where a step's time went, how far its operations are from the roof, the points of a sweep."""
+"""The pictures on a run: where a step's time went, how far its operations are from the roof."""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from paradnn.record.headline import Headline
 from paradnn.record.measured import slowdown_note
 from paradnn.worker.messages import Profile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-#: Points that have a line each, with their names; of more, each family has one.
-NAMED = 40
-_LINE = 0.22  # inches
-
-
-def sweep_figure(title: str, unit: str, marks: Sequence[tuple[Any, Headline | None]]) -> Figure:
-    """The points of a sweep, each with what it was measured for (None: it failed), on a logarithmic axis in `unit`,
-    those of a family together; at least one has a value."""
-    from paradnn.plotting import COLOURS, MARKERS, figure, finish
-
-    families = sorted({row.family for row, _ in marks})
-    ordered = sorted(marks, key=lambda mark: (mark[0].family, -(mark[1].value if mark[1] else 0.0)))
-    named = len(marks) <= NAMED
-    labels = [row.name for row, _ in ordered]
-    if not named:
-        failed = Counter(row.family for row, rate in marks if rate is None)
-        labels = [f"{family}, {failed[family]} failed" if failed[family] else family for family in families]
-    drawn, axes = figure(8.0, 1.3 + _LINE * max(len(labels), 4))
-    axes.set_xscale("log")
-    for number, (row, rate) in enumerate(ordered):
-        place = families.index(row.family)
-        line = number if named else place
-        if rate is None:
-            if named:  # it stands at the left edge, whatever the axis shows
-                axes.text(0.01, line, row.outcome, transform=axes.get_yaxis_transform(), fontsize=8, va="center")
-            continue
-        if rate.ends is not None:
-            axes.plot(rate.ends, (line, line), color="#888888", linewidth=1.2)
-        colour, marker = COLOURS[place % len(COLOURS)], MARKERS[place % len(MARKERS)]
-        axes.plot(rate.value, line, marker, color=colour, markersize=5)
-    axes.set_yticks(range(len(labels)), labels, fontsize=8)
-    axes.set_ylim(len(labels) - 0.5, -0.5)
-    finish(axes, title, f"{unit}, 95% interval")
-    return drawn
-
 
 #: Types of operations that have a bar of their own; the rest is one bar.
 _BARS = 9

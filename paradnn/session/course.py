@@ -22,14 +22,12 @@ class Visit:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What the parent run holds at the end beside counts and table: Markdown, metrics, tags, artifacts. replaces:
-    whether it stands in place of the table and the picture of the points."""
+    """What the parent run holds at the end beside counts and table: Markdown, metrics, tags, artifacts."""
 
     text: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     artifacts: Mapping[str, Any] = field(default_factory=dict)
-    replaces: bool = False
 
 
 class Course(Protocol):

@@ -169,18 +169,14 @@ class CeilingsKeeper:
         stack = "" if point.software.name == "current" else f" {point.software.name}"
         name = f"ceilings {point.framework.name} {point.platform.name}{stack}"
         tags = claim_tags(identity, environment)
-        known = self._stored(identity)
-        deadline = time.monotonic() + _TIMEOUT
-        accepts = None if again else self._sound(known)
-        claim = self._tracker.begin(identity, name, tags, _TIMEOUT, accepts)
-        while isinstance(claim, ClaimedElsewhere):
+        deadline, accepts = time.monotonic() + _TIMEOUT, None if again else self._sound(identity)
+        while isinstance(claim := self._tracker.begin(identity, name, tags, _TIMEOUT, accepts), ClaimedElsewhere):
             if time.monotonic() > deadline:
                 problem = f"another driver has been measuring them for over {_TIMEOUT:.0f} s"
                 self._say(f"no ceilings: {problem}; no utilisation is reported")
                 return None
             # Two drivers that claimed at once both withdrew: they must not claim again at the same moment.
             time.sleep(random.uniform(0.5, 1.5) * _LOOK)
-            claim = self._tracker.begin(identity, name, tags, _TIMEOUT, accepts)
         if isinstance(claim, Finished):
             return Ceilings.of(claim.run_id, *self._tracker.fetch(claim.run_id))
         what = f"{environment.device} ({point.framework.name}{stack})"
@@ -201,14 +197,11 @@ class CeilingsKeeper:
             self._say(f"these ceilings are too low: {measured.contended}; a quiet session measures them again")
         return measured
 
-    def _stored(self, identity: Identity) -> list[Finished]:
-        runs = self._tracker.finished([identity.environment_id]).get(identity, [])
-        return [run for run in runs if outcome_of(run.tags) == "ok"]
-
-    def _sound(self, known: Sequence[Finished]) -> Callable[[Mapping[str, str]], bool]:
+    def _sound(self, identity: Identity) -> Callable[[Mapping[str, str]], bool]:
         """Which stored ceilings are used: such as nothing disturbed; on a machine that is busy now any, where there are
         none of those."""
-        found = [run.tags.get("contended") == "true" for run in known]
+        known = self._tracker.finished([identity.environment_id]).get(identity, [])
+        found = [run.tags.get("contended") == "true" for run in known if outcome_of(run.tags) == "ok"]
         any_will_do = bool(found) and all(found) and LoadWatch().look().busy
         return lambda tags: outcome_of(tags) == "ok" and (any_will_do or tags.get("contended") != "true")
 
@@ -279,10 +272,12 @@ def _largest(rates: PeakRates) -> list[ArrayRate]:
 def _kernels(processes: Sequence[PeakRates]) -> dict[str, list[tuple[float, str | None]]]:
     """Rates of each ceiling's kernel by the name of its metric, one a process, and what disturbed each."""
     found: dict[str, list[tuple[float, str | None]]] = {}
-    for product in _fastest(processes[0]):
-        key = product.size, product.compile, product.precision
-        rows = [row for each in processes for row in each.matmul if (row.size, row.compile, row.precision) == key]
-        found[f"peak_flops_per_second.{product.precision}"] = [(row.flops_per_second, row.disturbed) for row in rows]
+    for best in _fastest(processes[0]):
+        rows = (row for each in processes for row in each.matmul)
+        same = [
+            row for row in rows if (row.size, row.compile, row.precision) == (best.size, best.compile, best.precision)
+        ]
+        found[f"peak_flops_per_second.{best.precision}"] = [(row.flops_per_second, row.disturbed) for row in same]
     if arrays := [row for each in processes for row in _largest(each)]:
         found["peak_bytes_per_second"] = [(row.bytes_per_second, row.disturbed) for row in arrays]
     return found
@@ -307,8 +302,8 @@ def _metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
         metrics[name] = statistics.geometric_mean(rates)
         if len(rates) > 1:
             base, dot, precision = name.partition(".")
-            low, high = mean_interval(rates)
-            metrics |= {f"{base}_low{dot}{precision}": low, f"{base}_high{dot}{precision}": high}
+            for end, rate in zip(("low", "high"), mean_interval(rates), strict=True):
+                metrics[f"{base}_{end}{dot}{precision}"] = rate
     for row in processes[0].bandwidth:
         size = row.array_bytes
         name = f"{size // 2**20}MiB" if size >= 2**20 else f"{size // 2**10}KiB"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import random
 import secrets
-import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -114,7 +113,6 @@ class Measuring:
         self._tags: Mapping[str, str] = {}
         self._waited: Mapping[str, float] = {}
         self.findings: Sequence[Finding] = ()
-        self.steps: list[Sequence[tuple[float, float]]] = []  # of each point, as `drift_of` takes them
 
     def start(self, tags: Mapping[str, str], waited: Mapping[str, float]) -> None:
         """What passes from now on is the schedule of the first point; `tags` and metrics `waited` go to every run."""
@@ -214,11 +212,11 @@ class Measuring:
     def _take_up(self, entry: OpenPoint) -> None:
         """Go on with the processes that an earlier driver kept, unless their first lacks a profile that is wanted."""
         known = self.partial.load(entry.claim.identity)
-        answer = known[0].answer if known else None
-        has = profile_tags(answer.profile)["extras"].split() if answer and answer.profile else ()
-        if answer and not wanted_extras(entry.point).difference(has):
-            entry.results += known
-            self._context.reporter.spared(min(len(known), entry.point.measure.processes))
+        if known and (answer := known[0].answer):
+            has = profile_tags(answer.profile)["extras"].split() if answer.profile else ()
+            if not wanted_extras(entry.point).difference(has):
+                entry.results += known
+                self._context.reporter.spared(min(len(known), entry.point.measure.processes))
 
     def identity(self, point: Point) -> Identity:
         """The measurement that a point is, on this machine."""
@@ -296,7 +294,6 @@ class Measuring:
         work = entry.point.workload
         if work.resumes and not entry.claim.repeats and work.ended(entry.results[-1]):
             self.partial.remove_checkpoint(entry.claim.identity)
-        self.steps.append(entry.steps())
         row = Row.of_record(run_id, record)
         self._context.summary.rows.append(row)
         self._context.reporter.done(row, entry.wanted)
@@ -394,20 +391,11 @@ class OpenPoint:
         overrun = overrun_tags(single_device(self.point, self.environment), record.metrics)
         return replace(record, tags={**record.tags, **overrun})
 
-    def steps(self) -> list[tuple[float, float]]:
-        """When each process that was measured began, in Unix seconds, and its median step time in seconds."""
-        ok = [result for result in self.results if result.outcome == "ok" and result.answer]
-        begun = [result.begun for result in ok if result.answer and result.answer.measurement]
-        return list(zip(begun, map(statistics.median, self._step_times()), strict=True))
-
     def _too_wide(self) -> bool:
         """Whether further processes are asked for until the interval is narrow enough."""
         measure: Measure = self.point.measure
         if measure.relative_interval is None or not 1 < measure.processes <= len(self.results) < measure.max_processes:
             return False
-        times = self._step_times()
+        ended = (each.answer.measurement for each in self.results if each.outcome == "ok" and each.answer)
+        times = [step_times(measurement.timing) for measurement in ended if measurement]
         return bool(times) and not narrow_enough(times, measure.relative_interval)
-
-    def _step_times(self) -> list[list[float]]:
-        answers = [result.answer for result in self.results if result.outcome == "ok"]
-        return [step_times(answer.measurement.timing) for answer in answers if answer and answer.measurement]

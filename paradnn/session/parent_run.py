@@ -10,9 +10,6 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from paradnn.core.words import counted
-from paradnn.record.figures import sweep_figure
-from paradnn.record.headline import headline
-from paradnn.record.record import image
 from paradnn.session.course import Conclusion
 from paradnn.session.summary import Row, Summary
 from paradnn.store.address import without_secrets
@@ -86,19 +83,13 @@ class ParentRun:
         text = "\n\n".join(filter(None, (f"`{without_secrets(sweep.command)}`", conclusion.text, text)))
         metrics = {f"points.{name}": float(count) for name, count in summary.outcomes.items()}
         metrics |= {"points": float(summary.total), **conclusion.metrics}
-        if drift := summary.drift:
-            metrics |= {"drift_per_hour": drift.per_hour}
-            metrics |= {"drift_per_hour_low": drift.low, "drift_per_hour_high": drift.high}
-            text += f"\n\nDrift: {drift}." if drift.matters else ""
         artifacts = {TABLE: table_file(summary.rows), **conclusion.artifacts}
-        if not conclusion.replaces:
-            artifacts |= picture(sweep.name, summary.rows)
         status = "KILLED" if summary.interrupted else "FAILED" if summary.missing else "FINISHED"
         self._tracker.close_sweep(SweepEnd(status, text, metrics, artifacts, conclusion.tags))
 
 
-#: The artifacts of the parent run.
-TABLE, PICTURE = "sweep.json", "sweep.png"
+#: The artifact of the parent run.
+TABLE = "sweep.json"
 #: What `mlflow.log_table` notes, so that the UI shows the table as one and `mlflow.load_table` finds it.
 _TABLES = json.dumps([{"path": TABLE, "type": "table"}])
 #: Columns of the file that stand first.
@@ -120,10 +111,3 @@ def table_file(rows: Sequence[Row]) -> dict[str, list[Any]]:
     held = dict.fromkeys(key for row in tables for key in row)
     columns = [key for key in _FIRST if key in held] + [key for key in held if key not in _FIRST]
     return {"columns": columns, "data": [[row.get(key) for key in columns] for row in tables]}
-
-
-def picture(title: str, rows: Sequence[Row]) -> dict[str, Any]:
-    """The artifact that shows what every point was measured for; none where nothing was measured."""
-    marks = [(row, headline(row.metrics)) for row in rows]
-    units = sorted({rate.unit for _, rate in marks if rate})
-    return {PICTURE: image(sweep_figure(title, " or ".join(units), marks))} if units else {}

@@ -214,7 +214,6 @@ def describe_sweep(summary: Summary) -> None:
         f"{counted(summary.total, 'point')} in {_duration(summary.seconds)}: {summary.counts()}. "
         f"Runs are in {summary.where}",
         summary.conclusion,
-        f"Drift: {summary.drift}." if summary.drift and summary.drift.matters else "",
     ]
     for command in dict.fromkeys(row.tags["ceilings_remedy"] for row in rows if "ceilings_remedy" in row.tags):
         over = [row.metrics["flops_utilization"] for row in rows if row.tags.get("ceilings_remedy") == command]

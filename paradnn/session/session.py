@@ -29,7 +29,7 @@ from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper
 from paradnn.session.measuring import Measuring, SessionContext
 from paradnn.session.parent_run import ParentRun
 from paradnn.session.progress import Reporter
-from paradnn.session.summary import Row, Summary, drift_of
+from paradnn.session.summary import Row, Summary
 from paradnn.store.claims import enter_task
 from paradnn.store.runs import Finished, first_accepted, point_statuses
 from paradnn.store.tracker import looks_quickly, open_tracker
@@ -170,7 +170,6 @@ class _Session:
         finally:
             self._measuring.abandon()
         self._summary.seconds = time.perf_counter() - begin
-        self._summary.drift = drift_of(self._measuring.steps)
         conclusion = conclude()
         self._summary.conclusion = conclusion.text
         self._parent.end(self._summary, self._environments.environment_ids, conclusion)
@@ -193,11 +192,10 @@ class _Session:
                 point, known.get(identity, ()), self._resume
             )
 
-        todo, keeps_any = [], self._measuring.partial.holds_any()
+        todo = []
         for status in point_statuses(points, self._measuring.identity, done):
             if status.done:
-                if keeps_any:
-                    self._measuring.partial.forget(status.identity, status.done.tags["outcome"])
+                self._measuring.partial.forget(status.identity, status.done.tags["outcome"])
                 self._skip(status.point, status.done)
             elif status.repeated:
                 self._summary.repeated += 1

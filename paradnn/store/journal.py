@@ -432,10 +432,6 @@ class PartialResults:
         if outcome == "ok":  # what was cut short may be measured again, and go on
             self.remove_checkpoint(identity)
 
-    def holds_any(self) -> bool:
-        """Whether anything is kept of any point; mostly nothing is."""
-        return any(next(self._folder.glob(pattern), None) for pattern in ("partial-*", "training-*"))
-
     def checkpoint(self, identity: Identity) -> Path:
         """Where a worker keeps how far it is, of work that can go on from there."""
         return self._folder / f"training-{self._name(identity)}.npz"

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import struct
-
-from paradnn.session.parent_run import PICTURE, picture, table_file
+from paradnn.session.parent_run import table_file
 from paradnn.session.summary import Row
-from paradnn.store.files import file_content
 
 
 def row(number: int, outcome: str = "ok") -> Row:
@@ -27,10 +24,3 @@ def test_the_file_has_every_row_without_bookkeeping() -> None:
     assert {"steady", "run_id", "reason"} <= set(table["columns"])
     assert not {"kind", "mlflow.paradnn.owner"} & set(table["columns"])
     assert [len(values) for values in table["data"]] == [len(table["columns"])] * 2
-
-
-def test_the_picture_is_one_and_is_only_made_of_what_was_measured() -> None:
-    content = file_content(picture("a sweep", [row(1), row(2, "oom_host")])[PICTURE])
-    assert content.startswith(b"\x89PNG")
-    assert min(struct.unpack(">II", content[16:24])) > 100
-    assert picture("a sweep", [row(1, "crash")]) == {}
