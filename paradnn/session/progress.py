@@ -134,8 +134,7 @@ class Reporter:
         measured = sum(self._counts.values())
         done, left = measured + self._skipped, self._total - measured - self._skipped
         parts = [f"[{done}/{self._total}]"]
-        if self._counts:
-            parts.append(", ".join(f"{count} {name}" for name, count in self._counts.most_common()))
+        parts += [", ".join(f"{count} {name}" for name, count in self._counts.most_common())] if self._counts else []
         if self._processes and left > 0:
             expected = (self._ended - self._begin) / self._processes * max(1, self._processes_left)
             now = time.monotonic()

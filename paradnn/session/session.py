@@ -104,13 +104,9 @@ def _prepare_first(points: Sequence[Point], environments: WorkerEnvironments, po
 
 class _Session:
     def __init__(self, context: SessionContext, sweep: SweepInfo | None, watch: LoadWatch) -> None:
-        self._pool, self._tracker, self._summary = context.pool, context.tracker, context.summary
-        self._environments, self._reporter, self._resume = context.environments, context.reporter, context.resume
-        self._sweep = sweep
-        design, order = context.settings.sweep.design, context.settings.sweep.order
-        self._design = {"design": design} if design != "grid" else {"sweep_order": order} if sweep else {}
+        self._context, self._sweep, self._watch = context, sweep, watch
+        self._tracker, self._summary, self._reporter = context.tracker, context.summary, context.reporter
         self._parent = ParentRun(context.tracker, sweep)
-        self._watch = watch
         self._measuring = Measuring(context)
 
     def run(self, points: Sequence[Point]) -> Summary:
@@ -119,7 +115,7 @@ class _Session:
         self._parent.enter()
         todo = self._missing(points)
         if todo:
-            _prepare_first(todo, self._environments, self._pool)
+            _prepare_first(todo, self._context.environments, self._context.pool)
             self._parent.open(len(todo))
         processes = sum(point.measure.processes for point in todo)
         work: Callable[[], object] = partial(self._measuring.work, todo)
@@ -154,9 +150,11 @@ class _Session:
     def _carry_out(
         self, work: Callable[[], object], processes: int, begin: float, conclude: Callable[[], Conclusion]
     ) -> Summary:
-        tags = {**task_tags(self._sweep), **self._design}
-        self._measuring.start(tags, waiting_times(self._sweep.launched if self._sweep else None))
-        self._reporter.start(self._summary.skipped, processes)
+        how, summary = self._context.settings.sweep, self._summary
+        tags = {"design": how.design} if how.design != "grid" else {"sweep_order": how.order} if self._sweep else {}
+        launched = self._sweep.launched if self._sweep else None
+        self._measuring.start({**task_tags(self._sweep), **tags}, waiting_times(launched))
+        self._reporter.start(summary.skipped, processes)
         if processes:  # what is seen of the machine is recorded with every point
             load = self._watch.look()
             self._measuring.findings = load_findings(load)
@@ -166,31 +164,31 @@ class _Session:
         try:
             work()
         except KeyboardInterrupt:
-            self._summary.interrupted = True
+            summary.interrupted = True
         finally:
             self._measuring.abandon()
-        self._summary.seconds = time.perf_counter() - begin
+        summary.seconds = time.perf_counter() - begin
         conclusion = conclude()
-        self._summary.conclusion = conclusion.text
-        self._parent.end(self._summary, self._environments.environment_ids, conclusion)
-        self._summary.where = self._tracker.where
-        return self._summary
+        summary.conclusion = conclusion.text
+        self._parent.end(summary, self._context.environments.environment_ids, conclusion)
+        summary.where = self._tracker.where
+        return summary
 
     def _missing(self, points: Sequence[Point]) -> list[Point]:
         """The points without an outcome that is accepted, each once; the others are counted as skipped."""
+        resume = self._context.resume
         sweep_id = self._sweep.sweep_id if self._sweep and self._sweep.launched else None
         known: Mapping[Identity, Sequence[Finished]] = {}
-        if self._resume.looks or sweep_id:
-            places = self._environments.environment_ids if self._resume.looks else ()
+        if resume.looks or sweep_id:
+            places = self._context.environments.environment_ids if resume.looks else ()
             known = self._tracker.finished(places, sweep_id)
         # An earlier attempt of a launched task may have run on another kind of node: its outcomes are enough.
         ours = (run for runs in known.values() for run in runs if sweep_id and run.tags.get("sweep_id") == sweep_id)
         own = {(run.tags["point_id"], int(run.tags["replicate"])): run for run in ours}
 
         def done(point: Point, identity: Identity) -> Finished | None:
-            return own.get((identity.point_id, identity.replicate)) or first_accepted(
-                point, known.get(identity, ()), self._resume
-            )
+            mine = own.get((identity.point_id, identity.replicate))
+            return mine or first_accepted(point, known.get(identity, ()), resume)
 
         todo = []
         for status in point_statuses(points, self._measuring.identity, done):
@@ -208,9 +206,8 @@ class _Session:
         if not self._sweep:  # a single point: say what is known of it
             metrics, tags = self._tracker.fetch(done.run_id)
             name = tags.get("mlflow.runName") or tags.get("name") or done.run_id
-            outcome, reason = done.tags["outcome"], tags.get("reason")
-            row = Row(done.run_id, name, point.model.name, outcome, reason, metrics, tags, known=True)
-            self._summary.rows.append(row)
+            own = point.model.name, done.tags["outcome"], tags.get("reason")
+            self._summary.rows.append(Row(done.run_id, name, *own, metrics, tags, known=True))
 
 
 class Interrupted(KeyboardInterrupt):

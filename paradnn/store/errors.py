@@ -94,9 +94,9 @@ def _is_away(error: BaseException, status: int | None) -> bool:
 def _status(error: BaseException) -> int | None:
     """The HTTP status that a server answered with; None where there was no answer."""
     causes = list(_causes(error))
-    http = _loaded("requests.exceptions", "HTTPError")
-    for response in (getattr(cause, "response", None) for cause in causes if isinstance(cause, http)):
-        if response is not None:
+    for cause in causes:
+        response = getattr(cause, "response", None)
+        if isinstance(cause, _loaded("requests.exceptions", "HTTPError")) and response is not None:
             return int(response.status_code)
     # MLflow raises its own for an answer that is no success; with a cause behind it, there was no answer.
     if isinstance(error, _loaded("mlflow.exceptions", "MlflowException")) and len(causes) == 1:
