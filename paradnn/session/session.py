@@ -31,7 +31,7 @@ from paradnn.session.parent_run import ParentRun
 from paradnn.session.progress import Reporter
 from paradnn.session.summary import Row, Summary
 from paradnn.store.claims import enter_task
-from paradnn.store.runs import Finished, first_accepted, point_statuses
+from paradnn.store.runs import Finished, first_accepted
 from paradnn.store.tracker import looks_quickly, open_tracker
 from paradnn.sweep.scheduler import restarts, task_name, task_tags, waiting_times
 from paradnn.sweep.tasks import SweepInfo
@@ -186,19 +186,18 @@ class _Session:
         ours = (run for runs in known.values() for run in runs if sweep_id and run.tags.get("sweep_id") == sweep_id)
         own = {(run.tags["point_id"], int(run.tags["replicate"])): run for run in ours}
 
-        def done(point: Point, identity: Identity) -> Finished | None:
-            mine = own.get((identity.point_id, identity.replicate))
-            return mine or first_accepted(point, known.get(identity, ()), resume)
-
-        todo = []
-        for status in point_statuses(points, self._measuring.identity, done):
-            if status.done:
-                self._measuring.partial.forget(status.identity, status.done.tags["outcome"])
-                self._skip(status.point, status.done)
-            elif status.repeated:
+        todo, seen = [], set()
+        for point in points:
+            identity = self._measuring.identity(point)
+            done = own.get((identity.point_id, identity.replicate))
+            if done := done or first_accepted(point, known.get(identity, ()), resume):
+                self._measuring.partial.forget(identity, done.tags["outcome"])
+                self._skip(point, done)
+            elif identity in seen:
                 self._summary.repeated += 1
             else:
-                todo.append(status.point)
+                todo.append(point)
+            seen.add(identity)
         return todo
 
     def _skip(self, point: Point, done: Finished) -> None:

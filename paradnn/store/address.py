@@ -21,7 +21,6 @@ from paradnn.store.files import inside
 
 _SQLITE = "sqlite:///"
 _SQL = ("sqlite", "postgresql", "mysql", "mssql")
-_SHOWN = 200
 _HTTP = ("http://", "https://", "databricks")
 #: How the address of a file of results begins.
 BUNDLE = "bundle"
@@ -88,7 +87,7 @@ def address_of(uri: str | None = None) -> StoreAddress:
         return StoreAddress(f"{_SQLITE}{path}", path)
     except (OSError, RuntimeError, ValueError) as error:  # too long, ~ of no user, no port
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise StoreError(f"no tracking store can be at {without_secrets(uri)[:_SHOWN]}: {reason[:_SHOWN]}") from None
+        raise StoreError(f"no tracking store can be at {without_secrets(uri)[:200]}: {reason[:200]}") from None
 
 
 def _of_path(path: Path) -> str | None:

@@ -409,7 +409,7 @@ class PartialResults:
     def load(self, identity: Identity) -> list[PointResult]:
         """What an earlier driver kept; a file that cannot be read, or of another version, holds nothing."""
         try:
-            content = read_document(self._path(identity))
+            content = read_document(self._path("partial", identity, "json"))
             if (content["schema_version"], content["protocol"]) != (SCHEMA_VERSION, PROTOCOL_VERSION):
                 return []
             return [read_message(PointResult, result, "result") for result in content["results"]]
@@ -419,12 +419,13 @@ class PartialResults:
     def save(self, identity: Identity, results: Sequence[PointResult]) -> None:
         """Keep all results of a point so far; raises StoreError when the disk does not take them."""
         _make(self._folder)
-        write_document(self._path(identity), {"protocol": PROTOCOL_VERSION, "results": plain(list(results))})
+        content = {"protocol": PROTOCOL_VERSION, "results": plain(list(results))}
+        write_document(self._path("partial", identity, "json"), content)
 
     def remove(self, identity: Identity) -> None:
         """The point is recorded. A folder that cannot be written holds no file of ours."""
         with contextlib.suppress(OSError):
-            self._path(identity).unlink(missing_ok=True)
+            self._path("partial", identity, "json").unlink(missing_ok=True)
 
     def forget(self, identity: Identity, outcome: str) -> None:
         """The point has this outcome already: who recorded it may have been killed before it removed what it kept."""
@@ -434,20 +435,17 @@ class PartialResults:
 
     def checkpoint(self, identity: Identity) -> Path:
         """Where a worker keeps how far it is, of work that can go on from there."""
-        return self._folder / f"training-{self._name(identity)}.npz"
+        return self._path("training", identity, "npz")
 
     def remove_checkpoint(self, identity: Identity) -> None:
         """The training has ended; a worker that was killed may have left a half-written file too."""
-        path = self.checkpoint(identity)
-        with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
-            path.with_suffix(".part").unlink(missing_ok=True)  # as it is called while it is written
+        for path in (self.checkpoint(identity), self.checkpoint(identity).with_suffix(".part")):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
 
-    def _path(self, identity: Identity) -> Path:
-        return self._folder / f"partial-{self._name(identity)}.json"
-
-    def _name(self, identity: Identity) -> str:
-        return f"{self._store}-{identity.point_id}-{identity.environment_id}-{identity.replicate}"
+    def _path(self, kind: str, identity: Identity, suffix: str) -> Path:
+        own = f"{identity.point_id}-{identity.environment_id}-{identity.replicate}"
+        return self._folder / f"{kind}-{self._store}-{own}.{suffix}"
 
 
 def _make(folder: Path) -> None:

@@ -21,7 +21,7 @@ from paradnn.core.scratch import Scratch
 from paradnn.core.workload import Moment
 from paradnn.errors import DataError, StoreAwayError, StoreError, StoreRefusalError
 from paradnn.store.address import address_of, local_folder, locate
-from paradnn.store.claims import CLAIM_MARGIN, Entry, RunIndex, close_abandoned, close_run, owner_tag, status_of
+from paradnn.store.claims import CLAIM_MARGIN, RunIndex, close_abandoned, close_run, owner_tag, status_of
 from paradnn.store.client import client_of, find_experiment, open_experiment
 from paradnn.store.errors import is_listening, one_line_of, raises_store_errors, store_errors
 from paradnn.store.files import file_content, inside, pack, read_json
@@ -79,8 +79,8 @@ class MlflowStore:
         self._address = locate(settings.uri)
         self._experiment = settings.experiment
         self._parent: str | None = None
-        self._made: set[str] = set()  # sweeps whose runs were made for uploaded points, and not ended yet
-        self._parents: dict[str, str] = {}  # sweep -> its run, of those whose points were uploaded
+        self._parents: dict[str, str] = {}  # sweep -> its run
+        self._made: set[str] = set()  # those of them that were made for uploaded points, and not ended yet
         self._owner = owner_tag()
         self._contended = False  # whether another driver's run of a point of ours was met
         # `mlflow run` exports its run: it becomes the parent of ours, which must not write into it.
@@ -241,18 +241,17 @@ class MlflowStore:
     @raises_store_errors
     def _upload(self, document: Document, repeats: bool) -> Uploaded:
         record, identity = document.record, identity_of(document.record.tags)
-        logged = [entry for entry in self._index.with_tag("offline_id", document.offline_id) if entry.outcome]
-        if logged:
-            self._finish(logged, record)
-            return Uploaded("known", logged[0].run_id, record)
         same = self._index.of_point(identity)
         begun = next((entry for entry in same if entry.run_id == document.run_id), None)
-        if begun and begun.outcome:  # the store had taken it, only its answer was lost, or the run's end
-            self._finish([begun], record)
-            return Uploaded("known", begun.run_id, record)
+        logged = [*self._index.with_tag("offline_id", document.offline_id), *filter(None, [begun])]
+        if logged := [entry for entry in logged if entry.outcome]:
+            # The store had taken it, and went away before its answer came, or its end was written.
+            for entry in logged:
+                if entry.status == "RUNNING":
+                    self._client.set_terminated(entry.run_id, status_of(record.outcome), record.end_time)
+            return Uploaded("known", logged[0].run_id, record)
         held = next((entry for entry in same if supersedes(entry.tags, record.tags)), None)
-        again = document.repeats or (repeats and record.tags.get("kind") == "point")
-        if held and not again:
+        if held and not (document.repeats or (repeats and record.tags.get("kind") == "point")):
             if begun and begun.status == "RUNNING":
                 claim = Claim(begun.run_id, identity, record.start_time)
                 self.abandon(claim, "another driver measured the point while the store was unreachable")
@@ -274,45 +273,33 @@ class MlflowStore:
             raise
         return Uploaded("logged", claim.run_id, record)
 
-    def _parent_of(self, sweep: Sweep) -> str:
+    def _parent_of(self, sweep: Sweep, make: bool = True) -> str | None:
+        """The run of a sweep whose points are uploaded; where there is none it is made, or None."""
         sweep_id = sweep.tags["sweep_id"]
         if sweep_id not in self._parents:
-            if known := self._sweep_run(sweep_id):
-                self._parents[sweep_id] = known.run_id
-            else:
+            known = [entry for entry in self._index.with_tag("sweep_id", sweep_id) if entry.tags.get("kind") == "sweep"]
+            if known and (make or known[0].status in ("RUNNING", "KILLED")):  # or the store went away before its end
+                self._parents[sweep_id] = known[0].run_id
+            elif make:
                 own = self._parent
                 self.open_sweep(sweep.name, sweep.description, sweep.tags)
                 self._parent = own
                 self._made.add(sweep_id)
-        return self._parents[sweep_id]
-
-    def _sweep_run(self, sweep_id: str) -> Entry | None:
-        entries = self._index.with_tag("sweep_id", sweep_id)
-        return next((entry for entry in entries if entry.tags.get("kind") == "sweep"), None)
+        return self._parents.get(sweep_id)
 
     def end_sweep(self, sweep: Sweep, artifacts: Mapping[str, Any]) -> None:
         """Close the run of a sweep that ended without the store: one whose points this object uploaded, or one that no
         process ended."""
-        sweep_id = sweep.tags["sweep_id"]
-        run_id = self._parents.get(sweep_id)
-        if run_id is None and (known := self._sweep_run(sweep_id)) and known.status in ("RUNNING", "KILLED"):
-            run_id = known.run_id  # the store went away between its last point and its end
-        if run_id:
+        if run_id := self._parent_of(sweep, make=False):
             self._parent = run_id
             self.close_sweep(SweepEnd(sweep.status, sweep.description, sweep.metrics, artifacts))
-            self._made.discard(sweep_id)
+            self._made.discard(sweep.tags["sweep_id"])
 
     def end_made_sweeps(self) -> None:
         """Close the runs of sweeps that were made for uploaded points, and whose end no file holds."""
         for sweep_id in self._made:
             self._parent = self._parents[sweep_id]
             self.close_sweep(SweepEnd("FINISHED", "A sweep whose driver ended early."))
-
-    def _finish(self, entries: Iterable[Entry], record: Record) -> None:
-        """End runs that hold all of this record, where the store went away before their end was written."""
-        for entry in entries:
-            if entry.status == "RUNNING":
-                self._client.set_terminated(entry.run_id, status_of(record.outcome), record.end_time)
 
     def is_back(self) -> bool:
         """Whether a store that went away answers again; asks no longer than it must."""
@@ -337,14 +324,13 @@ class MlflowStore:
     def _write(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> None:
         from mlflow.entities import Metric, Param, RunTag
 
-        run_id = claim.run_id
+        run_id, end = claim.run_id, record.end_time
         self._put_artifacts(run_id, record.artifacts, claim.files)
-        # The point's own end, so that a record which is written again after a lost answer does not show twice.
-        end = record.end_time
         params = [Param(key, value) for key, value in record.params.items()]
         held = {**record.tags, _NOTE: record.description}
         tags = [RunTag(key, value) for key, value in held.items() if claim.tags.get(key) != value]
         values = {**record.metrics, **recording_metrics()}
+        # At the point's own end, so that a record which is written again after a lost answer does not show twice.
         numbers = [*_numbers(record.history), *(Metric(key, _significant(values[key]), end, 0) for key in values)]
         # The outcome comes with the last of them.
         first = max(0, len(numbers) + len(params) + len(tags) - _MOST_VALUES)
@@ -377,9 +363,8 @@ class MlflowStore:
         from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
         address = address or str(self._client.get_run(run_id).info.artifact_uri)
-        files = artifacts if local_folder(address) else pack(artifacts)
         with Scratch() as folder:
-            for name, content in files.items():
+            for name, content in (artifacts if local_folder(address) else pack(artifacts)).items():
                 path = inside(folder, name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(file_content(content))

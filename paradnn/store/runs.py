@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -129,16 +129,13 @@ class ResumePolicy:
         An outcome that a limit caused is accepted under the same limits alone: with more time or memory the point may
         end otherwise. Where a profile or its trace is asked for, a measured run without it is not accepted; nor, under
         other limits, one whose profile a limit ended."""
-        outcome = tags.get("outcome")
-        if outcome is None:
+        outcome, extras, wanted = tags.get("outcome"), tags.get("extras", "").split(), wanted_extras(point)
+        if outcome is None or (self.resume == "retry" and outcome in self.retry):
             return False
-        wanted, extras = wanted_extras(point), tags.get("extras", "").split()
         limited = outcome in LIMIT_OUTCOMES or (wanted and "limited" in extras)
         if limited and tags.get("limits_id") != limits_id(point.measure):
             return False
-        if outcome == "ok" and wanted - set(extras):
-            return False
-        return not (self.resume == "retry" and outcome in self.retry)
+        return outcome != "ok" or wanted <= set(extras)
 
 
 def supersedes(known: Mapping[str, str], new: Mapping[str, str]) -> bool:
@@ -153,33 +150,9 @@ def supersedes(known: Mapping[str, str], new: Mapping[str, str]) -> bool:
     return not set(new.get("extras", "").split()) - set(known.get("extras", "").split())
 
 
-@dataclass(frozen=True)
-class PointStatus:
-    """A point of a plan before it begins: `done` is the accepted run, `repeated` says that it was named before."""
-
-    point: Point
-    identity: Identity
-    done: Finished | None
-    repeated: bool
-
-
 def first_accepted(point: Point, runs: Iterable[Finished], policy: ResumePolicy) -> Finished | None:
     """The first accepted one of runs with a point's identity."""
     return next((run for run in runs if policy.accepts(point, run.tags)), None)
-
-
-def point_statuses(
-    points: Iterable[Point],
-    identity_of: Callable[[Point], Identity],
-    done_of: Callable[[Point, Identity], Finished | None],
-) -> Iterator[PointStatus]:
-    """Every point with what the store knows of it; what has no run and is not repeated is to be measured."""
-    seen: set[Identity] = set()
-    for point in points:
-        identity = identity_of(point)
-        done = done_of(point, identity)
-        yield PointStatus(point, identity, done, done is None and identity in seen)
-        seen.add(identity)
 
 
 #: `protocol_id` of the paper's measurements: a hash of what is known of it, "best logged rate".

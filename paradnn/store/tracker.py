@@ -210,13 +210,14 @@ class Tracker(Journal):
 
     def _finally(self, act: Callable[[], None]) -> bool:
         """Do a last thing, after all that was kept for the store was uploaded; whether that was done."""
-        while self._is_there():
-            try:
-                act()
-                self._store.delete_orphaned_claims(self._held)
-                return True
-            except StoreError as error:
-                self._lost(error)
+
+        def both() -> None:
+            act()
+            self._store.delete_orphaned_claims(self._held)
+
+        with contextlib.suppress(StoreAwayError):
+            self._patiently(both)
+            return True
         return False
 
     def _lost(self, error: StoreError) -> None:
@@ -233,16 +234,16 @@ class Tracker(Journal):
 
     def _is_there(self) -> bool:
         """Whether the store can be asked; waits for one that went away lately, and uploads what was kept."""
-        if self._away_since is None:
-            return True
-        while (now := time.monotonic()) >= self._next_look:
+        while self._away_since is not None:
+            if (now := time.monotonic()) < self._next_look:
+                return False
             if self._store.is_back() and self._upload_kept("; the store answers again"):
                 return True
             if now - self._away_since >= self._patience:
                 self._next_look = now + _LATER
             else:
                 time.sleep(_SOON)
-        return False
+        return True
 
     def _upload_kept(self, why: str) -> bool:
         """Upload what was kept, and remove those files; False when the store went away again meanwhile."""
