@@ -208,9 +208,7 @@ class CeilingsKeeper:
     def _measure(self, point: Point) -> tuple[PointResult, list[PeakRates]]:
         """All kernels in one process, then the fastest in further ones, until so many were undisturbed. What the first
         one came to, and the rates of all."""
-        request: dict[str, Any] = {"task": "ceilings", "platform": asdict(point.platform)}
-        # A quarter of the free memory bounds the arrays: what does not fit a cache is large enough.
-        request["memory_bytes"] = available_memory() // 4
+        request = _request(point)
         limits, found = Limits(_TIMEOUT, int(0.9 * available_memory())), list[PeakRates]()
         first: PointResult | None = None
         for _ in range(MOST_PROCESSES):
@@ -224,6 +222,11 @@ class CeilingsKeeper:
             request["only"] = {"matmul": plain(_fastest(found[0])), "bandwidth": plain(_largest(found[0]))}
         assert first
         return first, found
+
+
+def _request(point: Point) -> dict[str, Any]:
+    """A quarter of the free memory bounds the arrays: what does not fit a cache is large enough."""
+    return {"task": "ceilings", "platform": asdict(point.platform), "memory_bytes": available_memory() // 4}
 
 
 def make_ceilings_record(

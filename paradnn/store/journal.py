@@ -190,7 +190,7 @@ class Journal:
         ended = Sweep(self._sweep.name, end.description, own, end.status, dict(end.metrics))
         path = self.folder / f"sweep-{own['sweep_id']}.json"
         write_document(path, {"sweep": asdict(ended), "artifacts": dict(end.artifacts)})
-        self.drop_sweep()
+        Journal.drop_sweep(self)
 
     def begin(
         self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, accepts: AcceptsRun | None
