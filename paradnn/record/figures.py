@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from paradnn.cli.console import si
 from paradnn.record.measured import slowdown_note
 from paradnn.worker.messages import Profile
 
@@ -62,33 +62,20 @@ def _shares(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
 def _roofline(axes: Axes, rows: Sequence[Mapping[str, Any]], metrics: Mapping[str, float], precision: str) -> None:
     from paradnn.plotting import MARKERS, finish, quantity
 
-    placed = [
-        row
-        for row in rows
-        if row.get("flops_per_second") and row.get("arithmetic_intensity") and row["share"] >= _SMALLEST_SHARE
-    ]
+    placed = [row for row in rows if row.get("flops_per_second") and row.get("arithmetic_intensity")]
+    placed = [row for row in placed if row["share"] >= _SMALLEST_SHARE]
     for index, category in enumerate(dict.fromkeys(row["category"] for row in placed)):
         some = [row for row in placed if row["category"] == category]
-        axes.scatter(
-            [row["arithmetic_intensity"] for row in some],
-            [row["flops_per_second"] for row in some],
-            s=[15 + 400 * row["share"] for row in some],
-            color=_colour(category),
-            alpha=0.7,
-            marker=MARKERS[index % len(MARKERS)],
-            label=category,
-            edgecolors="none",
-        )
+        place = [row["arithmetic_intensity"] for row in some], [row["flops_per_second"] for row in some]
+        look: dict[str, Any] = {
+            "color": _colour(category),
+            "marker": MARKERS[index % len(MARKERS)],
+            "edgecolors": "none",
+        }
+        axes.scatter(*place, s=[15 + 400 * row["share"] for row in some], alpha=0.7, label=category, **look)
     if metrics.get("flops_per_second"):
-        axes.scatter(
-            [metrics["arithmetic_intensity"]],
-            [metrics["flops_per_second"]],
-            marker="*",
-            s=200,
-            color="black",
-            label="whole step",
-            zorder=5,
-        )
+        place = [metrics["arithmetic_intensity"]], [metrics["flops_per_second"]]
+        axes.scatter(*place, marker="*", s=200, color="black", label="whole step", zorder=5)
     axes.set_xscale("log")
     axes.set_yscale("log")
     peak, bandwidth = metrics.get("peak_flops_per_second"), metrics.get("peak_bytes_per_second")
@@ -98,7 +85,7 @@ def _roofline(axes: Axes, rows: Sequence[Mapping[str, Any]], metrics: Mapping[st
         corners = [low, min(ridge, high), high]
         axes.plot(corners, [min(peak, corner * bandwidth) for corner in corners], color="black", linewidth=1.2)
         axes.set_xlim(low, high)
-        limits = f"{_short(peak)}FLOP/s {precision}, {_short(bandwidth)}B/s"
+        limits = f"{si(peak)}FLOP/s {precision}, {si(bandwidth)}B/s"
         note = f"measured roof: {limits}, ridge at {ridge:.1f} FLOP/B"
         axes.text(0.02, 1.0, note, transform=axes.transAxes, fontsize=8, va="bottom")
     axes.yaxis.set_major_formatter(quantity("FLOP/s"))
@@ -111,9 +98,3 @@ def _colour(category: str) -> str:
     from paradnn.plotting import COLOURS
 
     return COLOURS[_CATEGORIES.index(category)] if category in _CATEGORIES else _GREY
-
-
-def _short(value: float) -> str:
-    """Three digits and an SI prefix."""
-    power = min(4, max(0, int(math.log10(value) // 3)))
-    return f"{value / 1000**power:.3g} {('', 'k', 'M', 'G', 'T')[power]}"
