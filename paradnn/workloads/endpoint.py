@@ -80,7 +80,7 @@ class Served(Kernel):
             if value != usual:
                 raise ConfigError(key, value, "is known to the server of model=endpoint alone", remedy)
         given = super().in_point(point)
-        measure = replace(given.measure, profile=False, keep_trace=False, cold_caches=False)
+        measure = replace(given.measure, profile=False, keep_trace=False)
         compiled = type(given).__dataclass_fields__["compile"].default
         same: PointT = replace(given, measure=measure, compile=compiled)
         return same
