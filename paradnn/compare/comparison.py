@@ -29,7 +29,7 @@ class Pair(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What a round measured at one point: examples/s of both sides."""
+    """What a round measured at one point: examples/s of both sides; of a served model one by the median latency."""
 
     number: int
     speeds: tuple[float, float]
@@ -190,7 +190,8 @@ class Comparison:
         for (index, side), row in zip(self._asked, rows, strict=True):
             entry = self.results[index]
             if row.outcome == "ok":
-                speeds.setdefault(index, {})[side] = row.metrics["examples_per_second"]
+                rate = row.metrics.get("examples_per_second") or 1e3 / row.metrics["latency_p50_ms"]
+                speeds.setdefault(index, {})[side] = rate
                 continue
             entry.failures[side] += 1
             if self._number == 1 or entry.failures[side] > 1:

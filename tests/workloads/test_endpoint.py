@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -248,3 +249,15 @@ def test_an_endpoint_that_is_gone_is_an_outcome(store: Store) -> None:
     done = run(["paradnn.train", "model=endpoint", "endpoint.url=http://127.0.0.1:9/v1", "measure=quick"], store)
     assert [each["outcome"] for each in store.runs()] == ["unavailable"]
     assert "Connection refused; start the server" in done.stderr + done.stdout
+
+
+@pytest.mark.framework
+def test_two_endpoints_are_compared(server: _Server, store: Store, tmp_path: Path) -> None:
+    sides = [f"endpoint.url={server.url}", f"endpoint.url={server.url.replace('127.0.0.1', 'localhost')}"]
+    short = ["model=endpoint", "endpoint.output_tokens=2", "endpoint.min_seconds=0", "endpoint.min_queries=3"]
+    limits = ["--rounds", "3", "--most", "3", "--json", str(tmp_path / "found.json")]
+    done = run(["paradnn.compare", *limits, *sides, "--", *short, "measure=quick", "measure.warmup_seconds=0"], store)
+    assert done.returncode in (0, 1), done.stderr
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["rounds"] == 3
+    assert 0 < found["low"] <= found["ratio"] <= found["high"]
