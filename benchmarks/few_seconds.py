@@ -23,12 +23,13 @@ import threadpoolctl
 
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Measure, Point, Settings, Sweep
-from paradnn.designs.adaptive import Design, rule_of
+from paradnn.designs.adaptive import AdaptiveSweep
 from paradnn.designs.knowledge import Candidates, Knowledge
 from paradnn.execution.environments import current_environments
 from paradnn.families.fc import FullyConnected
 from paradnn.forecast.history import History, Past
 from paradnn.store.runs import Finished
+from paradnn.sweep.tasks import SweepInfo
 from tests.forecast.planted import Machine
 
 #: Points of a batch, and looks of which the median counts.
@@ -65,7 +66,7 @@ def space() -> list[Point]:
     ]
 
 
-def prepared(count: int) -> Design:
+def prepared(count: int) -> AdaptiveSweep:
     """An adaptive sweep of which so many points are measured, drawn at random."""
     points, random = space(), np.random.default_rng(0)
     [environment] = current_environments(points[:1]).values()
@@ -79,8 +80,9 @@ def prepared(count: int) -> Design:
         runs[identity] = replace(past, tags=tags, metrics={**past.metrics, "peak_memory_bytes": 1e9})
     settings = Settings(ceilings=False, sweep=Sweep(design="adaptive", error=1e-6))
     history = Measured("memory", runs)
-    knowledge = Knowledge(Candidates.of(points, settings, history), settings, history, "planted")
-    return Design(knowledge, rule_of(settings.sweep), seed=0)
+    sweep = AdaptiveSweep(points, settings, SweepInfo("planted", "", ""))
+    sweep.knowledge = Knowledge(Candidates.of(points, settings, history), settings, history, "planted")
+    return sweep
 
 
 def timed(count: int) -> None:

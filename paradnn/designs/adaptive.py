@@ -1,6 +1,6 @@
 """An adaptive sweep: before every batch the store is read, the model of step time fitted, and the next points chosen.
 
-`Design` decides, for the code that measures: `AdaptiveSweep` in this process, `paradnn.launch` through a launcher.
+`AdaptiveSweep` decides, for the code that measures: a session in this process, or `paradnn.launch` through a launcher.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 import random
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -68,23 +68,68 @@ class _Forecast(NamedTuple):
     seconds: Array
 
 
-@dataclass
-class Design:
-    """What is known, when it is enough, and what is measured next.
+class AdaptiveSweep:
+    """What is known, when it is enough, and what is measured next: a `paradnn.session.course.Course`.
 
     begin: when the command began, on the monotonic clock. looks: one before every batch. reason: why the sweep is over;
     empty before. excluded: index -> why it is out of memory without being tried. left: how many points more are
-    expected.
+    expected. `anywhere`: see `Knowledge`.
     """
 
-    knowledge: Knowledge
-    rule: Rule
-    seed: int
-    begin: float = field(default_factory=time.monotonic)
-    looks: list[Look] = field(default_factory=list)
-    reason: str = ""
-    excluded: dict[int, str] = field(default_factory=dict)
-    left: int = 0
+    resumes = True
+
+    def __init__(self, points: Sequence[Point], settings: Settings, sweep: SweepInfo, anywhere: bool = False) -> None:
+        self.points, self.rule, self.seed, self.begin = (
+            points,
+            rule_of(settings.sweep),
+            settings.sweep.seed,
+            time.monotonic(),
+        )
+        self.looks: list[Look] = []
+        self.excluded: dict[int, str] = {}
+        self.reason, self.left = "", settings.sweep.points or len(points)
+        self._settings, self._sweep, self._anywhere, self._ended = settings, sweep, anywhere, False
+
+    @cached_property
+    def knowledge(self) -> Knowledge:
+        """Asked for when stacks and store are there; nothing is read yet."""
+        history = open_history(self._settings.tracking)
+        candidates = Candidates.of(self.points, self._settings, history, self._anywhere)
+        return Knowledge(candidates, self._settings, history, self._sweep.sweep_id, self._anywhere)
+
+    @property
+    def seconds_left(self) -> float:
+        """What `sweep.minutes` leaves."""
+        return math.inf if self.rule.minutes is None else 60 * (self.rule.minutes - self.minutes)
+
+    def batch(self, rows: Sequence[Row]) -> list[Visit]:
+        """The next points; at the end, once, what memory excludes."""
+        if self._ended:
+            return []
+        knowledge = self.knowledge
+        if rows and knowledge.candidates.lacks_ceilings:  # they came with the first point
+            knowledge.candidates = Candidates.of(self.points, self._settings, open_history(self._settings.tracking))
+        knowledge.take(rows)
+        points = knowledge.candidates.points
+        if chosen := self.next():
+            return [Visit(points[index], {}) for index in chosen]
+        self._ended = True
+        return [Visit(points[index], {}, reason) for index, reason in self.excluded.items()]
+
+    def wants(self, visit: Visit, claimed: bool) -> bool:
+        """Whether a point is still to be measured: in time, and within `sweep.points` with all that others measure.
+
+        It is asked once more when the point is claimed. Of several drivers that claim at once the last one sees all
+        others. So no more points are kept than there is room for; perhaps fewer, and these are chosen again.
+        """
+        if visit.excluded:
+            return True
+        if not claimed:
+            return (self.rule.minutes is None or self.minutes < self.rule.minutes) and self.room > 0
+        if self.rule.points is None:
+            return True
+        self.knowledge.look(read=False)
+        return self.knowledge.tried + len(self.knowledge.claimed) <= self.rule.points
 
     def next(self, largest: int | None = None, environments: Collection[str] = ()) -> list[int]:
         """Candidates to measure next, from what the store holds now; none once `reason` says why.
@@ -110,21 +155,6 @@ class Design:
         most = self.rule.points
         return self._size if most is None else max(0, most - self.knowledge.tried - len(self.knowledge.claimed))
 
-    def wants_more(self) -> bool:
-        """Whether a further point may be begun, as far as that is known: in time, and within `sweep.points`."""
-        return (self.rule.minutes is None or self.minutes < self.rule.minutes) and self.room > 0
-
-    def has_room(self) -> bool:
-        """Whether a point that was just claimed is within `sweep.points`, with all that other drivers have claimed.
-
-        Of several that claim at once the last one sees all others. So no more points are kept than there is room for;
-        perhaps fewer, and these are chosen again.
-        """
-        if self.rule.points is None:
-            return True
-        self.knowledge.look(read=False)
-        return self.knowledge.tried + len(self.knowledge.claimed) <= self.rule.points
-
     @one_thread()
     def _choose(self, largest: int | None) -> list[int]:
         """Candidates to measure next; none where there is a `reason`, or others measure what is left."""
@@ -146,6 +176,8 @@ class Design:
     @property
     def standing(self) -> str:
         """What the last look knew, in a few words."""
+        if not self.looks:
+            return ""
         error = self.looks[-1].error
         return "a start spread over the space" if error is None else f"expected error {error:.1%}"
 
@@ -215,84 +247,20 @@ class Design:
             ends.append(max(1, round(new * (rule.minutes / look.minutes - 1))))
         return min(ends)
 
-
-def open_design(points: Sequence[Point], settings: Settings, sweep: SweepInfo, begin: float, anywhere: bool) -> Design:
-    """The design of a sweep over `points`, with nothing read yet; see `Knowledge` for `anywhere`."""
-    history = open_history(settings.tracking)
-    candidates = Candidates.of(points, settings, history, anywhere)
-    knowledge = Knowledge(candidates, settings, history, sweep.sweep_id, anywhere)
-    return Design(knowledge, rule_of(settings.sweep), settings.sweep.seed, begin)
-
-
-class AdaptiveSweep:
-    """A `paradnn.session.course.Course`: what another driver or an earlier session measured is as good as its own."""
-
-    resumes = True
-
-    def __init__(self, points: Sequence[Point], settings: Settings, sweep: SweepInfo) -> None:
-        self.points = points
-        self._settings, self._sweep, self._begin = settings, sweep, time.monotonic()
-        self._design: Design | None = None
-        self._ended = False
-
-    @property
-    def left(self) -> int:
-        """As far as it is known before the first look: the end in points, or every point."""
-        return self._design.left if self._design else self._settings.sweep.points or len(self.points)
-
-    @property
-    def seconds_left(self) -> float:
-        """What `sweep.minutes` leaves."""
-        minutes = self._settings.sweep.minutes
-        return math.inf if minutes is None else self._begin + 60 * minutes - time.monotonic()
-
-    @property
-    def standing(self) -> str:
-        """The expected error."""
-        return self._design.standing if self._design else ""
-
-    def batch(self, rows: Sequence[Row]) -> list[Visit]:
-        """The next points; at the end, once, what memory excludes."""
-        if self._ended:
-            return []
-        if self._design is None:
-            # Stacks and store are there by now.
-            self._design = open_design(self.points, self._settings, self._sweep, self._begin, anywhere=False)
-        knowledge = self._design.knowledge
-        if rows and knowledge.candidates.lacks_ceilings:  # they came with the first point
-            knowledge.candidates = Candidates.of(self.points, self._settings, open_history(self._settings.tracking))
-        knowledge.take(rows)
-        points = knowledge.candidates.points
-        if chosen := self._design.next():
-            return [Visit(points[index], {}) for index in chosen]
-        self._ended = True
-        return [Visit(points[index], {}, reason) for index, reason in self._design.excluded.items()]
-
-    def wants(self, visit: Visit, claimed: bool) -> bool:
-        """Whether other drivers left room for the point since it was chosen."""
-        if visit.excluded or self._design is None:
-            return True
-        return self._design.has_room() if claimed else self._design.wants_more()
-
     def conclusion(self) -> Conclusion:
         """The whole design, whichever session or driver measured it."""
-        return conclusion_of(self._design) if self._design else Conclusion()
-
-
-def conclusion_of(design: Design) -> Conclusion:
-    """What a design came to, for its parent run."""
-    if not design.looks:
-        return Conclusion()
-    look, space, ended = design.looks[-1], len(design.knowledge.candidates), design.knowledge.ended
-    large = sum(one.outcome.startswith("oom") for one in ended.values()) + len(design.excluded.keys() - ended.keys())
-    text = f"Adaptive: {look.measured:,} of {counted(space, 'point')} measured ({look.measured / space:.1%})"
-    text += f", {large:,} out of memory." if large else "."
-    metrics = {"design_candidates": float(space), "design_measured": float(look.measured)}
-    if look.error is not None:
-        text += f" Expected median error of the others: {look.error:.1%}."
-        metrics["design_expected_error"] = look.error
-    text += f" Ended by {design.reason}." if design.reason else " Interrupted."
-    tags = {"design": "adaptive", "design_end": design.reason or "interrupted"}
-    return Conclusion(
-        text, metrics, tags, {"design.json": {"columns": [*Look._fields], "data": [*map(list, design.looks)]}}
-    )
+        if not self.looks:
+            return Conclusion()
+        look, space, ended = self.looks[-1], len(self.knowledge.candidates), self.knowledge.ended
+        large = sum(one.outcome.startswith("oom") for one in ended.values()) + len(self.excluded.keys() - ended.keys())
+        text = f"Adaptive: {look.measured:,} of {counted(space, 'point')} measured ({look.measured / space:.1%})"
+        text += f", {large:,} out of memory." if large else "."
+        metrics = {"design_candidates": float(space), "design_measured": float(look.measured)}
+        if look.error is not None:
+            text += f" Expected median error of the others: {look.error:.1%}."
+            metrics["design_expected_error"] = look.error
+        text += f" Ended by {self.reason}." if self.reason else " Interrupted."
+        tags = {"design": "adaptive", "design_end": self.reason or "interrupted"}
+        return Conclusion(
+            text, metrics, tags, {"design.json": {"columns": [*Look._fields], "data": [*map(list, self.looks)]}}
+        )

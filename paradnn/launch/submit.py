@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Point, Settings
 from paradnn.core.words import counted
-from paradnn.designs.adaptive import Design, conclusion_of, open_design
+from paradnn.designs.adaptive import AdaptiveSweep
 from paradnn.errors import ConfigError
 from paradnn.session.parent_run import ParentRun
 from paradnn.session.progress import describe_sweep
@@ -100,7 +100,7 @@ class Submitter:
         self._parent = ParentRun(self._tracker, sweep.info)
         self._problems: list[str] = []
         self._points: list[Point] = []  # what was asked for
-        self._design: Design | None = None
+        self._design: AdaptiveSweep | None = None
 
     def run(self, launch: Launch) -> int:
         """Launch the tasks, wait, close the parent; the exit code."""
@@ -110,7 +110,7 @@ class Submitter:
         parent = self._parent.open(None if adaptive else len(self._sweep.points))
         if adaptive:
             sweep = self._sweep
-            self._design = open_design(sweep.points, sweep.settings, sweep.info, begin, anywhere=True)
+            self._design = AdaptiveSweep(sweep.points, sweep.settings, sweep.info, anywhere=True)
         if self._processes > 1:
             _say(
                 f"{self._processes} processes measure on this host at the same time and take cores, caches and memory "
@@ -122,7 +122,7 @@ class Submitter:
         summary = self._summary(interrupted)
         summary.seconds = time.monotonic() - begin
         if self._design:
-            conclusion = conclusion_of(self._design)
+            conclusion = self._design.conclusion()
             summary.conclusion = conclusion.text
             self._parent.end(summary, (), conclusion)
         elif summary.measured or summary.missing:

@@ -104,8 +104,7 @@ def test_no_point_is_begun_after_the_time(tmp_path: Path) -> None:
     course = world.course(space(), minutes=1.0)
     driver = world.follow(course)
     next(driver)
-    assert course._design is not None
-    course._design.begin -= 60.0  # as if the first point took a minute
+    course.begin -= 60.0  # as if the first point took a minute
     assert list(driver) == []
     assert len(world.measured) == 1
     assert course.conclusion().tags["design_end"] == "sweep.minutes=1"
@@ -147,7 +146,7 @@ def test_every_space_ends_with_a_word(tmp_path: Path, points: list, ends: dict, 
     world = World(tmp_path)
     course = world.course(points, **ends)
     if said == "sweep.minutes=0.01":
-        course._begin -= 1.0  # as if it had taken a second already
+        course.begin -= 1.0  # as if it had taken a second already
     list(world.follow(course))
     assert said in course.conclusion().tags["design_end"]
     assert said in course.conclusion().text

@@ -71,7 +71,7 @@ def test_nothing_outside_its_folder_names_a_kind_of_work() -> None:
 
 def test_every_kind_of_work_is_read_from_the_keys_that_it_stores() -> None:
     for name, work in WORKLOADS.items():
-        model = {"name": {"channel": "channel", "generate": "gpt"}.get(name, "fc")}
+        model = {"name": {"channel": "channel", "generate": "gpt", "endpoint": "endpoint"}.get(name, "fc")}
         sets = {"data": {"name": "digits"}, "model": {**model, "input_size": 64}} if name == "learn" else {}
         common = {"model": model, "measure": {"timeout": 1800}, "batch_size": 1, **sets}
         point = read_point({**common, **work.keys()})
