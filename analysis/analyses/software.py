@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -185,7 +185,7 @@ def software_speedups(
     return Software(metric, table, pairs, tuple(lacking), tuple(sorted(pooled)), tuple(measured["run_id"]))
 
 
-def order(values: Sequence[str]) -> list[str]:
+def order(values: Iterable[str]) -> list[str]:
     """Values as versions are counted: 2.9 before 2.16; words by name."""
     return sorted(values, key=_counted)
 

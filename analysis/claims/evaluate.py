@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from typing import Any
 
 from analysis.analyses.layers import divide_sessions, share_of
 from analysis.analyses.sensitivity import encode
+from analysis.analyses.software import order
 from analysis.claims.kinds import Answer, Bound, Check, Claim
 from analysis.columns import describes, is_place, join_columns
 from analysis.lazy import np, pd
@@ -68,9 +68,9 @@ def require(frame: pd.DataFrame, conditions: Conditions, what: str = "run") -> p
             raise NotEnoughData(f"no {what} says {name}")
         left, met[name] = choose(left, group, "condition"), group
         if left.empty:
-            raise NotEnoughData(f"no {what}s with {in_words(met)}")
+            break
     if left.empty:
-        raise NotEnoughData(f"no {what}s")
+        raise NotEnoughData(f"no {what}s with {in_words(met)}" if met else f"no {what}s")
     return left
 
 
@@ -85,13 +85,13 @@ def side(data: Data, conditions: Conditions, metric: str | None = None) -> pd.Da
         rows = rows[is_ok(rows)]
         if rows.empty:
             raise NotEnoughData("none of these runs is ok")
-        if metric not in rows or rows[metric].notna().sum() == 0:
+        held = rows[rows[metric].notna()] if metric in rows else rows.iloc[:0]
+        if held.empty:
             raise NotEnoughData(f"no {metric} was measured in these {len(rows)} runs")
-        rows = rows[rows[metric].notna()]
+        rows = held
     rows = require_homogeneous(rows, pool=data.pool)
     data.used.update(rows["run_id"])
-    if rows.attrs.get("pooled"):
-        data.pooled.add(rows.attrs["pooled"])
+    data.pooled |= {rows.attrs["pooled"]} if rows.attrs.get("pooled") else set()
     return rows
 
 
@@ -128,13 +128,13 @@ def paired_operations(
         rows = data.operations.merge(runs[identity_columns(runs)], on="run_id")
         if rows.empty:
             raise NotEnoughData(f"none of {len(runs)} runs was profiled; measure with measure.profile=true")
-        if metric not in rows or rows[metric].notna().sum() == 0:
+        if metric not in rows or rows[metric].isna().all():
             raise NotEnoughData(f"no {metric} in the operation tables")
-        sides.append(rows.rename(columns={"type": _OPERATION}))
-    chosen = require(sides[1].rename(columns={_OPERATION: "type"}), operations, "operation")
-    sides[1] = chosen.rename(columns={"type": _OPERATION})
-    keys, _ = join_columns(sides[0], sides[1])
-    found = pair(sides[0], sides[1], metric, on=[*keys, _OPERATION])
+        sides.append(rows)
+    sides[1] = require(sides[1], operations, "operation")
+    one, two = (rows.rename(columns={"type": _OPERATION}) for rows in sides)
+    keys, _ = join_columns(one, two)
+    found = pair(one, two, metric, on=[*keys, _OPERATION])
     if found.empty:
         raise NotEnoughData("no operation was profiled on both sides")
     return found
@@ -143,14 +143,10 @@ def paired_operations(
 def versions(data: Data, where: Conditions, column: str) -> list[str]:
     """The versions among the runs, oldest first; NotEnoughData for fewer than two."""
     rows = require(data.frame, where)
-    found = sorted(set(rows[column].dropna().astype("str")), key=_version) if column in rows else []
+    found = order(set(rows[column].dropna().astype("str"))) if column in rows else []
     if len(found) < 2:
         raise NotEnoughData(f"one {column} alone: {found[0]}" if found else f"no run says {column}")
     return found
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", text))
 
 
 #: Model columns that are no hyperparameters of size.
@@ -322,14 +318,12 @@ def _share(check: Check, data: Data) -> Finding:
     profiled = data.operations[data.operations["run_id"].isin(runs["run_id"])]
     if profiled.empty:
         raise NotEnoughData(f"none of these {len(runs)} runs was profiled; measure with measure.profile=true")
-    needed = [name for name in check.operations if name not in profiled]
-    if needed:
+    if needed := [name for name in check.operations if name not in profiled]:
         raise NotEnoughData(f"the operation tables do not say {', '.join(needed)}")
     meant = [condition for group in check.operations.values() for condition in group]
     parts = choose(profiled, meant, "operations").groupby("run_id")["share"].sum()
     shares = parts.reindex(profiled["run_id"].unique(), fill_value=0.0)
-    identity = runs.set_index("run_id")["point_id"].reindex(shares.index)
-    shares = shares.groupby(identity.to_numpy()).median()
+    shares = shares.groupby(runs.set_index("run_id")["point_id"].reindex(shares.index).to_numpy()).median()
     levels = levels_of(runs.drop_duplicates("point_id").set_index("point_id").reindex(shares.index))
     name = "median share" if check.quantile == 0.5 else f"{check.middle()} of shares"
     found = crossed_quantile(shares, levels, check.quantile, data.level)

@@ -109,12 +109,10 @@ class Contrast:
         found = crossed_share(self.ratios > above, self.levels, level, latent=logs)
         if not (shift := self._session_reach(level)) or not len(logs):
             return found
-        low, high = ((logs - math.log(above) > by).mean() for by in (shift, -shift))
-        down, up = (
-            math.hypot(found.value - found.low, found.value - low),
-            math.hypot(found.high - found.value, high - found.value),
-        )
-        return Estimate(found.value, max(found.value - down, 0.0), min(found.value + up, 1.0))
+        value, low, high = found
+        least, most = ((logs - math.log(above) > by).mean() for by in (shift, -shift))
+        down, up = math.hypot(value - low, value - least), math.hypot(high - value, most - value)
+        return Estimate(value, max(value - down, 0.0), min(value + up, 1.0))
 
     def quantile(self, share: float = 0.5, level: float = LEVEL) -> Estimate:
         """A quantile of the ratios: its interval over points (`crossed_quantile`), widened by what sessions add."""
@@ -123,11 +121,8 @@ class Contrast:
             return found
         with np.errstate(divide="ignore"):
             value, low, high = np.log(found)
-        return Estimate(
-            found.value,
-            math.exp(value - math.hypot(value - low, shift)),
-            math.exp(value + math.hypot(high - value, shift)),
-        )
+        ends = value - math.hypot(value - low, shift), value + math.hypot(high - value, shift)
+        return Estimate(found.value, *map(math.exp, ends))
 
     def _session_reach(self, level: float) -> float:
         """How far the sessions may have moved all log ratios."""

@@ -281,14 +281,12 @@ def _within(frame: pd.DataFrame, metric: str) -> tuple[np.ndarray, np.ndarray]:
     """log(median / low) and log(high / median) of each run, NaN where it has no interval."""
     below, above = np.full(len(frame), np.nan), np.full(len(frame), np.nan)
     for middle, low, high, inverse in _WITHIN.get(metric, ()):
-        if not {middle, low, high} <= set(frame.columns):
-            continue
-        with np.errstate(divide="ignore", invalid="ignore"):
-            centre, bottom, top = (np.log(frame[name].to_numpy(dtype="float64")) for name in (middle, low, high))
-        reach = [np.maximum(centre - bottom, 0), np.maximum(top - centre, 0)]
-        if inverse:
-            reach.reverse()
-        below, above = (np.where(np.isfinite(old), old, new) for old, new in zip((below, above), reach, strict=True))
+        if {middle, low, high} <= set(frame.columns):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                centre, bottom, top = (np.log(frame[name].to_numpy(dtype="float64")) for name in (middle, low, high))
+            reach = np.maximum(centre - bottom, 0), np.maximum(top - centre, 0)
+            one, other = reach[::-1] if inverse else reach
+            below, above = np.where(np.isfinite(below), below, one), np.where(np.isfinite(above), above, other)
     return np.where(np.isfinite(below), below, np.nan), np.where(np.isfinite(above), above, np.nan)
 
 
@@ -388,7 +386,7 @@ def pair(
     """
     better = direction(metric)
     _require_sides(a, b, metric)
-    finished = _ok(a), _ok(b)
+    finished = tuple(side[is_ok(side).to_numpy()] if "outcome" in side else side for side in (a, b))
     usable = finished[0][_positive(finished[0][metric])], finished[1][_positive(finished[1][metric])]
     one, two = _common(*usable)
     found = match(one, two, on)
@@ -403,9 +401,15 @@ def pair(
     result["comparable"] = [
         one.design.comparable and number not in one.outside for one, number in zip(designs, found.both, strict=True)
     ]
-    result = _sorted(result, found.keys)
+    order = {name: place for place, name in enumerate(families(result))}
+    result = result.sort_values(
+        found.keys, key=lambda column: column.map(order) if column.name == "family" else column, ignore_index=True
+    )
     missing = _missing(a, b, metric, found.keys)
     unpaired = found.unpaired()
+    keys = [name for name in found.keys if name not in found.further] if len(one) and len(two) else []
+    held = {name: (values_of(one[name]), values_of(two[name])) for name in keys}
+    held = {name: values for name, values in held.items() if any(values)}
     result.attrs = {
         "metric": metric,
         "sampling": {
@@ -413,7 +417,7 @@ def pair(
             for family in {*sampled, *missing}
         },
         "differ": found.differ,
-        "disjoint": _disjoint(one, two, [name for name in found.keys if name not in found.further]),
+        "disjoint": {name: tuple(map(shown, values)) for name, values in held.items() if not values[0] & values[1]},
         "mixed": found.mixed,
         "unpaired_a": unpaired[0] + _left_out(usable[0], one),
         "unpaired_b": unpaired[1] + _left_out(usable[1], two),
@@ -460,8 +464,7 @@ def _left_out(rows: pd.DataFrame, kept: pd.DataFrame) -> int:
 
 def _carried(name: str, found: Match) -> np.ndarray[Any, Any]:
     """The median of a number over the runs of each point, on either side."""
-    frames = [side.frame for side in found.sides]
-    parts = [rows[name].astype("float64") if name in rows else pd.Series(np.nan, index=rows.index) for rows in frames]
+    parts = [side.frame.get(name, pd.Series(np.nan, side.frame.index)).astype("float64") for side in found.sides]
     code = np.concatenate([side.group for side in found.sides])
     medians: np.ndarray[Any, Any] = pd.concat(parts).groupby(code).median().reindex(found.both).to_numpy()
     return medians
@@ -490,27 +493,7 @@ def direction(metric: str) -> str:
     return better
 
 
-def _disjoint(a: pd.DataFrame, b: pd.DataFrame, keys: list[str]) -> dict[str, tuple[str, str]]:
-    if not len(a) or not len(b):
-        return {}
-    both = {name: (values_of(a[name]), values_of(b[name])) for name in keys}
-    return {name: (shown(one), shown(two)) for name, (one, two) in both.items() if (one or two) and not one & two}
-
-
-def _ok(frame: pd.DataFrame) -> pd.DataFrame:
-    if "outcome" not in frame:
-        return frame
-    return frame[is_ok(frame).to_numpy()]
-
-
 def _positive(column: pd.Series) -> np.ndarray[Any, Any]:
     values = column.to_numpy(dtype="float64", na_value=np.nan)
     positive: np.ndarray[Any, Any] = np.isfinite(values) & (values > 0)
     return positive
-
-
-def _sorted(result: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    order = {name: place for place, name in enumerate(families(result))}
-    return result.sort_values(
-        keys, key=lambda column: column.map(order) if column.name == "family" else column, ignore_index=True
-    )
