@@ -256,7 +256,9 @@ def test_two_endpoints_are_compared(server: _Server, store: Store, tmp_path: Pat
     sides = [f"endpoint.url={server.url}", f"endpoint.url={server.url.replace('127.0.0.1', 'localhost')}"]
     short = ["model=endpoint", "endpoint.output_tokens=2", "endpoint.min_seconds=0", "endpoint.min_queries=3"]
     limits = ["--rounds", "3", "--most", "3", "--json", str(tmp_path / "found.json")]
-    done = run(["paradnn.compare", *limits, *sides, "--", *short, "measure=quick", "measure.warmup_seconds=0"], store)
+    done = run(
+        ["paradnn.compare.command", *limits, *sides, "--", *short, "measure=quick", "measure.warmup_seconds=0"], store
+    )
     assert done.returncode in (0, 1), done.stderr
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["rounds"] == 3
