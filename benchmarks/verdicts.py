@@ -208,7 +208,7 @@ def found_under(frame: pd.DataFrame, unit: Unit) -> dict[str, tuple[float, float
     roof = under_roof(place_models(frame, lambda _: None).points, unit).iloc[0]
     waits = input_waits(frame, "parameters", 0.5, unit=unit).groups[0]
     both = SensitivityOptions(metric="examples_per_second", log_scale="both", unit=unit)
-    weights = sensitivity(frame, both).fits[0].regression.weights
+    weights = sensitivity(frame, both).table.set_index("term")
     of_nodes, of_batches = (weights.loc[name] for name in ("model.nodes", "batch_size"))
     return {
         "sensitivity, weight of nodes": (0.0, of_nodes["low"], of_nodes["high"]),

@@ -9,6 +9,7 @@ Each world plants runs with NumPy and gives their frame to the commands themselv
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -216,6 +217,19 @@ def resumed(random: Random) -> pd.DataFrame:
     return plant("B", logs, hours, axes, session_id=np.where(later, "two", "one"))
 
 
+def sloped(random: Random) -> pd.DataFrame:
+    """One device: a doubling of the batch size, of which there are four, is a factor of 1.3; nothing else matters."""
+    axes = {"model.nodes": 5, "model.layers": 4, "batch_size": 4}
+    logs = np.tile(math.log(1.3) * np.arange(4), 20) + random.normal(0, 0.03, 80)
+    return plant("B", logs[:, None], random.permutation(80) / 60, axes)
+
+
+def even(random: Random) -> pd.DataFrame:
+    """The same where layers weigh as much as the batch size."""
+    frame = sloped(random)
+    return frame.assign(examples_per_second=frame["examples_per_second"] * frame["model.layers"] ** math.log2(1.3))
+
+
 def _compare(frame: pd.DataFrame) -> pd.DataFrame:
     return compare(frame, CompareOptions(a="precision=bfloat16", b="precision=float32", pool=True)).families
 
@@ -278,6 +292,12 @@ def depends(frame: pd.DataFrame) -> bool:
     """Whether sensitivity says that the rate depends on anything."""
     found = sensitivity(frame, SensitivityOptions(metric="examples_per_second", pool=True))
     return "It depends on" in found.text()
+
+
+def most(frame: pd.DataFrame) -> bool:
+    """Whether sensitivity says what the rate depends on most."""
+    found = sensitivity(frame, SensitivityOptions(metric="examples_per_second", log_scale="both", pool=True))
+    return "depends most on" in (found.headline() or ("", ""))[1]
 
 
 def _slow_first(random: Random) -> np.ndarray:
@@ -350,6 +370,8 @@ WORLDS: dict[str, tuple[str, str, World, dict[str, Callable[[pd.DataFrame], obje
     ),
     "levels": ("values of nodes, layers, 5 batch sizes vary", "no slope", levels, {"depends on": depends}),
     "resumed": ("a sweep resumed, 8% off, sizes apart", "no slope", resumed, {"depends on": depends}),
+    "even": ("two slopes of 1.3 a doubling", "weights equal", even, {"depends most on": most}),
+    "sloped": ("1.3 a doubling of 4 batch sizes", "a slope", sloped, {"depends on": depends}),
     "power": ("A 8% faster, one sweep", "A faster", one_sweep(0.08, spread=0.03), {"found": differs}),
     "power, sessions": (
         "A 25% faster, three sessions of +-5%",

@@ -72,28 +72,18 @@ def side(name: str, points: pd.DataFrame, speed: np.ndarray, **columns: Any) -> 
     )
 
 
-def sandwich(
-    design: np.ndarray, y: np.ndarray, clusters: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def sandwich(design: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Ends of the robust intervals of the slopes of many responses (rows of `y`), and of the plain ones' reach.
 
     The variance of a slope is that of the row of (X'X)^-1 X' that gives it, over residuals that are taken for
-    independent (HC3: each over 1 - leverage) or for sums of clusters (with the correction for few of them).
+    independent (HC3: each over 1 - leverage).
     """
     x = np.column_stack([np.ones(len(design)), design])
     rows = np.linalg.solve(x.T @ x, x.T)
     n, k = x.shape
     residual = y - y @ rows.T @ x.T
-    if clusters is None:
-        spread = (residual / (1 - np.einsum("ij,ji->i", x, rows))) ** 2 @ (rows**2).T
-        freedom = n - k
-    else:
-        member = clusters[:, None] == np.unique(clusters)
-        groups = member.shape[1]
-        sums = np.stack([(residual * row) @ member for row in rows], axis=-1)
-        spread = (sums**2).sum(axis=1) * groups / (groups - 1) * (n - 1) / (n - k)
-        freedom = groups - 1
-    reach = stats.t.ppf(0.975, freedom) * np.sqrt(spread)[:, 1:]
+    spread = (residual / (1 - np.einsum("ij,ji->i", x, rows))) ** 2 @ (rows**2).T
+    reach = stats.t.ppf(0.975, n - k) * np.sqrt(spread)[:, 1:]
     slope = (y @ rows.T)[:, 1:]
     even = np.sqrt((residual**2).sum(axis=1, keepdims=True) / (n - k) * (rows**2).sum(axis=1)[1:])
     return slope - reach, slope + reach, stats.t.ppf(0.975, n - k) * even

@@ -163,7 +163,6 @@ ANALYSES: dict[str, Callable[[pd.DataFrame], Result]] = {
     "boxes of speedups": lambda frame: boxplot(frame, BoxplotOptions(by=("batch_size",), **SIDES)),
     "heat map": lambda frame: heatmap(frame[frame["model.layers"] == 64], HeatmapOptions(y="nodes")),
     "sensitivity": lambda frame: sensitivity(frame, SensitivityOptions(log_scale="both")),
-    "shares": lambda frame: sensitivity(frame, SensitivityOptions(log_scale="both", shares=True)),
     "memory": lambda frame: memory(frame),
     "parameters": lambda frame: parameters(frame, ParametersOptions()),
     "infeed": lambda frame: infeed(frame, InfeedOptions()),

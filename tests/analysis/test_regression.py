@@ -42,13 +42,11 @@ def test_weights_r2_and_hc3_errors_agree_with_plain_numpy() -> None:
         np.testing.assert_allclose(found.weights.loc[name, "vif"], z[:, i] @ z[:, i] / (left @ left))
 
 
-def assert_regress_gives(
-    low: np.ndarray, high: np.ndarray, design: np.ndarray, y: np.ndarray, clusters: np.ndarray | None = None
-) -> None:
+def assert_regress_gives(low: np.ndarray, high: np.ndarray, design: np.ndarray, y: np.ndarray) -> None:
     """The method's intervals are these, so that what is found of many of these holds of the method."""
     frame = pd.DataFrame(design, columns=[f"x{number}" for number in range(design.shape[1])])
     for one, (bottom, top) in zip(y, zip(low, high, strict=True), strict=False):
-        found = regress(frame, one, clusters).weights
+        found = regress(frame, one).weights
         scale = design.std(axis=0, ddof=1) / one.std(ddof=1)
         np.testing.assert_allclose(found[["low", "high"]], np.column_stack([bottom, top]) * scale[:, None], atol=1e-9)
 
@@ -67,20 +65,6 @@ def test_intervals_cover_the_planted_slopes_at_their_rate(uneven: bool) -> None:
     assert covered.max() <= 0.96
     plain = (np.abs((low + high) / 2 - truth) <= even)[:, 0].mean()
     assert (plain < 0.89) == uneven, "errors that take scatter as even claim too much"
-
-
-def test_clustered_intervals_cover_where_replicates_share_their_points_error() -> None:
-    draw, count = np.random.default_rng(4), 4000
-    points = np.repeat(np.arange(80), 4)
-    x = np.repeat(draw.normal(size=80), 4)[:, None]
-    shared = np.repeat(draw.normal(size=(count, 80)), 4, axis=1)
-    y = 0.5 * x[:, 0] + shared + draw.normal(0, 0.3, (count, 320))
-    low, high, _ = sandwich(x, y, points)
-    assert_regress_gives(low[:25], high[:25], x, y[:25], points)
-    assert 0.93 <= ((low <= 0.5) & (high >= 0.5)).mean() <= 0.955
-    low, high, _ = sandwich(x, y)
-    assert_regress_gives(low[:25], high[:25], x, y[:25])
-    assert ((low <= 0.5) & (high >= 0.5)).mean() < 0.8, "replicates taken for independent points claim too much"
 
 
 def test_held_out_error_is_that_of_unseen_points() -> None:
@@ -121,18 +105,16 @@ def test_terms_of_noise_seldom_matter_however_many_they_are() -> None:
     assert found[1] <= 20
 
 
-def test_an_error_on_values_never_seen_is_that_of_fits_without_them() -> None:
-    """A parabola: a line through what is left errs little between values and much beyond them."""
-    points = pd.DataFrame({"x": np.repeat(np.arange(6.0), 5), "w": np.tile(np.arange(5.0), 6), "two": [0.0, 1.0] * 15})
-    y = (points["x"] ** 2 + points["w"]).to_numpy()
-    found = regress(points, y, unseen=True).unseen
-    assert list(found.index) == ["x", "w"], "of two values none is between others"
-    error = np.empty(30)
-    for value in range(6):
-        held = (points["x"] == value).to_numpy()
-        weights = slopes(points[~held].to_numpy(), y[~held])
-        error[held] = y[held] - weights[0] - points[held].to_numpy() @ weights[1:]
-    outer = points["x"].isin([0, 5]).to_numpy()
-    expected = [np.sqrt((error[part] ** 2).mean()) for part in (~outer, outer)]
-    assert found.loc["x"].tolist() == pytest.approx(expected)
-    assert found.loc["x", "rmse_outer"] > 2 * found.loc["x", "rmse_inner"]
+def test_a_line_is_no_surer_than_the_scatter_of_its_values() -> None:
+    """On a balanced grid it is the t test of a line through the means of the values."""
+    draw = np.random.default_rng(6)
+    x, other = (each.ravel() for each in np.meshgrid(np.arange(5.0), np.arange(3.0)))
+    x, other = np.tile(x, 4), np.tile(other, 4)
+    y = draw.normal(0, 0.5, 5)[x.astype(int)] + draw.normal(0, 0.05, 60) + other
+    found = regress(pd.DataFrame({"x": x, "other": other}), y, by_value=True).weights.loc["x"]
+    line = stats.linregress(np.arange(5.0), [y[x == value].mean() for value in range(5)])
+    assert found["p"] == pytest.approx(line.pvalue)
+    assert found["p_given"] < found["p"]
+    assert found["freedom"] == pytest.approx(3)
+    reach = stats.t.ppf(0.975, 3) * line.stderr * x.std(ddof=1) / y.std(ddof=1)
+    assert found["high"] - found["weight"] == pytest.approx(reach)

@@ -31,3 +31,14 @@ def test_a_half_per_cent_is_the_same() -> None:
     rows = {row["said"]: row["rate"] for row in rates(["small"], 8)}
     assert rows["compare: a difference"] == 0
     assert rows["compare: the same"] >= 7 / 8
+
+
+@pytest.mark.parametrize("world", ["levels", "resumed", "even"])
+def test_values_and_sessions_that_differ_are_no_slope(world: str) -> None:
+    (row,) = rates([world], 20, seed=1)
+    assert row["rate"] <= 3 / 20, row
+
+
+def test_a_slope_over_four_values_is_found() -> None:
+    (row,) = rates(["sloped"], 10)
+    assert row["rate"] >= 7 / 10
