@@ -101,14 +101,10 @@ def find_metric(frame: pd.DataFrame, name: str, option: str = "--metric") -> str
     if name in held and pd.api.types.is_numeric_dtype(held[name]) and held[name].notna().any():
         return name
     known = [column for column in METRICS if column in held and held[column].notna().any()]
-    if name in METRICS:
-        raise ConfigError(option, name, "none of these runs has a value of it", f"they have {', '.join(known[:8])}")
-    close = difflib.get_close_matches(name, known, n=1)
+    close = difflib.get_close_matches(name, known, n=1) if name not in METRICS else []
+    problem = "none of these runs has a value of it" if name in METRICS else "is no metric of these runs"
     raise ConfigError(
-        option,
-        name,
-        "is no metric of these runs",
-        f"did you mean {close[0]}?" if close else f"they have {', '.join(known[:8])}",
+        option, name, problem, f"did you mean {close[0]}?" if close else f"they have {', '.join(known[:8])}"
     )
 
 

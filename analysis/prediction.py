@@ -6,11 +6,9 @@ there might have been: the same environment, protocol and session, other sizes. 
 failure excludes is out of memory here as well, and what lies between fitting and failing goes by a regression.
 
 The one model of step time of this project (`paradnn.forecast.predict`) is fitted to the runs of a device, and asked for
-all points of their space. Its draws are joint, each as one measurement of everything might have turned out: a
-conclusion over the whole space is reached from each, and its interval is over these. Where it is about these very
-points (weights and cells), nothing else is uncertain. Where it is about points like these (comparisons, claims) what
-its own method says of that is added, by the rules of multiple imputation (`combined`). How good the model is here is
-measured, not assumed: points are left out, and what it says of them is held against what they were.
+all points of their space. Its draws are joint, each as one measurement of everything might have turned out: the cells
+of a map over the whole space have their intervals over these. How good the model is here is measured, not assumed:
+points are left out, and what it says of them is held against what they were.
 """
 
 from __future__ import annotations
@@ -29,10 +27,7 @@ from analysis.statistics.regression import Lacking, firth
 from analysis.store.frame import IDENTITY, aggregate_replicates, is_ok, require_homogeneous
 from paradnn.core.words import counted
 from paradnn.errors import ConfigError, NotEnoughData, ParadnnError
-from paradnn.forecast.estimate import Estimate
 
-#: Completed spaces that a comparison or a claim is reached from.
-IMPUTATIONS = 12
 #: Points that a space may have: the interval of each takes draws of all of them together.
 MOST_POINTS = 50_000
 #: The outcome of a point that the memory frontier excludes.
@@ -54,24 +49,6 @@ _DRAWS = 400  # of a conclusion: ends of a 95% interval are then known to a tent
 _SPARSE = 0.1  # of a space that is predicted at the least, for the report to say so
 #: A chance of running out of memory from which a point has no prediction, and how many frontiers draws distinguish.
 _SURE, _LEVELS = 0.99, 20
-_LISTED = 4  # keys of which it is said that the space goes beyond what was measured
-
-
-def combined(estimates: Sequence[Estimate], level: float = 0.95) -> Estimate:
-    """One estimate from those of m completed spaces, each with an interval of its own.
-
-    Variances within and between them add up, the latter with a factor 1 + 1/m (Rubin, Multiple Imputation for
-    Nonresponse in Surveys, 1987), for either end by itself, since an interval need not be symmetric:
-    low = mean - sqrt(mean (value - low)^2 + t^2 (1 + 1/m) B), t of m - 1 degrees of freedom. What has no end in any
-    of them has none.
-    """
-    value, low, high = np.array(estimates, dtype="float64").T
-    count, middle = len(value), float(value.mean())
-    between = float(value.var(ddof=1)) * (1 + 1 / count) if count > 1 else 0.0
-    # Where imputations agree but for rounding, t of few degrees of freedom adds nothing.
-    added = float(stats.t.ppf((1 + level) / 2, max(count - 1, 1))) ** 2 * between
-    reach = [np.sqrt(np.mean((value - end) ** 2) + added) for end in (low, high)]
-    return Estimate(middle, float(middle - reach[0]), float(middle + reach[1]))
 
 
 @dataclass(frozen=True)
@@ -544,32 +521,21 @@ def completed_of(frame: pd.DataFrame, metric: str | None, options: SpaceOptions)
     return complete(frame, chosen, given, options.pool)
 
 
-def told_of(completed: Sequence[Completed]) -> tuple[Paragraph, ...]:
+def told_of(completed: Completed) -> tuple[Paragraph, ...]:
     """In words: how much of each space was measured, how good its prediction is, and where it extrapolates."""
-    found: dict[str, list[str]] = {}
-    for one in completed:
-        for space in one.spaces:
-            trust = one.trust[space.name]
-            points = found.setdefault(_measured(space), [])
-            points += [
-                f"Of {trust.points:,} measured points, left out of the fit in turn, the predicted {one.metric} was off "
-                f"by {trust.error:.1%} in the median, and {trust.inside:.0%} lay within their 95% interval."
-            ]
-            listed = [f"{name} {words}" for name, words in space.beyond.items()]
-            if listed:
-                more = f" and {len(listed) - _LISTED} keys more" if len(listed) > _LISTED else ""
-                beyond = f"{'; '.join(listed[:_LISTED])}{more}"
-                points += [f"Extrapolated, beyond all that was measured: {beyond}. Measure a few points there."]
-        found |= {f"{lacking}: nothing is predicted.": [] for lacking in one.lacking}
-    return tuple(Paragraph(head, tuple(dict.fromkeys(points))) for head, points in found.items())
-
-
-def _measured(space: Space) -> str:
-    """How much of a space was measured, and what became of the other points."""
-    share, predicted = 100 * space.measured / space.total, len(space.others) - space.excluded
-    percent = f"{share:.0f}%" if share >= 10 else f"{share:.2g}%"
-    parts = [f"{space.failed:,} did not run"] if space.failed else []
-    parts += [f"{space.excluded:,} are taken to be out of memory"] if space.excluded else []
-    parts += [f"{predicted:,} are predicted"] if predicted else []
-    rest = f"; {', '.join(parts)}" if parts else ""
-    return f"{space.name}: {space.measured:,} of {space.total:,} points were measured, {percent}{rest}."
+    found = []
+    for space in completed.spaces:
+        trust = completed.trust[space.name]
+        points = [
+            f"Of {trust.points:,} measured points, left out of the fit in turn, the predicted {completed.metric} was "
+            f"off by {trust.error:.1%} in the median, and {trust.inside:.0%} lay within their 95% interval."
+        ]
+        if space.beyond:
+            listed = "; ".join(f"{name} {words}" for name, words in space.beyond.items())
+            points += [f"Extrapolated, beyond all that was measured: {listed}. Measure a few points there."]
+        rest = f"{len(space.others) - space.excluded:,} are predicted"
+        if space.failed or space.excluded:
+            rest += f", {space.failed:,} did not run, {space.excluded:,} are taken to be out of memory"
+        share = f"{space.measured:,} of {space.total:,} points were measured, {space.measured / space.total:.0%}"
+        found.append(Paragraph(f"{space.name}: {share}; {rest}.", tuple(points)))
+    return (*found, *(Paragraph(f"{lacking}: nothing is predicted.") for lacking in completed.lacking))

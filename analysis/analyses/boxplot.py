@@ -3,7 +3,6 @@ five percentiles (the paper's Figure 11), the values beyond, and an interval of 
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -36,8 +35,6 @@ _PERCENTILES = [f"p{level}" for level in LEVELS]
 BOX, WHISKERS = 13, 51
 _FITTING = 30  # boxes that one figure holds
 _WIDE = 100  # largest over smallest value above which a scale is logarithmic
-_UPRIGHT = 8  # boxes beside each other; more lie below each other, where their labels have room
-_WRAP = 18  # characters of a label's line
 _DARK = "#555555"
 
 
@@ -55,9 +52,6 @@ class BoxplotOptions(Options):
         "a box for each value; A,B for each pair of values (default: family)",
         metavar="COLUMN",
         names="columns",
-    )
-    scale: Literal["auto", "linear", "log"] = option(
-        "auto", "of the axis (default: log where values span more than a factor of 100)"
     )
     a: tuple[str, ...] = option(
         (),
@@ -103,7 +97,7 @@ def boxplot(frame: pd.DataFrame, options: BoxplotOptions) -> Answer:
     metric = find_metric(frame, options.metric) if options.metric else choose_metric(frame, _CANDIDATES)
     pooled = pooled_within(frame, by, options.pool)
     boxes = box_statistics(aggregate_replicates(frame), metric, by, families(frame), options.unit)
-    drawn = Boxes(boxes, metric, by, label(metric), units([metric]).get(metric, ""), options.scale)
+    drawn = Boxes(boxes, metric, by, label(metric), units([metric]).get(metric, ""))
     return drawn.answer(tuple(frame["run_id"]), pooled)
 
 
@@ -120,7 +114,7 @@ def _speedups(frame: pd.DataFrame, options: BoxplotOptions) -> Answer:
     by = [find_column(pairs, name, "--by") for name in options.by]
     boxes = box_statistics(pairs, "speedup", by, families(pairs), options.unit)
     words = [f"Speedups are in {metric}, of points that were measured on both sides.", *apart(pairs, sides)]
-    drawn = Boxes(boxes, "speedup", by, f"speedup of {sides.name_a} over {sides.name_b}", "x", options.scale)
+    drawn = Boxes(boxes, "speedup", by, f"speedup of {sides.name_a} over {sides.name_b}", "x")
     return drawn.answer(sides.sources, sides.pooled, words)
 
 
@@ -172,7 +166,6 @@ class Boxes:
     by: list[str]
     what: str
     unit: str
-    scale: str
 
     def answer(self, sources: tuple[str, ...], pooled: str, more: Sequence[Paragraph | str] = ()) -> Answer:
         """The boxes as numbers, without the percentiles that a group has too few points for; in words; and drawn."""
@@ -192,12 +185,6 @@ class Boxes:
         share = is_share(self.metric, self.unit, self.rows["maximum"].dropna())
         for row in self.rows.to_dict("records"):
             yield self._group(row, share)
-        few = self.rows.loc[self.rows["count"].between(BOX, WHISKERS - 1), "label"]
-        if len(few):
-            yield (
-                f"With fewer than {WHISKERS} points whiskers would lie between the two outermost values, so none are "
-                f"drawn: {'; '.join(few)}."
-            )
 
     def _group(self, row: Mapping[Any, Any], share: bool) -> str:
         """The median and the percentiles of one group."""
@@ -224,38 +211,29 @@ class Boxes:
         """Bar at the median, box from the 9th to the 91st percentile, whiskers to the 2nd and the 98th, dots beyond.
 
         A group has a box or whiskers only where it has points enough for such percentiles; all points of smaller
-        groups are dots. Ratios get a line at 1; a scale that is "auto" is logarithmic of ratios, and where values are
-        positive and span more than a factor of 100.
+        groups are dots. Ratios get a line at 1; the scale is logarithmic of ratios, and where values are positive and
+        span more than a factor of 100.
         """
         rows = self.rows[self.rows["count"] > 0].to_dict("records")
         if len(rows) > _FITTING:
             problem = f"{len(rows)} boxes do not fit one figure"
             raise ConfigError("--by", ",".join(self.by), problem, "choose runs with --where")
-        upright = len(rows) <= _UPRIGHT
-        size = (max(5.0, 1.6 + 0.9 * len(rows)), 4.4) if upright else (8.0, 1.2 + 0.32 * len(rows))
-        drawn, (axes,) = drawing.panels(1, *size)
+        drawn, (axes,) = drawing.panels(1, 8.0, 1.2 + 0.32 * len(rows))
         keys = [str(row[self.by[0]]) for row in rows]
         among = drawing.families_with(keys) if self.by[0] == "family" else [*dict.fromkeys(keys)]
         for place, (row, key) in enumerate(zip(rows, keys, strict=True)):
-            _draw_box(axes, row, place, drawing.colour_of(key, among), upright)
+            _draw_box(axes, row, place, drawing.colour_of(key, among))
         lowest, highest = min(row["minimum"] for row in rows), max(row["maximum"] for row in rows)
-        ratios = self.unit == "x"
-        logarithmic = self.scale == "log" or (
-            self.scale == "auto" and lowest > 0 and (ratios or highest / lowest > _WIDE)
-        )
-        values, groups = (axes.yaxis, axes.xaxis) if upright else (axes.xaxis, axes.yaxis)
+        if self.unit == "x":
+            axes.axvline(1, color="#333333", linewidth=1, zorder=1)
+        logarithmic = lowest > 0 and (self.unit == "x" or highest / lowest > _WIDE)
         if logarithmic:
-            axes.set(**{"yscale" if upright else "xscale": "log"})
-        if ratios:
-            (axes.axhline if upright else axes.axvline)(1, color="#333333", linewidth=1, zorder=1)
-        drawing.names(groups, [_name(row, upright) for row in rows])
-        (axes.set_xlim if upright else axes.set_ylim)(-0.6, len(rows) - 0.4)
-        if not upright:
-            axes.invert_yaxis()
-        name = self._number(values, logarithmic)
-        axis = (_key(rows), name) if upright else (f"{name}\n{_key(rows)}", "")
-        drawing.finish(axes, f"{self.what} by {', '.join(map(label, self.by))}", *axis)
-        groups.grid(False)
+            axes.set_xscale("log")
+        drawing.names(axes.yaxis, [f"{row['label']} ({row['count']})" for row in rows])
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        named = f"{self._number(axes.xaxis, logarithmic)}\n{_key(rows)}"
+        drawing.finish(axes, f"{self.what} by {', '.join(map(label, self.by))}", named)
+        axes.yaxis.grid(False)
         return drawn
 
     def _number(self, axis: Any, logarithmic: bool) -> str:
@@ -274,20 +252,20 @@ class Boxes:
         return f"{self.what} ({unit_of(self.metric) or self.unit})" if named else self.what
 
 
-def _draw_box(axes: Axes, row: Mapping[Any, Any], place: int, colour: str, upright: bool) -> None:
+def _draw_box(axes: Axes, row: Mapping[Any, Any], place: int, colour: str) -> None:
     """One group at its place: what of box, whiskers and dots its points can carry."""
     boxed, whiskered, values = row["count"] >= BOX, row["count"] >= WHISKERS, row["values"]
     low, high = (row["p2"], row["p98"]) if whiskered else (row["p9"], row["p91"])
     dots = values[(values < low) | (values > high)] if boxed else values
-    along = (np.full(len(dots), place), dots)
-    axes.plot(*(along if upright else along[::-1]), drawing.MARKERS[0], color=_DARK, markersize=3, alpha=0.6, zorder=2)
+    how: dict[str, Any] = {"color": _DARK, "markersize": 3, "alpha": 0.6, "zorder": 2}
+    axes.plot(dots, np.full(len(dots), place), drawing.MARKERS[0], **how)
     if not boxed:
         return
     statistics = {"med": row["p50"], "q1": row["p9"], "q3": row["p91"], "whislo": low, "whishi": high, "fliers": []}
     artists = axes.bxp(
         [statistics],
         positions=[place],
-        orientation="vertical" if upright else "horizontal",
+        orientation="horizontal",
         widths=0.55,
         patch_artist=True,
         manage_ticks=False,
@@ -306,9 +284,3 @@ def _key(rows: Sequence[Mapping[Any, Any]]) -> str:
         return f"dots: single points (a box takes {BOX} of them)"
     whiskers = ", whiskers: 2nd to 98th" if most >= WHISKERS else ""
     return f"bar: median, box: 9th to 91st percentile{whiskers}, dots: points beyond"
-
-
-def _name(row: Mapping[Any, Any], upright: bool) -> str:
-    if upright:
-        return "\n".join([*(textwrap.fill(part, _WRAP) for part in row["label"].split(", ")), f"n = {row['count']}"])
-    return f"{row['label']} ({row['count']})"

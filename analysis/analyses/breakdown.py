@@ -40,9 +40,8 @@ class BreakdownOptions(Options):
 
 
 class Shares(NamedTuple):
-    """`categories` and `types` have a row for each family and name: family, level ("category" or "type"), name, models,
-    median, low, high (95% interval of the median; NaN where models are too few), sample (what the interval is over),
-    q25, q75; the largest first. `categories` of runs without any, as published ones are, are their types. `without`
+    """`categories` and `types` have a row for each family and name, the largest first: `_COLUMNS`, `low` and `high` the
+    95% interval of the median. `categories` of runs without any, as published ones are, are their types. `without`
     counts measured points without a profile."""
 
     categories: pd.DataFrame

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.claims.kinds import Answer, Claim
 from analysis.claims.load import load_claims, observations, restate
 from analysis.lazy import drawing, np, pd, ticker
-from analysis.options import option
-from analysis.prediction import PredictedOptions, told_of
+from analysis.options import Options, option
 from analysis.registry import analysis
 from analysis.result import Paragraph, Result, joined
 from analysis.store.conditions import in_words
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClaimsOptions(PredictedOptions):
+class ClaimsOptions(Options):
     """Which claims, and how to read them."""
 
     command = "claims"
@@ -97,22 +96,14 @@ def check_claims(frame: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
     check is named in its finding.
     """
     from analysis.claims.evaluate import Data, judge
-    from analysis.claims.predicted import OverSpace
     from analysis.store.load import load_types
-    from analysis.store.past import read_space
 
     claims = _only(load_claims(Path(options.file)) if options.file else observations(), options.only)
     if options.read_as:
         claims = restate(claims, dict(options.read_as))
-    data, how, over = Data(frame, lambda runs: load_types(runs, options.store), options.pool), {}, None
-    if options.predicted:
-        over = OverSpace(frame, None if options.space is None else read_space(options.space))
-        how = {"evaluate": over.evaluate}
+    data = Data(frame, lambda runs: load_types(runs, options.store), options.pool)
     return ClaimsResult(
-        verdicts=judge(claims, data, **how),
-        sources=tuple(sorted(data.used)),
-        pooled=joined(sorted(data.pooled)),
-        predicted=told_of([part for parts in over.completed.values() for part in parts]) if over else (),
+        verdicts=judge(claims, data), sources=tuple(sorted(data.used)), pooled=joined(sorted(data.pooled))
     )
 
 

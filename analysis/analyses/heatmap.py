@@ -10,8 +10,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from analysis.columns import (
     DEFAULT_METRICS,
@@ -58,12 +57,6 @@ class HeatmapOptions(PredictedOptions):
         "what to show (default: flops_utilization, else flops_per_second, else examples_per_second)",
         metavar="M",
         names="columns",
-    )
-    bins: int | None = option(
-        None,
-        "cut a numeric hyperparameter with more than N values into N ranges (default: 12 ranges from 25 values on)",
-        metavar="N",
-        low=1,
     )
 
 
@@ -121,10 +114,10 @@ def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> Answer:
     """
     if options.predicted:
         completed = completed_of(frame, options.metric, options)
-        maps = predicted_maps(completed, options.x, options.y, bins=options.bins, pool=options.pool)
-        said = told_of([completed])
+        maps = predicted_maps(completed, options.x, options.y, pool=options.pool)
+        said = told_of(completed)
     else:
-        maps, said = heat_maps(frame, options.x, options.y, options.metric, bins=options.bins, pool=options.pool), ()
+        maps, said = heat_maps(frame, options.x, options.y, options.metric, pool=options.pool), ()
     titles = [f"{each.name}, {maps.metric}: {each.y.column} down, {each.x.column} across" for each in maps.maps]
     return Answer(
         numbers=maps.table,
@@ -156,91 +149,32 @@ def _sentences(maps: HeatMaps) -> Iterator[Paragraph]:
 
 
 def _describe(each: HeatMap, maps: HeatMaps) -> Iterator[str]:
-    """Where the metric is high and low, what is out of memory, what was pooled."""
-    measured = each.cells[each.cells["value"].notna()]
+    """Where the metric is high and low, what did not run, over what a cell's median is."""
+    cells = each.cells
+    measured = cells[cells["value"].notna()]
     if len(measured):
-        values = measured["value"]
-        share = is_share(maps.metric, maps.unit, values)
+        share = is_share(maps.metric, maps.unit, measured["value"])
         places = [
             f"{short(cell['value'], maps.unit, share)} at {each.x.column} {cell['x']}, {each.y.column} {cell['y']}"
-            for cell in (measured.iloc[int(values.argmin())], measured.iloc[int(values.argmax())])
+            for cell in (
+                measured.iloc[int(place)] for place in (measured["value"].argmin(), measured["value"].argmax())
+            )
         ]
         yield f"From {places[0]} up to {places[1]}."
-        yield from _trends(each)
-    elif each.cells["failed"].any():
-        counts = each.cells.groupby("outcome")["failed"].sum()
-        listed = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-        yield f"None of its points ran ({listed}): the map says how they ended."
-    yield from _failures(each)
-    yield from _pooled(each, measured)
-    if each.without_metric:
-        yield f"{each.without_metric} measured points have no {maps.metric} and are left out."
-
-
-def _trends(each: HeatMap) -> Iterator[str]:
-    """What going from one end of an axis to the other does, over the lines of cells that have both ends."""
-    for axis, other, grid in ((each.x, each.y, each.grid()), (each.y, each.x, each.grid().T)):
-        ratios = [float(row[-1] / row[0]) for row in grid if row[0] > 0 and row[-1] > 0]
-        if ratios and (axis.ordered or len(axis.labels) == 2) and len(axis.labels) > 1:
-            ends = f"{short(min(ratios))} to {short(max(ratios))}"
-            spread = f" ({ends} over {len(ratios)} values of {other.column})" if len(ratios) > 1 else ""
-            change = f"{short(median(ratios))}-fold{spread}"
-            yield f"From {axis.column} {axis.labels[0]} to {axis.labels[-1]} it changes {change}."
-
-
-def _failures(each: HeatMap) -> Iterator[str]:
-    """What did not run, whole cells and parts of cells."""
-    cells = each.cells
-    whole = cells[cells["value"].isna()]
-    full = whole[whole["outcome"].isin(MEMORY)]
-    if len(full):
-        predicted = int((full["outcome"] == "oom_predicted").sum())
-        how = f" ({predicted} by prediction)" if predicted else ""
-        yield f"{counted(len(full), 'cell')} out of memory{how}{_frontier(each, full)}."
-    for outcome, rows in whole[~whole["outcome"].isin(MEMORY)].groupby("outcome"):
-        places = [f"{each.x.column} {x}, {each.y.column} {y}" for x, y in zip(rows["x"], rows["y"], strict=True)]
-        more = f" and {len(places) - 3} more" if len(places) > 3 else ""
-        cells_of = f"{counted(len(rows), 'cell')} without a measurement, outcome {outcome}"
-        yield f"{cells_of}: at {'; at '.join(places[:3])}{more}."
+        yield f"{_note(each)[0].upper()}{_note(each)[1:]}."
+    for outcome, rows in cells[cells["value"].isna()].groupby("outcome"):
+        yield f"{counted(len(rows), 'cell')} without a measurement: {label(str(outcome))}."
     partly = cells[cells["value"].notna() & (cells["failed"] > 0)]
     if len(partly):
         memory, failed = int(partly["memory"].sum()), int(partly["failed"].sum())
-        kinds = [f"{memory} out of memory"] * (memory > 0) + [f"{failed - memory} failed otherwise"] * (failed > memory)
         yield (
-            f"In {counted(len(partly), 'cell')} some points did not run ({', '.join(kinds)}): the value is that of the "
-            "points that did, often the smaller models."
+            f"In {counted(len(partly), 'cell')} {failed} points did not run, {memory} of them out of memory: the value "
+            "is that of those that did, often the smaller models."
         )
-    if each.unmeasured:
-        yield f"{counted(each.unmeasured, 'cell')} not measured, left blank."
-
-
-def _frontier(each: HeatMap, full: pd.DataFrame) -> str:
-    """From which y on memory ends, at the least and at the greatest x."""
-    if not (each.x.ordered and each.y.ordered):
-        return ""
-    ends = []
-    for place in dict.fromkeys((0, len(each.x.labels) - 1)):
-        rows = full.loc[full["i"] == place, "j"]
-        where = f"from {each.y.column} {each.y.labels[rows.min()]}" if len(rows) else "nowhere"
-        ends.append(f"at {each.x.column} {each.x.labels[place]} {where}")
-    return f": {', '.join(ends)}"
-
-
-def _pooled(each: HeatMap, measured: pd.DataFrame) -> Iterator[str]:
-    """Over what a cell's median is taken, and how much that hides."""
-    if len(measured):
-        counts = measured["points"]
-        count = f"{counts.min()}" if counts.min() == counts.max() else f"{counts.min()} to {counts.max()}"
-        text = f"A cell is the median of {count} points" if counts.max() > 1 else "A cell is one point"
-        varied = [f"{name} ({count} values)" for name, count in {**each.pooled, **each.settings}.items()]
-        if varied:
-            text += f"{', pooled over' if counts.max() > 1 else ', though runs differ in'} {', '.join(varied)}"
-        spread = (measured["high"] / measured["low"])[measured["low"] > 0].median()
-        if counts.max() > 1 and spread > 1.1:
-            text += f"; quartiles within a cell are typically {short(spread)}-fold apart"
-        yield text + (": fix them with --where." if varied else ".")
-    if each.fixed:
-        yield f"The same in all: {', '.join(f'{name} = {value}' for name, value in each.fixed.items())}."
+    left = [counted(each.unmeasured, "cell") + " not measured"] * (each.unmeasured > 0)
+    left += [f"{each.without_metric} measured points without {maps.metric}"] * (each.without_metric > 0)
+    if left:
+        yield f"Left blank: {', '.join(left)}."
 
 
 #: Outcomes that say that a point needs more memory than there is.
@@ -250,15 +184,11 @@ _BINS = 12  # of an axis with more values than are legible
 _LEGIBLE = 24  # values an axis may have and still show each
 
 
-@dataclass(frozen=True)
-class Axis:
-    """One side of a map: the column, its cells in order as labels, whether a cell is a range of values, and whether
-    the order means anything (numbers and lists of blocks, not words)."""
+class Axis(NamedTuple):
+    """One side of a map: the column, and its cells in order as labels."""
 
     column: str
     labels: tuple[str, ...]
-    binned: bool
-    ordered: bool
 
 
 @dataclass(frozen=True)
@@ -279,7 +209,6 @@ class HeatMap(GroupKey):
     points: pd.DataFrame
     pooled: Mapping[str, int]
     settings: Mapping[str, int]
-    fixed: Mapping[str, str]
     without_metric: int
 
     @property
@@ -316,15 +245,13 @@ class HeatMaps:
         return pd.concat(parts, ignore_index=True)
 
 
-def heat_maps(
-    frame: pd.DataFrame, x: str, y: str, metric: str | None = None, *, bins: int | None = None, pool: bool = False
-) -> HeatMaps:
+def heat_maps(frame: pd.DataFrame, x: str, y: str, metric: str | None = None, *, pool: bool = False) -> HeatMaps:
     """Median of `metric` over the cells of `x` and `y`, for each family on each device.
 
     A cell's value is the median over its points, a point's the median over its ok replicates; low and high are the
     quartiles over points. All maps have the same axes, so that they can stand side by side. A numeric hyperparameter
-    with more than 24 values, or any with `bins`, is cut into that many ranges, equally wide or, from one power of ten
-    on, equally wide in the logarithm. A group in which nothing ran has a map of how its points ended. ConfigError for a
+    with more than 24 values is cut into 12 ranges, equally wide or, from one power of ten on, equally wide in the
+    logarithm. A group in which nothing ran has a map of how its points ended. ConfigError for a
     column or metric that is not there, NotEnoughData when no group has data, SchemaError when the runs of a group are
     heterogeneous and `pool` is not given.
     """
@@ -333,15 +260,13 @@ def heat_maps(
     columns = find_column(frame, x, "--x"), find_column(frame, y, "--y")
     if columns[0] == columns[1]:
         raise ConfigError("--y", y, "is on the x axis already", "name another hyperparameter")
-    if bins is not None and bins < 1:
-        raise ConfigError("--bins", bins, "is no number of ranges", "give 1 or more")
     both = frame[frame[list(columns)].notna().all(axis=1) & frame["outcome"].notna()]
     lacking = [
         Lacking(group.name, f"no run with both {columns[0]} and {columns[1]}")
         for group in groups(frame)
         if not group.rows.index.isin(both.index).any()
     ]
-    (across, place_x), (up, place_y) = (_axis(both, column, bins) for column in columns)
+    (across, place_x), (up, place_y) = (_axis(both, column) for column in columns)
     maps, used = [], []
     for group in groups(both):
         rows = require_homogeneous(group.rows, pool=pool)
@@ -383,7 +308,6 @@ def _map(group: Group, rows: pd.DataFrame, metric: str, x: Axis, y: Axis) -> Hea
         points,
         {name: count for name, count in distinct.items() if count > 1},
         {name: int(points[name].nunique(dropna=False)) for name in settings(points)},
-        {name: str(points[name].dropna().iloc[0]) for name, count in distinct.items() if count == 1},
         without,
     )
 
@@ -424,18 +348,16 @@ def _ending(outcomes: pd.Series) -> str:
     return "ok" if "ok" in counts else str(min(counts.index[counts == counts.max()]))
 
 
-def _axis(rows: pd.DataFrame, column: str, bins: int | None) -> tuple[Axis, pd.Series]:
+def _axis(rows: pd.DataFrame, column: str) -> tuple[Axis, pd.Series]:
     """The axis of a column, and the place on it of each row."""
     values = rows[column]
     numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
-    count = values.nunique()
-    if numeric and (count > _LEGIBLE if bins is None else count > bins):
-        return _binned(values.astype("float64"), column, _BINS if bins is None else bins)
+    if numeric and values.nunique() > _LEGIBLE:
+        return _binned(values.astype("float64"), column)
     distinct = sorted(values.unique(), key=_order)
     places = {value: place for place, value in enumerate(distinct)}
     labels = tuple(f"{value:g}" if isinstance(value, float) else str(value) for value in distinct)
-    ordered = all(_order(value)[0] < 2 for value in distinct)
-    return Axis(column, labels, False, ordered), values.astype("object").map(places).astype("int64")
+    return Axis(column, labels), values.astype("object").map(places).astype("int64")
 
 
 def _order(value: object) -> tuple[int, Sequence[object]]:
@@ -446,19 +368,19 @@ def _order(value: object) -> tuple[int, Sequence[object]]:
     return (1, [sum(counts), *counts]) if counts else (2, [str(value)])
 
 
-def _binned(values: pd.Series, column: str, bins: int) -> tuple[Axis, pd.Series]:
+def _binned(values: pd.Series, column: str) -> tuple[Axis, pd.Series]:
     low, high = float(values.min()), float(values.max())
     logarithmic = low > 0 and high >= 10 * low
-    edges = np.geomspace(low, high, bins + 1) if logarithmic else np.linspace(low, high, bins + 1)
-    place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, bins - 1)
+    edges = (np.geomspace if logarithmic else np.linspace)(low, high, _BINS + 1)
+    place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, _BINS - 1)
     labels = tuple(f"{short(a)}–{short(b)}" for a, b in pairwise(edges))  # noqa: RUF001
-    return Axis(column, labels, True, True), pd.Series(place, index=values.index)
+    return Axis(column, labels), pd.Series(place, index=values.index)
 
 
-def predicted_maps(completed: Completed, x: str, y: str, *, bins: int | None = None, pool: bool = False) -> HeatMaps:
+def predicted_maps(completed: Completed, x: str, y: str, *, pool: bool = False) -> HeatMaps:
     """`heat_maps` of every point of the spaces: a cell is the median over its points, `low` and `high` the ends of
     that median's 95% interval over draws; `measured` counts those of its `points` that were measured."""
-    found = heat_maps(completed.drawn(), x, y, completed.metric, bins=bins, pool=pool)
+    found = heat_maps(completed.drawn(), x, y, completed.metric, pool=pool)
     maps = tuple(replace(each, cells=_cells_over_draws(each, completed)) for each in found.maps)
     return replace(found, maps=maps, run_ids=completed.measured(found.run_ids))
 
@@ -526,10 +448,8 @@ def draw_heat_maps(result: HeatMaps) -> Figure:
         drawing.Patch(edgecolor=_EDGE, label=words, facecolor=face, hatch=hatch) for _, words, hatch, face in marks
     ]
     if any("measured" in found.cells for found in maps):
-        most = max(int(found.cells["points"].max()) for found in maps)
-        words = f"n/{most}: n points of a cell were measured, the others predicted"
-        dot = drawing.handle("measured, else predicted", marker="o", markersize=4, color="black")
-        handles.append(dot if most == 1 else drawing.handle(words))
+        words = "all points of the cell measured, else predicted"
+        handles.append(drawing.handle(words, marker="o", markersize=4, color="black"))
     if handles:
         drawing.legend(figure, handles)
     return figure
@@ -559,11 +479,8 @@ def _cell(axes: Axes, cell: Any, norm: drawing.Normalize, share: bool, room: flo
     text = f"{cell.failed}/{cell.failed + cell.points} {'OOM' if cell.memory == cell.failed else 'failed'}"
     if cell.failed and drawing.fits(len(text), 1.2 * room):
         axes.text(cell.i, cell.j - 0.28, text, fontsize=6, **middle)
-    if measured and cell.points == 1:
+    if measured == cell.points:
         axes.plot(cell.i + 0.36, cell.j + 0.3, marker="o", markersize=3.5, color=middle["color"], linewidth=0)
-    elif measured:  # how many of a cell's points
-        right = {**middle, "ha": "right", "style": "italic", "fontsize": 6}
-        axes.text(cell.i + 0.45, cell.j + 0.36, f"{measured}/{cell.points}", **right)
 
 
 def _note(found: HeatMap) -> str:

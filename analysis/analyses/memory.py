@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.columns import Group, GroupKey, blocks_of, groups, hyperparameters
 from analysis.labels import label
-from analysis.lazy import drawing, np, pd, special
+from analysis.lazy import drawing, np, pd
 from analysis.options import Options
 from analysis.registry import Shown, analysis
 from analysis.result import Paragraph, Result, pooled_within
-from analysis.statistics.dependence import levels_of
 from analysis.statistics.regression import Lacking, firth, independent_columns, profile_interval
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from paradnn.core.words import counted
@@ -47,12 +46,11 @@ class GroupMemory(GroupKey):
     """One family on one device.
 
     `points` has a row for each point that fitted or ran out of memory, the smallest first: its hyperparameters,
-    `failed`, `side` (what the frontier of the others says, `frontier.Side`), `edge` (whether it is one of the smallest
-    that failed or of the largest that fitted) and `chance` (of running out, by the regression of the other models; NaN
-    without one). `sizes` (rows of `points`) are what of these is a size. `weights`: a row for each size, with `weight`
-    (what doubling it adds to the log-odds), `low`, `high`; None where all fitted or none did. `intercept` is the
-    log-odds at the sizes' geometric means, `collinear` the sizes without a weight of their own. `left_out` counts
-    points that say nothing of memory, by outcome.
+    `failed`, `side` (what the frontier of the others says, `frontier.Side`) and `edge` (whether it is one of the
+    smallest that failed or of the largest that fitted). `sizes` (rows of `points`) are what of these is a size.
+    `weights`: a row for each size, with `weight` (what doubling it adds to the log-odds), `low`, `high`; None where all
+    fitted or none did. `intercept` is the log-odds at the sizes' geometric means, `collinear` the sizes without a
+    weight of their own. `left_out` counts points that say nothing of memory, by outcome.
     """
 
     points: pd.DataFrame
@@ -166,7 +164,7 @@ def _group(group: Group, pool: bool) -> GroupMemory:
     # What some runs lack is a value of its own.
     kind = rows.groupby(words, dropna=False).ngroup().to_numpy() if words else np.zeros(len(rows), dtype="int64")
     side, edge = _frontiers((sizes * [-1.0 if name in _FALLING else 1.0 for name in sizes]).to_numpy(), failed, kind)
-    points = rows[names].assign(failed=failed, side=side, edge=edge, chance=np.nan)
+    points = rows[names].assign(failed=failed, side=side, edge=edge)
     if not failed.any() or failed.all():
         order = np.argsort(np.log(np.maximum(sizes, 1e-300)).sum(axis=1), kind="stable")
         return GroupMemory(
@@ -178,10 +176,6 @@ def _group(group: Group, pool: bool) -> GroupMemory:
     ends = [profile_interval(design, failed, found, height, place) for place in range(1, len(found))]
     weights = pd.DataFrame(ends, index=logs.columns.rename("size"), columns=["low", "high"])
     weights.insert(0, "weight", found[1:])
-    model = levels_of(rows, "model").codes[0]
-    for each in np.unique(model):  # judged by the others
-        held = model == each
-        points.loc[held, "chance"] = special.expit(design[held] @ firth(design[~held], failed[~held], found)[0])
     order = np.argsort(design @ found, kind="stable")
     points, sizes = (table.iloc[order].reset_index(drop=True) for table in (points, sizes))
     return GroupMemory(group.family, group.device, points, sizes, left_out, weights, float(found[0]), tuple(collinear))
@@ -240,19 +234,11 @@ def _regression(group: GroupMemory, weights: pd.DataFrame) -> Iterator[str]:
     yield f"Doubling a size adds to the log-odds of running out (95% intervals by profile likelihood): {listed}."
     if group.collinear:
         yield f"Without a weight of their own, since they go with other sizes: {', '.join(group.collinear)}."
-    failed, side = group.points["failed"], group.points["side"]
-    said = side.isin(["fits", "fails"])
-    missed = said & (side.eq("fails") != failed)
-    share = ((group.points["chance"] > 0.5) != failed).mean()
-    yield (
-        f"By the other points' frontier {said.sum():,} of {len(failed):,} are known, {missed.sum()} of these wrongly; "
-        f"the regression has {100 * share:.2g}% on the wrong side, each model judged by the others."
-    )
 
 
 def _named(row: pd.Series) -> str:
     """Such as "batch_size 64, nodes 8192"."""
-    names = [name for name in row.index if name not in ("failed", "side", "edge", "chance")]
+    names = [name for name in row.index if name not in ("failed", "side", "edge")]
     return ", ".join(f"{str(name).removeprefix('model.')} {row[name]}" for name in names)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from analysis.format import seconds, short, with_interval
+from analysis.format import seconds, with_interval
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options
 from analysis.registry import analysis
@@ -48,16 +48,10 @@ class OverheadOptions(Options):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OverheadResult(Result):
-    """Where wall time went.
-
-    `phases` has one row a phase that any run has, in the order of a point: phase, runs, q25, median, q75 (s), total
-    (s), share (of all wall time). `families` has one row a family and phase: family, phase, points, seconds (mean of
-    a point), share (of the family's wall time). `wall` is the sum of all phases of all runs in s; `measuring` and
-    `stack` are the shares of MEASURING_PHASES and OVERHEAD_PHASES, with 95% intervals over points, which end at 0 and
-    1. `runs` have phases, `without` have none. `launches` has one row a launcher that had tasks of points: launcher,
-    tasks, points, and of its tasks the medians in s of queue (the scheduler), task_start (interpreter and driver) and
-    framework (the rest of its import, in the task's first point); they come on top of `wall`, but for the last.
-    """
+    """Where wall time went: `phases` and `families` as in `overhead`, `wall` in s; `measuring` and `stack` are the
+    shares of MEASURING_PHASES and OVERHEAD_PHASES, with 95% intervals over points. `runs` have phases, `without` none.
+    `launches` has one row a launcher that had tasks of points: tasks, points, and the medians in s of what a task
+    waited for, which come on top of `wall`."""
 
     phases: pd.DataFrame
     families: pd.DataFrame
@@ -82,16 +76,6 @@ class OverheadResult(Result):
             f"{with_interval(self.measuring)} of it is measuring; {with_interval(self.stack)} is the stack's own "
             f"overhead ({' + '.join(OVERHEAD_PHASES)}), {seconds(self.stack.value * mean)} a point."
         )
-        for phase in self.phases.sort_values("share", ascending=False).head(3).to_dict("records"):
-            yield (
-                f"{phase['phase']}: {seconds(phase['median'])} in the median, {seconds(phase['q25'])} to "
-                f"{seconds(phase['q75'])} in the middle half, {short(phase['share'], share=True)} of the wall time."
-            )
-        measuring = self.families[self.families["phase"].isin(MEASURING_PHASES)]
-        shares = measuring.groupby("family", sort=False)["share"].sum()
-        if len(shares) > 1:
-            listed = ", ".join(f"{family} {short(share, share=True)}" for family, share in shares.items())
-            yield f"Measuring by family: {listed}."
         for row in self.launches.to_dict("records"):
             yield (
                 f"{row['launcher']}: {row['tasks']} tasks of {row['points'] / row['tasks']:.3g} points. In the median "
@@ -173,14 +157,15 @@ def _share(spent: pd.DataFrame, phases: tuple[str, ...], wall: pd.Series) -> Est
 
 def _by_family(spent: pd.DataFrame, family: pd.Series, order: list[str]) -> pd.DataFrame:
     """Mean seconds of a point and share by family, those of `order` first, and phase."""
-    present = set(family)
-    rows = []
-    for name in [*(name for name in order if name in present), *sorted(present.difference(order))]:
-        group = spent[family == name]
-        sums, whole = group.sum(), float(group.to_numpy().sum())
-        shares = sums / whole if whole else sums * math.nan
-        rows += [(name, phase, len(group), sums[phase] / len(group), shares[phase]) for phase in group]
-    return pd.DataFrame(rows, columns=["family", "phase", "points", "seconds", "share"])
+    order = [*order, *sorted(set(family).difference(order))]
+    names = pd.Series(pd.Categorical(family, order), spent.index)
+    mean = spent.groupby(names, observed=True).mean().rename_axis("family").reset_index()
+    table = mean.melt("family", var_name="phase", value_name="seconds").sort_values("family", kind="stable")
+    table = table.astype({"family": "object"}).reset_index(drop=True)
+    table.insert(2, "points", table["family"].map(family.value_counts()))
+    whole = table.groupby("family")["seconds"].transform("sum")
+    found: pd.DataFrame = table.assign(share=table["seconds"] / whole.where(whole > 0))
+    return found
 
 
 def _launches(frame: pd.DataFrame) -> pd.DataFrame:

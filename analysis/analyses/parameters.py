@@ -81,15 +81,10 @@ class ParametersResult(Result):
                 f"{_short(row['span'])}; half of them between {_short(row['q25'])} and {_short(row['q75'])}, median "
                 f"{_short(row['median'])}."
             )
-        if len(ranges) > 1:
-            ends = f"{_short(ranges['minimum'].min())} to {_short(ranges['maximum'].max())}"
-            yield f"All families together reach from {ends}."
         for family, count in zip(self.real["family"], self.real["parameters"], strict=True):
             around = ranges.loc[(ranges["minimum"] <= count) & (ranges["maximum"] >= count), "family"]
             place = f"within the range of {', '.join(around)}" if len(around) else "outside every family's range"
             yield f"{family}: {_short(count)}, {place}."
-        if not len(self.real):
-            yield "No real models, such as resnet50, are among these."
         if self.unknown:
             yield f"{self.unknown} runs do not report their parameters."
 

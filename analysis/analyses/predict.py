@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from analysis.analyses.heatmap import HeatMaps, draw_heat_maps, maps_of, predicted_maps
 from analysis.format import is_share, short
@@ -12,10 +11,7 @@ from analysis.lazy import pd
 from analysis.options import option
 from analysis.prediction import Completed, SpaceOptions, completed_of, every_point, is_sparse, told_of
 from analysis.registry import Shown, analysis
-from analysis.result import Result, pooled_within
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from analysis.result import Answer, pooled_within
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,52 +34,6 @@ class PredictOptions(SpaceOptions):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class PredictResult(Result):
-    """Every point of the spaces, and a map where two hyperparameters vary."""
-
-    completed: Completed
-    maps: HeatMaps | None
-
-    @property
-    def table(self) -> pd.DataFrame:
-        return every_point(self.completed)
-
-    @property
-    def drawable(self) -> bool:
-        return self.maps is not None
-
-    def _figure(self) -> Figure:
-        assert self.maps is not None, "drawable"
-        return draw_heat_maps(self.maps)
-
-    def _paragraphs(self) -> Iterator[str]:
-        completed, table = self.completed, self.table
-        unit = table.attrs.get("units", {}).get(completed.metric, "")
-        for space in completed.spaces:
-            rows = table[(table["family"] == space.family) & (table["device"] == space.device)]
-            rows = rows[rows["status"].isin(["measured", "predicted"])]
-            if len(rows):
-                share = is_share(completed.metric, unit, rows[completed.metric])
-                yield f"{space.name}: {completed.metric} {_ends(rows, completed.metric, space.keys, unit, share)}."
-        if not len(completed.places):
-            yield "Every point of the space was tried: there is nothing to predict."
-
-
-def _ends(rows: pd.DataFrame, metric: str, keys: tuple[str, ...], unit: str, share: bool) -> str:
-    """Where the metric is least and greatest, such as "from 28 GFLOP/s at ... (predicted) up to ..."."""
-    words = []
-    for place in (rows[metric].argmin(), rows[metric].argmax()):
-        row = rows.iloc[int(place)]
-        at = ", ".join(f"{name} {row[name]}" for name in keys)
-        interval = ""
-        if row["status"] == "predicted":
-            low, high = (short(row[end], unit, share) for end in ("low", "high"))
-            interval = f", predicted, {low} to {high}"
-        words.append(f"{short(row[metric], unit, share)} ({at}{interval})")
-    return f"from {words[0]} up to {words[1]}"
-
-
 def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
     """Where the runs are a small part of a grid."""
     for names, x, y in maps_of(rows):
@@ -96,30 +46,49 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
     PredictOptions,
     summary="every point of a space, measured or predicted with an interval, and where that extrapolates",
     description="Fit the step time of the measured runs and predict every point of the space they are part of,\n"
-    "or of one that is named with --space. Points that were left out say how far to trust it. Others\n"
-    "that speak of the whole space: sensitivity, heatmap, compare and claims with --predicted.",
+    "or of one that is named with --space. Points that were left out say how far to trust it. Maps of\n"
+    "the whole space: heatmap --predicted.",
     example="python -m analysis predict --family fc --figure map.png",
     section="system",
     order=25,
     reading=("The same over the whole grid that these runs are a part of: what was not measured is predicted."),
     shown=_shown,
 )
-def predict(frame: pd.DataFrame, options: PredictOptions) -> PredictResult:
+def predict(frame: pd.DataFrame, options: PredictOptions) -> Answer:
     """Every point of the space that a frame's runs are part of.
 
     ConfigError for a metric that is not predicted or a space that names no points, NotEnoughData for too few runs,
     SchemaError for heterogeneous runs of a group.
     """
     completed = completed_of(frame, options.metric, options)
-    pooled = pooled_within(frame, ["family", "device"], pool=True) if options.pool else ""
-    sources = completed.measured(list(completed.frame["run_id"]))
-    return PredictResult(
-        completed=completed,
-        maps=_maps(completed, options),
-        sources=sources,
-        pooled=pooled,
-        predicted=told_of([completed]),
+    maps, table = _maps(completed, options), every_point(completed)
+    return Answer(
+        numbers=table,
+        sentences=list(_ends(completed, table)),
+        picture=None if maps is None else lambda: draw_heat_maps(maps),
+        sources=completed.measured(list(completed.frame["run_id"])),
+        pooled=pooled_within(frame, ["family", "device"], pool=True) if options.pool else "",
+        predicted=told_of(completed),
     )
+
+
+def _ends(completed: Completed, table: pd.DataFrame) -> Iterator[str]:
+    """Where the metric is least and greatest in each space."""
+    unit, metric = table.attrs["units"].get(completed.metric, ""), completed.metric
+    for space in completed.spaces:
+        rows = table[(table["family"] == space.family) & (table["device"] == space.device)]
+        rows = rows[rows["status"].isin(["measured", "predicted"])]
+        if len(rows):
+            share = is_share(metric, unit, rows[metric])
+            ends = [rows.iloc[int(place)] for place in (rows[metric].argmin(), rows[metric].argmax())]
+            words = [
+                f"{short(row[metric], unit, share)} ({', '.join(f'{name} {row[name]}' for name in space.keys)}, "
+                f"{row['status']})"
+                for row in ends
+            ]
+            yield f"{space.name}: {metric} from {words[0]} up to {words[1]}."
+    if not len(completed.places):
+        yield "Every point of the space was tried: there is nothing to predict."
 
 
 def _maps(completed: Completed, options: PredictOptions) -> HeatMaps | None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from analysis.columns import find_column
 from analysis.format import short
+from analysis.labels import label
 from analysis.lazy import drawing, pd
 from analysis.operations import ModelOperationsResult, operations_of, operations_of_all, percent, roof_in_words
 from analysis.options import Options, option, unit_option
@@ -227,7 +228,8 @@ def _family(row: dict[Any, Any], points: pd.DataFrame) -> Paragraph:
 
 def _best(points: pd.DataFrame) -> str:
     best = points.sort_values("share", ascending=False).iloc[0]
-    parts = [f"{_short_name(name)} {best[name]}" for name in best.index if _is_model(name) and pd.notna(best[name])]
+    names = [name for name in best.index if name == "batch_size" or str(name).startswith("model.")]
+    parts = [f"{label(name)} {best[name]}" for name in names if pd.notna(best[name])]
     interval = ""
     if pd.notna(best["share_low"]):
         low, high = percent(best["share_low"]), percent(best["share_high"])
@@ -235,28 +237,8 @@ def _best(points: pd.DataFrame) -> str:
     return f"{' '.join(parts) or best['run_id']}, {percent(best['share'])}{interval}"
 
 
-def _is_model(column: object) -> bool:
-    """Whether a column says which model a point is."""
-    return column == "batch_size" or str(column).startswith("model.")
-
-
-def _short_name(column: object) -> str:
-    return str(column).removeprefix("model.").replace("_", " ")
-
-
 def _remarks(points: pd.DataFrame) -> Iterator[str]:
-    """Where in the space the compute-bound models are, if there are others as well; what neither ceiling explains."""
-    bound = points[points["verdict"] == Verdict.COMPUTE]
-    ranges = []
-    for name in filter(_is_model, points) if 0 < len(bound) < len(points) else ():
-        # Other families have this hyperparameter, or it is no number.
-        if not pd.api.types.is_numeric_dtype(points[name]) or bound[name].isna().all():
-            continue
-        low, high = bound[name].min(), bound[name].max()
-        if low > points[name].min() or high < points[name].max():
-            ranges.append(f"{_short_name(name)} {low}" + (f" to {high}" if high > low else ""))
-    if ranges:
-        yield f"The compute-bound ones have {', '.join(ranges)}."
+    """What neither ceiling explains."""
     far, above = points[points["share"] < _FAR], points[points["share"] > 1]
     if len(far):
         waiting = int((far["infeed_fraction"] > _WAITING).sum())
@@ -275,23 +257,16 @@ def _remarks(points: pd.DataFrame) -> Iterator[str]:
 
 def _traffic(points: pd.DataFrame) -> Iterator[str]:
     traced = points[points["traffic"] == "trace"]
-    lines = []
     if len(traced) < len(points):
-        lines.append(
+        yield (
             "Intensity is exact work over compulsory traffic, every tensor once a use: real traffic is more "
             "where products do not fit the caches, less where tensors stay in them between uses."
         )
+    several = traced[traced["share_low"].notna()]
     if len(traced):
-        lines.append(
-            f"{len(traced)} published models are placed by their profiler traces, with traffic as counted "
-            "and the trace's own rate."
+        lost = 1 - several["share_low"] / several["share"]
+        captures = (
+            f"; {len(several)} runs have several, the lowest is {percent(lost.median())} below the best in the median"
+            * bool(len(several))
         )
-        several = traced[traced["share_low"].notna()]
-        if len(several):
-            lost = 1 - several["share_low"] / several["share"]
-            lines.append(
-                f"A trace is the best of its run's captures: {len(several)} runs have several, the lowest is "
-                f"{percent(lost.median())} below the best in the median and {percent(lost.max())} at most."
-            )
-    if lines:
-        yield " ".join(lines)
+        yield f"{len(traced)} models are placed by their profiler traces, the best of a run's captures{captures}."

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from analysis.lazy import pd
 from analysis.options import Options
 from analysis.registry import analysis
-from analysis.result import Result
+from analysis.result import Answer
 from analysis.store.frame import is_ok
 from paradnn.core.words import counted
 
@@ -18,26 +17,6 @@ class RunsOptions(Options):
     """Only what every analysis takes."""
 
     command = "runs"
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class RunsResult(Result):
-    """`counts` has a row for each family and device: runs, runs by outcome, and when the first and the last began."""
-
-    counts: pd.DataFrame
-    measured: int
-
-    @property
-    def table(self) -> pd.DataFrame:
-        return self.counts
-
-    @property
-    def drawable(self) -> bool:
-        return False
-
-    def _paragraphs(self) -> Iterator[str]:
-        runs = f"{counted(len(self.sources), 'run')}, {self.measured} of them measured"
-        yield runs if self.sources else "no run matches"
 
 
 @analysis(
@@ -50,11 +29,11 @@ class RunsResult(Result):
     draws=False,
     gate="none",
 )
-def runs(frame: pd.DataFrame, options: RunsOptions) -> RunsResult:
+def runs(frame: pd.DataFrame, options: RunsOptions) -> Answer:
     """Runs of each family on each device by outcome, and when the first and the last of them started."""
     del options  # nothing to choose: every run counts
     if frame.empty:
-        return RunsResult(counts=frame[["family", "device"]], measured=0, sources=())
+        return Answer(numbers=frame[["family", "device"]], sentences=["no run matches"], sources=())
     lacking = {"family": "(none)", "device": "(none)", "outcome": "unfinished"}
     named = frame.assign(**{name: frame[name].fillna(word) for name, word in lacking.items()})
     groups = named.groupby(["family", "device"])
@@ -65,4 +44,5 @@ def runs(frame: pd.DataFrame, options: RunsOptions) -> RunsResult:
     )
     for name in ("first", "last"):
         table[name] = table[name].dt.strftime("%Y-%m-%d %H:%M")
-    return RunsResult(counts=table.reset_index(), measured=int(is_ok(frame).sum()), sources=tuple(frame["run_id"]))
+    words = f"{counted(len(frame), 'run')}, {is_ok(frame).sum()} of them measured"
+    return Answer(numbers=table.reset_index(), sentences=[words], sources=tuple(frame["run_id"]))

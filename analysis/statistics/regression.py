@@ -87,11 +87,10 @@ def regress(
         raise NotEnoughData(f"{len(y)} points for {counted(terms, 'term')}, at least {needed} are needed")
     spread = float(y.std(ddof=1))
     z, x = (y - y.mean()) / spread, np.column_stack([np.ones(len(y)), scores])
-    covariance = "HC3" if np.sum(np.linalg.qr(x)[0] ** 2, axis=1).max() < 1 - 1e-8 else "HC1"
-    fitted = OLS(z, x).fit(cov_type=covariance, use_t=True)
-    found = Component(fitted.bse**2, np.full(terms + 1, fitted.df_resid))
-    if levels is not None and not levels.independent:
-        covariance, found = "crossed", crossed_variances(x, z, levels)
+    fitted = OLS(z, x).fit(cov_type=_robust(x), use_t=True)
+    plain = Component(fitted.bse**2, np.full(terms + 1, fitted.df_resid))
+    dependent = levels is not None and not levels.independent
+    found = crossed_variances(x, z, levels) if levels is not None and dependent else plain
     weights, (variance, freedom) = fitted.params[1:], (part[1:] for part in found)
     given = 2 * stats.t.sf(np.abs(weights) / np.maximum(np.sqrt(variance), 1e-300), freedom)
     if by_value:
@@ -114,9 +113,8 @@ def regress(
         },
         index=pd.Index(scores.columns, name="term"),
     )
-    inverse = np.linalg.inv(x.T @ x)[1:, 1:]
-    scale = np.sqrt(np.diag(inverse))
-    correlation = pd.DataFrame(inverse / np.outer(scale, scale), table.index, table.index)
+    correlation = pd.DataFrame(np.corrcoef(np.linalg.pinv(x)[1:]), table.index, table.index)
+    covariance = "crossed" if dependent else _robust(x)
     held_out = _held_out(x, y, np.random.default_rng(seed).permutation(len(y)) % min(_FOLDS, len(y)))
     return Regression(table, correlation, len(y), float(fitted.rsquared), *held_out, covariance, constant, collinear)
 
@@ -128,6 +126,11 @@ def _standardised(values: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series, dict[s
     values = values.loc[:, moving]
     scores, collinear = independent_columns((values - values.mean()) / values.std())
     return scores, values.std()[scores.columns], constant, collinear
+
+
+def _robust(design: np.ndarray) -> str:
+    """HC3, unless one row alone settles a coefficient."""
+    return "HC3" if np.sum(np.linalg.qr(design)[0] ** 2, axis=1).max() < 1 - 1e-8 else "HC1"
 
 
 def value_variances(design: np.ndarray, residual: np.ndarray) -> Component:

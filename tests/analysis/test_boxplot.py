@@ -65,14 +65,13 @@ def test_replicates_count_once_and_every_box_is_in_words(tmp_path: Path) -> None
     np.testing.assert_allclose(result.table["p91"], expected["p91"])
     assert list(result.table["count"]) == [33, 0, 393]
     assert "rnn: no point has throughput; 3 more have none." in result.text()
-    assert "whiskers would lie between the two outermost values, so none are drawn: fc." in result.text()
     assert "over 393 points); 393 points; 7 more have none. 82% of them lie between" in result.text()
     result.figure().savefig(tmp_path / "boxes.png")
 
 
-def test_many_boxes_lie_below_each_other_and_few_points_are_drawn(tmp_path: Path) -> None:
+def test_many_boxes_and_few_points_are_drawn(tmp_path: Path) -> None:
     frame = runs().dropna(subset="examples_per_second").assign(batch_size=lambda table: table.index % 10)
-    result = said(frame[np.isfinite(frame["examples_per_second"])], by=("batch_size",), scale="linear")
+    result = said(frame[np.isfinite(frame["examples_per_second"])], by=("batch_size",))
     assert len(result.table) == 10
     result.figure().savefig(tmp_path / "boxes.svg")
     assert "too few for percentiles" in said(frame.head(8)).text()
@@ -86,7 +85,7 @@ def test_a_box_is_of_more_than_two_values(count: int, boxes: int, dots: int) -> 
     frame = frame.assign(point_id=frame.index, run_id=frame.index.astype("str"), examples_per_second=frame.index + 1.0)
     (axes,) = said(frame, metric="examples_per_second").figure().axes
     assert len(axes.patches) == boxes
-    lines = [(line.get_marker(), np.asarray(line.get_ydata())) for line in axes.lines]
+    lines = [(line.get_marker(), np.asarray(line.get_xdata())) for line in axes.lines]
     assert sum(len(heights) for marker, heights in lines if marker == "o") == dots
     # Whiskers and their caps are lines of their own; below 51 points they have no length.
     reach = max((abs(np.ptp(heights)) for marker, heights in lines if marker != "o"), default=0)

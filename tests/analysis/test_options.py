@@ -10,7 +10,6 @@ import pytest
 
 from analysis.analyses.boxplot import BoxplotOptions
 from analysis.analyses.compare import CompareOptions
-from analysis.analyses.heatmap import HeatmapOptions
 from analysis.analyses.infeed import InfeedOptions
 from analysis.analyses.speedup import SpeedupOptions
 from analysis.cli import COMMANDS, make_parser
@@ -73,10 +72,9 @@ def test_a_value_that_begins_with_a_dash_is_no_flag() -> None:
     ("cls", "given", "message"),
     [
         (CompareOptions, {"a": "x=1", "b": "x=2", "rate": 1.0}, "--rate=1.0: must be above 0 and below 1"),
-        (HeatmapOptions, {"y": "nodes", "bins": 0}, "--bins=0: must be at least 1"),
         (SpeedupOptions, {"ridge": (75.0, 0.0)}, "--ridge=0.0: must be above 0"),
         (InfeedOptions, {"against": "weight"}, "--against=weight: no such choice; choose one of flops_per_example, "),
-        (BoxplotOptions, {"scale": "cubic"}, "--scale=cubic: no such choice; choose one of auto, linear, log"),
+        (BoxplotOptions, {"unit": "cubic"}, "--unit=cubic: no such choice; choose one of crossed, model, point"),
     ],
 )
 def test_a_value_out_of_bounds_is_named(cls: type[Arguments], given: dict[str, Any], message: str) -> None:

@@ -35,7 +35,7 @@ def test_phases_against_plain_numpy() -> None:
     assert found.phases["share"].sum() == pytest.approx(1)
     assert found.phases.set_index("phase")["runs"]["profile"] == 19
     parts = dict(zip(PHASES, np.nansum(table, axis=0) / total, strict=True))
-    measuring = ("prefill", "measure", "latency", "load", "learn")
+    measuring = ("prefill", "requests", "measure", "latency", "load", "learn")
     assert found.measuring.value == pytest.approx(sum(parts[name] for name in measuring))
     assert found.stack.value == pytest.approx(parts["schedule"] + parts["start"] + parts["record"])
     assert found.measuring.low < found.measuring.value < found.measuring.high

@@ -52,7 +52,6 @@ def test_the_command_says_and_draws_the_ranges(tmp_path: Path) -> None:
         "fc: 4 models from 400 to 3.2k trainable parameters, a factor of 8; half of them between 700 and 2k, "
         "median 1.2k.",
         "gru: 1 model of 500M trainable parameters.",
-        "All families together reach from 400 to 500M.",
         "squeezenet: 1.25M, outside every family's range.",
         "resnet50: 25.6M, outside every family's range.",
         "1 runs do not report their parameters.",

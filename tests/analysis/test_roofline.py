@@ -185,7 +185,6 @@ def test_families_with_other_hyperparameters_and_replicates() -> None:
     frame = pd.concat([frame, again], ignore_index=True)
     result = said(frame.assign(point_id=frame["run_id"].astype("str").str.removesuffix("b")))
     assert (len(result.table), len(result.sources)) == (62, 124)
-    assert "The compute-bound ones have batch size 14 to 30." in result.text()
     assert "the best, batch size" in result.text()
     assert "filters 64" in result.text()
 
