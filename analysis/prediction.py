@@ -47,8 +47,6 @@ PREDICTABLE = {
 _CIRCUMSTANCES = ("start_time", "sweep_id", "host", "source", "protocol", "experiment", "store")
 _DRAWS = 400  # of a conclusion: ends of a 95% interval are then known to a tenth of its width
 _SPARSE = 0.1  # of a space that is predicted at the least, for the report to say so
-#: A chance of running out of memory from which a point has no prediction, and how many frontiers draws distinguish.
-_SURE, _LEVELS = 0.99, 20
 
 
 @dataclass(frozen=True)
@@ -293,9 +291,9 @@ class Trust(NamedTuple):
 class Completed:
     """Runs of a frame with a row for every point of their spaces that none of them measured.
 
-    `frame` is `space.fill` of them; `places` (m,) are the positions of its rows that have a prediction, `draws` (m, d)
-    the metric in each draw, `low` and `high` (m,) its 95% interval. In a draw those points fit into memory whose chance
-    of running out of it is below that draw's `luck` (d,). `lacking` says which groups have none.
+    In `frame` these have the median of the predicted `metric`, or the outcome `EXCLUDED`; `places` (m,) are the
+    positions of its rows that have a prediction, `draws` (m, d) the metric in each draw, `low` and `high` (m,) its 95%
+    interval. `lacking` says which groups have none.
     """
 
     metric: str
@@ -307,24 +305,6 @@ class Completed:
     draws: np.ndarray
     low: np.ndarray
     high: np.ndarray
-    luck: np.ndarray
-
-    def drawn(self, number: int | None = None) -> pd.DataFrame:
-        """The frame as one draw completes it; without a number, with the median of the draws."""
-        values = np.median(self.draws, axis=1) if number is None else self.draws[:, number]
-        column = self.frame[self.metric].to_numpy(dtype="float64", copy=True)
-        outcome = self.frame["outcome"].to_numpy(dtype=object, copy=True)
-        fits = self.fits(0.5 if number is None else self.luck[number])
-        column[self.places] = np.where(fits, values, np.nan)
-        outcome[self.places] = np.where(fits, "ok", EXCLUDED)
-        found = self.frame.assign(**{self.metric: column, "outcome": outcome})
-        found.attrs = dict(self.frame.attrs)
-        return found
-
-    def fits(self, luck: float) -> np.ndarray:
-        """Which of the rows that have a prediction fit into memory (m,)."""
-        fits: np.ndarray = self.frame["chance"].to_numpy(dtype="float64")[self.places] <= luck
-        return fits
 
     def values(self, points: pd.DataFrame) -> np.ndarray:
         """The metric (n, d) of some rows of the frame, or of medians over them, in each draw."""
@@ -340,10 +320,8 @@ class Completed:
         return tuple(run for run in run_ids if run in runs)
 
 
-def complete(
-    frame: pd.DataFrame, metric: str, given: pd.DataFrame | None = None, pool: bool = False, draws: int = _DRAWS
-) -> Completed:
-    """Predict `metric` at every point of the spaces (`space.space_of`) of a frame's families on its devices.
+def complete(frame: pd.DataFrame, metric: str, given: pd.DataFrame | None = None, pool: bool = False) -> Completed:
+    """Predict `metric` at every point of the spaces (`space_of`) of a frame's families on its devices.
 
     A model is fitted for each device. ConfigError for a metric that does not follow from the time of a step,
     NotEnoughData where no group has `LEAST` measured points and two of the space, SchemaError for heterogeneous runs.
@@ -363,22 +341,24 @@ def complete(
     runs = pd.concat([space.runs for space in spaces])
     whole = pd.concat([runs, *(space.others for space in spaces)], ignore_index=True)
     whole["predicted"] = np.arange(len(whole)) >= len(runs)
-    whole.attrs = dict(frame.attrs)
     places, parts = [], []
     trust: dict[str, Trust] = {}
     random = np.random.default_rng(0)
     named = whole["device"].astype("object").fillna(not_recorded("device"))
     for device in dict.fromkeys(space.device for space in spaces):
         mine = [space for space in spaces if space.device == device]
-        here = whole["predicted"] & (whole["chance"] < _SURE) & (named == device)
-        *part, of_family = _predicted(pd.concat([space.known for space in mine]), metric, whole[here], draws, random)
+        here = whole["predicted"] & is_ok(whole) & (named == device)
+        *part, of_family = _predicted(pd.concat([space.known for space in mine]), metric, whole[here], random)
         places.append(np.flatnonzero(here))
         parts.append(part)
         trust |= {space.name: of_family[space.family] for space in mine}
     low, high, drawn = (np.concatenate([part[number] for part in parts]) for number in range(3))
-    luck = random.permutation((np.arange(draws) % min(draws, _LEVELS) + 0.5) / min(draws, _LEVELS))
     where = np.concatenate(places)
-    return Completed(metric, whole, tuple(spaces), trust, tuple(lacking), where, drawn, low, high, luck)
+    column = whole[metric].to_numpy(dtype="float64", copy=True)
+    column[where] = np.median(drawn, axis=1)
+    whole = whole.assign(**{metric: column})
+    whole.attrs = dict(frame.attrs)
+    return Completed(metric, whole, tuple(spaces), trust, tuple(lacking), where, drawn, low, high)
 
 
 def is_sparse(frame: pd.DataFrame) -> bool:
@@ -396,8 +376,7 @@ def is_sparse(frame: pd.DataFrame) -> bool:
 def every_point(completed: Completed) -> pd.DataFrame:
     """A row for each point of the spaces: the keys in which points differ, `status` (measured, predicted, or the
     outcome of what did not run or is taken not to), the metric, and its 95% interval where it is predicted."""
-    whole = completed.drawn()
-    whole[["low", "high"]] = np.nan
+    whole = completed.frame.assign(low=np.nan, high=np.nan)
     whole.loc[completed.places, "low"], whole.loc[completed.places, "high"] = completed.low, completed.high
     rows = aggregate_replicates(whole)
     status = rows["outcome"].astype("object")
@@ -427,7 +406,7 @@ def _space(group: Group, metric: str, given: pd.DataFrame | None, pool: bool) ->
 
 
 def _predicted(
-    runs: pd.DataFrame, metric: str, rows: pd.DataFrame, draws: int, random: np.random.Generator
+    runs: pd.DataFrame, metric: str, rows: pd.DataFrame, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, Trust]]:
     """(low, high, draws) of the metric at some rows (n,) of a device, of which none was measured, by a fit to its runs;
     and by family what that says of each measured point from all others."""
@@ -458,7 +437,7 @@ def _predicted(
         found = LeftOut(left.error[mine], left.spread[mine], left.freedom)
         trust[str(family)] = Trust(found.median_error, found.coverage(), int(mine.sum()))
     if rows.empty:
-        return np.empty(0), np.empty(0), np.empty((0, draws)), trust
+        return np.empty(0), np.empty(0), np.empty((0, _DRAWS)), trust
 
     def in_metric(logs: np.ndarray) -> np.ndarray:
         raw: np.ndarray = np.exp(logs) / per
@@ -468,7 +447,7 @@ def _predicted(
     spread = np.sqrt((there.root**2).sum(axis=1) + there.own + there.noise**2)
     reach = stats.t.ppf(0.975, there.freedom) * spread
     ends = [in_metric(there.mean + sign * reach) for sign in (-1, 1)]
-    return np.minimum(*ends), np.maximum(*ends), in_metric(there.draws(draws, random)), trust
+    return np.minimum(*ends), np.maximum(*ends), in_metric(there.draws(_DRAWS, random)), trust
 
 
 def _work(rows: pd.DataFrame, name: str) -> np.ndarray:

@@ -171,10 +171,8 @@ def _describe(each: HeatMap, maps: HeatMaps) -> Iterator[str]:
             f"In {counted(len(partly), 'cell')} {failed} points did not run, {memory} of them out of memory: the value "
             "is that of those that did, often the smaller models."
         )
-    left = [counted(each.unmeasured, "cell") + " not measured"] * (each.unmeasured > 0)
-    left += [f"{each.without_metric} measured points without {maps.metric}"] * (each.without_metric > 0)
-    if left:
-        yield f"Left blank: {', '.join(left)}."
+    if each.unmeasured:
+        yield f"{counted(each.unmeasured, 'cell')} not measured, left blank."
 
 
 #: Outcomes that say that a point needs more memory than there is.
@@ -199,8 +197,7 @@ class HeatMap(GroupKey):
     (median over points, NaN if none ran), `low` and `high` (quartiles), `points` (that ran), `failed` (points that did
     not end ok), `memory` (those of them out of memory), `outcome` (ok, else the commonest ending); of a predicted map
     `low` and `high` are the 95% interval of the value, and `measured` counts points that were. `points` are those
-    behind the cells, with their `i` and `j`. `pooled` maps each other hyperparameter that varies to how many values it
-    has, `settings` each setting. `unmeasured` counts empty cells, `without_metric` ok points without a value.
+    behind the cells, with their `i` and `j`. `pooled` maps what else varies to how many values it has.
     """
 
     x: Axis
@@ -208,8 +205,6 @@ class HeatMap(GroupKey):
     cells: pd.DataFrame
     points: pd.DataFrame
     pooled: Mapping[str, int]
-    settings: Mapping[str, int]
-    without_metric: int
 
     @property
     def unmeasured(self) -> int:
@@ -294,39 +289,15 @@ def _metric(frame: pd.DataFrame, name: str | None) -> str:
 
 def _map(group: Group, rows: pd.DataFrame, metric: str, x: Axis, y: Axis) -> HeatMap:
     points = aggregate_replicates(rows)
-    ok = is_ok(points).to_numpy(dtype=bool)
-    without = int((ok & points[metric].isna()).sum())
-    points = points[~ok | points[metric].notna()]
+    ok = is_ok(points).astype(bool)
+    points = points.assign(value=points[metric].astype("float64").where(ok), ok=ok)[~ok | points[metric].notna()]
     others = [name for name in hyperparameters(points) if name not in (x.column, y.column)]
-    distinct = {name: int(points[name].nunique()) for name in others}
-    return HeatMap(
-        group.family,
-        group.device,
-        x,
-        y,
-        _cell_table(points, metric, x, y),
-        points,
-        {name: count for name, count in distinct.items() if count > 1},
-        {name: int(points[name].nunique(dropna=False)) for name in settings(points)},
-        without,
-    )
-
-
-def _cell_table(points: pd.DataFrame, metric: str, x: Axis, y: Axis) -> pd.DataFrame:
-    ok = is_ok(points).to_numpy(dtype=bool)
-    table = pd.DataFrame(
-        {
-            "i": points["i"].to_numpy(dtype=int),
-            "j": points["j"].to_numpy(dtype=int),
-            "value": points[metric].astype("float64").where(ok).to_numpy(),
-            "ok": ok,
-            "memory": points["outcome"].isin(MEMORY).to_numpy(dtype=bool),
-            "outcome": points["outcome"].astype("object").to_numpy(),
-        }
-    )
-    cell = table.groupby(["j", "i"])
+    counts = {name: int(points[name].nunique()) for name in others}
+    pooled = {name: count for name, count in counts.items() if count > 1}
+    pooled |= {name: int(points[name].nunique(dropna=False)) for name in settings(points)}
+    cell = points.assign(memory=points["outcome"].isin(MEMORY)).groupby(["j", "i"])
     values = cell["value"]
-    result = pd.DataFrame(
+    cells = pd.DataFrame(
         {
             "value": values.median(),
             "low": values.quantile(0.25),
@@ -337,9 +308,9 @@ def _cell_table(points: pd.DataFrame, metric: str, x: Axis, y: Axis) -> pd.DataF
             "outcome": cell["outcome"].agg(_ending),
         }
     ).reset_index()
-    result.insert(0, "x", [x.labels[i] for i in result["i"]])
-    result.insert(1, "y", [y.labels[j] for j in result["j"]])
-    return result
+    cells.insert(0, "x", [x.labels[i] for i in cells["i"]])
+    cells.insert(1, "y", [y.labels[j] for j in cells["j"]])
+    return HeatMap(group.family, group.device, x, y, cells, points, pooled)
 
 
 def _ending(outcomes: pd.Series) -> str:
@@ -380,7 +351,7 @@ def _binned(values: pd.Series, column: str) -> tuple[Axis, pd.Series]:
 def predicted_maps(completed: Completed, x: str, y: str, *, pool: bool = False) -> HeatMaps:
     """`heat_maps` of every point of the spaces: a cell is the median over its points, `low` and `high` the ends of
     that median's 95% interval over draws; `measured` counts those of its `points` that were measured."""
-    found = heat_maps(completed.drawn(), x, y, completed.metric, pool=pool)
+    found = heat_maps(completed.frame, x, y, completed.metric, pool=pool)
     maps = tuple(replace(each, cells=_cells_over_draws(each, completed)) for each in found.maps)
     return replace(found, maps=maps, run_ids=completed.measured(found.run_ids))
 
@@ -492,7 +463,7 @@ def _note(found: HeatMap) -> str:
     text, joined = ("a cell is one point", "; runs differ in")
     if counts.max() > 1:
         text, joined = f"a cell is the median of {many}", " over"
-    pooled = [f"{label(name)} ({count})" for name, count in {**found.pooled, **found.settings}.items()]
+    pooled = [f"{label(name)} ({count})" for name, count in found.pooled.items()]
     return text + (f"{joined} {', '.join(pooled)}" if pooled else "")
 
 

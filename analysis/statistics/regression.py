@@ -81,22 +81,18 @@ def regress(
         raise NotEnoughData("there is one point" if len(y) == 1 else f"the metric is the same in all {len(y)} rows")
     scores, per, constant, collinear = _standardised(design.astype("float64"))
     terms = scores.shape[1]
-    if not terms:
-        raise NotEnoughData("no hyperparameter varies")
-    if len(y) < (needed := _ROWS_PER_COEFFICIENT * (terms + 1)):
-        raise NotEnoughData(f"{len(y)} points for {counted(terms, 'term')}, at least {needed} are needed")
     spread = float(y.std(ddof=1))
     z, x = (y - y.mean()) / spread, np.column_stack([np.ones(len(y)), scores])
     fitted = OLS(z, x).fit(cov_type=_robust(x), use_t=True)
-    plain = Component(fitted.bse**2, np.full(terms + 1, fitted.df_resid))
-    dependent = levels is not None and not levels.independent
-    found = crossed_variances(x, z, levels) if levels is not None and dependent else plain
-    weights, (variance, freedom) = fitted.params[1:], (part[1:] for part in found)
-    given = 2 * stats.t.sf(np.abs(weights) / np.maximum(np.sqrt(variance), 1e-300), freedom)
+    weights, covariance = fitted.params[1:], _robust(x)
+    variance, freedom = fitted.bse[1:] ** 2, np.full(terms, fitted.df_resid)
+    if levels is not None and not levels.independent:
+        covariance, (variance, freedom) = "crossed", (part[1:] for part in crossed_variances(x, z, levels))
+    given = _p_values(weights, variance, freedom)
     if by_value:
-        own = value_variances(x, fitted.resid)
-        taken = np.isfinite(own.freedom[1:])
-        variance, freedom = np.where(taken, own.variance[1:], variance), np.where(taken, own.freedom[1:], freedom)
+        own = Component(*(part[1:] for part in value_variances(x, fitted.resid)))
+        taken = np.isfinite(own.freedom)
+        variance, freedom = np.where(taken, own.variance, variance), np.where(taken, own.freedom, freedom)
     error = np.sqrt(variance)
     reach = stats.t.ppf((1 + level) / 2, freedom) * error
     table = pd.DataFrame(
@@ -104,7 +100,7 @@ def regress(
             "weight": weights,
             "low": weights - reach,
             "high": weights + reach,
-            "p": 2 * stats.t.sf(np.abs(weights) / np.maximum(error, 1e-300), freedom),
+            "p": _p_values(weights, variance, freedom),
             "p_given": given,
             "error": error,
             "freedom": freedom,
@@ -114,7 +110,6 @@ def regress(
         index=pd.Index(scores.columns, name="term"),
     )
     correlation = pd.DataFrame(np.corrcoef(np.linalg.pinv(x)[1:]), table.index, table.index)
-    covariance = "crossed" if dependent else _robust(x)
     held_out = _held_out(x, y, np.random.default_rng(seed).permutation(len(y)) % min(_FOLDS, len(y)))
     return Regression(table, correlation, len(y), float(fitted.rsquared), *held_out, covariance, constant, collinear)
 
@@ -125,7 +120,17 @@ def _standardised(values: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series, dict[s
     constant = {str(name): float(values[name].iloc[0]) for name in values.columns[~moving]}
     values = values.loc[:, moving]
     scores, collinear = independent_columns((values - values.mean()) / values.std())
+    count, terms = scores.shape
+    if not terms:
+        raise NotEnoughData("no hyperparameter varies")
+    if count < (needed := _ROWS_PER_COEFFICIENT * (terms + 1)):
+        raise NotEnoughData(f"{count} points for {counted(terms, 'term')}, at least {needed} are needed")
     return scores, values.std()[scores.columns], constant, collinear
+
+
+def _p_values(weights: np.ndarray, variance: np.ndarray, freedom: np.ndarray) -> np.ndarray:
+    found: np.ndarray = 2 * stats.t.sf(np.abs(weights) / np.sqrt(np.maximum(variance, 1e-300)), freedom)
+    return found
 
 
 def _robust(design: np.ndarray) -> str:

@@ -70,7 +70,7 @@ def test_unmeasured_points_lie_within_their_intervals_and_measured_ones_are_kept
 
 def test_metrics_that_follow_from_the_step_are_predicted_alike() -> None:
     sample = part(whole(), 20)
-    step, speed = (complete(sample, metric).drawn() for metric in ("step_time_ms", "examples_per_second"))
+    step, speed = (complete(sample, metric).frame for metric in ("step_time_ms", "examples_per_second"))
     product = step["step_time_ms"] * speed["examples_per_second"] / 1e3
     np.testing.assert_allclose(product, step["batch_size"].astype(float), rtol=0.02)  # medians of even numbers of draws
 
