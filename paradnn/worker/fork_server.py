@@ -40,18 +40,14 @@ def die_with_parent(parent: int | None = None, driver: int | None = None) -> Non
     parent = os.getppid() if parent is None else parent
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent or (driver is not None and not _exists(driver)):
-        os._exit(1)
-
-
-def _exists(pid: int) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # somebody else's, but there
-    return True
+        if driver is not None:
+            os.kill(driver, 0)
+        gone = os.getppid() != parent
+    except OSError as error:
+        gone = not isinstance(error, PermissionError)  # somebody else's, but there
+    if gone:
+        os._exit(1)
 
 
 def serve(channel: Channel, handler: Handler) -> None:

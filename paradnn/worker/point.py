@@ -120,18 +120,9 @@ class PointRun:
     ) -> None:
         """What timed steps of a model gave (None: they have none); `loss` is the very first, `products` are FLOPs."""
         timing, energy, contention = timed
-        point = self.request
-        parameters = 0 if workload is None else _parameters(workload)
-        measured = Measurement(
-            parameters,
-            compilation,
-            shares(products),
-            loss,
-            timing,
-            *energy,
-            contention,
-            counted_costs(workload, point, sum(products.values())) if workload else None,
-        )
+        parameters = _elements(workload.model.trainable_variables) if workload else 0
+        counted = counted_costs(workload, self.request, sum(products.values())) if workload else None
+        measured = Measurement(parameters, compilation, shares(products), loss, timing, *energy, contention, counted)
         self.note(measurement=measured)
 
     def note_latencies(self, run: Run) -> None:
@@ -187,10 +178,6 @@ class PointRun:
         return replace(profile, devices=self._layout.local_devices)
 
 
-def _parameters(workload: BuiltModel) -> int:
-    return _elements(workload.model.trainable_variables)
-
-
 def _elements(arrays: Sequence[Any]) -> int:
     return sum(math.prod(array.shape) for array in arrays)
 
@@ -205,7 +192,8 @@ def counted_costs(workload: BuiltModel, point: Mapping[str, Any], flops: float) 
         return None
     fixed = _elements(workload.model.non_trainable_variables)
     read, targets = (sum(math.prod(spec.shape) for spec in specs) for specs in (workload.inputs, workload.targets))
-    whole = Layer("whole", parameters=_parameters(workload), fixed_parameters=fixed, read=read, targets=targets)
+    trained = _elements(workload.model.trainable_variables)
+    whole = Layer("whole", parameters=trained, fixed_parameters=fixed, read=read, targets=targets)
     optimizer = point["optimizer"]
     slots = optimizer_slots(optimizer["name"], optimizer["momentum"])
     each = point["batch_size"] // point["devices"]

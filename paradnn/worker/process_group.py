@@ -47,8 +47,7 @@ class RankFailed(Ended):
 
     def __init__(self, outcome: str, reason: str) -> None:
         super().__init__(outcome, reason)
-        self.outcome = outcome
-        self.reason = reason
+        self.outcome, self.reason = outcome, reason
 
     def __str__(self) -> str:
         return self.reason

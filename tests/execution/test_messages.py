@@ -15,7 +15,7 @@ import pytest
 
 from paradnn.config.outcome import PointResult
 from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
-from paradnn.worker.channel import encode, plain, read_event
+from paradnn.worker.channel import MessageError, encode, plain, read_event
 from paradnn.worker.messages import (
     PROTOCOL_VERSION,
     Answer,
@@ -79,7 +79,6 @@ def changed(path: str, value: Any) -> dict[str, Any]:
 
 FAULTS = [
     (changed("id", ...), "result.id is missing"),
-    (changed("answer.outcome", "great"), "result.answer.outcome='great' is no outcome"),
     (changed("answer.measurement.timing.blocks", []), "measurement.timing: there is no block of steps that took time"),
     (changed("answer.measurement.timing.blocks", [0.5, 1e-320]), "measurement.timing: there is no block"),
     (changed("answer.measurement.timing.blocks", [0.5, "nan"]), 'measurement.timing.blocks[1]="nan" is not finite'),
@@ -102,6 +101,11 @@ FAULTS = [
     (changed("answer.profile.product_types", ["x"]), 'profile.product_types=["x"] is not an object'),
     ({"event": "other"}, 'event="other" is not one of ready, failed, refused'),
     ([1, 2], "event=null is not one of ready, failed, refused"),
+]
+#: Of which the driver learns that they are wrong from what it asked for.
+PIPED = [
+    (changed("id", ...), "result.id is missing"),
+    (changed("answer.outcome", "great"), "result.answer.outcome='great' is no outcome"),
     ({"event": "started", "id": 7, "pid": 1}, "started.id=7: the request is 1"),
     ({"event": "refused", "reason": "why"}, "it refuses the request: why"),
 ]
@@ -140,6 +144,13 @@ def answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize(("message", "fault"), FAULTS, ids=[fault for _, fault in FAULTS])
+def test_a_message_that_is_wrong_names_the_field(message: Any, fault: str) -> None:
+    with pytest.raises(MessageError) as error:
+        read_event(json.dumps(message).encode())
+    assert fault in str(error.value)
+
+
+@pytest.mark.parametrize(("message", "fault"), PIPED, ids=[fault for _, fault in PIPED])
 def test_a_message_that_is_wrong_is_a_crash_that_names_the_field(answered: Any, message: Any, fault: str) -> None:
     result = answered([READY], [message])
     assert result.outcome == "crash"

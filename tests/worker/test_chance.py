@@ -40,24 +40,7 @@ def test_quantiles_lie_between_their_ranks_with_95_percent() -> None:
     assert quantile_ranks(100, 0.99)[1] is None  # no value is surely above it
 
 
-def test_intervals_hold_for_the_waits_of_a_queue() -> None:
-    """150 queues of load 0.7, each of 4,000 queries: the 90% quantile of the latency of a queue without end."""
-    random = np.random.default_rng(1)
-
-    def waits(count: int) -> np.ndarray:
-        walk = np.concatenate([[0.0], np.cumsum(0.7 - random.exponential(size=count - 1))])
-        return walk - np.minimum.accumulate(walk)
-
-    truth, covered = np.quantile(waits(4_000_000), 0.9), []
-    for _ in range(150):
-        values = waits(4_000)
-        low, high = quantile_ranks(4_000, 0.9, events_factor(np.cumsum(values > np.quantile(values, 0.9)).tolist()))
-        ordered = np.sort(values)
-        covered.append(ordered[low] <= truth <= ordered[high])
-    assert np.mean(covered) > 0.9
-
-
-@pytest.mark.parametrize(("load", "count", "share"), [(0.7, 500, 0.9), (0.9, 2_000, 0.9), (0.9, 2_000, 0.5)])
+@pytest.mark.parametrize(("load", "count", "share"), [(0.7, 4_000, 0.9), (0.7, 500, 0.9), (0.9, 2_000, 0.5)])
 def test_intervals_hold_where_neighbours_share_a_long_queue(load: float, count: int, share: float) -> None:
     """What 32 short parts do not show, fewer longer ones do."""
     random = np.random.default_rng(1)

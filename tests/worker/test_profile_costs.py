@@ -81,19 +81,6 @@ def test_groups_of_the_batch_are_counted_once() -> None:
     assert costs.cost(name, module.name).product_flops == 2 * 2 * 8 * 8 * 4 * 9
 
 
-def test_on_a_cpu_xla_computes_the_gradient_of_a_depthwise_filter_for_all_pairs_of_channels() -> None:
-    """What is not on the diagonal is multiplied, then masked out: as often the work as there are channels."""
-
-    def gradient(x: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            tape.watch(k)
-            y = tf.nn.depthwise_conv2d(x, k, [1, 1, 1, 1], "SAME")
-        return tape.gradient(y, k, output_gradients=x)
-
-    module = _module(tf.function(gradient, jit_compile=True), tf.ones([2, 8, 8, 4]), tf.ones([3, 3, 4, 1]))
-    assert _products(module) == 4 * (2 * 2 * 8 * 8 * 4 * 9)
-
-
 def _products(module: Any) -> float:
     """Product FLOPs of a module's convolutions."""
     costs = HloCosts([module])

@@ -33,16 +33,13 @@ _TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.02, "int8": 0.5, "i
 class Session(ABC):
     """A converted model, loaded, with its inputs in place."""
 
-    #: Bytes of the artefact, and in which type it computes by its own word.
+    #: Bytes of the artefact, the type in which it computes by its own word, and one step, which ends with its outputs.
     size: int
     computes: str = ""
+    run: Callable[[], Any]
 
     @abstractmethod
-    def run(self) -> None:
-        """One step; it returns when the outputs are there."""
-
-    @abstractmethod
-    def outputs(self) -> Sequence[np.ndarray[Any, Any]]:
+    def outputs(self) -> Sequence[Any]:
         """Those of the last step."""
 
 
@@ -106,7 +103,8 @@ class Engine(TensorFlow):
     """See `paradnn.worker.frameworks.Framework`; a subclass names itself and converts."""
 
     compile_modes: tuple[str, ...] = ("graph",)
-    #: The precisions that it has, beside float32.
+    #: What it calls itself, and the precisions that it has, beside float32.
+    title: str
     precisions: tuple[str, ...] = ()
     _threads: int | None = None
 
@@ -128,8 +126,13 @@ class Engine(TensorFlow):
         return EngineStep(lambda: self.convert(source, precision), source, precision)
 
     def convert(self, source: Source, precision: str) -> Session:
-        """The artefact in the engine. Raises Unavailable with the engine's words where it cannot."""
+        """The artefact in the engine, whose words are said where it cannot. Raises Unavailable."""
         raise NotImplementedError
+
+    def refused(self, error: BaseException, line: int = 0) -> Unavailable:
+        """That the engine cannot do it, with one line of what it says."""
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        return Unavailable(f"{self.title} cannot run this model: {lines[line][:200]}")
 
     def trace(self, folder: Any) -> Any:
         raise Unavailable(f"framework={self.name} has no profile here: measure with measure.profile=false")

@@ -10,18 +10,17 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
-from paradnn.worker.frameworks import Framework, Unavailable
+from paradnn.worker.frameworks import Framework
 from paradnn.worker.frameworks.engines import Engine, Session, Source
 
 
 class LiteRT(Engine):
     """See `paradnn.worker.frameworks.Framework`."""
 
-    name = "litert"
+    name, title = "litert", "LiteRT"
     precisions = ("float16", "int8_dynamic", "int8")
 
     def convert(self, source: Source, precision: str) -> Session:
@@ -40,7 +39,7 @@ class LiteRT(Engine):
                 content = converter.convert()
             return _Loaded(content, source)
         except (RuntimeError, ValueError) as error:
-            raise Unavailable(f"LiteRT cannot run this model: {_first_line(error)}") from error
+            raise self.refused(error) from error
 
 
 class _Loaded(Session):
@@ -54,18 +53,10 @@ class _Loaded(Session):
         for place, array in zip(places, source.batch, strict=True):
             self._interpreter.set_tensor(place["index"], array)
         self._outputs = [place["index"] for place in self._interpreter.get_output_details()]
-        self.run = self._interpreter.invoke  # type: ignore[method-assign]
+        self.run = self._interpreter.invoke
 
-    def run(self) -> None:
-        self._interpreter.invoke()
-
-    def outputs(self) -> Sequence[np.ndarray[Any, Any]]:
+    def outputs(self) -> Sequence[Any]:
         return [self._interpreter.get_tensor(place) for place in self._outputs]
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:200]
 
 
 def make() -> Framework:

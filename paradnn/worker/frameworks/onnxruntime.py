@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from paradnn.worker.frameworks.engines import Engine, Session, Source, onnx_mode
 class OnnxRuntime(Engine):
     """See `paradnn.worker.frameworks.Framework`."""
 
-    name = "onnxruntime"
+    name, title = "onnxruntime", "ONNX Runtime"
     precisions = ("int8_dynamic", "int8")
 
     def convert(self, source: Source, precision: str) -> Session:
@@ -28,20 +29,18 @@ class OnnxRuntime(Engine):
         try:
             return _Loaded(content, source)
         except Exception as error:  # its exceptions share no class of their own
-            raise Unavailable(f"ONNX Runtime cannot run this model: {str(error).splitlines()[0][:200]}") from error
+            raise self.refused(error) from error
 
 
 class _Batches(CalibrationDataReader):  # type: ignore[misc]
     """What it is calibrated on, batch by batch, by the names of the inputs."""
 
     def __init__(self, source: Source, names: Sequence[str]) -> None:
-        self._left: Iterator[list[Any]] = source.calibration()
-        self._names = names
+        self._left = (dict(zip(names, arrays, strict=True)) for arrays in source.calibration())
 
     def get_next(self) -> dict[str, Any] | None:
         """The next batch, None after the last."""
-        arrays = next(self._left, None)
-        return None if arrays is None else dict(zip(self._names, arrays, strict=True))
+        return next(self._left, None)
 
 
 def quantised(model: Any, source: Source, precision: str) -> bytes:
@@ -84,11 +83,10 @@ class _Loaded(Session):
         for entry in self._session.get_outputs():
             self._bound.bind_output(entry.name)
 
-    def run(self) -> None:
-        self._session.run_with_iobinding(self._bound)
+        self.run = functools.partial(self._session.run_with_iobinding, self._bound)
 
-    def outputs(self) -> Sequence[np.ndarray[Any, Any]]:
-        found: list[np.ndarray[Any, Any]] = self._bound.copy_outputs_to_cpu()
+    def outputs(self) -> Sequence[Any]:
+        found: list[Any] = self._bound.copy_outputs_to_cpu()
         return found
 
 

@@ -21,7 +21,7 @@ _HINTS = {"float32": "f32", "int8": "f32", "bfloat16": "bf16", "float16": "f16"}
 class OpenVino(Engine):
     """See `paradnn.worker.frameworks.Framework`; int8 is the artefact that ONNX Runtime's tools calibrate."""
 
-    name = "openvino"
+    name, title = "openvino", "OpenVINO"
     precisions = ("bfloat16", "float16", "int8")
 
     def convert(self, source: Source, precision: str) -> Session:
@@ -36,8 +36,7 @@ class OpenVino(Engine):
         try:
             return _Loaded(content, source, _HINTS[precision])
         except RuntimeError as error:
-            lines = [line for line in str(error).splitlines() if line.strip()]
-            raise Unavailable(f"OpenVINO cannot run this model: {lines[-1][:200] if lines else error}") from error
+            raise self.refused(error, -1) from error
 
 
 class _Loaded(Session):
@@ -50,15 +49,13 @@ class _Loaded(Session):
         compiled = core.compile_model(core.read_model(content), "CPU", settings)
         self.computes = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
         self._request = compiled.create_infer_request()
+        self.run = self._request.infer
         for place, array in enumerate(source.batch):
             # Shared, so that no step copies it.
             self._request.set_input_tensor(place, openvino.Tensor(np.ascontiguousarray(array), shared_memory=True))
         self._count = len(compiled.outputs)
 
-    def run(self) -> None:
-        self._request.infer()
-
-    def outputs(self) -> Sequence[np.ndarray[Any, Any]]:
+    def outputs(self) -> Sequence[Any]:
         return [self._request.get_output_tensor(place).data.copy() for place in range(self._count)]
 
 

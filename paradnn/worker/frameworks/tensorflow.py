@@ -278,23 +278,34 @@ def _repeated_add(size: int, precision: str) -> Any:
     return tf.function(add)
 
 
-def _training_step(workload: BuiltModel, optimizer: keras.optimizers.Optimizer, dense: bool) -> Any:
-    """Forward, gradients and update. `dense`: an embedding's gradient as a whole matrix.
+def _training_step(
+    workload: BuiltModel,
+    optimizer: keras.optimizers.Optimizer,
+    dense: bool,
+    devices: int = 1,
+    compiled: Callable[[Any], Any] = lambda compute: compute,
+) -> Any:
+    """Forward, gradients and update on one of `devices`; the first two `compiled`.
 
-    TensorFlow gives it as slices, which Keras' optimizers add up by an operation that XLA cannot compile.
+    `dense`: an embedding's gradient as a whole matrix. TensorFlow gives it as slices, which Keras' optimizers add up by
+    an operation that XLA cannot compile.
     """
     model, loss_of = workload.model, workload.loss
     variables, count = model.trainable_variables, len(workload.inputs)
 
-    def train_step(*batch: tf.Tensor) -> tf.Tensor:
+    def gradients_of(*batch: tf.Tensor) -> tuple[tf.Tensor, list[Any]]:
         inputs, targets = list(batch[:count]), list(batch[count:])
         with tf.GradientTape() as tape:
             outputs = model(inputs[0] if len(inputs) == 1 else inputs, training=True)
             loss = loss_of(targets, outputs)
-            scaled = optimizer.scale_loss(loss)
+            scaled = optimizer.scale_loss(loss if devices == 1 else loss / devices)
         gradients = tape.gradient(scaled, variables)
-        if dense:
-            gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
+        return loss, [tf.convert_to_tensor(gradient) for gradient in gradients] if dense else gradients
+
+    compute = compiled(gradients_of)
+
+    def train_step(*batch: tf.Tensor) -> tf.Tensor:
+        loss, gradients = compute(*batch)
         optimizer.apply(gradients, variables)
         return loss
 
@@ -363,7 +374,8 @@ class DistributedTensorFlow(TensorFlow):
             with self.scope():
                 optimizer = make_optimizer(point["optimizer"], point["precision"])
                 optimizer.build(workload.model.trainable_variables)
-            replica = _replica_step(workload, optimizer, self._layout.devices, jit)
+            compiled = {"compiled": _for_each_replica} if jit else {}
+            replica = _training_step(workload, optimizer, True, self._layout.devices, **compiled)
         else:
             replica, arguments = inference_step(workload, point["compile"] != "eager"), tuple(inputs)
             replica = _for_each_replica(replica) if jit else replica
@@ -453,30 +465,6 @@ class _DistributedStep(CompiledStep):
     def compile_note(self) -> str | None:
         notes = [_XLA_NOTE if self._by_xla else None, super().compile_note()]
         return "; ".join(filter(None, notes)) or None
-
-
-def _replica_step(workload: BuiltModel, optimizer: keras.optimizers.Optimizer, devices: int, jit: bool) -> Any:
-    """One replica's forward pass, gradients and update. With `jit` the first two are one XLA program."""
-    model, loss_of = workload.model, workload.loss
-    variables, count = model.trainable_variables, len(workload.inputs)
-
-    def gradients_of(*batch: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        inputs, targets = list(batch[:count]), list(batch[count:])
-        with tf.GradientTape() as tape:
-            outputs = model(inputs[0] if len(inputs) == 1 else inputs, training=True)
-            loss = loss_of(targets, outputs)
-            scaled = optimizer.scale_loss(loss / devices)
-        gradients = tape.gradient(scaled, variables)
-        return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
-
-    compute = _for_each_replica(gradients_of) if jit else gradients_of
-
-    def train_step(*batch: tf.Tensor) -> tf.Tensor:
-        loss, gradients = compute(*batch)
-        optimizer.apply(gradients, variables)
-        return loss
-
-    return train_step
 
 
 def _for_each_replica(function: Callable[..., Any]) -> Callable[..., Any]:
