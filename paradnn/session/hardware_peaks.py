@@ -21,7 +21,7 @@ from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from paradnn.platform.environment import Environment, available_memory
 from paradnn.platform.load import LoadWatch
 from paradnn.platform.specifications import find_hardware
-from paradnn.record.measured import given, mean_interval
+from paradnn.record.measured import mean_interval
 from paradnn.record.record import version_tags
 from paradnn.store.journal import Journal
 from paradnn.store.runs import CEILINGS_OUTCOME, SCHEMA_VERSION, ClaimedElsewhere, Finished, Record, outcome_of
@@ -43,13 +43,11 @@ _MARGIN = 0.05
 @dataclass(frozen=True)
 class Ceilings:
     """The ceilings of one environment: precision -> FLOP/s, and B/s of main memory; `run_id` is where they stand.
-    idle_watts: power at rest, None where there is no counter. contended: what disturbed them, None where nothing
-    did."""
+    contended: what disturbed them, None where nothing did."""
 
     run_id: str
     flops_per_second: Mapping[str, float]
     bytes_per_second: float | None
-    idle_watts: float | None = None
     contended: str | None = None
 
     @classmethod
@@ -58,7 +56,7 @@ class Ceilings:
         prefix = "peak_flops_per_second."
         peaks = {key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)}
         contended = (tags or {}).get("contended_reason")
-        return cls(run_id, peaks, metrics.get("peak_bytes_per_second"), metrics.get("idle_watts"), contended)
+        return cls(run_id, peaks, metrics.get("peak_bytes_per_second"), contended)
 
     def emulated(self, precision: str) -> float | None:
         """How fast 16-bit products are against float32's where they are slower: the platform emulates them."""
@@ -114,7 +112,6 @@ def device_peaks(point: Point, environment: Environment, ceilings: Ceilings | No
     if ceilings:
         peaks["peak_flops_per_second"] = ceilings.flops_per_second.get(point.precision)
         peaks["peak_bytes_per_second"] = ceilings.bytes_per_second
-        peaks["idle_watts"] = ceilings.idle_watts
     if hardware := find_hardware(environment.device, int(environment.hardware["cores"])):
         peaks["spec_flops_per_second"] = hardware.peak_flops.get(point.precision)
         peaks["spec_bytes_per_second"] = hardware.bandwidth
@@ -311,7 +308,7 @@ def _metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
         size = row.array_bytes
         name = f"{size // 2**20}MiB" if size >= 2**20 else f"{size // 2**10}KiB"
         metrics[f"peak_bytes_per_second.{name}"] = row.bytes_per_second
-    return metrics | {"processes": float(len(processes))} | given("idle_watts", processes[0].idle_watts)
+    return metrics | {"processes": float(len(processes))}
 
 
 def _description(environment: Environment, metrics: Mapping[str, float]) -> str:

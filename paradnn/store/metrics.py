@@ -62,7 +62,6 @@ _ALL = (
     Metric("cost_to_target", "currency", "lower", "cost", "price of an hour / 3600 * seconds_to_target"),
     Metric("cost_of_learning", "currency", "lower", "cost", "the same of learning_seconds, to the end of the training"),
     Metric("energy_per_example_joules", "J", "lower", "cost", "energy_per_step_joules / batch_size"),
-    Metric("idle_watts", "W", None, "cost", "power of package or board at rest, before the ceilings"),
     # Against the platform's limits
     Metric("flops_utilization", "1", "higher", "limits", "flops_per_second / measured matmul peak of this precision"),
     Metric("flops_utilization_spec", "1", "higher", "limits", "flops_per_second / the specification's peak"),

@@ -230,11 +230,10 @@ class ArrayRate:
 
 @dataclass(frozen=True)
 class PeakRates:
-    """What the machine does at most, and the power that it takes at rest (`paradnn.worker.peak_rates`)."""
+    """What the machine does at most (`paradnn.worker.peak_rates`)."""
 
     matmul: list[ProductRate]
     bandwidth: list[ArrayRate]
-    idle_watts: float | None = None
 
 
 @dataclass(frozen=True)

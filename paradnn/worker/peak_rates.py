@@ -8,14 +8,12 @@ and written is exactly three arrays, whether or not the processor reads a line b
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from paradnn.worker.measure import Protocol, Watch, measure_steps
 from paradnn.worker.messages import ArrayRate, PeakRates, ProductRate
-from paradnn.worker.meters import EnergyMeter, open_meter
 
 if TYPE_CHECKING:
     from paradnn.worker.frameworks import Framework
@@ -30,12 +28,10 @@ ARRAY_BYTES = tuple(2**exponent for exponent in range(14, 30, 2))
 _PROTOCOL = Protocol(min_seconds=0.25, min_blocks=5, max_seconds=2.0, block_seconds=0.03, warmup_seconds=0.3)
 #: A size whose single product would take longer than this is left out.
 _LONGEST = 0.5
-#: Seconds at rest, many times what a counter takes between two of its values (NVML's: 0.1 s).
-_REST = 3.0
 
 
 def measure_peak_rates(request: Mapping[str, Any], framework: Framework, phase: Callable[[str], Any]) -> PeakRates:
-    """Power at rest, then matmul and bandwidth rates, with arrays that fit in the request's `memory_bytes`.
+    """Matmul and bandwidth rates, with arrays that fit in the request's `memory_bytes`.
 
     With `only`, rows of an earlier answer, those kernels alone are measured, in another process.
     """
@@ -46,24 +42,11 @@ def measure_peak_rates(request: Mapping[str, Any], framework: Framework, phase: 
         with phase("bandwidth"):
             bandwidth = [_bandwidth(framework, row["array_bytes"]) for row in only["bandwidth"]]
         return PeakRates(matmul, bandwidth)
-    with phase("idle"):
-        idle = _idle_watts(open_meter(request["platform"]["name"], int(request["platform"]["index"])))
     with phase("matmul"):
         matmul = [row for precision in _PRECISIONS for row in _matmul(framework, precision, memory)]
     with phase("bandwidth"):
         bandwidth = [_bandwidth(framework, size) for size in ARRAY_BYTES if 4 * size < memory]
-    return PeakRates(matmul, bandwidth, idle)
-
-
-def _idle_watts(meter: EnergyMeter) -> float | None:
-    """Power while this process rests; None, at once, where there is no counter."""
-    meter.start()
-    if meter.joules() is None:
-        return None
-    begin = time.perf_counter()
-    time.sleep(_REST)
-    joules = meter.joules()
-    return None if joules is None else joules / (time.perf_counter() - begin)
+    return PeakRates(matmul, bandwidth)
 
 
 def _matmul(framework: Framework, precision: str, memory: int) -> list[ProductRate]:

@@ -114,7 +114,6 @@ LARGE = [
     (transformer(width=256, heads=4, feed_forward=512, sequence_length=64, vocab_size=2000), 16, "graph"),
     # A graph keeps more than XLA does.
     (MODELS["gpt"] | {"layers": 1, "sequence_length": 512, "vocab_size": 16}, 8, "xla"),
-    (LLAMA | {"width": 64, "feed_forward": 128, "sequence_length": 128}, 16, "graph"),
     (MODELS["vit"] | {"width": 128, "heads": 4, "image_size": 64}, 64, "graph"),
 ]
 

@@ -40,7 +40,7 @@ def step_of(engine: str, family: str, **changed: Any) -> Any:
     from paradnn.worker.step import prepare_step
 
     point = point_of(engine, **changed)
-    framework = importlib.import_module(f"paradnn.worker.frameworks.{engine}").make()
+    framework = importlib.import_module(f"paradnn.worker.frameworks.{engine}").FRAMEWORK()
     options = FAMILIES[family].options(name=family, **SMALL[family])
     return prepare_step({**point, "model": vars(options)}, framework)[1]
 

@@ -130,9 +130,7 @@ class Task:
 TASKS = [
     Task({"name": "fc", "layers": 2, "nodes": 64, "input_size": 64, "output_size": 10}, 40, MOMENTUM),
     Task(cnn("residual"), 30, MOMENTUM),
-    Task(rnn("rnn"), 60, {**MOMENTUM, "learning_rate": 0.5}),
     Task(rnn("lstm"), 60, {**MOMENTUM, "learning_rate": 2.0}),
-    Task(rnn("gru"), 60, {**MOMENTUM, "learning_rate": 1.0}),
     Task(real("mobilenet", alpha=0.5), 30, MOMENTUM),
     Task(real("retinanet"), 10, {**ADAM, "learning_rate": 0.0001}, 4, distinct=1),
 ]

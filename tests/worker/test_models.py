@@ -55,11 +55,9 @@ LLAMA |= {"sequence_length": 10, "vocab_size": 50}
 # Even sizes: where a stride of 2 does not divide the image, the profiler only estimates a gradient.
 FAMILIES = [
     fc(),
-    fc(layers=1),
     fc(layers=3, nodes=[24, 16, 8], output_size=1),
     cnn("residual", (1, 2, 1, 1)),
     cnn("bottleneck", (2, 1, 1, 2)),
-    cnn("bottleneck", image_size=32),
     rnn("rnn"),
     rnn("lstm"),
     rnn("gru", layers=1),
@@ -165,9 +163,8 @@ def test_flops_are_those_of_tensorflows_counter(model: dict[str, Any]) -> None:
 ADAM = {"name": "adam", "learning_rate": 0.001, "decay": 0.999, "momentum": 0.9, "epsilon": 1e-8}
 #: Every kind of layer in each precision: a group of blocks has those of four.
 PRECISE = [
-    *((model, "bfloat16") for model in (fc(), cnn("residual", (1, 1), image_size=16), rnn("rnn"), rnn("gru"))),
+    *((model, "bfloat16") for model in (cnn("residual", (1, 1), image_size=16), rnn("gru", 1))),
     *((model, "float16") for model in (fc(), cnn("bottleneck", (1, 1), image_size=16), rnn("lstm", 1))),
-    *((model, "float32") for model in (cnn("bottleneck", (1,), image_size=16), rnn("gru", 1))),
     (MODELS["transformer"] | {"dropout": 0.1}, "float16"),
     (MODELS["gpt"] | {"layers": 1}, "bfloat16"),
     (LLAMA, "bfloat16"),
@@ -233,9 +230,8 @@ def test_adam_is_that_of_its_paper() -> None:
 
 #: Batches from which on the activations, tens of megabytes each, are most of what a step needs.
 SLOPES = [
-    (fc(4, 128, 64, 16), 65536, "xla"),
-    (cnn("bottleneck", (1, 1), filters=4, image_size=64), 1024, "graph"),  # XLA compiles it for long
-    (rnn("lstm", 1, 32, 16, 16), 8192, "graph"),
+    (fc(4, 128, 64, 16), 49152, "xla"),
+    (cnn("bottleneck", (1, 1), filters=4, image_size=64), 768, "graph"),  # XLA compiles it for long
 ]
 
 

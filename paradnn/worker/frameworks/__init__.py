@@ -1,7 +1,7 @@
 """What differs between the frameworks below Keras, behind one interface.
 
-Each module implements `Framework`: how devices are found, batches placed, a training or inference step compiled, the
-device synchronised and errors classified. Everything else in the worker is written once.
+Each module implements `Framework` under the name FRAMEWORK: how devices are found, batches placed, a training or
+inference step compiled, the device synchronised and errors classified. Everything else in the worker is written once.
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ def load(name: str) -> Framework:
     finally:
         for name in hidden:
             del sys.modules[name]
-    make: Callable[[], Framework] = module.make
-    return make()
+    framework: Framework = module.FRAMEWORK()
+    return framework
 
 
 def distributed(framework: Framework, layout: DeviceLayout) -> Framework:
@@ -147,5 +147,5 @@ def distributed(framework: Framework, layout: DeviceLayout) -> Framework:
             "TensorFlow's and JAX's"
         )
     module = importlib.import_module(f"paradnn.worker.frameworks.{framework.name}")
-    make: Callable[[DeviceLayout], Framework] = module.make_distributed
-    return make(layout)
+    spread: Framework = module.DISTRIBUTED(layout)
+    return spread

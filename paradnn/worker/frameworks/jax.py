@@ -276,10 +276,8 @@ def _count(event: str, _: float, **__: Any) -> None:
     _compiled["programs"] += event == "/jax/core/compile/backend_compile_duration"
 
 
-def make() -> Framework:
-    """The framework, for `paradnn.worker.frameworks.load`."""
-    jax.monitoring.register_event_duration_secs_listener(_count)
-    return Jax()
+jax.monitoring.register_event_duration_secs_listener(_count)
+FRAMEWORK = Jax
 
 
 # Over several devices of one process: the same jitted step, its batch sharded and its state on every device. XLA's
@@ -339,6 +337,4 @@ class DistributedJax(Jax):
         return sum(known) if known else None
 
 
-def make_distributed(layout: DeviceLayout) -> Framework:
-    """The framework over the devices of `layout`, for `paradnn.worker.frameworks.distributed`."""
-    return DistributedJax(layout)
+DISTRIBUTED = DistributedJax

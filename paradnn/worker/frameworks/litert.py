@@ -13,7 +13,6 @@ from typing import Any
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
-from paradnn.worker.frameworks import Framework
 from paradnn.worker.frameworks.engines import Engine, Session, Source
 
 
@@ -59,6 +58,4 @@ class _Loaded(Session):
         return [self._interpreter.get_tensor(place) for place in self._outputs]
 
 
-def make() -> Framework:
-    """The framework, for `paradnn.worker.frameworks.load`."""
-    return LiteRT()
+FRAMEWORK = LiteRT

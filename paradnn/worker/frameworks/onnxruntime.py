@@ -13,7 +13,7 @@ import numpy as np
 import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 
-from paradnn.worker.frameworks import Framework, Unavailable
+from paradnn.worker.frameworks import Unavailable
 from paradnn.worker.frameworks.engines import Engine, Session, Source, onnx_model
 
 
@@ -90,6 +90,4 @@ class _Loaded(Session):
         return found
 
 
-def make() -> Framework:
-    """The framework, for `paradnn.worker.frameworks.load`."""
-    return OnnxRuntime()
+FRAMEWORK = OnnxRuntime

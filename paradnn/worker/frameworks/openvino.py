@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import openvino
 
-from paradnn.worker.frameworks import Framework, Unavailable
+from paradnn.worker.frameworks import Unavailable
 from paradnn.worker.frameworks.engines import Engine, Session, Source, onnx_model
 
 _HINTS = {"float32": "f32", "int8": "f32", "bfloat16": "bf16", "float16": "f16"}
@@ -59,6 +59,4 @@ class _Loaded(Session):
         return [self._request.get_output_tensor(place).data.copy() for place in range(self._count)]
 
 
-def make() -> Framework:
-    """The framework, for `paradnn.worker.frameworks.load`."""
-    return OpenVino()
+FRAMEWORK = OpenVino

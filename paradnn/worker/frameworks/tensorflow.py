@@ -324,9 +324,7 @@ def inference_step(workload: BuiltModel, number: bool) -> Any:
     return step
 
 
-def make() -> Framework:
-    """The framework, for `paradnn.worker.frameworks.load`."""
-    return TensorFlow()
+FRAMEWORK = TensorFlow
 
 
 # Over several devices: one compiled step under a tf.distribute strategy, gradients all-reduced. Devices of one process
@@ -480,6 +478,4 @@ def _for_each_replica(function: Callable[..., Any]) -> Callable[..., Any]:
     return compute
 
 
-def make_distributed(layout: DeviceLayout) -> Framework:
-    """The framework over the devices of `layout`, for `paradnn.worker.frameworks.distributed`."""
-    return DistributedTensorFlow(layout)
+DISTRIBUTED = DistributedTensorFlow

@@ -335,6 +335,4 @@ def _wait(device: Any) -> None:
         torch.cuda.synchronize(device)
 
 
-def make() -> Framework:
-    """The framework, for `paradnn.worker.frameworks.load`."""
-    return Torch()
+FRAMEWORK = Torch
