@@ -85,8 +85,7 @@ class Moment:
 class Words:
     """What came of the work, for a person: clauses, the most telling first, under a heading of one word.
 
-    replaces: whether nothing is to be said of the timed steps beside it. verdict: what a line of progress says in
-    place of the headline; empty where the headline does.
+    replaces: whether nothing is said of the timed steps beside it. verdict: of a line of progress, for the headline.
     """
 
     heading: str
@@ -167,8 +166,6 @@ class Workload:
         own = asdict(self) if self.group else {}  # type: ignore[call-overload]
         return words | ({self.group: own} if self.group else {})
 
-    # --- What a point must be
-
     def of(self: Self, config: Mapping[str, Any]) -> Self:
         """With the options that a composed configuration, or a request, gives it; raises ConfigError."""
         return read(type(self), config.get(self.group, {}), self.group) if self.group else self
@@ -207,8 +204,6 @@ class Workload:
         """As one of several processes of a replicate does it, from 0."""
         return self
 
-    # --- What the worker does
-
     def open(self, run: PointRun) -> None:
         """Open the devices, in as many processes as hold them."""
         run.open_devices()
@@ -221,8 +216,6 @@ class Workload:
         """What serves a process of the point on another host, as `process_group.serve_elsewhere` does, which
         None stands for."""
         return None
-
-    # --- What a session does for it
 
     def companion(self) -> Companion:
         """What a session keeps for points of this kind."""
@@ -239,8 +232,6 @@ class Workload:
     def ended(self, result: PointResult) -> bool:
         """Whether it came to an end of its own: what did not, may go on another time."""
         return True
-
-    # --- What a run holds
 
     def named(self, point: Point) -> list[str]:
         """What the name of a run says of it, beside model, size, batch and platform."""
@@ -274,8 +265,6 @@ class Workload:
     def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
         """What came of it; None for a run of another kind."""
         return None
-
-    # --- What it takes, before it is measured
 
     def refuse_forecast(self) -> None:
         """Raises ConfigError where nobody knows how long it takes before it is measured."""

@@ -52,9 +52,9 @@ class Model:
     compute nothing. generates: it makes tokens one after the other (`prefill_layers`, `decode_layers`).
     predicts_tokens: it says of each token which one comes next.
 
-    What compilers and profilers do with its products: convolves: over places that may be fewer than a filter's, of
-    which some compute no padding. is_depthwise: in groups of one channel, whose gradients some compute over all pairs.
-    is_sparse: of stored elements, which no profiler counts. is_counted: its costs are no arithmetic: the worker counts.
+    convolves: over places that may be fewer than a filter's, where some compilers compute no padding. is_depthwise: in
+    groups of one channel, whose gradients some compute over all pairs. is_sparse: of stored elements, which no profiler
+    counts. is_counted: its costs are no arithmetic: the worker counts.
 
     shown: the words that distinguish its models in a list, with options in braces: "{layers}x{width}".
     """
@@ -78,7 +78,7 @@ class Model:
 
     @classmethod
     def stored(cls, keys: Mapping[str, Any]) -> type[Model]:
-        """The options that stored keys are of: a family may have further ones than its own."""
+        """The options that stored keys are of."""
         return cls
 
     @property
@@ -114,13 +114,11 @@ class Model:
         prompt: int = 0,
         tokens: int = 0,
     ) -> Costs:
-        """Costs of one step; `mode` is train, inference or generate.
+        """Costs of one step over all `devices`, each with weights and optimizer variables of its own, without what the
+        all-reduce moves; `mode` is train, inference or generate.
 
         A step of a generation, of `tokens` after a `prompt`, makes a token of each example; its memory is also that of
         reading the prompt (`prefill_costs`). ValueError for a family that generates none.
-
-        `batch_size` is that of the step over all `devices`, which divide it evenly. FLOPs, traffic and memory are those
-        of all together, each with weights and optimizer variables of its own, without what the all-reduce moves.
         """
         if mode == "generate":
             step = sum_costs(self.decode_layers(prompt + tokens), batch_size, precision, mode, slots=0)
@@ -147,10 +145,7 @@ class Model:
         raise ValueError(f"{self.name} generates no tokens")
 
     def product_list(self, *, batch_size: int, precision: str, mode: str) -> list[Counted]:
-        """The matrix products and convolutions of one step, in the order of its layers; of no kernel.
-
-        `mode` is train or inference; ValueError for a generation, which `analysis` extrapolates to no device.
-        """
+        """The matrix products and convolutions of one step, in the order of its layers; ValueError for a generation."""
         if mode == "generate":
             raise ValueError("a step of a generation is not told as a list of operations")
         return product_operations(self.layer_list(), batch_size, precision, mode)
@@ -202,20 +197,13 @@ class Family:
     words: str = ""
     chosen: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
+    is_kernel = property(lambda self: self.options.is_kernel)
+    is_communication = property(lambda self: self.options.is_communication)
+
     @property
     def described(self) -> str:
         """What it is, in a sentence."""
         return self.words or " ".join((self.options.__doc__ or "").split("\n\n")[0].split())
-
-    @property
-    def is_kernel(self) -> bool:
-        """Whether its step is one operation."""
-        return self.options.is_kernel
-
-    @property
-    def is_communication(self) -> bool:
-        """Whether its step is messages."""
-        return self.options.is_communication
 
     @property
     def has_layers(self) -> bool:

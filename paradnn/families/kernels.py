@@ -48,12 +48,8 @@ class Kernel(Model):
     instead_of_batch: ClassVar[str] = "n"
 
     def work(self, batch_size: int, width: int) -> tuple[int, int]:
-        """FLOPs (twice its multiply-accumulates) and bytes of one operation on elements of `width` bytes.
-
-        Bytes are those of operands and result, each once, with the indices of sparse ones: what crosses the memory bus
-        at least, and what must exist at the end. What a library adds, such as a transformed convolution's workspace,
-        comes on top. `batch_size` is 1 where it is none of the kernel's sizes.
-        """
+        """FLOPs (twice its multiply-accumulates), and bytes of operands and result, each once, with indices of sparse
+        ones, of elements of `width` bytes; `batch_size` is 1 where it is none of the kernel's sizes."""
         raise NotImplementedError
 
     def costs(self, *, batch_size: int, precision: str, **others: Any) -> Costs:
@@ -261,11 +257,8 @@ class Conv2d(Kernel):
 
 @dataclass(frozen=True)
 class Elementwise(Kernel):
-    """A kernel: a b b ... b of tensors of so many elements, product after product.
-
-    What is neither a matrix product nor a convolution takes about as long as what moves as many bytes. Many operations
-    on few elements are dispatch alone.
-    """
+    """A kernel: a b b ... b of tensors of so many elements, product after product: what is no matrix product takes
+    about as long as what moves as many bytes."""
 
     instead_of_batch: ClassVar[str] = "elements"
     shown: ClassVar[str] = "{elements} x{operations}"

@@ -9,7 +9,6 @@ The shell asks `paradnn completion LINE` with what stands before the cursor, and
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import sys
 from collections.abc import Iterable, Sequence
@@ -20,7 +19,6 @@ from paradnn.cli.help import documented_keys, known_keys
 from paradnn.cli.parser import options, sub_commands
 from paradnn.cli.program import program
 from paradnn.config.groups import groups, options_of
-from paradnn.config.outcome import OUTCOMES
 from paradnn.errors import ConfigError
 from paradnn.families import FAMILIES
 from paradnn.listing.command import KINDS, entries
@@ -55,15 +53,6 @@ complete -c paradnn -f -a '(paradnn completion (commandline -cp) 2>/dev/null)'
 }
 #: Commands that take keys and values.
 _OVERRIDES = {"train", "plan", "ceilings", "compare"}
-#: What the options of the analysis take, where their parser does not say it.
-_VALUES = {
-    "--metric": tuple(METRICS),
-    "--family": tuple(FAMILIES),
-    "--outcome": tuple(OUTCOMES),
-    "--platform": ("cpu", "gpu", "tpu"),
-    "--protocol": ("quick", "standard"),
-}
-_COLUMNS = {"--x", "--y", "--by", "--on", "--colour", "--against"}
 
 
 @program
@@ -142,16 +131,9 @@ def _parsed(before: Sequence[str], current: str) -> Iterable[str]:
     known, flag = options(parser), before[-1]
     if flag in known and known[flag].nargs != 0:
         head, comma, _ = current.rpartition(",")
-        values = known[flag].choices or _VALUES.get(flag) or (_columns() if flag in _COLUMNS else ())
+        values = known[flag].choices or {"--metric": METRICS, "--family": FAMILIES}.get(flag, ())
         return [f"{head}{comma}{value}" for value in values]
     return list(known)
-
-
-def _columns() -> list[str]:
-    options = dict.fromkeys(family.options for family in FAMILIES.values())
-    model = {entry.name for each in options for entry in dataclasses.fields(each)}
-    further = ("batch_size", "precision", "compile", "mode", "devices", "device", "family", "protocol")
-    return [*sorted(model - {"name"}), *further]
 
 
 if __name__ == "__main__":

@@ -40,10 +40,9 @@ _held: dict[str, tuple[Sequence[Point], SweepInfo]] = {}
 class Launched:
     """What a task gets from the process that submitted it.
 
-    excluded: of each of its points why it is out of memory without being tried; empty where all are to be measured.
-
     launcher: the name of Hydra's launcher. parent: run id of the sweep's parent. task: number of the task, from 0.
-    submitted: Unix seconds. processes: how many tasks of the sweep one host measures at the same time.
+    submitted: Unix seconds. processes: how many tasks of the sweep one host measures at the same time. excluded: of
+    each of its points why it is out of memory without being tried; empty where all are to be measured.
     """
 
     launcher: str
@@ -121,11 +120,7 @@ def _read(config: Mapping[str, Any], largest: bool) -> Point:
 
 
 def default_chunk(points: int) -> int:
-    """Points of a task where `sweep.chunk` is null: about 32 tasks, of 5 to 50 points each.
-
-    Five tiny points are worth one framework's import; with fifty it no longer matters, and what a killed task leaves
-    to be done again is small.
-    """
+    """Points of a task where `sweep.chunk` is null: about 32 tasks, of 5 (worth one framework's import) to 50 each."""
     return min(50, max(5, math.ceil(points / 32)))
 
 

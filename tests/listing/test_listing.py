@@ -76,7 +76,6 @@ def test_what_is_not_there_is_one_line(words: list[str], message: str, capsys: p
         ("paradnn analysis heatmap --me", ["--metric"]),
         ("paradnn analysis heatmap --family fc,ls", ["fc,lstm"]),
         ("paradnn analysis heatmap --metric examples_per_second_l", ["examples_per_second_low"]),
-        ("paradnn analysis heatmap --y embed", ["embedding_size"]),
         ("paradnn analysis sensitivity --log-scale b", ["both"]),
         ("paradnn analysis nothing --x", []),
         ("paradnn sync --re", ["--repeats"]),

@@ -45,7 +45,12 @@ def as_workload(made: Any, name: str, shape: Sequence[int] = (), output: str = "
     classes = output == "classes" or (output == "auto" and len(spec) > 0 and spec[-1] > 1)
     if classes:
         return BuiltModel(model, inputs, (ArraySpec(spec[:-1], "int32", spec[-1]),), _of_floats(cross_entropy))
-    return BuiltModel(model, inputs, (ArraySpec(spec, "float32"),), _of_floats(_squared_error))
+    return BuiltModel(
+        model,
+        inputs,
+        (ArraySpec(spec, "float32"),),
+        _of_floats(lambda targets, found: ops.mean(ops.square(found - targets[0]))),
+    )
 
 
 def _require(backend: str, wanted: str, name: str, what: str) -> None:
@@ -110,10 +115,6 @@ def _outputs(model: keras.Model, inputs: Sequence[ArraySpec]) -> list[tuple[int,
     zeros = [ops.zeros((1, *spec.shape), dtype=spec.dtype) for spec in inputs]
     outputs = model(zeros[0] if len(zeros) == 1 else zeros, training=False)
     return [tuple(int(size) for size in each.shape[1:]) for each in keras.tree.flatten(outputs)]
-
-
-def _squared_error(targets: Sequence[Any], outputs: Any) -> Any:
-    return ops.mean(ops.square(outputs - targets[0]))
 
 
 def _of_floats(loss: Any) -> Any:
