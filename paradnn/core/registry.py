@@ -3,13 +3,8 @@
     FAMILIES = Registry(Family, "paradnn.families")
 
 holds every `Family` that a module of the folder `paradnn/families` has at its top level, alone or in a tuple, and what
-other distributions name in the group of entry points that is called the same:
-
-    [project.entry-points."paradnn.families"]
-    mine = "my_package.my_family"              # a module, or module:object
-
-So a new one is one file. Nothing is imported before the registry is first asked. The standard library is
-enough, since the worker asks too.
+other distributions name in the group of entry points that is called the same (mine = "my_package.my_family"). So a new
+one is one file. Nothing is imported before the registry is first asked.
 """
 
 from __future__ import annotations
@@ -27,9 +22,8 @@ T = TypeVar("T", bound=Any)
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """All objects of a class `kind` in the modules of `packages` and behind entry points, by name and in order.
-
-    `group` is that of the entry points, where it is not called as the first of the packages is.
+    """All objects of a class `kind` in the modules of `packages` and behind entry points of `group` (by default the
+    first package's name), by name and in order.
 
     What another package brings is left out, and a line on standard error says so, where it cannot be imported, is of
     another kind or has a name that is taken: no point is lost to a package that it does not need.

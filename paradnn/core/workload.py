@@ -136,10 +136,8 @@ class Workload:
     later: ClassVar[Mapping[str, Any]] = {}
     #: What its keys are with measure=quick, where the command line says nothing else.
     brief: ClassVar[Mapping[str, Any]] = {}
-    #: Whether it may be measured again and again, as a point by which a sweep's drift is known; whether its worker
-    #: keeps how far it is in a file (`checkpoint` of the request), from where another goes on; whether a timed step is
-    #: the same one with any of its keys; whether a profile of it shows every product.
-    repeatable: ClassVar[bool] = True
+    #: Whether its worker keeps how far it is in a file (`checkpoint` of the request), from where another goes on;
+    #: whether a timed step is the same one with any of its keys; whether a profile of it shows every product.
     resumes: ClassVar[bool] = False
     same_step: ClassVar[bool] = True
     profiled_whole: ClassVar[bool] = True

@@ -8,6 +8,7 @@ Llama 3 8B: 8,030,261,248 parameters.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -66,20 +67,18 @@ class Llama(Model):
             replace(normalisation(length, width, added, hands_on), parameters=width)
             for added, hands_on in ((False, False), (True, True), (True, False))
         )
-        joint = width + 2 * self.key_width
+        linear = functools.partial(dense, tokens=length, bias=False)
+        joint, gated = width + 2 * self.key_width, 2 * self.feed_forward
         block = [
-            dense("query_key_value", width, joint, tokens=length, bias=False),
+            linear("query_key_value", width, joint),
             replace(products(length, width, self.heads), read=length * joint),
-            dense("attended", width, width, tokens=length, bias=False),
+            linear("attended", width, width),
             middle,
-            dense("gates_hidden", width, 2 * self.feed_forward, tokens=length, bias=False),
-            replace(
-                dense("output", self.feed_forward, width, tokens=length, bias=False),
-                read=2 * length * self.feed_forward,
-            ),
+            linear("gates_hidden", width, gated),
+            replace(linear("output", self.feed_forward, width), read=length * gated),
             middle,
         ]
-        logits = dense("logits", width, self.vocab_size, tokens=length, bias=False, is_last=True)
+        logits = linear("logits", width, self.vocab_size, is_last=True)
         return [embedding(length, width, self.vocab_size), first, *(block * self.layers)[:-1], last, logits]
 
     def build(self) -> BuiltModel:

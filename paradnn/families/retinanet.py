@@ -2,11 +2,8 @@
 
 Levels P3 to P7 with 256 channels, P6 made from the backbone's last output, P7 from P6. Two heads of four 3x3
 convolutions, shared by all levels, give for nine anchors a place the logits of each class and four numbers of a box.
-The classes' last bias says at first that one anchor in a hundred is an object. The backbone's batch normalisation is
-trained, since nothing is pretrained here.
-
-A step's targets are what a matching of boxes with anchors makes, which input pipelines do: for each anchor a class and
-the four numbers that its box should have, relative to the anchor.
+The classes' last bias says at first that one anchor in a hundred is an object. A step's targets are what a matching of
+boxes with anchors makes, which input pipelines do.
 """
 
 from __future__ import annotations

@@ -50,16 +50,11 @@ class Transformer(Model):
 
     def layer_list(self) -> list[Layer]:
         length, width, heads = self.sequence_length, self.width, self.heads
-        sums = normalisation(length, width)
+        sums, linear = normalisation(length, width), functools.partial(dense, tokens=length, bias=False)
         feed = [*feed_forward(length, width, self.feed_forward), sums]
         itself = [*attention_layers(length, width, heads, bias=False), sums]
-        other = [
-            dense("query", width, width, tokens=length, bias=False),
-            dense("key_value", width, 2 * width, tokens=length, bias=False),
-            products(length, width, heads),
-            dense("attended", width, width, tokens=length, bias=False),
-            sums,
-        ]
+        other = [linear("query", width, width), linear("key_value", width, 2 * width), products(length, width, heads)]
+        other += [linear("attended", width, width), sums]
         return [
             lookup(length, width, self.vocab_size),
             *(itself + feed) * self.layers,

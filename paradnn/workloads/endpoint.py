@@ -176,7 +176,6 @@ class Endpoint(Workload):
     phases: ClassVar[Mapping[str, str]] = {"requests": "warmup"}
     parts: ClassVar[tuple[type[Part], ...]] = (Requests,)
     brief: ClassVar[Mapping[str, Any]] = {"min_seconds": 5.0}
-    repeatable: ClassVar[bool] = False
 
     url: str = option(
         "http://localhost:8000/v1",

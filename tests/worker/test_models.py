@@ -31,23 +31,13 @@ def fc(layers=2, nodes=24, input_size=20, output_size=10) -> dict[str, Any]:
 
 
 def cnn(name: str, blocks=(1, 1, 1, 1), filters=4, image_size=64, output_size=7) -> dict[str, Any]:
-    return {
-        "name": name,
-        "blocks": list(blocks),
-        "filters": filters,
-        "image_size": image_size,
-        "output_size": output_size,
-    }
+    sizes = {"filters": filters, "image_size": image_size, "output_size": output_size}
+    return {"name": name, "blocks": list(blocks), **sizes}
 
 
 def rnn(name: str, layers=2, embedding_size=6, sequence_length=5, vocab_size=11) -> dict[str, Any]:
-    return {
-        "name": name,
-        "layers": layers,
-        "embedding_size": embedding_size,
-        "sequence_length": sequence_length,
-        "vocab_size": vocab_size,
-    }
+    sizes = {"layers": layers, "embedding_size": embedding_size, "sequence_length": sequence_length}
+    return {"name": name, **sizes, "vocab_size": vocab_size}
 
 
 LLAMA = {"name": "llama", "layers": 2, "width": 24, "heads": 4, "key_heads": 2, "feed_forward": 20}

@@ -58,7 +58,6 @@ class Learn(Workload):
     parts: ClassVar[tuple[type[Part], ...]] = (Epoch, Epochs)
     inputs: ClassVar[Mapping[str, type[Any]]] = SETS
     later: ClassVar[Mapping[str, Any]] = {"learn.schedule": "constant", "learn.warmup_epochs": 0}
-    repeatable: ClassVar[bool] = False
     resumes: ClassVar[bool] = True
     mode, unit = "train", "training step"
 
