@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from paradnn.cli.checks import chosen_option, keys_of
 from paradnn.cli.commands import COMMANDS
@@ -131,7 +132,8 @@ def _parsed(before: Sequence[str], current: str) -> Iterable[str]:
     known, flag = options(parser), before[-1]
     if flag in known and known[flag].nargs != 0:
         head, comma, _ = current.rpartition(",")
-        values = known[flag].choices or {"--metric": METRICS, "--family": FAMILIES}.get(flag, ())
+        told: dict[str, Iterable[Any]] = {"--metric": METRICS, "--family": FAMILIES}
+        values: Iterable[Any] = known[flag].choices or told.get(flag, ())
         return [f"{head}{comma}{value}" for value in values]
     return list(known)
 
