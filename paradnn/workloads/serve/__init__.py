@@ -145,7 +145,8 @@ class _Scenario(Workload):
         if not given or "step_time_ms" not in known:
             return {}
         logs = [load.log() for load in given]
-        parts = {name: [log.parts()[name] for log in logs] for name in ("latency", "queue", "service")}
+        each = [log.parts() for log in logs]
+        parts = {name: [one[name] for one in each] for name in each[0]}
         metrics = {
             "queries": float(sum(map(len, logs))),
             "queries_per_second": statistics.fmean(len(log) / log.seconds() for log in logs),
@@ -153,10 +154,10 @@ class _Scenario(Workload):
             "single_query_ms": 1e3 * statistics.median(load.single_seconds for load in given),
             "latency_max_ms": max(map(max, parts["latency"])),
         }
-        for name, each in parts.items():
-            metrics[f"{name}_mean_ms"] = statistics.fmean(value for process in each for value in process)
+        for name, values in parts.items():
+            metrics[f"{name}_mean_ms"] = statistics.fmean(value for process in values for value in process)
             for rank in (50, 99) if name != "latency" else ():
-                metrics[f"{name}_p{rank}_ms"] = statistics.fmean(percentile(process, rank / 100) for process in each)
+                metrics[f"{name}_p{rank}_ms"] = statistics.fmean(percentile(process, rank / 100) for process in values)
         for share in _PERCENTILES:
             if all(len(log) * (100 - share) >= 100 for log in logs):
                 metrics |= quantile_metrics(f"latency_p{share:g}", share / 100, parts["latency"], percentile)

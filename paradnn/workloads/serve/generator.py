@@ -4,8 +4,7 @@ A byte on standard input starts it, and it writes two 64-bit numbers to standard
 it was to come and when it was issued, nanoseconds on the monotonic clock, which all processes of a host share. It
 never waits for its reader: what the pipe does not take is written with a later query.
 
-Between queries it sleeps, and does not spin: a process that spins would have a core of the machine that is measured.
-The kernel is asked to wake it on time (no timer slack, real-time priority where that is allowed). How late it was is in
+Between queries it sleeps: a process that spins would have a core of the machine that is measured. How late it was is in
 the record, and in the latency, which counts from the scheduled time.
 """
 

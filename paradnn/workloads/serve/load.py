@@ -1,14 +1,11 @@
 """One scenario on a model: who asks, how it is served, what comes of it. What is served is a function of how many.
 
-The highest rate at which a limit holds is found by bisection over probes, then a run of full length at what it found. A
-probe that holds says so with the confidence asked for, one that fails likewise; one that is undecided at its end counts
-as failed, since the limit was not shown to hold. Where the full run does not hold the limit either, which has more time
-to go wrong, the search goes on below it.
+The highest rate at which a limit holds is found by bisection over probes, then a run of full length at what it found; a
+probe that is undecided at its end counts as failed. Where the full run does not hold the limit, which has more time to
+go wrong, the search goes on below it.
 
-A server has compiled powers of two up to its largest batch; a batch between two is padded. A size of its own for every
-batch would have each compiled, since no shape is left open (a program of open shapes is another program than the one
-that is timed): under XLA, JAX and torch.compile minutes for a hundred sizes. Padding to powers of two wastes less than
-half of a batch, and nothing of a full one. All are compiled before the first query.
+A server has compiled powers of two up to its largest batch, before the first query; a batch between two is padded. No
+shape is left open: a program of open shapes is another one than the one that is timed.
 """
 
 from __future__ import annotations
