@@ -166,13 +166,11 @@ class RunIndex:
 
     def finished(self, environment_ids: Iterable[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
         """Every run with an outcome in these environments; of a sweep, in whichever."""
-        entries = {e.run_id: e for name in environment_ids for e in self.with_tag("environment_id", name)}
-        if sweep_id:
-            entries |= {e.run_id: e for e in self.with_tag("sweep_id", sweep_id)}
+        wanted = [("environment_id", name) for name in environment_ids] + ([("sweep_id", sweep_id)] if sweep_id else [])
+        entries = {entry.run_id: entry for tag in wanted for entry in self.with_tag(*tag) if entry.outcome}
         finished: dict[Identity, list[Finished]] = {}
         for entry in entries.values():
-            if entry.outcome:
-                finished.setdefault(entry.identity, []).append(Finished(entry.run_id, entry.tags))
+            finished.setdefault(entry.identity, []).append(Finished(entry.run_id, entry.tags))
         return finished
 
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
@@ -209,10 +207,10 @@ class RunIndex:
         query = Query((self._experiment,), unfinished=True, columns=_TAGS_ALONE, **which)
         newest = sorted(self._reader.read(query), key=lambda row: row.run.start_ms or 0, reverse=True)
         entries = [Entry(run.run_id, run.status or "", tags) for run, _, tags, _ in newest]
-        for entry in entries:
-            if not entry.is_readable and entry.run_id not in self._unreadable:
-                self._unreadable.add(entry.run_id)
-                print(f"run {entry.run_id} is passed over: its tags cannot be understood", file=sys.stderr)
+        for run_id in dict.fromkeys(entry.run_id for entry in entries if not entry.is_readable):
+            if run_id not in self._unreadable:
+                self._unreadable.add(run_id)
+                print(f"run {run_id} is passed over: its tags cannot be understood", file=sys.stderr)
         return [entry for entry in entries if entry.is_readable]
 
 

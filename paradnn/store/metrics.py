@@ -51,13 +51,9 @@ _ALL = (
     Metric("flops_per_second", "FLOP/s", "higher", "work", "flops_per_step / median step time"),
     Metric("bytes_per_step", "B", None, "work", "analytic compulsory memory traffic of one step"),
     Metric("arithmetic_intensity", "FLOP/B", None, "work", "flops_per_step / bytes_per_step"),
-    # What it costs (docs/cost.md), in the currency of the prices
-    Metric(
-        "cost_per_million_examples", "currency", "lower", "cost", "price an hour / 3600 * 1e6 / examples_per_second"
-    ),
-    Metric(
-        "cost_per_million_queries", "currency", "lower", "cost", "the same of queries: at the peak, or as scheduled"
-    ),
+    # What it costs (docs/cost.md), in the currency of the prices, which are those of an hour
+    Metric("cost_per_million_examples", "currency", "lower", "cost", "price / 3600 * 1e6 / examples_per_second"),
+    Metric("cost_per_million_queries", "currency", "lower", "cost", "of queries: at the peak, or as scheduled"),
     Metric("cost_per_million_tokens", "currency", "lower", "cost", "the same of tokens_per_second"),
     Metric("cost_to_target", "currency", "lower", "cost", "price of an hour / 3600 * seconds_to_target"),
     Metric("cost_of_learning", "currency", "lower", "cost", "the same of learning_seconds, to the end of the training"),
@@ -133,10 +129,7 @@ _ALL = (
     Metric("trace_bandwidth_utilization", "1", "higher", "published", "traffic rate in a trace / specified peak"),
     Metric("trace_arithmetic_intensity", "FLOP/B", None, "published", "FLOPs / bytes moved, both counted by a trace"),
     Metric("trace_bytes", "B", None, "published", "memory traffic in the whole of a profiler trace"),
-    *(
-        Metric(f"phase_{phase}_seconds", "s", "lower", "phases", f"wall time of the phase '{phase}'")
-        for phase in PHASES
-    ),
+    *(Metric(f"phase_{name}_seconds", "s", "lower", "phases", f"wall time of the phase '{name}'") for name in PHASES),
 )
 
 METRICS: dict[str, Metric] = {
