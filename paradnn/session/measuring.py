@@ -309,11 +309,9 @@ class NewsSaid:
         self._written, self._last = 0, 0.0
 
     def say(self, news: Part) -> str | None:
-        """Take it in; what the terminal is to show, where it is time for that. What the store was not told by the end
-        comes with the record."""
+        """Take it in; what the terminal is to show, where it is time for that. The rest comes with the record."""
         self._news.append(news)
-        now = time.monotonic()
-        if now - self._last < _PAUSE:
+        if (now := time.monotonic()) - self._last < _PAUSE:
             return None
         moments = self._work.history(self._news)
         self._tell(moments[self._written :])
