@@ -319,8 +319,7 @@ _STORE = (
         ExportOptions,
         "write chosen runs to a file: their frame as CSV or Parquet, or all of them as a .zip for others",
         "CSV and Parquet have one row a run with params, metrics and tags; Parquet keeps types and units.\n"
-        "A .zip holds the runs with their files and checksums, their sweeps and the ceilings they name:\n"
-        "every command takes it as --store, and `import` logs it into a store.",
+        "A .zip holds the runs with all their files: every command takes it as --store, `import` logs it.",
         "python -m analysis export fc.parquet --family fc --outcome ok",
         _export,
     ),
@@ -336,9 +335,8 @@ _STORE = (
     Command(
         ReportOptions,
         "every analysis the runs allow as one HTML page: figures, numbers, what is missing",
-        "Write one self-contained HTML page: what was measured where, every analysis that the runs can\n"
-        "carry with its figure, its numbers in words and its table, comparisons, claims, and what is\n"
-        "missing. Heterogeneous runs stand in populations of their own. Opens without network.",
+        "Write one self-contained HTML page: every analysis that the runs can carry, and what is missing.\n"
+        "Heterogeneous runs stand in populations of their own. Opens without network.",
         "python -m analysis report --out report.html",
         _report,
     ),

@@ -118,12 +118,7 @@ def _compare(
         reading = "Speedup of the FLOP rate of each operation type."
         more.append(made(speedup, replace(options, operations=True), "Operation by operation", reading, "operations"))
     assert isinstance(first.result, CompareResult)
-    called = zip(first.result.sides.called, (a.name, b.name), strict=True)
-    names = "; ".join(f"{side} is {name}" for side, name in called if side != name)
-    sections = [
-        replace(each, names=f"{names}." if names else "") for each in (first, *more) if isinstance(each, Section)
-    ]
-    return Comparison(a, b, first.result, tuple(sections))
+    return Comparison(a, b, first.result, tuple(each for each in (first, *more) if isinstance(each, Section)))
 
 
 def compared(comparison: Comparison) -> Iterator[Finding]:

@@ -18,8 +18,7 @@ from analysis.report.page import embed, slug
 from analysis.report.populations import Population, supply
 from analysis.report.results import Table, frame_table
 from analysis.result import Result
-from analysis.statistics.regression import Lacking
-from paradnn.errors import NotEnoughData, ParadnnError
+from paradnn.errors import ParadnnError
 
 _ALTERNATIVE = 400  # characters of a figure's text alternative
 _LINE = 170  # characters of what stands beside the title of a folded section
@@ -64,7 +63,7 @@ class Section:
     """An analysis that was made: its name, where it stands in the page, what it found, its figure as HTML (empty where
     there is none).
 
-    `left_out` says why a figure is not there, `names` what sides are called.
+    `left_out` says why a figure is not there.
     """
 
     name: str
@@ -75,7 +74,6 @@ class Section:
     result: Result
     figure: Markup | None = None
     left_out: str = ""
-    names: str = ""
 
     @property
     def headline(self) -> str:
@@ -159,23 +157,13 @@ def run_section(
     try:
         result = item.analyse(frame.copy(), options)
     except ParadnnError as error:
-        return Missing(shown.title, of, _reason(error), item.remedy)
+        return Missing(shown.title, of, _cut(str(error), _LONGEST), item.remedy)
     except Exception as error:
         return Missing(shown.title, of, f"{_fault(options.command, error)}; it comes of {line}", "")
     if not len(result.table):
         return Missing(shown.title, of, " ".join(head for head, _ in result.paragraphs()).rstrip("."), item.remedy)
     figure, left_out = _figure(result, f"{shown.title}, {of}.", context)
     return Section(options.command, anchor, shown.title, shown.reading, line, result, figure, left_out)
-
-
-def _reason(error: ParadnnError) -> str:
-    """What an analysis lacks on one short line: groups that lack the same are counted."""
-    groups: dict[str, list[Lacking]] = {}
-    for lacking in (error.lacking or ()) if isinstance(error, NotEnoughData) else ():
-        groups.setdefault(lacking.problem, []).append(lacking)
-    more = {problem: f" and {len(same) - 1} more" if len(same) > 1 else "" for problem, same in groups.items()}
-    words = "; ".join(f"{same[0].of}{more[problem]}: {problem}" for problem, same in groups.items()) or str(error)
-    return _cut(words, _LONGEST)
 
 
 def _cut(words: str, most: int) -> str:

@@ -198,15 +198,8 @@ def _make(stack: Stack, lock: int) -> None:
     try:
         installer = _install(folder, stack, lock)
         description = _describe(folder / "bin" / "python")
-        marker = {
-            "name": stack.name,
-            "key": stack.key,
-            "requirements": stack.requirements,
-            "installer": installer,
-            "made": int(begin),
-            "seconds": round(time.time() - begin, 1),
-            **description,
-        }
+        asked = {"name": stack.name, "requirements": stack.requirements, "installer": installer, "made": int(begin)}
+        marker = {**asked, "seconds": round(time.time() - begin, 1), **description}
         (folder / _MARKER).write_text(json.dumps(marker, indent=1))
         folder.rename(stack.folder)
     finally:

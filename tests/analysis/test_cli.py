@@ -176,7 +176,7 @@ def test_an_archive_is_imported_from_the_command_line(
         assert main(["import-archive", str(folder), "--store", uri]) == 0
         captured = capsys.readouterr()
         assert captured.out == f"logged {logged} published runs, {present}, left out 1 damaged entry\n"
-        assert captured.err.startswith("damaged: gpu_fc.json row 1 (layer_8-node_64-")
+        assert captured.err.startswith("damaged: gpu_fc.json entry 1 (layer_8-node_64-")
 
 
 @dataclass(frozen=True, kw_only=True)

