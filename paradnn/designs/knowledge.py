@@ -24,7 +24,7 @@ from paradnn.forecast.history import History, Past
 from paradnn.forecast.regression import Array
 from paradnn.forecast.status import rates_of, sweep_status
 from paradnn.forecast.table import PastRuns, Rates, Table, row_of, table_of_points
-from paradnn.platform.memory import memory_limit
+from paradnn.platform.environment import memory_limit
 from paradnn.session.summary import Row
 from paradnn.store.runs import ResumePolicy, first_accepted
 

@@ -17,7 +17,7 @@ from paradnn.config.point import Point, Settings
 from paradnn.execution.environments import current_environments
 from paradnn.execution.workers import WorkerKey
 from paradnn.forecast.history import History, open_history
-from paradnn.platform.memory import memory_limit
+from paradnn.platform.environment import memory_limit
 from paradnn.record.record import run_name
 from paradnn.session.course import Conclusion, Visit
 from paradnn.session.summary import Row

@@ -21,8 +21,7 @@ from paradnn.execution.workers import WorkerKey
 from paradnn.forecast.history import History
 from paradnn.forecast.regression import Array
 from paradnn.forecast.table import Rates, cost_columns
-from paradnn.platform.environment import Environment, describe_environment
-from paradnn.platform.memory import memory_limit
+from paradnn.platform.environment import Environment, describe_environment, memory_limit
 from paradnn.platform.specifications import find_hardware
 from paradnn.session.hardware_peaks import Ceilings, below_ceilings, ceilings_identity
 from paradnn.store.runs import Finished, ResumePolicy, first_accepted, outcome_of
@@ -133,7 +132,7 @@ def by_parts(make: Callable[[Point], Found], *names: str) -> Callable[[Point], F
 
 
 def _exceeding(points: Sequence[Point], bounds: Array, limits: Mapping[str | int, int]) -> NDArray[np.bool_]:
-    """(points,) which are out of memory by arithmetic (`paradnn.platform.memory.exceeds_memory`)."""
+    """(points,) which are out of memory by arithmetic (`paradnn.platform.environment.exceeds_memory`)."""
     most = [limits[p.measure.memory_limit] * p.hosts if p.measure.predict_oom else math.inf for p in points]
     return np.array([point.platform.name == "cpu" for point in points]) & (bounds > np.array(most))
 

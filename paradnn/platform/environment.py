@@ -22,7 +22,10 @@ import psutil
 
 from paradnn.config.identity import digest
 from paradnn.config.paths import CHECKOUT
+from paradnn.config.point import Point
+from paradnn.core.schema import memory_bytes
 from paradnn.errors import ConfigError, WorkerError
+from paradnn.families.layers import Costs
 from paradnn.platform.findings import Finding, gpu_findings, host_findings, nvidia_smi, read_text
 from paradnn.worker import versions as worker_versions
 from paradnn.worker.versions import FRAMEWORKS, versions
@@ -32,6 +35,8 @@ _ISA = {
     *("avx", "avx2", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "amx_bf16", "amx_tile", "fma"),
     *("asimd", "sve", "bf16"),
 }
+
+_SAFE_SHARE = 0.9  # of the free memory, which a point may take
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,20 @@ def available_memory() -> int:
     except (OSError, ValueError):
         pass  # no control group, or an older kind: the host's own figure stands
     return max(free, 0)
+
+
+def memory_limit(point: Point) -> int:
+    """Bytes of host memory that `point` may take now: what it asks for, else a safe share of what is free."""
+    given = memory_bytes(point.measure.memory_limit, "measure.memory_limit")
+    return given if given is not None else int(_SAFE_SHARE * available_memory())
+
+
+def exceeds_memory(point: Point, costs: Costs, limit: int | None) -> str | None:
+    """Why a point is out of memory by arithmetic alone; None where it is to be tried."""
+    bound = costs.memory_lower_bound_bytes / point.hosts
+    if point.platform.name != "cpu" or not point.measure.predict_oom or limit is None or bound <= limit:
+        return None
+    return f"needs at least {bound / 2**30:,.2f} GiB, the limit is {limit / 2**30:.2f} GiB"
 
 
 @functools.cache

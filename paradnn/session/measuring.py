@@ -26,10 +26,9 @@ from paradnn.execution.environments import WorkerEnvironments
 from paradnn.execution.hosts import OtherHosts
 from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from paradnn.families.layers import Costs
-from paradnn.platform.environment import Environment
+from paradnn.platform.environment import Environment, exceeds_memory, memory_limit
 from paradnn.platform.findings import Finding
 from paradnn.platform.load import load_average
-from paradnn.platform.memory import exceeds_memory, memory_limit
 from paradnn.record.measured import Measured, counted_costs, narrow_enough, profile_tags, step_times
 from paradnn.record.record import make_record, point_tags, price_tags, priced, run_name
 from paradnn.session.course import Visit
