@@ -70,6 +70,7 @@ class NotEnoughData(ParadnnError):
         more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
         groups = "" if lacking is None else f": {'; '.join(listed[:_LISTED]) or 'there are no runs'}{more}"
         super().__init__(f"{problem}{groups}{f'; {remedy}' if remedy else ''}")
+        self.problem = problem
 
 
 def _short(value: object, limit: int = 120) -> str:

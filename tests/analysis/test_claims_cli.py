@@ -109,7 +109,6 @@ def test_infeed_says_who_waits(measured: str, capsys: pytest.CaptureFixture[str]
     out = run(capsys, *chosen)
     assert "fc on Test CPU, 2 cores: 8 of 16 points are input-bound, 50% (6.08% to 93.9%)" in out
     assert "The wait falls with flops per example" in out
-    assert "Input-bound are models of 1M to 2M flops per example; the others have 3M to 4M." in out
     error = run(capsys, *chosen, "--threshold", "2", code=2)
     assert error.startswith("error: --threshold=2.0: must be above 0 and below 1")
 
