@@ -187,7 +187,8 @@ def _good(
     def parse(value: Any, key: str) -> Any:
         found = read(value, key)
         if not is_good(found):
-            raise ConfigError(key, value, problem, remedy)
+            said = ", ".join(map(str, value)) if value and isinstance(value, list) else value
+            raise ConfigError(key, said, problem, remedy)
         return found
 
     return parse

@@ -127,10 +127,3 @@ def test_wrong_input_is_told_in_one_line(words: list[str], message: str) -> None
     assert done.stderr.startswith("error: ")
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-def test_help_shows_grammar_and_exit_codes() -> None:
-    done = run(["paradnn.compare.command", "--help"])
-    assert done.returncode == 0
-    assert "SIDE SIDE [--] [OVERRIDE ...]" in done.stdout
-    assert "Exit code: 0 a verdict on every point" in done.stdout
