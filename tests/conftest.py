@@ -53,9 +53,9 @@ def _refuse_to_fork(event: str, arguments: object) -> None:
 
 #: Files that take longest, in seconds: they begin first, so that no process is left alone with one at the end.
 LONGEST = {
-    "worker/test_models": 105,
-    "worker/test_profile": 75,
-    "worker/test_learning": 60,
+    "worker/test_models": 75,
+    "worker/test_profile": 60,
+    "worker/test_learning": 35,
     "session/test_processes": 60,
     "worker/test_attention": 55,
     "session/test_faults": 45,
