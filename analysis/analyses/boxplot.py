@@ -35,6 +35,7 @@ _PERCENTILES = [f"p{level}" for level in LEVELS]
 BOX, WHISKERS = 13, 51
 _FITTING = 30  # boxes that one figure holds
 _WIDE = 100  # largest over smallest value above which a scale is logarithmic
+_SHORT = 18  # characters of a label that stand in one line
 _DARK = "#555555"
 
 
@@ -218,7 +219,8 @@ class Boxes:
         if len(rows) > _FITTING:
             problem = f"{len(rows)} boxes do not fit one figure"
             raise ConfigError("--by", ",".join(self.by), problem, "choose runs with --where")
-        drawn, (axes,) = drawing.panels(1, 8.0, 1.2 + 0.32 * len(rows))
+        longest = max(len(row["label"]) for row in rows)  # long ones are in several lines
+        drawn, (axes,) = drawing.panels(1, 8.0, 1.2 + (0.32 if longest <= _SHORT else 0.65) * len(rows))
         keys = [str(row[self.by[0]]) for row in rows]
         among = drawing.families_with(keys) if self.by[0] == "family" else [*dict.fromkeys(keys)]
         for place, (row, key) in enumerate(zip(rows, keys, strict=True)):

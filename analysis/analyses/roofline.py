@@ -230,11 +230,7 @@ def _best(points: pd.DataFrame) -> str:
     best = points.sort_values("share", ascending=False).iloc[0]
     names = [name for name in best.index if name == "batch_size" or str(name).startswith("model.")]
     parts = [f"{label(name)} {best[name]}" for name in names if pd.notna(best[name])]
-    interval = ""
-    if pd.notna(best["share_low"]):
-        low, high = percent(best["share_low"]), percent(best["share_high"])
-        interval = f" (its captures from {low} on)" if best["traffic"] == "trace" else f" ({low} to {high})"
-    return f"{' '.join(parts) or best['run_id']}, {percent(best['share'])}{interval}"
+    return f"{' '.join(parts) or best['run_id']}, {percent(best['share'])}"
 
 
 def _remarks(points: pd.DataFrame) -> Iterator[str]:
