@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from analysis.columns import find_column
 from analysis.format import percent_interval, short
 from analysis.labels import not_recorded
 from analysis.lazy import drawing, np, pd
@@ -160,15 +159,6 @@ def _savings(rows: pd.DataFrame) -> Iterator[str]:
             f"Brought to their roofs, all operations together would save {percent(saved.sum())} of the time; "
             f"most of it: {', '.join(top)}."
         )
-    above = operations[operations["roof_share"] > 1.05]
-    if len(above):
-        yield (
-            f"Above their roof: {len(above)} of them, {percent(above['share'].sum())} of the time; "
-            "their operands came from caches, or the ceilings are too low."
-        )
-    hidden = int((~rows["drawn"]).sum())
-    if hidden:
-        yield f"Below {percent(MINIMUM_SHARE)} of the time, and not drawn: {hidden} of them."
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -177,17 +167,14 @@ class ModelOperationsResult(Result):
 
     `operations` has the columns of `OperationRoofline.operations` and before them run_id, device and precision; a row
     for each type in each model. `models` has a row a model: run_id, device, precision, the share of its profiled time
-    under each verdict (columns named by its value), `without_flops`, `unplaced` and `covered`. `left_out` counts, by
-    reason, the rows of the tables that are not drawn; `levels` are what the models share, `colour` is the column that
-    colours the types, None for the type itself.
+    under each verdict (columns named by its value), `without_flops`, `unplaced` and `covered`. `levels` are what the
+    models share.
     """
 
     roofs: tuple[Roof, ...]
     operations: pd.DataFrame
     models: pd.DataFrame
-    left_out: Mapping[str, int]
     levels: Levels
-    colour: str | None = None
 
     @property
     def table(self) -> pd.DataFrame:
@@ -227,11 +214,9 @@ class ModelOperationsResult(Result):
 
     def _paragraphs(self) -> Iterator[Paragraph | str]:
         yield from map(roof_in_words, self.roofs)
-        left_out = ", ".join(f"{count} {reason}" for reason, count in self.left_out.items())
         yield Paragraph(
             f"{self.operations['drawn'].sum()} operations of {len(self.models)} models are drawn, types of operation "
-            f"with FLOPs and at least {percent(MINIMUM_SHARE)} of their model's time"
-            f"{f'; left out: {left_out}' if left_out else ''}.",
+            f"with FLOPs and at least {percent(MINIMUM_SHARE)} of their model's time.",
             tuple(map(_type, self.types.to_dict("records"))),
         )
         verdicts = ("memory-bound", "between devices", "at the ridge", "compute-bound", "unknown")
@@ -247,11 +232,9 @@ class ModelOperationsResult(Result):
             )
 
 
-def operations_of_all(
-    frame: pd.DataFrame, store: Sequence[str], colour: str | None, pooled: str, unit: Unit
-) -> ModelOperationsResult:
+def operations_of_all(frame: pd.DataFrame, store: Sequence[str], pooled: str, unit: Unit) -> ModelOperationsResult:
     """The types of operation of the profiled runs of a frame (paper, Figure 3b), one run for each point; StoreError
-    where none was profiled, ConfigError for a `colour` that is no column."""
+    where none was profiled."""
     from analysis.store.load import load_types
 
     runs = frame[is_ok(frame)]
@@ -274,23 +257,15 @@ def operations_of_all(
         ignore_index=True,
     )
     models = rows[_KEYS].join(_time_of(rows)).groupby(_KEYS, sort=False, as_index=False).sum()
-    left_out = {
-        "without FLOPs": int((~rows["works"]).sum()),
-        "without a rate or traffic of their own": int((rows["works"] & ~rows["placed"]).sum()),
-        f"below {100 * MINIMUM_SHARE:g}% of the time": int((rows["placed"] & ~rows["drawn"]).sum()),
-    }
-    column = None if colour in (None, "type") else find_column(runs, str(colour), "--colour")
     sizes = sorted(str(name) for name in runs if str(name).startswith("model.") and name != "model.name")
-    extra = ["batch_size", *(name for name in sizes if runs[name].nunique() > 1), column]
+    extra = ["batch_size", *(name for name in sizes if runs[name].nunique() > 1)]
     extra = [name for name in dict.fromkeys(extra) if name in runs and name not in (*_KEYS, *_COLUMNS)]
     found = rows.loc[rows["placed"], [*_KEYS, *_COLUMNS]].merge(runs[["run_id", *extra]], on="run_id", how="left")
     return ModelOperationsResult(
         roofs=roofs,
         operations=found,
         models=models,
-        left_out={reason: count for reason, count in left_out.items() if count},
         levels=levels_of(runs.set_index("run_id").loc[models["run_id"]], unit),
-        colour=column,
         sources=tuple(runs["run_id"]),
         pooled=pooled,
     )
@@ -358,29 +333,19 @@ def draw_operations(found: OperationRoofline, title: str, model: tuple[float, fl
 
 
 def _draw_types(found: ModelOperationsResult) -> Figure:
-    """A panel for each device and precision. Drawn is what takes at least the minimum share of its model's time,
-    coloured by type or by the column `colour`."""
+    """A panel for each device and precision. Drawn is what takes at least the minimum share of its model's time."""
     points = found.operations[found.operations["drawn"]]
     types = points["type"].value_counts()
     keys = list(dict.fromkeys(zip(points["device"], points["precision"], strict=True)))
     drawn, panels = drawing.panels(len(keys), 8.5, 4.4)
-    shades = None if found.colour is None else drawing.colouring(points[found.colour], found.colour)
     for axes, key in zip(panels, keys, strict=True):
         mine = points[points["device"].eq(key[0]) & points["precision"].eq(key[1])]
         roof = next(roof for roof in found.roofs if (roof.device, roof.precision) == key)
-        if shades is None:
-            for _, kinds, look in _looks(types):
-                marks(axes, mine[mine["type"].isin(kinds)], 16, look["color"], look["marker"])
-        else:
-            for part, look in shades.parts(mine[found.colour]):
-                x, y = (mine.loc[part, name] for name in ("arithmetic_intensity", "flops_per_second"))
-                axes.scatter(x, y, s=14, linewidths=0, alpha=0.8, zorder=2, **look)
+        for _, kinds, look in _looks(types):
+            marks(axes, mine[mine["type"].isin(kinds)], 16, look["color"], look["marker"])
         frame_roof(axes, mine, roof)
         title = f"{len(mine)} operations of {mine['run_id'].nunique()} models on {key[0]}, {key[1]}"
         drawing.finish(axes, f"{title}\n{describe(roof)}", "arithmetic intensity (FLOP/B)", "FLOP/s")
-    if shades is not None:
-        shades.explain(drawn, panels)
-        return drawn
     handles = [drawing.handle(f"{label} ({types[kinds].sum()})", **look) for label, kinds, look in _looks(types)]
     drawing.legend(drawn, handles, "type (operations)")
     return drawn

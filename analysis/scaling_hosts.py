@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from paradnn.families.layers import LayerWork
     from paradnn.forecast.communication.channels import FittedLink
-    from paradnn.forecast.communication.data_parallel import Exchange, Step
+    from paradnn.forecast.communication.data_parallel import Algorithm
 
 #: What a step is listed with beside what describes its point, and what one model differs in from step to step.
 _PLACE = ("family", "device", "framework.name", "platform.threads", "platform.cores")
@@ -41,19 +40,30 @@ class Expected:
 
     family, what distinguishes points, batch_size (of the step), devices, transport, hosts; `alone_ms`, the step of a
     device by itself with its part of the batch, and `alone_from`: measured, interpolated or extrapolated;
-    `exchange_ms`, what the link is busy for; `overlapped_ms` and `serial_ms`; `efficiency` (overlapped) and
-    `efficiency_serial`: speed as a share of N times one device's. These four have `_low` and `_high`. Of measured
-    points `measured_ms`.
+    `exchange_ms`, what the link is busy for; `predicted_ms`, both; `efficiency`, speed as a share of N times one
+    device's. The last two have `_low` and `_high`. Of measured points `measured_ms`.
 
     An end of a time's interval has the channel and the device alone both at that end of their own, so that it is
     rather too wide; an efficiency's interval is the channel's alone. `reservations` are what the prediction was not
-    measured for, in words; `run_ids` those of the channel.
+    measured for, in words; `words` say how gradients are exchanged; `run_ids` are those of the channel.
     """
 
-    exchange: Exchange
+    words: str
     table: pd.DataFrame
     reservations: tuple[str, ...]
     run_ids: tuple[str, ...]
+
+
+class Exchange(NamedTuple):
+    """How gradients are exchanged: over which channel (its name), by which algorithm."""
+
+    channel: str
+    algorithm: Algorithm = "ring"
+
+    @property
+    def words(self) -> str:
+        """Such as "tcp latency (ring)"."""
+        return f"{self.channel} ({self.algorithm})"
 
 
 def plan(
@@ -103,44 +113,36 @@ def varied(table: pd.DataFrame) -> pd.DataFrame:
 
 def describe_expected(expected: Expected) -> Iterator[Paragraph | str]:
     """How near measured steps are to predicted ones, by family, number of devices and transport."""
-    table, hides = expected.table, expected.exchange.hides
-    groups = ["family", "transport", "devices"]
+    table, groups = expected.table, ["family", "transport", "devices"]
     if "transport" not in table or table["transport"].isna().any():
         groups.remove("transport")
     for (*who, count), rows in table.groupby(groups):
-        ratio = {name: rows[f"{name}_ms"] / rows["measured_ms"] - 1 for name in ("serial", "overlapped")}
-        off = {name: _share(each.abs().median()) for name, each in ratio.items()}
-        lost = {name: _share((1 - rows["alone_ms"] / rows[f"{name}_ms"]).median()) for name in (*off, "measured")}
-        shift = ratio["serial"].median()
-        without, with_ = (" without overlap", ", {} with") if hides else ("", "")
+        off = rows["predicted_ms"] / rows["measured_ms"] - 1
+        lost = {
+            name: _share((1 - rows["alone_ms"] / rows[f"{name}_ms"]).median()) for name in ("measured", "predicted")
+        }
+        shift = off.median()
         yield (
-            f"{', '.join(map(str, who))} on {count}, predicted over {expected.exchange.words}: off by "
-            f"{off['serial']} in the median{without} ({abs(shift):.0%} too {'short' if shift < 0 else 'long'})"
-            f"{with_.format('by ' + off['overlapped'])}; lost to more than one device are {lost['measured']} of the "
-            f"measured step, {lost['serial']} of the predicted{without}{with_.format(lost['overlapped'])} (medians)."
+            f"{', '.join(map(str, who))} on {count}, predicted over {expected.words}: off by "
+            f"{_share(off.abs().median())} in the median ({abs(shift):.0%} too {'short' if shift < 0 else 'long'}); "
+            f"lost to more than one device are {lost['measured']} of the measured step, {lost['predicted']} of the "
+            "predicted (medians)."
         )
     yield from expected.reservations
 
 
 def _of_hosts(expected: Expected, scaling: str) -> Iterator[Paragraph]:
-    exchange = expected.exchange
     for family, rows in expected.table.groupby("family"):
-        by_count = rows.groupby("devices")
+        points = []
+        for count, each in rows.groupby("devices"):
+            value, low, high = (_share(each[f"efficiency{ending}"].median()) for ending in _ENDS)
+            points.append(f"on {count}: {value} ({low} to {high}) of the speed of {count} without loss.")
         yield Paragraph(
-            f"{family}: {scaling} scaling over {exchange.words}, on paper, of "
-            f"{counted(int(by_count.size().max()), 'point')} measured on one (medians over these, with the channel's "
-            "95% intervals).",
-            tuple(_on(int(str(count)), each, exchange.hides) for count, each in by_count),
+            f"{family}: {scaling} scaling over {expected.words}, on paper, of "
+            f"{counted(int(rows.groupby('devices').size().max()), 'point')} measured on one (medians over these, with "
+            "the channel's 95% intervals).",
+            tuple(points),
         )
-
-
-def _on(count: int, rows: pd.DataFrame, hides: bool) -> str:
-    said = {}
-    for name in ("efficiency", "efficiency_serial"):
-        value, low, high = (_share(rows[f"{name}{ending}"].median()) for ending in _ENDS)
-        said[name] = f"{value} ({low} to {high})"
-    with_, without = (" with overlap", f", {said['efficiency_serial']} without") if hides else ("", "")
-    return f"on {count}: {said['efficiency']} of the speed of {count} without loss{with_}{without}."
 
 
 def _share(value: float) -> str:
@@ -212,6 +214,7 @@ def _alone(rows: pd.DataFrame, one: pd.DataFrame) -> tuple[pd.DataFrame, list[st
 
 def _expect(frame: pd.DataFrame, exchange: Exchange, keys: list[str], asked: Sequence[_Asked]) -> Expected:
     from paradnn.forecast.communication.channels import channels, choose_channel, link_of
+    from paradnn.forecast.communication.data_parallel import messages
 
     chosen = choose_channel(channels(frame), exchange.channel)
     link = link_of(chosen)
@@ -221,14 +224,15 @@ def _expect(frame: pd.DataFrame, exchange: Exchange, keys: list[str], asked: Seq
     found, largest = [], 0.0
     for one in possible:
         try:
-            layers = stated_model(one.row).layer_work()
+            gradients = sum(layer.gradient_bytes for layer in stated_model(one.row).layer_work())
         except (TypeError, ValueError) as error:
             run = one.row["run_id"]
             raise ConfigError("model", f"of run {run}", f"its sizes make no model ({error})", "leave it out") from None
         shown = {name: one.row[name] for name in (*keys, *_STEP) if name in one.row}
         shown |= {"batch_size": one.batch, "devices": one.devices, "measured_ms": 1e3 * one.measured}
-        found.append(shown | _times(layers, one, link, exchange))
-        largest = max(largest, exchange.largest_message(layers, one.devices))
+        found.append(shown | _times(gradients, one, link, exchange.algorithm))
+        sent = messages(exchange.algorithm, one.devices, gradients)
+        largest = max(largest, *(size for _, size in sent), 0.0)
     table = pd.DataFrame(found)
     if "hosts" in table and table["hosts"].nunique(dropna=False) == 1:
         table = table.drop(columns="hosts")
@@ -236,7 +240,7 @@ def _expect(frame: pd.DataFrame, exchange: Exchange, keys: list[str], asked: Seq
         # Hosts beyond those measured meet over no transport that was measured.
         table = table.drop(columns=["measured_ms", "transport", "hosts"], errors="ignore")
     said = (*_reservations(table, largest, link.largest, len(asked) - len(possible)),)
-    return Expected(exchange, table, said, tuple(chosen.rows["run_id"]))
+    return Expected(exchange.words, table, said, tuple(chosen.rows["run_id"]))
 
 
 def _reservations(table: pd.DataFrame, largest: float, measured: float, too_many: int) -> Iterator[str]:
@@ -256,28 +260,24 @@ def _reservations(table: pd.DataFrame, largest: float, measured: float, too_many
         yield f"Left out: {counted(too_many, 'step')} with fewer examples than devices."
 
 
-def _times(layers: Sequence[LayerWork], one: _Asked, link: FittedLink, exchange: Exchange) -> dict[str, object]:
-    """The columns of one point: milliseconds of its step, with overlap and without, and what they are made of."""
+def _times(gradients: float, one: _Asked, link: FittedLink, algorithm: Algorithm) -> dict[str, object]:
+    """The columns of one point: milliseconds of its step, and what they are made of."""
+    from paradnn.forecast.communication.data_parallel import exchange_seconds
+
     part, batches = one.batch / one.devices, one.alone.index
     alone = [seconds_at(one.alone[name], part) for name in ("seconds", "low", "high")]
-
-    def step(own: int, end: int) -> Step:
-        return exchange.step(layers, alone[own], one.devices, link.links[end])
-
+    sent = [float(exchange_seconds(algorithm, one.devices, gradients, end)) for end in link.links]
     within = "interpolated" if batches[0] < part < batches[-1] else "extrapolated"
-    steps = [step(end, end) for end in range(3)]
-    # One device stands above and below the line: of its error the ratio knows nothing, only of the channel's.
-    faster = [steps[0], step(0, 2), step(0, 1)]
     found: dict[str, object] = {
-        "alone_ms": 1e3 * steps[0].computing,
+        "alone_ms": 1e3 * alone[0],
         "alone_from": "measured" if part in batches else within,
-        "exchange_ms": 1e3 * steps[0].exchanging,
+        "exchange_ms": 1e3 * sent[0],
     }
-    for name, column in (("overlapped", "efficiency"), ("serial", "efficiency_serial")):
-        found |= {f"{name}_ms{end}": 1e3 * getattr(each, name) for end, each in zip(_ENDS, steps, strict=True)}
-        found |= {
-            f"{column}{end}": one.reference / getattr(each, name) for end, each in zip(_ENDS, faster, strict=True)
-        }
+    for place, end in enumerate(_ENDS):
+        found[f"predicted_ms{end}"] = 1e3 * (alone[place] + sent[place])
+    # One device stands above and below the line: of its error the ratio knows nothing, only of the channel's.
+    for place, end in zip((0, 2, 1), _ENDS, strict=True):
+        found[f"efficiency{end}"] = one.reference / (alone[0] + sent[place])
     return found
 
 
@@ -300,46 +300,38 @@ def seconds_at(seconds: pd.Series, batch: float) -> float:
 
 
 def draw_expected(axes: Axes, expected: Expected, among: list[str], named: bool) -> None:
-    """A bar for each point from the step with overlap to that without, at the measured one; x = y where it holds."""
+    """The predicted step over the measured one; x = y where it holds."""
     rows = expected.table
     names = rows["family"] + ", " + rows["transport"] if among and "transport" in rows else rows["family"]
     for name in dict.fromkeys(names):
         own, look = rows[names == name], drawing.look(name, among)
+        ends = own["predicted_ms_low"], own["predicted_ms_high"]
         how = look | {"alpha": 0.6, "capsize": 0, "label": name if named else None}
-        drawing.marks(
-            axes, own["measured_ms"], own["serial_ms"], y_ends=(own["overlapped_ms"], own["serial_ms"]), **how
-        )
-    every = rows[["measured_ms", "overlapped_ms", "serial_ms"]]
+        drawing.marks(axes, own["measured_ms"], own["predicted_ms"], y_ends=ends, **how)
+    every = rows[["measured_ms", "predicted_ms"]]
     ends = [every.min().min(), every.max().max()]
     axes.plot(ends, ends, "--", color="#555555", linewidth=1)
     axes.set(xscale="log", yscale="log")
     for axis in (axes.xaxis, axes.yaxis):
         drawing.log_ticks(axis)
-    predicted = "predicted: full overlap to none, marked (ms)" if expected.exchange.hides else "predicted (ms)"
-    drawing.finish(axes, f"Predicted over {expected.exchange.channel}", "measured step (ms)", predicted)
+    drawing.finish(axes, f"Predicted over {expected.words}", "measured step (ms)", "predicted (ms)")
 
 
 def _draw_hosts(expected: Expected, scaling: str) -> Figure:
-    """The speed as a share of that without loss; medians over the points of a family, solid with overlap, dashed
-    without where that differs, quartiles as a band."""
+    """The speed as a share of that without loss; medians over the points of a family, quartiles as a band."""
     table, counts = expected.table, sorted(set(expected.table["devices"]))
     drawn, (axes,) = drawing.panels(1, 6.5, 4.4)
-    kinds = [("-o", "efficiency", ", with overlap"), ("--s", "efficiency_serial", ", without")]
-    if np.allclose(table["overlapped_ms"], table["serial_ms"]):
-        kinds = [("-o", "efficiency", "")]
     for family, rows in table.groupby("family"):
         colour = drawing.colour_of(str(family))
-        for line, speed, words in kinds:
-            low, middle, high = (rows.groupby("devices")[speed].quantile(at) for at in (0.25, 0.5, 0.75))
-            axes.plot(middle.index, middle, line, color=colour, markersize=4, label=f"{family}{words}")
-            if line == "-o":
-                drawing.band(axes, low.index, low, high, colour)
+        low, middle, high = (rows.groupby("devices")["efficiency"].quantile(at) for at in (0.25, 0.5, 0.75))
+        axes.plot(middle.index, middle, "-o", color=colour, markersize=4, label=str(family))
+        drawing.band(axes, low.index, low, high, colour)
     axes.set_xscale("log", base=2)
     axes.set_xticks(counts, [f"{count:,}" for count in counts])
     axes.minorticks_off()
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(drawing.PercentFormatter(1.0))
-    title = f"Speed, {scaling} scaling over {expected.exchange.words}"
+    title = f"Speed, {scaling} scaling over {expected.words}"
     drawing.finish(axes, title, "hosts", "share of the speed without loss")
     drawing.legend(drawn)
     return drawn

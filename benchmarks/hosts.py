@@ -22,11 +22,10 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from analysis.scaling_hosts import expect_measured
+from analysis.scaling_hosts import Exchange, expect_measured
 from analysis.store.load import load
 from benchmarks.common import RESULTS, save, train
 from paradnn.execution.hosts import HOSTS, start_server
-from paradnn.forecast.communication.data_parallel import Exchange
 from paradnn.worker.process_group import KEY
 
 GROUPS = Path("/sys/fs/cgroup")
@@ -127,11 +126,11 @@ def judged(frame: pd.DataFrame) -> pd.DataFrame:
         "devices",
         "alone_ms",
         "measured_ms",
-        "serial_ms",
-        "serial_ms_low",
-        "serial_ms_high",
+        "predicted_ms",
+        "predicted_ms_low",
+        "predicted_ms_high",
     ]
-    return table[kept].assign(ratio=table["serial_ms"] / table["measured_ms"])
+    return table[kept].assign(ratio=table["predicted_ms"] / table["measured_ms"])
 
 
 def main() -> None:

@@ -51,7 +51,7 @@ class RooflineOptions(Options):
     )
     colour: str | None = option(
         None,
-        "column that colours the marks, such as nodes or batch_size (default: the family, of operations their type)",
+        "column that colours the marks, such as nodes or batch_size (default: the family)",
         metavar="C",
         names="columns",
     )
@@ -184,15 +184,15 @@ def roofline(frame: pd.DataFrame, options: RooflineOptions) -> RooflineResult | 
     ConfigError for a colour that is no column, NotEnoughData without runs, SchemaError for heterogeneous runs of a
     device.
     """
+    if options.operations and options.colour not in (None, "type"):
+        problem = "is of models: operations have that of their type"
+        raise ConfigError("--colour", options.colour, problem, "leave it out")
     if options.operations and options.operations != _ALL:
-        if options.colour not in (None, "type"):
-            problem = "the operations of one run differ in nothing but their type"
-            raise ConfigError("--colour", options.colour, problem, f"leave it out, or choose --operations {_ALL}")
         return operations_of(options.operations, frame, options.store)
     require_runs(frame)
     pooled = pooled_within(frame, ["device"], options.pool)
     if options.operations:
-        return operations_of_all(frame, options.store, options.colour, pooled, options.unit)
+        return operations_of_all(frame, options.store, pooled, options.unit)
     rows = aggregate_replicates(frame)
     colour = find_column(rows, options.colour, "--colour") if options.colour else None
     placed = place_models(rows, find_hardware)

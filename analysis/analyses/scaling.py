@@ -19,6 +19,7 @@ from analysis.options import Options, option
 from analysis.registry import Remedy, Shown, analysis
 from analysis.result import Paragraph, Result, joined, pooled_within
 from analysis.scaling_hosts import (
+    Exchange,
     Expected,
     describe_expected,
     draw_expected,
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from numpy.typing import ArrayLike
-
-    from paradnn.forecast.communication.data_parallel import Exchange
 
 #: Rates, of which n devices have n times as much where nothing is lost.
 METRICS = ("examples_per_second", "flops_per_second")
@@ -81,13 +80,6 @@ class ScalingOptions(Options):
     algorithm: Literal["ring", "tree", "halving"] = option(
         "ring", "how gradients are summed (default: ring)", group=_PREDICTED
     )
-    bucket: int | None = option(
-        None,
-        "gather gradients up to so many bytes, 0: each layer by itself (default: all at once, as TensorFlow does)",
-        metavar="B",
-        low=0,
-        group=_PREDICTED,
-    )
     hosts: tuple[str, ...] = option(
         (), "what so many hosts would give, on paper: 1,2,4,1024", metavar="N,N", group=_PREDICTED
     )
@@ -102,12 +94,7 @@ class ScalingOptions(Options):
     @property
     def exchange(self) -> Exchange | None:
         """How gradients are exchanged, where a channel is named."""
-        from paradnn.forecast.communication.data_parallel import Exchange
-
-        if self.channel is None:
-            return None
-        bucket = math.inf if self.bucket is None else self.bucket
-        return Exchange(self.channel, self.algorithm, bucket)
+        return None if self.channel is None else Exchange(self.channel, self.algorithm)
 
 
 class FamilyScaling(NamedTuple):
@@ -244,7 +231,7 @@ def _check(options: ScalingOptions) -> None:
     """ConfigError for an option that says nothing without another one, which is not there."""
     usual = ScalingOptions()
     if options.channel is None:
-        for name in ("hosts", "algorithm", "bucket", "scaling"):
+        for name in ("hosts", "algorithm", "scaling"):
             if (given := getattr(options, name)) != getattr(usual, name):
                 value = ",".join(given) if name == "hosts" else given
                 raise ConfigError(f"--{name}", value, "needs to know what messages cost", "name a --channel")

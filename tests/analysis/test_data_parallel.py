@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from paradnn.families import model_of
-from paradnn.families.layers import LayerWork
-from paradnn.forecast.communication.data_parallel import as_link, exchange_seconds, messages, simulate
+from paradnn.forecast.communication.data_parallel import as_link, exchange_seconds, messages
 
 #: Seconds, and seconds a byte: 50 us and 1 GB/s.
 ALPHA, BETA = 50e-6, 1e-9
@@ -63,30 +62,6 @@ def test_a_measured_all_reduce_gives_itself_again() -> None:
     link = as_link(measured, 4)
     for size in (64.0, 65536.0, 1e7):
         assert exchange_seconds("ring", 4, size, link) == pytest.approx(measured(size))
-
-
-def test_overlap_by_hand() -> None:
-    """8 FLOPs in 8 s: 2 forward, then c, b and a backward for 3, 1 and 2 s; a byte takes a second."""
-    layers = [LayerWork("a", 1, 2, 2), LayerWork("b", 1, 1, 3), LayerWork("c", 0, 3, 1)]
-    step = simulate(layers, 8.0, float)
-    # c is there at 5 and sent at 6, b at 6 and sent at 9, a at 8 and sent at 11.
-    assert (step.overlapped, step.exchanging, step.serial) == (11.0, 6.0, 14.0)
-    # Two bytes at least: c waits for b, which is there at 6: sent at 10, a at 12.
-    assert simulate(layers, 8.0, float, bucket=2).overlapped == 12.0
-    # All in one: nothing overlaps.
-    assert simulate(layers, 8.0, float, bucket=100).overlapped == 14.0
-    # A link that is faster than the pass leaves the first layer's gradients alone.
-    assert simulate(layers, 8.0, lambda size: size / 10).overlapped == pytest.approx(8.2)
-
-
-def test_a_step_is_never_faster_than_its_pass_or_its_link_nor_slower_than_both() -> None:
-    generator = np.random.default_rng(1)
-    for _ in range(200):
-        numbers = generator.integers(0, 1000, size=(generator.integers(1, 9), 3))
-        layers = [LayerWork(str(place), *map(int, row)) for place, row in enumerate(numbers)]
-        step = simulate(layers, float(generator.uniform(0, 2)), lambda size: size / 999, generator.integers(0, 3000))
-        assert max(step.computing, step.exchanging) - 1e-9 <= step.overlapped <= step.serial + 1e-9
-        assert step.exchanging == pytest.approx(sum(layer.gradient_bytes for layer in layers) / 999)
 
 
 def test_layers_add_up_to_the_model() -> None:

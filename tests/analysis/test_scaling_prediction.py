@@ -16,7 +16,7 @@ from analysis.scaling_hosts import seconds_at
 from paradnn.errors import ConfigError, NotEnoughData
 from paradnn.families import model_of
 from paradnn.forecast.communication.channels import channels, choose_channel, link_of
-from paradnn.forecast.communication.data_parallel import exchange_seconds, simulate
+from paradnn.forecast.communication.data_parallel import exchange_seconds
 from tests.analysis.planted import grid, runs
 
 #: us, and us a byte: 50 us and 1 GB/s.
@@ -44,8 +44,8 @@ def alone(nodes: int, layers: int, batch: float) -> float:
     return 1e-3 + 1e-8 * batch * layers * nodes**1.5
 
 
-def trained(counts: tuple[int, ...] = (1, 2, 4), exchanged: float = 1.0, hidden: bool = False) -> pd.DataFrame:
-    """Every point on so many devices: alone with its part of the batch, and what a ring takes, overlapped or not."""
+def trained(counts: tuple[int, ...] = (1, 2, 4)) -> pd.DataFrame:
+    """Every point on so many devices: alone with its part of the batch, and what a ring takes."""
     parts = []
     for count in counts:
         seconds = []
@@ -53,11 +53,8 @@ def trained(counts: tuple[int, ...] = (1, 2, 4), exchanged: float = 1.0, hidden:
             work = model_of(
                 {"name": "fc", "nodes": nodes, "layers": layers, "input_size": 100, "output_size": 10}
             ).layer_work()
-            step = simulate(
-                work, alone(nodes, layers, batch / count), lambda size, n=count: exchange_seconds("ring", n, size, link)
-            )
-            longer = step.overlapped if hidden else step.serial
-            seconds.append(step.computing + exchanged * (longer - step.computing))
+            size = sum(layer.gradient_bytes for layer in work)
+            seconds.append(alone(nodes, layers, batch / count) + exchange_seconds("ring", count, size, link))
         speed = POINTS["batch_size"].to_numpy(dtype=float) / np.array(seconds)
         parts.append(runs(POINTS, devices=count, examples_per_second=speed, **MODEL))
     return pd.concat(parts, ignore_index=True)
@@ -80,16 +77,15 @@ def test_messages_stand_beside_steps_of_any_protocol() -> None:
     assert f"Of these {len(steps) + 9} runs, {len(steps)} of one protocol were taken" in result.text()
 
 
-@pytest.mark.parametrize(("hidden", "column"), [(False, "serial_ms"), (True, "overlapped_ms")])
-def test_planted_steps_are_predicted_with_and_without_overlap(hidden: bool, column: str) -> None:
-    result = scaling(store(trained(hidden=hidden), messages()), ScalingOptions(channel="tcp latency", bucket=0))
+def test_planted_steps_are_predicted() -> None:
+    result = scaling(store(trained(), messages()), ScalingOptions(channel="tcp latency"))
     assert isinstance(result, ScalingResult)
     table = result.table
     assert len(table) == 2 * len(POINTS)
     # A line through two batches is the truth itself; the smallest parts are beyond the batches that one device ran.
-    np.testing.assert_allclose(table[column], table["measured_ms"], rtol=1e-6)
+    np.testing.assert_allclose(table["predicted_ms"], table["measured_ms"], rtol=1e-6)
     assert set(table.loc[table["batch_size"] == 256, "alone_from"]) == {"measured"}
-    assert "off by 0% in the median without overlap" in result.text() or hidden
+    assert "off by 0% in the median" in result.text()
     assert "of the measured step" in result.text()
     assert len(result.figure().axes) == 3
     assert set(result.sources) >= set(messages()["run_id"])
@@ -98,8 +94,8 @@ def test_planted_steps_are_predicted_with_and_without_overlap(hidden: bool, colu
 def test_devices_of_other_hosts_are_predicted_from_one_of_this() -> None:
     frame = trained()
     frame["hosts"] = frame["devices"]
-    table = scaling(store(frame, messages()), ScalingOptions(channel="tcp latency", bucket=0)).table
-    np.testing.assert_allclose(table["serial_ms"], table["measured_ms"], rtol=1e-6)
+    table = scaling(store(frame, messages()), ScalingOptions(channel="tcp latency")).table
+    np.testing.assert_allclose(table["predicted_ms"], table["measured_ms"], rtol=1e-6)
     assert table["hosts"].tolist() == table["devices"].tolist()
 
 
@@ -107,35 +103,23 @@ def test_weak_scaling_has_predictions_and_no_pairs() -> None:
     """Every device of a model has the same batch, so that no point was measured on one and on more."""
     frame = trained((1, 2))
     frame = frame[frame["batch_size"] / frame["devices"] == np.where(frame["model.nodes"] == 256, 64, 128)]
-    result = scaling(store(frame, messages()), ScalingOptions(channel="tcp latency", bucket=0))
+    result = scaling(store(frame, messages()), ScalingOptions(channel="tcp latency"))
     assert isinstance(result, ScalingResult)
     assert result.pairs is None
-    np.testing.assert_allclose(result.table["serial_ms"], result.table["measured_ms"], rtol=1e-6)
+    np.testing.assert_allclose(result.table["predicted_ms"], result.table["measured_ms"], rtol=1e-6)
     assert set(result.table["alone_from"]) == {"measured"}
     assert "predicted over tcp latency" in result.text()
     assert len(result.figure().axes) == 1
     assert set(result.sources) >= set(frame["run_id"]) | set(messages()["run_id"])
 
 
-def test_all_gradients_go_at_once_unless_told_otherwise() -> None:
-    """Two exchanges of a whole model's gradients, each a half, whatever the layers: and nothing is hidden."""
-    result = scaling(store(trained((1, 2)), messages()), ScalingOptions(channel="tcp latency"))
-    assert isinstance(result, ScalingResult)
-    assert result.expected is not None
-    for row in result.expected.table.to_dict("records"):
-        size = sum(layer.gradient_bytes for layer in stated_model(row).layer_work())
-        assert row["exchange_ms"] == pytest.approx(1e3 * 2 * link(size / 2))
-        assert row["overlapped_ms"] == row["serial_ms"] == pytest.approx(row["alone_ms"] + row["exchange_ms"])
-    assert "(ring, all gradients at once)" in result.text()
-    assert "overlap" not in result.text()
-    assert "overlap" not in result.figure().axes[-1].get_ylabel()
-
-
 def test_noise_in_the_channel_is_in_the_interval() -> None:
     """The planted step is within its interval, which is wider than nothing and no wider than the noise explains."""
-    table = scaling(store(trained(), messages(noise=0.1)), ScalingOptions(channel="tcp latency", bucket=0)).table
-    assert ((table["serial_ms_low"] <= table["measured_ms"]) & (table["measured_ms"] <= table["serial_ms_high"])).all()
-    width = (table["serial_ms_high"] - table["serial_ms_low"]) / table["exchange_ms"]
+    table = scaling(store(trained(), messages(noise=0.1)), ScalingOptions(channel="tcp latency")).table
+    assert (
+        (table["predicted_ms_low"] <= table["measured_ms"]) & (table["measured_ms"] <= table["predicted_ms_high"])
+    ).all()
+    width = (table["predicted_ms_high"] - table["predicted_ms_low"]) / table["exchange_ms"]
     assert (width > 0.02).all()
     assert (width < 0.4).all()
 
@@ -145,7 +129,7 @@ def test_a_channel_for_free_gives_perfect_weak_scaling() -> None:
     frame = store(trained((1,)), messages(factor=1e-12))
     options = ScalingOptions(channel="tcp latency", hosts=("1", "2", "64", "1024"))
     result = scaling(frame, options)
-    assert result.table["efficiency_serial"].to_numpy() == pytest.approx(1.0)
+    assert result.table["efficiency"].to_numpy() == pytest.approx(1.0)
     assert len(result.table) == 4 * len(POINTS)
     assert len(result.figure().axes) == 1
     strong = scaling(frame, ScalingOptions(channel="tcp latency", hosts=("2",), scaling="strong")).table
@@ -159,20 +143,17 @@ def test_a_channel_for_free_gives_perfect_weak_scaling() -> None:
 
 
 def test_hosts_lose_what_the_ring_takes() -> None:
-    result = scaling(
-        store(trained((1,)), messages()), ScalingOptions(channel="tcp latency", bucket=0, hosts=("1", "8", "512"))
-    )
+    result = scaling(store(trained((1,)), messages()), ScalingOptions(channel="tcp latency", hosts=("1", "8", "512")))
     for row in result.table.assign(family="fc", **MODEL).to_dict("records"):
         model = stated_model(row)
         computing = alone(row["model.nodes"], row["model.layers"], row["batch_size"] / row["devices"])
-        sent = [exchange_seconds("ring", row["devices"], layer.gradient_bytes, link) for layer in model.layer_work()]
-        assert row["serial_ms"] == pytest.approx(1e3 * (computing + sum(sent)))
-        assert row["efficiency_serial"] == pytest.approx(computing / (computing + sum(sent)))
+        size = sum(layer.gradient_bytes for layer in model.layer_work())
+        sent = exchange_seconds("ring", row["devices"], size, link)
+        assert row["predicted_ms"] == pytest.approx(1e3 * (computing + sent))
+        assert row["efficiency"] == pytest.approx(computing / (computing + sent))
     text = result.text()
-    assert (
-        "fc: weak scaling over tcp latency (ring, each layer by itself), on paper, of 12 points measured on one" in text
-    )
-    assert "on 1: 100% (100% to 100%) of the speed of 1 without loss with overlap" in text
+    assert "fc: weak scaling over tcp latency (ring), on paper, of 12 points measured on one" in text
+    assert "on 1: 100% (100% to 100%) of the speed of 1 without loss" in text
 
 
 def test_strong_scaling_ends_with_the_examples() -> None:
@@ -245,7 +226,6 @@ def test_alone_is_measured_between_and_beyond() -> None:
     [
         ({"channel": "grpc latency"}, "--channel=grpc latency: is no fitted channel of these runs; there are 'tcp lat"),
         ({"hosts": ("2",)}, "--hosts=2: needs to know what messages cost; name a --channel"),
-        ({"bucket": 0}, "--bucket=0: needs to know what messages cost; name a --channel"),
         ({"algorithm": "tree"}, "--algorithm=tree: needs to know what messages cost; name a --channel"),
         ({"channel": "tcp latency", "scaling": "strong"}, "--scaling=strong: says how --hosts share the batch; name"),
         ({"hosts": ("2", "x"), "channel": "tcp latency"}, "--hosts=x: is no number of hosts from 1 to 100,000; write"),
