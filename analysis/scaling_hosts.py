@@ -309,8 +309,8 @@ def draw_expected(axes: Axes, expected: Expected, among: list[str], named: bool)
         how = look | {"alpha": 0.6, "capsize": 0, "label": name if named else None}
         drawing.marks(axes, own["measured_ms"], own["predicted_ms"], y_ends=ends, **how)
     every = rows[["measured_ms", "predicted_ms"]]
-    ends = [every.min().min(), every.max().max()]
-    axes.plot(ends, ends, "--", color="#555555", linewidth=1)
+    corners = [every.min().min(), every.max().max()]
+    axes.plot(corners, corners, "--", color="#555555", linewidth=1)
     axes.set(xscale="log", yscale="log")
     for axis in (axes.xaxis, axes.yaxis):
         drawing.log_ticks(axis)

@@ -71,6 +71,7 @@ def test_messages_stand_beside_steps_of_any_protocol() -> None:
     quick["examples_per_second"] *= 1.1
     frame = store(steps, quick, messages(protocol_id="messages"))
     frame["run_id"] = [f"{run}-{place}" for place, run in enumerate(frame["run_id"])]
+    frame["start_time"] = pd.Timestamp("2026-11-22", tz="UTC")
     options = ScalingOptions(channel="tcp latency")
     result = answer(scaling, frame, options, Selection())
     assert len(result.table) == len(POINTS)
