@@ -11,8 +11,10 @@ A kind of file is one entry of KINDS: what it is called, how it is recognised, h
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -88,7 +90,7 @@ Read = Iterator[Series | str | None]
 
 
 class Kind(NamedTuple):
-    """A harness: `knows` a parsed JSON document, and `reads` its series and notes."""
+    """A harness: `knows` a parsed JSON document (the text of what is none), and `reads` its series and notes."""
 
     name: str
     knows: Callable[[Any], bool]
@@ -161,6 +163,38 @@ def _google(document: Any) -> Read:
     yield from (_series(name, unit, found, None) for (name, unit), found in values.items())
 
 
+def _asv(document: Any) -> Read:
+    columns = document.get("result_columns")
+    for name, found in _inner(document, "results").items():
+        cells: Mapping[str, Any] = found if isinstance(found, Mapping) else {"result": found}
+        if isinstance(found, list) and isinstance(columns, list) and columns:
+            cells = dict(zip(columns, found, strict=False))
+        numbers, samples = cells.get("result"), cells.get("samples")
+        numbers = numbers if isinstance(numbers, list) else [numbers]
+        for place, value in enumerate(numbers):
+            own = samples[place] if isinstance(samples, list) and place < len(samples) else None
+            yield _series(name if len(numbers) == 1 else f"{name}[{place}]", "s", own, value)
+
+
+#: Of load tests: what stands in a summary, and whether more is better.
+_AIPERF = {
+    "request_throughput": True,
+    "output_token_throughput": True,
+    "request_latency": False,
+    "time_to_first_token": False,
+    "inter_token_latency": False,
+}
+
+
+def _aiperf(document: Any) -> Read:
+    body = _inner(document, "records") or document
+    for name, higher in _AIPERF.items():
+        cells = _inner(body, name)
+        middle = cells.get("p50", cells.get("avg"))
+        yield _series(name, str(cells.get("unit", "")), None, middle, cells.get("std"), cells.get("count"), higher)
+    yield from _lost("", _inner(body, "error_request_count").get("avg"))
+
+
 def _guidellm(document: Any) -> Read:
     for place, entry in enumerate(_entries(document, "benchmarks"), 1):
         for name, found in _inner(entry, "metrics").items():
@@ -188,6 +222,18 @@ def _lost(begin: str, count: Any) -> Read:
         yield f"{begin}{failed:.0f} requests failed"
 
 
+def _loadgen(text: Any) -> Read:
+    cells = dict(re.findall(r"^\s*([^:\n=]{1,60}?)\s*:\s*(.{1,60}?)\s*$", text, flags=re.MULTILINE))
+    for name, value in cells.items():
+        with contextlib.suppress(ValueError):
+            if name.endswith("latency (ns)"):
+                yield _series(name.removesuffix(" (ns)"), "ns", None, float(value))
+            elif "per second" in name:
+                yield _series(name, "1/s", None, float(value), higher=True)
+    if (valid := cells.get("Result is", "VALID")) != "VALID":
+        yield f"its own rules call it {valid}"
+
+
 def _has(*keys: str) -> Callable[[Any], bool]:
     return lambda document: isinstance(document, Mapping) and all(key in document for key in keys)
 
@@ -196,8 +242,11 @@ KINDS = (
     Kind("hyperfine", lambda one: any("command" in entry for entry in _entries(one, "results")), _hyperfine),
     Kind("pytest-benchmark", _has("machine_info", "benchmarks"), _pytest),
     Kind("Google Benchmark", _has("context", "benchmarks"), _google),
+    Kind("asv", lambda one: bool(_inner(one, "results")), _asv),
     Kind("GuideLLM", lambda one: any("metrics" in entry for entry in _entries(one, "benchmarks")), _guidellm),
+    Kind("AIPerf", lambda one: any(_inner(_inner(one, "records") or one, name) for name in _AIPERF), _aiperf),
     Kind("vllm bench", _has("request_throughput", "completed"), _vllm),
+    Kind("LoadGen", lambda one: isinstance(one, str) and "MLPerf Results Summary" in one, _loadgen),
 )
 
 
@@ -212,7 +261,7 @@ def read_results(path: Path) -> Results:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        document = None
+        document = text
     kind = next((kind for kind in KINDS if kind.knows(document)), None)
     if kind is None:
         names = ", ".join(kind.name for kind in KINDS)

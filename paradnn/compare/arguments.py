@@ -96,10 +96,13 @@ def read_arguments(arguments: Sequence[str]) -> Request | argparse.Namespace:
     sides = given.words[:2]
     if given.commits or (given.null and not sides) or (sides and not all(map(_is_setting, sides))):
         return _commands(given)
-    for flag in ("metric", "higher", "prepare", "setup", "timeout"):
+    for flag in ("metric", "higher", "prepare", "setup", "timeout", "warmup", "exit_codes"):
         if getattr(given, flag) != _parser().get_default(flag):
             raise ConfigError(
-                f"--{flag}", getattr(given, flag), "is for commands", "compare two commands, or leave it out"
+                f"--{flag.replace('_', '-')}",
+                getattr(given, flag),
+                "is for commands",
+                "compare two commands, or leave it out",
             )
     return _settings(given)
 
@@ -151,6 +154,8 @@ def check_commands(given: argparse.Namespace) -> None:
     _check_counts(given)
     if not 0 < given.timeout < math.inf:
         raise ConfigError("--timeout", given.timeout, "must be positive", "leave --timeout out")
+    if given.warmup < 1:
+        raise ConfigError("--warmup", given.warmup, "must be at least 1", "leave --warmup out")
 
 
 def _settings(given: argparse.Namespace) -> Request:
@@ -204,13 +209,22 @@ def _parser() -> Parser:
 def add_command_options(parser: argparse.ArgumentParser) -> None:
     """How commands are run and what of them is compared."""
     add = parser.add_argument_group("two commands, or two commits").add_argument
-    text = "a number that the command prints, instead of its time: a regular expression with one group"
+    text = "a number that the command prints, instead of its time: a regular expression with one group, or json:FIELD"
     add("--metric", metavar="REGEX", help=text)
     add("--higher", action="store_true", help="more of the metric is faster (default: less)")
     add("--prepare", metavar="COMMAND", help="run before each run, untimed")
     add("--setup", metavar="COMMAND", help="run once in each commit's worktree")
     text = "a run that takes longer has failed (default: %(default)s)"
     add("--timeout", type=float, default=600.0, metavar="S", help=text)
+    add("--warmup", type=int, default=1, metavar="N", help="runs of each side that do not count (default: %(default)s)")
+    add("--exit-codes", type=_codes, default=(0,), metavar="N,N", help="those that are no failure (default: 0)")
+
+
+def _codes(text: str) -> tuple[int, ...]:
+    """Exit codes; ConfigError for what is none."""
+    if not re.fullmatch(r"\d{1,3}(,\d{1,3})*", text):
+        raise ConfigError("--exit-codes", text, "must be numbers", "write for example --exit-codes 0,1")
+    return tuple(map(int, text.split(",")))
 
 
 def _side(word: str) -> Side:

@@ -13,6 +13,7 @@ comparison (`paradnn.compare.verdict`).
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import re
@@ -49,14 +50,16 @@ _NULL = "import numpy as n; a = n.ones((384, 384), 'f'); [a @ a for _ in range(1
 class Metric:
     """What a run is judged by: its wall time, or a number that it prints.
 
-    `pattern` is a regular expression whose only group is the number (the last match counts); None: the wall time.
-    `higher`: more of it is faster.
+    `pattern` is a regular expression whose only group is the number (the last match counts), or json:a.b for a field
+    of the JSON object that is printed last; None: the wall time. `higher`: more of it is faster.
     """
 
     pattern: str | None = None
     higher: bool = False
 
     def __post_init__(self) -> None:
+        if (self.pattern or "").startswith("json:"):
+            return
         try:
             groups = re.compile(self.pattern or "()").groups
         except re.error as error:
@@ -67,21 +70,31 @@ class Metric:
 
     def value(self, text: str) -> float | None:
         """The number in what a command printed; None where there is none, or none above zero."""
+        pattern = self.pattern or "()"
         try:
-            number = float(re.findall(self.pattern or "()", text)[-1])
-        except (ValueError, IndexError):
+            if pattern.startswith("json:"):
+                found: Any = json.loads(
+                    text[max(text.rfind("\n{") + 1, 0 if text.startswith("{") else text.find("{")) :]
+                )
+                for name in pattern.removeprefix("json:").split("."):
+                    found = found[int(name)] if isinstance(found, list) else found[name]
+            else:
+                found = re.findall(pattern, text)[-1]
+            number = float(found)
+        except (ValueError, LookupError, TypeError, RecursionError):
             return None
         return number if math.isfinite(number) and number > 0 else None
 
 
 @dataclass(frozen=True)
 class Command:
-    """One side: a command line, the folder it runs in, and what is run before each visit."""
+    """One side: a command line, the folder it runs in, what is run before each visit, exit codes of success."""
 
     label: str
     text: str
     folder: Path | None = None
     prepare: str | None = None
+    good: tuple[int, ...] = (0,)
 
 
 @dataclass(frozen=True)
@@ -152,7 +165,7 @@ def run_once(command: Command, words: Sequence[str], metric: Metric, timeout: fl
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
         value = metric.value(_text(out)) if metric.pattern else None
-        failure = f"took longer than {timeout:g} s" if late else _failure(process.returncode, err)
+        failure = f"took longer than {timeout:g} s" if late else _failure(process.returncode, command.good, err)
         if metric.pattern and not failure and value is None:
             failure = f"printed no number above zero that --metric {metric.pattern} finds"
     return Run(seconds, usage.ru_utime + usage.ru_stime, value, failure)
@@ -171,9 +184,9 @@ def _text(source: IO[bytes]) -> str:
     return source.read(10_000_000).decode(errors="replace")
 
 
-def _failure(code: int, err: IO[bytes]) -> str | None:
-    """Why a process failed, with the last line that it said."""
-    if not code:
+def _failure(code: int, good: Sequence[int], err: IO[bytes]) -> str | None:
+    """Why a process failed, with the last line that it said; None where its exit code is one of the good ones."""
+    if code in good:
         return None
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     lines = [line.strip() for line in _text(err).splitlines() if line.strip()]
@@ -197,7 +210,9 @@ class Turns:
         timeout: float = 600.0,
         seed: object = None,
         enough: Callable[[Sequence[float]], bool] | None = None,
+        warmup: int = 1,
     ) -> None:
+        self._warmup = warmup
         self.sides, self.rule, self.metric = sides, rule, metric
         self.rounds: list[float] = []
         self.visits: tuple[list[Visit], list[Visit]] = ([], [])
@@ -267,12 +282,13 @@ class Turns:
         return program_of(self.sides[0].text), program_of(self.sides[1].text)
 
     def _warm_up(self) -> None:
-        """A run of each side that does not count; it says how many a visit has."""
-        visits = self._visit(0), self._visit(1)
-        for side, visit in enumerate(visits):
-            if visit.failure:
-                self.failed, self.problem = side, f"{self.sides[side].label} failed: {visit.failure}"
-                return
+        """Runs of each side that do not count; the last says how many a visit has."""
+        for _ in range(self._warmup):
+            visits = self._visit(0), self._visit(1)
+            for side, visit in enumerate(visits):
+                if visit.failure:
+                    self.failed, self.problem = side, f"{self.sides[side].label} failed: {visit.failure}"
+                    return
         longest = max(visit.runs[-1].seconds for visit in visits)
         if self.metric.pattern is None and not any(side.prepare for side in self.sides):
             self._repeats = min(MOST_RUNS, max(1, math.ceil(VISIT_SECONDS / max(longest, 1e-6))))

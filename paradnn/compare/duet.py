@@ -230,6 +230,7 @@ def take_turns(
     with ExitStack() as opened:
         places = opened.enter_context(checkouts(commits, given.setup)) if commits else [None, None]
         named = zip(labels, texts, places, strict=True)
-        one, two = (Command(label, text, place, given.prepare) for label, text, place in named)
-        turns = kind((one, two), rule, metric, minutes=given.minutes, timeout=given.timeout, enough=enough)
+        one, two = (Command(label, text, place, given.prepare, given.exit_codes) for label, text, place in named)
+        limits = {"minutes": given.minutes, "timeout": given.timeout, "warmup": given.warmup}
+        turns = kind((one, two), rule, metric, **limits, enough=enough)
         return turns, follow(turns, Progress(given.minutes))

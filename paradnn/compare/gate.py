@@ -16,6 +16,7 @@ import sys
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
+from xml.etree import ElementTree
 
 from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
@@ -104,6 +105,16 @@ def _write(given: argparse.Namespace, words: str, outcome: Gate, found: Estimate
     content = turns.document() | ends | about
     if given.json:
         write_json(given.json, content)
+    if given.junit:
+        what = {Gate.REGRESSED: "failure", Gate.UNDECIDED: "skipped"}.get(outcome)
+        counts = {"failures": str(int(what == "failure")), "skipped": str(int(what == "skipped"))}
+        suite = ElementTree.Element("testsuite", {"name": "paradnn gate", "tests": "1", **counts})
+        suite.set("time", f"{turns.seconds:.3f}")
+        case = ElementTree.SubElement(suite, "testcase", name=given.words[0], classname=f"against {given.base}")
+        if what:
+            ElementTree.SubElement(case, what, message=words)
+        with whole_file(given.junit, "--junit") as making:
+            making.write_text(ElementTree.tostring(suite, encoding="unicode") + "\n")
     if given.markdown:
         sides = "\n".join(
             f"| {side['label']} | {len(side['values'])} | {side['failed_visits']} |" for side in content["sides"]
@@ -129,7 +140,7 @@ def make_parser() -> Parser:
     add("--rounds", type=int, default=Rule.least, help=argparse.SUPPRESS)
     add("--most", type=int, default=640, metavar="N", help="at most so many rounds (default: %(default)s)")
     add_command_options(parser)
-    for flag, what in (("--json", "numbers and every run"), ("--markdown", "a comment")):
+    for flag, what in (("--json", "numbers and every run"), ("--junit", "a test report"), ("--markdown", "a comment")):
         add(flag, type=Path, metavar="FILE", help=f"write {what} to FILE")
     return parser
 

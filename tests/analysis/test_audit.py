@@ -15,6 +15,16 @@ from analysis.options import Selection
 from paradnn.errors import ConfigError, DataError
 
 TIMES = [0.101, 0.099, 0.1, 0.102, 0.098]
+LOADGEN = """================================================
+MLPerf Results Summary
+================================================
+SUT name : {name}
+Scenario : Server
+Mode     : PerformanceOnly
+Scheduled samples per second : 51.2
+Result is : {result}
+99.00 percentile latency (ns)   : {latency}
+"""
 
 
 def hyperfine(*commands: str, times: list[float] = TIMES, codes: int = 0) -> dict[str, Any]:
@@ -40,6 +50,17 @@ def google(scale: float = 1.0) -> dict[str, Any]:
     return {"context": {"cpu_scaling_enabled": True}, "benchmarks": [*rows, mean]}
 
 
+def asv(scale: float = 1.0) -> dict[str, Any]:
+    columns = ["result", "params", "version", "started_at", "duration"]
+    found = {"suite.time_a": [[0.1 * scale], [], "v", 1, 2], "suite.time_b": [[0.2, None], [["1", "2"]], "v", 1, 2]}
+    return {"commit_hash": "abc", "result_columns": columns, "results": found}
+
+
+def aiperf(scale: float = 1.0) -> dict[str, Any]:
+    latency = {"unit": "ms", "avg": 510.0, "p50": 500 * scale, "p99": 900, "std": 50.0, "count": 100}
+    return {"request_latency": latency, "request_throughput": {"unit": "requests/sec", "avg": 2.5 / scale}}
+
+
 def guidellm(scale: float = 1.0) -> dict[str, Any]:
     metrics = {
         "request_totals": {"successful": 95, "errored": 5, "total": 100},
@@ -58,18 +79,26 @@ def vllm(scale: float = 1.0) -> dict[str, Any]:
     }
 
 
+def loadgen(scale: float = 1.0) -> str:
+    return LOADGEN.format(name="a", result="INVALID" if scale > 1 else "VALID", latency=int(15_000_000 * scale))
+
+
 EXAMPLES = {
     "hyperfine": (hyperfine("a"), hyperfine("a", times=[2 * value for value in TIMES], codes=1)),
     "pytest-benchmark": (pytest_benchmark(), pytest_benchmark(2)),
     "Google Benchmark": (google(), google(2)),
+    "asv": (asv(), asv(2)),
     "GuideLLM": (guidellm(), guidellm(2)),
+    "AIPerf": (aiperf(), aiperf(2)),
     "vllm bench": (vllm(), vllm(2)),
+    "LoadGen": (loadgen(), loadgen(2)),
 }
 NOTES = {
     "hyperfine": "a: 5 of 5 runs failed, and their times are among the others.",
     "Google Benchmark": "the processor's clock was scaled while this was measured (its own warning).",
     "GuideLLM": "load 1: 5 requests failed.",
     "vllm bench": "2 requests failed.",
+    "LoadGen": "its own rules call it INVALID.",
 }
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -87,6 +88,10 @@ def test_a_command_that_cannot_be_started_is_wrong_input(text: str) -> None:
     ("pattern", "printed", "value"),
     [
         ("speed: ([0-9.]+)", "speed: 3\nspeed: 4.5\n", 4.5),
+        ("json:a.rate", 'log\n{"a": {"rate": 7}}\n', 7.0),
+        ("json:rows.1", '{"rows": [1, 2]}', 2.0),
+        ("json:a", '{"a": "fast"}', None),
+        ("json:a", "{" * 100_000, None),
         ("speed: ([0-9.]+)", "nothing", None),
         ("speed: (.+)", "speed: nan", None),
         ("speed: (.+)", "speed: -1", None),
@@ -143,6 +148,11 @@ def test_a_side_that_always_fails_ends_it() -> None:
     assert turns.problem == "sh -c 'echo no memory >&2; exit 7' failed: exit code 7 (no memory)"
     assert turns.failed == 1
     assert not turns.rounds
+
+
+def test_other_exit_codes_may_be_good() -> None:
+    command = Command("three", "sh -c 'exit 3'", good=(0, 3))
+    assert run_once(command, program_of(command.text), Metric(), 60.0).failure is None
 
 
 def test_what_takes_too_long_is_stopped_with_all_it_started(tmp_path: Path) -> None:
@@ -213,9 +223,10 @@ def test_a_gate_fails_on_what_is_slower_by_more_than_it_may(
     word: str,
 ) -> None:
     # 80 / 50 is just 1.6.
-    words = ["--base", base, "--slower", slower, *SPEED, "--markdown", "c.md", "--json", "g.json"]
+    words = ["--base", base, "--slower", slower, *SPEED, "--junit", "j.xml", "--markdown", "c.md", "--json", "g.json"]
     assert call(gate.main, monkeypatch, [*words, "--", "sh", "program.sh"]) == code
     assert word in capsys.readouterr().out
+    assert ElementTree.parse(repository / "j.xml").getroot().get("failures") == str(code)
     assert json.loads((repository / "g.json").read_text())["gate"] == ("regressed" if code else "passed")
     assert word in (repository / "c.md").read_text()
 
@@ -244,6 +255,8 @@ def test_a_head_that_fails_is_a_failure_and_a_base_that_fails_says_nothing(
         (command.main, ["true", "true"], "both are the same"),
         (command.main, ["true", "compile=xla"], "one side is a setting, the other a command"),
         (command.main, ["--timeout", "-1", "true", "false"], "--timeout=-1.0: must be positive"),
+        (command.main, ["--warmup", "-1", "true", "false"], "--warmup=-1: must be at least 1"),
+        (command.main, ["--exit-codes", "a", "true", "false"], "--exit-codes=a: must be numbers"),
         (command.main, ["--prepare", "x", "compile=xla", "compile=graph"], "--prepare=x: is for commands"),
         (command.main, ["--null", "--commits", "a", "b", "--", "true"], "compares one side with itself"),
     ],
