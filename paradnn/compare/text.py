@@ -159,11 +159,12 @@ def outlook(turns: Turns) -> dict[int, float]:
 
     The interval narrows as the root of the rounds, which the time buys in proportion.
     """
-    found, shares = turns.estimate, {}
-    for minutes in (1, 5, 20) if found and turns.seconds else ():
-        rounds = max(FEWEST, found.rounds * 60 * minutes / turns.seconds)
-        shares[minutes] = math.expm1(math.log1p(found.visible) * math.sqrt(found.rounds / rounds))
-    return shares
+    found = turns.estimate
+    if found is None or not turns.seconds:
+        return {}
+    rounds = {minutes: max(FEWEST, found.rounds * 60 * minutes / turns.seconds) for minutes in (1, 5, 20)}
+    visible = math.log1p(found.visible)
+    return {minutes: math.expm1(visible * math.sqrt(found.rounds / count)) for minutes, count in rounds.items()}
 
 
 def in_seconds(value: float) -> str:
