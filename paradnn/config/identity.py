@@ -23,6 +23,7 @@ _LATER_KEYS: Mapping[str, Any] = {
     "transport": "local",
     "hosts": 1,
     "measure.relative_interval": None,
+    "measure.reference": False,
     "measure.processes": 1,
     "measure.max_processes": 30,
     "platform.cores": None,

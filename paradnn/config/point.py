@@ -108,6 +108,9 @@ class Measure:
         low=0.0001,
         high=1.0,
     )
+    reference: bool | float = option(
+        False, "share of the time in which fixed kernels tell the machine's speed; true: a fifth", low=0.0, high=0.2
+    )
     processes: int = option(1, "processes of a point, whose spread the interval holds", low=1, high=1000)
     max_processes: int = option(30, "with relative_interval: in up to so many processes", low=1, high=1000)
     timeout: float = option(600.0, "seconds for a process; longer is outcome timeout", low=0.001, high=10 * _DAY)

@@ -35,6 +35,7 @@ from paradnn.record.measured import (
     profile_tags,
     summarised,
 )
+from paradnn.record.reference import chosen_kernel, reference_metrics
 from paradnn.store.address import without_secrets
 from paradnn.store.metrics import costs as priced_costs
 from paradnn.store.metrics import metric
@@ -130,6 +131,8 @@ def make_record(measured: Measured) -> Record:
     history = [moment for news in sent for moment in work.history(news)]
     if has_steps := work.has_steps(outcome, results[-1].answer):
         metrics |= measured_metrics(measured)
+        timings = [measurement.timing for measurement in measurements(measured.answers)]
+        metrics |= reference_metrics(timings, measured.peaks, point.batch_size)
     metrics |= work.metrics(measured, metrics)
     tags |= work.tags(measured)
     if has_steps:
@@ -163,6 +166,8 @@ def _measured_tags(point: Point, answers: Sequence[Answer]) -> dict[str, str]:
     tags = _steady_tags([measurement.timing for measurement in measured])
     if reason := summarised(point, [measurement.timing for measurement in measured]).reason:
         tags["interval_reason"] = f"no 95% interval: {reason}"
+    if kernel := chosen_kernel([measurement.timing for measurement in measured]):
+        tags["reference_kernel"] = kernel
     tags["energy_source"] = measured[0].energy_source
     tags |= _contended_tags(answers)
     # What the first process says of its compilation, and what disturbed that of any.

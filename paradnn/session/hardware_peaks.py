@@ -11,7 +11,7 @@ import shlex
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from paradnn.config.identity import Identity, digest, texts, told, unpriced
@@ -43,12 +43,14 @@ _MARGIN = 0.05
 @dataclass(frozen=True)
 class Ceilings:
     """The ceilings of one environment: precision -> FLOP/s, and B/s of main memory; `run_id` is where they stand.
-    contended: what disturbed them, None where nothing did."""
+    contended: what disturbed them, None where nothing did. references: metric -> ms of a call of each reference kernel,
+    of the fastest process."""
 
     run_id: str
     flops_per_second: Mapping[str, float]
     bytes_per_second: float | None
     contended: str | None = None
+    references: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, run_id: str, metrics: Mapping[str, float], tags: Mapping[str, str] | None = None) -> Ceilings:
@@ -56,7 +58,8 @@ class Ceilings:
         prefix = "peak_flops_per_second."
         peaks = {key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)}
         contended = (tags or {}).get("contended_reason")
-        return cls(run_id, peaks, metrics.get("peak_bytes_per_second"), contended)
+        references = {key: value for key, value in metrics.items() if key.startswith("best_reference_")}
+        return cls(run_id, peaks, metrics.get("peak_bytes_per_second"), contended, references)
 
     def emulated(self, precision: str) -> float | None:
         """How fast 16-bit products are against float32's where they are slower: the platform emulates them."""
@@ -115,7 +118,8 @@ def device_peaks(point: Point, environment: Environment, ceilings: Ceilings | No
     if hardware := find_hardware(environment.device, int(environment.hardware["cores"])):
         peaks["spec_flops_per_second"] = hardware.peak_flops.get(point.precision)
         peaks["spec_bytes_per_second"] = hardware.bandwidth
-    return {key: chips * value for key, value in peaks.items() if value}
+    references = ceilings.references if ceilings else {}
+    return {key: chips * value for key, value in peaks.items() if value} | dict(references)
 
 
 def overrun_tags(point: Point, metrics: Mapping[str, float]) -> dict[str, str]:
@@ -308,6 +312,8 @@ def _metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
         size = row.array_bytes
         name = f"{size // 2**20}MiB" if size >= 2**20 else f"{size // 2**10}KiB"
         metrics[f"peak_bytes_per_second.{name}"] = row.bytes_per_second
+    for name in processes[0].references:
+        metrics[f"best_reference_{name}_ms"] = min(each.references[name] for each in processes) * 1e3
     return metrics | {"processes": float(len(processes))}
 
 

@@ -40,6 +40,25 @@ _ALL = (
     Metric("step_time_cv", "1", "lower", "speed", "standard deviation / mean of the step times within a process"),
     Metric("process_cv", "1", "lower", "speed", "standard deviation of the processes' medians (logarithms)"),
     Metric("between_process_cv", "1", "lower", "speed", "what of process_cv the spread within does not explain"),
+    *with_ends(
+        "examples_per_second_at_reference",
+        "1/s",
+        "higher",
+        "speed",
+        "examples_per_second at the speed that the machine had for its ceilings (measure.reference)",
+    ),
+    *with_ends("step_time_at_reference_ms", "ms", "lower", "speed", "step_time_ms at that speed"),
+    Metric("reference_speed", "1", "higher", "speed", "speed of reference_kernel beside the blocks / for the ceilings"),
+    Metric(
+        "reference_own", "1", None, "speed", "slowdown of the kernel by the point itself: beside its blocks / before"
+    ),
+    Metric("reference_slope", "1", None, "speed", "change of log step time with the kernel's, shrunk; 0: none is seen"),
+    Metric("reference_correlation", "1", None, "speed", "of log step time and the kernel's, over the blocks"),
+    *(
+        Metric(f"{best}reference_{kernel}_ms", "ms", "lower", "speed", f"a call of the {kernel} kernel {where}")
+        for kernel in ("arithmetic", "memory", "dispatch")
+        for best, where in (("", "beside the blocks"), ("best_", "for the ceilings"))
+    ),
     Metric("latency_p50_ms", "ms", "lower", "speed", "median of a synchronised step, or of a query (inference)"),
     Metric("latency_p90_ms", "ms", "lower", "speed", "90th percentile of the same"),
     Metric("latency_p99_ms", "ms", "lower", "speed", "99th percentile of the same"),

@@ -2,9 +2,9 @@
 
 A block is a number of steps between two synchronisations, long enough that neither the clock nor the host's dispatch
 is what is measured. Where the measured blocks are not steady, they become warm-up and twice as many are measured, twice
-at most; where something disturbed them, as many are measured again, once, and the less disturbed count. Nothing here
-knows a framework: `run(steps)` runs that many steps, waits for the device and returns the last loss. Every block is
-kept; summaries are the driver's.
+at most; where something disturbed them, as many are measured again, once, and the less disturbed count. Between blocks
+reference kernels may run, a step behind each untimed. Nothing here knows a framework: `run(steps)` runs that many
+steps, waits for the device and returns the last loss. Every block is kept; summaries are the driver's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from paradnn.worker.errors import Ended
-from paradnn.worker.messages import Contention, Timing, Trial
+from paradnn.worker.messages import Contention, References, Timing, Trial
 from paradnn.worker.meters import ContentionWatch, EnergyMeter
 from paradnn.worker.series import FEWEST, block_interval, find_change
 
@@ -38,7 +38,11 @@ REPEATS, DISTURBED_REPEATS = 2, 1
 FEWEST_TO_STOP = 40
 #: A block counts no more steps than this, however short a step is.
 MAX_STEPS = 1_000_000
+#: Reference kernels take this share of the time where none is given.
+REFERENCE_SHARE = 0.2
 
+#: Seconds of a call of each reference kernel, which it runs.
+Reference = Callable[[], Mapping[str, float]]
 #: Runs so many steps, waits for the device, and returns the last loss.
 Run = Callable[[int], "float | None"]
 
@@ -59,6 +63,12 @@ class Protocol:
     block_seconds: float
     warmup_seconds: float
     relative_interval: float | None = None
+    reference: bool | float = False
+
+    @property
+    def reference_share(self) -> float:
+        """The share of the time between blocks, at most, in which reference kernels run."""
+        return REFERENCE_SHARE if self.reference is True else float(self.reference)
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Protocol:
@@ -127,12 +137,15 @@ class BlocksWatch(Watch):
 
 @dataclass(frozen=True)
 class _Attempt:
-    """Blocks that were measured, the verdict on them, and what others took of them."""
+    """Blocks that were measured, the verdict on them, what others took of them, the references between them and the
+    seconds that those took with the untimed step behind each."""
 
     blocks: list[float]
     steady: bool
     reason: str
     taken: float
+    references: list[References]
+    beside: float
 
 
 def measure_steps(
@@ -141,9 +154,10 @@ def measure_steps(
     phase: Callable[[str], AbstractContextManager[None]],
     clock: Callable[[], float] = time.perf_counter,
     watch: Watch | None = None,
+    reference: Reference | None = None,
 ) -> Timing:
-    """Calibrate, warm up and measure, each attempt under `watch`. Raises NotFinite."""
-    measuring = _Measuring(run, protocol, clock, watch)
+    """Calibrate, warm up and measure, each attempt under `watch`; `reference` runs between blocks. Raises NotFinite."""
+    measuring = _Measuring(run, protocol, clock, watch, reference)
     with phase("warmup"):
         begin = clock()
         calibration = measuring.calibrate()
@@ -167,16 +181,24 @@ def measure_steps(
         measuring.loss,
         discarded=[block for attempt in attempts[kept + 1 :] for block in attempt.blocks],
         repeated=sum(sum(attempt.blocks) for attempt in attempts if attempt is not counted),
+        references=counted.references,
+        beside=counted.beside,
     )
 
 
 class _Measuring:
     """Blocks of `steps` steps, once those are calibrated; `loss` is the last one, and none that is not finite."""
 
-    def __init__(self, run: Run, protocol: Protocol, clock: Callable[[], float], watch: Watch | None) -> None:
-        self._run, self._protocol, self._clock, self._watch = run, protocol, clock, watch
+    def __init__(
+        self, run: Run, protocol: Protocol, clock: Callable[[], float], watch: Watch | None, reference: Reference | None
+    ) -> None:
+        self._run, self._protocol, self._clock = run, protocol, clock
+        self._watch, self._reference = watch, reference
         self.steps = 1
         self.loss: float | None = None
+        # References of this attempt, and the seconds that they took.
+        self._references: list[References] = []
+        self._beside = 0.0
 
     def block(self, steps: int | None = None) -> float:
         """Seconds of a block, of so many steps where they are given."""
@@ -213,13 +235,15 @@ class _Measuring:
             if self._watch:
                 self._watch.start()
             start = self._clock()
+            self._references, self._beside = [], 0.0
             blocks = self._blocks(scale, begin)
             taken = self._watch.stop() if self._watch else 0.0
+            self._refer(len(blocks))
             # What was disturbed would make what follows look like a jump.
             known = (
                 [] if attempts and attempts[-1].taken else [*warmup, *(b for entry in attempts for b in entry.blocks)]
             )
-            attempts.append(_Attempt(blocks, *_verdict(known, blocks), taken))
+            attempts.append(_Attempt(blocks, *_verdict(known, blocks), taken, self._references, self._beside))
             growth = 1 if taken else 2
             disturbed = sum(attempt.taken > 0 for attempt in attempts)
             if (disturbed > DISTURBED_REPEATS) if taken else (attempts[-1].steady or scale == 2**REPEATS):
@@ -236,11 +260,12 @@ class _Measuring:
         blocks: list[float] = []
         start, looked = self._clock(), 0
         while True:
+            self._refer_in_turn(len(blocks), start)
             blocks.append(self.block())
             now = self._clock()
             if now - begin >= protocol.max_seconds:
                 return blocks
-            if now - start < scale * protocol.min_seconds or len(blocks) < scale * protocol.min_blocks:
+            if now - start - self._beside < scale * protocol.min_seconds or len(blocks) < scale * protocol.min_blocks:
                 continue
             if protocol.relative_interval is None:
                 return blocks
@@ -249,6 +274,22 @@ class _Measuring:
                 looked = len(blocks)
                 if _half_width(blocks) <= protocol.relative_interval:
                     return blocks
+
+    def _refer_in_turn(self, blocks: int, start: float) -> None:
+        """Run the reference kernels before a block as often as their share of the time since `start` allows, and a step
+        behind each untimed, since its caches are not the model's."""
+        if self._reference is None:
+            return
+        once = self._beside / len(self._references) if self._references else 0.0
+        if self._beside + once <= self._protocol.reference_share * (self._clock() - start + once):
+            begin = self._clock()
+            self._refer(blocks)
+            self.block(1)
+            self._beside += self._clock() - begin
+
+    def _refer(self, blocks: int) -> None:
+        if self._reference is not None:
+            self._references.append(References(blocks, dict(self._reference())))
 
 
 def _half_width(blocks: Sequence[float]) -> float:

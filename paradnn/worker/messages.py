@@ -73,11 +73,26 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class References:
+    """Seconds of a call of each reference kernel (`paradnn.worker.reference`) when so many blocks had ended; before the
+    model was there where that is -1."""
+
+    blocks: int
+    seconds: dict[str, float]
+
+    def __post_init__(self) -> None:
+        """Raise ValueError where a kernel took no time."""
+        if not all(1e-12 <= seconds < 1e9 for seconds in self.seconds.values()):
+            raise ValueError("a reference kernel took no time")
+
+
+@dataclass(frozen=True)
 class Timing:
     """Raw times of a point: seconds of each block of `steps_per_block` steps, of the warm-up and after it.
 
     `discarded` came after `blocks` and were disturbed more; `repeated` are the seconds of all attempts but that which
-    counts."""
+    counts. `references` were taken between the blocks, which with the untimed step behind each took `beside` seconds.
+    """
 
     steps_per_block: int
     calibration: list[Trial]
@@ -88,6 +103,8 @@ class Timing:
     final_loss: float | None
     discarded: list[float] = field(default_factory=list)
     repeated: float = 0.0
+    references: list[References] = field(default_factory=list)
+    beside: float = 0.0
 
     def __post_init__(self) -> None:
         """Raise ValueError where no rate can be computed: a block takes a nanosecond at least."""
@@ -230,10 +247,12 @@ class ArrayRate:
 
 @dataclass(frozen=True)
 class PeakRates:
-    """What the machine does at most (`paradnn.worker.peak_rates`)."""
+    """What the machine does at most (`paradnn.worker.peak_rates`); `references` are seconds of a call of each reference
+    kernel."""
 
     matmul: list[ProductRate]
     bandwidth: list[ArrayRate]
+    references: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

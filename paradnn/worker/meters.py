@@ -334,9 +334,11 @@ def remember_file_pages() -> None:
 
 
 class MemoryMeter:
-    """Of this process, from now on: `compiled` is called once, before the steps that count."""
+    """Of this process, from now on: `compiled` is called once, before the steps that count. `beside` are bytes that it
+    holds and that are none of the point's."""
 
     def __init__(self) -> None:
+        self.beside = 0
         self._compile_peak = 0
         self._given_back = 0
         self._baseline = _anonymous(_status(), "VmRSS")
@@ -358,7 +360,7 @@ class MemoryMeter:
         # A process of its own gives nothing back: what compiling has freed is in its peak still.
         peak = max(self._compile_peak, status["VmHWM"] + self._given_back) + _untouched()
         steps = _anonymous(status, "VmHWM") - self._baseline
-        return Taken(peak, max(0, steps))
+        return Taken(peak - self.beside, max(0, steps - self.beside))
 
 
 def _untouched() -> int:

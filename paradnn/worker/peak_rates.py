@@ -28,6 +28,17 @@ ARRAY_BYTES = tuple(2**exponent for exponent in range(14, 30, 2))
 _PROTOCOL = Protocol(min_seconds=0.25, min_blocks=5, max_seconds=2.0, block_seconds=0.03, warmup_seconds=0.3)
 #: A size whose single product would take longer than this is left out.
 _LONGEST = 0.5
+#: How often the reference kernels are run, as long each as beside a standard point's blocks.
+_REFERENCES, _REFERENCE_SHARE = 30, 0.35
+
+
+def _references(platform: str) -> dict[str, float]:
+    """Seconds of a call of each reference kernel: what a point's are compared with."""
+    from paradnn.worker.reference import Reference
+
+    reference = Reference(platform, _PROTOCOL.block_seconds, _REFERENCE_SHARE)
+    taken = [*reference.before, *(reference() for _ in range(_REFERENCES))]
+    return {name: statistics.median(each[name] for each in taken) for name in reference()}
 
 
 def measure_peak_rates(request: Mapping[str, Any], framework: Framework, phase: Callable[[str], Any]) -> PeakRates:
@@ -41,12 +52,12 @@ def measure_peak_rates(request: Mapping[str, Any], framework: Framework, phase: 
             matmul = [_product(framework, row["precision"], row["size"], row["compile"]) for row in only["matmul"]]
         with phase("bandwidth"):
             bandwidth = [_bandwidth(framework, row["array_bytes"]) for row in only["bandwidth"]]
-        return PeakRates(matmul, bandwidth)
+        return PeakRates(matmul, bandwidth, _references(request["platform"]["name"]))
     with phase("matmul"):
         matmul = [row for precision in _PRECISIONS for row in _matmul(framework, precision, memory)]
     with phase("bandwidth"):
         bandwidth = [_bandwidth(framework, size) for size in ARRAY_BYTES if 4 * size < memory]
-    return PeakRates(matmul, bandwidth)
+    return PeakRates(matmul, bandwidth, _references(request["platform"]["name"]))
 
 
 def _matmul(framework: Framework, precision: str, memory: int) -> list[ProductRate]:

@@ -23,11 +23,12 @@ from paradnn.worker.errors import ending_of
 from paradnn.worker.fork_server import Phases, Report
 from paradnn.worker.frameworks import Framework, Step, distributed
 from paradnn.worker.measure import BlocksWatch, Protocol, Run, measure_steps
-from paradnn.worker.messages import Answer, Compilation, Contention, Measurement, NoProfile, Profile, Timing
+from paradnn.worker.messages import Answer, Compilation, Contention, Measurement, NoProfile, Profile, References, Timing
 from paradnn.worker.meters import EnergyMeter, MemoryMeter, open_meter
 from paradnn.worker.peak_rates import measure_peak_rates
 from paradnn.worker.process_group import ProcessGroup, start_ranks
 from paradnn.worker.profile.run import profile_steps
+from paradnn.worker.reference import Reference
 from paradnn.worker.single_steps import single_latencies
 from paradnn.worker.step import shares
 
@@ -58,6 +59,7 @@ class PointRun:
         self.group: ProcessGroup | None = None
         self.step: Any = None  # of work that makes it as it opens
         self.memory = MemoryMeter()
+        self.reference: Reference | None = None
         self.answered = Answer("crash", None, self.phases.seconds)
         self._layout: DeviceLayout | None = None
 
@@ -98,6 +100,10 @@ class PointRun:
                     self.group, self._layout = start_ranks(self.request, self.framework, self._layout)
                 self.framework = distributed(self.framework, self._layout)
             self.framework.open_device(bind_cores(self.request["platform"]))
+            if self._layout is None and self.request.get("measure", {}).get("reference"):
+                platform, protocol = self.request["platform"]["name"], Protocol.of(self.request["measure"])
+                self.reference = Reference(platform, protocol.block_seconds, protocol.reference_share)
+                self.memory.beside = self.reference.nbytes if platform == "cpu" else 0
 
     @property
     def seconds_left(self) -> float:
@@ -107,8 +113,15 @@ class PointRun:
     def time(self, run: Run, step: Step, phase: Phase | None = None) -> Timed:
         """The timed blocks, joules and where they come from, and what disturbed the blocks."""
         watch = BlocksWatch(self.meter(), step)
-        timing = measure_steps(run, Protocol.of(self.request["measure"]), phase or self.phases, watch=watch)
-        return watch.judged(timing), watch.energy, watch.contention
+        protocol, own = Protocol.of(self.request["measure"]), self.reference
+        timing = measure_steps(run, protocol, phase or self.phases, watch=watch, reference=own)
+        joules, source = watch.energy
+        if own:
+            timing = replace(timing, references=[*(References(-1, each) for each in own.before), *timing.references])
+            # What was spent between the blocks took its share of the time.
+            blocks = sum(timing.blocks)
+            joules = joules and joules * blocks / (blocks + timing.beside)
+        return watch.judged(timing), (joules, source), watch.contention
 
     def note_measured(
         self,
@@ -150,7 +163,10 @@ class PointRun:
         """The peaks so far are those of the point."""
         taken = sum(self.group.memory() if self.group else [], start=self.memory.taken())
         self.note(peak_memory_bytes=taken.peak, step_memory_bytes=taken.steps)
-        self.note(peak_device_memory_bytes=self.framework.peak_device_memory())
+        peak = self.framework.peak_device_memory()
+        if peak and self.reference and not self.memory.beside:
+            peak -= self.reference.nbytes
+        self.note(peak_device_memory_bytes=peak)
 
     def note_own_memory(self) -> None:
         """The peaks so far of this process alone are those of the point."""

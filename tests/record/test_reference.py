@@ -1,0 +1,155 @@
+"""The machine's speed beside the blocks, against planted machines whose true step time is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from paradnn.record.reference import at_reference, chosen_kernel, reference_metrics
+from paradnn.worker.measure import Protocol, measure_steps
+from paradnn.worker.messages import References, Timing
+from tests.worker.test_measure import PROTOCOL, Machine
+
+POINTS = 300
+
+
+def planted(
+    random: np.random.Generator, slope: float = 1.0, own: float = 0.0, slow: float = 0.0, processes: int = 5
+) -> tuple[np.ndarray, np.ndarray, list[float]]:
+    """Log step times around 0, log kernel times beside them, and those before the model: a machine whose speed differs
+    between processes and wanders within them by 8% in all, and that is slower by `slow`; `own` is the model's part."""
+    steps, kernels, before = [], [], []
+    for _ in range(processes):
+        speed = np.empty(43)
+        speed[0] = random.normal(0, 0.056)
+        for moment in range(1, 43):  # half a block and half a reference apart, one in phase for about a second
+            speed[moment] = 0.966 * speed[moment - 1] + 0.0145 * random.normal()
+        speed += random.normal(0, 0.056) + slow
+        before.append(float(np.mean(speed[:12] + random.normal(0, 0.02, 12))))
+        beside = speed[12:]
+        taken = beside[::2] + own + random.normal(0, 0.02, 16)
+        steps.append(slope * beside[1::2] + random.normal(0, 0.04, 15))
+        kernels.append((taken[1:] + taken[:-1]) / 2)
+    return np.transpose(steps), np.transpose(kernels), before
+
+
+def found(count: int = POINTS, seed: int = 0, **settings: float) -> list[dict[str, float]]:
+    random = np.random.default_rng(seed)
+    return [at_reference(*planted(random, **settings), best=0.0) for _ in range(count)]  # type: ignore[arg-type]
+
+
+def half(entry: dict[str, float]) -> float:
+    return math.log(entry["step_time_at_reference_high_ms"] / entry["step_time_at_reference_low_ms"]) / 2
+
+
+def held(entries: list[dict[str, float]]) -> float:
+    """How many intervals hold the true second."""
+    ends = [(entry["step_time_at_reference_low_ms"], entry["step_time_at_reference_high_ms"]) for entry in entries]
+    return float(np.mean([low <= 1e3 <= high for low, high in ends]))
+
+
+def student(random: np.random.Generator, **settings: float) -> float:
+    """Half of the interval without references."""
+    medians = np.median(planted(random, **settings)[0], axis=0)  # type: ignore[arg-type]
+    return float(2.776 * np.std(medians, ddof=1) / math.sqrt(5))
+
+
+def test_a_machine_that_slows_both_halves_the_interval_and_its_coverage_stays() -> None:
+    raw = np.median([student(np.random.default_rng(seed)) for seed in range(POINTS)])
+    entries = found()
+    assert np.median([half(entry) for entry in entries]) < 0.5 * raw
+    assert 0.93 <= held(entries) <= 1.0
+
+
+@pytest.mark.parametrize("slope", [0.4, 0.7])
+def test_coverage_stays_where_the_step_follows_in_part(slope: float) -> None:
+    assert held(found(slope=slope)) >= 0.93
+
+
+def test_without_correlation_nothing_is_gained_or_lost() -> None:
+    random = np.random.default_rng(0)
+    none = 0
+    for _ in range(100):
+        steps, kernels, before = planted(random, slope=0.0)
+        entry = at_reference(steps, kernels, before, best=0.0)
+        if entry["reference_slope"] == 0:
+            none += 1
+            medians = np.median(steps, axis=0)
+            assert math.log(entry["step_time_at_reference_ms"] / 1e3) == pytest.approx(np.mean(medians))
+            assert half(entry) == pytest.approx(2.776 * np.std(medians, ddof=1) / math.sqrt(5), rel=1e-3)
+    assert none >= 90
+
+
+def test_a_session_on_a_machine_that_is_slow_as_a_whole_is_told_apart() -> None:
+    """15% slower: without the kernel the point seems so; with it the truth is in 93% of the intervals."""
+    entries = found(slow=0.15)
+    assert held(entries) >= 0.93
+    assert -np.median(np.log([entry["reference_speed"] for entry in entries])) == pytest.approx(0.15, abs=0.02)
+
+
+@pytest.mark.parametrize("own", [0.05, 0.15])
+def test_a_side_that_slows_its_own_reference_does_not_win(own: float) -> None:
+    """It wins where all of its interval lies below the truth: hardly ever, and never by what it slowed the kernel."""
+    entries = found(own=own)
+    assert np.mean([entry["step_time_at_reference_high_ms"] < 1e3 for entry in entries]) < 0.1
+    assert abs(np.median(np.log([entry["step_time_at_reference_ms"] / 1e3 for entry in entries]))) < own / 4
+
+
+def timing(blocks: int, kernel: dict[str, float], between: int = 1) -> Timing:
+    references = [References(-1, kernel), *(References(at, kernel) for at in range(0, blocks + 1, between))]
+    return Timing(10, [], [], [0.1] * blocks, True, "", None, references=references)
+
+
+def test_devices_are_never_adjusted_to_each_other() -> None:
+    """Without a best of its own environment a kernel says nothing of the point."""
+    kernel = {"arithmetic": 1e-3, "memory": 2e-3, "dispatch": 1e-5}
+    assert "step_time_at_reference_ms" not in reference_metrics([timing(10, kernel)], {}, 8)
+    known = reference_metrics([timing(10, kernel)], {"best_reference_arithmetic_ms": 0.8}, 8)
+    assert known["reference_speed"] == pytest.approx(0.8)
+    assert known["reference_arithmetic_ms"] == pytest.approx(1.0)
+    assert known["step_time_at_reference_ms"] == pytest.approx(10.0)  # nothing moves together
+
+
+def test_too_few_references_say_nothing() -> None:
+    assert chosen_kernel([timing(10, {"arithmetic": 1e-3}, between=20)]) is None
+    assert reference_metrics([Timing(10, [], [], [0.1], True, "", None)], {}, 8) == {}
+
+
+class Slowing(Machine):
+    """A machine whose steps take 3 ms, 5 ms the one behind a reference, which takes 15 ms."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: 0.003)
+        self.cold = False
+
+    def run(self, steps: int) -> float:
+        self.now += 0.002 * self.cold
+        self.cold = False
+        return super().run(steps)
+
+    def reference(self) -> dict[str, float]:
+        self.now += 0.015
+        self.cold = True
+        return {"arithmetic": 0.005, "memory": 0.005, "dispatch": 0.005}
+
+
+@pytest.mark.parametrize("share", [0.2, 0.05])
+def test_references_take_their_share_and_leave_the_blocks_as_they_are(share: float) -> None:
+    machine, alone = Slowing(), Machine(lambda _: 0.003)
+    protocol = Protocol(1.0, 10, 60.0, 0.05, 5.0, reference=share)
+    result = measure_steps(machine.run, protocol, machine.phase, machine.clock, reference=machine.reference)
+    plain = measure_steps(alone.run, protocol, alone.phase, alone.clock)
+    assert result.blocks == pytest.approx(plain.blocks)
+    assert result.references[0].blocks == 0
+    assert result.references[-1].blocks == len(result.blocks)
+    taken = 0.020 * (len(result.references) - 1)
+    assert result.beside == pytest.approx(taken)
+    assert taken <= share * (taken + sum(result.blocks)) + 0.02
+
+
+def test_without_references_a_timing_is_what_it_was() -> None:
+    machine = Machine(lambda _: 0.003)
+    result = measure_steps(machine.run, PROTOCOL, machine.phase, machine.clock)
+    assert (result.references, result.beside) == ([], 0.0)
