@@ -123,7 +123,7 @@ class MlflowStore:
         if self._parent is None:
             return
         self._put_artifacts(self._parent, end.artifacts)
-        now = int(time.time() * 1000)
+        now = _since_1970(time.time() * 1000)
         self._client.log_batch(
             self._parent,
             metrics=[Metric(key, _significant(value), now, 0) for key, value in end.metrics.items()],
@@ -193,7 +193,7 @@ class MlflowStore:
         if accepts is not None and looks and (other := self._other(identity, accepts)):
             return other
         own = {OWNER: self._owner, EXPIRES: _expiry(timeout)}
-        claim = self._create(identity, name, {**tags, **own}, int(time.time() * 1000), self._parent)
+        claim = self._create(identity, name, {**tags, **own}, _since_1970(time.time() * 1000), self._parent)
         if accepts is None:
             return replace(claim, repeats=True)
         if other := self._other(identity, accepts, besides=claim.run_id):
@@ -248,7 +248,7 @@ class MlflowStore:
             # The store had taken it, and went away before its answer came, or its end was written.
             for entry in logged:
                 if entry.status == "RUNNING":
-                    self._client.set_terminated(entry.run_id, status_of(record.outcome), record.end_time)
+                    self._client.set_terminated(entry.run_id, status_of(record.outcome), _since_1970(record.end_time))
             return Uploaded("known", logged[0].run_id, record)
         held = next((entry for entry in same if supersedes(entry.tags, record.tags)), None)
         if held and not (document.repeats or (repeats and record.tags.get("kind") == "point")):
@@ -263,7 +263,7 @@ class MlflowStore:
             return Uploaded("logged", begun.run_id, record)
         tags = {key: value for key, value in record.tags.items() if key not in OUTCOME_TAGS}
         tags |= {OWNER: self._owner, EXPIRES: _expiry(0)}
-        claim = self._create(identity, record.name, tags, record.start_time, parent)
+        claim = self._create(identity, record.name, tags, _since_1970(record.start_time), parent)
         try:
             self._write(claim, marked, dict)
         except Exception as error:
@@ -324,7 +324,7 @@ class MlflowStore:
     def _write(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> None:
         from mlflow.entities import Metric, Param, RunTag
 
-        run_id, end = claim.run_id, record.end_time
+        run_id, end = claim.run_id, _since_1970(record.end_time)
         self._put_artifacts(run_id, record.artifacts, claim.files)
         params = [Param(key, value) for key, value in record.params.items()]
         held = {**record.tags, _NOTE: record.description}
@@ -398,7 +398,7 @@ def _numbers(moments: Sequence[Moment]) -> list[Metric]:
     from mlflow.entities import Metric
 
     return [
-        Metric(name, _significant(value), moment.time, moment.step)
+        Metric(name, _significant(value), _since_1970(moment.time), moment.step)
         for moment in moments
         for name, value in moment.metrics.items()
     ]
@@ -406,6 +406,11 @@ def _numbers(moments: Sequence[Moment]) -> list[Metric]:
 
 def _expiry(timeout: float) -> str:
     return f"{time.time() + timeout + CLAIM_MARGIN:.0f}"
+
+
+def _since_1970(milliseconds: float) -> int:
+    """A time as MLflow takes it: none before 1970, where a host's clock may stand."""
+    return max(1, int(milliseconds))
 
 
 def _significant(value: float) -> float:
