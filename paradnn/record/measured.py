@@ -55,6 +55,10 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[below] + (position - below) * (ordered[above] - ordered[below])
 
 
+#: Values of a process that must say something new for an upper end, unless each says about as much as an independent one.
+_SEEN, _ALIKE = 20, 2.0
+
+
 def quantile_metrics(
     name: str,
     share: float,
@@ -64,19 +68,22 @@ def quantile_metrics(
 ) -> dict[str, float]:
     """A quantile, as `of` takes it of the values of each process, and its 95% interval, in ms (values times `scale`).
 
-    Of one process by order statistics of values in the order of their measurement, with what neighbours have in common
-    taken off their number. Of several by the spread of their own quantiles: pooled values would be those of one process
-    to each interval, and hold 80 to 88% where processes lie 3 to 10% apart."""
+    By order statistics of all values, with what neighbours have in common taken off their number; of several processes
+    as far as the spread of their own quantiles reaches too: where they lie 3 to 10% apart pooled values alone hold 80
+    to 88%. An end beyond all values is not known, nor the upper one where a process holds fewer than `_SEEN` values that
+    say something new: a queue that filled slowly has not shown how long it gets (M/M/1 of load 0.95 after 500 queries:
+    the spread alone held its 90th percentile in 12%, its 99th in none)."""
     values = [of(process, share) for process in each]
-    low: float | None
-    high: float | None
-    if len(values) == 1:
-        ordered, above = sorted(each[0]), accumulate(entry > values[0] for entry in each[0])
-        first, last = quantile_ranks(len(ordered), share, events_factor(list(above)))
-        low, high = None if first is None else ordered[max(first, 0)], None if last is None else ordered[last]
-    else:
-        low, high = mean_interval(values)
-    found = {f"{name}_ms": statistics.geometric_mean(values)} | given(f"{name}_low_ms", low)
+    middle, ordered = statistics.geometric_mean(values), sorted(value for process in each for value in process)
+    factor = statistics.fmean(events_factor([*accumulate(entry > middle for entry in process)]) for process in each)
+    first, last = quantile_ranks(len(ordered), share, factor)
+    low, high = None if first is None else ordered[max(first, 0)], None if last is None else ordered[last]
+    if len(each) > 1:
+        ends = mean_interval(values)
+        low = None if low is None else min(low, ends[0])
+        seen = len(ordered) / len(each) / factor >= _SEEN or factor <= _ALIKE
+        high = max(high, ends[1]) if high is not None and seen else None
+    found = {f"{name}_ms": middle} | given(f"{name}_low_ms", low)
     return {key: scale * value for key, value in (found | given(f"{name}_high_ms", high)).items()}
 
 

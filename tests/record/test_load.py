@@ -15,12 +15,13 @@ from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, read_point
 from paradnn.platform.environment import Environment
 from paradnn.record.headline import headline
-from paradnn.record.measured import Measured
+from paradnn.record.measured import Measured, quantile_metrics
 from paradnn.record.record import make_record
 from paradnn.session.progress import describe_point
 from paradnn.session.summary import Row
 from paradnn.store.runs import Record
 from paradnn.worker.messages import Answer, Compilation, Measurement, Timing, Trial
+from paradnn.workloads.serve.load import percentile
 from paradnn.workloads.serve.queries import Load, Probe, QueryLog
 
 MS = 1_000_000
@@ -145,13 +146,28 @@ def test_what_failed_in_several_processes_is_above_what_held_in_all_of_them() ->
         assert metrics[f"peak_queries_per_second_{end}"] == pytest.approx(expected)
 
 
-def test_the_interval_of_several_processes_is_that_of_their_quantiles() -> None:
+def test_the_interval_of_several_processes_reaches_as_far_as_their_quantiles_lie_apart() -> None:
     made = record(asked(rate=200), [Load(200.0, 0.003, planted(seed).packed(), []) for seed in range(5, 9)])
     single = [record(asked(rate=200), [Load(200.0, 0.003, planted(seed).packed(), [])]) for seed in range(5, 9)]
     values = np.log([entry.metrics["latency_p99_ms"] for entry in single])
     half = 3.1824 * values.std(ddof=1) / 2
-    assert made.metrics["latency_p99_high_ms"] == pytest.approx(np.exp(values.mean() + half), rel=1e-4)
+    assert made.metrics["latency_p99_high_ms"] >= np.exp(values.mean() + half) * (1 - 1e-4)
     assert made.metrics["queries"] == 8_000
+
+
+@pytest.mark.parametrize(("load", "share"), [(0.5, 0.5), (0.5, 0.9), (0.8, 0.9), (0.95, 0.9), (0.95, 0.99)])
+def test_a_queue_of_known_quantiles_is_not_said_to_be_shorter(load: float, share: float) -> None:
+    """M/M/1: times in the system are exponential with mean 1 / (1 - load); five processes of 500, from empty."""
+    random, truth, held = np.random.default_rng(3), -math.log(1 - share) / (1 - load), 0
+    for _ in range(60):
+        each = []
+        for _ in range(5):
+            service, gaps = random.exponential(1, 500), random.exponential(1 / load, 500)
+            walk = np.concatenate([[0.0], np.cumsum(service[:-1] - gaps[1:])])
+            each.append((walk - np.minimum.accumulate(walk) + service).tolist())  # Lindley's recursion
+        found = quantile_metrics("x", share, each, percentile)
+        held += found.get("x_low_ms", 0.0) <= truth <= found.get("x_high_ms", math.inf)
+    assert held >= 52
 
 
 def test_nothing_is_lost_of_a_load_that_could_not_be_served() -> None:

@@ -81,7 +81,7 @@ def test_a_median_of_single_steps_far_from_the_step_time_fails_a_check() -> None
     assert "single steps" not in record(QUIET, latencies=[1.1], beside=busy).tags["checks"]
 
 
-def test_quantiles_of_several_processes_have_the_interval_of_their_own() -> None:
+def test_quantiles_of_several_processes_reach_as_far_as_the_interval_of_their_own() -> None:
     """Student's, by SciPy, of the logarithms of five processes that lie apart."""
     values = [0.45, 0.5, 0.52, 0.55, 0.6]
     metrics, logs = record(*[QUIET] * 5, latencies=values).metrics, np.log(values)
