@@ -55,7 +55,7 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[below] + (position - below) * (ordered[above] - ordered[below])
 
 
-#: Values of a process that must say something new for an upper end, unless each says about as much as an independent one.
+#: Values of a process that must say something new for an upper end, where neighbours resemble each other so much.
 _SEEN, _ALIKE = 20, 2.0
 
 
@@ -70,8 +70,8 @@ def quantile_metrics(
 
     By order statistics of all values, with what neighbours have in common taken off their number; of several processes
     as far as the spread of their own quantiles reaches too: where they lie 3 to 10% apart pooled values alone hold 80
-    to 88%. An end beyond all values is not known, nor the upper one where a process holds fewer than `_SEEN` values that
-    say something new: a queue that filled slowly has not shown how long it gets (M/M/1 of load 0.95 after 500 queries:
+    to 88%. An end beyond all values is not known, nor the upper one where a process has fewer than `_SEEN` values that
+    say something new: a queue that fills slowly has not shown how long it gets (M/M/1 of load 0.95 after 500 queries:
     the spread alone held its 90th percentile in 12%, its 99th in none)."""
     values = [of(process, share) for process in each]
     middle, ordered = statistics.geometric_mean(values), sorted(value for process in each for value in process)
