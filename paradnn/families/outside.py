@@ -1,5 +1,5 @@
-"""Models in files, `model=onnx`, and architectures of other packages with random weights, `model=timm` and
-`model=transformers`, which are PyTorch's. Nothing is downloaded."""
+"""Models in files, `model=keras_file` and `model=onnx`, and architectures of other packages with random weights,
+`model=timm` and `model=transformers`, which are PyTorch's. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -35,10 +35,7 @@ def _first_line(error: Exception) -> str:
 
 
 @dataclass(frozen=True)
-class Onnx(Given):
-    """A model in an ONNX file, for inference on the engines that read it: onnxruntime and openvino."""
-
-    name: str = "onnx"
+class _File(Given):
     path: str = option("", "the model's file")
     source: str = option("", "hash of the file; found, not given")
     input_shape: tuple[int, ...] = option((), "of an example, as in [64]; []: as the file says", low=1)
@@ -50,9 +47,49 @@ class Onnx(Given):
     @classmethod
     def configured(cls, keys: Mapping[str, Any]) -> Model:
         """With the whole path and the hash of the file; raises ConfigError."""
-        read(cls, keys, "model")
-        remedy = "give the path of the file: model=onnx model.path=..."
-        return read(cls, _with_file(keys, "path", remedy), "model")
+        given = read(cls, keys, "model")
+        remedy = f"give the path of the file: model={given.name} model.path=..."
+        return read(cls, _with_file({**keys, "path": given.path}, "path", remedy), "model")
+
+
+@dataclass(frozen=True)
+class KerasFile(_File):
+    """A Keras model in its file (`model.save("net.keras")`), loaded in Keras' safe mode: it runs no code of its own."""
+
+    name: str = "keras_file"
+    output: str = option(
+        "auto", "what training compares outputs with, as of model=own", choices=("auto", "classes", "numbers")
+    )
+
+    def in_point(self, point: PointT) -> PointT:
+        """Its types are in the file, but for an engine, which converts it."""
+        given: Any = point
+        if given.precision != "float32" and given.framework.name in ("tensorflow", "jax", "torch"):
+            reason = "the types of model=keras_file are those of its file"
+            raise ConfigError("precision", given.precision, reason, "leave it out, or choose an engine")
+        return point
+
+    def built(self) -> BuiltModel:
+        """The model, loaded. Raises Unavailable."""
+        import keras
+
+        from paradnn.families.parts.given import as_workload
+
+        path = unchanged(self.path, self.source)
+        if path.suffix != ".keras":  # older Keras runs the code in its older formats whatever the mode
+            raise Unavailable(f"{path.name} is no .keras file: save the model as one")
+        try:
+            model = keras.saving.load_model(path, compile=False, safe_mode=True)
+        except (ValueError, TypeError, OSError, KeyError) as error:
+            raise Unavailable(f"Keras cannot load {path.name} in safe mode: {_first_line(error)}") from error
+        return as_workload(model, path.name, self.input_shape, self.output)
+
+
+@dataclass(frozen=True)
+class Onnx(_File):
+    """A model in an ONNX file, for inference on the engines that read it: onnxruntime and openvino."""
+
+    name: str = "onnx"
 
     def in_point(self, point: PointT) -> PointT:
         """Inference, on an engine that reads such files."""
@@ -178,6 +215,7 @@ class Transformers(_Package):
 
 
 FAMILY = (
+    Family("keras_file", KerasFile, "any", place=41),
     Family("onnx", Onnx, "any", place=42, chosen={"step": {"mode": "inference"}}),
     Family("timm", Timm, "any", place=43, is_open=True),
     Family("transformers", Transformers, "any", place=44, is_open=True),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,7 @@ SAVE = """
 import keras
 keras.Sequential([keras.Input((8,)), keras.layers.Dense(2)]).save("net.keras")
 keras.Sequential([keras.Input((4,)), keras.layers.Lambda(lambda x: x + 1)]).save("code.keras")
+keras.Sequential([keras.Input((4,)), keras.layers.Lambda(lambda x: x + 1)]).save("code.h5")
 """
 
 
@@ -127,6 +130,7 @@ def test_a_file_that_is_no_python_is_never_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
+        ({"name": "keras_file", "path": "none.keras"}, "model.path=none.keras: there is no such file"),
         ({"name": "onnx"}, "give the path of the file: model=onnx model.path=..."),
         ({"name": "timm"}, "framework=tensorflow: model=timm is of framework=torch"),
         ({"name": "timm", "pretrained": True}, "weights are random"),
@@ -176,3 +180,19 @@ def test_functions_that_are_wrong_end_in_an_outcome(file: Path, store: Store) ->
     assert "several outputs: set mode=inference" in found["several"][1]
     assert "no weights to train: set mode=inference" in found["frozen"][1]
     assert found["words"] == found["example"] == ("ok", "")
+
+
+@pytest.mark.framework
+def test_a_file_of_keras_is_loaded_without_code_of_its_own(tmp_path: Path, store: Store) -> None:
+    subprocess.run([sys.executable, "-c", SAVE], cwd=tmp_path, check=True, capture_output=True)
+    (tmp_path / "no.keras").write_text("nothing")
+    paths = ",".join(str(tmp_path / name) for name in ("net.keras", "code.keras", "code.h5", "no.keras"))
+    run(["paradnn.train", "-m", "model=keras_file", f"model.path={paths}", "mode=inference", *SHORT], store)
+    found = {Path(store.values("params", each["run_id"])["model.path"]).name: each for each in store.runs()}
+    assert {name: each["outcome"] for name, each in found.items()} == {
+        "net.keras": "ok",
+        "code.keras": "unavailable",
+        "code.h5": "unavailable",
+        "no.keras": "unavailable",
+    }
+    assert "safe mode" in found["code.keras"]["reason"]
