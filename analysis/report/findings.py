@@ -144,6 +144,9 @@ def _fastest(population: Population) -> Iterator[str]:
     ends = interval_of(row)
     interval = f"95% interval {rate(ends[0])} to {rate(ends[1])}" if ends else "no interval"
     most = f", the most of {counted(len(points), 'point')}" if len(points) > 1 else ""
+    reach = [(interval_of(other) or (0.0, other["examples_per_second"]))[1] for other in points.to_dict("records")]
+    if ends and (rivals := sum(end >= ends[0] for end in reach) - 1):
+        most += f"; {counted(rivals, 'other')} may be as fast, and the highest of several such is high by chance"
     yield f"{_called(row)}: {rate(row['examples_per_second'])} examples/s ({interval}){most}."
     if "flops_per_second" not in points or not points["flops_per_second"].notna().any():
         return

@@ -246,6 +246,13 @@ def test_the_first_screen_of_one_machine_answers() -> None:
     assert "none can be preferred" not in said
 
 
+def test_the_highest_of_equals_is_said_to_be_one_of_several() -> None:
+    rows = measured(**QUICK)
+    rows = rows.assign(examples_per_second=100.0, examples_per_second_low=90.0, examples_per_second_high=110.0)
+    said = first_screen(rows)
+    assert "the most of 64 points; 63 others may be as fast, and the highest of several such is high by chance." in said
+
+
 def test_a_manager_reads_first_what_it_costs(two_devices: pd.DataFrame) -> None:
     """X1 is twice as fast as Y2: at three times the price Y2 is cheaper, by 1.5, and at the same price X1, by 2."""
     for price, words in (
