@@ -84,7 +84,8 @@ LONGEST = {
     "forecast/test_plan": 12,
     "cli/test_ui": 12,
     "session/test_serving": 10,
-    "analysis/test_sessions": 10,
+    "analysis/test_sessions": 30,
+    "analysis/test_worlds": 60,
     "analysis/test_dependence": 10,
 }
 #: Fixtures that measure.

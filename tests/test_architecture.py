@@ -57,9 +57,9 @@ SHARED = (
     *CONFIG,
     *FORECAST,
 )
-MOST_ROOMS, MOST_ARROWS = 30, 166
+MOST_ROOMS, MOST_ARROWS = 30, 162
 #: Lines of Python in these folders together. They go down: the aim is 44,000, 22,000 and 6,000.
-MOST_LINES = {("paradnn", "analysis", "hydra_plugins"): 61_300, ("tests",): 33_500, ("benchmarks",): 5_900}
+MOST_LINES = {("paradnn", "analysis", "hydra_plugins"): 53_000, ("tests",): 31_500, ("benchmarks",): 5_700}
 
 FRAMEWORKS = {"keras", "tensorflow", "jax", "torch"}
 #: None of it is in an interpreter under test.

@@ -120,7 +120,7 @@ def _only(claims: Sequence[Claim], ids: tuple[str, ...] | None) -> Sequence[Clai
 
 _ASKED = "#dbe7d3"
 _COMMON = ("mode", "device", "platform.name")  # conditions that tell no check of a claim from another
-_WRAP, _LINE = 58, 0.34  # characters of a check's line, and inches of its two
+_WRAP, _LINE = 58, 0.17  # characters of a check's line, and inches of it
 _ORDER = ("standardised weight", "share", "ratio")
 
 
@@ -138,7 +138,9 @@ def draw_claims(verdicts: Sequence[Verdict]) -> Figure:
             if finding.points and np.isfinite(finding.value):
                 panels.setdefault(_scale(finding), []).append((_label(verdict, finding), finding))
     order = sorted(panels, key=lambda name: (name not in _ORDER, name))
-    counts, count = [len(panels[name]) for name in order], max(1, len(panels))
+    # As high as its longest label, whose lines depend on the width.
+    longest = {name: max(2, *(label.count("\n") + 1 for label, _ in panels[name])) for name in order}
+    counts, count = [len(panels[name]) * longest[name] for name in order], max(1, len(panels))
     drawn, axes = drawing.panels(count, 8.0, 1.1 + _LINE * sum(counts) / count)
     if panels:
         axes[0].get_subplotspec().get_gridspec().set_height_ratios(counts)  # type: ignore[union-attr]

@@ -91,6 +91,7 @@ def test_one_row_that_settles_a_term_gets_hc1() -> None:
     assert np.isfinite(found.weights[["low", "high"]]).all(axis=None)
 
 
+@pytest.mark.long
 def test_terms_of_noise_seldom_matter_however_many_they_are() -> None:
     """15 terms without effect: some p below 0.05 in about half of 200 fits, some adjusted p in one of twenty. The
     adjustment is statsmodels' own."""

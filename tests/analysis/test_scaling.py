@@ -79,7 +79,7 @@ def test_the_fractions_interval_covers_at_its_stated_rate() -> None:
     assert 0.93 <= covered / 1000 <= 0.97
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_whole_method_covers_the_planted_fraction() -> None:
     """Forty sweeps, each as a family of its own."""
     own = [np.random.default_rng(seed + 1000).normal(0.3, 0.05, len(POINTS)) for seed in range(40)]
@@ -159,6 +159,7 @@ def test_the_figure_is_drawn(tmp_path: Path) -> None:
     figure.savefig(tmp_path / "scaling.png")
 
 
+@pytest.mark.long
 def test_points_of_one_model_are_no_independent_ones() -> None:
     """What a model loses it loses at every batch size: intervals are over models. Thirty sweeps of 16 models at four
     batch sizes, each as a family of its own."""

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
 from paradnn.execution.hosts import HOSTS, KEY
 from tests.conftest import ROOT, TINY
-from tests.worker.test_communication import has_ipv6
 
 SECRET = "what both know"
+
+
+def has_ipv6() -> bool:
+    with suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):
+        return True
+    return False
+
+
 #: Of the second host, each of which has processes on one core.
 ADDRESSES = ["127.0.0.1", pytest.param("::1", marks=pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here"))]
 #: What makes points on two hosts as short as they can be.
