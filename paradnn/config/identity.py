@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
-from functools import cache
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache, lru_cache
 from typing import Any
 
 from paradnn.config.point import Measure, Point
@@ -50,7 +50,8 @@ def digest(value: Any, length: int = 16) -> str:
 
 def point_id(point: Point) -> str:
     """Hash of what is measured and how; software and hardware are the environment's, limits and prices no part."""
-    values = _named(unpriced(point), "replicate", "software", "measure")
+    values = _named(point, "replicate", "software", "measure")
+    values["platform"]["price_per_hour"] = None
     return digest([told(values), _protocol(point.measure)])
 
 
@@ -110,8 +111,9 @@ def _text(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
+@lru_cache
 def _protocol(measure: Measure) -> dict[str, Any]:
-    values = {key: value for key, value in asdict(measure).items() if key not in LIMIT_KEYS + EXTRA_KEYS}
+    values = {key: value for key, value in vars(measure).items() if key not in LIMIT_KEYS + EXTRA_KEYS}
     return told(values, "measure.")
 
 
@@ -121,5 +123,5 @@ def told(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in values.items():
         dotted = f"{prefix}{key}"
         if dotted not in later or value != later[dotted]:
-            found[key] = told(value, f"{dotted}.") if isinstance(value, Mapping) else value
+            found[key] = told(value, f"{dotted}.") if isinstance(value, dict) else value
     return found

@@ -98,26 +98,6 @@ def memory_bytes(value: str | int, key: str) -> int | None:
 
 def _value(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
     """`value` as `kind` within `bounds`."""
-    if get_origin(kind) in (Union, UnionType):
-        if value is None and NoneType in get_args(kind):
-            return None
-        kinds = [entry for entry in get_args(kind) if entry is not NoneType]
-        given = tuple(value) if isinstance(value, list) else value
-        fits = (entry for entry in kinds if isinstance(given, get_origin(entry) or entry))
-        # 200 is a rate as well; of what fits none, words say what could be chosen.
-        kind = next(fits, str if str in kinds and not isinstance(given, (int, float)) else kinds[0])
-        if bool in kinds and "choices" in bounds:
-            bounds = {**bounds, "shown": ("true", "false", *bounds["choices"])}
-    if get_origin(kind) is tuple:
-        inner = get_args(kind)[0]
-        if inner is str:
-            values = value if isinstance(value, (list, tuple)) else (value,)
-            return tuple(as_text(entry, bounds, key) for entry in values)
-        if inner is int:
-            return _integers(value, bounds, key)
-        return _groups(value, key) if get_origin(inner) is tuple else _mappings(value, key)
-    if get_origin(kind) is not None:
-        return _strings(value, bounds, key)
     if kind is int:
         return _integer(value, bounds, key)
     if kind is float:
@@ -128,6 +108,27 @@ def _value(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
         if not isinstance(value, bool):
             raise ConfigError(key, value, "expects true or false", f"write {key}=true or {key}=false")
         return value
+    if get_origin(kind) in (Union, UnionType):
+        if value is None and NoneType in get_args(kind):
+            return None
+        kinds = [entry for entry in get_args(kind) if entry is not NoneType]
+        given = tuple(value) if isinstance(value, list) else value
+        fits = (entry for entry in kinds if isinstance(given, get_origin(entry) or entry))
+        # 200 is a rate as well; of what fits none, words say what could be chosen.
+        kind = next(fits, str if str in kinds and not isinstance(given, (int, float)) else kinds[0])
+        if bool in kinds and "choices" in bounds:
+            bounds = {**bounds, "shown": ("true", "false", *bounds["choices"])}
+        return _value(value, kind, bounds, key)
+    if get_origin(kind) is tuple:
+        inner = get_args(kind)[0]
+        if inner is str:
+            values = value if isinstance(value, (list, tuple)) else (value,)
+            return tuple(as_text(entry, bounds, key) for entry in values)
+        if inner is int:
+            return _integers(value, bounds, key)
+        return _groups(value, key) if get_origin(inner) is tuple else _mappings(value, key)
+    if get_origin(kind) is not None:
+        return _strings(value, bounds, key)
     return as_text(value, bounds, key)
 
 

@@ -282,10 +282,15 @@ def asked_for(config: Mapping[str, Any]) -> Workload:
     model = config.get("model")
     said = {**config, "model": model.get("name") if isinstance(model, Mapping) else model}
     for key in _DECIDE:
-        for work in WORKLOADS.values():
-            if work.key == key and said.get(key, USUAL.get(key)) in work.names:
+        for work in _asked_by(key):
+            if said.get(key, USUAL.get(key)) in work.names:
                 return work
     return next(iter(WORKLOADS.values()))
+
+
+@cache
+def _asked_by(key: str) -> list[Workload]:
+    return [work for work in WORKLOADS.values() if work.key == key]
 
 
 def part_called(name: object) -> type[Part] | None:

@@ -70,15 +70,17 @@ class Records:
     def add(self, kind: Values, rows: Iterable[Sequence[Any]]) -> None:
         """Rows of run id, key, value, and of metrics whether it is NaN; those of runs not in the index are left out."""
         columns: Any = getattr(self, kind)
-        for run_id, key, value, *is_nan in rows:
-            position = self.index.get(run_id)
-            if position is None or value is None or any(is_nan):
+        find, is_text = self.index.get, kind != "metrics"
+        for row in rows:  # millions, so in few steps
+            position, value = find(row[0]), row[2]
+            if position is None or value is None:
                 continue
-            column = columns[key]
-            if kind == "metrics":
+            column = columns[row[1]]
+            if is_text:
+                places = column.places
+                column.codes[position] = places[value] if value in places else places.setdefault(value, len(places))
+            elif len(row) == 3 or not row[3]:
                 column[position] = value
-            else:
-                column.codes[position] = column.places.setdefault(value, len(column.places))
 
     @classmethod
     def joined(cls, parts: Sequence[Records]) -> Records:
