@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 #: The type of a batch, of the logits, and of weights and optimizer variables in every precision.
 _FULL_BYTES = 4
@@ -107,6 +108,7 @@ class Layer:
         return self.macs + (self.macs if self.input_macs is None else self.input_macs)
 
 
+@lru_cache(maxsize=4096)  # the points of a sweep have the same ones
 def dense(
     name: str,
     inputs: int,
