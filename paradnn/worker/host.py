@@ -4,19 +4,20 @@
     node1$ PARADNN_HOSTS_KEY=... PARADNN_HOSTS=10.0.0.2:5000 python -m paradnn.train model=channel hosts=2
 
 Under Slurm and Spark they are started by the task itself (docs/clusters.md). Each process is forked from this one,
-which imports no framework, and imports the one that its point asks for once who connects has shown the key.
+which imports no framework, once who connects has shown the key, and imports the one that its point asks for.
 This runs until it is stopped, with --with-stdin until standard input ends.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import select
 import socket
 import sys
+import time
 import traceback
+from collections.abc import Mapping
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 
@@ -24,12 +25,12 @@ from paradnn.core.workload import asked_for
 from paradnn.worker.addresses import LOOPBACK, listen, own_address, port_number, with_port
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.fork_server import die_with_parent
-from paradnn.worker.process_group import KEY, accept, run_rank
+from paradnn.worker.process_group import KEY, Stranger, accept, run_rank
 
-#: Seconds in which the point's process asks, and makes its second connection.
-_PATIENCE = 30.0
-#: Processes that run at once: as many connections are let in.
-_MOST_PROCESSES = 512
+#: Seconds in which the point's process makes its second connection, and in which who connects shows the key.
+_PATIENCE, _SHOW = 30.0, 10.0
+#: Connections that have not shown the key yet, of which the oldest goes first, and processes that run.
+_MOST_STRANGERS, _MOST_PROCESSES = 64, 512
 #: Where Slurm tells a step's processes the address of the host that started it.
 _LAUNCHED_FROM = "SLURM_LAUNCH_NODE_IPADDR"
 
@@ -72,32 +73,66 @@ def _own_address() -> str:
 
 
 def _serve(listening: socket.socket, key: bytes, with_stdin: bool) -> None:
-    """Fork a process for each connection; it ends where no key is shown."""
+    """Fork a process for each connection that has shown the key."""
+    strangers: dict[int, Stranger] = {}
     running: set[int] = set()
     listening.setblocking(False)
     while True:
-        full = len(running) >= _MOST_PROCESSES
-        watched = [*([] if full else [listening.fileno()]), *([0] if with_stdin else [])]
-        ready, _, _ = select.select(watched, [], [], 1.0 if running else None)
+        watched = [listening.fileno(), *strangers, *([0] if with_stdin else [])]
+        ready, _, _ = select.select(watched, [], [], 1.0 if strangers or running else None)
         if 0 in ready and not os.read(0, 4096):
             return
-        running -= {pid for pid in running if os.waitpid(pid, os.WNOHANG)[0]}
-        if listening.fileno() not in ready:
-            continue
-        with contextlib.suppress(OSError), listening.accept()[0] as connected:  # it may have gone again
-            server = os.getpid()
-            if not (pid := os.fork()):
-                listening.close()
-                _be_process(connected, key, server)
-            running.add(pid)
+        running -= _ended(running)
+        if listening.fileno() in ready:
+            _let_in(listening, strangers)
+        for number, stranger in list(strangers.items()):
+            known, gone = False, time.monotonic() - stranger.since > _SHOW
+            if number in ready:
+                try:
+                    known = stranger.is_known(key)
+                except (AuthenticationError, OSError):
+                    gone = True
+            if known and len(running) < _MOST_PROCESSES:
+                running.add(_fork(stranger, strangers, listening))
+            if known or gone:
+                strangers.pop(number).connected.close()
 
 
-def _be_process(connected: socket.socket, key: bytes, server: int) -> None:
+def _let_in(listening: socket.socket, strangers: dict[int, Stranger]) -> None:
+    """Take a new connection, in the place of the oldest where there are too many."""
+    try:
+        connected, _ = listening.accept()
+        stranger = Stranger(connected, time.monotonic())
+    except OSError:  # gone again, or no descriptor is left
+        return
+    if len(strangers) == _MOST_STRANGERS:
+        strangers.pop(next(iter(strangers))).connected.close()
+    strangers[connected.fileno()] = stranger
+
+
+def _ended(running: set[int]) -> set[int]:
+    """Those of our processes that have ended."""
+    return {pid for pid in running if os.waitpid(pid, os.WNOHANG)[0]}
+
+
+def _fork(stranger: Stranger, strangers: Mapping[int, Stranger], listening: socket.socket) -> int:
+    server = os.getpid()
+    if pid := os.fork():
+        return pid
+    listening.close()
+    for other in strangers.values():
+        if other is not stranger:
+            other.connected.close()
+    _be_process(stranger.connected, server)
+    os._exit(0)
+
+
+def _be_process(connected: socket.socket, server: int) -> None:
     """Become the process that is asked for; does not return."""
     die_with_parent(server)
     try:
-        asked, channel, own, addresses = accept(connected, key, _PATIENCE)
-    except (AuthenticationError, AssertionError, EOFError, OSError):  # a stranger, or gone
+        asked, channel, own, addresses = accept(connected, _PATIENCE)
+    except (EOFError, OSError):  # the client has gone
         os._exit(1)
     except BaseException:
         traceback.print_exc()

@@ -116,7 +116,8 @@ class Timing:
 class Contention:
     """What took cores from the measured blocks (`paradnn.worker.meters`); None where the system does not tell.
 
-    Shares of the capacity of the point's `cores`, `throttled_fraction` of the time; `reason` says what is too much.
+    Shares of the capacity of the point's `cores`, `throttled_fraction` of the time; `reason` says what is too much;
+    `stops`: how often the process was stopped and went on.
     """
 
     cores: int
@@ -126,12 +127,13 @@ class Contention:
     involuntary_switches_per_second: float | None
     throttled_fraction: float | None
     reason: str | None
+    stops: int = 0
 
     @property
     def taken(self) -> float:
-        """What others took, to be compared with another attempt of the same point."""
+        """What others took, to be compared with another attempt of the same point; a stop counts as all of it."""
         shares = self.foreign_cpu_fraction, self.steal_fraction, self.throttled_fraction
-        return sum(share or 0.0 for share in shares)
+        return sum(share or 0.0 for share in shares) + bool(self.stops)
 
 
 @dataclass(frozen=True)

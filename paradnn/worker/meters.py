@@ -15,13 +15,15 @@ import gc
 import math
 import os
 import resource
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from paradnn.core.words import counted
 from paradnn.worker.messages import Contention
 
 #: Shares of the capacity of the point's cores beyond which its blocks are contended (docs/check.md says why these).
@@ -63,15 +65,34 @@ class ContentionWatch:
     def __init__(self) -> None:
         self.seen: Contention | None = None
         self._before: Counters | None = None
+        self._stops = 0
+        self._handler: Any = None
 
     def start(self) -> None:
         """A measurement begins."""
+        self._stops = 0
+        # Time in which a process is stopped (SIGSTOP) shows in no counter; that it goes on again is a signal.
+        with contextlib.suppress(ValueError):  # not the main thread
+            self._handler = signal.signal(signal.SIGCONT, self._continued)
+            signal.siginterrupt(signal.SIGCONT, False)
         self._before = read_counters()
 
     def stop(self) -> Contention | None:
         """It has ended: what happened meanwhile, None where it never began."""
-        self.seen = between(self._before, read_counters()) if self._before else None
+        if self._before is None:
+            return None
+        self.seen = between(self._before, read_counters())
+        if self._handler is not None:
+            signal.signal(signal.SIGCONT, self._handler)
+            self._handler = None
+        if self._stops:
+            stopped = f"the point was stopped (SIGSTOP) {counted(self._stops, 'time')}"
+            reason = f"{self.seen.reason}; {stopped}" if self.seen.reason else stopped
+            self.seen = replace(self.seen, reason=reason, stops=self._stops)
         return self.seen
+
+    def _continued(self, *_: object) -> None:
+        self._stops += 1
 
 
 def read_counters(root: Path = _ROOT) -> Counters:

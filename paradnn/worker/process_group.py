@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hmac
 import os
 import signal
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, Pipe, answer_challenge, deliver_challenge
+from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
 from paradnn.worker.addresses import LOOPBACK, host_and_port, listen, with_port
@@ -222,15 +223,16 @@ def run_rank(
 
 
 # Processes of a point on other hosts, where `python -m paradnn.worker.host` serves. The point's process connects to a
-# server for each process that it wants there; both show that they know the same key before anything else is read
-# (`multiprocessing.connection`). Each side then knows the other by the address that the connection has: no host's name
-# is looked up. A second connection, over which nothing is sent, ends each with the other (`die_with`); the kernel looks
-# every few seconds whether the other host is still there.
+# server for each process that it wants there; both show that they know the same key before anything else is read, and
+# before the server forks: it sends a number, drawn at random, and gets another with the proof for both (HMAC-SHA256),
+# which it answers with its own. Each side then knows the other by the address that the connection has: no host's name
+# is looked up. A second connection, over which nothing is sent, ends each with the other (`process_group.die_with`);
+# the kernel looks every few seconds whether the other host is still there.
 
 #: The variable that holds the key of a server, and of those that may ask it.
 KEY = "PARADNN_HOSTS_KEY"
-#: Seconds in which who connects shows the key.
-_SHOW = 10.0
+#: Bytes of the numbers that are drawn, and of a proof.
+_NONCE = 32
 #: Seconds of silence until the kernel asks whether the other host is there, between two such questions, and how many.
 _ALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
@@ -283,39 +285,101 @@ def _ask(address: str, key: bytes, asked: Asked, patience: float) -> RemoteProce
     connected = _connect(host_and_port(address), address, patience)
     local, there = connected.getsockname()[0], connected.getpeername()[0]
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    channel = Connection(connected.detach())
     try:
-        _wait(channel, address, patience)
-        answer_challenge(channel, key)
-        deliver_challenge(channel, key)
+        with _closed_on_fault(connected):
+            _prove(connected, key, address, patience)
+        channel = Connection(connected.detach())
         channel.send(asked)
         _wait(channel, address, patience)
         answer = channel.recv()
-        if isinstance(answer, Exception):
-            raise answer
-        own_port, life_port = answer
-        life = _keep(_connect((there, life_port), address, patience))
-    except BaseException as error:
-        channel.close()
-        if isinstance(error, AuthenticationError):
-            raise Unavailable(f"the server at {address} has another key: set the same {KEY} on both hosts") from None
-        if isinstance(error, (EOFError, OSError, AssertionError)):
-            raise RankFailed("crash", f"the server at {address} closed the connection") from None
+    except AuthenticationError:
+        raise Unavailable(f"the server at {address} has another key: set the same {KEY} on both hosts") from None
+    except (EOFError, OSError):
+        raise RankFailed("crash", f"the server at {address} closed the connection") from None
+    if isinstance(answer, Exception):
+        raise answer
+    own_port, life_port = answer
+    life = _connect((there, life_port), address, patience)
+    return RemoteProcess(asked.rank, with_port(there, own_port), local, channel, _keep(life))
+
+
+@contextmanager
+def _closed_on_fault(connected: socket.socket) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        connected.close()
         raise
-    return RemoteProcess(asked.rank, with_port(there, own_port), local, channel, life)
 
 
-def accept(connected: socket.socket, key: bytes, patience: float) -> tuple[Asked, Connection, socket.socket, list[str]]:
-    """The other side: what is asked for by who knows the key, the channel to the point's process, what this process
-    listens on, and where the processes find each other. Raises RankFailed, and what a connection that is no point's
-    raises. A client that shows no key, or asks for nothing in `patience` seconds, ends this process (SIGALRM)."""
+def _prove(connected: socket.socket, key: bytes, address: str, patience: float) -> None:
+    """Show that this side has the key, and see that the other has. Raises AuthenticationError."""
+    connected.settimeout(patience)
+    try:
+        nonce, own = _receive(connected), os.urandom(_NONCE)
+        if len(nonce) < _NONCE:
+            raise EOFError
+        connected.sendall(own + _proof(key, b"point", nonce + own))
+        if not hmac.compare_digest(_receive(connected), _proof(key, b"server", own + nonce)):
+            raise AuthenticationError
+    except ConnectionError:
+        raise EOFError from None
+    except TimeoutError:
+        raise silent(f"the server at {address}", patience) from None
+    connected.settimeout(None)
+
+
+def _receive(connected: socket.socket) -> bytes:
+    """As many bytes as a proof has, fewer where the other side ends before."""
+    data = b""
+    while len(data) < _NONCE and (part := connected.recv(_NONCE - len(data))):
+        data += part
+    return data
+
+
+def _proof(key: bytes, side: bytes, nonces: bytes) -> bytes:
+    return hmac.digest(key, side + nonces, "sha256")
+
+
+class Stranger:
+    """A connection to a server, until its other end has shown the key: nothing here waits.
+
+    `since`: when it came, on a clock of the caller's.
+    """
+
+    def __init__(self, connected: socket.socket, since: float) -> None:
+        self.connected, self.since = connected, since
+        self._own, self._said = os.urandom(_NONCE), b""
+        connected.setblocking(False)
+        connected.send(self._own)  # fits any buffer
+
+    def is_known(self, key: bytes) -> bool:
+        """Read what it has said: whether it has the key; False as long as that is open.
+
+        Raises AuthenticationError where it has another, and OSError where it is gone.
+        """
+        part = self.connected.recv(2 * _NONCE - len(self._said))
+        if not part:
+            raise ConnectionError("it has gone")
+        self._said += part
+        if len(self._said) < 2 * _NONCE:
+            return False
+        other, proof = self._said[:_NONCE], self._said[_NONCE:]
+        if not hmac.compare_digest(proof, _proof(key, b"point", self._own + other)):
+            raise AuthenticationError
+        self.connected.setblocking(True)
+        self.connected.sendall(_proof(key, b"server", other + self._own))
+        return True
+
+
+def accept(connected: socket.socket, patience: float) -> tuple[Asked, Connection, socket.socket, list[str]]:
+    """The other side, once it knows who is there: what is asked for, the channel to the point's process, what this
+    process listens on, and where the processes find each other. Raises RankFailed, and what a connection that is no
+    point's raises. A client that asks for nothing in `patience` seconds ends this process (SIGALRM)."""
     local = connected.getsockname()[0]
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     channel = Connection(connected.detach())
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, min(_SHOW, patience))
-    deliver_challenge(channel, key)
-    answer_challenge(channel, key)
     signal.setitimer(signal.ITIMER_REAL, patience)
     asked: Asked = channel.recv()
     signal.setitimer(signal.ITIMER_REAL, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -44,6 +45,24 @@ def test_counters_that_stand_still_or_are_missing_say_nothing() -> None:
     for seen in (still, missing):
         assert (seen.foreign_cpu_fraction, seen.steal_fraction, seen.reason) == (None, None, None)
     assert ContentionWatch().stop() is None
+
+
+def test_a_process_that_was_stopped_meanwhile_says_so() -> None:
+    in_fresh_process(_watch_while_stopped)
+
+
+def _watch_while_stopped() -> None:
+    watch = ContentionWatch()
+    watch.start()
+    again = "import os, signal, sys, time; time.sleep(0.2); os.kill(int(sys.argv[1]), signal.SIGCONT)"
+    helper = subprocess.Popen([sys.executable, "-c", again, str(os.getpid())])
+    os.kill(os.getpid(), signal.SIGSTOP)
+    seen = watch.stop()
+    helper.wait()
+    assert seen
+    assert (seen.reason or "").endswith("the point was stopped (SIGSTOP) 1 time")
+    assert seen.taken >= 1
+    assert signal.getsignal(signal.SIGCONT) is signal.SIG_DFL
 
 
 def plant(root: Path, files: dict[str, str]) -> None:
