@@ -79,7 +79,5 @@ def test_numbers_of_which_nothing_can_be_computed_end_the_point_and_not_the_swee
     entry.environment, entry.costs = Environment("a processor", {"cores": 2}, {}, {}), costs_of(entry.point)
     entry.claim = Claim("run", Identity("point", "environment", 0), 0)
     record = entry.record()
-    assert (record.outcome, record.reason) == (
-        "crash",
-        "process 2: what its worker measured cannot be: math domain error",
-    )
+    assert record.outcome == "crash"
+    assert str(record.reason).startswith("process 2: what its worker measured cannot be: ")
