@@ -474,7 +474,7 @@ def compiling_metrics(measurement: Measurement, fed: InputMeasurement | None) ->
 
 def _contention(each: Sequence[Contention]) -> dict[str, float]:
     """The mean over processes of what is known, under the fields' own names."""
-    names = [field.name for field in fields(Contention) if field.name not in ("cores", "reason")]
+    names = [field.name for field in fields(Contention) if field.name not in ("cores", "reason", "stops")]
     known = {name: [value for entry in each if (value := getattr(entry, name)) is not None] for name in names}
     return {name: statistics.fmean(values) for name, values in known.items() if values}
 
