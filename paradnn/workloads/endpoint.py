@@ -79,8 +79,11 @@ class Served(Kernel):
         ):
             if value != usual:
                 raise ConfigError(key, value, "is known to the server of model=endpoint alone", remedy)
+        if given.measure.keep_trace:
+            reason = "model=endpoint has no operations to profile"
+            raise ConfigError("measure.keep_trace", "true", reason, "set measure.keep_trace=false")
         given = super().in_point(point)
-        measure = replace(given.measure, profile=False, keep_trace=False)
+        measure = replace(given.measure, profile=False)
         compiled = type(given).__dataclass_fields__["compile"].default
         same: PointT = replace(given, measure=measure, compile=compiled)
         return same
@@ -493,7 +496,7 @@ class Client:
         count, now = 0, begin
         while count < queries or now < begin + seconds * 1e9:
             yield now
-            count, now = count + 1, time.monotonic_ns()
+            count, now = count + 1, max(begin, time.monotonic_ns())
 
     def _prompt(self, number: int) -> dict[str, Any]:
         """Words drawn anew, so that no cache of prefixes knows them."""

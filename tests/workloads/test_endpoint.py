@@ -206,6 +206,7 @@ def test_requests_are_read_back_and_nonsense_is_refused() -> None:
         (["batch_size=4"], "set endpoint.concurrency or endpoint.rate"),
         (["precision=bfloat16"], "is known to the server of model=endpoint alone"),
         (["mode=train"], "is asked, not trained"),
+        (["measure.keep_trace=true"], "has no operations to profile; set measure.keep_trace=false"),
         (["endpoint.min_seconds=900"], "raise measure.timeout"),
     ],
 )
