@@ -174,11 +174,6 @@ class Options(Arguments):
     )
     store: tuple[str, ...] = option((), shared=True)
 
-    @property
-    def beside_messages(self) -> bool:
-        """Whether runs of messages stand beside the runs that are analysed, whatever protocol they have."""
-        return False
-
 
 @dataclass(frozen=True, kw_only=True)
 class Source(Arguments):

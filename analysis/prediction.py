@@ -475,20 +475,6 @@ class SpaceOptions(Options):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class PredictedOptions(SpaceOptions):
-    """The same for an analysis that is otherwise about the runs alone."""
-
-    predicted: bool = option(
-        False, "about the whole space: what was not measured is predicted, and intervals hold that as well"
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.space is not None and not self.predicted:
-            raise ConfigError("--space", self.space, "says what to predict", "add --predicted")
-
-
 def completed_of(frame: pd.DataFrame, metric: str | None, options: SpaceOptions) -> Completed:
     """The spaces of a frame, completed as the options say; without a metric in the one that the runs have."""
     from analysis.store.past import read_space

@@ -40,15 +40,13 @@ class Result(ABC):
 
     `sources` are the ids of the runs it rests on; `pooled` says what differed among runs that were pooled on demand,
     and is empty where they were homogeneous; `quality` what the gate left out or flagged, None where runs pass none;
-    `set_aside` which group of heterogeneous runs it is about, and how to see the others; `predicted` how much of a
-    space was measured and how good the prediction of the rest is, where it is about a whole space.
+    `set_aside` which group of heterogeneous runs it is about, and how to see the others.
     """
 
     sources: tuple[str, ...]
     pooled: str = ""
     quality: Quality | None = None
     set_aside: Paragraph | None = None
-    predicted: tuple[Paragraph, ...] = ()
 
     @property
     @abstractmethod
@@ -82,7 +80,7 @@ class Result(ABC):
         left_out = [Paragraph(self.quality.text())] if self.quality is not None and self.quality.text() else []
         set_aside = [self.set_aside] if self.set_aside is not None else []
         found = (part if isinstance(part, Paragraph) else Paragraph(part) for part in self._paragraphs())
-        return [*found, *self.predicted, *pooled, *left_out, *set_aside]
+        return [*found, *pooled, *left_out, *set_aside]
 
     def text(self) -> str:
         """The findings in words, a line for each sentence or point."""

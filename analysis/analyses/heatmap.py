@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,8 +28,7 @@ from analysis.columns import (
 from analysis.format import is_share, short
 from analysis.labels import label, labelled
 from analysis.lazy import drawing, np, pd
-from analysis.options import option
-from analysis.prediction import Completed, PredictedOptions, completed_of, told_of
+from analysis.options import Options, option
 from analysis.registry import Remedy, Shown, analysis
 from analysis.result import Answer, Paragraph, pooled_within
 from analysis.statistics.regression import Lacking
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeatmapOptions(PredictedOptions):
+class HeatmapOptions(Options):
     """Two hyperparameters and a metric."""
 
     command = "heatmap"
@@ -112,12 +111,7 @@ def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> Answer:
     ConfigError for a column or metric that is not there, NotEnoughData without any map, SchemaError for heterogeneous
     runs of a group.
     """
-    if options.predicted:
-        completed = completed_of(frame, options.metric, options)
-        maps = predicted_maps(completed, options.x, options.y, pool=options.pool)
-        said = told_of(completed)
-    else:
-        maps, said = heat_maps(frame, options.x, options.y, options.metric, pool=options.pool), ()
+    maps = heat_maps(frame, options.x, options.y, options.metric, pool=options.pool)
     titles = [f"{each.name}, {maps.metric}: {each.y.column} down, {each.x.column} across" for each in maps.maps]
     return Answer(
         numbers=maps.table,
@@ -126,7 +120,6 @@ def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> Answer:
         rows=list(zip(titles, map(_grid, maps.maps), strict=True)),
         sources=maps.run_ids,
         pooled=pooled_within(frame, ["family", "device"], pool=True) if options.pool else "",
-        predicted=said,
     )
 
 
@@ -346,26 +339,6 @@ def _binned(values: pd.Series, column: str) -> tuple[Axis, pd.Series]:
     place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, _BINS - 1)
     labels = tuple(f"{short(a)}–{short(b)}" for a, b in pairwise(edges))  # noqa: RUF001
     return Axis(column, labels), pd.Series(place, index=values.index)
-
-
-def predicted_maps(completed: Completed, x: str, y: str, *, pool: bool = False) -> HeatMaps:
-    """`heat_maps` of every point of the spaces: a cell is the median over its points, `low` and `high` the ends of
-    that median's 95% interval over draws; `measured` counts those of its `points` that were measured."""
-    found = heat_maps(completed.frame, x, y, completed.metric, pool=pool)
-    maps = tuple(replace(each, cells=_cells_over_draws(each, completed)) for each in found.maps)
-    return replace(found, maps=maps, run_ids=completed.measured(found.run_ids))
-
-
-def _cells_over_draws(each: HeatMap, completed: Completed) -> pd.DataFrame:
-    points = each.points[is_ok(each.points)]
-    values = completed.values(points)
-    cells = each.cells.set_index(["i", "j"])
-    cells["measured"] = 0
-    for place, rows in points.groupby(["i", "j"]).indices.items():
-        middle = np.median(values[rows], axis=0)
-        cells.loc[place, ["value", "low", "high"]] = np.quantile(middle, [0.5, 0.025, 0.975])
-        cells.loc[place, "measured"] = int((~points["predicted"].to_numpy()[rows]).sum())
-    return cells.reset_index()[[*each.cells.columns, "measured"]]
 
 
 #: How a cell in which nothing ran looks, by the outcome: letters, words, hatch and ground.

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from analysis.analyses.heatmap import HeatMaps, draw_heat_maps, maps_of, predicted_maps
+from analysis.analyses.heatmap import HeatMap, HeatMaps, draw_heat_maps, heat_maps, maps_of
 from analysis.format import is_share, short
-from analysis.lazy import pd
+from analysis.lazy import np, pd
 from analysis.options import option
 from analysis.prediction import Completed, SpaceOptions, completed_of, every_point, is_sparse, told_of
 from analysis.registry import Shown, analysis
 from analysis.result import Answer, pooled_within
+from analysis.store.frame import is_ok
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +47,7 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
     PredictOptions,
     summary="every point of a space, measured or predicted with an interval, and where that extrapolates",
     description="Fit the step time of the measured runs and predict every point of the space they are part of,\n"
-    "or of one that is named with --space. Points that were left out say how far to trust it. Maps of\n"
-    "the whole space: heatmap --predicted.",
+    "or of one that is named with --space. Points that were left out say how far to trust it.",
     example="python -m analysis predict --family fc --figure map.png",
     section="system",
     order=25,
@@ -64,11 +64,10 @@ def predict(frame: pd.DataFrame, options: PredictOptions) -> Answer:
     maps, table = _maps(completed, options), every_point(completed)
     return Answer(
         numbers=table,
-        sentences=list(_ends(completed, table)),
+        sentences=[*_ends(completed, table), *told_of(completed)],
         picture=None if maps is None else lambda: draw_heat_maps(maps),
         sources=completed.measured(list(completed.frame["run_id"])),
         pooled=pooled_within(frame, ["family", "device"], pool=True) if options.pool else "",
-        predicted=told_of(completed),
     )
 
 
@@ -99,3 +98,23 @@ def _maps(completed: Completed, options: PredictOptions) -> HeatMaps | None:
     others = [name for name in ordered if name.removeprefix("model.") != x.removeprefix("model.")]
     y = options.y or next(iter(others), None)
     return None if y is None else predicted_maps(completed, x, y, pool=options.pool)
+
+
+def predicted_maps(completed: Completed, x: str, y: str, *, pool: bool = False) -> HeatMaps:
+    """`heat_maps` of every point of the spaces: a cell is the median over its points, `low` and `high` the ends of
+    that median's 95% interval over draws; `measured` counts those of its `points` that were measured."""
+    found = heat_maps(completed.frame, x, y, completed.metric, pool=pool)
+    maps = tuple(replace(each, cells=_cells_over_draws(each, completed)) for each in found.maps)
+    return replace(found, maps=maps, run_ids=completed.measured(found.run_ids))
+
+
+def _cells_over_draws(each: HeatMap, completed: Completed) -> pd.DataFrame:
+    points = each.points[is_ok(each.points)]
+    values = completed.values(points)
+    cells = each.cells.set_index(["i", "j"])
+    cells["measured"] = 0
+    for place, rows in points.groupby(["i", "j"]).indices.items():
+        middle = np.median(values[rows], axis=0)
+        cells.loc[place, ["value", "low", "high"]] = np.quantile(middle, [0.5, 0.025, 0.975])
+        cells.loc[place, "measured"] = int((~points["predicted"].to_numpy()[rows]).sum())
+    return cells.reset_index()[[*each.cells.columns, "measured"]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from analysis.format import percent_interval, short
@@ -17,18 +17,7 @@ from analysis.labels import label, unit_of
 from analysis.lazy import drawing, np, pd, stats
 from analysis.options import Options, option
 from analysis.registry import Remedy, Shown, analysis
-from analysis.result import Paragraph, Result, joined, pooled_within
-from analysis.scaling_hosts import (
-    Exchange,
-    Expected,
-    describe_expected,
-    draw_expected,
-    expect_measured,
-    plan,
-    pooled_messages,
-    trainings,
-    varied,
-)
+from analysis.result import Paragraph, Result, joined
 from analysis.statistics.dependence import Levels, crossed_quantile, crossed_variance, levels_of
 from analysis.statistics.pairing import RESULT_COLUMNS, pair, sampling
 from analysis.statistics.quantiles import bootstrap_ratio
@@ -51,13 +40,12 @@ _TRANSPORT = "transport"
 _RATIO = ("speedup", "speedup_low", "speedup_high", "efficiency", "fraction", "interval_source")
 _SHOWN = ["devices", "one", "many", *_RATIO]
 _HIDDEN = {"family", *RESULT_COLUMNS, *_SHOWN}
-_PREDICTED = "predicted from a channel (model=channel)"
 _LINE = "#555555"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingOptions(Options):
-    """Which rate, over which count of devices; and over which channel steps are predicted."""
+    """Which rate, over which count of devices."""
 
     command = "scaling"
 
@@ -70,31 +58,6 @@ class ScalingOptions(Options):
         metavar="COLUMN",
         names="columns",
     )
-    channel: str | None = option(
-        None,
-        "predict steps from what messages cost on a measured channel, called as `analysis channel` calls it: "
-        "'tensorflow all_reduce'",
-        metavar="NAME",
-        group=_PREDICTED,
-    )
-    algorithm: Literal["ring", "tree", "halving"] = option(
-        "ring", "how gradients are summed (default: ring)", group=_PREDICTED
-    )
-    hosts: tuple[str, ...] = option(
-        (), "what so many hosts would give, on paper: 1,2,4,1024", metavar="N,N", group=_PREDICTED
-    )
-    scaling: Literal["weak", "strong"] = option(
-        "weak", "of --hosts: each has the measured batch (weak, the default), or all share it", group=_PREDICTED
-    )
-
-    @property
-    def beside_messages(self) -> bool:
-        return self.channel is not None
-
-    @property
-    def exchange(self) -> Exchange | None:
-        """How gradients are exchanged, where a channel is named."""
-        return None if self.channel is None else Exchange(self.channel, self.algorithm)
 
 
 class FamilyScaling(NamedTuple):
@@ -121,25 +84,21 @@ class ScalingResult(Result):
     """Every point on several devices against itself on one, and the non-parallel fraction of each family.
 
     `pairs` has a row for each point and count above one: the join columns, `devices` (the count), `one` and `many`
-    (the metric on one and on all devices), `speedup` with its interval, `efficiency` (speedup / count) and `fraction`;
-    it is None of weak scaling, where batches differ. `alone` are the families without a pair. `apart`: families -> why
-    their counts cannot be separated from sessions or a drift. `expected` is what a channel says of measured steps.
+    (the metric on one and on all devices), `speedup` with its interval, `efficiency` (speedup / count) and `fraction`.
+    `alone` are the families without a pair. `apart`: families -> why their counts cannot be separated from sessions or
+    a drift.
     """
 
     metric: str
     by: str
-    pairs: pd.DataFrame | None = None
-    families: tuple[FamilyScaling, ...] = ()
-    alone: tuple[str, ...] = ()
+    pairs: pd.DataFrame
+    families: tuple[FamilyScaling, ...]
+    alone: tuple[str, ...]
     apart: dict[str, str]
-    expected: Expected | None = None
 
     @property
     def table(self) -> pd.DataFrame:
-        """The pairs, without columns that are the same in all of them; with a channel, measured beside predicted."""
-        if self.expected is not None:
-            return varied(self.expected.table)
-        assert self.pairs is not None
+        """The pairs, without columns that are the same in all of them."""
         pairs = self.pairs
         others = [name for name in pairs if name not in _HIDDEN and pairs[name].nunique(dropna=False) > 1]
         return pairs[["family", *others, *_SHOWN]]
@@ -149,30 +108,23 @@ class ScalingResult(Result):
             yield _describe(family, self.by.rpartition(".")[2])
         if self.alone:
             yield f"Not compared: {', '.join(self.alone)}, of which no point was measured on 1 and on more."
-        if self.families:
-            yield (
-                "The fraction is that of Amdahl's law, speedup = 1 / (s + (1 - s) / n), fitted over points; intervals "
-                "are 95%, over models and batch sizes as a sample of their design space."
-            )
+        yield (
+            "The fraction is that of Amdahl's law, speedup = 1 / (s + (1 - s) / n), fitted over points; intervals "
+            "are 95%, over models and batch sizes as a sample of their design space."
+        )
         for reason in dict.fromkeys(self.apart.values()):
             those = ", ".join(name for name, one in self.apart.items() if one == reason)
             yield f"No interval of {those} holds what time does to them: {reason}."
-        if self.expected is not None:
-            yield from describe_expected(self.expected)
 
     def _figure(self) -> Figure:
-        """Left the rate of each device against that of one alone, with x = y where nothing is lost; then the speedup
-        over the count, with each family's fitted law, its interval as a band, and the line without loss; right, where a
-        channel predicts steps, these against measured ones."""
-        drawn, panels = drawing.panels(2 * (self.pairs is not None) + (self.expected is not None), 5.5, 4.4, across=3)
+        """Left the rate of each device against that of one alone, with x = y where nothing is lost; right the speedup
+        over the count, with each family's fitted law, its interval as a band, and the line without loss."""
+        drawn, panels = drawing.panels(2, 5.5, 4.4, across=3)
         # A family that stands there once for each transport has no colour of its own.
         names = [family.family for family in self.families]
         among = names if any(", " in name for name in names) else []
-        if self.pairs is not None:
-            _rates(panels[0], self, self.pairs, among)
-            _speedups(panels[1], self, self.pairs, among)
-        if self.expected is not None:
-            draw_expected(panels[-1], self.expected, among, named=self.pairs is None)
+        _rates(panels[0], self, self.pairs, among)
+        _speedups(panels[1], self, self.pairs, among)
         drawing.legend(drawn)
         return drawn
 
@@ -206,37 +158,9 @@ def _remedy(rows: pd.DataFrame) -> Remedy:
 def scaling(frame: pd.DataFrame, options: ScalingOptions) -> Result:
     """Every point on several devices against itself on one, and Amdahl's fraction of each family.
 
-    With a channel also each measured step beside what the channel says of it; with `hosts` only what these would give.
-
     NotEnoughData where no point was measured on one device and on more, SchemaError for heterogeneous runs of a family.
     """
-    exchange, pool = options.exchange, options.pool
-    _check(options)
-    if exchange is None:
-        return fit_scaling(frame, options.metric, options.by, pool)
-    if options.hosts:
-        return plan(frame, exchange, options.hosts, options.scaling, pool)
-    expected = expect_measured(frame, exchange)
-    try:
-        found = fit_scaling(frame, options.metric, options.by, pool)
-    except NotEnoughData:  # of weak scaling: batches differ
-        used = trainings(frame)
-        pooled, sources = pooled_within(used, ["family", "device"], pool), tuple(used["run_id"])
-        found = ScalingResult(metric=options.metric, by=options.by, apart={}, pooled=pooled, sources=sources)
-    pooled = joined((found.pooled, pooled_messages(frame, expected, pool)))
-    return replace(found, expected=expected, pooled=pooled, sources=(*found.sources, *expected.run_ids))
-
-
-def _check(options: ScalingOptions) -> None:
-    """ConfigError for an option that says nothing without another one, which is not there."""
-    usual = ScalingOptions()
-    if options.channel is None:
-        for name in ("hosts", "algorithm", "scaling"):
-            if (given := getattr(options, name)) != getattr(usual, name):
-                value = ",".join(given) if name == "hosts" else given
-                raise ConfigError(f"--{name}", value, "needs to know what messages cost", "name a --channel")
-    if options.scaling != usual.scaling and not options.hosts:
-        raise ConfigError("--scaling", options.scaling, "says how --hosts share the batch", "name --hosts")
+    return fit_scaling(frame, options.metric, options.by, options.pool)
 
 
 def _describe(family: FamilyScaling, what: str) -> Paragraph:

@@ -19,7 +19,7 @@ from analysis.store.conditions import parse, select
 from paradnn.config.outcome import OUTCOMES
 from paradnn.core.words import counted, did_you_mean
 from paradnn.errors import ConfigError, HeterogeneousError, ParadnnError
-from paradnn.families import FAMILIES, message_families
+from paradnn.families import FAMILIES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,25 +31,15 @@ _LISTED = 4  # groups whose command is shown
 
 
 def load_chosen(
-    selection: Selection,
-    columns: Collection[str] | None = None,
-    *,
-    may_be_empty: bool = False,
-    beside_messages: bool = False,
+    selection: Selection, columns: Collection[str] | None = None, *, may_be_empty: bool = False
 ) -> pd.DataFrame:
     """The frame of the runs that a selection chooses; `columns` limits what is read.
-
-    `beside_messages`: a protocol is that of steps, and runs of messages are taken of any protocol.
 
     ConfigError for a word that is none, and, unless the frame `may_be_empty`, ParadnnError where no run matches.
     """
     if columns is not None:
         columns = {*columns, *(parse(condition).column for condition in selection.where)}
-    frame = _load(selection, columns)
-    if beside_messages and selection.protocol is not None:
-        every = _load(replace(selection, protocol=None), columns)
-        frame = every[every["run_id"].isin(frame["run_id"]) | every["family"].isin(message_families())]
-    frame = select(frame, selection.where)
+    frame = select(_load(selection, columns), selection.where)
     held = {str(name) for name in frame["family"].dropna()}
     for flag, values, known in (
         ("--family", selection.family, [*FAMILIES, *sorted(held.difference(FAMILIES))]),
@@ -114,24 +104,23 @@ def answer(
     them; where they lack different things that of the largest, and what sets them apart. One that takes `one_protocol`
     refuses nothing as a whole: in each environment it sees one protocol alone.
     """
-    beside = frame["family"].isin(message_families() if options.beside_messages else ())
-    apart, refusal, lacking = frame[~beside].reset_index(drop=True), None, list[ParadnnError]()
+    refusal, lacking = None, list[ParadnnError]()
     if options.pool or not one_protocol:
         try:
             return analyse(frame, options)
         except HeterogeneousError as error:
             refusal = error
-    for chosen, others, how in _choices(apart, selection):
+    for chosen, others, how in _choices(frame, selection):
         if not others and refusal is None:
             return analyse(frame, options)
         try:
-            result = analyse(_rows(frame, chosen, beside), options)
+            result = analyse(_rows(frame, chosen), options)
         except ParadnnError as error:
             if refusal is None:
                 raise
             lacking += [] if isinstance(error, HeterogeneousError) else [error]
             continue
-        return replace(result, set_aside=_said(apart, chosen, others, how, options))
+        return replace(result, set_aside=_said(frame, chosen, others, how, options))
     if len({str(error) for error in lacking}) == 1:
         raise lacking[0]
     if lacking:
@@ -162,10 +151,10 @@ def _choices(frame: pd.DataFrame, selection: Selection) -> Iterator[tuple[list[P
         yield chosen, [each for each in populations if each not in chosen], how
 
 
-def _rows(frame: pd.DataFrame, chosen: Sequence[Population], beside: pd.Series) -> pd.DataFrame:
-    """The runs of populations, and those `beside` them, in the order of the frame."""
+def _rows(frame: pd.DataFrame, chosen: Sequence[Population]) -> pd.DataFrame:
+    """The runs of populations, in the order of the frame."""
     wanted = frame["run_id"].isin({run for each in chosen for run in each.rows["run_id"]})
-    return frame[wanted | beside].reset_index(drop=True)
+    return frame[wanted].reset_index(drop=True)
 
 
 def _said(

@@ -61,8 +61,7 @@ class Command(NamedTuple):
             assert isinstance(options, Options), "what an analysis takes"
             frame = None if one.read is None else one.read(options, selection, output)
             if frame is None:
-                beside = options.beside_messages
-                frame = load_chosen(selection, one.columns, may_be_empty=one.counts, beside_messages=beside)
+                frame = load_chosen(selection, one.columns, may_be_empty=one.counts)
             result = answer(one, frame, options, selection, one.one_protocol)
             deliver(self.name, result, frame, selection, output, command_line)
 

@@ -18,11 +18,6 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def is_count(text: str, most: int) -> bool:
-    """Whether a text is a whole number from 1 to `most`."""
-    return text.isdecimal() and len(text) <= 2 * len(str(most)) and 1 <= int(text) <= most
-
-
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`did you mean fc? `, with up to three of `known` that are spelt like `word`, in any case; empty where none is."""
     names, typed = [name for name in dict.fromkeys(known) if name != word], word.casefold()[:_LONGEST]

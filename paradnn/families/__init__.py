@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paradnn.core.registry import Registry
 from paradnn.core.schema import read
-from paradnn.families.layers import UNKNOWN, Costs, Layer, LayerWork, sum_costs, work_of
+from paradnn.families.layers import UNKNOWN, Costs, Layer, sum_costs
 from paradnn.families.operations import Counted, Operation, product_operations
 
 if TYPE_CHECKING:
@@ -157,10 +157,6 @@ class Model:
     def layer_count(self) -> int:
         """How many layers it is counted as: what building and compiling it grows with."""
         return len(self.layer_list())
-
-    def layer_work(self) -> tuple[LayerWork, ...]:
-        """FLOPs and gradients of each layer, in the order of the forward pass; ValueError for a kernel."""
-        return tuple(work_of(layer) for layer in self.layer_list())
 
     def example_sizes(self) -> tuple[int, int]:
         """How many numbers an example's input has, and a target with a one for its class among zeros."""

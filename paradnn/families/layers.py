@@ -172,21 +172,6 @@ class Costs:
 UNKNOWN = Costs(0, 0, 0, 0, 0, 0, 0)
 
 
-@dataclass(frozen=True)
-class LayerWork:
-    """What one layer does in a training step: FLOPs of an example forward and backward, bytes of its gradients."""
-
-    name: str
-    forward: int
-    backward: int
-    gradient_bytes: int
-
-
-def work_of(layer: Layer) -> LayerWork:
-    """FLOPs as `sum_costs` counts them; a gradient has the type of its variable, which is 4 bytes wide."""
-    return LayerWork(layer.name, 2 * layer.macs, 2 * layer.backward_macs, _FULL_BYTES * layer.parameters)
-
-
 def sum_costs(layers: Sequence[Layer], batch_size: int, precision: str, mode: str, *, slots: int) -> Costs:
     """Costs of one step over all layers; `slots` is the number of optimizer variables of the size of each weight.
 

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.analyses.heatmap import HeatmapOptions, heatmap
-from analysis.analyses.predict import PredictOptions, predict
+from analysis.analyses.predict import PredictOptions, predict, predicted_maps
 from analysis.columns import groups
 from analysis.options import Selection
 from analysis.prediction import Space, complete, is_sparse, space_of
@@ -196,26 +195,20 @@ def test_a_space_that_was_measured_whole_has_nothing_to_predict() -> None:
     assert "nothing to predict" in predict(frame).text()
 
 
-def test_a_predicted_map_counts_what_was_measured(tmp_path: Path) -> None:
+def test_a_predicted_map_counts_what_was_measured() -> None:
     sample = part(whole(), 20)
-    result = heatmap(sample, HeatmapOptions(y="nodes", metric="step_time_ms", predicted=True))
-    cells = result.table
+    (drawn_map,) = predicted_maps(complete(sample, "step_time_ms"), "batch_size", "nodes").maps
+    cells = drawn_map.cells
     assert len(cells) == 16
     counts = sample.groupby(["batch_size", "model.nodes"]).size()
     for row in cells.to_dict("records"):
-        assert row["measured"] == counts.get((int(row["batch_size"]), int(row["model.nodes"])), 0)
+        assert row["measured"] == counts.get((int(row["x"]), int(row["y"])), 0)
         assert row["points"] == 4
-        assert row["low"] <= row["step_time_ms"] <= row["high"]
-    result.figure().savefig(tmp_path / "map.png")
-    drawn = result.figure()
+        assert row["low"] <= row["value"] <= row["high"]
+    drawn = predict(sample, PredictOptions(y="nodes", metric="step_time_ms")).figure()
     assert [text.get_text() for text in drawn.legends[0].get_texts()] == [
         "all points of the cell measured, else predicted"
     ]
-
-
-def test_what_is_predicted_needs_its_flag() -> None:
-    with pytest.raises(ConfigError, match="--space=model=fc: says what to predict; add --predicted"):
-        HeatmapOptions(y="nodes", space="model=fc")
 
 
 def test_the_report_maps_the_whole_space_of_a_sample() -> None:

@@ -11,8 +11,6 @@ import pytest
 import yaml
 
 from analysis.cli import main
-from analysis.cli.answer import load_chosen
-from analysis.options import Selection
 from analysis.published.source import digest
 from analysis.store.load import load
 from paradnn.config.identity import protocol_id
@@ -137,19 +135,6 @@ def test_a_smaller_group_answers_what_the_largest_cannot(
         writer.run(fc(layers, 16), {"latency_p99_ms": 3.0}, protocol_id=STANDARD)
     assert main(["heatmap", "--y", "layers", "--metric", "latency_p99_ms", "--store", uri]) == 0
     assert "Of these 6 runs, 2 of one protocol and environment were taken: protocol standard" in capsys.readouterr().out
-
-
-def test_messages_may_be_of_another_protocol_than_the_steps_that_are_chosen(
-    tmp_path: Path, blank_store: Callable[[Path], str]
-) -> None:
-    uri = blank_store(tmp_path / "mlflow.db")
-    writer = Writer(uri, "paradnn", tmp_path / "artifacts")
-    for batch, protocol in ((16, QUICK), (32, STANDARD)):
-        writer.run(fc(1, batch), {"examples_per_second": 9.0}, protocol_id=protocol)
-    writer.run({"model.name": "channel", "batch_size": "1"}, {"transfer_us": 9.0}, protocol_id=STANDARD)
-    chosen = Selection(store=(uri,), protocol="quick")
-    assert load_chosen(chosen)["family"].tolist() == ["fc"]
-    assert sorted(load_chosen(chosen, beside_messages=True)["family"]) == ["channel", "fc"]
 
 
 def test_an_unknown_protocol_is_told_what_there_is(mixed: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,6 @@ measured the same sizes; one session says nothing of another.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,10 +22,8 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from paradnn.errors import ConfigError, NotEnoughData
-from paradnn.forecast.communication.data_parallel import Link, as_link
+from paradnn.errors import NotEnoughData
 from paradnn.forecast.estimate import LEVEL, Estimate
-from paradnn.workloads.channel import COLLECTIVES
 
 Array = NDArray[np.float64]
 
@@ -109,10 +106,6 @@ class TransferFit:
     line: Piece
     errors: Array
     line_errors: Array
-
-    def piece_at(self, size: float) -> Piece:
-        """The piece of a size: between two pieces those below the next one's first size count as before."""
-        return self.pieces[int(np.searchsorted(self.breaks, size, side="right"))]
 
     def at(self, sizes: ArrayLike) -> Array:
         """us of messages of so many bytes."""
@@ -281,16 +274,13 @@ _USUAL = {
     "model.servers": 1,
     "model.workers": 1,
 }
-#: Patterns that say what a message of an exchange costs.
-_USABLE = ("latency", "bandwidth", "send_recv", "all_reduce")
 
 
 @dataclass(frozen=True)
 class ChannelFit:
     """One channel: `rows` are its runs, `fit` is over SIZE and TIME, None where there are too few sizes.
 
-    `variant` is what distinguishes it from others of its transport and pattern; `words` are all that could, whatever
-    else the store holds.
+    `variant` is what distinguishes it from others of its transport and pattern.
     """
 
     device: str
@@ -299,23 +289,11 @@ class ChannelFit:
     variant: str
     rows: pd.DataFrame
     fit: TransferFit | None
-    words: frozenset[str] = frozenset()
-
-    def is_called(self, name: str) -> bool:
-        """Whether a name fits: its transport and pattern, and any of its words."""
-        head, *words = (part.strip() for part in name.split(", "))
-        return head == f"{self.transport} {self.pattern}" and self.words.issuperset(words)
 
     @property
     def name(self) -> str:
         """Such as "grpc latency, serialized=true"."""
         return f"{self.transport} {self.pattern}" + (f", {self.variant}" if self.variant else "")
-
-    @property
-    def processes(self) -> int:
-        """How many take part; two where runs do not say."""
-        known = self.rows["model.processes"].dropna().tolist() if "model.processes" in self.rows else []
-        return int(known[0]) if known else 2
 
 
 def channels(frame: pd.DataFrame) -> list[ChannelFit]:
@@ -340,9 +318,7 @@ def channels(frame: pd.DataFrame) -> list[ChannelFit]:
             variant = ", ".join(
                 _word(_KEYS[name], value) for name, value in zip(telling, values, strict=True) if pd.notna(value)
             )
-            said = {name: part[name].dropna().unique() for name in _KEYS if name in part}
-            words = frozenset(_word(_KEYS[name], one[0]) for name, one in said.items() if len(one) == 1)
-            found.append(ChannelFit(str(device), str(transport), str(pattern), variant, part, _fit(part), words))
+            found.append(ChannelFit(str(device), str(transport), str(pattern), variant, part, _fit(part)))
     return found
 
 
@@ -357,54 +333,3 @@ def _word(text: str, value: object) -> str:
     whole = int(value) if isinstance(value, float) and value.is_integer() else value
     word = text.format(str(whole).lower())
     return word.removesuffix("s") if value == 1 and text.startswith("{}") else word
-
-
-@dataclass(frozen=True)
-class FittedLink:
-    """`links` are the link and those at the low and the high end of its 95% interval. `largest` is the largest message
-    that was measured, in bytes; `processes` of the collective it is made of, 1 of a channel between two."""
-
-    name: str
-    links: tuple[Link, Link, Link]
-    largest: float
-    processes: int = 1
-
-
-def choose_channel(found: Sequence[ChannelFit], name: str) -> ChannelFit:
-    """The channel that is called `name`.
-
-    A name may have fewer words than `analysis channel` gives it, or more, as long as one channel alone fits it.
-    ConfigError where there is none, or several, or where it has no fit.
-    """
-    usable = [each for each in found if each.fit and each.pattern in _USABLE]
-    chosen = [each for each in usable if each.name == name] or [each for each in usable if each.is_called(name)]
-    if len(names := dict.fromkeys(each.name for each in chosen)) > 1:
-        listed = "; ".join(f"'{each}'" for each in names)
-        raise ConfigError("--channel", name, f"fits {len(names)} channels of these runs", f"choose one of {listed}")
-    if len(chosen) > 1:
-        remedy = f"choose one with python -m analysis scaling --device: {', '.join(each.device for each in chosen)}"
-        raise ConfigError("--channel", name, "is a channel of several devices", remedy)
-    if not chosen:
-        there = "; ".join(f"'{each.name}'" for each in usable) or "none; python -m analysis channel says why"
-        raise ConfigError("--channel", name, "is no fitted channel of these runs", f"there are {there}")
-    return chosen[0]
-
-
-def link_of(channel: ChannelFit) -> FittedLink:
-    """What a message costs on a channel that has a fit; an all-reduce counts as the ring that takes as long.
-
-    A piece's start-up and time per byte are known together better than each by itself, so the interval is that of the
-    line at a size: fitted +- t s sqrt(v' (X'X)^-1 v), with relative errors, and the scatter of sessions.
-    """
-    assert channel.fit
-    fit = channel.fit
-    processes = channel.processes if channel.pattern in COLLECTIVES else 1
-
-    def link(end: int) -> Link:
-        def seconds(size: float) -> float:
-            return max(0.0, float(fit.at(size)) + end * fit.piece_at(size).reach(size)) / 1e6
-
-        return as_link(seconds, processes) if processes > 1 else seconds
-
-    largest = float(channel.rows[SIZE].astype("float64").max()) / processes
-    return FittedLink(channel.name, (link(0), link(-1), link(1)), largest, processes)
