@@ -10,7 +10,7 @@ from pathlib import Path
 __all__ = ["LAUNCHERS", "Cluster", "cluster"]
 
 #: Launchers that have nodes.
-LAUNCHERS = ("slurm", "ray", "spark")
+LAUNCHERS = ("slurm", "ray")
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Cluster:
 def cluster(launcher: str, folder: Path, nodes: int = 2) -> Iterator[Cluster]:
     """The nodes of a launcher, as long as they are needed; its files lie below `folder`, where it keeps any.
 
-    One node of Ray and Spark runs one task at a time, as each of two does. Slurm has two, and takes a whole one.
+    One node of Ray runs one task at a time, as each of two does. Slurm has two, and takes a whole one.
     """
     arguments = [f"hydra/launcher={'ray_cluster' if launcher == 'ray' else launcher}"]
     if launcher == "slurm":
@@ -38,17 +38,11 @@ def cluster(launcher: str, folder: Path, nodes: int = 2) -> Iterator[Cluster]:
         if nodes == 1:
             arguments.append("hydra.launcher.array_parallelism=1")
         stop, made = slurm.stop, Cluster(arguments, slurm.environ, lambda: slurm.power_off(NODES[1]))
-    elif launcher == "ray":
+    else:
         from tests.cluster.ray_cluster import RayCluster
 
         ray = RayCluster(nodes=nodes)
         stop, made = ray.stop, Cluster(arguments, ray.environ, lambda: ray.power_off(ray.second))
-    else:
-        from tests.cluster.spark import SparkCluster
-
-        spark = SparkCluster(nodes)
-        arguments.append(f"hydra.launcher.master={spark.master}")
-        stop, made = spark.stop, Cluster(arguments, {}, lambda: spark.power_off(spark.workers[-1]))
     try:
         yield made
     finally:

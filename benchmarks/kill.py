@@ -5,7 +5,7 @@ A sweep of 30 tiny points whose driver is killed (SIGKILL) at a random moment, a
 itself; then the next sweep. After each: every point measured once, no finished run lost, none left RUNNING, no process
 left over.
 
-With --launcher slurm, ray or spark it is one sweep of --points over two nodes of such a cluster on this machine, one of
+With --launcher slurm or ray it is one sweep of --points over two nodes of such a cluster on this machine, one of
 which is killed, with all that runs on it, when half of the points are recorded (`benchmarks.lost_node`).
 
 With --adaptive each sweep chooses 30 of 120 points. With --drivers several drivers measure it at once, and one of them

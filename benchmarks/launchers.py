@@ -1,7 +1,7 @@
-"""python -m benchmarks.launchers [--points 50] [--chunks 50 10 1] [--launchers local slurm ray spark processes]
+"""python -m benchmarks.launchers [--points 50] [--chunks 50 10 1] [--launchers local slurm ray processes]
 
 What a launcher costs for each point: a sweep of small FC models, measured as briefly as can be, through each launcher
-and at each size of its tasks; where tasks are small, of five of them. Slurm, Ray and Spark run on this machine, as in
+and at each size of its tasks; where tasks are small, of five of them. Slurm and Ray run on this machine, as in
 tests/cluster; every launcher runs one task at a time here, so that nothing but the launcher differs.
 """
 

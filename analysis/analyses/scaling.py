@@ -85,7 +85,7 @@ class ScalingResult(Result):
 
     `pairs` has a row for each point and count above one: the join columns, `devices` (the count), `one` and `many`
     (the metric on one and on all devices), `speedup` with its interval, `efficiency` (speedup / count) and `fraction`.
-    `alone` are the families without a pair. `apart`: families -> why their counts cannot be separated from sessions or
+    `alone` are the families without a pair; `apart`: families -> why their counts cannot be separated from sessions or
     a drift.
     """
 
@@ -117,14 +117,14 @@ class ScalingResult(Result):
             yield f"No interval of {those} holds what time does to them: {reason}."
 
     def _figure(self) -> Figure:
-        """Left the rate of each device against that of one alone, with x = y where nothing is lost; right the speedup
+        """Left the rate of each device against that of one alone, with x = y where nothing is lost; then the speedup
         over the count, with each family's fitted law, its interval as a band, and the line without loss."""
-        drawn, panels = drawing.panels(2, 5.5, 4.4, across=3)
+        drawn, (left, right) = drawing.panels(2, 5.5, 4.4, across=3)
         # A family that stands there once for each transport has no colour of its own.
         names = [family.family for family in self.families]
         among = names if any(", " in name for name in names) else []
-        _rates(panels[0], self, self.pairs, among)
-        _speedups(panels[1], self, self.pairs, among)
+        _rates(left, self, among)
+        _speedups(right, self, among)
         drawing.legend(drawn)
         return drawn
 
@@ -323,7 +323,8 @@ def _fraction(above: np.ndarray, below: np.ndarray, levels: Levels, level: float
     return Estimate(ratio, ratio - reach, ratio + reach)
 
 
-def _rates(axes: Axes, found: ScalingResult, pairs: pd.DataFrame, among: list[str]) -> None:
+def _rates(axes: Axes, found: ScalingResult, among: list[str]) -> None:
+    pairs = found.pairs
     each = pairs["many"] / pairs["devices"]
     for family in found.families:
         own, (middle, *ends) = pairs["family"] == family.family, (f"{100 * end:.1f}%" for end in family.fraction)
@@ -340,7 +341,8 @@ def _rates(axes: Axes, found: ScalingResult, pairs: pd.DataFrame, among: list[st
     drawing.finish(axes, f"Each of n {by} against one alone", *sides)
 
 
-def _speedups(axes: Axes, found: ScalingResult, pairs: pd.DataFrame, among: list[str]) -> None:
+def _speedups(axes: Axes, found: ScalingResult, among: list[str]) -> None:
+    pairs = found.pairs
     counts = np.geomspace(1, int(pairs["devices"].max()), 100)
     for number, family in enumerate(found.families):
         look, rows = drawing.look(family.family, among), pairs[pairs["family"] == family.family]

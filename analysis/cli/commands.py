@@ -147,9 +147,8 @@ def _published(
     def act(options: Any, selection: Selection) -> None:
         from analysis.published.source import log_found
 
-        module = name.removeprefix("mlperf-")
         into = _one_experiment(selection, experiment)
-        found = getattr(import_module(f"analysis.published.{module}"), f"read_{module}")(Path(options.dir))
+        found = getattr(import_module(f"analysis.published.{name}"), f"read_{name}")(Path(options.dir))
         logged, present = log_found(found, selection.written, into, Ticker(units))
         for line in found.left_out:
             say(f"damaged: {line}", sys.stderr)
@@ -205,14 +204,6 @@ _PUBLISHED = (
         "github.com/stanford-futuredata/dawn-bench-entries",
         units="series",
         then="Score them: python -m analysis time-to-accuracy",
-    ),
-    _published(
-        "mlperf-rcp",
-        "a clone of mlcommons/logging",
-        "../logging",
-        "log MLPerf's reference convergence points as runs",
-        "github.com/mlcommons/logging",
-        units="points",
     ),
 )
 

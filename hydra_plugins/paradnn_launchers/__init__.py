@@ -1,6 +1,6 @@
-"""Hydra's launchers for Slurm, Ray, joblib and Spark as ParaDnn's sweeps need them. Hydra imports this at every start.
+"""Hydra's launchers for Slurm, Ray and joblib as ParaDnn's sweeps need them. Hydra imports this at every start.
 
-Each is the published plugin (Spark's, where there is none, our own), and adds two things: when `launch` returns or
+Each is the published plugin, and adds two things: when `launch` returns or
 raises, none of its tasks runs any more; and a plugin that is not installed is named with the command that installs it.
 A task of Slurm that has several nodes runs on the first, and takes the others for its points' processes."""
 
@@ -16,7 +16,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-__all__ = ["Joblib", "Ray", "Slurm", "Spark"]
+__all__ = ["Joblib", "Ray", "Slurm"]
 
 
 class _Published(Launcher):
@@ -113,11 +113,3 @@ class Joblib(_Published):
         from joblib.externals.loky import get_reusable_executor
 
         get_reusable_executor().shutdown(kill_workers=True)
-
-
-class Spark(_Published):
-    """Our own. Its tasks end with the application."""
-
-    _preset = _extra = "spark"
-    _module = "paradnn.launch.spark"
-    _name = "SparkLauncher"

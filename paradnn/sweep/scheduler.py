@@ -6,12 +6,10 @@ Read from what the scheduler says in the environment of its jobs; outside of one
 from __future__ import annotations
 
 import os
-import platform
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -22,16 +20,12 @@ _served = False
 
 
 def job_tags() -> dict[str, str]:
-    """`node` and `job_id` as the scheduler names them; empty outside of Slurm, Spark and Ray."""
+    """`node` and `job_id` as the scheduler names them; empty outside of Slurm and Ray."""
     slurm = os.environ
     if "SLURM_JOB_ID" in slurm:
         array = f"{slurm.get('SLURM_ARRAY_JOB_ID')}_{slurm.get('SLURM_ARRAY_TASK_ID', '0')}"
         job = array if "SLURM_ARRAY_JOB_ID" in slurm else slurm["SLURM_JOB_ID"]
         return {"job_id": job, "node": slurm.get("SLURMD_NODENAME", "unknown"), "restarts": str(restarts())}
-    if context := _spark_task():
-        # An executor works in a folder of its own, which has its number.
-        where = {"job_id": f"{context.stageId()}.{context.partitionId()}", "restarts": str(restarts())}
-        return {**where, "node": f"{platform.node()}/{Path.cwd().name}"}
     ray = sys.modules.get("ray")
     if ray is not None and ray.is_initialized():
         context = ray.get_runtime_context()
@@ -40,16 +34,8 @@ def job_tags() -> dict[str, str]:
 
 
 def restarts() -> int:
-    """How often Slurm has put this job back into the queue, or Spark has run this task before."""
-    if context := _spark_task():
-        return int(context.attemptNumber())
+    """How often Slurm has put this job back into the queue."""
     return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
-
-
-def _spark_task() -> Any:
-    """The task of Spark that this process runs; None where it runs none."""
-    pyspark = sys.modules.get("pyspark")
-    return pyspark.TaskContext.get() if pyspark is not None else None
 
 
 def task_name(sweep: SweepInfo | None) -> str | None:

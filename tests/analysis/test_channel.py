@@ -169,8 +169,8 @@ def test_what_sessions_shift_is_in_the_intervals() -> None:
     for seed in range(200):
         sizes, times, sessions = repeated(seed, 4, own=0.03, session=0.06)
         fit = fit_transfers(sizes, times, sessions)
-        reach, truth = fit.pieces[-1].reach(1e6), ALPHA + 1e6 * BETA
-        covered.append([fit.latency.low <= ALPHA <= fit.latency.high, abs(float(fit.at(1e6)) - truth) <= reach])
+        ends = (fit.latency, ALPHA), (fit.bandwidth, 1e6 / BETA)
+        covered.append([each.low <= truth <= each.high for each, truth in ends])
         quiet = fit_transfers(*repeated(seed, 4, own=0.03, session=0.0)).latency
         alike.append((quiet.high - quiet.low) / (fit.latency.high - fit.latency.low))
     assert ((np.mean(covered, axis=0) > 0.91) & (np.mean(covered, axis=0) < 0.99)).all()

@@ -117,7 +117,6 @@ def test_what_a_user_can_mend_is_one_line(
         ["runs", "--reader", "psychic"],
         ["runs", "--exp"],
         ["runs", "--family", ","],
-        ["scaling", "--hosts", ","],
     ],
 )
 def test_wrong_arguments_are_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:

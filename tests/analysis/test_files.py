@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from analysis.__main__ import main
 from analysis.published import source
 from analysis.published.archive import read_archive
 from analysis.published.dawnbench import read_dawnbench
 from analysis.published.deepbench import read_deepbench, read_workbook
-from analysis.published.rcp import read_rcp
 from analysis.published.vidur import read_vidur
 from paradnn.errors import DataError
 from tests.analysis.deepbench import FLOAT, SPECS, folder_of, write
@@ -41,17 +39,14 @@ ODD = [
 READERS: dict[str, Callable[[Path], object]] = {
     "CIFAR10/train/a.tsv": read_dawnbench,
     "CIFAR10/train/a.json": read_dawnbench,
-    "rcp_checker/training_5/rcps_b.json": read_rcp,
     "h100_dgx/all_reduce.csv": read_vidur,
     "tpu_fc.json": read_archive,
 }
-_RCP = {"b": {"Benchmark": "bert", "BS": 8, "Epochs to converge": [3, 4.5, 5], "Hyperparams": {"lr": 1}}}
 _LISTS = {"labels": ["layer_4-node_32-input_8-output_2-bs_16"], "err_jobs": [], "states": []}
 _ARCHIVE = _LISTS | {"example_per_sec": [1600], "step_per_sec": [100], "flops": [2], "fl": [3], "params": [5]}
 CONTENTS = {
     "CIFAR10/train/a.tsv": "epoch\thours\ttop1Accuracy\n1\t0.5\t90\n2\t1.25\t94.5\n",
     "CIFAR10/train/a.json": '{"model": "ResNet", "hardware": "V100", "costPerHour": 3, "timestamp": "2018-11-06"}',
-    "rcp_checker/training_5/rcps_b.json": json.dumps(_RCP),
     "h100_dgx/all_reduce.csv": "time_stats.all_reduce.median,num_workers,size,devices_per_node\n0.5,2,1024,8\n",
     "tpu_fc.json": json.dumps(_ARCHIVE | {"intensity": [7]}),
 }
@@ -89,22 +84,6 @@ def test_whatever_stands_in_a_file_it_is_read_or_one_line(name: str, tmp_path: P
             said.append(str(error))
     assert said or name == "CIFAR10/train/a.json"
     assert all(len(line.splitlines()) == 1 and len(line) < 1_000 for line in said)
-
-
-def test_an_odd_entry_of_a_file_is_left_out_and_the_others_are_logged(
-    tmp_path: Path, blank_store: Callable[[Path], str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    odd = json.dumps(
-        _RCP | {"c": _RCP["b"] | {"BS": 16, "Platform": LONG, "Hyperparams": {"k" * 999: LONG, "lr": LONG}}}
-    )
-    folder = written(tmp_path / "rcp", "rcp_checker/training_5/rcps_b.json", odd)
-    (folder / "rcp_checker/training_5/rcps_d.json").write_text(json.dumps(_RCP).replace("8", "Infinity"))
-    (folder / "rcp_checker/training_5/rcps_e.json").write_text(DEEP)
-    assert main(["import-mlperf-rcp", str(folder), "--store", blank_store(tmp_path / "mlflow.db")]) == 0
-    out, err = capsys.readouterr()
-    assert "2 points logged" in out
-    assert "rcps_d.json: cannot convert float infinity to integer" in err
-    assert "rcps_e.json: is nested too deeply" in err
 
 
 def test_a_file_beyond_the_bound_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

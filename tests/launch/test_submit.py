@@ -176,7 +176,7 @@ def test_a_launcher_that_is_not_installed_is_named_with_its_remedy(launcher: Any
 
 def test_every_preset_names_a_launcher_of_ours() -> None:
     presets = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / "conf/hydra/launcher").glob("*.yaml")}
-    assert set(presets) == {"slurm", "ray_cluster", "processes", "spark"}
+    assert set(presets) == {"slurm", "ray_cluster", "processes"}
     for name, preset in presets.items():
         module, _, launcher = preset["_target_"].rpartition(".")
         assert module == paradnn_launchers.__name__

@@ -53,8 +53,7 @@ class Piece:
     """A line that holds for messages of `first` to `last` bytes.
 
     `start_up` in us: the line at 0 bytes, of the first piece no less than 0. `per_byte` in us, no less than 0, with
-    95% intervals: over sizes, and over sessions where there are several. `covariance` (2, 2) is of alpha and of
-    beta x `unit`, from the sizes, with its degrees of `freedom`.
+    95% intervals: over sizes, and over sessions where there are several.
     """
 
     first: float
@@ -62,10 +61,6 @@ class Piece:
     measurements: int
     start_up: Estimate
     per_byte: Estimate
-    unit: float
-    covariance: Array
-    freedom: float
-    shared: _Shared
 
     @property
     def bandwidth(self) -> Estimate:
@@ -76,10 +71,6 @@ class Piece:
     def at(self, sizes: ArrayLike) -> Array:
         """us of messages of so many bytes."""
         return np.asarray(self.start_up.value + self.per_byte.value * np.asarray(sizes, dtype="float64"))
-
-    def reach(self, size: float) -> float:
-        """us from the line at a size to either end of its 95% interval."""
-        return _reach(1.0, size / self.unit, float(self.at(size)), self.covariance, self.freedom, self.shared)
 
 
 def _reach(alpha: float, beta: float, value: float, covariance: Array, freedom: float, shared: _Shared) -> float:
@@ -248,7 +239,7 @@ def _piece(x: Array, y: Array, shared: _Shared, is_first: bool, measured: Array)
     low = max(0.0, alpha - reach[0]) if is_first else alpha - reach[0]
     start_up = Estimate(alpha, low, alpha + reach[0])
     per_byte = Estimate(beta, max(0.0, beta - reach[1]), beta + reach[1])
-    return Piece(float(x[0]), float(x[-1]), int(np.isin(measured, x).sum()), start_up, per_byte, unit, *error)
+    return Piece(float(x[0]), float(x[-1]), int(np.isin(measured, x).sum()), start_up, per_byte)
 
 
 SIZE, TIME = "model.bytes", "transfer_us"
