@@ -26,13 +26,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch as Patch
 from matplotlib.patches import Rectangle as Rectangle
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator, PercentFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 from numpy.typing import ArrayLike
 
 from analysis.format import short
 from analysis.labels import labelled
 from paradnn.families import FAMILIES
-from paradnn.plotting import COLOURS, MARKERS, SEQUENTIAL, cell, finish, letters_in
+from paradnn.plotting import COLOURS, MARKERS, SEQUENTIAL, cell, letters_in
+from paradnn.plotting import finish as finish
 from paradnn.plotting import quantity as quantity
 
 #: Of what has no value, or none that is set apart.
@@ -319,50 +320,3 @@ def forest(
         marks(axes, table["value"], heights, x_ends=(table["low"], table["high"]), label=label, **looks[label])
     names(axes.yaxis, list(rows.values()))
     axes.set_ylim(len(rows) - 0.4, -0.6)
-
-
-def stacked(
-    rows: Mapping[str, str],
-    parts: Mapping[str, tuple[str, ArrayLike]],
-    looks: Mapping[str, tuple[str, str]],
-    title: str,
-    per: str,
-    written: float,
-) -> Figure:
-    """Bars of shares below each other: one for each of `rows`, a name with what stands at the bar's end.
-
-    `parts` are what a bar is made of, a key with its name in the legend and its share of each row; `looks` are colour
-    and hatch by the same keys. Shares from `written` on have their number in the bar; `per` is what they are shares of.
-    """
-    drawn, (axes,) = panels(1, 8.0, 1.4 + 0.5 * len(rows))
-    left = np.zeros(len(rows))
-    ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1}
-    least = max(written, 0.4 / drawn.get_figwidth())
-    for key, (name, given) in parts.items():
-        shares = np.asarray(given, dtype="float64")
-        colour, hatch = looks[key]
-        how: dict[str, Any] = {
-            "color": colour,
-            "hatch": hatch,
-            "edgecolor": "white",
-            "linewidth": 0.6,
-            "height": 0.6,
-            "label": name,
-        }
-        axes.barh(range(len(rows)), shares, left=left, **how)
-        for row, share in enumerate(shares):
-            if share >= least:
-                middle = (left[row] + share / 2, row)
-                axes.text(*middle, f"{share:.0%}", ha="center", va="center", fontsize="small", bbox=ground)
-        left += shares
-    for place, words in enumerate(rows.values()):
-        axes.text(1.01, place, words, va="center", fontsize="small")
-    names(axes.yaxis, list(rows))
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlim(0, 1.17)
-    axes.set_xticks(np.linspace(0, 1, 6))
-    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
-    finish(axes, title, f"share of {per}")
-    axes.yaxis.grid(False)
-    legend(drawn)
-    return drawn

@@ -1,23 +1,29 @@
 """`overhead`: what this tool itself costs. Where the wall time of a sweep goes, phase by phase, and how much of it is
-measuring."""
+measuring; with `--by launcher` the wall clock of whole sessions, from the scheduler's queue on.
+
+A session is one process that measures points one after the other: a task of a launched sweep, else a whole sweep, else
+a single point. Queue, task start, the phases of its points and the rest divide its wall clock without overlap.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from analysis.format import seconds, with_interval
-from analysis.lazy import drawing, np, pd
-from analysis.options import Options
+from analysis.lazy import drawing, np, pd, ticker
+from analysis.options import Options, option
 from analysis.registry import analysis
-from analysis.result import Result, pooled_within, require_runs
+from analysis.result import Answer, Paragraph, Result, pooled_within, require_runs
 from analysis.sides import rare
+from analysis.statistics.quantiles import bootstrap_ratio
 from analysis.store.frame import families
 from paradnn.core.words import counted
 from paradnn.core.workload import WORKLOADS
-from paradnn.forecast.estimate import Estimate
+from paradnn.errors import NotEnoughData
+from paradnn.forecast.estimate import LEVEL, Estimate
 from paradnn.store.metrics import PHASES
 
 if TYPE_CHECKING:
@@ -28,6 +34,9 @@ _OWN = {name for work in WORKLOADS.values() for name in work.phases}
 MEASURING_PHASES = tuple(name for name in PHASES if name in ("measure", "latency") or name in _OWN)
 #: What this tool itself costs; the rest is the model's own (build, compile, warm-up) or asked for (profile).
 OVERHEAD_PHASES = ("schedule", "start", "record")
+#: What a launcher adds to a session, and all that its wall clock is made of.
+SCHEDULER = ("queue", "task start")
+LAYERS = (*SCHEDULER, *PHASES, "rest")
 
 #: By what a phase is for: a colour (a place in `drawing.COLOURS`) and hatches, so that no two phases look the same.
 _LOOKS = {
@@ -35,23 +44,34 @@ _LOOKS = {
     5: {"build": "", "compile": "////", "warmup": "....", "input": "xxxx"},
     2: dict(zip(MEASURING_PHASES, ("....", "", "////", "xxxx", "----", "oooo", "++++", "****"), strict=False)),
     3: {"profile": "", "balance": "////"},
+    4: {"queue": "", "task start": "////"},
+    -1: {"rest": ""},
 }
 _WRITTEN = 0.08  # shares from here on have their number in the bar
+_LARGEST = 4  # layers of a session that are named
+#: What distinguishes the sessions of a sweep whose runs name none.
+_KEYS = ["sweep_id", "launched_task", "job_id", "restarts", "host"]
+_ABOUT = ["launcher", "session_id", "start_time", "end_time", "session_seconds", "queue_seconds", "task_start_seconds"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class OverheadOptions(Options):
-    """Only what every analysis takes."""
+    """Of what."""
 
     command = "overhead"
+
+    by: Literal["family", "launcher"] = option(
+        "family",
+        "a bar for the points of each family (the default), or for the sessions of each launcher, whose wall clock "
+        "begins in the scheduler's queue",
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OverheadResult(Result):
     """Where wall time went: `phases` and `families` as in `overhead`, `wall` in s; `measuring` and `stack` are the
-    shares of MEASURING_PHASES and OVERHEAD_PHASES, with 95% intervals over points. `runs` have phases, `without` none.
-    `launches` has one row a launcher that had tasks of points: tasks, points, and the medians in s of what a task
-    waited for, which come on top of `wall`."""
+    shares of MEASURING_PHASES and OVERHEAD_PHASES, with 95% intervals over points. `runs` have phases, `without`
+    none."""
 
     phases: pd.DataFrame
     families: pd.DataFrame
@@ -60,7 +80,6 @@ class OverheadResult(Result):
     stack: Estimate
     runs: int
     without: int
-    launches: pd.DataFrame
 
     @property
     def table(self) -> pd.DataFrame:
@@ -76,35 +95,25 @@ class OverheadResult(Result):
             f"{with_interval(self.measuring)} of it is measuring; {with_interval(self.stack)} is the stack's own "
             f"overhead ({' + '.join(OVERHEAD_PHASES)}), {seconds(self.stack.value * mean)} a point."
         )
-        for row in self.launches.to_dict("records"):
-            yield (
-                f"{row['launcher']}: {row['tasks']} tasks of {row['points'] / row['tasks']:.3g} points. In the median "
-                f"a task waited {seconds(row['queue'])} in the queue, needed {seconds(row['task_start'])} to start, "
-                f"and its first point {seconds(row['framework'])} for the framework."
-            )
         yield from rare(self.runs)
         if self.without:
             yield f"{self.without} runs report no phases and are left out."
 
     def _figure(self) -> Figure:
         """Share of wall time by phase, families below each other, mean seconds of a point at the end of each bar."""
-        shares = self.families.pivot(index="family", columns="phase", values="share").fillna(0.0)
         of_family = self.families.groupby("family", sort=False).agg(points=("points", "first"), mean=("seconds", "sum"))
         rows = {f"{row.Index} ({row.points})": f"{row.mean:.3g} s a point" for row in of_family.itertuples()}
-        parts = {
-            phase: (f"{phase} (stack)" if phase in OVERHEAD_PHASES else phase, shares.loc[of_family.index, phase])
-            for phase in dict.fromkeys(self.families["phase"])
-        }
-        looks = {name: (drawing.COLOURS[at], hatch) for at, same in _LOOKS.items() for name, hatch in same.items()}
-        title = "Where the time of a point goes, by family (points)"
-        return drawing.stacked(rows, parts, looks, title, "wall time", _WRITTEN)
+        shares = self.families.pivot(index="family", columns="phase", values="share").fillna(0.0).loc[of_family.index]
+        shares = shares[list(dict.fromkeys(self.families["phase"]))]
+        return _draw(rows, shares, "Where the time of a point goes, by family (points)", "wall time")
 
 
 @analysis(
     OverheadOptions,
     summary="where the wall time of a sweep goes: measuring, the model's own cost, this tool's",
     description="Median and quartiles of every phase of a point, and the share of wall time that is measuring.\n"
-    "Every outcome counts, since a failed point costs time as well.",
+    "Every outcome counts, since a failed point costs time as well. --by launcher divides the wall\n"
+    "clock of sessions, from the scheduler's queue to recording.",
     example="python -m analysis overhead --tag source=measured --figure overhead.png",
     gate="none",
     section="system",
@@ -112,21 +121,21 @@ class OverheadResult(Result):
     title="Benchmarking overhead",
     reading="Wall time of a point by phase. The stack's own part is schedule, start and record.",
 )
-def overhead(frame: pd.DataFrame, options: OverheadOptions) -> OverheadResult:
+def overhead(frame: pd.DataFrame, options: OverheadOptions) -> OverheadResult | Answer:
     """Where the wall time of runs went: median and quartiles of every phase, and the shares of measuring and stack.
 
     One row a run; every outcome counts, since a failed point costs time as well. Wall time of a run is the sum of its
-    `phase_<name>_seconds`; a phase that a run has not is no time in the sums and no row in the quartiles.
-    NotEnoughData without runs, HeterogeneousError for heterogeneous runs on a device.
+    `phase_<name>_seconds`; a phase that a run has not is no time in the sums and no row in the quartiles. With `by`
+    launcher a row for each layer of each launcher's sessions. NotEnoughData without runs, HeterogeneousError for
+    heterogeneous runs on a device.
     """
     require_runs(frame)
-    columns = {f"phase_{name}_seconds": name for name in PHASES}
-    every = frame.reindex(columns=list(columns)).rename(columns=columns).astype("float64")
-    every = every.where(np.isfinite(every))
-    has = every.notna().any(axis=1)
+    timed, known = _phases(frame)
     # Published and imported runs have no phases and mix with nothing.
-    timed, known = frame[has], every[has].dropna(axis=1, how="all")
     pooled = pooled_within(timed, ["device"], options.pool) if len(timed) else ""
+    if options.by == "launcher":
+        return _of_launchers(sessions_of(frame), tuple(timed["run_id"]), pooled)
+    known = known.dropna(axis=1, how="all")
     spent = known.fillna(0.0)
     wall = spent.sum(axis=1)
     total = float(wall.sum())
@@ -137,22 +146,124 @@ def overhead(frame: pd.DataFrame, options: OverheadOptions) -> OverheadResult:
         phases=phases.rename_axis("phase").reset_index(),
         families=_by_family(spent, timed["family"].fillna("(none)"), families(frame)),
         wall=total,
-        measuring=_share(spent, MEASURING_PHASES, wall),
-        stack=_share(spent, OVERHEAD_PHASES, wall),
+        measuring=share_of(spent, MEASURING_PHASES, wall),
+        stack=share_of(spent, OVERHEAD_PHASES, wall),
         runs=len(timed),
         without=len(frame) - len(timed),
-        launches=_launches(timed),
         sources=tuple(timed["run_id"]),
         pooled=pooled,
     )
 
 
-def _share(spent: pd.DataFrame, phases: tuple[str, ...], wall: pd.Series) -> Estimate:
-    """The share of sums; the bootstrap knows nothing of 0 and 1, and a part of the whole is never beyond them."""
-    from analysis.statistics.quantiles import bootstrap_ratio
+def _phases(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The runs that report phases, and their seconds in each."""
+    columns = {f"phase_{name}_seconds": name for name in PHASES}
+    every = frame.reindex(columns=list(columns)).rename(columns=columns).astype("float64")
+    every = every.where(np.isfinite(every))
+    has = every.notna().any(axis=1)
+    return frame[has], every[has]
 
-    part = spent.reindex(columns=list(phases)).sum(axis=1)
-    return Estimate(*(float(np.clip(end, 0.0, 1.0)) for end in bootstrap_ratio(part, wall)))
+
+def share_of(spent: pd.DataFrame, parts: Collection[str], wall: pd.Series, level: float = LEVEL) -> Estimate:
+    """The share of sums; the bootstrap knows nothing of 0 and 1, and a part of the whole is never beyond them."""
+    part = spent.reindex(columns=list(parts)).sum(axis=1)
+    return Estimate(*(float(np.clip(end, 0.0, 1.0)) for end in bootstrap_ratio(part, wall, level)))
+
+
+def sessions_of(frame: pd.DataFrame) -> pd.DataFrame:
+    """A row for each session: launcher, points, `wall` (s), and every layer (s), which add up to it.
+
+    Wall clock: queue, task start, and `session_seconds` of the last point; of runs recorded before that was, the last
+    end less the first start, and the first point's schedule. rest: what no phase of a recorded point covers, such as
+    ceilings. Restarted tasks are left out, since how long they waited is not known. NotEnoughData where no run reports
+    its phases.
+    """
+    timed, known = _phases(frame)
+    about = timed.reindex(columns=[*_ABOUT, *_KEYS]).astype("object")
+    about = about[~(pd.to_numeric(about["restarts"]) > 0)].sort_values("start_time", kind="stable")
+    if about.empty:
+        raise NotEnoughData("no run reports its phases; those that this tool measures do")
+    spent = known.loc[about.index].fillna(0.0)
+    task = about[_KEYS].fillna("").astype(str).agg("/".join, axis=1)
+    key = (
+        about["session_id"].fillna(task.where(about["sweep_id"].notna(), timed["run_id"].astype(str))).rename("session")
+    )
+    for name in ("start_time", "end_time"):
+        about[name] = pd.to_datetime(about[name], utc=True)
+    for name in ("session_seconds", "queue_seconds", "task_start_seconds"):
+        about[name] = pd.to_numeric(about[name]).astype("float64")
+    of, table = about.groupby(key, sort=False), spent.groupby(key, sort=False).sum()
+    table["queue"], table["task start"] = (
+        of[f"{name}_seconds"].first().fillna(0.0) for name in ("queue", "task_start")
+    )
+    span = (of["end_time"].max() - of["start_time"].min()).dt.total_seconds()
+    span += spent["schedule"].groupby(key, sort=False).first()
+    wall = of["session_seconds"].max().fillna(span).fillna(table[list(PHASES)].sum(axis=1))
+    wall += table["queue"] + table["task start"]
+    table["rest"] = wall - table.sum(axis=1)
+    return table[list(LAYERS)].assign(launcher=of["launcher"].first().fillna("local"), points=of.size(), wall=wall)
+
+
+def _of_launchers(sessions: pd.DataFrame, sources: tuple[str, ...], pooled: str) -> Answer:
+    """Each launcher's layers: mean seconds of a session, and the share of the wall clock with its interval."""
+    rows: list[list[object]] = []
+    said, bars = [], {}
+    for launcher, own in sessions.groupby("launcher", sort=False):
+        shares = {layer: share_of(own, (layer,), own["wall"]) for layer in LAYERS if own[layer].any()}
+        rows += [[launcher, layer, float(own[layer].mean()), *share] for layer, share in shares.items()]
+        count, mean = len(own), own["wall"].mean()
+        points = [
+            f"{layer}: {with_interval(share)}, {seconds(own[layer].mean())} a session."
+            for layer, share in sorted(shares.items(), key=lambda one: -one[1].value)[:_LARGEST]
+        ]
+        if own["queue"].any():
+            points.append(
+                f"Scheduler ({' + '.join(SCHEDULER)}): {with_interval(share_of(own, SCHEDULER, own['wall']))}."
+            )
+        total = f"{counted(int(own['points'].sum()), 'point')} in {counted(count, 'session')}"
+        head = f"{launcher}: {total} took {seconds(own['wall'].sum())} of wall clock, {seconds(mean)} a session."
+        said.append(Paragraph(head, tuple(points)))
+        bars[f"{launcher} ({count}, {own['points'].sum()})"] = f"{mean:.3g} s"
+    table = pd.DataFrame(rows, columns=["launcher", "layer", "seconds", "share", "low", "high"])
+    wide = table.pivot(index="launcher", columns="layer", values="share").fillna(0.0)
+    wide = wide.loc[list(dict.fromkeys(table["launcher"])), [name for name in LAYERS if name in wide]]
+    title = "Where the wall clock of a session goes (sessions, points)"
+    return Answer(
+        numbers=table,
+        sentences=said,
+        picture=lambda: _draw(bars, wide, title, "wall clock"),
+        sources=sources,
+        pooled=pooled,
+    )
+
+
+def _draw(rows: dict[str, str], shares: pd.DataFrame, title: str, per: str) -> Figure:
+    """Bars of shares below each other, one for each of `rows` (a name, with what stands at the bar's end), made of the
+    columns of `shares`; those that are wide enough have their number in the bar."""
+    drawn, (axes,) = drawing.panels(1, 8.0, 1.4 + 0.5 * len(rows))
+    looks = {name: (drawing.COLOURS[at], hatch) for at, same in _LOOKS.items() for name, hatch in same.items()}
+    left = np.zeros(len(rows))
+    ground = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 1}
+    least = max(_WRITTEN, 0.4 / drawn.get_figwidth())
+    for name, column in shares.items():
+        colour, hatch = looks[str(name)]
+        how: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0.6, "height": 0.6}
+        label = f"{name} (stack)" if name in OVERHEAD_PHASES else str(name)
+        axes.barh(range(len(rows)), column, left=left, label=label, **how)
+        for row, share in enumerate(column):
+            if share >= least:
+                middle = (left[row] + share / 2, row)
+                axes.text(*middle, f"{share:.0%}", ha="center", va="center", fontsize="small", bbox=ground)
+        left += column.to_numpy()
+    for place, words in enumerate(rows.values()):
+        axes.text(1.01, place, words, va="center", fontsize="small")
+    drawing.names(axes.yaxis, list(rows))
+    axes.set(ylim=(len(rows) - 0.5, -0.5), xlim=(0, 1.17), xticks=np.linspace(0, 1, 6))
+    axes.xaxis.set_major_formatter(ticker.PercentFormatter(1.0))
+    drawing.finish(axes, title, f"share of {per}")
+    axes.yaxis.grid(False)
+    drawing.legend(drawn)
+    return drawn
 
 
 def _by_family(spent: pd.DataFrame, family: pd.Series, order: list[str]) -> pd.DataFrame:
@@ -166,17 +277,3 @@ def _by_family(spent: pd.DataFrame, family: pd.Series, order: list[str]) -> pd.D
     whole = table.groupby("family")["seconds"].transform("sum")
     found: pd.DataFrame = table.assign(share=table["seconds"] / whole.where(whole > 0))
     return found
-
-
-def _launches(frame: pd.DataFrame) -> pd.DataFrame:
-    """What the tasks of launched sweeps waited for, by launcher; a task's waits stand on each of its runs."""
-    columns = ["launcher", "tasks", "points", "queue", "task_start", "framework"]
-    if "queue_seconds" not in frame:
-        return pd.DataFrame(columns=columns)
-    known = frame[frame["queue_seconds"].notna()].sort_values("start_time", kind="stable")
-    rows = []
-    for launcher, runs in known.groupby("launcher", sort=True):
-        first = runs.drop_duplicates([name for name in ("sweep_id", "launched_task") if name in runs])
-        waits = (first[name].median() for name in ("queue_seconds", "task_start_seconds", "phase_start_seconds"))
-        rows.append([launcher, len(first), len(runs), *map(float, waits)])
-    return pd.DataFrame(rows, columns=columns)

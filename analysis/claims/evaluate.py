@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from analysis.analyses.layers import divide_sessions, share_of
+from analysis.analyses.overhead import sessions_of, share_of
 from analysis.analyses.sensitivity import encode
 from analysis.analyses.software import order
 from analysis.claims.kinds import Answer, Bound, Check, Claim
@@ -357,10 +357,9 @@ def _scaling(check: Check, data: Data) -> Finding:
 
 
 def _layers(check: Check, data: Data) -> Finding:
-    found = divide_sessions(side(data, check.where))
-    share, sample = share_of(found, check.layers, level=data.level)
-    count = len(found.points if sample == "points" else found.sessions)
-    return _finding(check, f"share of wall clock, over {sample or 'too few sessions'}", [share], check.bound, count)
+    sessions = sessions_of(side(data, check.where))
+    share = share_of(sessions, check.layers, sessions["wall"], data.level)
+    return _finding(check, "share of wall clock, over sessions", [share], check.bound, len(sessions))
 
 
 _EVALUATORS: dict[str, Callable[[Check, Data], Finding]] = {

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from analysis.analyses.layers import LAYERS
+from analysis.analyses.overhead import LAYERS
 from analysis.claims.kinds import KINDS, Bound, Check, Claim
 from analysis.store.conditions import Condition, Conditions, conditions_on
 from paradnn.errors import ConfigError, DataError

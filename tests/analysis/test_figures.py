@@ -15,7 +15,6 @@ import analysis
 from analysis.analyses.breakdown import breakdown
 from analysis.analyses.claims import draw_claims
 from analysis.analyses.infeed import draw_infeed, input_waits
-from analysis.analyses.layers import layers
 from analysis.analyses.roofline import RooflineResult
 from analysis.analyses.scaling import fit_scaling
 from analysis.analyses.software import draw_software, software_speedups
@@ -29,7 +28,6 @@ from analysis.roofs import Roof, place_models
 from paradnn.families import FAMILIES
 from tests.analysis import (
     test_infeed,
-    test_layers,
     test_library,
     test_operation_speedup,
     test_overhead,
@@ -126,7 +124,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "roofline": lambda: _roofline(slice(None)),
     "near the ridge": lambda: _roofline(slice(12, 16)),
     "scaling": lambda: fit_scaling(test_scaling.planted(0.1, 0.05))._figure(),
-    "layers": lambda: layers(test_layers.planted())._figure(),
+    "sessions": lambda: analysis.overhead(test_overhead.planted(), analysis.OverheadOptions(by="launcher"))._figure(),
     "overhead": lambda: analysis.overhead(test_overhead.points())._figure(),
 }
 
