@@ -469,7 +469,7 @@ class SpaceOptions(Options):
     space: str | None = option(
         None,
         "the points of the space: axes of a sweep, such as 'model=fc model.nodes=32,64 batch_size=64,256' or "
-        "experiment=paper_fc, or a CSV file with a column for each key (default: the grid that the runs span)",
+        "experiment=paper_fc (default: the grid that the runs span)",
         metavar="SPACE",
         names="conditions",
     )

@@ -135,12 +135,12 @@ def _beside_measured(rows: pd.DataFrame, steps: Sequence[Step], device: str) -> 
 
 def _chosen(frame: pd.DataFrame, options: ExtrapolateOptions) -> pd.DataFrame:
     """The rows that are to be predicted: points that are named, else the measured runs of models that are meant."""
-    from analysis.store.past import read_points
+    from analysis.store.past import read_space
 
     if options.run is not None and options.model is not None:
         raise ConfigError("--model", options.model, "is given beside --run", "leave one of them out")
     if options.model is not None:
-        return read_points(options.model, "--model")
+        return read_space(options.model, "--model")
     models = [name for name, family in FAMILIES.items() if family.has_layers]
     runs = frame[is_ok(frame) & frame["family"].isin(models)].reset_index(drop=True)
     if options.run is not None:

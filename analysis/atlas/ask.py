@@ -73,14 +73,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _rows(words: Sequence[str]) -> list[Mapping[Any, Any]]:
     """The points of a command line; a precision of weights alone is put back after the driver's grammar has read it."""
-    from analysis.store.past import read_points
+    from analysis.store.past import read_space
 
     narrow = [word.partition("=")[2] for word in words if word.startswith("precision=")]
     kept = [word for word in words if not (word.startswith("precision=") and word.partition("=")[2] in _NARROW)]
     only = bool(narrow) and narrow[-1] in _NARROW
     if not kept:
         raise ConfigError("KEY=VALUE", "(none)", "names no point", "write for example model=gpt batch_size=8")
-    frame = read_points(" ".join(f"'{word}'" for word in [*kept, *(["precision=bfloat16"] if only else [])]), "ask")
+    frame = read_space(" ".join(f"'{word}'" for word in [*kept, *(["precision=bfloat16"] if only else [])]), "ask")
     return [{**row, "precision": narrow[-1]} if only else row for row in frame.to_dict("records")]
 
 

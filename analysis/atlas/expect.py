@@ -1,6 +1,6 @@
 """How long a step would take on a device of the atlas: its operations, each predicted from published timings, summed.
 
-    answer = expect(row, "H200")           # a row as `analysis.store.spaces.read_points` gives it
+    answer = expect(row, "H200")           # a row as `analysis.store.past.read_space` gives it
 
 A whole step that was published (`fc` on TPU v2 and V100) is predicted as one. Of other models the products follow from
 the layers, with exact shapes; the two products of an attention are one kernel where the device ran such. What is left

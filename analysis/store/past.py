@@ -2,17 +2,15 @@
 
 The frame holds typed values; the model reads keys as the store keeps them, so they are written back that way. Costs are
 the analytic ones for measured and unmeasured points: what is learned of one then holds for the other. A space is
-axes of a sweep, expanded as the driver would and not measured, or a file of points.
+axes of a sweep, expanded as the driver would and not measured.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import shlex
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,10 +18,8 @@ import pandas as pd
 
 from analysis.store.frame import typed
 from paradnn.config.point import Optimizer
-from paradnn.core.words import did_you_mean
 from paradnn.errors import ConfigError, ParadnnError
-from paradnn.families import FAMILIES, model_of
-from paradnn.families.layers import Costs
+from paradnn.families import model_of
 from paradnn.forecast.table import NOISE_METRICS, PastRuns, Table, stated_noise
 from paradnn.platform.specifications import find_hardware
 from paradnn.store.metrics import PHASES
@@ -35,8 +31,6 @@ _GROUPS = ("model.", "generate.", "optimizer.", "platform.", "framework.", "data
 
 #: What arithmetic says of a point, as metrics of runs.
 WORK = ("parameters", "flops_per_step", "bytes_per_step", "memory_lower_bound_bytes")
-#: What a column of families may be called in a file.
-_FAMILY = ("family", "model", "model.name")
 #: Shares of its peaks that the best step reaches, where no peak is known.
 _BEST = (0.6, 0.5)
 
@@ -52,10 +46,8 @@ def costs_of(points: pd.DataFrame) -> pd.DataFrame:
     A key that the points lack counts as what the original suite had: training, float32, RMSprop, one device.
     """
     names = [name for name in points if str(name).startswith(("model.", "generate.", "optimizer.")) or name in _KEYS]
-    texts = _texts(points[names])
-    rows = [
-        _work(family, frozenset(row.items())) for family, row in zip(points["family"].astype("str"), texts, strict=True)
-    ]
+    families = points["family"].astype("str")
+    rows = [_work(name, frozenset(row.items())) for name, row in zip(families, _texts(points[names]), strict=True)]
     return pd.DataFrame(rows, columns=list(WORK), index=points.index, dtype="float64")
 
 
@@ -65,24 +57,19 @@ def table_of(points: pd.DataFrame, rates: tuple[float, float]) -> Table:
     Columns of `WORK` count where a model is of another version; points without any of the two count as one FLOP.
     """
     names = [str(name) for name in points if is_key(str(name))]
-    family = points["family"].astype("str")
+    families = points["family"].astype("str")
     rows = [
-        {**LATER_PARAMS, **row, "model.name": name} for row, name in zip(_texts(points[names]), family, strict=True)
+        {**LATER_PARAMS, **row, "model.name": name} for row, name in zip(_texts(points[names]), families, strict=True)
     ]
-    work = costs_of(points)
-    for name in (name for name in WORK if name in points):
-        work[name] = work[name].fillna(points[name].astype("float64"))
-    columns = ["flops_per_step", "bytes_per_step", "parameters"]
-    costs = np.maximum(np.nan_to_num(work[columns].to_numpy(dtype="float64"), nan=1.0), 1.0)
-    count = len(points)
-    return Table(
-        rows,
-        _words(points, "environment_id"),
-        _words(points, "sweep_id"),
-        costs=costs,
-        peaks=np.tile((*rates, 1.0), (count, 1)),
-        load=np.full(count, np.nan),
+    environments, sweeps = (
+        points[name].astype("str").fillna("").tolist() if name in points else [""] * len(points)
+        for name in ("environment_id", "sweep_id")
     )
+    work = costs_of(points)
+    work = work.fillna(points.reindex(columns=list(WORK)).astype("float64"))
+    costs = work[["flops_per_step", "bytes_per_step", "parameters"]].fillna(1.0).clip(lower=1.0).to_numpy()
+    peaks, load = np.tile((*rates, 1.0), (len(points), 1)), np.full(len(points), np.nan)
+    return Table(rows, environments, sweeps, costs, peaks, load)
 
 
 def past_runs(runs: pd.DataFrame, seconds: np.ndarray, rates: tuple[float, float]) -> PastRuns:
@@ -106,20 +93,14 @@ def rates_of(runs: pd.DataFrame, seconds: np.ndarray) -> tuple[float, float]:
     work = costs_of(runs)
     part = find_hardware(str(runs["device"].iloc[0]))
     precision = str(runs["precision"].iloc[0]) if "precision" in runs else "float32"
-    specified = (
-        (part.peak_flops.get(precision) or part.peak_flops.get("float32"), part.bandwidth) if part else (None, None)
-    )
-    found = []
+    flops = part and (part.peak_flops.get(precision) or part.peak_flops.get("float32"))
+    specified, found = (flops, part and part.bandwidth), []
     for kind, share, known in zip(("flops", "bytes"), _BEST, specified, strict=True):
         ceiling = f"peak_{kind}_per_second"
         measured = float(runs[ceiling].median()) if ceiling in runs else np.nan
         best = float(np.nanmax(np.append((work[f"{kind}_per_step"] / seconds).to_numpy(), 1.0))) / share
         found.append(measured if measured > 0 else known or best)
     return found[0], found[1]
-
-
-def _words(points: pd.DataFrame, name: str) -> list[str]:
-    return points[name].astype("str").fillna("").tolist() if name in points else [""] * len(points)
 
 
 def _texts(points: pd.DataFrame) -> list[dict[str, str]]:
@@ -142,7 +123,7 @@ def _work(family: str, keys: frozenset[tuple[str, str]]) -> tuple[float, ...]:
         found = model_of({"name": family, **model})
         if found.is_counted:  # once it was measured, which predicts nothing
             return (1.0,) * len(WORK)
-        costs: Costs = found.costs(
+        costs = found.costs(
             batch_size=row["batch_size"],
             precision=row.get("precision", "float32"),
             mode=row.get("mode", "train"),
@@ -165,46 +146,8 @@ def _value(text: str) -> Any:
 
 
 def read_space(text: str, option: str = "--space") -> pd.DataFrame:
-    """The points (rows of keys, with `family`) that a text names: `model=fc model.nodes=32,64 batch_size=64,256`,
-    `experiment=paper_fc`, or the path of a CSV file with a column for each key.
-
-    ConfigError, of the `option`, for what names none.
-    """
-    if text.lower().endswith(".csv"):
-        return _of_file(Path(text).expanduser(), option)
-    try:
-        words = [word for word in shlex.split(text) if word not in ("-m", "--multirun")]
-    except ValueError as error:
-        raise ConfigError(option, text, f"cannot be split ({error})", "close the quotation") from None
-    if not words:
-        raise ConfigError(option, text, "is empty", "name axes, as in 'model=fc model.nodes=32,64,128'")
-    return _frame(_expanded(words, option))
-
-
-def read_points(text: str, option: str) -> pd.DataFrame:
-    """The same as whole points: what a row of a file does not say is what the driver would take."""
-    if not text.lower().endswith(".csv"):
-        return read_space(text, option)
-    path = Path(text).expanduser()
-    rows = _rows_of_file(path, option)
-    if "model.name" not in rows[0]:
-        raise ConfigError(option, str(path), "has no column model", "name the family of each point")
-    points = []
-    for place, row in enumerate(rows, 1):
-        words = [f"{'model' if key == 'model.name' else key}={value}" for key, value in row.items() if value]
-        points += _expanded(words, f"{option}={path} row {place}")
-    return _frame(points)
-
-
-def _frame(rows: Sequence[Mapping[str, str | None]]) -> pd.DataFrame:
-    names = dict.fromkeys(name for row in rows for name in row)
-    columns = {name: typed([row.get(name) for row in rows]) for name in names if name != "model.name"}
-    kept = {name: column for name, column in columns.items() if is_key(name)}
-    return pd.DataFrame({"family": [row.get("model.name") for row in rows], **kept}).drop_duplicates(ignore_index=True)
-
-
-def _expanded(words: Sequence[str], where: str) -> list[Mapping[str, str | None]]:
-    """The points of a multirun, by the driver's own grammar, presets and checks; `where` the words stand."""
+    """The points (rows of keys, with `family`) that a text names by the driver's own grammar, presets and checks:
+    `model=fc model.nodes=32,64 batch_size=64,256`, or `experiment=paper_fc`. ConfigError, of the `option`, for none."""
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -218,6 +161,12 @@ def _expanded(words: Sequence[str], where: str) -> list[Mapping[str, str | None]
     from paradnn.forecast.table import row_of
     from paradnn.sweep.space import expand
 
+    try:
+        words = [word for word in shlex.split(text) if word not in ("-m", "--multirun")]
+    except ValueError as error:
+        raise ConfigError(option, text, f"cannot be split ({error})", "close the quotation") from None
+    if not words:
+        raise ConfigError(option, text, "is empty", "name axes, as in 'model=fc model.nodes=32,64,128'")
     OmegaConf.register_new_resolver("paradnn_help", help_text, replace=True)
     try:
         check_arguments(words)
@@ -227,47 +176,11 @@ def _expanded(words: Sequence[str], where: str) -> list[Mapping[str, str | None]
         with initialize_config_dir(str(CONFIG), version_base="1.3"):
             master = compose("config", overrides=fixed, return_hydra_config=True)
             plan = expand(GlobalHydra.instance().config_loader(), master, axes, {})
-            return [dict(row_of(read_point(config))) for config in plan.configs()]
+            rows = [row_of(read_point(config)) for config in plan.configs()]
     except Exception as error:
         if is_input_error(error):
-            raise ParadnnError(f"{where}: {one_line(error, words)}") from None
+            raise ParadnnError(f"{option}: {one_line(error, words)}") from None
         raise
-
-
-def _of_file(path: Path, option: str) -> pd.DataFrame:
-    rows = _rows_of_file(path, option)
-    frame = _frame(rows)
-    return frame if "model.name" in rows[0] else frame.drop(columns="family")
-
-
-def _rows_of_file(path: Path, option: str) -> list[dict[str, str | None]]:
-    """Key -> text for each row of a CSV file; None where it says nothing."""
-    try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False, skipinitialspace=True)
-    except (OSError, ValueError) as error:
-        problem = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise ConfigError(
-            option, str(path), f"cannot be read ({problem})", "name a CSV file with a column a key"
-        ) from None
-    named = {name: _key(str(name).strip(), path, option) for name in table}
-    rows = [
-        {key: None if row[name].strip() in ("", "null") else row[name].strip() for name, key in named.items()}
-        for row in table.to_dict("records")
-    ]
-    if not rows:
-        raise ConfigError(option, str(path), "holds no point", "write a row for each point")
-    return rows
-
-
-def _key(name: str, path: Path, option: str) -> str:
-    options = [field.name for family in FAMILIES.values() for field in dataclasses.fields(family.options)]
-    if name in _FAMILY:
-        return "model.name"
-    if is_key(name):
-        return name
-    if name in options:
-        return f"model.{name}"
-    hint = did_you_mean(name, ["batch_size", "precision", "compile", "mode", "devices", *options])
-    raise ConfigError(
-        option, str(path), f"its column {name} is no key of a point", f"{hint}name columns as in model.nodes"
-    )
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if is_key(name)]
+    columns = {name: typed([row.get(name) for row in rows]) for name in names}
+    return pd.DataFrame({"family": [row["model.name"] for row in rows], **columns}).drop_duplicates(ignore_index=True)

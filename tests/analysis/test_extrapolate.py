@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import pandas as pd
 import pytest
 
 from analysis.analyses.extrapolate import ExtrapolateOptions, extrapolate, fit_kernels, step_of
-from analysis.store.past import read_points
 from paradnn.errors import NotEnoughData, ParadnnError
 from paradnn.families import model_of
 from tests.analysis.planted import runs
@@ -195,34 +193,6 @@ def test_a_point_needs_no_run() -> None:
     assert len(found.table) == 9 + 1 - 1  # three layers, no input gradient of the first, and the other traffic
     assert "Without a profile" in found.text()
     assert not found.drawable
-
-
-def test_points_of_a_file_are_those_that_the_same_words_name(tmp_path: Path) -> None:
-    file = tmp_path / "points.csv"
-    file.write_text("model,nodes,layers,batch_size\nfc,64,2,32\nfc,32,,8\n")
-    words = ("model=fc model.nodes=64 model.layers=2 batch_size=32", "model=fc model.nodes=32 batch_size=8")
-    found = extrapolate(planted(), ExtrapolateOptions(to="Test CPU", model=str(file)))
-    kernels = fit_kernels(planted(), "Test CPU", {"precision": "float32"})
-    named = [step_of(read_points(each, "--model").iloc[0].to_dict(), kernels, None).seconds for each in words]
-    assert found.table["seconds"].tolist() == named
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("model,nodes\nfc,64\nfc,-4\n", " row 2: model.nodes=-4: must be at least 1"),
-        ("model,nodes\nfc,abc\n", " row 1: model.nodes=abc: expects a whole number"),
-        ("model,nodes\nlstm,4\n", " row 1: model.nodes=4: no such key; keys of model=lstm are name"),
-        ("nodes\n64\n", ": has no column model; name the family of each point"),
-        ("model\n", ": holds no point"),
-    ],
-)
-def test_a_file_of_wrong_points_is_told_with_its_row(text: str, message: str, tmp_path: Path) -> None:
-    file = tmp_path / "points.csv"
-    file.write_text(text)
-    with pytest.raises(ParadnnError) as told:
-        extrapolate(planted(), ExtrapolateOptions(to="Test CPU", model=str(file)))
-    assert str(told.value).startswith(f"--model={file}{message}")
 
 
 def test_operations_without_a_kernel_are_named() -> None:

@@ -107,11 +107,11 @@ def test_what_memory_excludes_is_not_predicted() -> None:
     assert table.loc[table["status"].isin(["oom_device", "oom_predicted"]), ["step_time_ms", "low"]].isna().all().all()
 
 
-def test_a_space_may_be_given_and_goes_beyond_what_was_measured(tmp_path: Path) -> None:
+def test_a_space_may_be_given_and_goes_beyond_what_was_measured() -> None:
     sample = part(whole(), 20)
-    file = tmp_path / "space.csv"
-    file.write_text("nodes,model.layers,batch_size\n64,4,64\n8192,4,64\n8192,8,64\n")
-    result = predict(sample, PredictOptions(metric="step_time_ms", space=str(file)))
+    sizes = "model.input_size=64 model.output_size=8 batch_size=64"
+    beyond = f"model=fc model.nodes=64,8192,8192 model.layers=4,4,8 {sizes} sweep.zip=[model.nodes,model.layers]"
+    result = predict(sample, PredictOptions(metric="step_time_ms", space=beyond))
     assert list(result.table["status"]) == ["measured", "predicted", "predicted"]
     assert "Extrapolated, beyond all that was measured: model.nodes 8192 (measured 64 to 4,096)" in result.text()
     assert "1 of 3 points were measured, 33%; 2 are predicted" in result.text()
@@ -128,7 +128,7 @@ def test_a_space_may_be_given_and_goes_beyond_what_was_measured(tmp_path: Path) 
         ("model.nodes=a", "--space: model.nodes=a: expects a whole number"),
         ("model=fd", "--space: model=fd: no such option"),
         ("", "--space='': is empty"),
-        ("there.csv", "cannot be read"),
+        ("there.csv", "--space: there.csv: is no override"),
     ],
 )
 def test_a_space_that_names_no_points_is_one_line(text: str, message: str) -> None:
@@ -136,18 +136,6 @@ def test_a_space_that_names_no_points_is_one_line(text: str, message: str) -> No
         read_space(text)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
-
-
-def test_a_file_with_a_wrong_column_is_told_which(tmp_path: Path) -> None:
-    file = tmp_path / "space.csv"
-    for content, message in (
-        ("nods\n64\n", "its column nods is no key of a point; did you mean nodes"),
-        ("nodes\n", "holds no point"),
-        ("nodes\n64\n", r"does not say model\.layers, which varies among the runs"),
-    ):
-        file.write_text(content)
-        with pytest.raises(ConfigError, match=message):
-            space(part(whole(), 20), read_space(str(file)))
 
 
 ONE, TWO = POINTS.index == 0, POINTS.index < 2
