@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -35,52 +34,57 @@ class Headline(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Result(ABC):
-    """What an analysis found.
+class Result:
+    """What an analysis found: numbers, sentences, and where there is something to draw what draws it.
 
-    `sources` are the ids of the runs it rests on; `pooled` says what differed among runs that were pooled on demand,
-    and is empty where they were homogeneous; `quality` what the gate left out or flagged, None where runs pass none;
-    `set_aside` which group of heterogeneous runs it is about, and how to see the others.
+    `stands_out` is what a page says first, `rows` what a terminal shows in place of the numbers. `sources` are the ids
+    of the runs it rests on; `pooled` says what differed among runs that were pooled on demand, and is empty where they
+    were homogeneous; `quality` what the gate left out or flagged, None where runs pass none; `set_aside` which group of
+    heterogeneous runs it is about, and how to see the others. A subclass may tell its own findings by properties.
     """
 
     sources: tuple[str, ...]
     pooled: str = ""
     quality: Quality | None = None
     set_aside: Paragraph | None = None
+    numbers: pd.DataFrame | None = None
+    sentences: Sequence[Paragraph | str] = ()
+    picture: Callable[[], Figure] | None = None
+    stands_out: Headline | None = None
+    rows: Sequence[tuple[str, pd.DataFrame]] = ()
 
     @property
-    @abstractmethod
     def table(self) -> pd.DataFrame:
         """The numbers, as --csv writes them."""
+        assert self.numbers is not None
+        return self.numbers
 
-    @abstractmethod
     def _paragraphs(self) -> Iterable[Paragraph | str]:
         """The findings in words, without what was pooled or left out."""
-
-    def grids(self) -> Iterable[tuple[str, pd.DataFrame]]:
-        """Titles and texts of what a terminal shows in place of the table, where that is a map in rows."""
-        return ()
+        return self.sentences
 
     def _figure(self) -> Figure:
         """The picture of what was found, where there is one."""
-        raise ParadnnError("there is nothing to draw; choose other runs")
+        if self.picture is None or not self.drawable:
+            raise ParadnnError("there is nothing to draw; choose other runs")
+        return self.picture()
 
     def headline(self) -> Headline | None:
         """The finding that stands out, if one does."""
-        return None
+        return self.stands_out
 
     @property
     def drawable(self) -> bool:
         """Whether there is anything to draw."""
-        return len(self.table) > 0
+        return (self.picture is not None or type(self)._figure is not Result._figure) and len(self.table) > 0
 
     def paragraphs(self) -> list[Paragraph]:
         """The findings in words."""
-        pooled = [Paragraph(f"Heterogeneous runs were pooled: {self.pooled}.")] if self.pooled else []
-        left_out = [Paragraph(self.quality.text())] if self.quality is not None and self.quality.text() else []
+        pooled = [f"Heterogeneous runs were pooled: {self.pooled}."] if self.pooled else []
+        left_out = [self.quality.text()] if self.quality is not None and self.quality.text() else []
         set_aside = [self.set_aside] if self.set_aside is not None else []
-        found = (part if isinstance(part, Paragraph) else Paragraph(part) for part in self._paragraphs())
-        return [*found, *pooled, *left_out, *set_aside]
+        found = [*self._paragraphs(), *pooled, *left_out, *set_aside]
+        return [part if isinstance(part, Paragraph) else Paragraph(part) for part in found]
 
     def text(self) -> str:
         """The findings in words, a line for each sentence or point."""
@@ -99,8 +103,7 @@ class Result(ABC):
             drawn.draw_without_rendering()  # texts that are made as they are drawn are made for this page too
         return drawn
 
-    def __repr__(self) -> str:
-        return self.text()
+    __repr__ = text
 
     def _repr_html_(self) -> str:
         """The table and the sentences, for a notebook."""
@@ -111,38 +114,7 @@ class Result(ABC):
         return f"{self.table.to_html(max_rows=20, index=False)}{words}"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Answer(Result):
-    """What an analysis answers: numbers, sentences, and where there is something to draw what draws it.
-
-    `stands_out` is what a page says first, `rows` what a terminal shows in place of the numbers.
-    """
-
-    numbers: pd.DataFrame
-    sentences: Sequence[Paragraph | str]
-    picture: Callable[[], Figure] | None = None
-    stands_out: Headline | None = None
-    rows: Sequence[tuple[str, pd.DataFrame]] = ()
-
-    @property
-    def table(self) -> pd.DataFrame:
-        return self.numbers
-
-    @property
-    def drawable(self) -> bool:
-        return self.picture is not None and len(self.numbers) > 0
-
-    def headline(self) -> Headline | None:
-        return self.stands_out
-
-    def grids(self) -> Iterable[tuple[str, pd.DataFrame]]:
-        return self.rows
-
-    def _paragraphs(self) -> Iterable[Paragraph | str]:
-        return self.sentences
-
-    def _figure(self) -> Figure:
-        return Result._figure(self) if self.picture is None else self.picture()
+Answer = Result
 
 
 def pooled_within(frame: pd.DataFrame, by: Sequence[str], pool: bool) -> str:

@@ -21,7 +21,7 @@ from analysis.analyses.figure_of_merit import FigureOfMeritOptions, figure_of_me
 from analysis.analyses.frontier import FrontierOptions, frontier
 from analysis.analyses.sensitivity import SensitivityOptions, sensitivity
 from analysis.analyses.software import SoftwareOptions, software
-from analysis.analyses.speedup import SpeedupOptions, speedup
+from analysis.analyses.speedup import SpeedupOptions, SpeedupResult, speedup
 from analysis.claims.evaluate import Data, judge
 from analysis.claims.kinds import Answer
 from analysis.claims.load import parse_claims
@@ -259,7 +259,9 @@ def by_software(frame: pd.DataFrame) -> bool:
 def misses(frame: pd.DataFrame) -> bool:
     """Whether speedup's interval of the mean does not hold 1."""
     options = SpeedupOptions(a=("precision=bfloat16",), b=("precision=float32",), pool=True)
-    row = speedup(frame, options).families.iloc[0]
+    found = speedup(frame, options)
+    assert isinstance(found, SpeedupResult)
+    row = found.families.iloc[0]
     return bool(row["geometric_mean_low"] > 1 or row["geometric_mean_high"] < 1)
 
 

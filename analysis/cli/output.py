@@ -183,7 +183,7 @@ def _log(name: str, result: Result, frame: pd.DataFrame, selection: Selection, c
 
 def show(result: Result) -> None:
     """Print the table, or its maps, and the findings in words."""
-    screen, grids = standard_output(), list(result.grids())
+    screen, grids = standard_output(), list(result.rows)
     for title, cells in grids:
         _print_table(screen, cells, [], title)
     if not grids and len(result.table):

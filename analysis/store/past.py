@@ -93,8 +93,8 @@ def rates_of(runs: pd.DataFrame, seconds: np.ndarray) -> tuple[float, float]:
     work = costs_of(runs)
     part = find_hardware(str(runs["device"].iloc[0]))
     precision = str(runs["precision"].iloc[0]) if "precision" in runs else "float32"
-    flops = part and (part.peak_flops.get(precision) or part.peak_flops.get("float32"))
-    specified, found = (flops, part and part.bandwidth), []
+    flops = (part.peak_flops.get(precision) or part.peak_flops.get("float32")) if part else None
+    specified, found = (flops, part.bandwidth if part else None), []
     for kind, share, known in zip(("flops", "bytes"), _BEST, specified, strict=True):
         ceiling = f"peak_{kind}_per_second"
         measured = float(runs[ceiling].median()) if ceiling in runs else np.nan

@@ -4,40 +4,20 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import pandas as pd
 import pytest
 
 from analysis.cli import output
-from analysis.result import Paragraph, Result
+from analysis.result import Result
 from paradnn.cli.console import Screen
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Planted(Result):
-    """A result of a planted table, or of maps."""
-
-    rows: pd.DataFrame
-    maps: tuple[tuple[str, pd.DataFrame], ...] = ()
-
-    @property
-    def table(self) -> pd.DataFrame:
-        return self.rows
-
-    def grids(self) -> Iterator[tuple[str, pd.DataFrame]]:
-        return iter(self.maps)
-
-    def _paragraphs(self) -> Iterator[Paragraph | str]:
-        yield "said \x1b]0;owned\x07"
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, width: int, rows: pd.DataFrame, **maps: pd.DataFrame) -> list[str]:
     out = io.StringIO()
     terminal = Screen(file=out, width=width, force_terminal=True, no_color=True, color_system=None)
     monkeypatch.setattr(output, "standard_output", lambda: terminal)
-    output.show(Planted(sources=(), rows=rows, maps=tuple(maps.items())))
+    output.show(Result(sources=(), numbers=rows, rows=[*maps.items()], sentences=["said \x1b]0;owned\x07"]))
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
