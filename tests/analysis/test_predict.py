@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,7 +13,7 @@ from analysis.prediction import Space, complete, is_sparse, space_of
 from analysis.report.populations import Population
 from analysis.report.sections import Item, outline
 from analysis.store.past import read_space
-from paradnn.errors import ConfigError, NotEnoughData, ParadnnError
+from paradnn.errors import NotEnoughData, ParadnnError
 from tests.analysis.planted import POINTS, runs
 
 LOGS = {name: np.log(POINTS[name].to_numpy(dtype=float)) for name in POINTS}
