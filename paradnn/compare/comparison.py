@@ -12,10 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from paradnn.compare.text import round_table, sentences, verdict_table
-from paradnn.compare.verdict import FEWEST, Estimate, Rule, Verdict, estimate, orders
+from paradnn.compare.verdict import FEWEST, Estimate, Rule, Verdict, estimate, orders, trimmed
+from paradnn.config.costs import costs_of
 from paradnn.config.identity import request_of, texts
 from paradnn.config.point import Point
 from paradnn.errors import ConfigError
+from paradnn.execution.turns import Turns
+from paradnn.platform.environment import available_memory
 from paradnn.record.record import run_name
 from paradnn.session.course import Conclusion, Visit
 from paradnn.session.summary import Row
@@ -29,26 +32,24 @@ class Pair(NamedTuple):
 
 
 class Round(NamedTuple):
-    """What a round measured at one point: examples/s of both sides; of a served model one by the median latency."""
+    """What a round measured at one point: examples/s of both sides, of a served model one by the median latency; and
+    the logarithm of the first side's speed over the second's, which block by block is better known than by these."""
 
     number: int
     speeds: tuple[float, float]
-
-    @property
-    def log_ratio(self) -> float:
-        """Logarithm of the first side's speed over the second's."""
-        return math.log(self.speeds[0] / self.speeds[1])
+    log_ratio: float
 
 
 @dataclass
 class Result:
     """What is known of one point, or with `name` empty of all together; `problem`: why it cannot be compared,
-    `failures`: how often a side failed."""
+    `failures`: how often a side failed, `alone`: whether the sides are no longer measured block by block."""
 
     name: str
     rounds: list[Round] = field(default_factory=list)
     problem: str | None = None
     failures: Counter[int] = field(default_factory=Counter)
+    alone: bool = False
 
     @property
     def estimate(self) -> Estimate | None:
@@ -61,6 +62,13 @@ class Result:
             return None
         found = self.estimate
         return found.verdict(margin) if found else Verdict.NOT_SETTLED
+
+
+def takes_turns(point: Point) -> bool:
+    """Whether blocks of a point can stand between those of another: while it waits it must not compute, nor hold a
+    device of which the other needs the memory."""
+    alone = point.devices == point.hosts == 1 and point.data.name == "synthetic" and not point.measure.reference
+    return alone and point.platform.name == "cpu" and point.workload.by_turns
 
 
 def pairs_of(first: Sequence[Point], second: Sequence[Point], null: bool) -> list[Pair]:
@@ -113,6 +121,7 @@ class Comparison:
         self._begin: float | None = None
         self._number = 0
         self._asked: list[tuple[int, int]] = []
+        self._turns: dict[int, Turns | None] = {}
 
     @property
     def points(self) -> list[Point]:
@@ -146,7 +155,10 @@ class Comparison:
         self._number += 1
         live = [index for index, entry in enumerate(self.results) if not entry.problem]
         self._random.shuffle(live)
-        self._asked = [(index, side) for index in live for side in next(self._orders[index])]
+        self._turns = {index: self._turns_of(index) for index in live}
+        self._asked = [
+            (index, side) for index in live for side in ((0, 1) if self._turns[index] else next(self._orders[index]))
+        ]
         return [self._visit(index, side) for index, side in self._asked]
 
     def wants(self, visit: Visit, claimed: bool) -> bool:
@@ -164,9 +176,9 @@ class Comparison:
             return self.results[0]
         means = []
         for number in sorted(set.intersection(*({one.number for one in rounds} for rounds in live))):
-            both = [one.speeds for rounds in live for one in rounds if one.number == number]
-            first, second = (statistics.geometric_mean(speeds) for speeds in zip(*both, strict=True))
-            means.append(Round(number, (first, second)))
+            both = [one for rounds in live for one in rounds if one.number == number]
+            first, second = (statistics.geometric_mean(one.speeds[side] for one in both) for side in (0, 1))
+            means.append(Round(number, (first, second), statistics.fmean(one.log_ratio for one in both)))
         return Result("", means)
 
     def conclusion(self) -> Conclusion:
@@ -178,11 +190,23 @@ class Comparison:
         artifacts = {"verdicts.json": verdict_table(self), "rounds.json": round_table(self)}
         return Conclusion("\n".join(f"- **{line}**" for line in sentences(self)), metrics, {}, artifacts)
 
+    def _turns_of(self, index: int) -> Turns | None:
+        """How the two sides of a point take turns in blocks; None where each is to have the machine to itself."""
+        points = self._pairs[index].points
+        if self.results[index].alone or not all(map(takes_turns, points)):
+            return None
+        if 2 * sum(costs_of(point).memory_lower_bound_bytes for point in points) > available_memory():
+            return None
+        measures = [point.measure for point in points]
+        least = max(each.min_seconds for each in measures), max(each.min_blocks for each in measures)
+        return Turns(orders(f"{self._name} {index} {self._number}"), *least)
+
     def _visit(self, index: int, side: int) -> Visit:
         point = self._pairs[index].points[side]
-        # The rounds are the processes.
-        point = replace(point, replicate=self._number, measure=replace(point.measure, processes=1))
-        return Visit(point, {"comparison": self._name, "side": self.labels[side]})
+        # The rounds are the processes, of which nobody asks where their time goes.
+        measure = replace(point.measure, processes=1, profile=False)
+        point, tags = replace(point, replicate=self._number, measure=measure), {"comparison": self._name}
+        return Visit(point, {**tags, "side": self.labels[side]}, turns=self._turns[index])
 
     def _take(self, rows: Sequence[Row]) -> None:
         """Note what the last round measured."""
@@ -193,14 +217,21 @@ class Comparison:
                 rate = row.metrics.get("examples_per_second") or 1e3 / row.metrics["latency_p50_ms"]
                 speeds.setdefault(index, {})[side] = rate
                 continue
+            if self._turns[index] and row.outcome in ("oom_host", "timeout"):  # the other may have been in its way
+                entry.alone = True
+                continue
             entry.failures[side] += 1
-            if self._number == 1 or entry.failures[side] > 1:
+            if not entry.rounds or entry.failures[side] > 1:
                 reason = f": {row.reason}" if row.reason else ""
                 problem = f"{self.labels[side]} is {row.outcome}{reason}"
                 entry.problem = f"{entry.problem}; {problem}" if entry.problem else problem
         for index, both in speeds.items():
             if len(both) == 2:
-                self.results[index].rounds.append(Round(self._number, (both[0], both[1])))
+                log_ratio, turns = math.log(both[0] / both[1]), self._turns[index]
+                if turns and turns.pairs:
+                    sizes = [point.batch_size for point in self._pairs[index].points]
+                    log_ratio = math.log(sizes[0] / sizes[1]) + trimmed(turns.pairs)
+                self.results[index].rounds.append(Round(self._number, (both[0], both[1]), log_ratio))
 
     def _is_over(self, elapsed: float) -> bool:
         live = [entry for entry in self.results if not entry.problem]

@@ -14,12 +14,10 @@ import importlib
 import importlib.util
 import inspect
 import json
-import math
 import os
 import re
 import select
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -29,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from paradnn.compare.commands import Command, Metric, Progress, Run, Turns, Visit, checkouts, follow
-from paradnn.compare.verdict import Rule, orders
+from paradnn.compare.verdict import Rule, orders, trimmed
 from paradnn.errors import ConfigError
 
 BLOCK_SECONDS = 0.05
@@ -201,9 +199,7 @@ class Duet(Turns):
                         break
                     blocks[number].append(Run(*(answer[key] / calls[number] for key in ("seconds", "cpu"))))
         if not any(failures):
-            logs = sorted(math.log(two.seconds / one.seconds) for one, two in zip(*blocks, strict=True))
-            cut = len(logs) // 5
-            self.rounds.append(statistics.fmean(logs[cut : len(logs) - cut]))
+            self.rounds.append(trimmed([(one.seconds, two.seconds) for one, two in zip(*blocks, strict=True)]))
         for number in (0, 1):
             runs = () if failures[number] else tuple(blocks[number])
             speed = len(runs) / sum(run.seconds for run in runs) if runs else None

@@ -123,6 +123,14 @@ def orders(seed: object) -> Iterator[tuple[int, int]]:
         yield 1 - first, first
 
 
+def trimmed(pairs: Sequence[tuple[float, float]]) -> float:
+    """The mean logarithm of the second side's seconds over the first's, of blocks pair by pair, without the fifth of
+    them that are largest and the fifth that are smallest: a round's value."""
+    logs = sorted(math.log(second / first) for first, second in pairs)
+    cut = len(logs) // 5
+    return statistics.fmean(logs[cut : len(logs) - cut])
+
+
 def estimate(logs: Sequence[float], misses: float = 0.05) -> Estimate:
     """The ratio from its logarithms round by round, `FEWEST` or more, with a 95% interval, or one that `misses` less.
 

@@ -141,6 +141,8 @@ class Workload:
     resumes: ClassVar[bool] = False
     same_step: ClassVar[bool] = True
     profiled_whole: ClassVar[bool] = True
+    #: Whether it is timed in blocks alone, so that two points can take turns (`paradnn.execution.turns`).
+    by_turns: ClassVar[bool] = False
 
     @property
     def mode(self) -> str:

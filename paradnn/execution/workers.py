@@ -9,6 +9,7 @@ import selectors
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -51,16 +52,20 @@ _THREADS = (
 
 @dataclass(frozen=True)
 class WorkerKey:
-    """What is read when a framework is imported: points that differ in it need different workers."""
+    """What is read when a framework is imported: points that differ in it need different workers.
+
+    side: which of two points that are measured at once it is for.
+    """
 
     python: str
     framework: str
     threads: int | None
     platform: str
     env: tuple[tuple[str, str], ...]
+    side: int = 0
 
     @classmethod
-    def of(cls, point: Point) -> WorkerKey:
+    def of(cls, point: Point, side: int = 0) -> WorkerKey:
         """The key of the worker that can measure `point`."""
         return cls(
             python=interpreter_of(point.software),
@@ -68,6 +73,7 @@ class WorkerKey:
             threads=point.platform.threads,
             platform=point.platform.name,
             env=tuple(sorted(point.framework.env.items())),
+            side=side,
         )
 
     def environ(self) -> dict[str, str]:
@@ -408,6 +414,9 @@ class WorkerPool:
         self._limit = limit
         self._share = share
         self._workers: OrderedDict[WorkerKey, Worker] = OrderedDict()
+        self._busy: set[WorkerKey] = set()
+        self._closed = False
+        self._lock = threading.RLock()  # two points that take turns are measured at once
 
     def __enter__(self) -> WorkerPool:
         return self
@@ -427,11 +436,14 @@ class WorkerPool:
             worker = self._get(key)
         except OSError as error:  # the interpreter went away
             return PointResult("unavailable", f"{key.python} does not start: {error.strerror}")
+        self._busy.add(key)
         try:
             result = worker.measure(point, limits, on_news)
         except BaseException:
             self._drop(key)
             raise
+        finally:
+            self._busy.discard(key)
         if worker.alive:
             return result
         self._drop(key)
@@ -439,17 +451,23 @@ class WorkerPool:
         return result if worker.reached_point else self._get(key).measure(point, limits, on_news)
 
     def close(self) -> None:
-        """Kill every worker and its child."""
-        for key in list(self._workers):
-            self._drop(key)
+        """Kill every worker and its child; none is started any more."""
+        with self._lock:
+            self._closed = True
+            for key in list(self._workers):
+                self._drop(key)
 
     def _get(self, key: WorkerKey) -> Worker:
-        if key not in self._workers:
-            while self._workers and (len(self._workers) >= self._limit or self._too_heavy()):
-                self._drop(next(iter(self._workers)))
-            self._workers[key] = Worker(key)
-        self._workers.move_to_end(key)
-        return self._workers[key]
+        with self._lock:
+            if self._closed:
+                raise OSError(0, "the session has ended")
+            if key not in self._workers:
+                idle = [other for other in self._workers if other not in self._busy]
+                while idle and (len(self._workers) >= self._limit or self._too_heavy()):
+                    self._drop(idle.pop(0))
+                self._workers[key] = Worker(key)
+            self._workers.move_to_end(key)
+            return self._workers[key]
 
     def _too_heavy(self) -> bool:
         """Whether another worker like these would leave points too little memory."""
@@ -457,4 +475,7 @@ class WorkerPool:
         return sum(held) + max(held) > self._share * (available_memory() + sum(held))
 
     def _drop(self, key: WorkerKey) -> None:
-        self._workers.pop(key).close()
+        with self._lock:
+            worker = self._workers.pop(key, None)
+        if worker:
+            worker.close()

@@ -7,17 +7,20 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from paradnn.config.point import Point
+from paradnn.execution.turns import Turns
 from paradnn.session.summary import Row
 
 
 @dataclass(frozen=True)
 class Visit:
     """One measurement of a point, and tags that its run has beside those of any point. excluded: why the point is out
-    of memory without being tried; None where it is to be measured."""
+    of memory without being tried; None where it is to be measured. turns: what it shares with the visit beside it, the
+    two being measured at once, a block of each by turns; None where it is measured alone."""
 
     point: Point
     tags: Mapping[str, str]
     excluded: str | None = None
+    turns: Turns | None = None
 
 
 @dataclass(frozen=True)

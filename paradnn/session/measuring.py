@@ -11,6 +11,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -24,6 +25,7 @@ from paradnn.core.workload import Companion, Moment, Part, Workload
 from paradnn.errors import DataError, StoreError, WorkerError
 from paradnn.execution.environments import WorkerEnvironments
 from paradnn.execution.hosts import OtherHosts
+from paradnn.execution.turns import Turns
 from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from paradnn.families.layers import Costs
 from paradnn.platform.environment import Environment, exceeds_memory, memory_limit
@@ -156,7 +158,12 @@ class Measuring:
     def visit(self, visits: Sequence[Visit], wanted: Callable[[Visit, bool], bool] = lambda *_: True) -> int:
         """Measure a batch, at most a group of points; how many are left out: not `wanted` (which is asked before a
         point is claimed, and once it is), or held by other drivers."""
-        done = sum(wanted(visit, False) and self.enter(visit, partial(wanted, visit, True)) for visit in visits)
+        done = 0
+        for visit in visits:
+            done += wanted(visit, False) and self.enter(visit, partial(wanted, visit, True))
+            both = [entry for entry in self._open if visit.turns and entry.turns is visit.turns]
+            if visit.turns and len(both) == 2:
+                self._take_turns(visit.turns, both)
         self._further_rounds()
         return len(visits) - done
 
@@ -187,13 +194,14 @@ class Measuring:
         known = replace(environment, findings=(*environment.findings, *self.findings))
         with_price = priced(point, context.settings.price, environment)
         tags |= price_tags(point, with_price, context.settings.price)
-        entry = OpenPoint(
-            with_price, known, ceilings, claim, tags, costs_of(point), excluded=visit.excluded, longest=longest
-        )
+        costs = costs_of(point)
+        entry = OpenPoint(with_price, known, ceilings, claim, tags, costs, excluded=visit.excluded, longest=longest)
+        entry.turns = visit.turns
         if not claim.repeats:
             self._take_up(entry)
         self._open.append(entry)
-        self._further(entry)
+        if not visit.turns:
+            self._further(entry)
         return True
 
     def _ceilings_of(self, point: Point, environment: Environment) -> Ceilings | None:
@@ -237,12 +245,19 @@ class Measuring:
 
     def _measure(self, entry: OpenPoint) -> None:
         several, reporter = entry.point.measure.processes > 1, self._context.reporter
+        entry.turns = None
         reporter.begin(run_name(entry.point), len(entry.results) + 1 if several else None)
         schedule, begun = self._clock.schedule(), time.time()
-        result = self._process(entry)
+        self._ended([entry], [self._process(entry)], schedule, begun)
+
+    def _ended(
+        self, entries: Sequence[OpenPoint], results: Sequence[PointResult], schedule: float, begun: float
+    ) -> None:
+        """A process of each point has ended."""
         self._clock.measured()
-        entry.results.append(replace(result, phases={**result.phases, "schedule": schedule}, begun=begun))
-        reporter.process_ended()
+        for entry, result in zip(entries, results, strict=True):
+            entry.results.append(replace(result, phases={**result.phases, "schedule": schedule}, begun=begun))
+            self._context.reporter.process_ended()
         # Other hosts believe a claim for as long as it says: what is open for longer says so in time.
         now = time.monotonic()
         for each in self._open:
@@ -250,20 +265,37 @@ class Measuring:
                 self._context.tracker.renew(each.claim, each.longest)
                 each.claimed = now
 
-    def _process(self, entry: OpenPoint) -> PointResult:
-        """How one more process of a point ends, or why it is not begun."""
-        limits = Limits(entry.point.measure.timeout, memory_limit(entry.point))
+    def _take_turns(self, turns: Turns, entries: Sequence[OpenPoint]) -> None:
+        """Measure two points at once, a block of each by turns, in a worker each."""
+        self._context.reporter.begin(f"{' and '.join(run_name(entry.point) for entry in entries)}, by turns")
+        schedule, begun = self._clock.schedule(), time.time()
+        with turns, ThreadPoolExecutor(len(entries)) as threads:
+            try:
+                sides = [threads.submit(self._process, entry, side) for side, entry in enumerate(entries)]
+                turns.play([side.done for side in sides])
+                results = [side.result() for side in sides]
+            except BaseException:
+                self._context.pool.close()  # what the threads wait for
+                raise
+        self._ended(entries, results, schedule, begun)
+        for entry in entries:
+            self._record(entry)
+
+    def _process(self, entry: OpenPoint, side: int = 0) -> PointResult:
+        """How one more process of a point ends, or why it is not begun; which of two it is that take turns."""
+        waits = 2 if entry.turns else 1  # for the other
+        limits = Limits(waits * entry.point.measure.timeout, memory_limit(entry.point))
         if problem := self._context.environments.problem(entry.point):
             return PointResult("unavailable", problem)
         # Out of memory by arithmetic or by what larger and smaller points did: no build is tried.
         if reason := entry.excluded or exceeds_memory(entry.point, entry.costs, limits.memory_bytes):
             return PointResult("oom_predicted", reason)
         try:
-            return self._in_worker(entry, limits)
+            return self._in_worker(entry, limits, side)
         except (DataError, WorkerError) as error:
             return PointResult("unavailable", str(error))
 
-    def _in_worker(self, entry: OpenPoint, limits: Limits) -> PointResult:
+    def _in_worker(self, entry: OpenPoint, limits: Limits, side: int) -> PointResult:
         point, request, work = entry.point, entry.request(), entry.point.workload
         said = NewsSaid(work, partial(self._context.tracker.tell, entry.claim))
 
@@ -276,7 +308,9 @@ class Measuring:
         request |= self._companions[work.name].request(point)
         if work.resumes and not entry.claim.repeats:
             request["checkpoint"] = str(self.partial.checkpoint(entry.claim.identity))
-        key = WorkerKey.of(point)
+        if entry.turns:
+            request["turns"] = entry.turns.path(side)
+        key = WorkerKey.of(point, side)
         if point.hosts > 1:
             request["other_hosts"] = self._hosts.of(point.hosts, key.variables())
         result = self._context.pool.measure(key, request, limits, news)
@@ -334,6 +368,7 @@ class OpenPoint:
     load: float | None = field(default_factory=load_average)
     longest: float = 0.0
     claimed: float = field(default_factory=time.monotonic)
+    turns: Turns | None = None
 
     @property
     def wanted(self) -> int:

@@ -24,6 +24,7 @@ from paradnn.worker.series import FEWEST, block_interval, find_change
 
 if TYPE_CHECKING:
     from paradnn.worker.frameworks import Step
+    from paradnn.worker.turns import Turn
 
 #: Blocks in each of the two windows whose agreement ends the warm-up.
 WINDOW = 4
@@ -38,6 +39,8 @@ REPEATS, DISTURBED_REPEATS = 2, 1
 FEWEST_TO_STOP = 40
 #: A block counts no more steps than this, however short a step is.
 MAX_STEPS = 1_000_000
+#: In turns, blocks of more steps than this begin with one that is not timed: the caches hold the other point's data.
+_LEAD = 3
 #: Reference kernels take this share of the time where none is given.
 REFERENCE_SHARE = 0.2
 
@@ -155,8 +158,12 @@ def measure_steps(
     clock: Callable[[], float] = time.perf_counter,
     watch: Watch | None = None,
     reference: Reference | None = None,
+    turn: Turn | None = None,
 ) -> Timing:
-    """Calibrate, warm up and measure, each attempt under `watch`; `reference` runs between blocks. Raises NotFinite."""
+    """Calibrate, warm up and measure, each attempt under `watch`; `reference` runs between blocks. Raises NotFinite.
+
+    With `turn` another point has the machine between the blocks, of which there are as many as turns.
+    """
     measuring = _Measuring(run, protocol, clock, watch, reference)
     with phase("warmup"):
         begin = clock()
@@ -165,10 +172,10 @@ def measure_steps(
         while clock() - begin < protocol.warmup_seconds and not _has_settled(warmup):
             warmup.append(measuring.block())
     with phase("measure"):
-        attempts = measuring.attempts(warmup)
+        attempts = [measuring.in_turn(warmup, turn)] if turn else measuring.attempts(warmup)
     # Of those that were disturbed the least; one that was not is the last.
     kept = min(reversed(range(len(attempts))), key=lambda number: attempts[number].taken)
-    if watch:
+    if watch and not turn:
         watch.keep(kept)
     counted = attempts[kept]
     return Timing(
@@ -253,6 +260,17 @@ class _Measuring:
             if not enough or now - begin + growth * (now - start) > self._protocol.max_seconds:
                 return attempts
             scale *= growth
+
+    def in_turn(self, warmup: Sequence[float], turn: Turn) -> _Attempt:
+        """A block each time that it is this point's turn; what others take of the machine is the other point's."""
+        blocks: list[float] = []
+        turn.end()
+        while turn.wait():
+            if self.steps > _LEAD:
+                self.block(1)
+            blocks.append(self.block())
+            turn.end(blocks[-1] / self.steps)
+        return _Attempt(blocks, *_verdict(warmup, blocks), 0.0, [], 0.0)
 
     def _blocks(self, scale: int, begin: float) -> list[float]:
         """One measurement, `scale` times as long as the least; none goes on for longer than allowed since `begin`."""

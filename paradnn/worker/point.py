@@ -31,6 +31,7 @@ from paradnn.worker.profile.run import profile_steps
 from paradnn.worker.reference import Reference
 from paradnn.worker.single_steps import single_latencies
 from paradnn.worker.step import shares
+from paradnn.worker.turns import Turn
 
 #: Enters a phase by its name.
 Phase = Callable[[str], contextlib.AbstractContextManager[None]]
@@ -62,10 +63,13 @@ class PointRun:
         self.reference: Reference | None = None
         self.answered = Answer("crash", None, self.phases.seconds)
         self._layout: DeviceLayout | None = None
+        self.turn = Turn(request["turns"]) if "turns" in request else None
 
     def answer(self) -> Answer:
         """Do the work; how it ended."""
         try:
+            if self.turn:
+                self.turn.wait()
             if self.request.get("task") == "ceilings":
                 self.open_devices()
                 self.note(peak_rates=measure_peak_rates(self.request, self.framework, self.phases))
@@ -114,7 +118,9 @@ class PointRun:
         """The timed blocks, joules and where they come from, and what disturbed the blocks."""
         watch = BlocksWatch(self.meter(), step)
         protocol, own = Protocol.of(self.request["measure"]), self.reference
-        timing = measure_steps(run, protocol, phase or self.phases, watch=watch, reference=own)
+        timing = measure_steps(run, protocol, phase or self.phases, watch=watch, reference=own, turn=self.turn)
+        if self.turn:
+            return timing, (None, "unavailable: two points took turns"), None
         joules, source = watch.energy
         if own:
             timing = replace(timing, references=[*(References(-1, each) for each in own.before), *timing.references])

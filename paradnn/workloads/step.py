@@ -24,6 +24,7 @@ class Step(Workload):
     place: ClassVar[int] = 0
     key: ClassVar[str] = "mode"
     rates: ClassVar[Mapping[str, str]] = {"examples_per_second": "examples/s"}
+    by_turns: ClassVar[bool] = True
 
     mode: str = "train"
 

@@ -128,7 +128,9 @@ def test_a_side_that_cannot_be_measured_ends_its_point_alone() -> None:
         return "oom_host" if lost else planted(1.3)(visit)
 
     batches = follow(comparison, machine)
-    assert [len(visits) for visits in batches] == [4, 2, 2, 2, 2]
+    # Beside the other side's memory first, then each alone.
+    assert [len(visits) for visits in batches] == [4, 4, 2, 2, 2]
+    assert [sum(visit.turns is None for visit in visits) for visits in batches] == [0, 2, 0, 0, 0]
     measured, lost = comparison.results
     assert measured.verdict(0.02) is Verdict.SLOWER
     assert lost.verdict(0.02) is None

@@ -1,0 +1,110 @@
+"""Two points that take turns on one machine: both are built, then a block of the one follows a block of the other.
+
+What the machine does to one block it does to its neighbour a moment later, so most of what differs between whole
+processes cancels in their ratio (duet benchmarking: Bulej et al., ICPE 2020). A worker says where its turn ends
+(`paradnn.worker.turns`).
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from paradnn.core.scratch import Scratch
+
+#: Whether a side's process has ended, whatever became of it.
+HasEnded = Callable[[], bool]
+#: Seconds between two looks at whether a side has ended before its time.
+_LOOK = 0.2
+
+
+class Turns:
+    """The turns of two points: blocks until both have `seconds` and `blocks`, in the order that `orders` says.
+
+    `pairs` are seconds a step, first side and second, of blocks that ran one right after the other.
+    """
+
+    def __init__(self, orders: Iterator[tuple[int, int]], seconds: float, blocks: int) -> None:
+        self.pairs: list[tuple[float, float]] = []
+        self._orders, self._seconds, self._blocks = orders, seconds, blocks
+        self._folder: Scratch | None = None
+
+    def __enter__(self) -> Turns:
+        self._folder = Scratch()
+        self._doors = [socket.socket(socket.AF_UNIX) for _ in range(2)]
+        for side, door in enumerate(self._doors):
+            door.bind(self.path(side))
+            door.listen(1)
+            door.settimeout(_LOOK)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for door in self._doors:
+            door.close()
+        if self._folder:
+            self._folder.remove()
+
+    def path(self, side: int) -> str:
+        """Where a side's worker waits for its turn."""
+        assert self._folder
+        return str(self._folder.path / str(side))
+
+    def play(self, ended: Sequence[HasEnded]) -> None:
+        """Give turns until there are enough; what a side does after its blocks it does alone, too."""
+        lines: dict[int, _Line] = {}
+        for side in next(self._orders):
+            if not (line := self._accept(side, ended[side])):
+                continue
+            if line.turn() is None:
+                line.close()
+            else:  # built and warm
+                lines[side] = line
+        spent = [0.0, 0.0]
+        blocks, least = 0, self._blocks
+        while lines and (blocks < least or min(spent[side] for side in lines) < self._seconds):
+            begun, took = time.perf_counter(), {}
+            for side in [side for side in next(self._orders) if side in lines]:
+                if (seconds := lines[side].turn()) is None:
+                    lines.pop(side).close()  # the other has its blocks alone: its run is one like any other
+                    break
+                took[side] = seconds
+                spent[side] -= begun - (begun := time.perf_counter())
+            if len(took) == 2:
+                self.pairs.append((took[0], took[1]))
+            blocks += 1
+        for side, line in lines.items():
+            line.close()
+            while not ended[side]():
+                time.sleep(0.01)
+
+    def _accept(self, side: int, ended: HasEnded) -> _Line | None:
+        """The call of a side's process; None where it ended without one."""
+        while not ended():
+            try:
+                return _Line(self._doors[side].accept()[0])
+            except TimeoutError:
+                continue
+        return None
+
+
+class _Line:
+    """The driver's end of a side's socket."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.settimeout(None)
+        self._connection, self._lines = connection, connection.makefile("rw")
+
+    def turn(self) -> float | None:
+        """Let the side run until it says that its turn is over: what it says; None where it ended instead."""
+        try:
+            self._lines.write("go\n")
+            self._lines.flush()
+            return float(self._lines.readline())
+        except (OSError, ValueError):
+            return None
+
+    def close(self) -> None:
+        """There are no more turns."""
+        self._lines.close()
+        self._connection.close()

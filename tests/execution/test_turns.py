@@ -1,0 +1,95 @@
+"""Two that take turns: never at once, pair by pair; and what becomes of one whose other is gone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+
+import pytest
+
+from paradnn.compare.verdict import orders, trimmed
+from paradnn.execution.turns import Turns
+from paradnn.worker.measure import Protocol, measure_steps
+from paradnn.worker.turns import Turn
+
+PROTOCOL = Protocol(min_seconds=0.02, min_blocks=8, max_seconds=10.0, block_seconds=0.004, warmup_seconds=0.02)
+
+
+class Gone(Exception):
+    """A side's process ends."""
+
+
+class Machine:
+    """What both sides run on; `overlaps` counts calls of a side while the other was computing."""
+
+    def __init__(self) -> None:
+        self._held, self.overlaps = threading.Lock(), 0
+
+    def steps(self, seconds: float, gone_after: int | None) -> Callable[[int], None]:
+        """Steps that last so long each; the call with this number ends the side's process."""
+        calls = 0
+
+        def run(count: int) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == gone_after:
+                raise Gone
+            if not self._held.acquire(blocking=False):
+                self.overlaps += 1
+                return
+            time.sleep(count * seconds)
+            self._held.release()
+
+        return run
+
+
+def play(
+    machine: Machine, seconds: tuple[float, float], gone: tuple[int | None, int | None]
+) -> tuple[Turns, list[int]]:
+    """Both sides in threads, each as a worker's child does it; the turns and the blocks of each, 0 of one that is gone."""
+
+    def side(number: int) -> int:
+        if gone[number] == 0:
+            return 0  # before it could call
+        turn = Turn(turns.path(number))
+        turn.wait()
+        try:
+            run = machine.steps(seconds[number], gone[number])
+            return len(measure_steps(run, PROTOCOL, lambda _: nullcontext(), turn=turn).blocks)
+        except Gone:
+            turn.close()
+            return 0
+
+    with Turns(orders(1), PROTOCOL.min_seconds, PROTOCOL.min_blocks) as turns, ThreadPoolExecutor(2) as threads:
+        sides = [threads.submit(side, number) for number in (0, 1)]
+        turns.play([one.done for one in sides])
+        return turns, [one.result(10) for one in sides]
+
+
+def test_blocks_alternate_and_the_pairs_say_which_side_is_slower() -> None:
+    machine = Machine()
+    turns, blocks = play(machine, (0.001, 0.003), (None, None))
+    assert machine.overlaps == 0
+    assert blocks == [len(turns.pairs)] * 2
+    assert len(turns.pairs) >= PROTOCOL.min_blocks
+    # Sleeping overshoots, by the same on both sides: a step of one ms cannot seem longer than one of three.
+    assert trimmed(turns.pairs) > 0
+    assert all(first < second for first, second in turns.pairs[1:-1])
+
+
+@pytest.mark.parametrize("gone", [(0, None), (None, 1), (5, None), (None, 40)])
+def test_a_side_whose_other_is_gone_is_measured_all_the_same(gone: tuple[int | None, int | None]) -> None:
+    machine = Machine()
+    turns, blocks = play(machine, (0.001, 0.001), gone)
+    assert machine.overlaps == 0
+    [left] = [count for count, call in zip(blocks, gone, strict=True) if call is None]
+    assert left >= PROTOCOL.min_blocks
+    assert len(turns.pairs) <= left
+
+
+def test_two_that_are_gone_end_the_turns() -> None:
+    turns, blocks = play(Machine(), (0.001, 0.001), (0, 2))
+    assert (turns.pairs, blocks) == ([], [0, 0])
