@@ -49,7 +49,7 @@ class Machine:
 def play(
     machine: Machine, seconds: tuple[float, float], gone: tuple[int | None, int | None]
 ) -> tuple[Turns, list[int]]:
-    """Both sides in threads, each as a worker's child does it; the turns and the blocks of each, 0 of one that is gone."""
+    """Both sides in threads, as a worker's child does it; the turns, and the blocks of each, 0 of one that went."""
 
     def side(number: int) -> int:
         if gone[number] == 0:
