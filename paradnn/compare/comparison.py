@@ -13,12 +13,10 @@ from typing import NamedTuple
 
 from paradnn.compare.text import round_table, sentences, verdict_table
 from paradnn.compare.verdict import FEWEST, Estimate, Rule, Verdict, estimate, orders, trimmed
-from paradnn.config.costs import costs_of
 from paradnn.config.identity import request_of, texts
 from paradnn.config.point import Point
 from paradnn.errors import ConfigError
 from paradnn.execution.turns import Turns
-from paradnn.platform.environment import available_memory
 from paradnn.record.record import run_name
 from paradnn.session.course import Conclusion, Visit
 from paradnn.session.summary import Row
@@ -195,8 +193,6 @@ class Comparison:
         points = self._pairs[index].points
         if self.results[index].alone or not all(map(takes_turns, points)):
             return None
-        if 2 * sum(costs_of(point).memory_lower_bound_bytes for point in points) > available_memory():
-            return None
         measures = [point.measure for point in points]
         least = max(each.min_seconds for each in measures), max(each.min_blocks for each in measures)
         return Turns(orders(f"{self._name} {index} {self._number}"), *least)
@@ -217,7 +213,7 @@ class Comparison:
                 rate = row.metrics.get("examples_per_second") or 1e3 / row.metrics["latency_p50_ms"]
                 speeds.setdefault(index, {})[side] = rate
                 continue
-            if self._turns[index] and row.outcome in ("oom_host", "timeout"):  # the other may have been in its way
+            if self._turns[index] and row.outcome.startswith(("oom", "timeout")):  # beside the other
                 entry.alone = True
                 continue
             entry.failures[side] += 1

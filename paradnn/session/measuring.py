@@ -283,8 +283,8 @@ class Measuring:
 
     def _process(self, entry: OpenPoint, side: int = 0) -> PointResult:
         """How one more process of a point ends, or why it is not begun; which of two it is that take turns."""
-        waits = 2 if entry.turns else 1  # for the other
-        limits = Limits(waits * entry.point.measure.timeout, memory_limit(entry.point))
+        sides = 2 if entry.turns else 1  # each waits for the other, and has half of the memory
+        limits = Limits(sides * entry.point.measure.timeout, memory_limit(entry.point) // sides)
         if problem := self._context.environments.problem(entry.point):
             return PointResult("unavailable", problem)
         # Out of memory by arithmetic or by what larger and smaller points did: no build is tried.
