@@ -23,10 +23,9 @@ import mlperf_loadgen as lg
 import numpy as np
 
 from paradnn.worker.meters import EnergyMeter
-from paradnn.workloads.serve.load import Service, measure_load, percentile
-from paradnn.workloads.serve.queries import QueryLog
-from paradnn.workloads.serve.schedule import LOADGEN_SEED, arrivals
-from paradnn.workloads.serve.server import Generated, Policy, serve
+from paradnn.workloads.serve.generator import LOADGEN_SEED, Generated, arrivals
+from paradnn.workloads.serve.load import Service, measure_load, serve
+from paradnn.workloads.serve.queries import QueryLog, percentile
 
 _SHARES = (50, 90, 99)
 
@@ -48,7 +47,7 @@ def served(rate: float, seconds: float, service: float) -> QueryLog:
     """Queries by LoadGen's schedule, one at a time."""
     with Generated(rate, LOADGEN_SEED, seconds, 1) as generated:
         generated.begin()
-        return serve(generated, stub(service), Policy(1), time.monotonic_ns).log
+        return serve(generated, stub(service), time.monotonic_ns, 1).log
 
 
 def by_loadgen(rate: float, queries: int, service: float) -> dict[int, float]:
@@ -101,7 +100,7 @@ def beside_loadgen(loads: list[float], seconds: float, service: float) -> None:
             log = served(rate, seconds, service)
             wait, exact = mean_wait(log, service)
             theory = load / (1 - load) / 2 * service * 1e3
-            late = sorted((issued - due) / 1e6 for due, issued in zip(log.scheduled, log.issued, strict=True))
+            late = sorted(ns / 1e6 for ns in log.late())
             ours = {share: percentile(log.latencies(), share / 100) / 1e6 for share in _SHARES}
             by_oracle = asked.result()
             print(

@@ -19,7 +19,7 @@ from paradnn.cli.help import known_keys
 from paradnn.config.groups import content_of, groups, options_of
 from paradnn.config.paths import CONFIG
 from paradnn.core.words import did_you_mean
-from paradnn.core.workload import WORKLOADS, key_groups
+from paradnn.core.workload import key_groups
 from paradnn.errors import ConfigError, ParadnnError
 
 #: Options of Hydra that add folders of configurations, which may hold any option of any group.
@@ -31,9 +31,6 @@ def check_arguments(arguments: Sequence[str]) -> None:
     """Raise ParadnnError for the first word that no command of the suite can mean."""
     own = not any(argument.partition("=")[0] in _FOLDERS for argument in arguments)
     words = list(_overrides(arguments))
-    typed = {key: value for key, _, value in (word.partition("=") for word in words)}
-    for work in WORKLOADS.values():
-        work.check_typed(typed)
     for place, word in enumerate(words):
         following = words[place + 1] if place + 1 < len(words) else ""
         _check_shape(word, following)

@@ -57,6 +57,14 @@ class Unavailable(Ended):
     outcome = "unavailable"
 
 
+def expect(*rows: tuple[Any, ...]) -> None:
+    """Raise ConfigError for the first row (key, value, the one it must have, why, and what to do if not to set that)
+    that has another value."""
+    for key, value, usual, reason, *remedy in rows:
+        if value != usual:
+            raise ConfigError(key, value, reason, *remedy or [f"set {key}={str(usual).lower()}"])
+
+
 class Part:
     """What a kind of work sends from worker to driver beside what all do: a frozen dataclass. of: its name there."""
 
@@ -181,9 +189,6 @@ class Workload:
 
     def left_out(self, config: Mapping[str, Any]) -> None:
         """Raises ConfigError where a configuration that asks for other work sets keys of this one all the same."""
-
-    def check_typed(self, typed: Mapping[str, str]) -> None:
-        """Raises ConfigError where words of a command line, by key, contradict each other."""
 
     def fitted(self, point: Point) -> Point:
         """The point in the one way that stands for it; raises ConfigError."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paradnn.core.schema import option
+from paradnn.core.workload import expect
 from paradnn.errors import ConfigError
 from paradnn.families import Family, Model
 from paradnn.families.built import BuiltModel
@@ -45,7 +46,7 @@ class Kernel(Model):
 
     is_kernel: ClassVar[bool] = True
     has_batch: ClassVar[bool] = False
-    instead_of_batch: ClassVar[str] = "n"
+    instead_of_batch: ClassVar[str] = "model.n"
 
     def work(self, batch_size: int, width: int) -> tuple[int, int]:
         """FLOPs (twice its multiply-accumulates), and bytes of operands and result, each once, with indices of sparse
@@ -69,15 +70,31 @@ class Kernel(Model):
     def in_point(self, point: PointT) -> PointT:
         """The optimizer says nothing of a kernel, so that it is the same point with any."""
         given: Any = point
-        if (mode := given.workload.mode) != "inference":
-            reason = f"model={self.name} trains nothing"
-            raise ConfigError("mode", mode, reason, "leave it out, or set mode=inference")
-        if given.batch_size != 1 and not self.has_batch:
-            remedy = f"leave it out, and set model.{self.instead_of_batch}"
-            raise ConfigError("batch_size", given.batch_size, f"model={self.name} has no batch", remedy)
-        if given.devices != 1:
-            raise ConfigError("devices", given.devices, f"model={self.name} is for one device", "set devices=1")
+        what, remedy = f"model={self.name}", f"leave it out, and set {self.instead_of_batch}"
+        batch = 1 if self.has_batch else given.batch_size
+        expect(
+            ("mode", given.workload.mode, "inference", f"{what} trains nothing", "leave it out, or set mode=inference"),
+            ("batch_size", batch, 1, f"{what} has no batch", remedy),
+            ("devices", given.devices, 1, f"{what} is for one device"),
+        )
         same: PointT = replace(given, optimizer=type(given.optimizer)())
+        return same
+
+
+@dataclass(frozen=True)
+class Messages(Kernel):
+    """A step that is messages to other processes, of which nothing is compiled or profiled."""
+
+    is_communication: ClassVar[bool] = True
+
+    def in_point(self, point: PointT) -> PointT:
+        """`compile` says nothing of it, and presets such as measure=quick profile what there is to profile."""
+        given: Any = point
+        reason = f"model={self.name} has no operations to profile"
+        expect(("measure.keep_trace", given.measure.keep_trace, False, reason))
+        given = super().in_point(given)
+        compiled = type(given).__dataclass_fields__["compile"].default
+        same: PointT = replace(given, measure=replace(given.measure, profile=False), compile=compiled)
         return same
 
 
@@ -260,7 +277,7 @@ class Elementwise(Kernel):
     """A kernel: a b b ... b of tensors of so many elements, product after product: what is no matrix product takes
     about as long as what moves as many bytes."""
 
-    instead_of_batch: ClassVar[str] = "elements"
+    instead_of_batch: ClassVar[str] = "model.elements"
     shown: ClassVar[str] = "{elements} x{operations}"
 
     name: str = "elementwise"

@@ -14,23 +14,27 @@ import json
 import math
 import os
 import random
-import ssl
 import statistics
 import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 from paradnn.core.metric import Metric, with_ends
 from paradnn.core.schema import option
-from paradnn.core.workload import Ended, Part, Unavailable, Words, Workload
+from paradnn.core.workload import Ended, Part, Unavailable, Words, Workload, expect
 from paradnn.errors import ConfigError
 from paradnn.families import Family
-from paradnn.families.kernels import ALONE, Kernel
+from paradnn.families.kernels import ALONE, Messages
+from paradnn.workloads.serve import check_seconds, peak_metrics, process_seed
+from paradnn.workloads.serve.generator import arrivals
+from paradnn.workloads.serve.load import find_peak, verdict
+from paradnn.workloads.serve.queries import Probe, percentile
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point
@@ -52,41 +56,27 @@ _WORDS = ("time", "year", "people", "way", "day", "man", "thing", "woman", "life
 
 
 @dataclass(frozen=True)
-class Served(Kernel):
+class Served(Messages):
     """A model behind an endpoint: what it is, its server knows."""
 
-    is_communication: ClassVar[bool] = True
-    instead_of_batch: ClassVar[str] = "endpoint.concurrency"
+    shown: ClassVar[str] = "served"
+    instead_of_batch: ClassVar[str] = "endpoint.concurrency or endpoint.rate"
 
     name: str = option("endpoint", "the kind of workload", choices=("endpoint",))
-
-    @property
-    def size(self) -> str:
-        """Nothing is known of it."""
-        return "served"
 
     def work(self, batch_size: int, width: int) -> tuple[int, int]:
         """None of it is done here."""
         return 0, 0
 
     def in_point(self, point: PointT) -> PointT:
-        """Nothing that is measured here is profiled, or has caches of its own."""
+        """What the server knows alone is not said."""
         given: Any = point
-        for key, value, usual, remedy in (
-            ("batch_size", given.batch_size, 1, "leave it out, and set endpoint.concurrency or endpoint.rate"),
-            ("precision", given.precision, "float32", "leave it out"),
-            ("data", given.data.name, "synthetic", "leave it out, and set endpoint.input_tokens"),
-        ):
-            if value != usual:
-                raise ConfigError(key, value, "is known to the server of model=endpoint alone", remedy)
-        if given.measure.keep_trace:
-            reason = "model=endpoint has no operations to profile"
-            raise ConfigError("measure.keep_trace", "true", reason, "set measure.keep_trace=false")
-        given = super().in_point(point)
-        measure = replace(given.measure, profile=False)
-        compiled = type(given).__dataclass_fields__["compile"].default
-        same: PointT = replace(given, measure=measure, compile=compiled)
-        return same
+        reason = "is known to the server of model=endpoint alone"
+        expect(
+            ("precision", given.precision, "float32", reason, "leave it out"),
+            ("data", given.data.name, "synthetic", reason, "leave it out, and set endpoint.input_tokens"),
+        )
+        return super().in_point(point)
 
 
 _METRICS = (
@@ -130,7 +120,7 @@ class Request:
 class Requests(Part):
     """What one process asked for, and when (`Request`, packed); rate: requests/s of an open loop, None of a closed one.
 
-    model: what the server calls itself. failed_rate: the lowest rate above that a search found to miss the limits.
+    model: what the server calls itself. probes: the rates that a search tried.
     """
 
     of: ClassVar[str] = "requests"
@@ -138,7 +128,7 @@ class Requests(Part):
     rows: str
     model: str = ""
     rate: float | None = None
-    failed_rate: float | None = None
+    probes: list[Probe] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Raise ValueError where the requests cannot be read."""
@@ -168,17 +158,10 @@ class _Overload(Ended):
 class Endpoint(Workload):
     """Who asks, for what, and what answers are in time."""
 
-    name: ClassVar[str] = "endpoint"
-    place: ClassVar[int] = 55
-    key: ClassVar[str] = "model"
-    group: ClassVar[str] = "endpoint"
-    reason: ClassVar[str] = "is asked, not trained"
-    declares: ClassVar[tuple[Metric, ...]] = _METRICS
-    headlines: ClassVar[Mapping[str, str]] = {"time_to_first_token_ms": "ms to the first token"}
-    shown: ClassVar[tuple[str, ...]] = ("endpoint_model", "request_problem")
-    phases: ClassVar[Mapping[str, str]] = {"requests": "warmup"}
-    parts: ClassVar[tuple[type[Part], ...]] = (Requests,)
-    brief: ClassVar[Mapping[str, Any]] = {"min_seconds": 5.0}
+    name, group, key, place, unit = "endpoint", "endpoint", "model", 55, "request"
+    reason, declares, parts = "is asked, not trained", _METRICS, (Requests,)
+    headlines, shown = {"time_to_first_token_ms": "ms to the first token"}, ("endpoint_model", "request_problem")
+    phases, brief = {"requests": "warmup"}, {"min_seconds": 5.0}
 
     url: str = option(
         "http://localhost:8000/v1",
@@ -210,11 +193,6 @@ class Endpoint(Workload):
     seed: int = option(1, "of prompts and arrivals", low=0, high=2**32 - 1)
 
     @property
-    def unit(self) -> str:
-        """What is done at a time."""
-        return "request"
-
-    @property
     def limited(self) -> bool:
         """Whether anything says what is in time."""
         return any(limit is not None for limit in (self.first_token_ms, self.token_ms, self.request_ms))
@@ -224,16 +202,14 @@ class Endpoint(Workload):
         if self.rate == "peak" and not self.limited:
             remedy = "set endpoint.first_token_ms, endpoint.token_ms or endpoint.request_ms"
             raise ConfigError("endpoint.rate", "peak", "needs a limit that it is to hold", remedy)
-        if self.min_seconds >= (most := point.measure.timeout):
-            reason, remedy = f"is not less than measure.timeout={most:g}", "ask for less, or raise measure.timeout"
-            raise ConfigError("endpoint.min_seconds", self.min_seconds, reason, remedy)
+        check_seconds("endpoint", self.min_seconds, point)
         if self.rate is None:
             return point
         return replace(point, workload=replace(self, concurrency=type(self).concurrency))
 
     def of_process(self, replicate: int, process: int) -> Endpoint:
         """With prompts and arrivals of its own."""
-        return replace(self, seed=(self.seed + replicate * 0x85EBCA77 + process * 0x9E3779B1) % 2**32)
+        return replace(self, seed=process_seed(self.seed, replicate, process))
 
     def named(self, point: Point) -> list[str]:
         """128+64 x4"""
@@ -253,35 +229,37 @@ class Endpoint(Workload):
                 raise Unavailable(f"endpoint.url={self.url}: {problem}; is it served there?")
             client.loop(self.concurrency, run.request["measure"]["warmup_seconds"], 1)
         with run.phases("requests"):
-            rate, failed = (self.rate, None) if self.rate != "peak" else self._peak(client, run)
-            arrivals = None if rate is None else float(rate)
+            probes: list[Probe] = []
+            rate = self._peak(client, run, probes) if self.rate == "peak" else self.rate
+            rate = None if rate is None else float(rate)
             until = time.monotonic() + run.seconds_left - self.min_seconds / 10 - 1
-            asked = client.loop(self.concurrency, self.min_seconds, self.min_queries, arrivals, until)
-            run.note(work=Requests.packed(asked, client.model, arrivals, failed))
+            asked = client.loop(self.concurrency, self.min_seconds, self.min_queries, rate, until)
+            run.note(work=Requests.packed(asked, client.model, rate, probes))
         if all(each.problem for each in asked):
             raise Unavailable(f"endpoint.url={self.url}: no request was answered: {asked[-1].problem}")
         late = statistics.median(each.sent - each.due for each in asked)
-        if arrivals and late > max(5e6, statistics.median(each.last - each.due for each in asked) / 20):
+        if rate and late > max(5e6, statistics.median(each.last - each.due for each in asked) / 20):
             many = f"{_MOST_OPEN} requests were under way, or this machine was too slow to send more"
-            raise _Overload(f"endpoint.rate={arrivals:g}: {many}: they were {late / 1e6:,.0f} ms late; ask for less")
+            raise _Overload(f"endpoint.rate={rate:g}: {many}: they were {late / 1e6:,.0f} ms late; ask for less")
 
-    def _peak(self, client: Client, run: PointRun) -> tuple[float, float | None]:
-        """The highest rate at which so many are in time, and the lowest at which they surely are not."""
-        from paradnn.workloads.serve.limit import verdict
-        from paradnn.workloads.serve.load import find_peak
-
+    def _peak(self, client: Client, run: PointRun, probes: list[Probe]) -> float:
+        """The highest rate at which so many are in time; every rate that is tried is noted in `probes`."""
         sample = client.loop(16, min(_PROBE_SECONDS, self.min_seconds), 16)
-        capacity = 2 * len(sample) / ((max(each.last for each in sample) - sample[0].due) / 1e9)
+        share = self.percentile / 100
 
         def held(rate: float, seconds: float, queries: int) -> bool:
-            late = accumulate(not self.in_time(each) for each in client.loop(1, seconds, queries, rate))
-            return verdict([*late], self.percentile / 100, 1 - self.confidence) is True
+            asked = client.loop(1, seconds, queries, rate)
+            late = [*accumulate(not self.in_time(each) for each in asked)]
+            said = verdict(late, share, 1 - self.confidence)
+            latency = percentile((each.last - each.due for each in asked), share) / 1e9
+            probes.append(Probe(rate, len(asked), late[-1], _seconds(asked), latency, said, None))
+            return said is True
 
-        fewest = math.ceil(math.log(1 - self.confidence) / math.log(self.percentile / 100)) + 1
+        fewest = math.ceil(math.log(1 - self.confidence) / math.log(share)) + 1
         found = find_peak(
             lambda rate: held(rate, min(_PROBE_SECONDS, self.min_seconds), fewest),
             lambda rate: (held(rate, self.min_seconds, max(fewest, self.min_queries)), None),
-            capacity,
+            2 * len(sample) / _seconds(sample),
             _PRECISION,
             lambda rate: run.seconds_left > 2 * (self.min_seconds + _PROBE_SECONDS + fewest / rate),
         )
@@ -289,7 +267,7 @@ class Endpoint(Workload):
             raise _Overload(
                 "endpoint.rate=peak: no rate was shown to hold the limits in the time; raise measure.timeout"
             )
-        return found.rate, found.high if found.high < math.inf else None
+        return found.rate
 
     def in_time(self, request: Request) -> bool:
         """Whether a request was answered within the limits."""
@@ -310,15 +288,16 @@ class Endpoint(Workload):
         """Times of the requests and of their tokens, rates, what was in time; of several processes by their spread."""
         from paradnn.record.measured import mean_interval, quantile, quantile_metrics
 
-        each = [[request for request in given.requests() if not request.problem] for given in _given(measured.answers)]
+        given = _given(measured.answers)
+        asked = [one.requests() for one in given]
+        each = [[request for request in process if not request.problem] for process in asked]
         if not each or not all(each):
             return {}
-        failed = sum(bool(request.problem) for given in _given(measured.answers) for request in given.requests())
         done = [request for process in each for request in process]
         metrics = {
             "processes": float(len(each)),
             "queries": float(len(done)),
-            "failed_queries": float(failed),
+            "failed_queries": float(sum(map(len, asked)) - len(done)),
             "prompt_tokens": statistics.fmean(request.prompt for request in done),
             "output_tokens": statistics.fmean(request.tokens for request in done),
         }
@@ -333,34 +312,22 @@ class Endpoint(Workload):
                 if all(len(process) * (100 - share) >= 100 for process in values):
                     found = f"{name}_p{share}" if share != 50 or name == "latency" else name
                     metrics |= quantile_metrics(found, share / 100, values, quantile)
-        seconds = [(max(one.last for one in process) - process[0].due) / 1e9 for process in each]
         rates = {
             "queries_per_second": [len(process) for process in each],
             "tokens_per_second": [sum(one.tokens for one in process) for process in each],
         }
         if self.limited:
             in_time = rates["goodput_per_second"] = [sum(map(self.in_time, process)) for process in each]
-            metrics["in_time_fraction"] = sum(in_time) / (len(done) + failed)
+            metrics["in_time_fraction"] = sum(in_time) / sum(map(len, asked))
         for name, counts in rates.items():
-            speeds = [count / taken for count, taken in zip(counts, seconds, strict=True)]
+            speeds = [count / _seconds(process) for count, process in zip(counts, each, strict=True)]
             metrics[name] = statistics.fmean(speeds)
             if name == "tokens_per_second" and len(speeds) > 1 and min(speeds) > 0:
                 metrics[f"{name}_low"], metrics[f"{name}_high"] = mean_interval(speeds)
-        return metrics | self._rates(_given(measured.answers))
-
-    def _rates(self, given: Sequence[Requests]) -> dict[str, float]:
-        """That of the schedule; of a search the highest that held."""
-        rates = [each.rate for each in given if each.rate is not None]
-        if not rates:
-            return {}
-        late = [(one.sent - one.due) / 1e6 for each in given for one in each.requests()]
-        metrics = {"scheduled_queries_per_second": statistics.fmean(rates), "generator_late_max_ms": max(late)}
-        if self.rate == "peak":
-            metrics["peak_queries_per_second"] = statistics.geometric_mean(rates)
-            failed = [each.failed_rate for each in given if each.failed_rate is not None]
-            if len(failed) == len(rates):
-                metrics["failed_queries_per_second"] = statistics.geometric_mean(failed)
-        return metrics
+        if scheduled := [one.rate for one in given if one.rate is not None]:
+            metrics["scheduled_queries_per_second"] = statistics.fmean(scheduled)
+            metrics["generator_late_max_ms"] = max((one.sent - one.due) / 1e6 for process in asked for one in process)
+        return metrics | (peak_metrics(scheduled, [one.probes for one in given]) if self.rate == "peak" else {})
 
     def tags(self, measured: Measured) -> dict[str, str]:
         """What the server calls its model, why requests failed, whether answers took as long all the time."""
@@ -410,6 +377,11 @@ def _between(metrics: Mapping[str, float], name: str) -> str:
     return f" (95% CI {low:,.4g} .. {high:,.4g})" if low is not None and high is not None else ""
 
 
+def _seconds(asked: Sequence[Request]) -> float:
+    """From when the first request was due until the last token."""
+    return (max(one.last for one in asked) - min(one.due for one in asked)) / 1e9
+
+
 def _given(answers: Sequence[Answer]) -> list[Requests]:
     return [answer.work for answer in answers if isinstance(answer.work, Requests)]
 
@@ -443,12 +415,8 @@ class Client:
     def _connected(self) -> http.client.HTTPConnection:
         connection: http.client.HTTPConnection | None = getattr(self._own, "connection", None)
         if connection is None:
-            seconds = self._options.patience
-            if self._secure:
-                context = ssl.create_default_context()
-                connection = http.client.HTTPSConnection(self._address, timeout=seconds, context=context)
-            else:
-                connection = http.client.HTTPConnection(self._address, timeout=seconds)
+            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+            connection = kind(self._address, timeout=self._options.patience)
             connection.connect()
             self._own.connection = connection
         return connection
@@ -467,8 +435,6 @@ class Client:
         if rate is None:
             due: Iterator[int] = self._one_by_one(begin, seconds, queries)
         else:
-            from paradnn.workloads.serve.schedule import arrivals
-
             times = arrivals(rate, (self._options.seed + self._runs) % 2**32, seconds, queries)
             threads, due = min(_MOST_OPEN, len(times)), (begin + after for after in times)
         numbers = itertools.count()
@@ -484,11 +450,9 @@ class Client:
                 with lock:
                     done.append(asked)
 
-        running = [threading.Thread(target=work, daemon=True) for _ in range(threads)]
-        for thread in running:
-            thread.start()
-        for thread in running:
-            thread.join()
+        with ThreadPoolExecutor(threads) as pool:
+            for running in [pool.submit(work) for _ in range(threads)]:
+                running.result()
         return sorted(done, key=lambda request: request.due)
 
     @staticmethod

@@ -73,7 +73,7 @@ def test_every_configuration_says_how_to_run_it() -> None:
         ("scenario=server", "mode=train: scenario=server is for inference; set mode=inference"),
         (
             "scenario=server mode=inference batch_size=4 server.batch=8",
-            "batch_size=4: is server.batch=8 under another name; leave one of them out",
+            "server.batch=8: is what batch_size=4 says; leave it out, and set batch_size=8",
         ),
         (
             "-m mode=inference scenario=single_stream,offline offline.min_seconds=3",

@@ -49,24 +49,23 @@ def test_every_key_makes_another_point() -> None:
         "confidence": 0.9,
         "min_seconds": 1.0,
         "min_queries": 5,
-        "batch": 3,
         "delay_ms": 2.0,
         "precision": 0.1,
         "seed": 1,
     }
-    assert set(changes) == {entry.name for entry in dataclasses.fields(Server)}
+    assert {*changes, "batch"} == {entry.name for entry in dataclasses.fields(Server)}
     points = [point(), *(point(keys={key: value}) for key, value in changes.items()), point("offline"), point("closed")]
     assert len({point_id(entry) for entry in points}) == len(points)
 
 
 def test_the_largest_batch_is_the_batch_of_the_timed_step() -> None:
-    given = point(keys={"batch": 8})
-    assert (given.batch_size, given.workload.batch) == (8, 8)
-    assert point_id(given) == point_id(point(batch_size=8))
+    given = point(batch_size=8)
+    assert given.workload.batch == 8
+    assert point_id(given) == point_id(point(batch_size=8, keys={"batch": 8}))
 
 
 def test_a_run_names_its_scenario_as_the_command_line_does() -> None:
-    params = texts(request_of(point(keys={"rate": 200, "batch": 4})))
+    params = texts(request_of(point(batch_size=4, keys={"rate": 200})))
     assert (params["scenario"], params["server.rate"], params["server.batch"]) == ("server", "200.0", "4")
     assert not {key for key in texts(request_of(point("closed"))) if key.startswith(("load", *SCENARIOS))}
     assert run_name(point(keys={"rate": 200})).endswith("inference server 200/s")
@@ -82,6 +81,7 @@ def test_a_run_names_its_scenario_as_the_command_line_does() -> None:
         ({"scenario": "sever"}, "scenario=sever: no such choice; did you mean server? choose one of closed, "),
         ({"keys": {"rate": "fast"}}, "server.rate=fast: no such choice; choose one of peak, a number"),
         ({"keys": {"rate": None}}, "server.rate=null: no such choice; choose one of peak, a number"),
+        ({"keys": {"batch": 8}}, "server.batch=8: is what batch_size=256 says; leave it out, and set batch_size=8"),
         ({"keys": {"rate": 0}}, "server.rate=0.0: must be at least 0.001"),
         ({"keys": {"speed": 1}}, "server.speed=1: no such key; did you mean seed? keys of server: rate, latency_ms"),
         (

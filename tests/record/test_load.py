@@ -21,8 +21,7 @@ from paradnn.session.progress import describe_point
 from paradnn.session.summary import Row
 from paradnn.store.runs import Record
 from paradnn.worker.messages import Answer, Compilation, Measurement, Timing, Trial
-from paradnn.workloads.serve.load import percentile
-from paradnn.workloads.serve.queries import Load, Probe, QueryLog
+from paradnn.workloads.serve.queries import Load, Probe, QueryLog, percentile
 
 MS = 1_000_000
 

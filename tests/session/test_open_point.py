@@ -17,7 +17,7 @@ from paradnn.session.measuring import OpenPoint
 from paradnn.store.runs import Claim
 from paradnn.worker.messages import Answer, Compilation, Measurement, Timing
 from paradnn.workloads.serve import Server
-from paradnn.workloads.serve.schedule import LOADGEN_SEED
+from paradnn.workloads.serve.generator import LOADGEN_SEED
 
 
 def planted(*seconds: float, **settings: Any) -> OpenPoint:

@@ -20,8 +20,7 @@ LATE = "server.rate=50: the load generator could not keep up: "
 
 
 def test_a_server_is_measured_and_recorded(store: Store) -> None:
-    server = ["server.rate=50", "server.latency_ms=60000", "server.percentile=50", "server.batch=8"]
-    # What is served at once is the batch.
+    server = ["server.rate=50", "server.latency_ms=60000", "server.percentile=50", "batch_size=8"]
     others = [word for word in ASK if not word.startswith("batch_size=")]
     done = run([*others, "scenario=server", *server, "server.delay_ms=1000", PRICE], store)
     assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ import pytest
 from scipy import special, stats
 
 from paradnn.worker.chance import beta_share, events_factor, fewest_to_pass, quantile_ranks
-from paradnn.workloads.serve.limit import Limit, LimitWatch
+from paradnn.workloads.serve.load import Limit, LimitWatch
 
 
 @pytest.mark.parametrize("a", [0.5, 3, 459, 12_345.6])

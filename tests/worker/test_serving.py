@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from paradnn.worker.meters import EnergyMeter
-from paradnn.workloads.serve.generator import issue
-from paradnn.workloads.serve.load import NotServed, Service, find_peak, measure_load, percentile
-from paradnn.workloads.serve.schedule import LOADGEN_SEED, RECORD, arrivals
-from paradnn.workloads.serve.server import AllAtOnce, OneByOne, Policy, Served, serve
+from paradnn.workloads.serve.generator import LOADGEN_SEED, RECORD, arrivals, issue
+from paradnn.workloads.serve.load import NotServed, Served, Service, find_peak, measure_load, serve, serve_closed
+from paradnn.workloads.serve.queries import percentile
 
 MS = 1_000_000
 
@@ -50,7 +49,7 @@ class Schedule:
         self._clock.now = max(self._clock.now, min(moments))
 
 
-def served(times: Sequence[int], service: Callable[[int, int], int], policy: Policy) -> Served:
+def served(times: Sequence[int], service: Callable[[int, int], int], batch: int = 1, **limits: int) -> Served:
     """Serve queries that come at `times`; `service(queries, batches before)` is how long a batch takes, ns."""
     clock, batches = Clock(), 0
 
@@ -59,7 +58,7 @@ def served(times: Sequence[int], service: Callable[[int, int], int], policy: Pol
         clock.now += service(queries, batches)
         batches += 1
 
-    return serve(Schedule(clock, times), run, policy, clock)
+    return serve(Schedule(clock, times), run, clock, batch, **limits)
 
 
 def test_the_mean_wait_is_that_of_a_queue_of_fixed_service_times() -> None:
@@ -75,13 +74,13 @@ def test_the_mean_wait_is_that_of_a_queue_of_fixed_service_times() -> None:
         walk = np.concatenate([[0], np.cumsum(fixed - np.diff(times))])
         waits = walk - np.minimum.accumulate(walk)
         assert waits.mean() == pytest.approx(load / (1 - load) / 2 * fixed, rel=0.02)
-        log = served(times[:10_000].tolist(), lambda *_, fixed=fixed: fixed, Policy(1)).log
+        log = served(times[:10_000].tolist(), lambda *_, fixed=fixed: fixed).log
         assert (np.array(log.started) - np.array(log.scheduled) == waits[:10_000]).all()
 
 
 def test_a_pause_shows_in_every_latency_that_it_delayed() -> None:
     times = arrivals(100, 7, 0, 2_000)
-    log = served(times, lambda _, batch: 200 * MS if batch == 1_000 else MS, Policy(1)).log
+    log = served(times, lambda _, batch: 200 * MS if batch == 1_000 else MS).log
     begin = log.started[1_000]
     delayed = [index for index, due in enumerate(times) if begin <= due < begin + 200 * MS]
     assert len(delayed) > 10
@@ -93,16 +92,16 @@ def test_a_pause_shows_in_every_latency_that_it_delayed() -> None:
 
 def test_a_batch_is_full_or_its_oldest_query_has_waited() -> None:
     times = [0, 1 * MS, 2 * MS, 3 * MS, 50 * MS]
-    log = served(times, lambda *_: MS, Policy(batch=3, delay=10 * MS)).log
+    log = served(times, lambda *_: MS, 3, delay=10 * MS).log
     assert list(log.started) == [2 * MS] * 3 + [13 * MS, 60 * MS]
     assert list(log.together) == [3, 3, 3, 1, 1]
-    at_once = served(times, lambda *_: MS, Policy(batch=3)).log
+    at_once = served(times, lambda *_: MS, 3).log
     assert list(at_once.together) == [1] * 5
 
 
 def test_a_rate_that_cannot_be_served_ends_when_a_query_has_waited_too_long() -> None:
-    server = served(arrivals(200, 1, 0, 100_000), lambda *_: 10 * MS, Policy(1, patience=500 * MS))
-    assert server.overloaded
+    server = served(arrivals(200, 1, 0, 100_000), lambda *_: 10 * MS, patience=500 * MS)
+    assert server.outcome == "overload"
     assert 50 < len(server.log) < 200  # half of what comes is served, and the wait grows by 5 ms a query
     assert server.waiting > 30
 
@@ -113,11 +112,11 @@ def test_a_stream_asks_when_the_last_query_was_answered_and_offline_asks_at_once
     def run(_: int) -> None:
         clock.now += 30 * MS
 
-    stream = serve(OneByOne(clock, 1.0, 10), run, Policy(1), clock).log
+    stream = serve_closed(run, clock, 10, 1.0, 0, 10**18).log
     assert set(stream.latencies()) == {30 * MS}
     assert len(stream) == 34  # the first after a second or more
-    assert len(serve(OneByOne(clock, 0.0, 10), run, Policy(1), clock).log) == 10
-    offline = serve(AllAtOnce(clock, 10), run, Policy(4), clock).log
+    assert len(serve_closed(run, clock, 10, 0.0, 0, 10**18).log) == 10
+    offline = serve_closed(run, clock, 10, 0.0, 4, 10**18).log
     assert [latency // MS for latency in offline.latencies()] == [30] * 4 + [60] * 4 + [90] * 2
 
 
@@ -151,13 +150,13 @@ def test_a_generator_never_waits_for_its_reader_and_says_how_late_it_was() -> No
 
 def test_no_batch_begins_once_the_time_is_up() -> None:
     times = [place * 10 * MS for place in range(100)]
-    cut = served(times, lambda *_: 4 * MS, Policy(1, until=205 * MS))
-    assert (len(cut.log), cut.cut, cut.overloaded) == (21, True, False)
+    cut = served(times, lambda *_: 4 * MS, until=205 * MS)
+    assert (len(cut.log), cut.outcome) == (21, "timeout")
     # One that begins in time is served, and one that ends in time is not cut.
     assert max(cut.log.ended) == 204 * MS
-    assert not served(times[:20], lambda *_: 4 * MS, Policy(1, until=205 * MS)).cut
+    assert served(times[:20], lambda *_: 4 * MS, until=205 * MS).outcome == "ok"
     # Nor does the server sleep over its end where the next query is far away.
-    assert served([0, 10_000 * MS], lambda *_: MS, Policy(1, until=50 * MS)).cut
+    assert served([0, 10_000 * MS], lambda *_: MS, until=50 * MS).outcome == "timeout"
 
 
 @pytest.mark.parametrize(

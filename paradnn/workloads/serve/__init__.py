@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paradnn.core.metric import Metric, with_ends
 from paradnn.core.schema import option
-from paradnn.core.workload import Part, Words, Workload
+from paradnn.core.workload import Words, Workload, expect
 from paradnn.errors import ConfigError
 from paradnn.worker.chance import fewest_to_pass
 from paradnn.worker.messages import Answer
-from paradnn.workloads.serve.limit import verdict
-from paradnn.workloads.serve.load import OFFLINE_SLACK, percentile
-from paradnn.workloads.serve.queries import Load, QueryLog
-from paradnn.workloads.serve.schedule import LOADGEN_SEED
+from paradnn.workloads.serve.generator import LOADGEN_SEED
+from paradnn.workloads.serve.load import OFFLINE_SLACK, measure_served, verdict
+from paradnn.workloads.serve.queries import Load, Probe, QueryLog, load_artifacts, percentile
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point
@@ -38,44 +37,47 @@ _QUERIES = "and for at least so many queries"
 _PERCENTILES = (50, 90, 95, 99, 99.9)
 #: LoadGen's, of its early stopping in streams.
 _CONFIDENCE = 0.99
-#: From one process of a point to the next, and from one replicate, the seed of arrivals takes such a step: odd and far
-#: apart, so that neighbouring seeds of an axis share no arrivals.
-_PROCESS_STEP, _REPLICATE_STEP = 0x9E3779B1, 0x85EBCA77
+_PARTS = {"queue": "a query's time from its schedule to its batch", "service": "its batch's time"}
+_RANKS = {"mean": "mean", "p50": "median", "p99": "99th percentile"}
 
 
-def _load(name: str, unit: str, better: str | None, description: str) -> Metric:
-    return Metric(name, unit, better, "load", description)
+def process_seed(seed: int, replicate: int, process: int) -> int:
+    """That of one process' arrivals: such steps, odd and far apart, that neighbouring seeds of an axis share none."""
+    return (seed + replicate * 0x85EBCA77 + process * 0x9E3779B1) % 2**32
 
 
 _METRICS = (
     *(
-        _load(f"latency_p{share}_{end}ms", "ms", "lower", f"{word}{share}th percentile of a query's latency")
+        entry
         for share in ("95", "99.9")
-        for end, word in (
-            ("", ""),
-            ("low_", "lower end of the 95% interval of the "),
-            ("high_", "upper end of it, of the "),
+        for entry in with_ends(
+            f"latency_p{share}_ms", "ms", "lower", "load", f"{share}th percentile of a query's latency"
         )
     ),
-    _load("latency_mean_ms", "ms", "lower", "mean latency of a query, from its scheduled time"),
-    _load("latency_max_ms", "ms", "lower", "longest latency of a query"),
-    _load("latency_early_stopping_ms", "ms", "lower", "LoadGen's estimate of a stream's percentile"),
     *(
-        _load(f"{part}_{short}_ms", "ms", "lower", f"{word} of {what}")
-        for part, what in (("queue", "a query's time from its schedule to its batch"), ("service", "its batch's time"))
-        for short, word in (("mean", "mean"), ("p50", "median"), ("p99", "99th percentile"))
+        Metric(f"{part}_{rank}_ms", "ms", "lower", "load", f"{word} of {what}")
+        for part, what in _PARTS.items()
+        for rank, word in _RANKS.items()
     ),
-    _load("single_query_ms", "ms", "lower", "median time of a query that is served alone, before the load"),
-    _load("queries", "1", None, "queries that were served"),
-    _load("queries_per_second", "1/s", "higher", "queries served / time from the first to come to the last end"),
-    _load("queries_per_batch", "1", None, "mean number of queries that were served at once"),
-    _load("scheduled_queries_per_second", "1/s", None, "rate of the schedule"),
-    _load("goodput_per_second", "1/s", "higher", "queries within server.latency_ms / the same time"),
-    _load("in_time_fraction", "1", "higher", "share of the queries within server.latency_ms"),
+    *(
+        Metric(name, unit, better, "load", text)
+        for name, unit, better, text in (
+            ("latency_mean_ms", "ms", "lower", "mean latency of a query, from its scheduled time"),
+            ("latency_max_ms", "ms", "lower", "longest latency of a query"),
+            ("latency_early_stopping_ms", "ms", "lower", "LoadGen's estimate of a stream's percentile"),
+            ("single_query_ms", "ms", "lower", "median time of a query that is served alone, before the load"),
+            ("queries", "1", None, "queries that were served"),
+            ("queries_per_second", "1/s", "higher", "queries served / time from the first to come to the last end"),
+            ("queries_per_batch", "1", None, "mean number of queries that were served at once"),
+            ("scheduled_queries_per_second", "1/s", None, "rate of the schedule"),
+            ("goodput_per_second", "1/s", "higher", "queries within server.latency_ms / the same time"),
+            ("in_time_fraction", "1", "higher", "share of the queries within server.latency_ms"),
+            ("failed_queries_per_second", "1/s", None, "lowest rate above it that failed, if one did in each process"),
+            ("generator_late_p99_ms", "ms", "lower", "99th percentile of how late queries were issued"),
+            ("generator_late_max_ms", "ms", "lower", "latest that a query was issued after its scheduled time"),
+        )
+    ),
     *with_ends("peak_queries_per_second", "1/s", "higher", "load", "highest rate found at which the limit was held"),
-    _load("failed_queries_per_second", "1/s", None, "lowest rate above it that failed, if one did in each process"),
-    _load("generator_late_p99_ms", "ms", "lower", "99th percentile of how late queries were issued"),
-    _load("generator_late_max_ms", "ms", "lower", "latest that a query was issued after its scheduled time"),
     Metric("energy_per_query_joules", "J", "lower", "cost", "energy of the package or board under load / queries"),
 )
 
@@ -83,20 +85,18 @@ _METRICS = (
 class _Scenario(Workload):
     """What all scenarios have in common."""
 
-    key: ClassVar[str] = "scenario"
-    reason: ClassVar[str] = "is for inference"
-    declares: ClassVar[tuple[Metric, ...]] = _METRICS
+    key, reason, declares, parts = "scenario", "is for inference", _METRICS, (Load,)
     headlines: ClassVar[Mapping[str, str]] = {
         "peak_queries_per_second": "queries/s",
         "goodput_per_second": "queries/s in time",
         "latency_early_stopping_ms": "ms a query",
         "queries_per_second": "queries/s",
     }
-    shown: ClassVar[tuple[str, ...]] = ("valid", "limit", "limit_reason")
-    phases: ClassVar[Mapping[str, str]] = {"load": "latency"}
-    disturbed: ClassVar[Mapping[str, str]] = {"load": "under load: "}
-    parts: ClassVar[tuple[type[Part], ...]] = (Load,)
-    brief: ClassVar[Mapping[str, Any]] = {"min_seconds": 15.0}
+    shown, brief = ("valid", "limit", "limit_reason"), {"min_seconds": 15.0}
+    phases, disturbed = {"load": "latency"}, {"load": "under load: "}
+
+    #: How much longer it asks than it is to.
+    slack: ClassVar[float] = 1.0
 
     min_seconds: float
     min_queries: int
@@ -109,22 +109,16 @@ class _Scenario(Workload):
 
     def fitted(self, point: Point) -> Point:
         """On one device, whose input is there, asked for no longer than its point may take."""
-        for key, value, usual, why in (
-            ("devices", point.devices, 1, "is for one device"),
-            ("data", point.data.name, "synthetic", "takes queries whose input is on the device"),
-        ):
-            if value != usual:
-                raise ConfigError(key, value, f"scenario={self.name} {why}", f"set {key}={str(usual).lower()}")
-        if self.min_seconds >= (most := point.measure.timeout):
-            reason = f"is not less than measure.timeout={most:g}"
-            remedy = "ask for less, or raise measure.timeout"
-            raise ConfigError(f"{self.name}.min_seconds", self.min_seconds, reason, remedy)
+        inputs = f"scenario={self.name} takes queries whose input is on the device"
+        expect(
+            ("devices", point.devices, 1, f"scenario={self.name} is for one device"),
+            ("data", point.data.name, "synthetic", inputs),
+        )
+        check_seconds(self.name, self.min_seconds, point)
         return point
 
     def measure(self, run: PointRun) -> None:
         """A step as any other's, then let the scenario ask; what it gave is in the answer, however it ends."""
-        from paradnn.workloads.serve.load import measure_served
-
         measure_served(run)
 
     def named(self, point: Point) -> list[str]:
@@ -172,8 +166,6 @@ class _Scenario(Workload):
 
     def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
         """All queries as a table, the histogram of their latency with its encoded form, the probes."""
-        from paradnn.workloads.serve.files import load_artifacts
-
         return load_artifacts(measured.answers)
 
     def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
@@ -211,12 +203,9 @@ class _Scenario(Workload):
         if not asked.any():
             return {}
         seconds, queries = (points.number(f"{self.name}.min_{what}")[:, None] for what in ("seconds", "queries"))
-        load = np.fmax(self._least(seconds), queries * self._query_seconds(points, step))
+        load = np.fmax(seconds * self.slack, queries * self._query_seconds(points, step))
         found = {"load": np.where(asked, load, known.get("load", np.zeros(step.shape)))}
         return found | {"latency": np.where(asked, 0.0, known["latency"])}
-
-    def _least(self, seconds: Any) -> Any:
-        return seconds
 
     def _query_seconds(self, points: Any, step: Any) -> Any:
         """Seconds from one query to the next."""
@@ -227,9 +216,7 @@ class _Scenario(Workload):
 class SingleStream(_Scenario):
     """A query of batch_size examples as soon as the one before it is answered."""
 
-    name: ClassVar[str] = "single_stream"
-    group: ClassVar[str] = "single_stream"
-    place: ClassVar[int] = 20
+    name, group, place = "single_stream", "single_stream", 20
 
     percentile: float = option(90.0, _PERCENTILE, low=1.0, high=99.999)
     min_seconds: float = option(600.0, _SECONDS, low=0.0, high=86_400.0)
@@ -244,9 +231,7 @@ class SingleStream(_Scenario):
 class MultiStream(SingleStream):
     """The same of eight examples, for the 99th percentile."""
 
-    name: ClassVar[str] = "multi_stream"
-    group: ClassVar[str] = "multi_stream"
-    place: ClassVar[int] = 21
+    name, group, place = "multi_stream", "multi_stream", 21
 
     percentile: float = option(99.0, _PERCENTILE, low=1.0, high=99.999)
     min_queries: int = option(662, _QUERIES, low=1, high=10_000_000)
@@ -256,15 +241,11 @@ class MultiStream(SingleStream):
 class Offline(_Scenario):
     """All examples at once, served in batches of batch_size."""
 
-    name: ClassVar[str] = "offline"
-    group: ClassVar[str] = "offline"
-    place: ClassVar[int] = 22
+    name, group, place = "offline", "offline", 22
+    slack = OFFLINE_SLACK
 
     min_seconds: float = option(600.0, "as many examples as are to take so many seconds", low=0.0, high=86_400.0)
     min_queries: int = option(24_576, "and at least so many examples", low=1, high=10_000_000)
-
-    def _least(self, seconds: Any) -> Any:
-        return seconds * OFFLINE_SLACK
 
     def _query_seconds(self, points: Any, step: Any) -> Any:
         return step / points.number("batch_size")[:, None]
@@ -274,9 +255,7 @@ class Offline(_Scenario):
 class Server(_Scenario):
     """Queries of one example that come at random, whether or not the ones before them are answered."""
 
-    name: ClassVar[str] = "server"
-    group: ClassVar[str] = "server"
-    place: ClassVar[int] = 23
+    name, group, place = "server", "server", 23
 
     rate: float | str = option(
         "peak",
@@ -293,7 +272,9 @@ class Server(_Scenario):
     confidence: float = option(0.99, "with which a run is to hold it", low=0.5, high=0.9999)
     min_seconds: float = option(600.0, _SECONDS, low=0.0, high=86_400.0)
     min_queries: int = option(100, _QUERIES, low=1, high=10_000_000)
-    batch: int | None = option(None, "queries that are served at once, at most; null: batch_size", low=1, high=2**20)
+    batch: int | None = option(
+        None, "queries that are served at once, at most: batch_size, which says it", low=1, high=2**20
+    )
     delay_ms: float = option(0.0, "wait so long for more queries, once one has come, at most", low=0.0, high=3.6e6)
     precision: float = option(
         0.05, "rate=peak: how near, as a share, a rate that failed must be to the one that held", low=1e-3, high=1.0
@@ -312,19 +293,15 @@ class Server(_Scenario):
             reason = f"makes server.min_queries={self.min_queries} take {self.min_queries / self.rate:,.0f} s"
             remedy = f"ask for more, or raise measure.timeout={point.measure.timeout:g}"
             raise ConfigError("server.rate", self.rate, reason, remedy)
-        batch = self.batch or point.batch_size
-        return replace(point, batch_size=batch, workload=replace(self, batch=batch))
-
-    def check_typed(self, typed: Mapping[str, str]) -> None:
-        """The largest batch has two names; what is typed under both must be the same."""
-        batch, own = typed.get("batch_size"), typed.get("server.batch", "null")
-        if batch and own not in ("null", batch):
-            reason = f"is server.batch={own} under another name"
-            raise ConfigError("batch_size", batch, reason, "leave one of them out")
+        batch = point.batch_size
+        if self.batch not in (None, batch):
+            remedy = f"leave it out, and set batch_size={self.batch}"
+            raise ConfigError("server.batch", self.batch, f"is what batch_size={batch} says", remedy)
+        return replace(point, workload=replace(self, batch=batch))
 
     def of_process(self, replicate: int, process: int) -> Server:
         """With arrivals of its own: processes that served the same ones would agree in what is their luck."""
-        return replace(self, seed=(self.seed + replicate * _REPLICATE_STEP + process * _PROCESS_STEP) % 2**32)
+        return replace(self, seed=process_seed(self.seed, replicate, process))
 
     def named(self, point: Point) -> list[str]:
         """inference server 200/s delay 5 ms"""
@@ -334,7 +311,7 @@ class Server(_Scenario):
     def _own_metrics(self, measured: Measured, given: Sequence[Load], logs: Sequence[QueryLog]) -> dict[str, float]:
         """What is known where queries come by a schedule; a search that did not end well found no peak."""
         in_time = [len(log) - self._late([entry])[-1] for entry, log in zip(given, logs, strict=True)]
-        late = [(issued - due) / 1e6 for log in logs for due, issued in zip(log.scheduled, log.issued, strict=True)]
+        late = [ns / 1e6 for log in logs for ns in log.late()]
         rates = [entry.rate for entry in given if entry.rate is not None]
         metrics = {
             "goodput_per_second": statistics.fmean(n / log.seconds() for n, log in zip(in_time, logs, strict=True)),
@@ -345,37 +322,9 @@ class Server(_Scenario):
         if rates:
             metrics["scheduled_queries_per_second"] = statistics.fmean(rates)
         finished = all(answer.outcome == "ok" for answer in measured.answers) and len(rates) == len(given)
-        return metrics | (self._peak(given, rates) if self.rate == "peak" and finished and self._held(given) else {})
-
-    def _peak(self, given: Sequence[Load], held: Sequence[float]) -> dict[str, float]:
-        """The highest rate that held the limit, its interval, and the lowest above it that did not.
-
-        Each process' peak lies between what held and what surely failed, so that the interval begins where that of the
-        one does and ends where that of the other does; of a single process they are the two rates themselves. Where
-        nothing surely failed it has no end.
-        """
-        from paradnn.record.measured import mean_interval
-
-        def above(*verdicts: bool | None) -> list[float]:
-            """In each process the lowest rate above the one that held, of which this was said."""
-            found = ([probe.rate for probe in one.probes if probe.held in verdicts] for one in given)
-            return [
-                min((rate for rate in rates if rate > low), default=math.inf)
-                for rates, low in zip(found, held, strict=True)
-            ]
-
-        failed, surely = above(False, None), above(False)
-        if len(held) > 1:
-            ends = mean_interval(held)[0], mean_interval(surely)[1] if max(surely) < math.inf else math.inf
-        else:
-            ends = held[0], surely[0]
-        metrics = {
-            "peak_queries_per_second": statistics.geometric_mean(held),
-            "peak_queries_per_second_low": ends[0],
-            "peak_queries_per_second_high": ends[1],
-            "failed_queries_per_second": statistics.geometric_mean(failed) if max(failed) < math.inf else math.inf,
-        }
-        return {name: value for name, value in metrics.items() if value < math.inf}
+        if self.rate == "peak" and finished and self._held(given):
+            metrics |= peak_metrics(rates, [entry.probes for entry in given])
+        return metrics
 
     def tags(self, measured: Measured) -> dict[str, str]:
         """Whether the limit was held, and what says so: over all processes, in their order.
@@ -407,6 +356,42 @@ class Server(_Scenario):
 
     def _query_seconds(self, points: Any, step: Any) -> Any:
         return 1 / points.number("server.rate")[:, None]
+
+
+def peak_metrics(held: Sequence[float], probes: Sequence[Sequence[Probe]]) -> dict[str, float]:
+    """The highest rate that held the limit in each process, its interval, and the lowest above it that did not.
+
+    Each process' peak lies between what held and what surely failed, so that the interval begins where that of the one
+    does and ends where that of the other does; of a single process they are the two rates themselves. Where nothing
+    surely failed it has no end.
+    """
+    from paradnn.record.measured import mean_interval
+
+    def above(*verdicts: bool | None) -> list[float]:
+        """In each process the lowest rate above the one that held, of which this was said."""
+        pairs = zip(probes, held, strict=True)
+        return [
+            min((p.rate for p in each if p.held in verdicts and p.rate > low), default=math.inf) for each, low in pairs
+        ]
+
+    failed, surely = above(False, None), above(False)
+    ends = held[0], surely[0]
+    if len(held) > 1:
+        ends = mean_interval(held)[0], mean_interval(surely)[1] if max(surely) < math.inf else math.inf
+    metrics = {
+        "peak_queries_per_second": statistics.geometric_mean(held),
+        "peak_queries_per_second_low": ends[0],
+        "peak_queries_per_second_high": ends[1],
+        "failed_queries_per_second": statistics.geometric_mean(failed) if max(failed) < math.inf else math.inf,
+    }
+    return {name: value for name, value in metrics.items() if value < math.inf}
+
+
+def check_seconds(group: str, seconds: float, point: Point) -> None:
+    """ConfigError where a point may take no longer than it is to ask."""
+    if seconds >= (most := point.measure.timeout):
+        reason, remedy = f"is not less than measure.timeout={most:g}", "ask for less, or raise measure.timeout"
+        raise ConfigError(f"{group}.min_seconds", seconds, reason, remedy)
 
 
 def _loads(answers: Sequence[Answer]) -> list[Load]:

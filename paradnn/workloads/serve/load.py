@@ -1,5 +1,9 @@
 """One scenario on a model: who asks, how it is served, what comes of it. What is served is a function of how many.
 
+Queries wait in one queue, and the model takes a batch of them as soon as it is free: as many as are allowed at most;
+fewer once the oldest has waited for `delay`. Nothing of this knows a framework, nor what the time is: a test turns the
+clock.
+
 The highest rate at which a limit holds is found by bisection over probes, then a run of full length at what it found; a
 probe that is undecided at its end counts as failed. Where the full run does not hold the limit, which has more time to
 go wrong, the search goes on below it.
@@ -14,16 +18,18 @@ import bisect
 import math
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
+from paradnn.worker.chance import beta_share, events_factor, fewest_to_pass, passes
 from paradnn.worker.errors import Ended
 from paradnn.worker.meters import ContentionWatch
 from paradnn.worker.single_steps import compile_steps
-from paradnn.workloads.serve.limit import Limit, LimitWatch
-from paradnn.workloads.serve.queries import Load, Probe, QueryLog
-from paradnn.workloads.serve.server import AllAtOnce, Arrivals, Generated, OneByOne, Policy, serve
+from paradnn.workloads.serve.generator import Generated
+from paradnn.workloads.serve.queries import Load, Probe, QueryLog, percentile
 
 if TYPE_CHECKING:
     from paradnn.worker.frameworks import Step
@@ -41,28 +47,86 @@ _PROBE_SECONDS, _AROUND_SECONDS = 60.0, 5.0
 #: What is left of the time when a load is ended: for its queries to reach the driver.
 _LEFT_SECONDS = 1.0
 
-Number = TypeVar("Number", int, float)
+
+@dataclass(frozen=True)
+class Served:
+    """The queries that were served, in the order in which they were to come, and how many waited at the end.
+
+    outcome: "ok"; "overload" where one waited for too long, "timeout" where the time was up, with queries yet to come.
+    problem: why it was not what was asked for; joules: energy, None where it is not counted.
+    """
+
+    log: QueryLog
+    waiting: int = 0
+    outcome: str = "ok"
+    problem: str | None = None
+    joules: float | None = None
+
+
+def serve(
+    arrivals: Any,
+    run: Callable[[int], object],
+    clock: Callable[[], int],
+    batch: int,
+    delay: int = 0,
+    patience: float = math.inf,
+    until: int | None = None,
+    enough: Callable[[list[int], int], bool] | None = None,
+) -> Served:
+    """Serve what comes (`Generated`), at most `batch` at once, after a wait for more of `delay` ns at most.
+
+    It ends when none comes any more, one has waited for `patience` ns, the clock shows `until`, after which no batch
+    begins, or `enough(scheduled, ended)` is true, which is called with every batch: when its queries were to come, and
+    its end, ns. `run(queries)` serves so many at once and returns when they are done.
+    """
+    log, queue = QueryLog(), deque[tuple[int, int]]()
+    while True:
+        queue.extend(arrivals.take())
+        now = clock()
+        if not queue and arrivals.ended:
+            return Served(log)
+        if until is not None and now >= until:
+            return Served(log, len(queue), "timeout")
+        if not queue:
+            arrivals.wait(until)
+            continue
+        oldest = queue[0][0]
+        if now - oldest > patience:
+            return Served(log, len(queue), "overload")
+        if len(queue) < batch and now < oldest + delay:
+            arrivals.wait(oldest + delay)
+            continue
+        taken = [queue.popleft() for _ in range(min(len(queue), batch))]
+        started = clock()
+        run(len(taken))
+        ended = clock()
+        log.add(taken, started, ended)
+        if enough and enough([scheduled for scheduled, _ in taken], ended):
+            return Served(log)
+
+
+def serve_closed(
+    run: Callable[[int], object], clock: Callable[[], int], queries: int, seconds: float, batch: int, until: int
+) -> Served:
+    """Serve queries until there were so many and so much time has passed, of which each comes when the one before it
+    was answered; with `batch` above 0 so many at once, all of which have come at the beginning."""
+    log, begin = QueryLog(), clock()
+    while len(log) < queries or clock() < begin + seconds * 1e9:
+        now = clock()
+        if now >= until:
+            return Served(log, outcome="timeout")
+        count = max(1, min(batch, queries - len(log)))
+        run(count)
+        log.add([(begin if batch else now,) * 2] * count, now, clock())
+    return Served(log)
 
 
 class NotServed(Ended):
-    """What was asked for did not all come or was not all served; `load` is what was measured of it.
+    """What was asked for did not all come or was not all served; `load` is what was measured of it."""
 
-    outcome: "overload", or "timeout" where `measure.timeout` would have ended the process with queries yet to come.
-    """
-
-    def __init__(self, reason: str, load: Load, outcome: str = "overload") -> None:
+    def __init__(self, reason: str, load: Load, outcome: str) -> None:
         super().__init__(reason)
         self.load, self.outcome = load, outcome
-
-
-@dataclass(frozen=True)
-class _Run:
-    """What was served, why it was not what was asked for, whether that is since the time was up; energy in J."""
-
-    log: QueryLog
-    problem: str | None = None
-    cut: bool = False
-    joules: float | None = None
 
 
 @dataclass(frozen=True)
@@ -82,41 +146,47 @@ def measure_load(
     scenario: str, settings: Mapping[str, Any], service: Service, seconds_left: float, meter: EnergyMeter
 ) -> Load:
     """Let `scenario` ask, with the keys of its group, for `seconds_left` at most. Raises NotServed."""
-    clock = time.monotonic_ns
     # A batch that has begun is served.
     usable = seconds_left - _LEFT_SECONDS - service.batch / service.capacity
-    until = clock() + int(usable * 1e9)
+    until = time.monotonic_ns() + int(usable * 1e9)
     if scenario == "server":
         runs = _ScheduledRuns(settings, service, until, meter)
         return runs.peak() if settings["rate"] == "peak" else runs.single(float(settings["rate"]))
-    arrivals: Arrivals = OneByOne(clock, settings["min_seconds"], settings["min_queries"])
+    seconds, queries, batch = settings["min_seconds"], settings["min_queries"], 0
     if scenario == "offline":
-        expected = int(OFFLINE_SLACK * settings["min_seconds"] * service.capacity)
-        arrivals = AllAtOnce(clock, max(settings["min_queries"], expected))
+        expected = int(OFFLINE_SLACK * seconds * service.capacity)
+        seconds, queries, batch = 0.0, max(queries, expected), service.batch
     meter.start()
-    served = serve(arrivals, service.run, Policy(service.batch, until=until), clock)
-    load = Load(None, service.single_seconds, served.log.packed(), [], meter.joules())
-    if served.cut:
-        raise NotServed(_cut_reason(f"scenario={scenario}", served.log), load, "timeout")
+    served = serve_closed(service.run, time.monotonic_ns, queries, seconds, batch, until)
+    return _checked(None, replace(_told(served, f"scenario={scenario}"), joules=meter.joules()), service, [])
+
+
+def _checked(rate: float | None, served: Served, service: Service, probes: list[Probe]) -> Load:
+    """The load; raises NotServed with it where there was a problem."""
+    load = Load(rate, service.single_seconds, served.log.packed(), probes, served.joules)
+    if served.problem:
+        raise NotServed(served.problem, load, "timeout" if served.outcome == "timeout" else "overload")
     return load
 
 
-def _cut_reason(what: str, log: QueryLog) -> str:
-    words = f"{what}: measure.timeout left time for {len(log):,} queries in {log.seconds():.1f} s"
-    return f"{words}; raise it, or ask for fewer seconds or queries"
-
-
-def percentile(values: Sequence[Number], share: float) -> Number:
-    """The value that LoadGen reports: of n in order the one at place n x share, from 0."""
-    return sorted(values)[min(int(len(values) * share), len(values) - 1)]
+def _told(served: Served, what: str) -> Served:
+    """With why it ended before its end."""
+    log, done = served.log, len(served.log) / (served.log.seconds() or math.inf)
+    said = {
+        "ok": None,
+        "timeout": f"{what}: measure.timeout left time for {len(log):,} queries in {log.seconds():.1f} s; raise it, or "
+        "ask for fewer seconds or queries",
+        "overload": f"{what}: queries come faster than they are served: {done:,.1f} a second were, and after "
+        f"{log.seconds():.1f} s {served.waiting:,} waited",
+    }
+    return replace(served, problem=said[served.outcome])
 
 
 def late_reason(log: QueryLog, share: float, rate: float) -> str | None:
     """Why queries did not come as scheduled at `rate`; None where they did."""
     if not log:
         return None
-    late = percentile([issued - due for due, issued in zip(log.scheduled, log.issued, strict=True)], share)
-    latency = percentile(log.latencies(), share)
+    late, latency = percentile(log.late(), share), percentile(log.latencies(), share)
     if late <= max(_LATE_ALWAYS, _LATE_SHARE * latency):
         return None
     return (
@@ -130,58 +200,49 @@ class _ScheduledRuns:
 
     def __init__(self, settings: Mapping[str, Any], service: Service, until: int, meter: EnergyMeter) -> None:
         self._settings, self._service, self._until, self._meter = settings, service, until, meter
-        self._seconds, self._queries = float(settings["min_seconds"]), int(settings["min_queries"])
         self._limit = Limit(int(settings["latency_ms"] * 1e6), settings["percentile"] / 100, settings["confidence"])
-        patience = max(_PATIENCE * self._limit.latency, int(_PATIENCE_SECONDS * 1e9))
-        delay = int(settings["delay_ms"] * 1e6)
-        self._policy = Policy(service.batch, delay, patience, until)
-        self._probe_seconds = min(self._seconds, _PROBE_SECONDS)
-        self._probe_queries = 2 * self._limit.fewest
+        self._full = float(settings["min_seconds"]), int(settings["min_queries"])
+        self._short = min(self._full[0], _PROBE_SECONDS), 2 * self._limit.fewest
         self._probes: list[Probe] = []
 
     def single(self, rate: float) -> Load:
         """At one rate. Raises NotServed."""
-        return self._checked(rate, self._run(rate, self._seconds, self._queries))
+        return _checked(rate, self._run(rate, self._full), self._service, [])
 
     def peak(self) -> Load:
         """At the highest rate that holds the limit. Raises NotServed."""
-        alone = self._service.single_seconds
+        alone, wanted = self._service.single_seconds, f"server.latency_ms={self._settings['latency_ms']:g}"
         if alone * 1e9 > self._limit.latency:
-            reason = f"server.latency_ms={self._settings['latency_ms']:g}: even a single query takes longer"
-            reason += f": {alone * 1e3:.3g} ms; raise the limit, or choose a smaller model"
-            return self._checked(None, _Run(QueryLog(), reason))
-        found = find_peak(self._probe, self._full, self._service.capacity, self._settings["precision"], self._has_time)
-        run = found.run or _Run(QueryLog())
-        if not found.held and not run.cut:
-            run = replace(run, problem=f"server.rate=peak: {self._nothing(run.problem)}")
-        return self._checked(found.rate, run)
-
-    def _nothing(self, problem: str | None) -> str:
-        """Why the search found no rate; `problem` is what the last run of full length lacked, if there was one."""
-        if not self._probes:
-            return "measure.timeout leaves no time to search; raise it, or ask for fewer server.min_seconds"
-        wanted = f"{self._settings['latency_ms']:g} ms at p{self._settings['percentile']:g}"
-        lowest, alone = min(probe.rate for probe in self._probes), self._service.single_seconds * 1e3
-        found = f"no rate was shown to hold {wanted}, down to {lowest:.3g}/s; one query alone takes {alone:.3g} ms"
-        return found + (f"; the last run of full length: {problem}" if problem else "")
+            reason = f"{wanted}: even a single query takes longer: {alone * 1e3:.3g} ms; raise the limit, or choose a "
+            return _checked(None, Served(QueryLog(), problem=f"{reason}smaller model"), self._service, [])
+        capacity, precision = self._service.capacity, self._settings["precision"]
+        found = find_peak(self._probe, self._whole, capacity, precision, self._has_time)
+        run: Served = found.run or Served(QueryLog())
+        if not found.held and run.outcome != "timeout":
+            reason = "measure.timeout leaves no time to search; raise it, or ask for fewer server.min_seconds"
+            if self._probes:
+                lowest = min(probe.rate for probe in self._probes)
+                reason = f"no rate was shown to hold {wanted} at p{self._settings['percentile']:g}, down to "
+                reason += f"{lowest:.3g}/s; one query alone takes {alone * 1e3:.3g} ms"
+                reason += f"; the last run of full length: {run.problem}" if run.problem else ""
+            run = replace(run, problem=f"server.rate=peak: {reason}")
+        return _checked(found.rate, run, self._service, self._probes)
 
     def _has_time(self, rate: float) -> bool:
         """Whether there is time for another probe and the run of full length, as long as they may take."""
-        probe = max(self._probe_seconds, self._probe_queries / rate)
-        needed = probe + max(self._seconds, self._queries / rate) + 2 * _AROUND_SECONDS
+        needed = sum(max(seconds, queries / rate) + _AROUND_SECONDS for seconds, queries in (self._short, self._full))
         return time.monotonic() + needed < self._until / 1e9
 
     def _probe(self, rate: float) -> bool:
         watch = LimitWatch(self._limit)
-        run = self._run(rate, self._probe_seconds, self._probe_queries, watch)
+        run = self._run(rate, self._short, watch)
         return self._note(rate, run, False if run.problem else watch.look())
 
-    def _full(self, rate: float) -> tuple[bool, _Run]:
-        run = self._run(rate, self._seconds, self._queries)
-        held = False if run.problem else self._limit.verdict(run.log.latencies())
-        return self._note(rate, run, held), run
+    def _whole(self, rate: float) -> tuple[bool, Served]:
+        run = self._run(rate, self._full)
+        return self._note(rate, run, False if run.problem else self._limit.verdict(run.log.latencies())), run
 
-    def _note(self, rate: float, run: _Run, held: bool | None) -> bool:
+    def _note(self, rate: float, run: Served, held: bool | None) -> bool:
         """Keep a probe; whether it held."""
         log, latencies = run.log, run.log.latencies()
         late = sum(latency > self._limit.latency for latency in latencies)
@@ -189,34 +250,97 @@ class _ScheduledRuns:
         self._probes.append(Probe(rate, len(log), late, log.seconds(), latency, held, run.problem))
         return held is True
 
-    def _run(self, rate: float, seconds: float, queries: int, watch: LimitWatch | None = None) -> _Run:
-        """What was served at `rate`, and why it was not what was asked for."""
-        with Generated(rate, self._settings["seed"], seconds, queries) as arrivals:
+    def _run(self, rate: float, length: tuple[float, int], watch: LimitWatch | None = None) -> Served:
+        """What was served at `rate` in so many seconds, and queries, at least; why it was not what was asked for."""
+        patience = max(_PATIENCE * self._limit.latency, _PATIENCE_SECONDS * 1e9)
+        limits = (self._service.batch, int(self._settings["delay_ms"] * 1e6), patience, self._until)
+        with Generated(rate, self._settings["seed"], *length) as arrivals:
             arrivals.begin()
             self._meter.start()
-            served = serve(arrivals, self._service.run, self._policy, time.monotonic_ns, watch)
-            joules = self._meter.joules()
-        log = served.log
-        if served.cut:
-            return _Run(log, _cut_reason(f"server.rate={rate:g}", log), True, joules)
-        if not served.overloaded:
-            return _Run(log, late_reason(log, self._limit.share, rate), joules=joules)
-        done = len(log) / log.seconds() if log else 0.0
-        problem = (
-            f"server.rate={rate:g}: queries come faster than they are served: {done:,.1f} a second were, and after "
-            f"{log.seconds():.1f} s {served.waiting:,} waited"
-        )
-        return _Run(log, problem, joules=joules)
-
-    def _checked(self, rate: float | None, run: _Run) -> Load:
-        """The load; raises NotServed with it where there was a problem."""
-        load = Load(rate, self._service.single_seconds, run.log.packed(), self._probes, run.joules)
-        if run.problem:
-            raise NotServed(run.problem, load, "timeout" if run.cut else "overload")
-        return load
+            served = serve(arrivals, self._service.run, time.monotonic_ns, *limits, watch)
+            served = replace(_told(served, f"server.rate={rate:g}"), joules=self._meter.joules())
+        return replace(served, problem=served.problem or late_reason(served.log, self._limit.share, rate))
 
 
-#: The search begins at this share of what the model can do at most, and gives up at this one.
+# Whether a percentile of the latency holds a limit: told at the end of a run, or during it as soon as it is sure.
+
+#: How often a probe may be looked at; each look has so small a part of the chance of a false verdict.
+LOOKS = 10
+#: From one look to the next this many times as many queries.
+_GROWTH = 1.5
+#: A probe lasts so many times the limit, and so many ns, at least.
+_LIMITS, _LEAST = 20, 2_000_000_000
+
+
+def verdict(cumulative: Sequence[int], share: float, error: float) -> bool | None:
+    """True: `share` of the queries is in time; False: it is not; None: neither is sure. Each errs with chance `error`.
+
+    `cumulative` counts the late queries up to each. Counts are divided by how much less they say than independent ones.
+    """
+    if not cumulative:
+        return None
+    count, late = len(cumulative), cumulative[-1]
+    factor = events_factor(cumulative)
+    if passes((count - late) / factor, late / factor, share, 1 - error):
+        return True
+    # P(so many late ones or more), were just as many late as may be.
+    unlikely = late > (1 - share) * count and beta_share(1 - share, late / factor, (count - late) / factor + 1) < error
+    return False if unlikely else None
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A share of all queries, as 0.99, is to take no longer than `latency` ns; `confidence` of the verdict."""
+
+    latency: int
+    share: float
+    confidence: float
+
+    def verdict(self, latencies: Sequence[int]) -> bool | None:
+        """What latencies in the order of their queries show: it is held, it is missed (False), or neither."""
+        late = list(accumulate(latency > self.latency for latency in latencies))
+        return verdict(late, self.share, 1 - self.confidence)
+
+    @property
+    def fewest(self) -> int:
+        """Queries after which a probe can be told to hold it, if none of them is late."""
+        return fewest_to_pass(0, self.share, 1 - (1 - self.confidence) / LOOKS)
+
+
+class LimitWatch:
+    """Ends a probe once a verdict is sure: looked at when there are 1.5 times as many queries as at the last look.
+
+    The first look is when queries have come for so long that a queue which grows would show: where twice as many come
+    as are served the wait exceeds the limit after twice the limit, where 5% more do after 20 times; or two seconds.
+    """
+
+    def __init__(self, limit: Limit) -> None:
+        self._limit, self._next, self._looks = limit, float(limit.fewest), 0
+        self._late: list[int] = []
+        self._begin: int | None = None
+        self.held: bool | None = None
+
+    def __call__(self, scheduled: Sequence[int], ended: int) -> bool:
+        """Note a batch, ns: when its queries were to come, and its end; whether the verdict is sure."""
+        late = self._late[-1] if self._late else 0
+        for due in scheduled:
+            late += ended - due > self._limit.latency
+            self._late.append(late)
+        self._begin = scheduled[0] if self._begin is None else self._begin
+        if scheduled[-1] - self._begin < max(_LEAST, _LIMITS * self._limit.latency) or len(self._late) < self._next:
+            return False
+        self._next = _GROWTH * len(self._late)
+        return self.look() is not None
+
+    def look(self) -> bool | None:
+        """The verdict; None where neither is sure, or where it was looked at too often."""
+        if self.held is None and self._looks < LOOKS:
+            self._looks += 1
+            self.held = verdict(self._late, self._limit.share, (1 - self._limit.confidence) / LOOKS)
+        return self.held
+
+
+#: A search begins at this share of what the model can do at most, and gives up at this one.
 _FIRST, _LOWEST = 0.5, 1e-3
 #: Where nothing has held yet, and where nothing has failed yet, the next rate is so many times the last.
 _DOWN, _UP = 0.4, 1.6
@@ -280,22 +404,6 @@ def _next(low: float, high: float, capacity: float) -> float:
 _SINGLE_RUNS, _SINGLE_SECONDS = 30, 2.0
 
 
-def batch_sizes(largest: int) -> list[int]:
-    """1, 2, 4 and so on, and the largest."""
-    return sorted({largest} | {2**power for power in range(largest.bit_length()) if 2**power < largest})
-
-
-def _single_seconds(run: Callable[[int], object]) -> float:
-    """The median of a query that comes alone."""
-    seconds: list[float] = []
-    end = time.perf_counter() + _SINGLE_SECONDS
-    while len(seconds) < _SINGLE_RUNS and (not seconds or time.perf_counter() < end):
-        start = time.perf_counter()
-        run(1)
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
-
-
 def measure_served(run: PointRun) -> None:
     """A step as any other's, then the point's scenario asks; what it gave is in the answer, however it ends.
 
@@ -306,7 +414,8 @@ def measure_served(run: PointRun) -> None:
 
     point, steps = run.request, list[Any]()
     largest, scenario = point["batch_size"], point["scenario"]
-    sizes = batch_sizes(largest) if scenario == "server" else [largest]
+    powers = {2**power for power in range(largest.bit_length())} if scenario == "server" else set()
+    sizes = sorted({largest} | powers)
 
     def beside(workload: Any, step: Step) -> Callable[[Any], None]:
         for size in sizes[:-1]:
@@ -322,7 +431,9 @@ def measure_served(run: PointRun) -> None:
 def _ask(run: PointRun, serve_queries: Callable[[int], object], batch: int) -> None:
     scenario, watch = run.request["scenario"], ContentionWatch()
     with run.phases("load"):
-        service = Service(serve_queries, batch, batch / run.step_seconds(), _single_seconds(serve_queries))
+        until = time.perf_counter_ns() + int(_SINGLE_SECONDS * 1e9)
+        alone = serve_closed(serve_queries, time.perf_counter_ns, _SINGLE_RUNS, 0.0, 0, until).log.latencies()
+        service = Service(serve_queries, batch, batch / run.step_seconds(), statistics.median(alone) / 1e9)
         watch.start()
         try:
             run.note(work=measure_load(scenario, run.request[scenario], service, run.seconds_left, run.meter()))

@@ -1,44 +1,53 @@
-"""What a load gave: when each query was to come, was issued, began and ended; and the probes before."""
+"""What a load gave: when each query was to come, was issued, began and ended; the probes before; what a run keeps."""
 
 from __future__ import annotations
 
 import base64
+import io
 import zlib
 from array import array
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
 
 from paradnn.core.workload import Part
+from paradnn.worker.channel import plain
+from paradnn.worker.messages import Answer
 
+#: ns on one clock, and how many queries were served in one batch.
 COLUMNS = ("scheduled", "issued", "started", "ended", "together")
+#: The histogram counts microseconds, up to an hour, to three digits.
+_MOST, _DIGITS = 3_600_000_000, 3
+Number = TypeVar("Number", int, float)
 
 
-@dataclass
+def percentile(values: Iterable[Number], share: float) -> Number:
+    """The value that LoadGen reports: of n in order the one at place n x share, from 0."""
+    ordered = sorted(values)
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)]
+
+
 class QueryLog:
-    """A column for each of `COLUMNS`: nanoseconds on one clock, and how many queries were served in one batch."""
+    """All queries that were served, in their order; each of `COLUMNS` is an attribute."""
 
-    scheduled: array[int] = field(default_factory=lambda: array("q"))
-    issued: array[int] = field(default_factory=lambda: array("q"))
-    started: array[int] = field(default_factory=lambda: array("q"))
-    ended: array[int] = field(default_factory=lambda: array("q"))
-    together: array[int] = field(default_factory=lambda: array("q"))
+    def __init__(self, content: bytes = b"") -> None:
+        """Of what `packed` holds; raises ValueError for what is no whole number of queries."""
+        self._values = array("q", content)
+        if len(self._values) % len(COLUMNS):
+            raise ValueError(f"{len(content)} bytes are no rows of {len(COLUMNS)} columns")
 
     def __len__(self) -> int:
-        return len(self.ended)
+        return len(self._values) // len(COLUMNS)
+
+    def __getattr__(self, name: str) -> array[int]:
+        if name not in COLUMNS:
+            raise AttributeError(name)
+        return self._values[COLUMNS.index(name) :: len(COLUMNS)]
 
     def add(self, batch: Sequence[tuple[int, int]], started: int, ended: int) -> None:
         """A batch of queries, (scheduled, issued) each, was served."""
         for scheduled, issued in batch:
-            self.scheduled.append(scheduled)
-            self.issued.append(issued)
-            self.started.append(started)
-            self.ended.append(ended)
-            self.together.append(len(batch))
-
-    def columns(self) -> list[array[int]]:
-        """In the order of `COLUMNS`."""
-        return [self.scheduled, self.issued, self.started, self.ended, self.together]
+            self._values.extend((scheduled, issued, started, ended, len(batch)))
 
     def latencies(self) -> list[int]:
         """Nanoseconds from the moment at which each was to come until its end."""
@@ -46,33 +55,29 @@ class QueryLog:
 
     def parts(self) -> dict[str, list[float]]:
         """Milliseconds of every query: its latency, and what of that was waiting in the queue and being served."""
-        rows = list(zip(self.scheduled, self.started, self.ended, strict=True))
-        return {
-            "latency": [(ended - due) / 1e6 for due, _, ended in rows],
-            "queue": [(started - due) / 1e6 for due, started, _ in rows],
-            "service": [(ended - started) / 1e6 for _, started, ended in rows],
-        }
+        ends = {"latency": (self.scheduled, self.ended), "queue": (self.scheduled, self.started)}
+        ends["service"] = (self.started, self.ended)
+        return {name: [(end - begin) / 1e6 for begin, end in zip(*pair, strict=True)] for name, pair in ends.items()}
+
+    def late(self) -> list[int]:
+        """Nanoseconds by which each was issued after its time."""
+        return [issued - due for due, issued in zip(self.scheduled, self.issued, strict=True)]
 
     def seconds(self) -> float:
         """From the first query's scheduled time until the last end."""
-        return (max(self.ended) - min(self.scheduled)) / 1e9 if self.ended else 0.0
+        return (max(self.ended) - min(self.scheduled)) / 1e9 if self else 0.0
 
     def packed(self) -> str:
-        """The columns as text; `unpacked` reads it."""
-        content = b"".join(column.tobytes() for column in self.columns())
-        return base64.b64encode(zlib.compress(content, 1)).decode()
+        """As text; `unpacked` reads it."""
+        return base64.b64encode(zlib.compress(self._values.tobytes(), 1)).decode()
 
     @classmethod
     def unpacked(cls, text: str) -> QueryLog:
         """What `packed` gave; raises ValueError for anything else."""
         try:
-            content = zlib.decompress(base64.b64decode(text, validate=True))
+            return cls(zlib.decompress(base64.b64decode(text, validate=True)))
         except zlib.error as error:
-            raise ValueError(f"the columns of queries cannot be read: {error}") from error
-        if len(content) % (8 * len(COLUMNS)):
-            raise ValueError(f"{len(content)} bytes are no {len(COLUMNS)} columns")
-        size = len(content) // len(COLUMNS)
-        return cls(*(array("q", content[place : place + size]) for place in range(0, len(content), size or 1)))
+            raise ValueError(f"the queries cannot be read: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -115,3 +120,28 @@ class Load(Part):
     def log(self) -> QueryLog:
         """The queries that were served."""
         return QueryLog.unpacked(self.queries)
+
+
+def load_artifacts(answers: Sequence[Answer]) -> dict[str, Any]:
+    """All queries as a table, the histogram of their latency in us with its encoded form, the probes."""
+    given = [answer.work for answer in answers if isinstance(answer.work, Load)]
+    artifacts: dict[str, Any] = {}
+    if probes := [plain(probe) for load in given for probe in load.probes]:
+        artifacts["probes.json"] = {"unit": "s", "probes": probes}
+    logs = [log for load in given if (log := load.log())]
+    if not logs:
+        return artifacts
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from hdrh.histogram import HdrHistogram
+
+    columns = {"process": [number for number, log in enumerate(logs, 1) for _ in range(len(log))]}
+    columns |= {name: [value for log in logs for value in getattr(log, name)] for name in COLUMNS}
+    table, text, counts = io.BytesIO(), io.BytesIO(), HdrHistogram(1, _MOST, _DIGITS)
+    pq.write_table(pa.table(columns), table, compression="zstd")
+    for latency in (latency for log in logs for latency in log.latencies()):
+        counts.record_value(min(latency // 1000, _MOST))
+    counts.output_percentile_distribution(text, 1000)
+    queries = {"base64": base64.b64encode(table.getvalue()).decode()}
+    files = {"latency.hgrm": text.getvalue().decode(), "latency.hdr": counts.encode().decode()}
+    return artifacts | {"queries.parquet": queries} | files
