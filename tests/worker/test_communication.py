@@ -15,8 +15,7 @@ from paradnn.worker.addresses import listen
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.process_group import RankFailed
 from paradnn.workloads.channel.processes import make_message
-from paradnn.workloads.channel.rpc import GrpcStep, serve_calls
-from paradnn.workloads.channel.sockets import TcpStep, serve_connections
+from paradnn.workloads.channel.transports import GrpcStep, TcpStep, serve_calls, serve_connections
 from tests.processes import PATIENCE
 from tests.worker.channel_points import point
 

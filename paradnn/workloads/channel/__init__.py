@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from paradnn.core.metric import Metric, with_ends
+from paradnn.core.metric import with_ends
 from paradnn.core.schema import option
-from paradnn.core.workload import Words, Workload
+from paradnn.core.workload import Words, Workload, expect
 from paradnn.errors import ConfigError
 from paradnn.families import Family
-from paradnn.families.kernels import ALONE, Kernel
+from paradnn.families.kernels import ALONE, Messages
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point
@@ -42,11 +42,10 @@ _USED_BY = {"window": ("bandwidth",), "processes": COLLECTIVES}
 
 
 @dataclass(frozen=True)
-class Communication(Kernel):
+class Communication(Messages):
     """Messages of `bytes` by a transport, in a pattern, between processes of this host or of several."""
 
-    is_communication: ClassVar[bool] = True
-    instead_of_batch: ClassVar[str] = "bytes"
+    instead_of_batch: ClassVar[str] = "model.bytes"
 
     name: str = option("channel", "the kind of workload", choices=("channel",))
     transport: str = option("tcp", "what carries the messages; gloo and nccl are PyTorch's", choices=tuple(_PATTERNS))
@@ -78,24 +77,17 @@ class Communication(Kernel):
         return 0, self.bytes
 
     def in_point(self, point: PointT) -> PointT:
-        """In the framework that brings its transport; `compile` says nothing of messages, nor an optimizer."""
-        given: Any = super().in_point(point)
-        for key, value, usual, reason in (
-            ("transport", given.transport, "local", "is for devices that share a step; messages have model.transport"),
-            ("precision", given.precision, "float32", "model=channel sends bytes, and float32 where a framework does"),
-            ("measure.keep_trace", given.measure.keep_trace, False, "model=channel has no operations to profile"),
-        ):
-            if value != usual:
-                raise ConfigError(key, str(value).lower(), reason, f"set {key}={str(usual).lower()}")
+        """In the framework that brings its transport."""
+        given: Any = point
+        shared = "is for devices that share a step; messages have model.transport"
+        sent = "model=channel sends bytes, and float32 where a framework does"
+        expect(("transport", given.transport, "local", shared), ("precision", given.precision, "float32", sent))
+        given = super().in_point(given)
         wanted = _FRAMEWORKS.get(self.transport, given.framework.name)
         if given.framework.name not in (wanted, "tensorflow"):
             reason = f"model.transport={self.transport} is of framework={wanted}"
             raise ConfigError("framework", given.framework.name, reason, "leave it out")
-        # Presets such as measure=quick profile what there is to profile.
-        measure = replace(given.measure, profile=False)
-        compiled = type(given).__dataclass_fields__["compile"].default
-        framework = replace(given.framework, name=wanted)
-        same: PointT = replace(given, framework=framework, measure=measure, compile=compiled)
+        same: PointT = replace(given, framework=replace(given.framework, name=wanted))
         return same
 
     @property
@@ -132,13 +124,8 @@ _METRICS = (
 class Channel(Workload):
     """Steps that are messages; what they are is the model's options."""
 
-    name: ClassVar[str] = "channel"
-    place: ClassVar[int] = 50
-    key: ClassVar[str] = "model"
-    reason: ClassVar[str] = "trains nothing"
-    declares: ClassVar[tuple[Metric, ...]] = _METRICS
-    headlines: ClassVar[Mapping[str, str]] = {"transfer_us": "us a message"}
-    unit = "exchange"
+    name, key, place, unit = "channel", "model", 50, "exchange"
+    reason, declares, headlines = "trains nothing", _METRICS, {"transfer_us": "us a message"}
 
     def open(self, run: PointRun) -> None:
         """Open the processes: a step needs no device."""
@@ -150,15 +137,14 @@ class Channel(Workload):
 
     def measure(self, run: PointRun) -> None:
         """Time the messages as the steps of any model."""
-        from paradnn.worker.process_group import GroupStep
         from paradnn.worker.single_steps import compile_steps
 
-        step = run.step
+        step, model = run.step, run.request["model"]
         with run.phases("compile"):
             compilation, _ = compile_steps(step)
         run.memory.compiled()
         run.note_measured(run.time(step.run, step), None, compilation, {})
-        if run.request["model"]["pattern"] == "latency" and not isinstance(step, GroupStep):
+        if model["pattern"] == "latency" and model["transport"] not in _FRAMEWORKS:
             run.note_latencies(step.run)
         run.note_own_memory()
 

@@ -1,24 +1,30 @@
 """The processes of a point whose step is communication, on this host and on others, and how they find each other.
 
-Where one process alone decides when a step begins (latency, bandwidth), the other only answers.
-Otherwise every process receives how many steps to run, and a step of the point ends when all have run them.
+Over tcp and grpc one process alone decides when a step begins, and the other only answers. Of a framework's transports
+(PyTorch's process groups over gloo and NCCL, TensorFlow's collectives) every process makes the same step at the same
+time: it receives how many to run, and a step of the point ends when all have run it. Before anything is timed the
+result of an all-reduce or a broadcast is compared with what it must be.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from socket import socket
 from typing import Any
 
-from paradnn.worker.addresses import listen, with_port
+import numpy as np
+
+from paradnn.worker.addresses import LOOPBACK, listen, with_port
 from paradnn.worker.affinity import bind_cores
-from paradnn.worker.device_layout import DeviceLayout, RemoteProcess
+from paradnn.worker.device_layout import DeviceLayout, RemoteProcess, layout_of
 from paradnn.worker.errors import Unavailable
-from paradnn.worker.frameworks import Framework, Step, load
+from paradnn.worker.frameworks import Framework, Step, distributed, load
 from paradnn.worker.meters import MemoryMeter, keep_freed
 from paradnn.worker.process_group import (
     GroupStep,
@@ -29,12 +35,11 @@ from paradnn.worker.process_group import (
     processes_elsewhere,
     serve_steps,
 )
-from paradnn.workloads.channel.collectives import collective_layout, open_collective
-from paradnn.workloads.channel.rpc import GrpcStep, serve_calls
-from paradnn.workloads.channel.sockets import TcpStep, serve_connections
+from paradnn.workloads.channel.transports import GrpcStep, TcpStep, serve_calls, serve_connections
 
 #: Noise is drawn once for so many bytes and then repeated.
 _NOISE = 2**20
+_FLOAT_BYTES = 4
 
 
 class _Step(Step):
@@ -61,16 +66,13 @@ class Processes:
         self._means, count = _means_of(point, framework), _count_of(point)
         elsewhere = processes_elsewhere(point, count, point["model"]["port"])
         self._means.meet(elsewhere)
-        self.group = ProcessGroup(count, self._serve, elsewhere) if count > 1 else None
+        self.group = ProcessGroup(count, lambda *which: _serve(self._means, *which), elsewhere) if count > 1 else None
         self._means.parted()
 
     def step(self) -> Any:
         """The step of this process, or of all that take turns with it."""
         own = _Step(self._means.step(0).run)
-        return GroupStep(own, self.group) if self._means.together and self.group else own
-
-    def _serve(self, rank: int, channel: Connection) -> None:
-        _serve(self._means, rank, channel)
+        return GroupStep(own, self.group) if isinstance(self._means, _Collective) and self.group else own
 
 
 def serve_elsewhere(
@@ -79,9 +81,8 @@ def serve_elsewhere(
     """Be process `rank` of a point that another host measures, and listen on `own`. Raises RankFailed."""
     bind_cores(point["platform"])
     keep_freed()
-    needs = point["model"]["transport"] == "tensorflow"
-    means = _means_of(point, load("tensorflow") if needs else None)
-    means.join(rank, addresses, own)
+    means = _means_of(point, load("tensorflow") if point["model"]["transport"] == "tensorflow" else None)
+    means.join(addresses, own)
     _serve(means, rank, channel)
 
 
@@ -107,23 +108,15 @@ def _serve(means: _Served | _Collective, rank: int, channel: Connection) -> None
         raise RankFailed("crash", f"process {rank + 1}: {type(error).__name__}: {error}") from error
 
 
-def _idle(channel: Connection) -> None:
-    """A process that listens in threads has nothing to do for a step."""
-    serve_steps(channel, _Step(lambda steps: None), MemoryMeter())
-
-
 class _Served:
-    """Over tcp and grpc: process 1 listens, this one sends to it, and alone decides when a step begins.
+    """Over tcp and grpc: process 1 listens, this one sends to it.
 
     Before those of this host are forked, and with those of other hosts, `meet` says where the server is; on another
     host the server does `join`.
     """
 
-    together = False
-
     def __init__(self, point: Mapping[str, Any]) -> None:
-        self._point = point
-        self._is_grpc = point["model"]["transport"] == "grpc"
+        self._point, self._is_grpc = point, point["model"]["transport"] == "grpc"
         self._socket: socket | None = None
         self._address = ""
 
@@ -132,15 +125,12 @@ class _Served:
         if elsewhere:
             self._address = elsewhere[0].address
         else:
-            self._listen_on(listen(self._point["model"]["port"], local_address(elsewhere)))
+            self.join((), listen(self._point["model"]["port"], local_address(elsewhere)))
         for each in elsewhere:
             each.begin([self._address])
 
-    def join(self, rank: int, addresses: Sequence[str], own: socket) -> None:
-        """On another host: be the server, which listens on `own`."""
-        self._listen_on(own)
-
-    def _listen_on(self, own: socket) -> None:
+    def join(self, addresses: Sequence[str], own: socket) -> None:
+        """Be the server, which listens on `own`."""
         self._socket, self._address = own, with_port(*own.getsockname()[:2])
         if self._is_grpc:
             self.parted()  # gRPC opens its own; this one has shown that the port is free
@@ -151,14 +141,13 @@ class _Served:
             self._socket.close()
 
     def serve(self, rank: int, channel: Connection) -> None:
-        """Serve what comes, until the driver's side ends."""
-        if self._is_grpc:
-            server = serve_calls(self._address)
-            _idle(channel)
-            server.stop(None)
-        else:
+        """Serve what comes, in threads, until the driver's side ends: a step asks for nothing here."""
+        server = serve_calls(self._address) if self._is_grpc else None
+        if not server:
             threading.Thread(target=serve_connections, args=(self._socket, self._point), daemon=True).start()
-            _idle(channel)
+        serve_steps(channel, _Step(lambda steps: None), MemoryMeter())
+        if server:
+            server.stop(None)
 
     def step(self, rank: int) -> Any:
         """The step of the process that sends."""
@@ -175,8 +164,6 @@ def make_message(size: int, seed: int) -> bytes:
 class _Collective:
     """A framework's processes, all of which do the same; as `_Served` otherwise."""
 
-    together = True
-
     def __init__(self, point: Mapping[str, Any], framework: Framework | None) -> None:
         self._point, self._framework = point, framework
         self._layout: DeviceLayout | None = None
@@ -184,18 +171,31 @@ class _Collective:
 
     def meet(self, elsewhere: Sequence[RemoteProcess]) -> None:
         """Find a port for all, and let those of other hosts know it."""
-        if layout := collective_layout(self._point):  # which tells them
+        model = self._point["model"]
+        if layout := self._laid_out():  # which tells them
+            if model["port"]:
+                ports = range(model["port"], model["port"] + model["processes"])
+                for port in ports:
+                    listen(port).close()
+                layout = replace(layout, addresses=tuple(f"{LOOPBACK}:{port}" for port in ports))
             self._layout = layout.with_others(elsewhere)
             return
-        with contextlib.closing(listen(self._point["model"]["port"], local_address(elsewhere))) as free:
+        with contextlib.closing(listen(model["port"], local_address(elsewhere))) as free:
             self._address = with_port(*free.getsockname()[:2])
         for each in elsewhere:
             each.begin([self._address])
 
-    def join(self, rank: int, addresses: Sequence[str], own: socket) -> None:
-        """On another host: be process `rank`."""
+    def join(self, addresses: Sequence[str], own: socket) -> None:
+        """On another host: meet the others at these addresses."""
         own.close()
-        self._layout, self._address = collective_layout(self._point, addresses), addresses[0]
+        self._layout, self._address = self._laid_out(addresses), addresses[0]
+
+    def _laid_out(self, addresses: Sequence[str] = ()) -> DeviceLayout | None:
+        """Which process has which cores and address, for TensorFlow, which asks for them."""
+        model = self._point["model"]
+        if model["transport"] != "tensorflow":
+            return None
+        return layout_of({**self._point, "devices": model["processes"], "transport": "grpc"}, addresses)
 
     def parted(self) -> None:
         """There is nothing to let go of."""
@@ -205,6 +205,106 @@ class _Collective:
         serve_steps(channel, _Step(self.step(rank).run), MemoryMeter())
 
     def step(self, rank: int) -> Any:
-        """The step of any process."""
-        point, patience = self._point, patience_of(self._point)
-        return open_collective(point, self._framework, self._layout, (rank, _count_of(point)), self._address, patience)
+        """The step of any process, joined with the others."""
+        point, processes, pattern = self._point, _count_of(self._point), self._point["model"]["pattern"]
+        if self._layout:
+            assert self._framework
+            step: Any = _TensorFlowStep(point, distributed(self._framework, self._layout.of_rank(rank)))
+        else:
+            step = _TorchStep(point, rank, processes, self._address)
+        # Every process begins with its rank + 1: their sum, or the first one's.
+        wanted = {"all_reduce": processes * (processes + 1) / 2, "broadcast": 1.0}.get(pattern)
+        if wanted is not None and not np.allclose(found := step.checked(), wanted):
+            raise RankFailed("crash", f"{pattern} of 1 .. {processes} gave {float(np.ravel(found)[0])}, not {wanted}")
+        return step
+
+
+class _TorchStep:
+    """All-reduce or broadcast of a tensor, or messages between two processes, in place."""
+
+    def __init__(self, point: Mapping[str, Any], rank: int, processes: int, address: str) -> None:
+        import torch
+        from torch import distributed as dist
+
+        model, here = point["model"], processes // int(point.get("hosts", 1))
+        backend, self._device = model["transport"], "cpu"
+        if backend == "nccl":
+            if not torch.cuda.is_available() or torch.cuda.device_count() < here:
+                there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+                raise Unavailable(f"model.transport=nccl needs {here} GPUs, PyTorch sees {there}")
+            self._device = f"cuda:{rank % here}"
+            torch.cuda.set_device(rank % here)
+        self._torch, self._dist, self._rank, self._pattern = torch, dist, rank, model["pattern"]
+        limit = datetime.timedelta(seconds=patience_of(point))
+        dist.init_process_group(backend, init_method=f"tcp://{address}", rank=rank, world_size=processes, timeout=limit)
+        self._values = self._answer = torch.zeros(model["bytes"] // _FLOAT_BYTES, device=self._device)
+        self._window = 1
+        if self._pattern == "bandwidth":
+            self._window, self._answer = model["window"], torch.zeros(1, device=self._device)
+
+    def checked(self) -> Any:
+        """What comes of rank + 1."""
+        self._values.fill_(self._rank + 1.0)
+        self.run(1)
+        result = self._values.cpu().numpy().copy()
+        self._values.zero_()
+        return result
+
+    def run(self, steps: int) -> None:
+        """So many steps; each ends when this process has its result."""
+        collectives = {
+            "all_reduce": lambda: self._dist.all_reduce(self._values),
+            "broadcast": lambda: self._dist.broadcast(self._values, 0),
+        }
+        step = collectives.get(self._pattern, self._exchange)
+        for _ in range(steps):
+            step()
+            if self._device != "cpu":
+                self._torch.cuda.synchronize()
+
+    def _exchange(self) -> None:
+        """A window of messages to the other process, and its answer."""
+        dist: Any = self._dist
+        give, take = (dist.send, dist.recv) if self._rank == 0 else (dist.recv, dist.send)
+        for _ in range(self._window):
+            give(self._values, 1 - self._rank)
+        take(self._answer, 1 - self._rank)
+
+
+class _TensorFlowStep:
+    """All-reduce as a MultiWorkerMirroredStrategy does of gradients: ring collectives over gRPC."""
+
+    def __init__(self, point: Mapping[str, Any], framework: Framework) -> None:
+        import tensorflow as tf
+
+        framework.open_device(point["platform"])
+        with framework.scope():
+            self._strategy = strategy = tf.distribute.get_strategy()
+        self._tf, self._count = tf, point["model"]["bytes"] // _FLOAT_BYTES
+        self._values = self._spread(0.0)
+
+        def reduce(values: Any) -> Any:
+            # An argument has no device, which an all-reduce asks for; what is made in the replica has its own.
+            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, tf.identity(values))
+
+        self._step = tf.function(lambda values: strategy.run(reduce, args=(values,)))
+
+    def _spread(self, value: float) -> Any:
+        def own(context: Any) -> Any:
+            return self._tf.fill([self._count], value * (context.replica_id_in_sync_group + 1.0))
+
+        return self._strategy.experimental_distribute_values_from_function(own)
+
+    def checked(self) -> Any:
+        """What comes of rank + 1."""
+        return self._local(self._spread(1.0)).numpy()
+
+    def _local(self, values: Any) -> Any:
+        """The sum of all processes' values."""
+        return self._strategy.experimental_local_results(self._step(values))[0]
+
+    def run(self, steps: int) -> None:
+        """So many steps; each ends when this process has its result."""
+        for _ in range(steps):
+            # A number that depends on the result: to copy all of it would be timed too.
+            self._local(self._values)[0].numpy()

@@ -1,6 +1,7 @@
-"""Messages over TCP: the floor under every transport that uses the network.
+"""Messages over TCP, the floor under every transport that uses the network, and over gRPC, by its Python library.
 
-Both sides know how long every message is. The server echoes each (latency), or answers a window of them with one byte.
+Both sides know how long every message is. The server echoes each (latency), or answers a window of them: over TCP with
+one byte, over gRPC, whose unary calls of bytes need no generated code, every call with nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import struct
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from paradnn.worker.addresses import host_and_port, with_port
@@ -29,6 +31,7 @@ class Connection:
 
     def __init__(self, connected: socket.socket, peer: str, patience: float | None) -> None:
         self._socket, self._peer, self._patience = connected, peer, patience
+        self.close = connected.close
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if patience is not None:
             connected.settimeout(None)  # the kernel keeps the time: Python would ask before every read
@@ -46,10 +49,6 @@ class Connection:
             raise silent(peer, patience) from None
         except OSError as error:
             raise Unavailable(f"{peer} cannot be reached: {error.strerror or error}") from error
-
-    def close(self) -> None:
-        """Let go of the socket."""
-        self._socket.close()
 
     def send(self, message: bytes | memoryview) -> None:
         """All of a message. Raises RankFailed."""
@@ -90,10 +89,7 @@ class TcpStep:
         self._window, _, back = _lengths(point)
         self._message, self._back = message, memoryview(bytearray(back))
         self._connection = Connection.to(host_and_port(address), patience)
-
-    def close(self) -> None:
-        """End the connection."""
-        self._connection.close()
+        self.close = self._connection.close
 
     def run(self, steps: int) -> None:
         """So many steps; each ends when the server has answered."""
@@ -123,3 +119,77 @@ def _serve(connected: socket.socket, connection: Connection, point: Mapping[str,
             for _ in range(window):
                 connection.receive(message)
             connection.send(message[:back])
+
+
+_SERVICE = "paradnn.Messages"
+_OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.so_reuseport", 0),  # else two servers share a port, and messages go to either
+)
+#: Threads that answer calls.
+_THREADS = 8
+#: A window of calls is more than a server keeps waiting for a thread by itself: it cancels some beyond 1,000, all
+#: beyond 3,000, and any after 30 s.
+_SERVER_OPTIONS = (
+    *_OPTIONS,
+    ("grpc.server.max_pending_requests", 2**24),
+    ("grpc.server.max_pending_requests_hard_limit", 2**24),
+    ("grpc.server_max_unrequested_time_in_server", 24 * 60 * 60),
+)
+
+
+def require_grpc() -> Any:
+    """The library. Raises Unavailable where the interpreter under test lacks it."""
+    try:
+        import grpc
+    except ImportError as error:
+        raise Unavailable(f"model.transport=grpc needs the package grpcio in this interpreter: {error}") from error
+    return grpc
+
+
+class GrpcStep:
+    """A step of calls to a server: one that is echoed, or so many at once that are answered."""
+
+    def __init__(self, point: Mapping[str, Any], address: str, message: bytes, patience: float) -> None:
+        grpc, model = require_grpc(), point["model"]
+        self._grpc, self._message = grpc, message
+        self._window = model["window"] if model["pattern"] == "bandwidth" else 1
+        channel = grpc.insecure_channel(address, options=_OPTIONS)
+        self.close = channel.close
+        ready = grpc.channel_ready_future(channel)
+        try:
+            ready.result(timeout=patience)
+        except grpc.FutureTimeoutError:
+            ready.cancel()
+            self.close()
+            raise silent(f"the peer at {address}", patience) from None
+        self._call = channel.unary_unary(f"/{_SERVICE}/{'Echo' if model['pattern'] == 'latency' else 'Take'}")
+
+    def run(self, steps: int) -> None:
+        """So many steps; each ends when all calls are answered."""
+        try:
+            for _ in range(steps):
+                if self._window == 1:
+                    self._call(self._message)
+                    continue
+                for answer in [self._call.future(self._message) for _ in range(self._window)]:
+                    answer.result()
+        except self._grpc.RpcError as error:
+            raise RankFailed("crash", f"a call failed: {error.code().name}: {error.details()}") from error
+
+
+def serve_calls(address: str) -> Any:
+    """A server that is started, and runs until it is dropped. Raises Unavailable where the address is taken."""
+    grpc = require_grpc()
+    answers = {"Echo": lambda request, _: request, "Take": lambda _, __: b""}
+    handlers = {name: grpc.unary_unary_rpc_method_handler(answer) for name, answer in answers.items()}
+    server = grpc.server(ThreadPoolExecutor(_THREADS), options=_SERVER_OPTIONS)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
+    try:
+        server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise Unavailable(f"{address} is taken; choose another port with model.port, or 0") from error
+    server.start()
+    return server
