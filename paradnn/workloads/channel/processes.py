@@ -252,7 +252,7 @@ class _TorchStep:
 
     def run(self, steps: int) -> None:
         """So many steps; each ends when this process has its result."""
-        collectives = {
+        collectives: dict[str, Callable[[], Any]] = {
             "all_reduce": lambda: self._dist.all_reduce(self._values),
             "broadcast": lambda: self._dist.broadcast(self._values, 0),
         }
