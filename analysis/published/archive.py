@@ -62,10 +62,6 @@ _OUTCOMES = {
 _NOTE = "Published measurement of ParaDnn (Wang, Wei, Brooks, MLSys 2020) on {}; see docs/published-data.md."
 
 
-class _Odd(Exception):
-    """What is wrong with an entry, which is left out."""
-
-
 def read_archive(folder: Path) -> Found:
     """The runs of the archive's files in a folder; a file that is absent is passed over.
 
@@ -81,7 +77,7 @@ def read_archive(folder: Path) -> Found:
             for label, number, entry in _entries(folder / name):
                 try:
                     _take(runs, platform, label, entry)
-                except _Odd as problem:
+                except ValueError as problem:
                     left_out.append(f"{name} entry {number} ({label[:200]}): {problem}; left out")
     about = f"{len(runs):,} published measurements of ParaDnn (Wang, Wei, Brooks, MLSys 2020); "
     about += "see docs/published-data.md."
@@ -90,12 +86,8 @@ def read_archive(folder: Path) -> Found:
 
 def _entries(path: Path) -> Iterator[tuple[str, int, dict[str, Any]]]:
     """Label, number and values of each entry of a file's parallel lists. DataError where they are not there."""
-    traced = {_TRACE: ("infeed", *_CAPTURES), _OPERATIONS: ("time_perc",)}
-    lists: list[tuple[str, ...]] = (
-        [("labels", *_TRACED, *traced[path.name])] if path.name in traced else [("labels", *_RATES)]
-    )
-    if path.name in _MEASURED:
-        lists.append(("err_jobs", "states"))
+    traced = {_TRACE: ("infeed", *_CAPTURES), _OPERATIONS: ("time_perc",)}.get(path.name)
+    lists = [("labels", *_RATES), ("err_jobs", "states")] if traced is None else [("labels", *_TRACED, *traced)]
     try:
         value = read_json(path)
     except DAMAGED as error:
@@ -114,21 +106,21 @@ def _entries(path: Path) -> Iterator[tuple[str, int, dict[str, Any]]]:
 
 
 def _take(runs: dict[tuple[str, str], PublishedRun], platform: _Platform, label: str, entry: dict[str, Any]) -> None:
-    """Make the run of an entry, or add to it what a trace says. _Odd where its numbers are none."""
+    """Make the run of an entry, or add to it what a trace says. ValueError where its numbers are none."""
     match = _MODEL.fullmatch(label)
     if match is None or ("time_perc" in entry) != (match[6] is not None) or not all(map(int, match.groups()[:5])):
-        raise _Odd("its label is not of a model" + " and an operation" * ("time_perc" in entry))
+        raise ValueError("its label is not of a model" + " and an operation" * ("time_perc" in entry))
     point = label if match[6] is None else label[: match.start(6) - 1]
     key = platform.name, point
     known = runs.get(key) or _run(platform, match.groups()[:5], point)
     if "rawMB" in entry:
         _traced(known, match[6], entry)
     elif key in runs:
-        raise _Odd("is there twice")
+        raise ValueError("is there twice")
     elif "states" in entry:
         state = str(entry["states"]).strip()
         if not state:
-            raise _Odd("has no state")
+            raise ValueError("has no state")
         known = replace(known, outcome=_OUTCOMES.get(state, "crash"), reason=f"{state} (state in the archive)")
     else:
         known.metrics.update(_measured(platform, int(match[5]), entry))
@@ -139,14 +131,14 @@ def _run(platform: _Platform, sizes: Sequence[str], label: str) -> PublishedRun:
     """The run of a label, without numbers."""
     params = {
         "model.name": "fc",
+        "optimizer.name": "rmsprop",
+        "framework.name": "tensorflow",
+        "mode": "train",
         **{name: str(int(size)) for name, size in zip(_SIZES, sizes, strict=True)},
         "precision": platform.precision,
         "platform.name": platform.name,
         "compile": platform.compile,
-        "mode": "train",
         "replicate": "0",
-        "optimizer.name": "rmsprop",
-        "framework.name": "tensorflow",
     }
     tags = {
         "environment_id": digest(platform.device),
@@ -165,7 +157,7 @@ def _measured(platform: _Platform, batch: int, entry: Mapping[str, Any]) -> dict
     """The archive's numbers in this project's units: its FLOPs are in 10^9, and of one core on the TPU."""
     number = _numbers(entry)
     if not math.isclose(number["example_per_sec"], number["step_per_sec"] * batch, rel_tol=1e-3):
-        raise _Odd("example_per_sec is not step_per_sec x batch size")
+        raise ValueError("example_per_sec is not step_per_sec x batch size")
     rate = number["flops"] * 1e9 * platform.cores
     return {
         "examples_per_second": number["example_per_sec"],
@@ -202,9 +194,9 @@ def _traced(run: PublishedRun, kind: str | None, entry: dict[str, Any]) -> None:
         return
     rates, waits = ([_percent(value) for value in each] if isinstance(each, list) else [] for each in captures)
     if max(*shares.values(), number["infeed"] / 100) > 1:
-        raise _Odd("a share is over 100%")
+        raise ValueError("a share is over 100%")
     if not rates or len(rates) != len(waits) or not math.isclose(max(rates), shares["flops_perc"], rel_tol=1e-9):
-        raise _Odd(f"{' and '.join(_CAPTURES)} are not the captures of which flops_perc is the highest")
+        raise ValueError(f"{' and '.join(_CAPTURES)} are not the captures of which flops_perc is the highest")
     table: list[list[Any]] = [[place, *pair] for place, pair in enumerate(zip(rates, waits, strict=True))]
     run.tables["traces.json"] = ("capture", "flops_utilization", "infeed_fraction"), table
     run.metrics.update(
@@ -222,7 +214,7 @@ def _traced(run: PublishedRun, kind: str | None, entry: dict[str, Any]) -> None:
 def _percent(value: object) -> float:
     share = _numbers({"a capture": value}, zero=True)["a capture"] / 100
     if share > 1:
-        raise _Odd("a capture is over 100%")
+        raise ValueError("a capture is over 100%")
     return share
 
 
@@ -231,5 +223,5 @@ def _numbers(entry: Mapping[str, Any], zero: bool = False) -> dict[str, float]:
     for name, value in entry.items():
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
         if not is_number or (value < _LEAST and not (zero and value == 0)):
-            raise _Odd(f"{name}={repr(value)[:80]} is not a {'zero or ' if zero else ''}positive number")
+            raise ValueError(f"{name}={repr(value)[:80]} is not a {'zero or ' if zero else ''}positive number")
     return {name: float(value) for name, value in entry.items()}

@@ -14,17 +14,7 @@ import math
 from datetime import UTC, datetime
 from pathlib import Path
 
-from analysis.published.source import (
-    DAMAGED,
-    Found,
-    Moment,
-    Publication,
-    PublishedRun,
-    digest,
-    read_json,
-    read_text,
-    reason,
-)
+from analysis.published.source import DAMAGED, Found, Publication, PublishedRun, digest, read_json, read_text, reason
 from paradnn.errors import DataError
 from paradnn.store.runs import PUBLISHED
 
@@ -96,7 +86,7 @@ def _run(task: str, path: Path) -> PublishedRun:
     params = {"task": "learn", "model.name": model, "data.name": task, "learn.target": f"{threshold / scale:g}"}
     params |= {"framework.name": framework, "mode": "train", "seed": "0"}
     curve = [
-        Moment(step, 3600 * hour, {"heldout_accuracy": accuracy / scale, "learning_seconds": 3600 * hour})
+        (step, 3600 * hour, {"heldout_accuracy": accuracy / scale, "learning_seconds": 3600 * hour})
         for step, (hour, accuracy) in enumerate(zip(hours, values, strict=True), 1)
     ]
     return PublishedRun(

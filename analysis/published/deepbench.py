@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,8 +76,7 @@ class Platform(NamedTuple):
     specs: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class Timing:
+class Timing(NamedTuple):
     """One timing. `place`: sheet, row and heading. `options` are the kernel's own, by the names of its dataclass, of a
     channel those of `transfer`; `stated` is the rate in the sheet, FLOP/s, None where there is none; `notes` are other
     cells of the row that say how it was done."""
@@ -89,52 +88,56 @@ class Timing:
     precision: str
     seconds: float
     stated: float | None
-    notes: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str]
 
 
-class _Section(NamedTuple):
-    """A section of a sheet: its kernel, the columns of sizes, and of times: heading -> (what it says of the operation,
-    heading of its rate)."""
-
-    kernel: str
-    sizes: tuple[str, ...]
-    times: Mapping[str, tuple[Mapping[str, Any], str]]
-
-
-def _directions(*headings: tuple[str, str, str]) -> dict[str, tuple[Mapping[str, Any], str]]:
-    return {time: ({"direction": direction}, rate) for time, direction, rate in headings}
-
-
-_PRODUCT = ("m", "n", "k", "a transpose", "b transpose")
-_BOTH: dict[str, tuple[Mapping[str, Any], str]] = {
-    "sparse time": ({}, "sparse"),
-    "dense time": ({"dense": True}, "dense"),
+#: Kernel -> its options, and the heading of each, or of each part.
+_PRODUCT: dict[str, str | tuple[str, ...]] = {"m": "m", "n": "n", "k": "k"}
+_OPTIONS: dict[str, dict[str, str | tuple[str, ...]]] = {
+    "gemm": {**_PRODUCT, "transpose_a": "a transpose", "transpose_b": "b transpose"},
+    "sparse_gemm": {**_PRODUCT, "density": "sparsity"},
+    "conv2d": {
+        "channels": "c",
+        "height": "h",
+        "width": "w",
+        "filters": "k",
+        "kernel": ("r", "s"),
+        "stride": ("vertical stride", "horizontal stride"),
+        "padding": ("pad_h", "pad_w"),
+    },
+    "rnn_kernel": {"hidden": "hidden units", "steps": "timesteps"},
+    "channel": {"size": "size # floats", "processes": "processes"},
 }
-_LAYER = _directions(
-    ("time forward", "forward", "forward"),
-    # Where there is one backward time it is of the inputs' gradient alone: its rate counts one pass.
-    ("time backward", "backward_input", "backward"),
-    ("time backward wrt inputs", "backward_input", "backward inputs"),
-    ("time backward wrt weights", "backward_weights", "backward weights"),
+#: Title of a section -> its columns of times: heading, kernel, options that no cell says, heading of the rate. Where
+#: layers have one backward time it is of the inputs' gradient alone: its rate counts one pass.
+_FORWARD, _INPUTS, _WEIGHTS = ({"direction": name} for name in ("forward", "backward_input", "backward_weights"))
+_Times = tuple[tuple[str, str, dict[str, str], str], ...]
+_IMAGES: _Times = (
+    ("forward", "conv2d", _FORWARD | {"layout": "NCHW"}, "forward"),
+    ("wrt inputs", "conv2d", _INPUTS | {"layout": "NCHW"}, "backward inputs"),
+    ("wrt parameters", "conv2d", _WEIGHTS | {"layout": "NCHW"}, "backward weights"),
 )
-_IMAGES = _directions(
-    ("forward", "forward", "forward"),
-    ("wrt inputs", "backward_input", "backward inputs"),
-    ("wrt parameters", "backward_weights", "backward weights"),
+_LAYER = (
+    ("time forward", _FORWARD, "forward"),
+    ("time backward", _INPUTS, "backward"),
+    ("time backward wrt inputs", _INPUTS, "backward inputs"),
+    ("time backward wrt weights", _WEIGHTS, "backward weights"),
 )
-_CONVOLUTION = ("w", "h", "c", "n", "k", "s", "r", "pad_w", "pad_h", "horizontal stride", "vertical stride")
-_SECTIONS = {
-    "dense matrix multiplication": _Section("gemm", _PRODUCT, {"time": ({}, "")}),
-    "sparse matrix multiplication": _Section("sparse_gemm", (*_PRODUCT, "sparsity"), _BOTH),
-    "convolution": _Section("conv2d", _CONVOLUTION, _IMAGES),
+_SECTIONS: dict[str, _Times] = {
+    "dense matrix multiplication": (("time", "gemm", {}, ""),),
+    "sparse matrix multiplication": (("sparse time", "sparse_gemm", {}, "sparse"), ("dense time", "gemm", {}, "dense")),
+    "convolution": _IMAGES,
     **{
-        f"recurrent layers - {cell}": _Section("rnn_kernel", ("hidden units", "n", "timesteps"), _LAYER)
+        f"recurrent layers - {cell}": tuple(
+            (time, "rnn_kernel", {"cell": cell, **said}, rate) for time, said, rate in _LAYER
+        )
         for cell in ("vanilla", "lstm", "gru")
     },
-    "all-reduce": _Section("channel", ("size # floats", "processes"), {"mean all reduce time": ({}, "")}),
+    "all-reduce": (("mean all reduce time", "channel", {"pattern": "all_reduce"}, ""),),
 }
 #: What the line `Precision` says, of which kernels (of all where none is named) -> of their operands.
 _PRECISIONS = (
+    ("", ("channel",), "float32"),
     ("single precision", ("sparse_gemm", "rnn_kernel"), "float32"),
     ("convolution results are still in float", ("conv2d",), "float32"),
     *(("int8", (), "int8"), ("16 bit inputs", (), "float16"), ("float", (), "float32")),
@@ -144,6 +147,8 @@ _TRANSPORTS = {"nccl": "nccl", "osu": "mpi", "baidu": "baidu", "intel": "mlsl"}
 _UNITS = {"teraflops": 1e12, "gigaflops": 1e9}
 #: Texts in place of a time that say that there is none.
 _NO_TIME = ("n/a", "n/a*", "not supported", "-")
+#: Headings that some sheets spell in another way. Two head the hidden units of LSTM with "Input".
+_OTHERS = (("hidden units", "input"), ("processes", "# chips / accelerator cards"), ("processes", "# nodes"))
 
 
 def read_workbook(path: Path) -> tuple[Platform, list[Timing]]:
@@ -160,9 +165,8 @@ def read_workbook(path: Path) -> tuple[Platform, list[Timing]]:
     timings = [timing for name in results for timing in _timings(path.name, name, sheets[name])]
     if not timings:
         raise DataError(f"{path.name}: holds no timing; {_AGAIN}")
-    said = {
-        _text(row[0]): _text(row[1]) for row in sheets[specs[0]] if len(row) > 1 and _text(row[0]) and _text(row[1])
-    }
+    lines = {_text(row[0]): _text(row[1]) for row in sheets[specs[0]] if len(row) > 1}
+    said = {key: text for key, text in lines.items() if key and text}
     for key, kind in (("GPU Model", "gpu"), ("CPU Model", "cpu"), ("CPU", "cpu")):
         if key in said:
             return Platform(said[key], kind, {name: text for name, text in said.items() if text != "-"}), timings
@@ -176,91 +180,87 @@ def _timings(file: str, sheet: str, rows: Sequence[Sequence[Any]]) -> Iterator[T
     here = 0
     try:
         for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
-            title = _title(rows[start])
-            section = _SECTIONS[title]
+            times, here = _SECTIONS[_title(rows[start])], start
+            kernel = times[0][1]
+            forms = (form for words, own, form in _PRECISIONS if words in stated and kernel in (own or (kernel,)))
+            if (precision := next(forms, None)) is None:
+                raise ValueError(f"the precision {stated!r} is not known")
+            named = [heading for _, kernel, *_ in times for heading in _OPTIONS[kernel].values()]
+            sizes = {part: None for each in named for part in ((each,) if isinstance(each, str) else each)}
+            if kernel in ("conv2d", "rnn_kernel"):
+                sizes["n"] = None
             # Headings stand beside the title or in the row below it.
             here = first = start if any(cell is not None for cell in rows[start][1:]) else start + 1
-            columns = _columns(rows[here], section)
-            precision = _precision(stated, section.kernel)
+            columns = _columns(rows[here], list(sizes), [heading for heading, *_ in times])
             for here in range(first + 1, end):
-                cells = {name: _at(rows[here], column) for name, column in columns.items()}
+                row = rows[here]
+                cells = {name: row[column] if column < len(row) else None for name, column in columns.items()}
                 # A row with one size or none holds a remark.
-                if sum(cells[name] is not None for name in section.sizes) > 1:
-                    yield from _row(title, section, cells, sheet, here + 1, precision)
-    except _WrongError as error:
+                if sum(cells[name] is not None for name in sizes) > 1:
+                    read = {name: _size(name, cells[name]) for name in sizes}
+                    yield from _row(times, cells, read, precision, f"{sheet}, row {here + 1}")
+    except ValueError as error:
         raise DataError(f"{file}, sheet {sheet!r}, row {here + 1}: {error}; {_AGAIN}") from None
 
 
-class _WrongError(Exception):
-    """What is wrong with a row."""
-
-
-def _columns(headings: Sequence[Any], section: _Section) -> dict[str, int]:
+def _columns(headings: Sequence[Any], sizes: Sequence[str], times: Sequence[str]) -> dict[str, int]:
     """Heading in one spelling -> its column; those of every size, and of a time at least."""
     found = {_heading(_text(cell)): column for column, cell in enumerate(headings) if column and cell}
-    # Two sheets head the hidden units of LSTM with "Input".
-    others = (("hidden units", "input"), ("processes", "# chips / accelerator cards"), ("processes", "# nodes"))
-    for name, other in others:
+    for name, other in _OTHERS:
         if name not in found and other in found:
             found[name] = found[other]
     if "processes" in found:  # on how many hosts stands beside the cards, without a heading
         found["hosts"] = found["processes"] + ("# nodes" not in found)
-    lacking = [name for name in section.sizes if name not in found]
-    if lacking or not found.keys() & section.times.keys():
-        raise _WrongError(f"the section has no column {lacking[0] if lacking else 'of times'!r}")
+    lacking = [name for name in sizes if name not in found]
+    if lacking or found.keys().isdisjoint(times):
+        raise ValueError(f"the section has no column {lacking[0] if lacking else 'of times'!r}")
     return found
 
 
-def _precision(stated: str, kernel: str) -> str:
-    if kernel == "channel":
-        return "float32"
-    for words, kernels, precision in _PRECISIONS:
-        if words in stated and kernel in (kernels or (kernel,)):
-            return precision
-    raise _WrongError(f"the precision {stated!r} is not known")
-
-
 def _row(
-    title: str, section: _Section, cells: Mapping[str, Any], sheet: str, number: int, precision: str
+    times: _Times, cells: Mapping[str, Any], sizes: Mapping[str, Any], precision: str, place: str
 ) -> Iterator[Timing]:
     """The timings of a row."""
-    sizes = {name: _size(name, cells[name]) for name in section.sizes}
     notes = {"padded": "true"} if cells.get("padded kernels") == 1 else {}
-    if section.kernel == "channel":
-        notes["algorithm"] = _text(cells.get("selected algorithm"))
-        sizes["hosts"] = int(cells["hosts"]) if _is_number(cells["hosts"]) else 1
-        sizes["transport"] = _TRANSPORTS.get(notes["algorithm"].partition(" ")[0].lower())
-        if sizes["transport"] is None:
-            raise _WrongError(f"the algorithm {notes['algorithm']!r} is not known")
-    for heading, (about, rate) in section.times.items():
+    for heading, kernel, said, rate in times:
         milliseconds = cells.get(heading)
         if milliseconds is None or str(milliseconds).strip().lower() in _NO_TIME:
             continue
         if not _is_number(milliseconds) or not milliseconds > 1e-9:
-            raise _WrongError(f"{heading}={repr(milliseconds)[:80]} is no positive number")
-        kernel, options = _operation(section.kernel, title, sizes, about)
-        used = cells.get("forward algorithm") if heading == "forward" else None
+            raise ValueError(f"{heading}={repr(milliseconds)[:80]} is no positive number")
+        used = _text(cells.get(f"{'selected' if kernel == 'channel' else heading} algorithm"))
+        options = {
+            name: sizes[part] if isinstance(part, str) else tuple(sizes[each] for each in part)
+            for name, part in _OPTIONS[kernel].items()
+        } | said
+        if kernel == "channel":
+            if (transport := _TRANSPORTS.get(used.partition(" ")[0].lower())) is None:
+                raise ValueError(f"the algorithm {used!r} is not known")
+            options |= {"transport": transport, "hosts": int(cells["hosts"]) if _is_number(cells["hosts"]) else 1}
         yield Timing(
-            place=f"{sheet}, row {number}, {heading}",
+            place=f"{place}, {heading}",
             kernel=kernel,
             options=options,
             batch_size=sizes["n"] if kernel in ("conv2d", "rnn_kernel") else 1,
             precision=precision,
             seconds=float(milliseconds) / 1e3,
             stated=_rate(rate, cells),
-            notes=notes if used is None else {**notes, "algorithm": _text(used)},
+            notes=notes | ({"algorithm": used} if used else {}),
         )
 
 
 def _size(name: str, value: Any) -> Any:
+    """A cell as the option that it becomes: bytes of floats, the share that is not zero of a sparsity."""
     if name.endswith("transpose"):
         if value not in ("N", "T"):
-            raise _WrongError(f"{name}={value!r} is neither N nor T")
+            raise ValueError(f"{name}={value!r} is neither N nor T")
         return value == "T"
     least = 0 if name.startswith("pad_") else 1e-9
     if not _is_number(value) or value < least or (name != "sparsity" and value != int(value)):
-        raise _WrongError(f"{name}={repr(value)[:80]} is no size")
-    return value if name == "sparsity" else int(value)
+        raise ValueError(f"{name}={repr(value)[:80]} is no size")
+    if name == "sparsity":
+        return round(1 - value, 9)
+    return int(value) * (4 if name == "size # floats" else 1)
 
 
 def _rate(rate: str, cells: Mapping[str, Any]) -> float | None:
@@ -271,34 +271,6 @@ def _rate(rate: str, cells: Mapping[str, Any]) -> float | None:
             if _is_number(value):
                 return float(value) * factor
     return None
-
-
-def _operation(
-    kernel: str, title: str, sizes: Mapping[str, Any], about: Mapping[str, Any]
-) -> tuple[str, dict[str, Any]]:
-    """The kernel and its options."""
-    if kernel in ("gemm", "sparse_gemm"):
-        product = {name: sizes[name] for name in "mnk"}
-        if kernel == "sparse_gemm" and not about:
-            return kernel, product | {"density": round(1 - sizes["sparsity"], 9)}
-        return "gemm", product | {f"transpose_{side}": sizes[f"{side} transpose"] for side in "ab"}
-    if kernel == "channel":
-        reduced = {name: sizes[name] for name in ("transport", "processes", "hosts")}
-        return kernel, {**reduced, "pattern": "all_reduce", "size": 4 * sizes["size # floats"]}
-    if kernel == "rnn_kernel":
-        cell = title.rpartition(" ")[2]
-        return kernel, {"cell": cell, "hidden": sizes["hidden units"], "steps": sizes["timesteps"], **about}
-    options = {
-        "channels": sizes["c"],
-        "height": sizes["h"],
-        "width": sizes["w"],
-        "filters": sizes["k"],
-        "kernel": (sizes["r"], sizes["s"]),
-        "stride": (sizes["vertical stride"], sizes["horizontal stride"]),
-        "padding": (sizes["pad_h"], sizes["pad_w"]),
-        "layout": "NCHW",
-    }
-    return kernel, {**options, **about}
 
 
 def _heading(text: str) -> str:
@@ -314,10 +286,6 @@ def _heading(text: str) -> str:
 
 def _title(row: Sequence[Any]) -> str:
     return _text(row[0]).lower() if row else ""
-
-
-def _at(row: Sequence[Any], column: int) -> Any:
-    return row[column] if 0 <= column < len(row) else None
 
 
 def _is_number(value: Any) -> bool:
@@ -346,15 +314,12 @@ def _publication(path: Path) -> Publication:
     source = "github.com/baidu-research/DeepBench, Baidu Research, Apache-2.0"
     about = f"{len(timings):,} timings of {path.name} ({source}); see docs/published-data.md."
     specs, file = platform.specs, f"{use}/{path.name}"
+    versions = {key.lower().removesuffix(" version"): text for key, text in specs.items() if " version" in key.lower()}
     tags = {
         "device": device,
         "environment_id": digest(device, *(f"{key}={text}" for key, text in sorted(specs.items()))),
         "protocol_id": DEEPBENCH,
-        **{
-            f"version.{key.lower().removesuffix(' version').replace(' ', '-')}": text
-            for key, text in specs.items()
-            if key.lower().endswith(" version")
-        },
+        **{f"version.{name.replace(' ', '-')}": text for name, text in versions.items()},
     }
     runs = repeated((_run(timing, file, platform.kind, tags) for timing in timings), "deepbench", file)
     return Publication(f"published, DeepBench {use} {device}", about, _PUBLISHED, runs)
@@ -385,12 +350,11 @@ def _kernel(timing: Timing, file: str, device: str) -> tuple[str, dict[str, str]
     point = Point(model=model, workload=work, batch_size=timing.batch_size, precision=timing.precision)
     integers = timing.precision == "int8"
     costs = costs_of(replace(point, precision="float32") if integers else point)
-    rate = costs.flops_per_step / timing.seconds
     metrics: dict[str, float] = {
         "step_time_ms": timing.seconds * 1e3,
         "examples_per_second": timing.batch_size / timing.seconds,
         "flops_per_step": costs.flops_per_step,
-        "flops_per_second": rate,
+        "flops_per_second": (rate := costs.flops_per_step / timing.seconds),
         "parameters": costs.parameters,
     }
     if not integers:

@@ -10,7 +10,6 @@ that one far cell or a million blank rows cost neither memory nor minutes.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import hashlib
 import json
@@ -98,20 +97,12 @@ def digest(*parts: str) -> str:
     return hashlib.sha256(json.dumps(["published", *parts]).encode()).hexdigest()[:16]
 
 
-class Moment(NamedTuple):
-    """What was measured so many seconds after the start of a run, at a step of its metrics."""
-
-    step: int
-    seconds: float
-    metrics: Mapping[str, float]
-
-
 @dataclass(frozen=True)
 class PublishedRun:
     """One published measurement as a run holds it; `point_id` is the same for the same entry of the same file.
 
-    `tables` are columns and rows by file name; `curve` is what was measured on the way; `start_ms` where it is known
-    when the run began, in Unix milliseconds.
+    `tables` are columns and rows by file name; `curve` is what was measured on the way: step, seconds after the start,
+    metrics; `start_ms` where it is known when the run began, in Unix milliseconds.
     """
 
     point_id: str
@@ -122,7 +113,7 @@ class PublishedRun:
     outcome: str = "ok"
     reason: str = ""
     tables: dict[str, tuple[Sequence[str], list[list[Any]]]] = field(default_factory=dict)
-    curve: Sequence[Moment] = ()
+    curve: Sequence[tuple[int, float, Mapping[str, float]]] = ()
     start_ms: int | None = None
 
 
@@ -189,25 +180,11 @@ def transfer(
     """A time of a message or a collective of `size` bytes between `processes`, which are on so many `hosts`, with name,
     params and metrics of one's own runs of `model=channel` (docs/communication.md). One's own runs have no
     `model.hosts`: all their processes are of one."""
-    params = {
-        "model.name": "channel",
-        "batch_size": "1",
-        "mode": "inference",
-        "platform.name": "gpu",
-        "model.transport": transport,
-        "model.pattern": pattern,
-        "model.bytes": str(size),
-        "model.processes": str(processes),
-        "model.hosts": str(hosts),
-        "precision": precision,
-    }
-    rate = size / seconds
-    metrics = {
-        "step_time_ms": 1e3 * seconds,
-        "transfer_us": 1e6 * seconds,
-        "messages_per_second": 1 / seconds,
-        "sent_bytes_per_second": rate,
-    }
+    fixed = {"model.name": "channel", "batch_size": "1", "mode": "inference", "platform.name": "gpu"}
+    ends = {"transport": transport, "pattern": pattern, "bytes": size, "processes": processes, "hosts": hosts}
+    params = {**fixed, **{f"model.{name}": str(value) for name, value in ends.items()}, "precision": precision}
+    metrics = {"step_time_ms": 1e3 * seconds, "transfer_us": 1e6 * seconds, "messages_per_second": 1 / seconds}
+    metrics["sent_bytes_per_second"] = rate = size / seconds
     if pattern in COLLECTIVES:
         metrics["bus_bytes_per_second"] = rate * bus_factor(pattern, processes)
     on = f" on {hosts} hosts" if hosts > 1 else ""
@@ -250,39 +227,29 @@ def _parent(client: Any, experiment_id: str, publication: Publication) -> str:
     return log_run(client, experiment_id, publication.name, tags, span=(start, start))
 
 
-@contextlib.contextmanager
-def _files(run: PublishedRun) -> Iterator[Path | None]:
-    """A folder with the tables of a run, as mlflow.log_table lays them out; None where it has none."""
-    if not run.tables:
-        yield None
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        for name, (columns, rows) in run.tables.items():
-            (Path(folder) / name).write_text(json.dumps({"columns": [*columns], "data": rows}), encoding="utf-8")
-        yield Path(folder)
-
-
 def _log(client: Any, experiment_id: str, run: PublishedRun, parent: str, published_ms: int) -> None:
     now = int(time.time() * 1000)
     start = published_ms if run.start_ms is None else run.start_ms
     curve = [
-        (key, value, start + round(1e3 * moment.seconds), moment.step)
-        for moment in run.curve
-        for key, value in moment.metrics.items()
+        (key, value, start + round(1e3 * seconds), step)
+        for step, seconds, measured in run.curve
+        for key, value in measured.items()
     ]
     tags = {**_SHARED, "kind": "point", "point_id": run.point_id, "mlflow.parentRunId": parent}
     ending = {"outcome": run.outcome} | ({"reason": _storable(run.reason)} if run.reason else {})
-    with _files(run) as folder:
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (columns, rows) in run.tables.items():  # as mlflow.log_table lays them out
+            (Path(folder) / name).write_text(json.dumps({"columns": [*columns], "data": rows}), encoding="utf-8")
         log_run(
             client,
             experiment_id,
             _storable(run.name),
             tags | {key: _storable(text) for key, text in run.tags.items()},
-            span=(start, start + round(1e3 * run.curve[-1].seconds) if run.curve else start),
+            span=(start, start + round(1e3 * run.curve[-1][1]) if run.curve else start),
             params={key: _storable(value) for key, value in run.params.items()},
             metrics=[*curve, *((key, value, now, 0) for key, value in run.metrics.items())],
             last=ending,
-            files=folder,
+            files=Path(folder) if run.tables else None,
             status="FINISHED" if run.outcome == "ok" else "FAILED",
         )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from analysis.published.source import (
@@ -82,10 +82,8 @@ def _runs(machine: str, device: str, name: str, pattern: str, content: str) -> I
             raise DataError(f"{name}: there is no column {column}; {_AGAIN}")
     for row in table:
         where = f"{name}, line {table.line_num}"
-        processes, size, of_a_host = (
-            _whole(row[column], f"{where}: {column}", least) for column, least in _COUNTS.items()
-        )
-        hosts, seconds = max(1, processes // of_a_host), _positive(row[time], f"{where}: {time}") / 1e3
+        processes, size, of_a_host = (int(_number(row, column, where, least)) for column, least in _COUNTS.items())
+        hosts, seconds = max(1, processes // of_a_host), _number(row, time, where) / 1e3
         called, params, metrics = transfer("nccl", pattern, size, processes, hosts, "float16", seconds)
         tags = {
             "device": device,
@@ -96,18 +94,16 @@ def _runs(machine: str, device: str, name: str, pattern: str, content: str) -> I
         yield PublishedRun("", f"{called} {device}", {**params, "framework.name": "torch"}, tags, metrics)
 
 
-def _positive(text: str | None, what: str) -> float:
+def _number(row: Mapping[str, str | None], column: str, where: str, least: int = 0) -> float:
+    """A number above zero, of a count a whole one from `least` on. DataError for another."""
+    text = row[column] or ""
     try:
-        value = float(text or "")
+        value = float(text)
     except ValueError:
         value = math.nan
-    if not 1e-12 < value < math.inf:
-        raise DataError(f"{what}={(text or '')[:80]!r} is no positive number; {_AGAIN}")
+    if not 1e-12 < value < (_LARGEST if least else math.inf) or (
+        least and not (value >= least and value == int(value))
+    ):
+        kind = f"whole number from {least} on" if least else "positive number"
+        raise DataError(f"{where}: {column}={text[:80]!r} is no {kind}; {_AGAIN}")
     return value
-
-
-def _whole(text: str | None, what: str, least: int) -> int:
-    value = _positive(text, what)
-    if not least <= value < _LARGEST or value != int(value):
-        raise DataError(f"{what}={(text or '')[:80]!r} is no whole number from {least} on; {_AGAIN}")
-    return int(value)

@@ -89,8 +89,8 @@ def test_the_fit_of_the_store_finds_what_was_planted(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"size": "fast"}, "line 2: size='fast' is no positive number; fetch it again"),
-        ({"devices_per_node": ""}, "line 2: devices_per_node='' is no positive number"),
+        ({"size": "fast"}, "line 2: size='fast' is no whole number from 1 on; fetch it again"),
+        ({"devices_per_node": ""}, "line 2: devices_per_node='' is no whole number from 1 on"),
         ({"time_stats.all_reduce.median": 0}, "line 2: time_stats.all_reduce.median='0' is no positive number"),
     ],
 )
