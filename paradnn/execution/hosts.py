@@ -18,32 +18,28 @@ from paradnn.errors import ConfigError, WorkerError
 from paradnn.worker.addresses import host_and_port
 from paradnn.worker.process_group import KEY
 
-__all__ = ["HOSTS", "KEY", "OtherHosts", "host_and_port", "named_hosts", "require_hosts", "start_server"]
+__all__ = ["HOSTS", "KEY", "OtherHosts", "require_hosts"]
 
 #: The variable with the addresses of the servers, host:port, in the order of the hosts.
 HOSTS = "PARADNN_HOSTS"
 #: One of them. An address of one link alone (fe80::2%eth0) would mean nothing to the other host.
 _ADDRESS = re.compile(r"([\w.-]+|\[[\w.:]+\]):\d{1,5}")
-#: Seconds in which a server must tell its address, and in which it ends.
-_PATIENCE, _GRACE = 60.0, 10.0
-#: Seconds in which a server answers that is there.
-_ANSWER = 5.0
+#: Seconds in which a server must tell its address, in which it ends, and in which one that is there answers.
+_PATIENCE, _GRACE, _ANSWER = 60.0, 10.0, 5.0
 _REMEDY = "docs/clusters.md says how points come to have several hosts"
 _RESTART = "start python -m paradnn.worker.host there (docs/clusters.md), then the same command again"
 
 
-def named_hosts(environ: Mapping[str, str]) -> list[str]:
+def _named(environ: Mapping[str, str]) -> list[str]:
     """The addresses of the servers that PARADNN_HOSTS names; none where it is not set. ConfigError for what is no
     address, and where the key is not there that the servers have."""
     given = environ.get(HOSTS)
-    if not given:
-        return []
-    addresses = given.split(",")
+    addresses = given.split(",") if given else []
     for address in addresses:
         if not _ADDRESS.fullmatch(address) or not 0 < host_and_port(address)[1] < 65536:
             remedy = "write what each server says that it listens on, as 10.0.0.2:5000,[2001:db8::3]:5000"
             raise ConfigError(HOSTS, given, f"{address!r} is no host:port", remedy)
-    if not environ.get(KEY):
+    if addresses and not environ.get(KEY):
         raise ConfigError(KEY, "", f"{HOSTS} is set without it", "give it the value that the servers have")
     return addresses
 
@@ -51,9 +47,9 @@ def named_hosts(environ: Mapping[str, str]) -> list[str]:
 def require_hosts(counts: Sequence[int], environ: Mapping[str, str]) -> None:
     """Raise ConfigError where every point wants more hosts than the session has: `counts` are the points'. Nodes of
     Slurm are known once there are servers on them."""
-    if not counts or max(counts) == 1:
+    if max(counts, default=1) == 1:
         return
-    there = 1 + len(named_hosts(environ))
+    there = 1 + len(_named(environ))
     if min(counts) > there and (HOSTS in environ or "SLURM_JOB_NODELIST" not in environ):
         raise ConfigError("hosts", min(counts), f"this session has {there}", _REMEDY)
 
@@ -71,10 +67,12 @@ class OtherHosts:
         """What a request says of the others of so many hosts; processes there get the variables `environ`. Raises
         WorkerError where there are fewer."""
         if self._addresses is None:
+            self._addresses = _named(os.environ)
+            self._key = os.environ[KEY] if self._addresses else secrets.token_hex()
             try:
-                self._addresses = self._find()
+                self._addresses += [self._start(node) for node in ([] if self._addresses else _other_nodes())]
             except WorkerError as error:
-                self._addresses, self._problem = [], str(error)
+                self._problem = str(error)
         if len(self._addresses) < hosts - 1:
             problem = self._problem or f"this session has {1 + len(self._addresses)}; {_REMEDY}"
             raise WorkerError(f"hosts={hosts}: {problem}")
@@ -82,8 +80,11 @@ class OtherHosts:
 
     def require(self) -> None:
         """Raise WorkerError where a host is gone: that a point failed says nothing of it then."""
-        if gone := [address for address in self._addresses or () if not _answers(address)]:
-            raise WorkerError(f"no server answers at {gone[0]}; {_RESTART}")
+        for address in self._addresses or ():
+            try:
+                socket.create_connection(host_and_port(address), timeout=_ANSWER).close()
+            except OSError:
+                raise WorkerError(f"no server answers at {address}; {_RESTART}") from None
 
     def close(self) -> None:
         """End the servers that were started here."""
@@ -95,52 +96,24 @@ class OtherHosts:
                 server.communicate()
         self._servers, self._addresses = [], None
 
-    def _find(self) -> list[str]:
-        if given := named_hosts(os.environ):
-            self._key = os.environ[KEY]
-            return given
-        self._key = secrets.token_hex()
-        found = []
-        for node in _other_nodes():
-            step = ["srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--unbuffered"]
-            server, address = start_server(None, self._key, step)
-            self._servers.append(server)
-            found.append(address)
-        return found
-
-
-def start_server(host: str | None, key: str, prefix: Sequence[str] = ()) -> tuple[subprocess.Popen[bytes], str]:
-    """A server on this host, or where a command in front of it starts it, and its address; it ends with this process.
-    `host`: address to listen on; None: that which Slurm reaches. Raises WorkerError."""
-    command = [*prefix, sys.executable, "-m", "paradnn.worker.host", "--with-stdin"]
-    command += ["--host", host] if host else []
-    try:
-        server = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, KEY: key},
-            start_new_session=True,  # Ctrl-C in the terminal is for the session, which ends it
-        )
-    except OSError as error:
-        raise WorkerError(f"{command[0]} cannot be started: {error.strerror}") from error
-    assert server.stdout
-    with selectors.DefaultSelector() as selector:
-        selector.register(server.stdout, selectors.EVENT_READ)
-        said = server.stdout.readline().decode() if selector.select(_PATIENCE) else ""
-    if said.startswith("listening on "):
-        return server, said.split()[-1]
-    server.kill()
-    server.communicate()
-    raise WorkerError(f"{' '.join(command)} does not start")
-
-
-def _answers(address: str) -> bool:
-    try:
-        socket.create_connection(host_and_port(address), timeout=_ANSWER).close()
-    except OSError:
-        return False
-    return True
+    def _start(self, node: str) -> str:
+        """Start a server on a node of Slurm's, which ends with this process; its address. Raises WorkerError."""
+        step = ["srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--unbuffered"]
+        command = [*step, sys.executable, "-m", "paradnn.worker.host", "--with-stdin"]
+        pipe, environ = subprocess.PIPE, {**os.environ, KEY: self._key}
+        try:
+            # Ctrl-C in the terminal is for the session, which ends it.
+            server = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environ, start_new_session=True)
+        except OSError as error:
+            raise WorkerError(f"srun cannot be started: {error.strerror}") from error
+        self._servers.append(server)
+        assert server.stdout
+        with selectors.DefaultSelector() as selector:
+            selector.register(server.stdout, selectors.EVENT_READ)
+            said = server.stdout.readline().decode() if selector.select(_PATIENCE) else ""
+        if not said.startswith("listening on "):
+            raise WorkerError(f"{' '.join(command)} does not start")
+        return said.split()[-1]
 
 
 def _other_nodes() -> list[str]:

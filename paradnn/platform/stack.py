@@ -1,13 +1,10 @@
 """Software stacks: interpreters with the framework of a given version, made on first use.
 
-A stack is a Python version and requirements, named in conf/software. It is made once, outside the repository, in a
+A stack is a Python version and requirements, named in conf/software. uv makes it once, outside the repository, in a
 folder beside its place and renamed when it is complete, so that what is there is whole. A second driver that wants the
-same stack waits and finds it made; what a driver uses is not removed.
-
-uv makes it where it is on the path, else Python's own venv and pip: uv fetches another Python where one is asked for,
-venv takes the running one, or a `python3.N` on the path. What an installer prints may hold the address and the password
-of a package index: of all that, one line is kept, and of an address in it the host alone. A lock file beside the stacks
-is held together by those who use one, and alone by who makes or removes it.
+same stack waits and finds it made; what a driver uses is not removed: a lock file beside the stacks is held together
+by those who use one, and alone by who makes or removes it. What uv prints may hold the address and the password of a
+package index: of all that, one line is kept, and of an address in it the host alone.
 """
 
 from __future__ import annotations
@@ -38,10 +35,10 @@ from paradnn.store.address import without_secrets
 
 _MARKER = "paradnn-stack.json"
 _MAKING = ".making-"
-_TIMEOUT = 3600.0  # seconds that an installer may take
+_TIMEOUT = 3600.0  # seconds that uv may take
 _PAUSE = 0.2  # seconds between two looks at a lock
-#: Variables that would lead an installer to another place than the one it is given.
-_MISLEADING = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_TARGET", "PIP_PREFIX", "PIP_USER", "PIP_ROOT")
+#: Variables that would lead uv to another place than the one it is given.
+_MISLEADING = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 _UNREACHED = ("Connection", "name resolution", "timed out", "dns error", "Network is unreachable", "tcp connect error")
 _LONGEST = 300
 #: What an interpreter has installed, from the distributions' own metadata: nothing of it is imported.
@@ -52,8 +49,6 @@ packages = sorted(f"{name}=={version}" for name, version in versions.items() if 
 print(json.dumps({"python": platform.python_version(), "packages": packages}))
 """
 
-#: The version of this interpreter as stacks ask for it.
-_RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 Say = Callable[[str], None]
 
 
@@ -71,7 +66,8 @@ class Stack:
         if not software.requirements:
             return None
         requirements = sorted(" ".join(entry.split()) for entry in software.requirements)
-        return cls(software.name, software.python_version or _RUNNING, tuple(requirements))
+        running = f"{sys.version_info.major}.{sys.version_info.minor}"
+        return cls(software.name, software.python_version or running, tuple(requirements))
 
     @property
     def key(self) -> str:
@@ -119,7 +115,7 @@ def interpreter_of(software: Software) -> str:
 def open_stack(stack: Stack, say: Say) -> OpenStack:
     """The stack, checked; made first where it is not there or not as it was made. `say` gets what takes long.
 
-    Raises WorkerError with the installer's last line.
+    Raises WorkerError with the last line of uv.
     """
     try:
         lock = _open_lock(stack.key)
@@ -174,11 +170,18 @@ def _holds(lock: int, kind: int) -> bool:
     return True
 
 
+def _marker(folder: Path) -> dict[str, Any] | None:
+    """What was written of a stack when it was complete; None where it is not."""
+    try:
+        found: dict[str, Any] = json.loads((folder / _MARKER).read_text())
+    except (OSError, ValueError):
+        return None
+    return found
+
+
 def _check(stack: Stack) -> tuple[tuple[str, ...], str]:
     """The packages of a stack that is as it was made; else why it is not."""
-    try:
-        marker = json.loads((stack.folder / _MARKER).read_text())
-    except (OSError, ValueError):
+    if (marker := _marker(stack.folder)) is None:
         return (), "is incomplete"
     try:
         description = _describe(stack.python)
@@ -190,15 +193,27 @@ def _check(stack: Stack) -> tuple[tuple[str, ...], str]:
 
 
 def _make(stack: Stack, lock: int) -> None:
-    """Make the stack beside its place and move it there; what a killed driver left there goes."""
+    """Make the stack beside its place and move it there; what a killed driver left there goes. Raises WorkerError.
+
+    `lock` is a descriptor that uv inherits: should this process be killed, it holds until uv has exited.
+    """
+    try:
+        from uv import find_uv_bin
+
+        uv = find_uv_bin()
+    except (ImportError, OSError):
+        raise WorkerError("uv is not installed; run python -m pip install uv") from None
     for leftover in [stack.folder, *_stacks_folder().glob(f"{stack.key}{_MAKING}*")]:
         shutil.rmtree(leftover, ignore_errors=True)
     begin = time.time()
     folder = _stacks_folder() / f"{stack.key}{_MAKING}{os.getpid()}"
+    python = folder / "bin" / "python"
     try:
-        installer = _install(folder, stack, lock)
-        description = _describe(folder / "bin" / "python")
-        asked = {"name": stack.name, "requirements": stack.requirements, "installer": installer, "made": int(begin)}
+        _run([uv, "venv", "--quiet", "--no-project", "--python", stack.python_version, str(folder)], lock)
+        install = ["pip", "install", "--quiet", "--compile-bytecode", "--python", str(python)]
+        _run([uv, *install, *stack.requirements], lock)
+        description = _describe(python)
+        asked = {"name": stack.name, "requirements": stack.requirements, "made": int(begin)}
         marker = {**asked, "seconds": round(time.time() - begin, 1), **description}
         (folder / _MARKER).write_text(json.dumps(marker, indent=1))
         folder.rename(stack.folder)
@@ -208,10 +223,9 @@ def _make(stack: Stack, lock: int) -> None:
 
 def _describe(python: Path) -> dict[str, Any]:
     """Version and packages of an interpreter; raises WorkerError where it does not run."""
+    command = [str(python), "-I", "-c", _DESCRIBE]
     try:
-        done = subprocess.run(
-            [str(python), "-I", "-c", _DESCRIBE], capture_output=True, text=True, timeout=120, check=True
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
         description: dict[str, Any] = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise WorkerError(f"{python} cannot describe itself ({type(error).__name__})") from None
@@ -239,11 +253,11 @@ def named_stack(name: str) -> Stack:
 
 def list_stacks() -> Iterator[str]:
     """A line for every stack that conf/software names or that was made."""
-    known = {}
+    known = set()
     for path in sorted((CONFIG / "software").glob("*.yaml")):
         with contextlib.suppress(ConfigError):
             stack = named_stack(path.stem)
-            known[stack.key] = stack
+            known.add(stack.key)
             yield f"{stack.name:<18} {_state(stack.folder)}"
     yield from (f"{folder.name}: {_state(folder)}" for folder in _folders() if folder.name not in known)
     yield f"stacks are in {_stacks_folder()}"
@@ -254,9 +268,7 @@ def _folders() -> list[Path]:
 
 
 def _state(folder: Path) -> str:
-    try:
-        marker = json.loads((folder / _MARKER).read_text())
-    except (OSError, ValueError):
+    if (marker := _marker(folder)) is None:
         return "not made"
     size = sum(entry.lstat().st_size for entry in folder.rglob("*")) / 1e9
     made = time.strftime("%Y-%m-%d", time.localtime(marker["made"]))
@@ -280,50 +292,12 @@ def remove_stacks(name: str) -> Iterator[str]:
         yield f"no stack {name} in {_stacks_folder()}"
 
 
-class _InstallError(Exception):
-    """Why an installer could not make it, on one line."""
-
-
-def _install(folder: Path, stack: Stack, lock: int) -> str:
-    """Make `folder` an environment as the stack asks for it; which installer did it. Raises WorkerError.
-
-    `lock` is a descriptor that installers inherit: should this process be killed, it holds until they have exited.
-    """
-    installer = "uv" if shutil.which("uv") else "pip"
-    python, version = str(folder / "bin" / "python"), stack.python_version
-    try:
-        if installer == "uv":
-            make = ["uv", "venv", "--quiet", "--no-project", "--python", version, str(folder)]
-            fill = ["uv", "pip", "install", "--quiet", "--compile-bytecode", "--python", python]
-        else:
-            make = [_interpreter(version), "-m", "venv", str(folder)]
-            plain = ["--progress-bar=off", "--no-input", "--disable-pip-version-check", "--no-warn-script-location"]
-            fill = [python, "-m", "pip", "install", *plain]
-        for command in (make, [*fill, *stack.requirements]):
-            _run(command, folder.parent, lock)
-    except _InstallError as error:
-        raise WorkerError(f"{installer}: {error}") from None
-    return installer
-
-
-def _interpreter(version: str) -> str:
-    """An interpreter of that version: this one, or one on the path."""
-    python = sys.executable if version == _RUNNING else shutil.which(f"python{version}")
-    if not python:
-        raise _InstallError(
-            f"needs Python {version}, this is {_RUNNING} and no python{version} is on the path; "
-            f"install uv, which fetches it, or Python {version}"
-        )
-    return python
-
-
-def _run(command: Sequence[str], folder: Path, lock: int) -> None:
-    """Run an installer in `folder`; whatever ends the wait ends it and all that it started."""
-    environ = {key: value for key, value in os.environ.items() if key not in _MISLEADING}
+def _run(command: Sequence[str], lock: int) -> None:
+    """Run uv; whatever ends the wait ends it and all that it started. Raises WorkerError."""
     process = subprocess.Popen(
         command,
-        cwd=folder,
-        env=environ,
+        cwd=_stacks_folder(),
+        env={key: value for key, value in os.environ.items() if key not in _MISLEADING},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -335,23 +309,21 @@ def _run(command: Sequence[str], folder: Path, lock: int) -> None:
     try:
         output, _ = process.communicate(timeout=_TIMEOUT)
     except subprocess.TimeoutExpired:
-        raise _InstallError(f"took over {_TIMEOUT / 60:.0f} minutes") from None
+        raise WorkerError(f"uv: took over {_TIMEOUT / 60:.0f} minutes") from None
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     if process.returncode:
-        raise _InstallError(_problem(command[0], output) or f"exited with code {process.returncode}")
+        raise WorkerError(f"uv: {_problem(output) or f'exited with code {process.returncode}'}")
 
 
-def _problem(installer: str, output: str) -> str:
-    """Why it failed, on one line: the last that pip said; all that uv said, which when quiet says nothing else.
+def _problem(output: str) -> str:
+    """Why it failed, on one line: all that uv said, which when quiet says nothing else.
 
     Versions of uv break their words into lines and draw between them, each in its own way: letters and ASCII stay.
     """
-    lines = [line.strip() for line in output.splitlines() if line.strip()] or [""]
-    whole = " ".join(re.sub(r"[^\w\x20-\x7e]+", " ", output.partition("hint:")[0]).split()).removeprefix("error: ")
-    text = whole if installer == "uv" else lines[-1]
+    text = " ".join(re.sub(r"[^\w\x20-\x7e]+", " ", output.partition("hint:")[0]).split()).removeprefix("error: ")
     text = without_secrets(re.sub(r"(\w+://)(?:[^/@\s]*@)?([^/\s'\"`)]*)[^\s'\"`)]*", r"\1\2/...", text))
     text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
     unreached = any(word in output for word in _UNREACHED)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import subprocess
@@ -26,7 +25,6 @@ from tests.processes import PATIENCE, started
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 TINYSTACK = Stack("tiny", PYTHON, ("tinystack==1.0",))
 MISSING = Stack("missing", PYTHON, ("nosuch-package==9",))
-UV = Path(sys.executable).parent / "uv"
 
 
 @pytest.fixture(scope="module")
@@ -45,36 +43,12 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def cache(tmp_path: Path, shelf: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where stacks go in this test; installers see the shelf alone."""
-    for name in [name for name in os.environ if name.startswith(("PIP_", "UV_"))]:
+    for name in [name for name in os.environ if name.startswith("UV_")]:
         monkeypatch.delenv(name)
-    settings = {
-        "XDG_CACHE_HOME": tmp_path / "cache",
-        "PIP_FIND_LINKS": shelf,
-        "UV_FIND_LINKS": shelf,
-        "PIP_NO_INDEX": 1,
-        "UV_NO_INDEX": 1,
-        "PIP_CONFIG_FILE": os.devnull,
-    }
+    settings = {"XDG_CACHE_HOME": tmp_path / "cache", "UV_FIND_LINKS": shelf, "UV_NO_INDEX": 1}
     for name, value in settings.items():
         monkeypatch.setenv(name, str(value))
     return tmp_path / "cache" / "paradnn" / "stacks"
-
-
-@pytest.fixture
-def uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The path has uv."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    (folder / "uv").symlink_to(UV)
-    (folder / f"python{PYTHON}").symlink_to(sys.executable)
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-
-
-@pytest.fixture
-def pip(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The path has no uv."""
-    folders = os.environ["PATH"].split(os.pathsep)
-    monkeypatch.setenv("PATH", os.pathsep.join(entry for entry in folders if not (Path(entry) / "uv").exists()))
 
 
 def opened(stack: Stack) -> tuple[OpenStack, list[str]]:
@@ -89,23 +63,18 @@ def folders(cache: Path) -> set[str]:
     return {path.name for path in cache.iterdir()} - {".locks"}
 
 
-@pytest.mark.parametrize("installer", ["pip", "uv"])
-def test_a_stack_is_made_once(installer: str, cache: Path, request: pytest.FixtureRequest) -> None:
-    request.getfixturevalue(installer)
+def test_a_stack_is_made_once(cache: Path) -> None:
     found, said = opened(TINYSTACK)
     assert said == [f"making the software stack tiny (Python {PYTHON}, tinystack==1.0), once: some minutes"]
     assert "tinystack==1.0" in found.packages
     answer = subprocess.run([TINYSTACK.python, "-c", "import tinystack; print(tinystack.answer)"], capture_output=True)
     assert answer.stdout == b"42\n"
-    marker = json.loads((TINYSTACK.folder / "paradnn-stack.json").read_text())
-    assert marker["installer"] == installer
     again, said = opened(TINYSTACK)
     assert said == []
     assert again.packages == found.packages
     assert folders(cache) == {TINYSTACK.key}
 
 
-@pytest.mark.usefixtures("uv")
 def test_half_made_and_changed_stacks_are_made_anew(cache: Path) -> None:
     (cache / f"{TINYSTACK.key}.making-1" / "lib").mkdir(parents=True)
     TINYSTACK.python.parent.mkdir(parents=True)
@@ -120,7 +89,6 @@ def test_half_made_and_changed_stacks_are_made_anew(cache: Path) -> None:
     assert "does not run any more" in opened(TINYSTACK)[1][0]
 
 
-@pytest.mark.usefixtures("uv")
 def test_two_processes_make_it_once(cache: Path) -> None:
     code = (
         "from paradnn.platform.stack import Stack, open_stack; "
@@ -147,27 +115,19 @@ def test_two_processes_make_it_once(cache: Path) -> None:
             assert process.returncode == 0
 
 
-@pytest.mark.usefixtures("pip")
-@pytest.mark.slow
 def test_what_cannot_be_made_says_why_and_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(WorkerError, match=r"pip: ERROR: No matching distribution found for nosuch-package==9$"):
+    with pytest.raises(WorkerError, match=r"^uv: .*nosuch-package was not found") as error:
         opened(MISSING)
-    with pytest.raises(WorkerError, match=rf"needs Python 3\.99, this is {PYTHON} and no python3\.99 is on the path"):
+    assert len(str(error.value).splitlines()) == 1
+    with pytest.raises(WorkerError, match=r"^uv: No interpreter found for Python 3\.99"):
         opened(Stack("new", "3.99", ("tinystack==1.0",)))
-    monkeypatch.delenv("PIP_NO_INDEX")
-    monkeypatch.setenv("PIP_INDEX_URL", "http://user:secret@127.0.0.1:9/token/simple")
-    monkeypatch.setenv("PIP_RETRIES", "1")
+    monkeypatch.delenv("UV_NO_INDEX")
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://user:secret@127.0.0.1:9/token/simple")
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     with pytest.raises(WorkerError, match=r"\(a package index was not reached\)") as offline:
         opened(MISSING)
     assert not any(word in str(offline.value) for word in ("secret", "token"))
     assert folders(cache) == set()
-
-
-@pytest.mark.usefixtures("uv")
-def test_what_uv_says_is_one_line(cache: Path) -> None:
-    with pytest.raises(WorkerError, match=r"^uv: .*nosuch-package was not found") as error:
-        opened(MISSING)
-    assert len(str(error.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -186,10 +146,9 @@ def test_what_uv_says_is_one_line(cache: Path) -> None:
     ],
 )
 def test_uv_is_quoted_whatever_it_draws(said: str, problem: str) -> None:
-    assert _problem("uv", said) == problem
+    assert _problem(said) == problem
 
 
-@pytest.mark.usefixtures("uv")
 def test_a_stack_in_use_is_not_removed(cache: Path) -> None:
     found = open_stack(TINYSTACK, lambda _: None)
     refused = run(["paradnn.stacks", "remove", "tiny"])
@@ -205,7 +164,7 @@ def test_a_stack_in_use_is_not_removed(cache: Path) -> None:
     assert run(["paradnn.stacks", "make", "current"]).stderr.startswith("error: software=current: is no stack")
 
 
-@pytest.mark.usefixtures("cache", "uv")
+@pytest.mark.usefixtures("cache")
 @pytest.mark.framework
 def test_a_sweep_goes_on_without_the_stacks_that_cannot_be_made(store: Store) -> None:
     """This interpreter, a stack that lacks the framework, and one that cannot be made, two points each."""
