@@ -29,7 +29,7 @@ FOLDS, SEED = 10, 0
 def stored(store: str, device: str, precision: str) -> Mapping[str, Sequence[Timed]]:
     """Kernels of a device in a store, by kind."""
     from analysis import load
-    from analysis.analyses.extrapolate import stated_model
+    from analysis.steps import model_in
     from analysis.store.frame import is_ok
     from paradnn.families import FAMILIES
 
@@ -39,7 +39,7 @@ def stored(store: str, device: str, precision: str) -> Mapping[str, Sequence[Tim
     rows = rows[rows["device"].str.contains(device, regex=False)]
     found: defaultdict[str, list[Timed]] = defaultdict(list)
     for row in rows.to_dict("records"):
-        operation = stated_model(row).as_operation(int(row["batch_size"]), precision)
+        operation = model_in(row).as_operation(int(row["batch_size"]), precision)
         found[operation.kind].append((operation, float(row["step_time_ms"]) / 1e3))
     return found
 
@@ -99,26 +99,26 @@ def operations(sources: Mapping[str, Mapping[str, Sequence[Timed]]], most: int) 
 
 def models(folder: Path, gpu: str, most: int) -> list[dict[str, object]]:
     """Prints how well the steps of labelled models are predicted from at most so many operations a kind."""
-    from analysis.analyses.extrapolate import Kernels, summed
+    from analysis.analyses.extrapolate import Kernels
 
     timed = {kind: sampled(group, most) for kind, group in timed_operations(folder, gpu).items()}
     counts = {kind: len(group) for kind, group in timed.items()}
     kernels = Kernels(gpu, {kind: _fitted(group) for kind, group in timed.items()}, counts)
     rows: list[dict[str, object]] = []
     for model in labelled_models(folder, gpu):
-        step = summed(model.products, model.others, kernels)
+        seconds, low, high = kernels.sum_of(model.products, model.others).ends()
         row = {
             "model": model.name,
             "seconds": model.seconds,
-            "predicted": step.seconds,
-            "ratio": step.seconds / model.seconds,
-            "held": step.low <= model.seconds <= step.high,
+            "predicted": seconds,
+            "ratio": seconds / model.seconds,
+            "held": low <= model.seconds <= high,
             "published": model.published / model.seconds,
         }
         rows.append(row)
         print(
-            f"{gpu}, {model.name}: {model.seconds:.3f} s; predicted {step.seconds:.3f} s ({step.low:.3f} to "
-            f"{step.high:.3f}), predicted / measured {row['ratio']:.3f}; NeuSight's {row['published']:.3f}",
+            f"{gpu}, {model.name}: {model.seconds:.3f} s; predicted {seconds:.3f} s ({low:.3f} to "
+            f"{high:.3f}), predicted / measured {row['ratio']:.3f}; NeuSight's {row['published']:.3f}",
             flush=True,
         )
     errors, published = (np.abs(np.array([row[name] for row in rows]) - 1) for name in ("ratio", "published"))

@@ -9,11 +9,10 @@ time the call is taken off, and a step of dispatch added, as chains of elementwi
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from analysis.format import short
@@ -21,10 +20,11 @@ from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
 from analysis.registry import analysis
 from analysis.result import Answer, Paragraph, require_runs
+from analysis.steps import OF_KERNELS, OF_OTHERS, Part, Sum, model_in, summed, told
 from analysis.store.conditions import select
 from analysis.store.frame import families, is_ok, require_homogeneous
 from paradnn.errors import ConfigError, NotEnoughData
-from paradnn.families import FAMILIES, Model, model_of
+from paradnn.families import FAMILIES, Model
 from paradnn.families.operations import Counted, Operation, elementwise_operation
 
 if TYPE_CHECKING:
@@ -168,12 +168,6 @@ def _operations(rows: pd.DataFrame, options: ExtrapolateOptions) -> dict[str, pd
 
 
 _TIME = "step_time_ms"
-_DRAWS, _SEED = 2000, 0
-#: How far operations of a step are off together, beside kernels that ran alone (standard deviation of the logarithm):
-#: other threads, caches that hold what the operation before wrote, kernels that a library fuses.
-_CONTEXT = {"products": 0.1, "others": 0.35}
-#: How far a step as a whole is off beside that: what the errors of 46 steps ask for, each family's from the others'.
-_WHOLE = 0.1
 _PRODUCTS = ("matmul", "convolution")
 #: The row of a profile that says in which time no operation ran.
 _IDLE = "(no operation)"
@@ -186,14 +180,18 @@ _SAME = ("precision", "framework.name", "compile")
 
 @dataclass(frozen=True)
 class Kernels:
-    """Time models of a device's kernels, by kind; `missing`: kinds with too few runs, and how many they have."""
+    """Time models of a device's kernels, by kind; `counts`: how many of each kind ran."""
 
     device: str
     models: Mapping[str, OperationTimes]
     counts: Mapping[str, int]
-    missing: Mapping[str, int] = field(default_factory=dict)
     run_ids: tuple[str, ...] = ()
     pooled: str = ""
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """Kinds with too few runs, and how many they have."""
+        return {kind: self.counts.get(kind, 0) for kind in ("gemm", "conv2d", "elementwise") if kind not in self.models}
 
     @property
     def call(self) -> float:
@@ -209,6 +207,17 @@ class Kernels:
         if operation.kind == "gemm" and operation.batch > 1:
             model = self.models.get("conv2d", model)
         return max(model.dispatch - self.call, 0.0)
+
+    def sum_of(self, products: Sequence[Counted], others: Sequence[Counted]) -> Sum:
+        """A step of products and of operations without products, all of kinds that have a model."""
+        step = self.models["elementwise"].step if "elementwise" in self.models else 0.0
+        parts = []
+        for name, counted, spread in (("products", products, OF_KERNELS), ("others", others, OF_OTHERS)):
+            for kind, model in self.models.items():
+                if mine := [each for each in counted if each.operation.kind == kind]:
+                    times, begin = model.predict_uncalled, lambda one: self.start(one) + step
+                    parts.append(Part(name, mine, times, (name, spread), begin))
+        return summed(parts, self.call)
 
 
 @dataclass(frozen=True)
@@ -238,7 +247,7 @@ def fit_kernels(frame: pd.DataFrame, device: str, like: Row, pool: bool = False)
     noise = stated_noise(*(_numbers(runs, name) for name in NOISE_METRICS))
     groups: defaultdict[str, list[tuple[Operation, float, float]]] = defaultdict(list)
     for row, seconds, own in zip(runs.to_dict("records"), _numbers(runs, _TIME) / 1e3, noise, strict=True):
-        operation = stated_model(row).as_operation(int(row["batch_size"]), str(row["precision"]))
+        operation = model_in(row).as_operation(int(row["batch_size"]), str(row["precision"]))
         groups[operation.kind].append((operation, seconds, own))
     counts = {kind: len({operation for operation, *_ in group}) for kind, group in groups.items()}
     models = {
@@ -251,8 +260,7 @@ def fit_kernels(frame: pd.DataFrame, device: str, like: Row, pool: bool = False)
         raise NotEnoughData(
             f"{device} ran too few kernels ({few}); {LEAST} of a kind are the least, {2 * LEAST} better"
         )
-    missing = {kind: counts.get(kind, 0) for kind in ("gemm", "conv2d", "elementwise") if kind not in models}
-    return Kernels(device, models, counts, missing, tuple(runs["run_id"]), runs.attrs.get("pooled", ""))
+    return Kernels(device, models, counts, tuple(runs["run_id"]), runs.attrs.get("pooled", ""))
 
 
 def _kernel_runs(frame: pd.DataFrame, device: str, like: Row) -> pd.DataFrame:
@@ -274,18 +282,18 @@ def _kernel_runs(frame: pd.DataFrame, device: str, like: Row) -> pd.DataFrame:
 
 def require_step(row: Row, option: str = "--run", remedy: str = "choose runs with --where") -> None:
     """ConfigError, of the option that chose it, for a point whose operations are not known."""
-    model = stated_model(row)
-    if model.is_kernel or _told(row, "devices", "1") != "1":
+    model = model_in(row)
+    if model.is_kernel or told(row, "devices", "1") != "1":
         raise ConfigError(option, model.name, "is no model on one device", remedy)
-    if (mode := _told(row, "mode", "train")) not in ("train", "inference"):
+    if (mode := told(row, "mode", "train")) not in ("train", "inference"):
         raise ConfigError(option, f"mode={mode}", "has no list of operations here", remedy)
 
 
 def step_of(row: Row, kernels: Kernels, table: pd.DataFrame | None) -> Step:
     """One step of the point in `row` (columns of a frame) on the kernels' device; `table`: its operations, profiled."""
     require_step(row)
-    model, batch_size, precision = stated_model(row), int(row["batch_size"]), str(row["precision"])
-    mode = _told(row, "mode", "train")
+    model, batch_size, precision = model_in(row), int(row["batch_size"]), str(row["precision"])
+    mode = told(row, "mode", "train")
     products = model.product_list(batch_size=batch_size, precision=precision, mode=mode)
     known = [each for each in products if each.operation.kind in kernels.models]
     others: list[Counted] = []
@@ -293,62 +301,15 @@ def step_of(row: Row, kernels: Kernels, table: pd.DataFrame | None) -> Step:
         others = list(_others(table, precision)) if table is not None else [_traffic(model, row, products)]
     if not known and not others:
         raise NotEnoughData(f"none of the operations of {model.name} is among the kernels of {kernels.device}")
-    step = summed(known, others, kernels)
-    if table is None:
-        return step
-    # Time in which no operation ran is modelled as far as the call reaches, which is a term of the sum.
-    idle = float(table.loc[table["type"].eq(_IDLE), "share"].sum())
-    covered = _coverage(table, bool(known), "elementwise" in kernels.models)
-    return replace(step, covered=covered + min(idle, kernels.call / step.seconds))
-
-
-def summed(products: Sequence[Counted], others: Sequence[Counted], kernels: Kernels) -> Step:
-    """A step of products and of operations without products, all of kinds that `kernels` has.
-
-    Operations that are the same are one row; draws of all are joint, so that a sum is as uncertain as it must be.
-    """
-    random = np.random.default_rng(_SEED)
-    merged: dict[tuple[Operation, str], tuple[str, float]] = {}
-    for group, counted in (("products", products), ("others", others)):
-        for one in counted:
-            first, before = merged.get((one.operation, group), (one.layer, 0.0))
-            merged[one.operation, group] = (first, before + one.count)
-    operations, groups = zip(*merged, strict=True)
-    counts = np.array([count for _, count in merged.values()])
-    draws = _within(operations, kernels, random) * counts[:, None]
-    for group, spread in _CONTEXT.items():
-        chosen = np.array([one == group for one in groups])
-        draws[chosen] *= np.exp(spread * random.standard_normal(_DRAWS))
-    total = draws.sum(axis=0) + kernels.call
-    ends = np.quantile(total * np.exp(_WHOLE * random.standard_normal(_DRAWS)), (0.025, 0.975))
-    middle, low, high = (np.quantile(draws, share, axis=1) for share in (0.5, 0.025, 0.975))
-    table = pd.DataFrame(
-        {
-            "layer": [first for first, _ in merged.values()],
-            "kind": [operation.kind for operation in operations],
-            "shape": [operation.shape for operation in operations],
-            "count": counts,
-            "seconds": middle,
-            "low": low,
-            "high": high,
-            "share": middle / np.median(total),
-        }
-    )
-    table = table.sort_values("seconds", ascending=False, kind="stable", ignore_index=True)
-    return Step(float(np.median(total)), float(ends[0]), float(ends[1]), table, math.nan)
-
-
-def _within(operations: Sequence[Operation], kernels: Kernels, random: np.random.Generator) -> np.ndarray:
-    """(n, draws) seconds of each operation once, within a step."""
-    found = np.zeros((len(operations), _DRAWS))
-    step = kernels.models["elementwise"].step if "elementwise" in kernels.models else 0.0
-    for kind, model in kernels.models.items():
-        places = [place for place, operation in enumerate(operations) if operation.kind == kind]
-        if places:
-            drawn = model.predict_uncalled([operations[place] for place in places]).draws(_DRAWS, random)
-            starts = np.array([kernels.start(operations[place]) for place in places])[:, None]
-            found[places] = np.exp(drawn) + starts + step
-    return found
+    found = kernels.sum_of(known, others)
+    seconds, low, high = found.ends()
+    operations = found.rows.drop(columns="part").assign(share=found.rows["seconds"] / seconds)
+    covered = math.nan
+    if table is not None:
+        # Time in which no operation ran is modelled as far as the call reaches, which is a term of the sum.
+        idle = float(table.loc[table["type"].eq(_IDLE), "share"].sum())
+        covered = _coverage(table, bool(known), "elementwise" in kernels.models) + min(idle, kernels.call / seconds)
+    return Step(seconds, low, high, operations, covered)
 
 
 def _others(table: pd.DataFrame, precision: str) -> Iterator[Counted]:
@@ -363,12 +324,12 @@ def _others(table: pd.DataFrame, precision: str) -> Iterator[Counted]:
 
 def _traffic(model: Model, row: Row, products: Sequence[Counted]) -> Counted:
     """The traffic of a step that its products do not explain, one operation for each pass over a layer."""
-    mode = _told(row, "mode", "train")
+    mode = told(row, "mode", "train")
     costs = model.costs(
         batch_size=int(row["batch_size"]),
         precision=str(row["precision"]),
         mode=mode,
-        optimizer=_told(row, "optimizer.name", "rmsprop"),
+        optimizer=told(row, "optimizer.name", "rmsprop"),
     )
     explained = sum(each.count * each.operation.bytes for each in products)
     count = max(1, len(products)) if mode == "inference" else _PASSES * max(1, len(products) // _PASSES)
@@ -389,40 +350,6 @@ def _is_product(table: pd.DataFrame) -> np.ndarray:
     if "category" in table:
         return np.asarray(table["category"].isin(_PRODUCTS) & ~depthwise)
     return np.asarray(table["type"].astype(str).str.contains("MatMul|Conv") & ~depthwise)
-
-
-def stated_model(row: Row) -> Model:
-    """The model of a frame's row; ConfigError for a family that this version lacks."""
-    name = row.get("family")
-    if name not in FAMILIES:
-        raise ConfigError("--run", name, "is no family that this version knows", "choose other runs")
-    prefix = "model."
-    given = {
-        str(key).removeprefix(prefix): _value(value)
-        for key, value in row.items()
-        if str(key).startswith(prefix) and not _is_missing(value)
-    }
-    return model_of({**given, "name": str(name)})
-
-
-def _told(row: Row, name: str, otherwise: str) -> str:
-    """A value as text, `otherwise` where the row has none."""
-    return otherwise if _is_missing(row.get(name)) else str(row[name])
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or (not isinstance(value, (list, tuple)) and bool(pd.isna(value)))
-
-
-def _value(value: Any) -> Any:
-    if not isinstance(value, str):
-        plain = value.item() if isinstance(value, np.generic) else value
-        # A column of counts that some rows lack holds floats.
-        return int(plain) if isinstance(plain, float) and plain.is_integer() else plain
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value
 
 
 def _numbers(runs: pd.DataFrame, name: str) -> np.ndarray:

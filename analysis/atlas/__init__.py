@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -37,12 +38,11 @@ DATA = Path(__file__).with_name("data")
 #: Timings that a predictor is fitted on at most; they are in random order.
 _FITTED = 300
 #: Devices are compared with the same one where that is possible.
-_ENGINES = ("vLLM", "SGLang", "TensorRT-LLM", "PyTorch", "TensorFlow", "NCCL", "oneCCL")
+_ENGINES = ("vLLM", "SGLang", "TensorRT-LLM", "PyTorch", "TensorFlow")
 _SIZES = [name for name in COLUMNS if name not in ("flops", "bytes")]
-_WORDS = re.compile(r"[a-z]+|\d+")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Group:
     """Timings of one kind of kernel on one device with one version of a library.
 
@@ -51,7 +51,7 @@ class Group:
     intervals. call: whether each was timed as a call from Python, which is no part of a kernel within a step.
     """
 
-    number: int
+    number: int = 0
     source: str
     commit: str
     device: str
@@ -59,13 +59,13 @@ class Group:
     version: str
     precision: str
     kind: str
-    rows: int
-    kept: int
-    held_out: int
-    median_error: float
-    mean_error: float
-    coverage: float
-    scale: float
+    rows: int = 0
+    kept: int = 0
+    held_out: int = 0
+    median_error: float = math.nan
+    mean_error: float = math.nan
+    coverage: float = math.nan
+    scale: float = 1.0
     call: bool = False
 
     @property
@@ -84,22 +84,15 @@ class Group:
     def times(self) -> OperationTimes:
         """The predictor."""
         from paradnn.forecast.operation_times import OperationTimes
-        from paradnn.forecast.regression import one_thread
 
         rows = self.timings.head(_FITTED)
-        with one_thread():
-            return OperationTimes.fit(operations_of(rows, self.kind), rows["seconds"].to_numpy(dtype=float))
+        return OperationTimes.fit(operations_of(rows, self.kind), rows["seconds"].to_numpy(dtype=float))
 
     def predict(self, operations: Sequence[Operation]) -> Prediction:
         """Logarithms of their seconds within a step, with intervals as wide as left-out timings ask for."""
-        from paradnn.forecast.regression import one_thread
-
-        times = self.times()
-        with one_thread():
-            found = (times.predict_uncalled if self.call else times.predict)(operations)
-        return replace(
-            found, root=found.root * self.scale, own=found.own * self.scale**2, noise=found.noise * self.scale
-        )
+        times, scale = self.times(), self.scale
+        found = (times.predict_uncalled if self.call else times.predict)(operations)
+        return replace(found, root=found.root * scale, own=found.own * scale**2, noise=found.noise * scale)
 
     def beyond(self, operations: Sequence[Operation]) -> dict[str, float]:
         """Size -> how many times the largest timed it is, for the sizes that are larger by more than a tenth."""
@@ -119,22 +112,20 @@ class Atlas:
     groups: tuple[Group, ...]
     timings: pd.DataFrame
 
-    @property
-    def devices(self) -> list[str]:
-        """In alphabetical order."""
-        return sorted({group.device for group in self.groups})
+    @functools.cached_property
+    def devices(self) -> dict[str, set[str]]:
+        """In alphabetical order, with the words of each name."""
+        return {name: _words(name) for name in sorted({group.device for group in self.groups})}
 
     def device(self, name: str) -> str:
         """The atlas' name of a device that a user or a driver calls so: all words of the shorter in the longer.
 
         ConfigError for one that is not there, or several.
         """
-        asked = _WORDS.findall(name.lower())
-        exact = [device for device in self.devices if _WORDS.findall(device.lower()) == asked]
+        asked = _words(name)
+        exact = [device for device, words in self.devices.items() if words == asked]
         among = exact or [
-            device
-            for device in self.devices
-            if asked and (set(asked) <= (words := set(_WORDS.findall(device.lower()))) or words <= set(asked))
+            device for device, words in self.devices.items() if asked and (asked <= words or words <= asked)
         ]
         if len(among) == 1:
             return among[0]
@@ -149,19 +140,19 @@ class Atlas:
         found = [
             group
             for group in self.groups
-            if (group.device, group.kind) == (device, kind)
-            and group.precision in (precision, "any")
+            if (group.device, group.kind, group.precision) == (device, kind, precision)
             and engine in (None, group.engine)
             and version in (None, group.version)
         ]
-        return min(
-            found,
-            key=lambda group: (_ENGINES.index(group.engine), [-part for part in _order(group.version)]),
-            default=None,
-        )
+        return max(found, key=lambda group: (-_ENGINES.index(group.engine), order_of(group.version)), default=None)
 
 
-def _order(version: str) -> list[int]:
+def _words(name: str) -> set[str]:
+    return set(re.findall(r"[a-z]+|\d+", name.lower()))
+
+
+def order_of(version: str) -> list[int]:
+    """What versions are sorted by."""
     return [int(word) for word in re.findall(r"\d+", version)]
 
 

@@ -10,6 +10,7 @@ and why. Exit code 1 where no device has an answer.
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from analysis.atlas import load as load_atlas
-from analysis.atlas.expect import Answer, expect, model_in, words_of
+from analysis.atlas.expect import Answer, expect, words_of
 from analysis.format import seconds
 from analysis.lazy import np, pd
+from analysis.steps import model_in
 from paradnn.cli.console import say
 from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
@@ -59,10 +61,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise ConfigError("--device", "(none)", "is missing", "name one, such as --device H200; --list shows them")
     prices = dict(_price(text) for text in given.price)
     rows = _rows(given.points)
-    answers = [_asked(row, device, given) for row in rows for device in given.device]
-    shown = [_shown(answer, name, prices) for answer, name in zip(answers, given.device * len(rows), strict=True)]
-    for one in shown:
-        _print(one)
+    shown = []
+    for row, device in itertools.product(rows, given.device):
+        is_here = device == _HERE
+        answer = measured_here(row, given.store) if is_here else expect(row, device, given.engine, given.version_of)
+        shown.append(_shown(answer, device, prices))
+        _print(shown[-1])
     known = [one for one in shown if one["seconds"] is not None]
     if len(known) > 1 and len(rows) == 1:
         _rank(known)
@@ -93,12 +97,6 @@ def _price(text: str) -> tuple[str, float]:
     if not name or not 0 < number < 1e9:
         raise ConfigError("--price", text, "is no price", "write DEVICE=PER_HOUR, such as H200=3.5")
     return name, number
-
-
-def _asked(row: Mapping[Any, Any], device: str, given: Any) -> Answer:
-    if device == _HERE:
-        return measured_here(row, given.store)
-    return expect(row, device, given.engine, given.version_of)
 
 
 def measured_here(row: Mapping[Any, Any], store: str | None, without: str = "") -> Answer:
@@ -169,13 +167,11 @@ def _rank(known: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _list() -> None:
-    atlas = load_atlas()
-    for device in atlas.devices:
-        groups = [group for group in atlas.groups if group.device == device]
-        engines = sorted({group.engine for group in groups})
-        numbers = sorted({group.precision for group in groups})
-        kinds = sorted({group.kind for group in groups})
-        say(f"{device}: {', '.join(kinds)} in {', '.join(numbers)}; {', '.join(engines)}")
+    for device in load_atlas().devices:
+        groups = [group for group in load_atlas().groups if group.device == device]
+        names = ({getattr(group, name) for group in groups} for name in ("kind", "precision", "engine"))
+        kinds, numbers, engines = (", ".join(sorted(each)) for each in names)
+        say(f"{device}: {kinds} in {numbers}; {engines}")
 
 
 if __name__ == "__main__":

@@ -14,11 +14,11 @@ import re
 import subprocess
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from analysis.atlas import DATA, Group, operations_of
-from analysis.atlas.kernels import COLUMNS, Columns, attention, collective, convolution, decode, experts, moved, product
+from analysis.atlas import DATA, Group, operations_of, order_of
+from analysis.atlas.kernels import COLUMNS, Columns, attention, convolution, decode, moved, product
 from analysis.lazy import np, pd, special
 from paradnn.errors import DataError
 from paradnn.forecast.operation_times import LEAST, OperationTimes
@@ -35,14 +35,8 @@ _WIDTHS = {
 _NARROWEST, _LEVEL = 0.8, 0.95
 
 
-@dataclass(frozen=True)
-class _Table:
-    """A published table of one group. rows: COLUMNS, variant and seconds. weights: (n,) what is held out together."""
-
-    group: Group
-    rows: pd.DataFrame
-    weights: pd.Series
-    keep_all: bool = False
+#: A published table: its group, and rows of COLUMNS, variant, seconds and weight (what is held out together).
+_Table = tuple[Group, pd.DataFrame]
 
 
 def build_atlas(
@@ -54,54 +48,48 @@ def build_atlas(
     kept: list[pd.DataFrame] = []
     for name, folder in sources.items():
         count = len(groups)
-        for table in readers[name](folder):
-            if len(table.rows) < 4 * LEAST:
-                continue
-            group, rows = _chosen(table, len(groups))
-            progress(f"{group.told}; {group.coverage:.0%} in their intervals")
-            groups.append(group)
-            kept.append(rows.assign(group=group.number))
+        for table, rows in readers[name](folder):
+            if len(rows) >= 4 * LEAST:
+                group, rows = _chosen(replace(table, number=len(groups)), rows)
+                progress(f"{group.told}; {group.coverage:.0%} in their intervals")
+                groups.append(group)
+                kept.append(rows.assign(group=group.number))
         if len(groups) == count:
             raise DataError(f"{folder}: holds no table of {name}; clone its repository and name that folder")
     out.mkdir(parents=True, exist_ok=True)
-    timings = pd.concat(kept, ignore_index=True).astype(dict.fromkeys(("seconds", "flops", "bytes"), "float32"))
-    timings["variant"] = timings["variant"].astype("category")
-    timings.astype({"group": "int32"}).to_parquet(out / "timings.parquet", compression="zstd", index=False)
+    timings = pd.concat(kept, ignore_index=True).drop(columns="weight")
+    types = {**dict.fromkeys(("seconds", "flops", "bytes"), "float32"), "variant": "category", "group": "int32"}
+    timings.astype(types).to_parquet(out / "timings.parquet", compression="zstd", index=False)
     (out / "groups.json").write_text(json.dumps([vars(group) for group in groups], indent=0) + "\n")
     return groups
 
 
-def _chosen(table: _Table, number: int) -> tuple[Group, pd.DataFrame]:
-    """The group with its errors on timings that were left out, and the timings that are kept."""
-    group, rows = table.group, table.rows
+def _chosen(group: Group, rows: pd.DataFrame) -> _Table:
+    """The group with its errors on timings that were left out, and the timings that are kept: of whole steps all."""
     random = np.random.default_rng(zlib.crc32(repr((group.source, group.device, group.kind, group.version)).encode()))
     order = random.permutation(len(rows))
     fitted, rest = order[:_KEPT], order[_KEPT:]
-    weights = table.weights.to_numpy()
+    weights, seconds = rows["weight"].to_numpy(), rows["seconds"].to_numpy()
     apart = rest[~np.isin(weights[rest], weights[fitted])]
     tested = (apart if len(apart) >= 4 * LEAST else rest)[:_TESTED]
-    group = replace(group, number=number, kept=len(rows) if table.keep_all else len(fitted))
-    times = OperationTimes.fit(operations_of(rows.iloc[fitted], group.kind), rows["seconds"].to_numpy()[fitted])
+    times = OperationTimes.fit(operations_of(rows.iloc[fitted], group.kind), seconds[fitted])
     if len(tested) >= 4 * LEAST:
-        operations, seconds = operations_of(rows.iloc[tested], group.kind), rows["seconds"].to_numpy()[tested]
-        found = times.predict(operations)
-        errors = _errors(np.log(seconds) - found.mean, found.spread, found.freedom)
+        found = times.predict(operations_of(rows.iloc[tested], group.kind))
+        error, spread, freedom = np.log(seconds[tested]) - found.mean, found.spread, found.freedom
     else:  # each from the others
         tested, left = fitted, times.left_out
-        errors = _errors(left.error, left.spread, left.freedom)
-    median, mean, coverage, scale = errors
-    group = replace(group, held_out=len(tested), median_error=median, mean_error=mean, coverage=coverage, scale=scale)
-    return group, rows.iloc[order if table.keep_all else fitted]
-
-
-def _errors(error: np.ndarray, spread: np.ndarray, freedom: float) -> tuple[float, ...]:
-    """Median and mean relative error, coverage and scale of logarithms (n,) of which these spreads were said."""
+        error, spread, freedom = left.error, left.spread, left.freedom
     ratio = np.abs(error) / (spread * float(special.stdtrit(freedom, 0.5 + _LEVEL / 2)))
-    half = len(ratio) // 2
+    half, relative = len(ratio) // 2, np.abs(np.expm1(-error))
     scale = max(_NARROWEST, float(np.quantile(ratio[:half], _LEVEL)))
-    relative = np.abs(np.expm1(-error))
-    inside = float(np.mean(ratio[half:] <= scale))
-    return round(float(np.median(relative)), 4), round(float(np.mean(relative)), 4), round(inside, 4), round(scale, 3)
+    figures = {
+        "median_error": round(float(np.median(relative)), 4),
+        "mean_error": round(float(np.mean(relative)), 4),
+        "coverage": round(float(np.mean(ratio[half:] <= scale)), 4),
+        "scale": round(scale, 3),
+    }
+    chosen = order if group.kind == "fc" else fitted
+    return replace(group, kept=len(chosen), held_out=len(tested), **figures), rows.iloc[chosen]  # type: ignore[arg-type]
 
 
 def _commit(folder: Path) -> str:
@@ -110,24 +98,16 @@ def _commit(folder: Path) -> str:
     return found.stdout.strip() if found.returncode == 0 else ""
 
 
-def _group(
-    source: str, commit: str, device: str, engine: str, version: str, precision: str, kind: str, rows: pd.DataFrame,
-    call: bool = False,
-) -> Group:  # fmt: skip
-    """A group whose timings are not chosen yet."""
-    unknown = float("nan")
-    known = (source, commit, device, engine, version, precision, kind, len(rows))
-    return Group(0, *known, 0, 0, unknown, unknown, unknown, 1.0, call)
-
-
-def _table(group: Group, columns: Columns, seconds: pd.Series, weights: Sequence[str], frame: pd.DataFrame) -> _Table:
+def _timings(
+    columns: Columns, seconds: pd.Series, variant: str, weights: Sequence[str], frame: pd.DataFrame
+) -> pd.DataFrame:
+    """Timings that can be, of a published table; `weights` are its columns that say which are of one weight."""
     rows = pd.DataFrame({name: columns.get(name, 1) for name in COLUMNS}, index=frame.index)
-    rows = rows.assign(seconds=seconds.astype("float64"), variant=frame["variant"])
     sizes = [name for name in COLUMNS if name not in ("flops", "bytes")]
     rows[sizes] = np.maximum(1, np.rint(rows[sizes].astype("float64"))).astype("int64")
-    known = rows["seconds"].gt(0) & np.isfinite(rows["seconds"])
-    held = frame.groupby(list(weights)).ngroup() if weights else pd.Series(0, index=frame.index)
-    return _Table(group, rows[known].reset_index(drop=True), held[known].reset_index(drop=True))
+    held = frame.groupby(list(weights)).ngroup()
+    rows = rows.assign(seconds=seconds.astype("float64"), variant=variant, weight=held)
+    return rows[rows["seconds"].gt(0) & np.isfinite(rows["seconds"])].reset_index(drop=True)
 
 
 #: File of aiconfigurator -> kind, column of the precision, columns of a weight, arithmetic of its frame.
@@ -149,22 +129,8 @@ _FILES: dict[str, tuple[str, str, Sequence[str], Callable[[pd.DataFrame, float],
         lambda f, width: decode(f["batch_size"], f["step"] + 1, f["num_heads"], f["num_key_value_heads"], f["head_dim"],
                                 f["window_size"], width),
     ),
-    "moe_perf": (
-        "experts", "moe_dtype", ("hidden_size", "inter_size", "num_experts", "moe_tp_size", "moe_ep_size"),
-        lambda f, width: experts(f["num_tokens"], f["hidden_size"], f["inter_size"], f["topk"], f["num_experts"],
-                                 f["moe_tp_size"], f["moe_ep_size"], width),
-    ),
-    "nccl_perf": (
-        "collective", "nccl_dtype", (), lambda f, _: collective(f["op_name"], f["num_gpus"], 2 * f["message_size"])
-    ),
-    "custom_allreduce_perf": (
-        "collective", "allreduce_dtype", (),
-        lambda f, _: collective(f["op_name"], f["num_gpus"], 2 * f["message_size"]),
-    ),
 }  # fmt: skip
-#: What distinguishes timings of equal sizes, of those that a user can name.
-_VARIANTS = {"experts": "distribution", "collective": "op_name"}
-_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", "nccl": "NCCL", "oneccl": "oneCCL"}
+_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 
 
 def _aiconfigurator(folder: Path) -> Iterator[_Table]:
@@ -178,8 +144,7 @@ def _aiconfigurator(folder: Path) -> Iterator[_Table]:
             paths.setdefault((system, path.stem, engine), {})[version] = path
     for (system, stem, engine), versions in paths.items():
         kind, column, weights, arithmetic = _FILES[stem]
-        ordered = sorted(versions, key=lambda text: [int(word) for word in "".join(
-            sign if sign.isdigit() else " " for sign in text).split()])  # fmt: skip
+        ordered = sorted(versions, key=order_of)
         for version in ordered if kind == "gemm" else ordered[-1:]:
             frame = pd.read_parquet(versions[version])
             frame = frame[frame["latency"] > 0] if "latency" in frame else frame[:0]
@@ -187,15 +152,15 @@ def _aiconfigurator(folder: Path) -> Iterator[_Table]:
                 frame = frame.assign(window_size=0)
             for name, rows in frame.groupby(column, sort=True):
                 precision = {"half": "bfloat16", "float16": "bfloat16"}.get(str(name), str(name))
-                if precision not in _WIDTHS or (kind == "collective" and precision != "bfloat16"):
+                if precision not in _WIDTHS:
                     continue
-                about = _group(
-                    "ai-dynamo/aiconfigurator", commit, _device(system), _NAMES.get(engine, engine), version, precision,
-                    kind, rows,
+                group = Group(
+                    source="ai-dynamo/aiconfigurator", commit=commit, device=_device(system),
+                    engine=_NAMES.get(engine, engine), version=version, precision=precision, kind=kind,
+                    rows=len(rows),
                 )  # fmt: skip
                 rows = rows.sample(min(len(rows), _LOOKED_AT), random_state=0)
-                rows = rows.assign(variant=rows[_VARIANTS[kind]].astype(str) if kind in _VARIANTS else "")
-                yield _table(about, arithmetic(rows, _WIDTHS[precision]), rows["latency"] / 1e3, weights, rows)
+                yield group, _timings(arithmetic(rows, _WIDTHS[precision]), rows["latency"] / 1e3, "", weights, rows)
 
 
 def _device(system: str) -> str:
@@ -223,10 +188,12 @@ def _neusight(folder: Path) -> Iterator[_Table]:
         for path in sorted(folder.rglob(f"train/collect/{name}/*/*.csv")):
             frame = pd.read_csv(path).dropna(subset=["Latency"])
             device = re.sub(r"Tesla |NVIDIA |[- ]PCI[Ee]|[- ]\d+GB", "", path.stem).replace("A100", "A100 PCIe")
-            about = _group("sitar-lab/NeuSight", commit, device, "PyTorch", "2.1.0", "float32", kind, frame, call=True)
+            group = Group(
+                source="sitar-lab/NeuSight", commit=commit, device=device, engine="PyTorch", version="2.1.0",
+                precision="float32", kind=kind, rows=len(frame), call=True,
+            )  # fmt: skip
             variant = "forward" if kind == "conv2d" else "product" if kind == "elementwise" else "nn"
-            frame = frame.assign(variant=variant)
-            yield _table(about, arithmetic(frame), frame["Latency"] / 1e3, weights, frame)
+            yield group, _timings(arithmetic(frame), frame["Latency"] / 1e3, variant, weights, frame)
 
 
 def _paradnn(folder: Path) -> Iterator[_Table]:
@@ -238,21 +205,21 @@ def _paradnn(folder: Path) -> Iterator[_Table]:
     measured = [run for run in published if run.outcome == "ok" and "step_time_ms" in run.metrics]
     for device in sorted({run.tags["device"] for run in measured}):
         rows = [run for run in measured if run.tags["device"] == device]
-        precision = rows[0].params["precision"]
-        columns = []
+        precision, columns = rows[0].params["precision"], []
         for run in rows:
             keys = ("layers", "nodes", "input_size", "output_size")
-            shape = {key: int(run.params[f"model.{key}"]) for key in keys}
-            batch = int(run.params["batch_size"])
-            costs = model_of({"name": "fc", **shape}).costs(
+            batch, model = int(run.params["batch_size"]), {key: int(run.params[f"model.{key}"]) for key in keys}
+            costs = model_of({"name": "fc", **model}).costs(
                 batch_size=batch, precision=precision, mode="train", optimizer="rmsprop"
             )
-            sizes = {"m": batch, "n": shape["nodes"], "k": shape["nodes"], "calls": shape["layers"]}
-            beside = {"images": shape["input_size"], "window": shape["output_size"]}
-            columns.append({**sizes, **beside, "flops": costs.flops_per_step, "bytes": costs.bytes_per_step})
-        frame = pd.DataFrame(columns).assign(variant="train")
-        about = _group("Emma926/paradnn", "", device, "TensorFlow", "1.x", precision, "fc", frame)
+            sizes = {"m": batch, "n": model["nodes"], "k": model["nodes"], "calls": model["layers"]}
+            sizes |= {"images": model["input_size"], "window": model["output_size"]}
+            columns.append({**sizes, "flops": costs.flops_per_step, "bytes": costs.bytes_per_step})
+        frame = pd.DataFrame(columns)
+        group = Group(
+            source="Emma926/paradnn", commit="", device=device, engine="TensorFlow", version="1.x", precision=precision,
+            kind="fc", rows=len(frame),
+        )  # fmt: skip
         seconds = pd.Series([run.metrics["step_time_ms"] / 1e3 for run in rows])
-        yield replace(
-            _table(about, {str(name): frame[name] for name in frame}, seconds, ("n", "calls"), frame), keep_all=True
-        )
+        named = {str(name): frame[name] for name in frame}
+        yield group, _timings(named, seconds, "train", ("n", "calls"), frame)

@@ -11,6 +11,7 @@ is not, 3 where nothing is known.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.atlas.ask import measured_here
-from analysis.atlas.expect import Answer, expect
+from analysis.atlas.expect import expect
 from analysis.format import short
 from analysis.lazy import pd
 from paradnn.cli.console import say
@@ -94,27 +95,20 @@ def _run(run_id: str | None, store: str | None) -> Mapping[Any, Any]:
 
 def judge(run: Mapping[Any, Any], store: str | None = None) -> Normal:
     """A row of a frame against what is expected of its device."""
-    answer = _expected(run, store)
-    value = float(run["batch_size"]) * 1e3 / float(run["step_time_ms"])
+    answer, batch = None, float(run["batch_size"])
+    with contextlib.suppress(ConfigError):
+        answer = expect(run, str(run["device"]))
+    if answer is None or answer.seconds is None:
+        answer = measured_here(run, store, without=str(run["run_id"]))
+    value = batch * 1e3 / float(run["step_time_ms"])
     about = (str(run["run_id"]), answer.point, str(run["device"]), value)
     if answer.seconds is None or answer.low is None or answer.high is None:
         return Normal(*about, None, None, "unknown", (), why=answer.why)
-    batch = float(run["batch_size"])
     low, high = batch / answer.high, batch / answer.low
     verdict = "slow" if value < low else "fast" if value > high else "normal"
     causes = tuple(_causes(run, value / (batch / answer.seconds))) if verdict == "slow" else ()
     fast = ("the input: an empty loop or an output that is not waited for is fast",) if verdict == "fast" else ()
     return Normal(*about, low, high, verdict, answer.sources, causes or fast)
-
-
-def _expected(run: Mapping[Any, Any], store: str | None) -> Answer:
-    try:
-        answer = expect(run, str(run["device"]))
-        if answer.seconds is not None:
-            return answer
-    except ConfigError:
-        pass
-    return measured_here(run, store, without=str(run["run_id"]))
 
 
 def _causes(run: Mapping[Any, Any], share: float) -> Iterator[str]:

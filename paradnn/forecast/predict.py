@@ -174,7 +174,6 @@ class StepTimeModel:
     process: Process
 
     @classmethod
-    @one_thread()
     def fit(cls, runs: PastRuns) -> StepTimeModel:
         """The model of past runs."""
         logs = np.log(runs.step)
@@ -183,18 +182,17 @@ class StepTimeModel:
         run = float(np.sqrt(np.median(noise**2))) if len(runs) else _NOISE
         return cls(line, Process.fit(inputs, logs, noise, run))
 
-    @one_thread()
     def predict(self, points: Table) -> Prediction:
         """The logarithm of the seconds of each point's step; one that was measured before is nearly known."""
         return self.process.predict(step_inputs(points)(self.line))
 
     @property
-    @one_thread()
     def left_out(self) -> LeftOut:
         """Every measured step, predicted from the others."""
         return self.process.left_out
 
 
+@one_thread()
 def fit_line(inputs_at: Callable[[Line], Inputs], values: Array) -> tuple[Line, Inputs]:
     """The most probable coefficients of what is not linear in them, by the regression of its derivatives again and
     again (Gauss and Newton), and the inputs about these."""

@@ -25,7 +25,7 @@ from scipy.linalg.lapack import dpotri
 from scipy.optimize import minimize
 from scipy.special import stdtrit
 
-from paradnn.forecast.regression import Array, Columns, Prediction
+from paradnn.forecast.regression import Array, Columns, Prediction, one_thread
 
 #: Before data: the smooth part and the nugget (standard deviations of a logarithm), and by what factor these and the
 #: lengths may be off (standard deviation of its logarithm).
@@ -307,6 +307,7 @@ class Process:
     run: float
 
     @classmethod
+    @one_thread()
     def fit(cls, inputs: Inputs, values: Array, noise: Array, run: float) -> Process:
         """From `values` (m,) of single runs, with `noise` (m,), the standard deviation of each beside other runs of
         its step, and `run`, that of a run to come."""
@@ -324,6 +325,7 @@ class Process:
         """By what factor variances are larger, since lengths were chosen to make these very steps probable."""
         return 1 + len(self.scales.lengths) / max(len(self.values), 1)
 
+    @one_thread()
     def predict(self, points: Inputs) -> Prediction:
         """The joint distribution of a value at each of the points; a step that was observed is nearly known."""
         carriers = self._carriers(points)
@@ -346,6 +348,7 @@ class Process:
         return Prediction(mean, root, own * self.allowance, places(points.steps), self.run, self.freedom)
 
     @cached_property
+    @one_thread()
     def left_out(self) -> LeftOut:
         """Every step predicted from the others: its residual and variance grow by how far it pulled the line itself."""
         fit = self._posterior(self._carriers(None))
