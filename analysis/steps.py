@@ -84,7 +84,7 @@ def summed(parts: Sequence[Part], start: float = 0.0) -> Sum:
 
 def model_in(row: Mapping[Any, Any], option: str = "--run") -> Model:
     """The model of a frame's row; ConfigError, of the `option` that chose it, for a family that this version lacks."""
-    name = row.get("family")
+    name = str(row.get("family"))
     if name not in FAMILIES:
         raise ConfigError(option, name, "is no family that this version knows", "choose other runs")
     given = {str(key).removeprefix("model."): value for key, value in row.items() if str(key).startswith("model.")}

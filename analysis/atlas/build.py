@@ -107,7 +107,8 @@ def _timings(
     rows[sizes] = np.maximum(1, np.rint(rows[sizes].astype("float64"))).astype("int64")
     held = frame.groupby(list(weights)).ngroup()
     rows = rows.assign(seconds=seconds.astype("float64"), variant=variant, weight=held)
-    return rows[rows["seconds"].gt(0) & np.isfinite(rows["seconds"])].reset_index(drop=True)
+    kept: pd.DataFrame = rows[rows["seconds"].gt(0) & np.isfinite(rows["seconds"])]
+    return kept.reset_index(drop=True)
 
 
 #: File of aiconfigurator -> kind, column of the precision, columns of a weight, arithmetic of its frame.
