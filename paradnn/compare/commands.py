@@ -165,7 +165,7 @@ def run_once(command: Command, words: Sequence[str], metric: Metric, timeout: fl
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
         value = metric.value(_text(out)) if metric.pattern else None
-        failure = f"took longer than {timeout:g} s" if late else _failure(process.returncode, command.good, err)
+        failure = f"took longer than {timeout:g} s" if late else failure_of(process.returncode, command.good, err)
         if metric.pattern and not failure and value is None:
             failure = f"printed no number above zero that --metric {metric.pattern} finds"
     return Run(seconds, usage.ru_utime + usage.ru_stime, value, failure)
@@ -184,7 +184,7 @@ def _text(source: IO[bytes]) -> str:
     return source.read(10_000_000).decode(errors="replace")
 
 
-def _failure(code: int, good: Sequence[int], err: IO[bytes]) -> str | None:
+def failure_of(code: int, good: Sequence[int], err: IO[bytes]) -> str | None:
     """Why a process failed, with the last line that it said; None where its exit code is one of the good ones."""
     if code in good:
         return None

@@ -1,10 +1,7 @@
 """Two Python functions by finer turns: both alive, blocks of some 50 ms by turns, a fresh pair of processes each round.
 
-What a machine does to one block it does to its neighbour a twentieth of a second later, so most of what differs
-between whole processes cancels (duet benchmarking: Bulej et al., ICPE 2020). The process stays the unit of replication:
-a round is one pair of processes, and its value the mean logarithm of the ratio over its pairs of blocks, without the
-fifth of them that are largest and the fifth that are smallest. The side that waits is stopped (SIGSTOP), so that no
-pool of threads of its own spins while the other computes.
+The turns are those of two models (`paradnn.execution.turns`). The process stays the unit of replication: a round is one
+pair of processes, and its value that of its pairs of blocks (`paradnn.compare.verdict.trimmed`).
 """
 
 from __future__ import annotations
@@ -13,26 +10,30 @@ import argparse
 import importlib
 import importlib.util
 import inspect
-import json
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from paradnn.compare.commands import Command, Metric, Progress, Run, Turns, Visit, checkouts, follow
+from paradnn.compare.commands import Command, Metric, Progress, Run, Turns, Visit, checkouts, failure_of, follow
 from paradnn.compare.verdict import Rule, orders, trimmed
 from paradnn.errors import ConfigError
+from paradnn.execution.turns import Turns as BlockTurns
+from paradnn.worker.fork_server import die_with_parent
+from paradnn.worker.turns import Turn
 
 BLOCK_SECONDS = 0.05
 #: Pairs of blocks in a round.
 BLOCKS = 10
+#: The exit code of a process that does not find its function.
+_MISSING = 66
 _FUNCTION = re.compile(r"[\w./~-]+:[A-Za-z_]\w*")
 
 
@@ -70,95 +71,35 @@ def _load(word: str) -> Callable[[], Any]:
     return found
 
 
-def serve(word: str, asked: int, answers: int) -> None:
-    """One side, in a process of its own: a block for each line of the pipe `asked`, its seconds into `answers`.
+def serve(word: str, path: str, driver: str) -> None:
+    """One side, in a process of its own: calls until they last a block, then a block of so many each turn."""
+    die_with_parent(driver=int(driver))
+    try:
+        call = _load(word)
+    except (ImportError, AttributeError, OSError, SyntaxError) as error:
+        print(error, file=sys.stderr)
+        sys.exit(_MISSING)
+    turn = Turn(path)
+    if turn.wait():
+        calls = _calibrate(call)
+        turn.end()
+        while turn.wait():
+            turn.end(_seconds(call, calls) / calls)
 
-    The first line is a warm-up, whose answer is how many calls last BLOCK_SECONDS.
-    """
-    with os.fdopen(asked) as requests, os.fdopen(answers, "w", buffering=1) as replies:
-        try:
-            try:
-                call = _load(word)
-            except (ImportError, AttributeError, OSError, SyntaxError) as error:
-                print(json.dumps({"missing": str(error)[:300]}), file=replies)
-                return
-            for request in requests:
-                calls = int(request)
-                if not calls:
-                    print(json.dumps({"calls": _calibrate(call)}), file=replies)
-                    continue
-                cpu, begun = time.process_time(), time.perf_counter()
-                for _ in range(calls):
-                    call()
-                seconds = time.perf_counter() - begun
-                print(json.dumps({"seconds": seconds, "cpu": time.process_time() - cpu}), file=replies)
-        except Exception as error:
-            print(json.dumps({"failure": f"{type(error).__name__}: {error}"[:300]}), file=replies)
+
+def _seconds(call: Callable[[], Any], calls: int) -> float:
+    begun = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return time.perf_counter() - begun
 
 
 def _calibrate(call: Callable[[], Any]) -> int:
     """How many calls make a block: doubled until a block is long enough, which warms up as well."""
     calls = 1
-    while True:
-        begun = time.perf_counter()
-        for _ in range(calls):
-            call()
-        seconds = time.perf_counter() - begun
-        if seconds >= BLOCK_SECONDS:
-            return max(1, round(calls * BLOCK_SECONDS / seconds))
+    while (seconds := _seconds(call, calls)) < BLOCK_SECONDS:
         calls *= 2
-
-
-class _Side:
-    """A side's process as the other end of its pipes; it runs only while it is asked."""
-
-    def __init__(self, command: Command, opened: ExitStack, timeout: float) -> None:
-        read_asked, self._ask = os.pipe()
-        self._answers, write_answers = os.pipe()
-        program = "import sys; from paradnn.compare.duet import serve; serve(sys.argv[1], *map(int, sys.argv[2:]))"
-        words = [sys.executable, "-c", program, command.text, str(read_asked), str(write_answers)]
-        self._timeout = timeout
-        self.process = subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd=command.folder,
-            pass_fds=(read_asked, write_answers),
-            start_new_session=True,
-        )
-        os.close(read_asked)
-        os.close(write_answers)
-        opened.callback(self._end)
-
-    def ask(self, calls: int) -> dict[str, Any]:
-        """Let it run so many calls, 0 for the warm-up, then stop it again; its answer, with `failure` if it failed."""
-        self._signal(signal.SIGCONT)
-        with suppress(BrokenPipeError):  # one that has ended has said why
-            os.write(self._ask, f"{calls}\n".encode())
-        text, until = b"", time.monotonic() + self._timeout
-        while not text.endswith(b"\n"):
-            ready, _, _ = select.select([self._answers], [], [], max(0.0, until - time.monotonic()))
-            if not ready:
-                return {"failure": f"took longer than {self._timeout:g} s"}
-            part = os.read(self._answers, 65536)
-            if not part:
-                code = self.process.wait()
-                return {"failure": f"ended with exit code {code}" if code >= 0 else f"killed by signal {-code}"}
-            text += part
-        self._signal(signal.SIGSTOP)
-        answer: dict[str, Any] = json.loads(text)
-        return answer
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, number)
-
-    def _end(self) -> None:
-        os.close(self._ask)
-        os.close(self._answers)
-        self._signal(signal.SIGKILL)
-        self.process.wait()
+    return max(1, round(calls * BLOCK_SECONDS / seconds))
 
 
 class Duet(Turns):
@@ -180,36 +121,47 @@ class Duet(Turns):
         self.rounds.clear()
 
     def _round(self) -> None:
-        with self._pair() as sides:
-            calls: list[int] = [0, 0]
-            failures: list[str | None] = [None, None]
-            for number in next(self._orders):
-                answer = sides[number].ask(0)
-                if missing := answer.get("missing"):
-                    raise ConfigError("function", self.sides[number].text, missing, "name one of a file's top level")
-                calls[number], failures[number] = answer.get("calls", 0), answer.get("failure")
-            blocks: tuple[list[Run], list[Run]] = ([], [])
-            # The order within a pair of blocks is random in one and the other way round in the next, as in rounds.
-            order = orders(time.time_ns())
-            while not any(failures) and len(blocks[0]) < BLOCKS:
-                for number in next(order):
-                    answer = sides[number].ask(calls[number])
-                    if failure := answer.get("failure"):
-                        failures[number] = failure
-                        break
-                    blocks[number].append(Run(*(answer[key] / calls[number] for key in ("seconds", "cpu"))))
+        # The order within a pair of blocks is random in one and the other way round in the next, as in rounds.
+        turns = BlockTurns(orders(time.time_ns()), 0.0, BLOCKS, self._timeout)
+        with turns, ExitStack() as opened:
+            started = [opened.enter_context(_started(side, turns.path(k))) for k, side in enumerate(self.sides)]
+            turns.play([lambda one=process: one.poll() is not None for process, _ in started])
+            failures = [self._failure(number, *one) for number, one in enumerate(started)]
         if not any(failures):
-            self.rounds.append(trimmed([(one.seconds, two.seconds) for one, two in zip(*blocks, strict=True)]))
+            self.rounds.append(trimmed(turns.pairs))
         for number in (0, 1):
-            runs = () if failures[number] else tuple(blocks[number])
+            runs = () if failures[number] else tuple(Run(pair[number], 0.0) for pair in turns.pairs)
             speed = len(runs) / sum(run.seconds for run in runs) if runs else None
             self.visits[number].append(Visit(runs, speed, failures[number]))
         self._give_up()
 
-    @contextmanager
-    def _pair(self) -> Iterator[tuple[_Side, _Side]]:
-        with ExitStack() as opened:
-            yield _Side(self.sides[0], opened, self._timeout), _Side(self.sides[1], opened, self._timeout)
+    def _failure(self, number: int, process: subprocess.Popen[bytes], err: IO[bytes]) -> str | None:
+        """Why a side's process did not come to its end; None where it did. ConfigError where there is no function."""
+        code = process.poll()
+        if code is None:
+            return f"took longer than {self._timeout:g} s"
+        failure = failure_of(code, (0,), err)
+        if code == _MISSING:
+            raise ConfigError("function", self.sides[number].text, str(failure), "name one of a file's top level")
+        return failure
+
+
+@contextmanager
+def _started(side: Command, path: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
+    """A side's process, and what it says of errors; gone in the end."""
+    program = "import sys; from paradnn.compare.duet import serve; serve(*sys.argv[1:])"
+    words, nothing = [sys.executable, "-c", program, side.text, path, str(os.getpid())], subprocess.DEVNULL
+    with (
+        tempfile.TemporaryFile() as err,
+        subprocess.Popen(
+            words, stdin=nothing, stdout=nothing, stderr=err, cwd=side.folder, start_new_session=True
+        ) as process,
+    ):
+        try:
+            yield process, err
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def take_turns(

@@ -1,12 +1,17 @@
 """Two points that take turns on one machine: both are built, then a block of the one follows a block of the other.
 
 What the machine does to one block it does to its neighbour a moment later, so most of what differs between whole
-processes cancels in their ratio (duet benchmarking: Bulej et al., ICPE 2020). A worker says where its turn ends
-(`paradnn.worker.turns`).
+processes cancels in their ratio (duet benchmarking: Bulej et al., ICPE 2020). A side says where its turn ends
+(`paradnn.worker.turns`), and is stopped until the next one: no pool of threads of its own spins while the other
+computes.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,12 +27,15 @@ _LOOK = 0.2
 class Turns:
     """The turns of two points: blocks until both have `seconds` and `blocks`, in the order that `orders` says.
 
-    `pairs` are seconds a step, first side and second, of blocks that ran one right after the other.
+    A turn that takes longer than `timeout` s is a side's last. `pairs` are seconds a step, first side and second, of
+    blocks that ran one right after the other.
     """
 
-    def __init__(self, orders: Iterator[tuple[int, int]], seconds: float, blocks: int) -> None:
+    def __init__(
+        self, orders: Iterator[tuple[int, int]], seconds: float, blocks: int, timeout: float | None = None
+    ) -> None:
         self.pairs: list[tuple[float, float]] = []
-        self._orders, self._seconds, self._blocks = orders, seconds, blocks
+        self._orders, self._seconds, self._blocks, self._timeout = orders, seconds, blocks, timeout
         self._folder: Scratch | None = None
 
     def __enter__(self) -> Turns:
@@ -80,31 +88,50 @@ class Turns:
 
     def _accept(self, side: int, ended: HasEnded) -> _Line | None:
         """The call of a side's process; None where it ended without one."""
-        while not ended():
+        until = time.monotonic() + (self._timeout or math.inf)
+        while not ended() and time.monotonic() < until:
             try:
-                return _Line(self._doors[side].accept()[0])
+                return _Line(self._doors[side].accept()[0], self._timeout)
             except TimeoutError:
                 continue
         return None
 
 
 class _Line:
-    """The driver's end of a side's socket."""
+    """The driver's end of a side's socket, and the side's group of processes."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        connection.settimeout(None)
+    def __init__(self, connection: socket.socket, timeout: float | None) -> None:
+        connection.settimeout(timeout)
         self._connection, self._lines = connection, connection.makefile("rw")
+        self._group = 0
+        self._group = int(self._told() or 0)
 
     def turn(self) -> float | None:
         """Let the side run until it says that its turn is over: what it says; None where it ended instead."""
+        self._signal(signal.SIGCONT)
         try:
             self._lines.write("go\n")
             self._lines.flush()
+        except OSError:
+            return None
+        seconds = self._told()
+        self._signal(signal.SIGSTOP)
+        return seconds
+
+    def close(self) -> None:
+        """There are no more turns."""
+        with contextlib.suppress(OSError):
+            self._lines.close()
+        self._connection.close()
+        self._signal(signal.SIGCONT)
+
+    def _told(self) -> float | None:
+        try:
             return float(self._lines.readline())
         except (OSError, ValueError):
             return None
 
-    def close(self) -> None:
-        """There are no more turns."""
-        self._lines.close()
-        self._connection.close()
+    def _signal(self, number: signal.Signals) -> None:
+        if self._group not in (0, os.getpgrp()):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._group, number)

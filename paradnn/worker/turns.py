@@ -1,10 +1,11 @@
 """A point that takes turns with another: it computes only while its driver lets it (`paradnn.execution.turns`).
 
-It holds the machine while it is built and warmed up, and then a block at a time. Who waits sleeps on a socket.
+It holds the machine while it is built and warmed up, and then a block at a time.
 """
 
 from __future__ import annotations
 
+import os
 import socket
 
 
@@ -15,6 +16,7 @@ class Turn:
         self._connection = socket.socket(socket.AF_UNIX)
         self._connection.connect(path)
         self._lines = self._connection.makefile("rw")
+        self.end(os.getpgrp())
 
     def wait(self) -> bool:
         """Sleep until it is this side's turn; False once there are no more."""

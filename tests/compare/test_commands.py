@@ -316,7 +316,7 @@ def test_functions_are_called_block_by_block_in_processes_of_their_own(clock: Pa
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [("fails", "ValueError: no such thing"), ("leaves", "ended with exit code 5")]
+    ("name", "reason"), [("fails", "exit code 1 (ValueError: no such thing)"), ("leaves", "exit code 5")]
 )
 def test_a_function_that_fails_has_no_verdict(clock: Path, name: str, reason: str) -> None:
     answer = paradnn.compare("clock.py:one", f"clock.py:{name}")
