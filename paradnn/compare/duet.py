@@ -125,7 +125,8 @@ class Duet(Turns):
         turns = BlockTurns(orders(time.time_ns()), 0.0, BLOCKS, self._timeout)
         with turns, ExitStack() as opened:
             started = [opened.enter_context(_started(side, turns.path(k))) for k, side in enumerate(self.sides)]
-            turns.play([lambda one=process: one.poll() is not None for process, _ in started])
+            (first, _), (second, _) = started
+            turns.play([lambda: first.poll() is not None, lambda: second.poll() is not None])
             failures = [self._failure(number, *one) for number, one in enumerate(started)]
         if not any(failures):
             self.rounds.append(trimmed(turns.pairs))
