@@ -7,8 +7,6 @@ pair of processes, and its value that of its pairs of blocks (`paradnn.compare.v
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
 import inspect
 import os
 import re
@@ -26,13 +24,10 @@ from paradnn.compare.commands import Command, Metric, Progress, Run, Turns, Visi
 from paradnn.compare.verdict import Rule, orders, trimmed
 from paradnn.errors import ConfigError
 from paradnn.execution.turns import Turns as BlockTurns
-from paradnn.worker.fork_server import die_with_parent
-from paradnn.worker.turns import Turn
 
-BLOCK_SECONDS = 0.05
 #: Pairs of blocks in a round.
 BLOCKS = 10
-#: The exit code of a process that does not find its function.
+#: The exit code of a process that does not find its function (`paradnn.worker.functions`).
 _MISSING = 66
 _FUNCTION = re.compile(r"[\w./~-]+:[A-Za-z_]\w*")
 
@@ -52,54 +47,6 @@ def named(function: Callable[[], Any] | str) -> str:
         remedy = "define it at the top level of a file: fresh processes import it from there"
         raise ConfigError("function", name or function, "cannot be imported by another process", remedy)
     return f"{source}:{name}"
-
-
-def _load(word: str) -> Callable[[], Any]:
-    """The function that a word names, in this process."""
-    place, _, name = word.rpartition(":")
-    path = Path(place).expanduser()
-    sys.path.insert(0, str(path.resolve().parent) if path.suffix == ".py" else os.getcwd())
-    if path.suffix == ".py":
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    else:
-        module = importlib.import_module(place)
-    found: Callable[[], Any] = getattr(module, name)
-    return found
-
-
-def serve(word: str, path: str, driver: str) -> None:
-    """One side, in a process of its own: calls until they last a block, then a block of so many each turn."""
-    die_with_parent(driver=int(driver))
-    try:
-        call = _load(word)
-    except (ImportError, AttributeError, OSError, SyntaxError) as error:
-        print(error, file=sys.stderr)
-        sys.exit(_MISSING)
-    turn = Turn(path)
-    if turn.wait():
-        calls = _calibrate(call)
-        turn.end()
-        while turn.wait():
-            turn.end(_seconds(call, calls) / calls)
-
-
-def _seconds(call: Callable[[], Any], calls: int) -> float:
-    begun = time.perf_counter()
-    for _ in range(calls):
-        call()
-    return time.perf_counter() - begun
-
-
-def _calibrate(call: Callable[[], Any]) -> int:
-    """How many calls make a block: doubled until a block is long enough, which warms up as well."""
-    calls = 1
-    while (seconds := _seconds(call, calls)) < BLOCK_SECONDS:
-        calls *= 2
-    return max(1, round(calls * BLOCK_SECONDS / seconds))
 
 
 class Duet(Turns):
@@ -150,7 +97,7 @@ class Duet(Turns):
 @contextmanager
 def _started(side: Command, path: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
     """A side's process, and what it says of errors; gone in the end."""
-    program = "import sys; from paradnn.compare.duet import serve; serve(*sys.argv[1:])"
+    program = "import sys; from paradnn.worker.functions import serve; serve(*sys.argv[1:])"
     words, nothing = [sys.executable, "-c", program, side.text, path, str(os.getpid())], subprocess.DEVNULL
     with (
         tempfile.TemporaryFile() as err,
