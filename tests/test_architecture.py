@@ -188,7 +188,7 @@ OWN_NAMES = {
     "analysis.published.source",
     "analysis.report.page",
     "paradnn.worker.input.pipelines",
-    "paradnn.workloads.learn.files",
+    "paradnn.workloads.learn.sets",
 }
 #: ... and where `is_inside` was asked first.
 CHECKED = {"analysis.store.load"}

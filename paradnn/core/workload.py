@@ -102,17 +102,6 @@ class Words:
     verdict: str = ""
 
 
-class Companion:
-    """What a session keeps for the points of one kind of work, from the first of them until the session ends."""
-
-    def request(self, point: Point) -> dict[str, Any]:
-        """What the worker must be given beside the point; DataError where it cannot be."""
-        return {}
-
-    def close(self) -> None:
-        """The session ends."""
-
-
 class Workload:
     """One kind of work, with its options. What a kind leaves as it is here, it has in common with a step.
 
@@ -222,9 +211,9 @@ class Workload:
         None stands for."""
         return None
 
-    def companion(self) -> Companion:
-        """What a session keeps for points of this kind."""
-        return Companion()
+    def request(self, point: Point) -> dict[str, Any]:
+        """What the worker must be given beside the point; DataError where it cannot be."""
+        return {}
 
     def progress(self, news: Part) -> str:
         """What the terminal shows of news that the worker sent while it worked."""

@@ -21,7 +21,7 @@ from paradnn.config.identity import Identity, point_id, request_of
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Measure, Point, Settings
 from paradnn.core.words import counted
-from paradnn.core.workload import Companion, Moment, Part, Workload
+from paradnn.core.workload import Moment, Part, Workload
 from paradnn.errors import DataError, StoreError, WorkerError
 from paradnn.execution.environments import WorkerEnvironments
 from paradnn.execution.hosts import OtherHosts
@@ -105,7 +105,6 @@ class Measuring:
     def __init__(self, context: SessionContext) -> None:
         self._context = context
         self.partial = PartialResults(context.settings.tracking)
-        self._companions: dict[str, Companion] = {}  # by the name of the kind of work
         self._hosts = OtherHosts()
         self._ceilings = CeilingsKeeper(context.pool, context.tracker, context.reporter.say)
         self._random = random.Random(context.settings.sweep.seed)
@@ -125,8 +124,6 @@ class Measuring:
         for entry in self._open:
             with contextlib.suppress(Exception):
                 self._context.tracker.abandon(entry.claim, "interrupted before its end")
-        for companion in self._companions.values():
-            companion.close()
         self._hosts.close()
 
     def work(self, todo: Sequence[Point]) -> None:
@@ -303,9 +300,7 @@ class Measuring:
             if words := event if isinstance(event, str) else said.say(event):
                 self._context.reporter.phase(words)
 
-        if work.name not in self._companions:
-            self._companions[work.name] = work.companion()
-        request |= self._companions[work.name].request(point)
+        request |= work.request(point)
         if work.resumes and not entry.claim.repeats:
             request["checkpoint"] = str(self.partial.checkpoint(entry.claim.identity))
         if entry.turns:

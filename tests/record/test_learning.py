@@ -14,8 +14,7 @@ from paradnn.record.measured import Measured
 from paradnn.record.record import make_record
 from paradnn.store.runs import Record
 from paradnn.worker.messages import Answer
-from paradnn.workloads.learn import LEARN, Learn
-from paradnn.workloads.learn.messages import Epoch, Epochs
+from paradnn.workloads.learn import LEARN, Epoch, Epochs, Learn
 
 ACCURACIES = (0.5, 0.9, 0.97, 0.96, 0.98)
 

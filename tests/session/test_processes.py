@@ -23,7 +23,7 @@ from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.runs import EXPIRES, Claim
 from paradnn.worker.channel import plain
 from paradnn.worker.messages import PROTOCOL_VERSION
-from paradnn.workloads.learn.messages import Epoch
+from paradnn.workloads.learn import Epoch
 from paradnn.workloads.learn.training import Checkpoint, unfinished
 from tests.conftest import TINY, Store, run
 from tests.processes import PATIENCE, children_of, wait_for

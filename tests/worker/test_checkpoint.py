@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paradnn.workloads.learn.messages import Epoch
+from paradnn.workloads.learn import Epoch
 from paradnn.workloads.learn.training import Checkpoint
 
 VALUES = [np.arange(6, dtype="float32").reshape(2, 3), np.array(7, dtype="int64")]

@@ -13,7 +13,7 @@ from sklearn.metrics import accuracy_score, log_loss, top_k_accuracy_score
 
 from paradnn.worker.measure import NotFinite
 from paradnn.worker.meters import EnergyMeter
-from paradnn.workloads.learn.messages import Epoch
+from paradnn.workloads.learn import Epoch
 from paradnn.workloads.learn.training import Examples, Labelled, Learner, judge
 
 FEATURES, CLASSES = 8, 4

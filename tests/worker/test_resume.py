@@ -7,7 +7,7 @@ import importlib.util
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,8 @@ import pytest
 
 from paradnn.config.outcome import PointResult
 from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
-from paradnn.workloads.learn.files import SetFiles
-from paradnn.workloads.learn.messages import Epoch
-from paradnn.workloads.learn.sets import Digits
+from paradnn.workloads.learn import Epoch
+from paradnn.workloads.learn.sets import Digits, set_file
 from tests.conftest import processes_of_points
 
 pytestmark = pytest.mark.framework
@@ -26,10 +25,8 @@ FRAMEWORKS = [name for name in ("tensorflow", "jax", "torch") if importlib.util.
 
 
 @pytest.fixture(scope="module")
-def digits() -> Iterator[str]:
-    files = SetFiles()
-    yield str(files.path(Digits(), 64))
-    files.close()
+def digits() -> str:
+    return str(set_file(Digits(), 64))
 
 
 def trained(

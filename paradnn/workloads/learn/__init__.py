@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paradnn.core.metric import Metric
 from paradnn.core.schema import option
 from paradnn.core.words import counted
-from paradnn.core.workload import Companion, Moment, Part, Words, Workload
+from paradnn.core.workload import Moment, Part, Words, Workload, expect
 from paradnn.errors import ConfigError
 from paradnn.worker.channel import plain_fields
 from paradnn.worker.messages import Answer
-from paradnn.workloads.learn.messages import Epoch, Epochs, last_epoch
-from paradnn.workloads.learn.sets import SETS, Arrays
+from paradnn.workloads.learn.sets import SETS, Arrays, input_width, set_file
 
 if TYPE_CHECKING:
     from paradnn.config.outcome import PointResult
@@ -45,21 +44,63 @@ _METRICS = (
 
 
 @dataclass(frozen=True)
+class Epoch(Part):
+    """An epoch of so many steps, the first is number 1.
+
+    `ended` is in Unix seconds; seconds are those of its steps, and of the evaluation after them.
+    `train_loss` is that of its last batch; `accuracy` and `heldout_loss` are over all held-out examples; `joules` were
+    taken in what counts, None where nothing counts them; `resumed`: it is the first since the training was interrupted.
+    """
+
+    of: ClassVar[str] = "epoch"
+
+    number: int
+    steps: int
+    ended: float
+    train_seconds: float
+    evaluation_seconds: float
+    train_loss: float
+    heldout_loss: float
+    accuracy: float
+    joules: float | None
+    resumed: bool = False
+
+    @classmethod
+    def gathered(cls, news: Sequence[Any]) -> Epochs:
+        """The curve so far."""
+        return Epochs(list(news))
+
+
+def last_epoch(epochs: Sequence[Epoch], target: float, most: int, after: int) -> int:
+    """The number of the epoch that a training ends with, as far as `epochs` tell.
+
+    It is `after` epochs beyond the first whose accuracy is `target`; `most` where there is none yet.
+    """
+    reached = next((epoch.number for epoch in epochs if epoch.accuracy >= target), None)
+    return most if reached is None else reached + after
+
+
+@dataclass(frozen=True)
+class Epochs(Part):
+    """All epochs of a training so far."""
+
+    of: ClassVar[str] = "epochs"
+
+    epochs: list[Epoch]
+
+    def news(self) -> Sequence[Part]:
+        """Each was sent as it ended."""
+        return self.epochs
+
+
+@dataclass(frozen=True)
 class Learn(Workload):
     """The accuracy on held-out examples that ends the clock; it is looked at after every epoch."""
 
-    name: ClassVar[str] = "learn"
-    place: ClassVar[int] = 40
-    key: ClassVar[str] = "task"
-    group: ClassVar[str] = "learn"
-    reason: ClassVar[str] = "trains"
-    declares: ClassVar[tuple[Metric, ...]] = _METRICS
-    phases: ClassVar[Mapping[str, str]] = {"learn": "latency"}
-    parts: ClassVar[tuple[type[Part], ...]] = (Epoch, Epochs)
-    inputs: ClassVar[Mapping[str, type[Any]]] = SETS
+    name, group, key, place = "learn", "learn", "task", 40
+    mode, unit, reason, resumes = "train", "training step", "trains", True
+    declares, inputs, parts, phases = _METRICS, SETS, (Epoch, Epochs), {"learn": "latency"}
     later: ClassVar[Mapping[str, Any]] = {"learn.schedule": "constant", "learn.warmup_epochs": 0}
-    resumes: ClassVar[bool] = True
-    mode, unit = "train", "training step"
 
     metric: str = option(
         "accuracy",
@@ -93,14 +134,12 @@ class Learn(Workload):
         if not isinstance(data, Arrays):
             sets = ", ".join(SETS)
             raise ConfigError("data", data.name, "has no held-out examples to learn for", f"choose one of {sets}")
-        for key, value, usual, why in (
-            ("devices", point.devices, 1, "is for one device"),
-            ("measure.processes", point.measure.processes, 1, "trains once"),
-            ("measure.keep_trace", point.measure.keep_trace, False, "profiles no step"),
-        ):
-            if value != usual:
-                more = "; sweep seed for more" if key == "measure.processes" else ""
-                raise ConfigError(key, value, f"task=learn {why}", f"set {key}={str(usual).lower()}{more}")
+        processes = ("measure.processes", point.measure.processes, 1, "task=learn trains once")
+        expect(
+            ("devices", point.devices, 1, "task=learn is for one device"),
+            (*processes, "set measure.processes=1; sweep seed for more"),
+            ("measure.keep_trace", point.measure.keep_trace, False, "task=learn profiles no step"),
+        )
         if getattr(data, "path", "") is None:
             reason = f"data={data.name} is read from files"
             raise ConfigError("data.path", "null", reason, "name the folder that holds them")
@@ -118,11 +157,10 @@ class Learn(Workload):
 
         measure_training(run)
 
-    def companion(self) -> Companion:
-        """The sets, as files that workers read."""
-        from paradnn.workloads.learn.files import SetFiles
-
-        return SetFiles()
+    def request(self, point: Point) -> dict[str, Any]:
+        """The set, as a file that workers read."""
+        assert isinstance(point.data, Arrays)
+        return {"learning_set": str(set_file(point.data, input_width(point.model)))}
 
     def progress(self, news: Part) -> str:
         """The accuracy after an epoch."""

@@ -1,16 +1,32 @@
-"""Sets to learn from (`data=...` of `task=learn`), typed, and what a model must be to learn from one."""
+"""Sets to learn from (`data=...` of `task=learn`): typed, what a model must be to learn from one, and as files that a
+worker reads, made here since the interpreter under test has no more than NumPy.
+
+Each file is an .npz with `training`, `training_classes`, `heldout` and `heldout_classes`: examples (n, features), or
+pictures (n, pixels, pixels, channels), and their classes (n,).
+"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from functools import cache
+from pathlib import Path
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from paradnn.config.data import Input
 from paradnn.core.schema import option
-from paradnn.errors import ConfigError
+from paradnn.core.scratch import Scratch
+from paradnn.errors import ConfigError, DataError
 from paradnn.families import FAMILIES
+
+if TYPE_CHECKING:
+    import numpy as np
+
+#: Where a normal variable is integrated over, and in how many parts.
+_REACH, _PARTS = 8.0, 800
 
 
 class Counts(NamedTuple):
@@ -32,6 +48,10 @@ class Arrays(Input, ABC):
     @abstractmethod
     def counts(self, model: Any) -> Counts:
         """How many examples there are for `model`, the options of a family."""
+
+    @abstractmethod
+    def arrays(self, width: int = 0) -> Mapping[str, np.ndarray]:
+        """The set, with `width` features where it is drawn; DataError says which file is not as it should be."""
 
     def check(self, model: Any) -> None:
         """ConfigError where `model`, the options of a family, cannot take these examples."""
@@ -73,6 +93,37 @@ class Generated(Arrays):
             reason = f"is not between the chance of a guess, {1 / self.classes:g}, and 1"
             raise ConfigError("data.best", self.best, reason, "choose another one")
 
+    def arrays(self, width: int = 0) -> Mapping[str, np.ndarray]:
+        """The same at every call."""
+        import numpy as np
+
+        low, high = 0.0, 2 * _REACH
+        while high - low > 1e-6:
+            middle = (low + high) / 2
+            low, high = (middle, high) if best_accuracy(middle, self.classes) < self.best else (low, middle)
+        generator = np.random.default_rng(0)
+        axes, _ = np.linalg.qr(generator.standard_normal((width, self.classes)))
+        arrays: dict[str, np.ndarray] = {}
+        for part, count in (("training", self.training), ("heldout", self.heldout)):
+            classes = generator.integers(0, self.classes, count)
+            noise = generator.standard_normal((count, width))
+            arrays |= {part: (high * axes.T[classes] + noise).astype("float32"), f"{part}_classes": classes}
+        return arrays
+
+
+def best_accuracy(distance: float, classes: int) -> float:
+    """The best accuracy among classes whose centres are `distance` along axes of their own, with unit normal noise.
+
+    The rule that takes the axis along which an example lies farthest is Bayes' rule here. It is right where the right
+    axis' noise z beats that of all others: the integral of pdf(z) cdf(z + distance)^(classes - 1) over z.
+    """
+    import numpy as np
+
+    normal, points = NormalDist(), np.linspace(-_REACH, _REACH, _PARTS + 1)
+    below = np.array([normal.cdf(point + distance) for point in points])
+    density = np.exp(-(points**2) / 2) / np.sqrt(2 * np.pi)
+    return float(np.trapezoid(density * below ** (classes - 1), points))
+
 
 class Pictures(Arrays):
     """A set of square pictures, `pixels` high and wide, in so many `channels`."""
@@ -104,24 +155,91 @@ class Digits(Pictures):
     pixels, channels, known = 8, 1, Counts(1438, 359, 10)
     name: str = option("digits", "handwritten digits of scikit-learn", choices=("digits",))
 
+    def arrays(self, width: int = 0) -> Mapping[str, np.ndarray]:
+        """Both parts of the package's."""
+        from sklearn.datasets import load_digits
+
+        bunch: Any = load_digits()
+        pictures, classes = bunch.images[..., None].astype("float32"), bunch.target
+        fifth = [place % 5 == 4 for place in range(len(classes))]
+        found: dict[str, np.ndarray] = {}
+        for part, chosen in (("training", [not heldout for heldout in fifth]), ("heldout", fifth)):
+            found |= {part: pictures[chosen], f"{part}_classes": classes[chosen]}
+        return found
+
+
+class _Cifar(Pictures):
+    """Binary files of rows: so many labels, of which the last is the fine one, then a picture, colour after colour."""
+
+    pixels, channels = 32, 3
+    labels: ClassVar[int]
+    files: ClassVar[Mapping[str, Sequence[str]]]
+    path: str | None
+
+    def arrays(self, width: int = 0) -> Mapping[str, np.ndarray]:
+        """The rows of all files."""
+        import numpy as np
+
+        found: dict[str, np.ndarray] = {}
+        for part, names in self.files.items():
+            rows = np.concatenate([self._rows(Path(self.path or "") / name) for name in names])
+            pictures = rows[:, self.labels :].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+            found |= {part: pictures, f"{part}_classes": rows[:, self.labels - 1]}
+        return found
+
+    def _rows(self, path: Path) -> np.ndarray:
+        import numpy as np
+
+        try:
+            content = np.fromfile(path, np.uint8)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror}); data.path names the folder of it") from None
+        if not len(content) or len(content) % (self.labels + 3072):
+            raise DataError(f"{path}: is damaged, or no binary file of CIFAR; get it again")
+        return content.reshape(-1, self.labels + 3072)
+
 
 @dataclass(frozen=True)
-class Cifar10(Pictures):
+class Cifar10(_Cifar):
     """CIFAR-10 in its usual binary files."""
 
-    pixels, channels, known = 32, 3, Counts(50_000, 10_000, 10)
+    known, labels = Counts(50_000, 10_000, 10), 1
+    files: ClassVar = {
+        "training": [f"data_batch_{number}.bin" for number in range(1, 6)],
+        "heldout": ["test_batch.bin"],
+    }
     name: str = option("cifar10", "CIFAR-10 from its binary files", choices=("cifar10",))
     path: str | None = option(None, "folder of data_batch_1.bin to data_batch_5.bin and test_batch.bin")
 
 
 @dataclass(frozen=True)
-class Cifar100(Pictures):
+class Cifar100(_Cifar):
     """CIFAR-100 in its usual binary files, with its hundred fine classes."""
 
-    pixels, channels, known = 32, 3, Counts(50_000, 10_000, 100)
+    known, labels = Counts(50_000, 10_000, 100), 2
+    files: ClassVar = {"training": ["train.bin"], "heldout": ["test.bin"]}
     name: str = option("cifar100", "CIFAR-100 from its binary files", choices=("cifar100",))
     path: str | None = option(None, "folder of train.bin and test.bin")
 
 
 #: By name: `task=learn` needs one, and no other task takes any.
 SETS: dict[str, type[Arrays]] = {"digits": Digits, "generated": Generated, "cifar10": Cifar10, "cifar100": Cifar100}
+
+
+@cache
+def _folder() -> Scratch:
+    """Where this process keeps the files; it goes with the process."""
+    return Scratch()
+
+
+@cache
+def set_file(data: Arrays, width: int) -> Path:
+    """The file of a set, a generated one with `width` features; DataError where it cannot be read."""
+    import numpy as np
+
+    if width and not isinstance(data, Generated):
+        return set_file(data, 0)
+    arrays: Any = data.arrays(width)
+    path = _folder().path / f"set-{set_file.cache_info().misses}.npz"
+    np.savez(path, **arrays)
+    return path

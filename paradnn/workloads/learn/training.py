@@ -11,6 +11,7 @@ place and renamed, so that it is whole or not there. Whose it is, and when it go
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -33,7 +34,7 @@ from paradnn.worker.messages import Timing, Trial
 from paradnn.worker.meters import EnergyMeter
 from paradnn.worker.single_steps import compile_steps
 from paradnn.worker.step import product_flops, synthetic_batch
-from paradnn.workloads.learn.messages import Epoch, Epochs, last_epoch
+from paradnn.workloads.learn import Epoch, Epochs, last_epoch
 
 if TYPE_CHECKING:
     from paradnn.worker.point import PointRun
@@ -138,13 +139,20 @@ class Checkpoint:
         begin = self._clock()
         if self._path is None or begin - self._ended < self._took * (1 - _SHARE) / _SHARE:
             return
-        arrays = {f"value_{place}": value for place, value in enumerate(values())}
+        arrays: Any = {f"value_{place}": value for place, value in enumerate(values())}
         text = json.dumps(plain(list(epochs))).encode()
-        try:
+        made = unfinished(self._path)
+        try:  # whole or not at all, even where the machine goes down
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            _write(self._path, {**arrays, "epochs": np.frombuffer(text, np.uint8)})
+            with made.open("wb") as file:
+                np.savez(file, epochs=np.frombuffer(text, np.uint8), **arrays)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(made, self._path)
         except OSError as error:
             print(f"{self._path}: cannot be written ({error.strerror}); no more checkpoints", file=sys.stderr)
+            with contextlib.suppress(OSError):
+                made.unlink()
             self._path = None
         self._ended = self._clock()
         self._took = self._ended - begin
@@ -153,20 +161,6 @@ class Checkpoint:
 def unfinished(path: Path) -> Path:
     """Where a checkpoint is written before it has its name: what is left of it where the writer was killed."""
     return path.with_suffix(".part")
-
-
-def _write(path: Path, arrays: dict[str, Any]) -> None:
-    """One file whole or not at all, even where the machine goes down."""
-    made = unfinished(path)
-    try:
-        with made.open("wb") as file:
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(made, path)
-    except OSError:
-        made.unlink(missing_ok=True)
-        raise
 
 
 #: Held-out examples of one forward pass.
@@ -196,13 +190,8 @@ class Learner:
         """As `Step.run`: steps on the synthetic batch, each placed on the device again, as those of an epoch are."""
         return self._step.feed(steps, lambda: self._synthetic)
 
-    def compilations(self) -> int:
-        """As `Step.compilations`."""
-        return self._step.compilations()
-
-    def compile_note(self) -> str | None:
-        """As `Step.compile_note`."""
-        return self._step.compile_note()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._step, name)
 
     def restart(self) -> None:
         """Compile the forward pass too; then nothing of what the model has seen so far is left in it."""
@@ -297,19 +286,14 @@ def judge(logits: np.ndarray, classes: np.ndarray, likeliest: int = 1) -> tuple[
     return (above <= likeliest) & np.isfinite(right), losses
 
 
-def _with_schedule(point: Mapping[str, Any], steps: int) -> dict[str, Any]:
-    """`point` with what its optimizer must know of a training of so many `steps` an epoch: how the rate changes."""
-    learn = point["learn"]
-    course = {"shape": learn["schedule"], "rise": steps * learn["warmup_epochs"], "steps": steps * learn["epochs"]}
-    return {**point, "optimizer": {**point["optimizer"], "course": course}}
-
-
 def measure_training(run: PointRun) -> None:
     """Build, compile, then train to the target: every epoch is a block of steps, and told as it ends."""
     from paradnn.worker.step import prepare_step
 
-    phases, arrays = run.phases, read_arrays(run.request["learning_set"])
-    point = _with_schedule(run.request, len(arrays["training"]) // run.request["batch_size"])
+    phases, arrays, learn = run.phases, read_arrays(run.request["learning_set"]), run.request["learn"]
+    steps = len(arrays["training"]) // run.request["batch_size"]
+    course = {"shape": learn["schedule"], "rise": steps * learn["warmup_epochs"], "steps": steps * learn["epochs"]}
+    point = {**run.request, "optimizer": {**run.request["optimizer"], "course": course}}  # how the rate changes
     with phases("build"):
         workload, step = prepare_step(point, run.framework)
     with phases("input"):
