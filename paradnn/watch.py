@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -88,31 +88,26 @@ def make_parser() -> Parser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Show a sweep until it ends or Ctrl-C; 0, or 2 for wrong input and a store without a sweep."""
     given = make_parser().parse_args(arguments)
-    console = standard_output()
+    console, experiment = standard_output(), given.experiment
     try:
         if given.interval <= 0:
             raise ConfigError("--interval", given.interval, "is no time to wait", "give seconds above 0")
         reader = open_reader(address_of(given.store), pooled=True)
-        sweep = _find(reader, given.experiment, given.sweep, address_of(given.store).public)
+        sweep = _find(reader, experiment, given.sweep, address_of(given.store).public)
         if given.once or not console.is_terminal:
-            console.print(view(progress_of(reader, given.experiment, sweep)))
-        else:
-            _follow(reader, given.experiment, sweep, console, given.interval)
+            console.print(view(progress_of(reader, experiment, sweep)))
+            return 0
+        with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:  # its last picture stays
+            running = True
+            while running:
+                begin = time.monotonic()
+                progress = progress_of(reader, experiment, sweep)
+                live.update(view(progress), refresh=True)
+                if running := progress.is_running:
+                    time.sleep(max(given.interval, _SHARE * (time.monotonic() - begin)))
     except KeyboardInterrupt:
         pass
     return 0
-
-
-def _follow(reader: Reader, experiment: str, sweep: Row, console: Console, interval: float) -> None:
-    """Draw the sweep again and again until it has ended; its last picture stays."""
-    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        while True:
-            begin = time.monotonic()
-            progress = progress_of(reader, experiment, sweep)
-            live.update(view(progress), refresh=True)
-            if not progress.is_running:
-                return
-            time.sleep(max(interval, _SHARE * (time.monotonic() - begin)))
 
 
 def _find(reader: Reader, experiment: str, sweep_id: str | None, where: str) -> Row:
@@ -149,20 +144,17 @@ def progress_of(reader: Reader, experiment: str, sweep: Row) -> Progress:
     gone = _abandoned(reader, experiment)
     claimed = [row for row in points if row.run.status == "RUNNING" and "outcome" not in row.tags]
     running = [row for row in claimed if row.run.run_id not in gone]
-    return Progress(sweep, _planned(sweep), done, running, not running and sweep.run.run_id in gone, time.time())
+    planned = None
+    if "planned_points" in sweep.tags:  # less what its tasks found in the store
+        reports = [json.loads(text) for name, text in sweep.tags.items() if name.startswith("task.")]
+        known = sum(sum(report.get("skipped", {}).values()) for report in reports)
+        planned = int(sweep.tags["planned_points"]) - known
+    return Progress(sweep, planned, done, running, not running and sweep.run.run_id in gone, time.time())
 
 
 def _abandoned(reader: Reader, experiment: str) -> set[str]:
     """The runs that no process will finish."""
     return {entry.run_id for entry in RunIndex(reader, experiment).running() if entry.is_abandoned()}
-
-
-def _planned(sweep: Row) -> int | None:
-    """How many points are to be measured: those that the sweep names, less what its tasks found in the store."""
-    if "planned_points" not in sweep.tags:
-        return None
-    reports = [json.loads(text) for name, text in sweep.tags.items() if name.startswith("task.")]
-    return int(sweep.tags["planned_points"]) - sum(sum(report.get("skipped", {}).values()) for report in reports)
 
 
 def view(progress: Progress) -> RenderableType:
@@ -172,16 +164,22 @@ def view(progress: Progress) -> RenderableType:
     state = [f"{count:,} {outcome}" for outcome, count in counts.most_common()]
     state += [f"{len(progress.running):,} running"] if progress.running else []
     points = f"{done:,} of {planned:,} points" if planned else counted(done, "point")
-    begun = f"began {_clock(progress.begun)}"
+    title = f"{progress.sweep.run.run_name}: sweep {progress.sweep.tags['sweep_id']}, began {_clock(progress.begun)}"
     parts: list[RenderableType] = [
-        Text(f"{progress.sweep.run.run_name}: sweep {progress.sweep.tags['sweep_id']}, {begun}", style="bold"),
+        Text(title, style="bold"),
         Text(": ".join([points, ", ".join(state)] if state else [points])),
         Text(_expectation(progress)),
     ]
     if progress.running:
         parts += [Text(), _running(progress)]
     if progress.done:
-        parts += [Text(), _newest(progress.done)]
+        newest = _table("newest points", "outcome", "examples/s")
+        newest.columns[1].no_wrap = True
+        for row in progress.done[: -_ROWS - 1 : -1]:  # with their speed, or why they have none
+            outcome, speed = row.tags["outcome"], row.metrics.get("examples_per_second")
+            said = _line(row.tags.get("reason", "")) if speed is None else Text(f"{speed:,.1f}", justify="right")
+            newest.add_row(row.run.run_name, Text(outcome, _COLOURS.get(outcome, "red")), said)
+        parts += [Text(), newest]
     return Group(*parts)
 
 
@@ -210,17 +208,6 @@ def _running(progress: Progress) -> Table:
         table.add_row(_line(row.run.run_name or ""), _line(where), passed)
     if len(progress.running) > _ROWS:
         table.add_row(f"and {len(progress.running) - _ROWS:,} more")
-    return table
-
-
-def _newest(done: Sequence[Row]) -> Table:
-    """The last points, with their speed or why they have none."""
-    table = _table("newest points", "outcome", "examples/s")
-    table.columns[1].no_wrap = True
-    for row in done[: -_ROWS - 1 : -1]:
-        outcome, speed = row.tags["outcome"], row.metrics.get("examples_per_second")
-        said = _line(row.tags.get("reason", "")) if speed is None else Text(f"{speed:,.1f}", justify="right")
-        table.add_row(row.run.run_name, Text(outcome, _COLOURS.get(outcome, "red")), said)
     return table
 
 
