@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 #: Rates, of which n devices have n times as much where nothing is lost.
 METRICS = ("examples_per_second", "flops_per_second")
 #: Columns that count devices, which older runs lack, and the one that says how several of them meet.
-_COUNTS = ("devices", "hosts", "platform.threads")
+_COUNTS = ("devices", "platform.threads")
 _TRANSPORT = "transport"
 #: Columns of a pair that are shown even where all pairs agree, in this order, and those that never are.
 _RATIO = ("speedup", "speedup_low", "speedup_high", "efficiency", "fraction", "interval_source")
@@ -104,8 +104,22 @@ class ScalingResult(Result):
         return pairs[["family", *others, *_SHOWN]]
 
     def _paragraphs(self) -> Iterator[Paragraph | str]:
+        what = self.by.rpartition(".")[2]
         for family in self.families:
-            yield _describe(family, self.by.rpartition(".")[2])
+            counts, most, fraction = ", ".join(map(str, family.counts)), family.counts[-1], family.fraction.value
+            bound = f", so no number of {what} makes it more than {1 / fraction:.3g}x as fast" if fraction > 0 else ""
+            bound = bound or ": nothing is lost"
+            yield Paragraph(
+                f"{family.family}: over {family.points} points on {counts} against 1 ({what}), "
+                f"{percent_interval(family.fraction)} of the step does not run in parallel"
+                f"{bound if fraction < 1 else f': more {what} make it slower'}.",
+                (
+                    f"Point by point: median {percent_interval(family.median)}, 90th percentile "
+                    f"{percent_interval(family.upper)}, at most {100 * family.largest:.3g}%.",
+                    f"On {most}: a median of {percent_interval(family.efficiency)} of the speed of {most} without "
+                    "loss.",
+                ),
+            )
         if self.alone:
             yield f"Not compared: {', '.join(self.alone)}, of which no point was measured on 1 and on more."
         yield (
@@ -163,28 +177,6 @@ def scaling(frame: pd.DataFrame, options: ScalingOptions) -> Result:
     return fit_scaling(frame, options.metric, options.by, options.pool)
 
 
-def _describe(family: FamilyScaling, what: str) -> Paragraph:
-    counts, most, fraction = ", ".join(map(str, family.counts)), family.counts[-1], family.fraction.value
-    # What the fraction means for any number of devices.
-    bound = (
-        f", so no number of {what} makes it more than {1 / fraction:.3g}x as fast"
-        if fraction > 0
-        else ": nothing is lost"
-    )
-    if fraction >= 1:
-        bound = f": more {what} make it slower"
-    points = (
-        f"Point by point: median {percent_interval(family.median)}, 90th percentile "
-        f"{percent_interval(family.upper)}, at most {100 * family.largest:.3g}%.",
-        f"On {most}: a median of {percent_interval(family.efficiency)} of the speed of {most} without loss.",
-    )
-    head = (
-        f"{family.family}: over {family.points} points on {counts} against 1 ({what}), "
-        f"{percent_interval(family.fraction)} of the step does not run in parallel{bound}."
-    )
-    return Paragraph(head, points)
-
-
 def amdahl_speedup(fraction: float, count: ArrayLike) -> np.ndarray:
     """1 / (s + (1 - s) / n) for n devices, s the non-parallel fraction (Amdahl, AFIPS 30, 1967)."""
     n = np.asarray(count, dtype="float64")
@@ -210,15 +202,13 @@ def fit_scaling(
     """Pair each point on n > 1 devices with itself on one, and fit the fraction of each family.
 
     Amdahl's law says 1 / speedup - 1 / n = s (1 - 1 / n), a line through the origin: s is fitted by least squares over
-    all points and counts of a family. Its interval is over models and batch sizes, which points share (`dependence`),
-    of points that share nothing a bootstrap-t (`bootstrap_ratio`); all counts of a point count together, so it also
-    allows for points that scale differently. So are medians and percentiles over models and batch sizes. `by` is the
-    column that counts devices; platform.threads will do. `level` is that of all these.
+    all points and counts of a family. Its interval, of `level`, is over models and batch sizes, which points share
+    (`dependence`), of points that share nothing a bootstrap-t (`bootstrap_ratio`); all counts of a point count
+    together, so it also allows for points that scale differently. Where devices meet in several ways (`transport`),
+    the families are "fc, local" and "fc, grpc", each with a fraction.
 
     Raises ConfigError for another metric, NotEnoughData where no point was measured on one device and on more,
     SchemaError for heterogeneous runs of a family.
-
-    Where devices meet in several ways (`transport`), the families are "fc, local" and "fc, grpc", each with a fraction.
     """
     if metric not in METRICS:
         raise ConfigError("--metric", metric, "is no rate that grows with devices", f"choose {' or '.join(METRICS)}")
@@ -247,11 +237,6 @@ def fit_scaling(
 def _counted(frame: pd.DataFrame, by: str) -> pd.DataFrame:
     """The measured runs that say how many devices they had."""
     measured = frame[is_ok(frame) & ~frame["family"].isin(message_families())]
-    if {"hosts", _TRANSPORT} <= set(measured):
-        # Devices of several hosts meet in another way than those of one: their transport says so.
-        hosts, way = measured["hosts"].fillna(1).astype("int64"), measured[_TRANSPORT]
-        way = way.where(hosts == 1, way + " on " + hosts.astype("string") + " hosts")
-        measured = measured.drop(columns="hosts").assign(**{_TRANSPORT: way})
     if by not in measured and by not in _COUNTS:
         raise ConfigError("--by", by, "these runs have no such column", f"name one that counts: {', '.join(_COUNTS)}")
     if by not in measured or measured[by].notna().sum() == 0:

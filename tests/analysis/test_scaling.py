@@ -108,9 +108,6 @@ def test_each_transport_is_held_against_the_same_single_device() -> None:
     assert len(found.figure().axes) == 2
     only = fit_scaling(pd.concat([near.query("devices == 1"), far], ignore_index=True))
     assert [family.family for family in only.families] == ["fc"]
-    apart = fit_scaling(pd.concat([near.assign(hosts=1), far.assign(hosts=2)], ignore_index=True))
-    assert [family.family for family in apart.families] == ["fc, grpc on 2 hosts", "fc, local"]
-    assert [family.fraction.value for family in apart.families] == pytest.approx([0.4, 0.1])
 
 
 @pytest.mark.parametrize(
