@@ -153,9 +153,8 @@ def read_space(text: str, option: str = "--space") -> pd.DataFrame:
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from omegaconf import OmegaConf
 
-    from paradnn.cli.checks import check_arguments
     from paradnn.cli.help import help_text
-    from paradnn.cli.overrides import as_axes, is_input_error, one_line
+    from paradnn.cli.overrides import as_axes, check_arguments, is_input_error, one_line
     from paradnn.config.paths import CONFIG
     from paradnn.config.point import read_point
     from paradnn.forecast.table import row_of

@@ -1,8 +1,8 @@
 """Hydra's launchers for Slurm, Ray and joblib as ParaDnn's sweeps need them. Hydra imports this at every start.
 
-Each is the published plugin, and adds two things: when `launch` returns or
-raises, none of its tasks runs any more; and a plugin that is not installed is named with the command that installs it.
-A task of Slurm that has several nodes runs on the first, and takes the others for its points' processes."""
+Each is the published plugin, and adds two things: when `launch` returns or raises, none of its tasks runs any more; and
+a plugin that is not installed is named with the command that installs it. A task of Slurm that has several nodes runs
+on the first, and takes the others for its points' processes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,7 @@ __all__ = ["Joblib", "Ray", "Slurm"]
 class _Published(Launcher):
     """A published launcher, imported when it is used."""
 
-    _preset = ""
-    _extra = ""
-    _module = ""
-    _name = ""
+    _preset = _extra = _module = _name = ""
 
     def __init__(self, **params: Any) -> None:
         self._params = params
@@ -37,12 +34,8 @@ class _Published(Launcher):
         try:
             module = importlib.import_module(self._module)
         except ImportError as error:
-            raise ConfigError(
-                "hydra/launcher",
-                self._preset,
-                f"{error.name} is not installed",
-                f"run python -m pip install 'paradnn[{self._extra}]'",
-            ) from None
+            remedy = f"run python -m pip install 'paradnn[{self._extra}]'"
+            raise ConfigError("hydra/launcher", self._preset, f"{error.name} is not installed", remedy) from None
         self._launcher: Launcher = getattr(module, self._name)(**self._params)
         self._launcher.setup(hydra_context=hydra_context, task_function=task_function, config=config)
 

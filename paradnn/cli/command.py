@@ -9,9 +9,8 @@ from collections.abc import Callable
 import hydra
 from omegaconf import DictConfig, OmegaConf
 
-from paradnn.cli.checks import check_arguments
 from paradnn.cli.help import help_text
-from paradnn.cli.overrides import as_axes, is_input_error, one_line, split_overrides
+from paradnn.cli.overrides import as_axes, check_arguments, is_input_error, one_line, split_overrides
 from paradnn.config.paths import CONFIG
 from paradnn.errors import ParadnnError
 

@@ -64,41 +64,36 @@ def help_text(page: str | None = None) -> str:
 
 def documented_keys() -> dict[str, list[tuple[str, str]]]:
     """Heading -> keys with their defaults, as in batch_size=256, and what they mean."""
-    asked = list(_keys(config.asked_keys(), "", skip=()))
-    found = {"Keys": [*_keys(config.Point, "", skip=("model", "workload")), *asked]}
-    for options in dict.fromkeys(family.options for family in FAMILIES.values()):
-        names = ", ".join(name for name, family in FAMILIES.items() if family.options is options)
-        found[f"Keys of model={names}"] = list(_keys(options, "model.", skip=("name",)))
-    for name, data in inputs().items():
-        if len(dataclasses.fields(data)) > 1:
-            found[f"Keys of data={name}"] = list(_keys(data, "data.", skip=("name",)))
-    for work in WORKLOADS.values():
-        if work.group:
-            found[f"Keys of {work.key}={work.name}"] = list(_keys(type(work), f"{work.group}.", skip=()))
-    found["Keys of a sweep and of the tracking store"] = list(_keys(config.Settings, "", skip=()))
-    return found
+    found = {name: [entry for cls, prefix in held for entry in _keys(cls, prefix)] for name, held in _holders().items()}
+    return {heading: keys for heading, keys in found.items() if keys}
 
 
 def known_keys() -> list[str]:
     """Every dotted key that the command line takes, of all families."""
-    holders: list[tuple[type, str]] = [(config.Point, ""), (config.Settings, ""), (config.asked_keys(), "")]
-    holders += [(family.options, "model.") for family in FAMILIES.values()]
-    holders += [(data, "data.") for data in inputs().values()]
-    holders += [(type(work), f"{work.group}.") for work in WORKLOADS.values() if work.group]
-    return sorted({key for cls, prefix in holders for key in _dotted(cls, prefix)} - {"workload"})
+    holders = [holder for held in _holders().values() for holder in held]
+    return sorted({key for cls, prefix in holders for key, _ in _fields(cls, prefix)} - {"workload"})
 
 
-def _dotted(cls: type, prefix: str) -> Iterator[str]:
+def _holders() -> dict[str, list[tuple[type, str]]]:
+    """Heading -> the dataclasses whose fields are keys, and what stands before these."""
+    found: dict[str, list[tuple[type, str]]] = {"Keys": [(config.Point, ""), (config.asked_keys(), "")]}
+    for options in dict.fromkeys(family.options for family in FAMILIES.values()):
+        names = ", ".join(name for name, family in FAMILIES.items() if family.options is options)
+        found[f"Keys of model={names}"] = [(options, "model.")]
+    found |= {f"Keys of data={name}": [(data, "data.")] for name, data in inputs().items()}
+    for work in WORKLOADS.values():
+        if work.group:
+            found[f"Keys of {work.key}={work.name}"] = [(type(work), f"{work.group}.")]
+    return found | {"Keys of a sweep and of the tracking store": [(config.Settings, "")]}
+
+
+def _fields(cls: type, prefix: str) -> Iterator[tuple[str, dataclasses.Field[Any]]]:
+    """Fields of a dataclass, and below those that are groups of keys those of the groups, by their dotted keys."""
     for entry in dataclasses.fields(cls):
-        yield f"{prefix}{entry.name}"
-        if group := _group(entry):
-            yield from _dotted(group, f"{prefix}{entry.name}.")
-
-
-def _group(entry: dataclasses.Field[Any]) -> type | None:
-    """The dataclass of a field that is a group of keys."""
-    kind = entry.default_factory
-    return kind if isinstance(kind, type) and dataclasses.is_dataclass(kind) else None
+        yield f"{prefix}{entry.name}", entry
+        kind = entry.default_factory
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            yield from _fields(kind, f"{prefix}{entry.name}.")
 
 
 def _groups() -> Iterator[str]:
@@ -106,13 +101,9 @@ def _groups() -> Iterator[str]:
         yield from _entry(group, f"{' | '.join(options_of(group))}: {_GROUPS.get(group, 'chosen with a model')}")
 
 
-def _keys(cls: type, prefix: str, skip: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    for entry in dataclasses.fields(cls):
-        if entry.name in (*skip, "plan", "grids"):
-            continue
-        key = f"{prefix}{entry.name}"
-        if group := _group(entry):
-            yield from _keys(group, f"{key}.", skip=("name",))
+def _keys(cls: type, prefix: str) -> Iterator[tuple[str, str]]:
+    for key, entry in _fields(cls, prefix):
+        if "help" not in entry.metadata or entry.name in ("name", "plan", "grids"):
             continue
         default = entry.default if entry.default is not dataclasses.MISSING else {}
         if isinstance(default, tuple):

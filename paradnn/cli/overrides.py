@@ -1,39 +1,54 @@
-"""What the command line says of wrong input: Hydra's and OmegaConf's errors as one line with a remedy.
+"""What is typed: which words Hydra gets, what is wrong with them before it reads them, and its errors as one line.
 
-Some overrides make Hydra raise plain ValueErrors or TypeErrors; whatever is raised from inside its parser or composer
-is the input's fault, and everything else is a fault of this tool.
+Hydra would end the process with its parser's own words, or take what it does not know for something else. Some
+overrides make it raise plain ValueErrors or TypeErrors; whatever is raised from inside its parser or composer is the
+input's fault, and everything else is a fault of this tool.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
-from types import TracebackType
 
+import yaml
+from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from paradnn.cli.checks import no_such_key, no_such_option
+from paradnn.cli.help import known_keys
+from paradnn.config.groups import content_of, groups, options_of
+from paradnn.config.paths import CONFIG
+from paradnn.core.words import did_you_mean
+from paradnn.core.workload import key_groups
 from paradnn.errors import ConfigError, ParadnnError
 
+#: Options of Hydra that add folders of configurations, which may hold any option of any group.
+_FOLDERS = {"--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"}
 _PARSERS = {"hydra", "omegaconf", "antlr4", "yaml", "argparse.py"}
+_MOST = 1_000  # values of one override that are looked at
+
+_parser = cache(OverridesParser.create)
 
 
 def split_overrides(arguments: Sequence[str]) -> list[str]:
     """`overrides="a=1 b=2"` as the overrides it holds: a project's parameter arrives as one word."""
     overrides: list[str] = []
     for argument in arguments:
-        if argument.startswith("overrides="):
-            try:
-                overrides += shlex.split(argument.removeprefix("overrides="))
-            except ValueError as error:
-                raise ConfigError("overrides", argument, f"cannot be split ({error})", "close the quotation") from None
-        else:
+        if not argument.startswith("overrides="):
             overrides.append(argument)
+            continue
+        try:
+            overrides += shlex.split(argument.removeprefix("overrides="))
+        except ValueError as error:
+            raise ConfigError("overrides", argument, f"cannot be split ({error})", "close the quotation") from None
     return overrides
 
 
@@ -45,23 +60,93 @@ def as_axes(arguments: Sequence[str]) -> list[str]:
     """
     if not {"-m", "--multirun"} & set(arguments):
         return list(arguments)
-    parser = OverridesParser.create()
     axes = []
     for argument in arguments:
         key, equals, value = argument.partition("=")
         try:
-            single = key.startswith("model.") and equals and not parser.parse_override(argument).is_sweep_override()
+            single = key.startswith("model.") and equals and not _parser().parse_override(argument).is_sweep_override()
         except HydraException:
             single = False  # Hydra itself will say what is wrong with it
         axes.append(f"{key}=choice({value})" if single else argument)
     return axes
 
 
+def check_arguments(arguments: Sequence[str]) -> None:
+    """Raise ParadnnError for the first word that no command of the suite can mean."""
+    own = not any(argument.partition("=")[0] in _FOLDERS for argument in arguments)
+    words = list(_overrides(arguments))
+    for word, following in itertools.zip_longest(words, words[1:], fillvalue=""):
+        if word.endswith(",") and "=" not in following:
+            joined = f"{word}{following}" if following else word.rstrip(",")
+            raise ParadnnError(f"{word} {following}".strip() + f": values stand without blanks between them: {joined}")
+        if "=" not in word and not word.startswith("~"):
+            raise ParadnnError(f"{word or repr(word)}: is no override; write key=value, such as batch_size=64")
+        try:
+            override = _parser().parse_override(word)
+        except HydraException:
+            raise ParadnnError(
+                f"{' '.join(word.split())}: cannot be read; close every bracket and quote, and quote text with blanks "
+                "or signs, as in \"key='a b'\""
+            ) from None
+        if override.key_or_group == "sweep.plan":
+            raise ConfigError("sweep.plan", word.partition("=")[2], "is internal", "leave it out")
+        # A launcher may come with a package of its own.
+        if own and not override.key_or_group.startswith("hydra"):
+            _check_options(override)
+
+
+def _overrides(arguments: Sequence[str]) -> Iterator[str]:
+    """The arguments without Hydra's own options and their values."""
+    known = {name: action for action in get_args_parser()._actions for name in action.option_strings}
+    rest = list(arguments)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("-") or word == "-":
+            yield word
+            continue
+        name, equals, value = word.partition("=")
+        if name not in known:
+            raise _no_flag(name, value or (rest[0] if rest else ""), list(known))
+        if known[name].nargs == 0 or equals:
+            continue
+        if rest and "=" not in rest[0]:
+            value = rest.pop(0)
+        choices = known[name].choices
+        if choices and value and value not in choices:
+            raise ConfigError(name, value, "no such choice", f"choose one of {', '.join(map(str, choices))}")
+
+
+def _no_flag(name: str, value: str, known: Sequence[str]) -> ParadnnError:
+    key, keys = name.lstrip("-"), known_keys()
+    if key in keys or key in groups():
+        return ParadnnError(f"{name}: keys are written without dashes: {key}={value if '=' not in value else '...'}")
+    # A short option is like any other.
+    hint = did_you_mean(name, [flag for flag in known if flag.startswith("--")] if name.startswith("--") else [])
+    hint = hint or did_you_mean(key, keys)
+    return ParadnnError(f"{name}: no such option; {hint}python -m paradnn.train --help lists keys, written key=value")
+
+
+def _check_options(override: Override) -> None:
+    group = override.key_or_group
+    options = options_of(group)
+    if not options or override.is_delete():
+        return
+    values: list[object] = [override.value()]
+    if override.is_sweep_override():
+        values = list(itertools.islice(override.sweep_string_iterator(), _MOST)) if override.is_discrete_sweep() else []
+    names = [value.strip("'\"") for value in values if isinstance(value, str)]
+    if wrong := [name for name in names if name and name not in options]:
+        raise _no_such_option(group, wrong[0], options)
+    if group == "experiment" and len(values) > 1:
+        raise ConfigError(group, ",".join(names), "one experiment at a time", "give each its own command")
+
+
 def is_input_error(error: BaseException) -> bool:
     """Whether the user can mend it."""
     if isinstance(error, (ParadnnError, HydraException, OmegaConfBaseException)):
         return True
-    return isinstance(error, Exception) and bool(_PARSERS & set(Path(_innermost(error.__traceback__)).parts))
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, Exception) and bool(frames) and bool(_PARSERS & set(Path(frames[-1].filename).parts))
 
 
 def one_line(error: BaseException, arguments: Sequence[str] | None = None) -> str:
@@ -76,9 +161,10 @@ def one_line(error: BaseException, arguments: Sequence[str] | None = None) -> st
         r"Could not (?:find|load) '([^']+)/([^'/]*)'\s*Available options in '[^']+':\s*(.*?)\n\s*Config", text, re.S
     )
     if options:
-        return str(no_such_option(options[1], options[2], options[3].split()))
+        return str(_no_such_option(options[1], options[2], options[3].split()))
     if match := re.search(r"Could not override '([^']+)'", text):
-        return no_such_key(_as_typed(match[1], words), match[1], words)
+        typed = next((entry for entry in words if entry.lstrip("+~").startswith(f"{match[1]}=")), match[1])
+        return f"{typed}: {_no_such_key(match[1], words)}"
     if "Ambiguous value for argument" in text:
         argument = re.search(r"'(.*?)'\s", text, re.S)
         shown = argument[1] if argument else "a value"
@@ -86,13 +172,41 @@ def one_line(error: BaseException, arguments: Sequence[str] | None = None) -> st
     return " ".join(f"{text} {error.__cause__ or ''}".split())[:500] or type(error).__name__
 
 
-def _as_typed(key: str, words: Sequence[str]) -> str:
-    return next((entry for entry in words if entry.lstrip("+~").startswith(f"{key}=")), key)
+def _no_such_option(group: str, value: str, options: Sequence[str]) -> ParadnnError:
+    """What is said of an option that a group does not have; the nearest ones first."""
+    hint = did_you_mean(value, options)
+    return ConfigError(group, value, "no such option", f"{hint}choose one of {', '.join(options)}")
 
 
-def _innermost(trace: TracebackType | None) -> str:
-    """The file in which the error was raised."""
-    file = ""
-    while trace is not None:
-        file, trace = trace.tb_frame.f_code.co_filename, trace.tb_next
-    return file
+def _no_such_key(key: str, arguments: Sequence[str]) -> str:
+    """What is said of a key that the composed configuration lacks."""
+    group, _, name = key.partition(".")
+    if (work := key_groups().get(group)) and key in known_keys():
+        if "," in chosen_option(work.key, arguments):
+            return f"is a key of {work.key}={work.name} alone; give each {work.key} a command of its own"
+        return f"is a key of {work.key}={work.name}; add {work.key}={work.name}"
+    holders = [option for option in options_of(group) if name in keys_of(group, option)] if name else []
+    chosen = chosen_option(group, arguments)
+    if holders and chosen:
+        own = ", ".join(f"{group}.{entry}" for entry in keys_of(group, chosen))
+        has = f"whose keys are {own}" if own else "which has none"
+        others = ", ".join(f"{group}={option}" for option in holders[:4])
+        return f"no key of {group}={chosen}, {has}; it belongs to {others}"
+    # A key without its group, before one that is spelt like it.
+    ends = [known for known in known_keys() if known.rpartition(".")[2] == key]
+    hint = f"did you mean {ends[0]}? " if ends else did_you_mean(key, known_keys())
+    return f"no such key; {hint}python -m paradnn.train --help lists them"
+
+
+def keys_of(group: str, option: str) -> tuple[str, ...]:
+    """The keys that an option of a group has, but for its name."""
+    return tuple(str(key) for key in content_of(group, option) if key != "name")
+
+
+def chosen_option(group: str, arguments: Sequence[str]) -> str:
+    """The option of a group that a command line chooses, or the default; empty where there is neither."""
+    values = [word.partition("=")[2] for word in arguments if word.partition("=")[0].lstrip("+~") == group]
+    if values:
+        return values[-1]
+    defaults = yaml.safe_load((CONFIG / "config.yaml").read_text(encoding="utf-8"))["defaults"]
+    return next((str(entry[group]) for entry in defaults if isinstance(entry, dict) and group in entry), "")

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 #: A launcher's `launch`: the overrides of every task to whatever they returned.
 Launch = Callable[[Sequence[Sequence[str]]], Sequence[Any]]
 BASIC = "basic"
-#: Points of a sweep, by index, that are measured at the same time; and why each is not tried, where they are not.
-Round = tuple[Sequence[int], Sequence[str]]
 #: A round has this share of the points measured before it: few rounds wait for their slowest task, and yet each is
 #: chosen from much.
 _SHARE = 0.5
@@ -106,10 +104,10 @@ class Submitter:
         """Launch the tasks, wait, close the parent; the exit code."""
         begin = time.monotonic()
         self._tracker.close_abandoned()
-        adaptive = self._sweep.settings.sweep.design == "adaptive"
-        parent = self._parent.open(None if adaptive else len(self._sweep.points))
+        sweep = self._sweep
+        adaptive = sweep.settings.sweep.design == "adaptive"
+        parent = self._parent.open(None if adaptive else len(sweep.points))
         if adaptive:
-            sweep = self._sweep
             self._design = AdaptiveSweep(sweep.points, sweep.settings, sweep.info, anywhere=True)
         if self._processes > 1:
             _say(
@@ -118,7 +116,7 @@ class Submitter:
             )
         interrupted = self._launch_rounds(launch, parent)
         if not interrupted:
-            self._tracker.release(self._sweep.info.sweep_id)
+            self._tracker.release(sweep.info.sweep_id)
         summary = self._summary(interrupted)
         summary.seconds = time.monotonic() - begin
         if self._design:
@@ -138,7 +136,8 @@ class Submitter:
         return self._sweep.settings.sweep.chunk or default_chunk(len(self._sweep.points))
 
     def _launch_rounds(self, launch: Launch, parent: str) -> bool:
-        """Launch round after round, each once the one before has ended; whether the user ended it."""
+        """Launch round after round, each once the one before has ended; whether the user ended it. What went wrong is
+        kept in a line each."""
         number, name, most = 0, self._sweep.info.name, counted(self._chunk, "point")
         try:
             for indices, excluded in self._rounds():
@@ -146,15 +145,24 @@ class Submitter:
                 tasks = self._tasks(parent, indices, excluded, number)
                 standing = f" ({self._design.standing})" if self._design else ""
                 _say(f"{name}: {counted(len(tasks), 'task')} of up to {most} for {self._launcher}{standing}")
-                if self._launch(launch, tasks):
-                    return True
                 number += len(tasks)
+                try:
+                    returned = launch(tasks)
+                except Exception as error:
+                    self._problems.append(f"{self._launcher}: {_first_line(error)}")
+                    continue
+                for entry in returned:
+                    try:
+                        entry.return_value  # noqa: B018 - raises what the task raised
+                    except Exception as error:
+                        self._problems.append(f"a task: {_first_line(error)}")
         except KeyboardInterrupt:
             return True
         return False
 
-    def _rounds(self) -> Iterator[Round]:
-        """All points at once; of an adaptive sweep those that are chosen after each round, and at last the excluded."""
+    def _rounds(self) -> Iterator[tuple[Sequence[int], Sequence[str]]]:
+        """Points by index that are measured at the same time, and why each is not tried, where they are not: all at
+        once; of an adaptive sweep those that are chosen after each round, and at last the excluded."""
         if not (design := self._design):
             yield range(len(self._sweep.points)), ()
             return
@@ -188,22 +196,6 @@ class Submitter:
         reports = self._tracker.task_reports().values()
         found = {name for report in reports for name in report.get("environments", ())}
         return found | {row["environment_id"] for row in self._tracker.sweep_rows(self._sweep.info.sweep_id)}
-
-    def _launch(self, launch: Launch, tasks: Sequence[Sequence[str]]) -> bool:
-        """Whether the user ended it. What went wrong is kept in a line each."""
-        try:
-            returned = launch(tasks)
-        except KeyboardInterrupt:
-            return True
-        except Exception as error:
-            self._problems.append(f"{self._launcher}: {_first_line(error)}")
-            return False
-        for entry in returned:
-            try:
-                entry.return_value  # noqa: B018 - raises what the task raised
-            except Exception as error:
-                self._problems.append(f"a task: {_first_line(error)}")
-        return False
 
     def _summary(self, interrupted: bool) -> Summary:
         found = self._tracker.sweep_rows(self._sweep.info.sweep_id)

@@ -14,9 +14,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from paradnn.cli.checks import chosen_option, keys_of
 from paradnn.cli.commands import COMMANDS
 from paradnn.cli.help import documented_keys, known_keys
+from paradnn.cli.overrides import chosen_option, keys_of
 from paradnn.cli.parser import options, sub_commands
 from paradnn.cli.program import program
 from paradnn.config.groups import groups, options_of
