@@ -15,18 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from analysis.analyses.memory import RAN_OUT, size_of
 from analysis.columns import Group, GroupKey, choose_metric, find_metric, groups
 from analysis.labels import not_recorded
-from analysis.lazy import np, pd, special, stats
-from analysis.options import Options, option
+from analysis.lazy import np, pd, special
 from analysis.result import Paragraph
 from analysis.statistics.regression import Lacking, firth
 from analysis.store.frame import IDENTITY, aggregate_replicates, is_ok, require_homogeneous
 from paradnn.core.words import counted
 from paradnn.errors import ConfigError, NotEnoughData, ParadnnError
+
+if TYPE_CHECKING:
+    from paradnn.forecast.process import LeftOut
 
 #: Points that a space may have: the interval of each takes draws of all of them together.
 MOST_POINTS = 50_000
@@ -55,8 +57,8 @@ class Space(GroupKey):
 
     `known` are all runs of the family, `runs` those of points of the space, failed ones among them. `others` has a row
     for every other point: its `outcome` is ok or `EXCLUDED`, by the `chance` that it runs out of memory, which is 0 or
-    1 where that is proved. `keys` are the columns in which points differ. `measured`, `failed` and `excluded` count
-    points. `beyond` says in words, by key, where the space goes beyond what was measured.
+    1 where that is proved. `keys` are the columns in which points differ. `measured` and `failed` count points.
+    `beyond` says in words, by key, where the space goes beyond what was measured.
     """
 
     known: pd.DataFrame
@@ -66,11 +68,6 @@ class Space(GroupKey):
     measured: int
     failed: int
     beyond: Mapping[str, str]
-
-    @property
-    def excluded(self) -> int:
-        """Unmeasured points that do not fit into memory."""
-        return int((self.others["outcome"] == EXCLUDED).sum())
 
     @property
     def total(self) -> int:
@@ -93,17 +90,13 @@ def space_of(group: Group, given: pd.DataFrame | None = None, pool: bool = False
     if points.empty or not is_ok(points).any():
         ended = ", ".join(f"{count} {name}" for name, count in points["outcome"].value_counts().items())
         raise NotEnoughData(f"no point was measured ({ended})" if ended else "no point was tried")
-    if given is None:
-        keys = [name for name in _identities(points) if points[name].nunique(dropna=False) > 1]
-        if not keys:
-            raise NotEnoughData("all runs are of one point, so the space is one point")
-        wanted = _spanned(points, keys)
-    else:
-        wanted, keys = _given(points, given, group)
+    wanted = _spanned(points) if given is None else _given(points, given, group)
+    keys = [str(name) for name in wanted]
+    if not keys:
+        raise NotEnoughData("all runs are of one point, so the space is one point")
     if len(wanted) > MOST_POINTS:
-        raise ConfigError(
-            "--space", f"{len(wanted):,} points", f"is more than {MOST_POINTS:,}", "name a smaller one with --space"
-        )
+        problem = f"is more than {MOST_POINTS:,}"
+        raise ConfigError("--space", f"{len(wanted):,} points", problem, "name a smaller one with --space")
     codes, known = _codes(wanted, keys), _codes(points, keys)
     inside = known.isin(set(codes))
     others = _rows_of(wanted[~codes.isin(set(known))], points, keys)
@@ -112,17 +105,10 @@ def space_of(group: Group, given: pd.DataFrame | None = None, pool: bool = False
         others = others[costs_of(others)["parameters"].notna()].reset_index(drop=True)
     others["chance"] = _chances(others, points, keys)
     others["outcome"] = np.where(others["chance"] > 0.5, EXCLUDED, "ok")
-    return Space(
-        group.family,
-        group.device,
-        rows,
-        rows[_codes(rows, keys).isin(set(codes)).to_numpy()],
-        others.reset_index(drop=True),
-        tuple(keys),
-        int((is_ok(points) & inside).sum()),
-        int((~is_ok(points) & inside).sum()),
-        _beyond(others[others["outcome"] == "ok"], points[is_ok(points)], keys),
-    )
+    own, ok = rows[_codes(rows, keys).isin(set(codes)).to_numpy()], is_ok(points)
+    beyond = _beyond(others[others["outcome"] == "ok"], points[ok], keys)
+    counts = int((ok & inside).sum()), int((~ok & inside).sum())
+    return Space(group.family, group.device, rows, own, others, tuple(keys), *counts, beyond)
 
 
 def _identities(points: pd.DataFrame) -> list[str]:
@@ -136,15 +122,15 @@ def _is_size(name: str) -> bool:
     return name.startswith("model.") or name == "batch_size"
 
 
-def _spanned(points: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """The grid of the values of sizes, for each combination of settings."""
-    axes = [name for name in keys if _is_size(name)]
-    settings = [name for name in keys if name not in axes]
-    parts = []
+def _spanned(points: pd.DataFrame) -> pd.DataFrame:
+    """The grid of the values of sizes, for each combination of settings; a column for each key that varies."""
+    keys = [name for name in _identities(points) if points[name].nunique(dropna=False) > 1]
+    settings = [name for name in keys if not _is_size(name)]
+    parts = [pd.DataFrame()]
     for _, part in points.groupby(settings, dropna=False, sort=False) if settings else [((), points)]:
         # Axes whose values went together in all points, and not by chance (on average twice each), stay together.
         bundles: list[list[str]] = []
-        for name in axes:
+        for name in (name for name in keys if _is_size(name)):
             for bundle in bundles:
                 pairs = len(part[[bundle[0], name]].drop_duplicates())
                 if 1 < pairs == part[name].nunique() == part[bundle[0]].nunique() and len(part) >= 2 * pairs:
@@ -152,22 +138,20 @@ def _spanned(points: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
                     break
             else:
                 bundles.append([name])
-        values = [part[bundle].drop_duplicates() for bundle in bundles]
-        if np.prod([float(len(rows)) for rows in values]) > MOST_POINTS:
-            return pd.DataFrame(index=range(MOST_POINTS + 1))  # is refused
         grid = part[settings].head(1)
-        for rows in values:
-            grid = grid.merge(rows, how="cross")
+        for bundle in bundles:
+            if len(grid) <= MOST_POINTS:  # more are refused
+                grid = grid.merge(part[bundle].drop_duplicates(), how="cross")
         parts.append(grid)
-    return pd.concat(parts, ignore_index=True)[list(keys)]
+    return pd.concat(parts, ignore_index=True).reindex(columns=keys)
 
 
-def _given(points: pd.DataFrame, given: pd.DataFrame, group: Group) -> tuple[pd.DataFrame, list[str]]:
-    """The given points of the group's family, and the keys that tell points apart.
+def _given(points: pd.DataFrame, given: pd.DataFrame, group: Group) -> pd.DataFrame:
+    """The given points of the group's family, with a column for each key that tells points apart.
 
     A setting that is the same in all given points and the same in all runs is that of the runs: the device was chosen.
     """
-    mine = given[given["family"] == group.family] if "family" in given else given
+    mine = given[given["family"] == group.family]
     if mine.empty:
         raise NotEnoughData("the given space has no point of this family")
     wanted, keys = pd.DataFrame(index=mine.index), []
@@ -185,7 +169,7 @@ def _given(points: pd.DataFrame, given: pd.DataFrame, group: Group) -> tuple[pd.
             keys.append(name)
     if not keys:
         raise NotEnoughData("the given space is one point")
-    return wanted[keys].drop_duplicates().reset_index(drop=True), keys
+    return wanted[keys].drop_duplicates().reset_index(drop=True)
 
 
 def _plain(value: object) -> str:
@@ -196,8 +180,10 @@ def _plain(value: object) -> str:
 
 
 def _codes(points: pd.DataFrame, keys: Sequence[str]) -> pd.Series:
+    """(n,) what tells points apart, equal for equal points of any frame."""
     columns = [points[name].astype("object").map(_plain) if name in points else ["null"] * len(points) for name in keys]
-    return pd.Series(list(zip(*columns, strict=True)), index=points.index, dtype="object")
+    codes = list(zip(*columns, strict=True)) if columns else [()] * len(points)
+    return pd.Series(codes, index=points.index, dtype="object")
 
 
 def _rows_of(wanted: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
@@ -209,56 +195,43 @@ def _rows_of(wanted: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
     shared = ["family", "device", *IDENTITY, *_identities(points), *_CIRCUMSTANCES, *versions]
     ok = points[is_ok(points)]
     settings = [name for name in keys if not _is_size(name) and name in ok]
-    known = _codes(ok, settings) if settings else pd.Series([()] * len(ok), index=ok.index)
-    places = {code: np.flatnonzero(known == code) for code in set(known)}
-    every, codes = np.arange(len(ok)), _codes(wanted, settings) if settings else [()] * len(wanted)
-    chosen = [places.get(code, every) for code in codes]
+    known: dict[object, list[int]] = {}
+    for place, code in enumerate(_codes(ok, settings)):
+        known.setdefault(code, []).append(place)
+    chosen = [known.get(code, range(len(ok))) for code in _codes(wanted, settings)]
     # In turn, so that unmeasured points are spread over sessions as the measured ones are.
-    turn = [int(each[number % len(each)]) for number, each in enumerate(chosen)]
+    turn = [each[number % len(each)] for number, each in enumerate(chosen)]
     rows = ok.iloc[turn][[name for name in dict.fromkeys(shared) if name in ok]].reset_index(drop=True)
     for name in keys:
-        column = wanted[name]
-        rows[name] = column.astype(points[name].dtype) if name in points else column
+        rows[name] = wanted[name].astype(points[name].dtype) if name in points else wanted[name]
     place = " ".join(str(points[name].iloc[0]) for name in ("family", "device", *IDENTITY) if name in points)
     names = [f"unmeasured {number} of {place}" for number in range(len(rows))]
     rows = rows.assign(run_id=names, point_id=names)
-    work = costs_of(rows)
-    return rows.assign(**{name: work[name] for name in WORK if name in points})
+    return rows.assign(**costs_of(rows)[[name for name in WORK if name in points]])
 
 
 def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) -> np.ndarray:
     """The chance (n,) that each unmeasured point runs out of memory: by the frontier, and between what is proved to fit
-    and to fail by a regression."""
+    and to fail by a logistic regression on the analytic bound of memory, or on the sizes where that is not known."""
+    from analysis.store.past import costs_of
     from paradnn.designs.frontier import excluded, fitting
 
     tried = points[is_ok(points) | points["outcome"].isin((*RAN_OUT, EXCLUDED))]
     failed = (~is_ok(tried)).to_numpy(dtype=bool)
     if not failed.any() or others.empty:
         return np.zeros(len(others))
-    both = pd.concat([tried[list(keys)], others[list(keys)]], ignore_index=True)
+    both, count = pd.concat([tried, others], ignore_index=True), len(tried)
     columns = {name: size_of(both[name]) for name in keys if _is_size(name)}
     sizes = np.column_stack([column for column in columns.values() if column is not None])
-    settings = [name for name in keys if columns.get(name) is None]
-    kinds = list(_codes(both, settings)) if settings else [()] * len(both)
-    count = len(tried)
+    kinds = list(_codes(both, [name for name in keys if columns.get(name) is None]))
     known = (sizes[count:], kinds[count:], sizes[:count], kinds[:count], failed)
     fails = [proof is not None for proof in excluded(*known, list(tried["run_id"]))]
-    return np.asarray(np.select([fitting(*known), fails], [0.0, 1.0], _by_size(tried, others, sizes, failed)))
-
-
-def _by_size(tried: pd.DataFrame, others: pd.DataFrame, sizes: np.ndarray, failed: np.ndarray) -> np.ndarray:
-    """The chance (n,) that unmeasured points run out of memory, by a logistic regression on the analytic bound of
-    memory, or on the sizes of a model whose bound is not known."""
-    from analysis.store.past import costs_of
-
-    bounds = [np.log(costs_of(rows)["memory_lower_bound_bytes"].to_numpy()) for rows in (tried, others)]
-    known = all(np.isfinite(bound).all() for bound in bounds)
-    columns = np.concatenate(bounds)[:, None] if known else np.log2(sizes)
-    columns = columns[:, np.ptp(columns, axis=0) > 0]
-    design = np.column_stack([np.ones(len(columns)), columns - columns.mean(axis=0)])
-    found = firth(design[: len(tried)], failed)[0]
-    chances: np.ndarray = special.expit(design[len(tried) :] @ found)
-    return chances
+    bounds = np.log(costs_of(both)["memory_lower_bound_bytes"].to_numpy())[:, None]
+    logs = bounds if np.isfinite(bounds).all() else np.log2(sizes)
+    logs = logs[:, np.ptp(logs, axis=0) > 0]
+    design = np.column_stack([np.ones(len(logs)), logs - logs.mean(axis=0)])
+    likely = special.expit(design[count:] @ firth(design[:count], failed)[0])
+    return np.asarray(np.select([fitting(*known), fails], [0.0, 1.0], likely))
 
 
 def _beyond(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) -> dict[str, str]:
@@ -278,40 +251,27 @@ def _beyond(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) -> 
     return found
 
 
-class Trust(NamedTuple):
-    """What was predicted of measured points that were left out: the median relative `error`, the share of them that lay
-    `inside` their 95% interval, and how many `points` were left out."""
-
-    error: float
-    inside: float
-    points: int
-
-
 @dataclass(frozen=True)
 class Completed:
     """Runs of a frame with a row for every point of their spaces that none of them measured.
 
-    In `frame` these have the median of the predicted `metric`, or the outcome `EXCLUDED`; `places` (m,) are the
-    positions of its rows that have a prediction, `draws` (m, d) the metric in each draw, `low` and `high` (m,) its 95%
-    interval. `lacking` says which groups have none.
+    In `frame` these are `predicted`: they have the median of the `metric`, and its 95% interval as `low` and `high`, or
+    the outcome `EXCLUDED`. `draws`: run id -> the metric in each draw. `trust`: what is said of measured points, each
+    left out, by the name of their space. `lacking` says which groups have no prediction.
     """
 
     metric: str
     frame: pd.DataFrame
     spaces: tuple[Space, ...]
-    trust: dict[str, Trust]
+    trust: dict[str, LeftOut]
     lacking: tuple[Lacking, ...]
-    places: np.ndarray
-    draws: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
+    draws: pd.DataFrame
 
     def values(self, points: pd.DataFrame) -> np.ndarray:
         """The metric (n, d) of some rows of the frame, or of medians over them, in each draw."""
         found = np.repeat(points[self.metric].to_numpy(dtype="float64")[:, None], self.draws.shape[1], axis=1)
-        where = {run: number for number, run in enumerate(self.frame["run_id"].to_numpy()[self.places])}
-        numbers = np.array([where.get(run, -1) for run in points["run_id"]], dtype=np.intp)
-        found[numbers >= 0] = self.draws[numbers[numbers >= 0]]
+        drawn = points["run_id"].isin(self.draws.index).to_numpy()
+        found[drawn] = self.draws.loc[points["run_id"][drawn]].to_numpy()
         return found
 
     def measured(self, run_ids: Sequence[str]) -> tuple[str, ...]:
@@ -340,25 +300,20 @@ def complete(frame: pd.DataFrame, metric: str, given: pd.DataFrame | None = None
         raise NotEnoughData(f"not enough data to predict {metric}", lacking, "measure more points, or name --space")
     runs = pd.concat([space.runs for space in spaces])
     whole = pd.concat([runs, *(space.others for space in spaces)], ignore_index=True)
-    whole["predicted"] = np.arange(len(whole)) >= len(runs)
-    places, parts = [], []
-    trust: dict[str, Trust] = {}
-    random = np.random.default_rng(0)
+    whole = whole.assign(predicted=np.arange(len(whole)) >= len(runs), low=np.nan, high=np.nan)
+    whole[metric] = whole[metric].astype("float64")
+    draws, trust, random = [], {}, np.random.default_rng(0)
     named = whole["device"].astype("object").fillna(not_recorded("device"))
     for device in dict.fromkeys(space.device for space in spaces):
         mine = [space for space in spaces if space.device == device]
         here = whole["predicted"] & is_ok(whole) & (named == device)
-        *part, of_family = _predicted(pd.concat([space.known for space in mine]), metric, whole[here], random)
-        places.append(np.flatnonzero(here))
-        parts.append(part)
-        trust |= {space.name: of_family[space.family] for space in mine}
-    low, high, drawn = (np.concatenate([part[number] for part in parts]) for number in range(3))
-    where = np.concatenate(places)
-    column = whole[metric].to_numpy(dtype="float64", copy=True)
-    column[where] = np.median(drawn, axis=1)
-    whole = whole.assign(**{metric: column})
+        predictor = _Predictor(pd.concat([space.known for space in mine]), metric)
+        drawn, whole.loc[here, "low"], whole.loc[here, "high"] = predictor.at(whole[here], random)
+        whole.loc[here, metric] = np.median(drawn, axis=1)
+        draws.append(pd.DataFrame(drawn, index=whole["run_id"][here]))
+        trust |= {space.name: predictor.left_out(space.family) for space in mine}
     whole.attrs = dict(frame.attrs)
-    return Completed(metric, whole, tuple(spaces), trust, tuple(lacking), where, drawn, low, high)
+    return Completed(metric, whole, tuple(spaces), trust, tuple(lacking), pd.concat(draws))
 
 
 def is_sparse(frame: pd.DataFrame) -> bool:
@@ -371,24 +326,6 @@ def is_sparse(frame: pd.DataFrame) -> bool:
         if space.measured >= LEAST and len(space.others) >= _SPARSE * space.total:
             return True
     return False
-
-
-def every_point(completed: Completed) -> pd.DataFrame:
-    """A row for each point of the spaces: the keys in which points differ, `status` (measured, predicted, or the
-    outcome of what did not run or is taken not to), the metric, and its 95% interval where it is predicted."""
-    whole = completed.frame.assign(low=np.nan, high=np.nan)
-    whole.loc[completed.places, "low"], whole.loc[completed.places, "high"] = completed.low, completed.high
-    rows = aggregate_replicates(whole)
-    status = rows["outcome"].astype("object")
-    ok = is_ok(rows)
-    rows["status"] = status.where(~ok, rows["predicted"].map({True: "predicted", False: "measured"}))
-    keys = list(dict.fromkeys(name for space in completed.spaces for name in space.keys))
-    found = rows[["family", "device", *keys, "status", completed.metric, "low", "high"]]
-    shown = {name: found[name].astype("float64").where(ok) for name in (completed.metric, "low", "high")}
-    found = found.assign(**shown)
-    found = found.sort_values(["family", "device", *keys], ignore_index=True)
-    found.attrs = {"units": completed.frame.attrs.get("units", {})}
-    return found
 
 
 def _space(group: Group, metric: str, given: pd.DataFrame | None, pool: bool) -> Space:
@@ -405,49 +342,50 @@ def _space(group: Group, metric: str, given: pd.DataFrame | None, pool: bool) ->
     return space
 
 
-def _predicted(
-    runs: pd.DataFrame, metric: str, rows: pd.DataFrame, random: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, Trust]]:
-    """(low, high, draws) of the metric at some rows (n,) of a device, of which none was measured, by a fit to its runs;
-    and by family what that says of each measured point from all others."""
-    from analysis.store.past import past_runs, rates_of, table_of
-    from paradnn.forecast.predict import StepTimeModel
-    from paradnn.forecast.process import LeftOut
+class _Predictor:
+    """A metric of points on a device, by a fit to its runs."""
 
-    does = PREDICTABLE[metric]
-    runs = runs[is_ok(runs) & (runs[metric].astype("float64") > 0) & np.isfinite(runs[metric].astype("float64"))]
-    values = runs[metric].to_numpy(dtype="float64")
-    seconds = _work(runs, does) / values if does else values
-    if not np.isfinite(np.log(seconds)).all():
-        raise NotEnoughData(f"{metric} gives no time of a step for all runs; leave those out with --where")
-    per = 1.0
-    if "step_time_ms" in runs and runs["step_time_ms"].gt(0).any():
-        # The roofline that the model begins with is in seconds, roughly.
-        per = float(np.nanmedian(runs["step_time_ms"].to_numpy(dtype="float64") / 1e3 / seconds))
-    seconds = seconds * per
-    rates = rates_of(runs, seconds)
-    fitted = StepTimeModel.fit(past_runs(runs, seconds, rates))
-    table = table_of(runs, rates)
-    # The model has an observation for each step, in the order in which they first appear.
-    steps = dict(zip(zip(table.environments, table.steps, strict=True), table.families, strict=True)).values()
-    left, of_steps = fitted.left_out, np.array(list(steps))
-    trust: dict[str, Trust] = {}
-    for family in set(of_steps):
-        mine = of_steps == family
-        found = LeftOut(left.error[mine], left.spread[mine], left.freedom)
-        trust[str(family)] = Trust(found.median_error, found.coverage(), int(mine.sum()))
-    if rows.empty:
-        return np.empty(0), np.empty(0), np.empty((0, _DRAWS)), trust
+    def __init__(self, runs: pd.DataFrame, metric: str) -> None:
+        from analysis.store.past import noise_of, rates_of, table_of
+        from paradnn.forecast.predict import StepTimeModel
 
-    def in_metric(logs: np.ndarray) -> np.ndarray:
-        raw: np.ndarray = np.exp(logs) / per
-        return (_work(rows, does) / raw.T).T if does else raw
+        self._does = PREDICTABLE[metric]
+        values = runs[metric].astype("float64")
+        runs = runs[is_ok(runs) & (values > 0) & np.isfinite(values)]
+        values = runs[metric].to_numpy(dtype="float64")
+        seconds = _work(runs, self._does) / values if self._does else values
+        if not np.isfinite(np.log(seconds)).all():
+            raise NotEnoughData(f"{metric} gives no time of a step for all runs; leave those out with --where")
+        self._per = 1.0
+        if "step_time_ms" in runs and runs["step_time_ms"].gt(0).any():
+            # The roofline that the model begins with is in seconds, roughly.
+            self._per = float(np.nanmedian(runs["step_time_ms"].to_numpy(dtype="float64") / 1e3 / seconds))
+        self._rates = rates_of(runs, seconds * self._per)
+        self._table = table_of(runs, self._rates)
+        self._model = StepTimeModel.fit(self._table, seconds * self._per, noise_of(runs))
 
-    there = fitted.predict(table_of(rows, rates))
-    spread = np.sqrt((there.root**2).sum(axis=1) + there.own + there.noise**2)
-    reach = stats.t.ppf(0.975, there.freedom) * spread
-    ends = [in_metric(there.mean + sign * reach) for sign in (-1, 1)]
-    return np.minimum(*ends), np.maximum(*ends), in_metric(there.draws(_DRAWS, random)), trust
+    def left_out(self, family: str) -> LeftOut:
+        """Each measured step of a family, predicted from all others."""
+        # The model has an observation for each step, in the order in which they first appear.
+        steps = dict(
+            zip(zip(self._table.environments, self._table.steps, strict=True), self._table.families, strict=True)
+        )
+        return self._model.left_out.of(np.array(list(steps.values())) == family)
+
+    def at(self, rows: pd.DataFrame, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The metric of some rows (n,), none of them measured: draws (n, d), low and high."""
+        from analysis.store.past import table_of
+
+        if rows.empty:
+            return np.empty((0, _DRAWS)), np.empty(0), np.empty(0)
+        found, work = self._model.predict(table_of(rows, self._rates)), _work(rows, self._does) if self._does else None
+
+        def in_metric(logs: np.ndarray) -> np.ndarray:
+            raw: np.ndarray = np.exp(logs) / self._per
+            return raw if work is None else (work / raw.T).T
+
+        ends = [in_metric(end) for end in found.interval()]
+        return in_metric(found.draws(_DRAWS, random)), np.minimum(*ends), np.maximum(*ends)
 
 
 def _work(rows: pd.DataFrame, name: str) -> np.ndarray:
@@ -462,28 +400,14 @@ def _work(rows: pd.DataFrame, name: str) -> np.ndarray:
     return work.to_numpy(dtype="float64")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpaceOptions(Options):
-    """Which space it is about."""
-
-    space: str | None = option(
-        None,
-        "the points of the space: axes of a sweep, such as 'model=fc model.nodes=32,64 batch_size=64,256' or "
-        "experiment=paper_fc (default: the grid that the runs span)",
-        metavar="SPACE",
-        names="conditions",
-    )
-
-
-def completed_of(frame: pd.DataFrame, metric: str | None, options: SpaceOptions) -> Completed:
-    """The spaces of a frame, completed as the options say; without a metric in the one that the runs have."""
+def completed_of(frame: pd.DataFrame, metric: str | None, space: str | None, pool: bool) -> Completed:
+    """The spaces of a frame, completed, or the one that is named; without a metric in the one that the runs have."""
     from analysis.store.past import read_space
 
-    given = None if options.space is None else read_space(options.space)
+    given = None if space is None else read_space(space)
     if not is_ok(frame).any():  # which is then said of every group
-        return complete(frame, next(iter(PREDICTABLE)), given, options.pool)
-    chosen = find_metric(frame, metric) if metric else choose_metric(frame)
-    return complete(frame, chosen, given, options.pool)
+        return complete(frame, next(iter(PREDICTABLE)), given, pool)
+    return complete(frame, find_metric(frame, metric) if metric else choose_metric(frame), given, pool)
 
 
 def told_of(completed: Completed) -> tuple[Paragraph, ...]:
@@ -492,15 +416,17 @@ def told_of(completed: Completed) -> tuple[Paragraph, ...]:
     for space in completed.spaces:
         trust = completed.trust[space.name]
         points = [
-            f"Of {trust.points:,} measured points, left out of the fit in turn, the predicted {completed.metric} was "
-            f"off by {trust.error:.1%} in the median, and {trust.inside:.0%} lay within their 95% interval."
+            f"Of {len(trust.error):,} measured points, left out of the fit in turn, the predicted {completed.metric} "
+            f"was off by {trust.median_error:.1%} in the median, and {trust.coverage():.0%} lay within their 95% "
+            "interval."
         ]
         if space.beyond:
             listed = "; ".join(f"{name} {words}" for name, words in space.beyond.items())
             points += [f"Extrapolated, beyond all that was measured: {listed}. Measure a few points there."]
-        rest = f"{len(space.others) - space.excluded:,} are predicted"
-        if space.failed or space.excluded:
-            rest += f", {space.failed:,} did not run, {space.excluded:,} are taken to be out of memory"
+        excluded = int((space.others["outcome"] == EXCLUDED).sum())
+        rest = f"{len(space.others) - excluded:,} are predicted"
+        if space.failed or excluded:
+            rest += f", {space.failed:,} did not run, {excluded:,} are taken to be out of memory"
         share = f"{space.measured:,} of {space.total:,} points were measured, {space.measured / space.total:.0%}"
         found.append(Paragraph(f"{space.name}: {share}; {rest}.", tuple(points)))
     return (*found, *(Paragraph(f"{lacking}: nothing is predicted.") for lacking in completed.lacking))

@@ -240,11 +240,11 @@ def fit_kernels(frame: pd.DataFrame, device: str, like: Row, pool: bool = False)
 
     ConfigError for a device without runs, NotEnoughData for one without enough kernels of any kind.
     """
+    from analysis.store.past import noise_of
     from paradnn.forecast.operation_times import LEAST, OperationTimes
-    from paradnn.forecast.table import NOISE_METRICS, stated_noise
 
     runs = require_homogeneous(_kernel_runs(frame, device, like), pool=pool)
-    noise = stated_noise(*(_numbers(runs, name) for name in NOISE_METRICS))
+    noise = noise_of(runs)
     groups: defaultdict[str, list[tuple[Operation, float, float]]] = defaultdict(list)
     for row, seconds, own in zip(runs.to_dict("records"), _numbers(runs, _TIME) / 1e3, noise, strict=True):
         operation = model_in(row).as_operation(int(row["batch_size"]), str(row["precision"]))

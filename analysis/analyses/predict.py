@@ -8,19 +8,26 @@ from dataclasses import dataclass, replace
 from analysis.analyses.heatmap import HeatMap, HeatMaps, draw_heat_maps, heat_maps, maps_of
 from analysis.format import is_share, short
 from analysis.lazy import np, pd
-from analysis.options import option
-from analysis.prediction import Completed, SpaceOptions, completed_of, every_point, is_sparse, told_of
+from analysis.options import Options, option
+from analysis.prediction import Completed, completed_of, is_sparse, told_of
 from analysis.registry import Shown, analysis
 from analysis.result import Answer, pooled_within
-from analysis.store.frame import is_ok
+from analysis.store.frame import aggregate_replicates, is_ok
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictOptions(SpaceOptions):
+class PredictOptions(Options):
     """What is predicted of which space, and the axes of its map."""
 
     command = "predict"
 
+    space: str | None = option(
+        None,
+        "the points of the space: axes of a sweep, such as 'model=fc model.nodes=32,64 batch_size=64,256' or "
+        "experiment=paper_fc (default: the grid that the runs span)",
+        metavar="SPACE",
+        names="conditions",
+    )
     metric: str | None = option(
         None,
         "what to predict (default: flops_utilization, else flops_per_second, else examples_per_second)",
@@ -60,8 +67,8 @@ def predict(frame: pd.DataFrame, options: PredictOptions) -> Answer:
     ConfigError for a metric that is not predicted or a space that names no points, NotEnoughData for too few runs,
     SchemaError for heterogeneous runs of a group.
     """
-    completed = completed_of(frame, options.metric, options)
-    maps, table = _maps(completed, options), every_point(completed)
+    completed = completed_of(frame, options.metric, options.space, options.pool)
+    maps, table = _maps(completed, options), _every_point(completed)
     return Answer(
         numbers=table,
         sentences=[*_ends(completed, table), *told_of(completed)],
@@ -69,6 +76,21 @@ def predict(frame: pd.DataFrame, options: PredictOptions) -> Answer:
         sources=completed.measured(list(completed.frame["run_id"])),
         pooled=pooled_within(frame, ["family", "device"], pool=True) if options.pool else "",
     )
+
+
+def _every_point(completed: Completed) -> pd.DataFrame:
+    """A row for each point of the spaces: the keys in which points differ, `status` (measured, predicted, or the
+    outcome of what did not run or is taken not to), the metric, and its 95% interval where it is predicted."""
+    rows = aggregate_replicates(completed.frame)
+    keys = list(dict.fromkeys(name for space in completed.spaces for name in space.keys))
+    ok, status = is_ok(rows), rows["outcome"].astype("object")
+    rows["status"] = status.where(~ok, rows["predicted"].map({True: "predicted", False: "measured"}))
+    numbers = [completed.metric, "low", "high"]
+    found = rows[["family", "device", *keys, "status", *numbers]]
+    found = found.assign(**{name: found[name].astype("float64").where(ok) for name in numbers})
+    found = found.sort_values(["family", "device", *keys], ignore_index=True)
+    found.attrs = {"units": completed.frame.attrs.get("units", {})}
+    return found
 
 
 def _ends(completed: Completed, table: pd.DataFrame) -> Iterator[str]:
@@ -86,7 +108,7 @@ def _ends(completed: Completed, table: pd.DataFrame) -> Iterator[str]:
                 for row in ends
             ]
             yield f"{space.name}: {metric} from {words[0]} up to {words[1]}."
-    if not len(completed.places):
+    if completed.draws.empty:
         yield "Every point of the space was tried: there is nothing to predict."
 
 

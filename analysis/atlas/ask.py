@@ -102,7 +102,7 @@ def _price(text: str) -> tuple[str, float]:
 def measured_here(row: Mapping[Any, Any], store: str | None, without: str = "") -> Answer:
     """The step on the device of the newest measured run of the store, predicted from all runs there (but `without`)."""
     from analysis.store.load import load
-    from analysis.store.past import past_runs, rates_of, table_of
+    from analysis.store.past import noise_of, rates_of, table_of
     from paradnn.forecast.predict import StepTimeModel
 
     point = words_of(row, model_in(row))
@@ -116,7 +116,7 @@ def measured_here(row: Mapping[Any, Any], store: str | None, without: str = "") 
         return Answer(device, point, why=f"{len(runs)} other runs of it are in the store, three are the least")
     times = runs["step_time_ms"].to_numpy(dtype="float64") / 1e3
     rates = rates_of(runs, times)
-    model = StepTimeModel.fit(past_runs(runs, times, rates))
+    model = StepTimeModel.fit(table_of(runs, rates), times, noise_of(runs))
     last = runs.sort_values("start_time").iloc[-1]
     asked = pd.DataFrame([{**row, "environment_id": last["environment_id"], "sweep_id": "asked"}])
     found = model.predict(table_of(asked, rates))

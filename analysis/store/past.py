@@ -20,9 +20,8 @@ from analysis.store.frame import typed
 from paradnn.config.point import Optimizer
 from paradnn.errors import ConfigError, ParadnnError
 from paradnn.families import model_of
-from paradnn.forecast.table import NOISE_METRICS, PastRuns, Table, stated_noise
+from paradnn.forecast.table import NOISE_METRICS, Table, stated_noise
 from paradnn.platform.specifications import find_hardware
-from paradnn.store.metrics import PHASES
 from paradnn.store.runs import LATER_PARAMS
 
 #: Keys of a point that identify what is computed, where and with what; how it is timed is none of it.
@@ -72,19 +71,9 @@ def table_of(points: pd.DataFrame, rates: tuple[float, float]) -> Table:
     return Table(rows, environments, sweeps, costs, peaks, load)
 
 
-def past_runs(runs: pd.DataFrame, seconds: np.ndarray, rates: tuple[float, float]) -> PastRuns:
-    """Measured runs with the seconds (n,) of their steps; of phases and gaps a frame says nothing here."""
-    unknown = np.full(len(runs), np.nan)
-    columns = [runs[name].to_numpy(dtype="float64") if name in runs else unknown for name in NOISE_METRICS]
-    return PastRuns(
-        table_of(runs, rates),
-        seconds,
-        phases=dict.fromkeys(PHASES, unknown),
-        warmup_blocks=unknown,
-        steady=unknown,
-        gaps=unknown,
-        noise=stated_noise(*columns),
-    )
+def noise_of(runs: pd.DataFrame) -> np.ndarray:
+    """(n,) what measured runs say of the noise of their own step time (`paradnn.forecast.table.stated_noise`)."""
+    return stated_noise(*runs.reindex(columns=list(NOISE_METRICS)).to_numpy(dtype="float64", na_value=np.nan).T)
 
 
 def rates_of(runs: pd.DataFrame, seconds: np.ndarray) -> tuple[float, float]:

@@ -196,7 +196,7 @@ class AdaptiveSweep:
 
     def _forecast(self) -> _Forecast:
         runs, table = self.knowledge.runs(), self.knowledge.table()
-        model = StepTimeModel.fit(runs)
+        model = StepTimeModel.fit(runs.table, runs.step, runs.noise)
         step, left_out = model.predict(table), model.left_out
         seconds = point_times(runs, table, _TIMES, steps=step).seconds.mean(axis=1)
         excess = strain(left_out.error, left_out.spread, left_out.freedom)

@@ -88,7 +88,7 @@ def forecast(status: SweepStatus, settings: Settings, history: History) -> Forec
     environments = [*{id(place): place for place in status.environments}.values()]
     runs = PastRuns.of(history.past({environment.device for environment in environments}, MOST_RUNS), rates)
     draws = int(np.clip(_DRAWS // max(len(where), 1), 100, 1000))
-    model = StepTimeModel.fit(runs)
+    model = StepTimeModel.fit(runs.table, runs.step, runs.noise)
 
     def times_of(indices: Sequence[int]) -> PointTimes:
         places = [status.environments[index] for index in indices]

@@ -71,7 +71,7 @@ def point_times(
 ) -> PointTimes:
     """The time of every planned point, from past runs; `steps` is what they say of its step, where that is known."""
     random = np.random.default_rng(seed)
-    step = np.exp((steps or StepTimeModel.fit(runs).predict(points)).draws(draws, random))
+    step = np.exp((steps or StepTimeModel.fit(runs.table, runs.step, runs.noise).predict(points)).draws(draws, random))
     known, planned = overhead_columns(runs.table), overhead_columns(points)
     phases = {}
     for name in (*runs.phases, _BETWEEN):

@@ -19,7 +19,7 @@ from scipy.special import logsumexp
 
 from paradnn.forecast.process import Coordinate, Inputs, LeftOut, Process, places
 from paradnn.forecast.regression import Array, Columns, Prediction, Regression, one_thread
-from paradnn.forecast.table import PastRuns, Table
+from paradnn.forecast.table import Table
 
 #: Coefficients of the line, by name.
 Line = Mapping[Hashable, float]
@@ -174,11 +174,11 @@ class StepTimeModel:
     process: Process
 
     @classmethod
-    def fit(cls, runs: PastRuns) -> StepTimeModel:
-        """The model of past runs."""
-        logs = np.log(runs.step)
-        line, inputs = fit_line(step_inputs(runs.table), logs)
-        noise = replicate_noise(logs, places(inputs.steps), runs.noise)
+    def fit(cls, runs: Table, seconds: Array, noise: Array) -> StepTimeModel:
+        """The model of past runs (n): seconds of a step, and standard deviations of their logarithms or NaN."""
+        logs = np.log(seconds)
+        line, inputs = fit_line(step_inputs(runs), logs)
+        noise = replicate_noise(logs, places(inputs.steps), noise)
         run = float(np.sqrt(np.median(noise**2))) if len(runs) else _NOISE
         return cls(line, Process.fit(inputs, logs, noise, run))
 

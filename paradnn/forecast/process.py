@@ -273,6 +273,10 @@ class LeftOut:
     spread: Array
     freedom: float
 
+    def of(self, chosen: NDArray[np.bool_]) -> LeftOut:
+        """Some of the steps."""
+        return LeftOut(self.error[chosen], self.spread[chosen], self.freedom)
+
     @property
     def median_error(self) -> float:
         """Median relative error of a value's exponential; NaN where there are no others."""

@@ -88,7 +88,7 @@ def test_what_is_stated_of_points_together_is_what_is_drawn() -> None:
     machine = Machine(random)
     runs = PastRuns.of(machine.session("first", grid(random, 30)), rates)
     points = [fc(4, 512, 256), again(fc(4, 512, 256), 1), fc(4, 1024, 256), lstm(100, 64)]
-    times = StepTimeModel.fit(runs).predict(planned_table(points))
+    times = StepTimeModel.fit(runs.table, runs.step, runs.noise).predict(planned_table(points))
     certain = replace(times, freedom=1e9)  # without the tails of few observations
     assert np.cov(certain.draws(40_000, random)) == pytest.approx(times.covariance, rel=0.1, abs=0.005)
     replicate, family, other = times.covariance[0, 1:]
