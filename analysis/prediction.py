@@ -196,8 +196,8 @@ def _rows_of(wanted: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
     ok = points[is_ok(points)]
     settings = [name for name in keys if not _is_size(name) and name in ok]
     known: dict[object, list[int]] = {}
-    for place, code in enumerate(_codes(ok, settings)):
-        known.setdefault(code, []).append(place)
+    for number, code in enumerate(_codes(ok, settings)):
+        known.setdefault(code, []).append(number)
     chosen = [known.get(code, range(len(ok))) for code in _codes(wanted, settings)]
     # In turn, so that unmeasured points are spread over sessions as the measured ones are.
     turn = [each[number % len(each)] for number, each in enumerate(chosen)]
@@ -302,7 +302,8 @@ def complete(frame: pd.DataFrame, metric: str, given: pd.DataFrame | None = None
     whole = pd.concat([runs, *(space.others for space in spaces)], ignore_index=True)
     whole = whole.assign(predicted=np.arange(len(whole)) >= len(runs), low=np.nan, high=np.nan)
     whole[metric] = whole[metric].astype("float64")
-    draws, trust, random = [], {}, np.random.default_rng(0)
+    draws, random = [], np.random.default_rng(0)
+    trust: dict[str, LeftOut] = {}
     named = whole["device"].astype("object").fillna(not_recorded("device"))
     for device in dict.fromkeys(space.device for space in spaces):
         mine = [space for space in spaces if space.device == device]
@@ -350,8 +351,8 @@ class _Predictor:
         from paradnn.forecast.predict import StepTimeModel
 
         self._does = PREDICTABLE[metric]
-        values = runs[metric].astype("float64")
-        runs = runs[is_ok(runs) & (values > 0) & np.isfinite(values)]
+        measured = runs[metric].astype("float64")
+        runs = runs[is_ok(runs) & (measured > 0) & np.isfinite(measured)]
         values = runs[metric].to_numpy(dtype="float64")
         seconds = _work(runs, self._does) / values if self._does else values
         if not np.isfinite(np.log(seconds)).all():
