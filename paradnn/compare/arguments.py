@@ -71,31 +71,25 @@ class Side:
     overrides: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Request:
-    """What is asked. `minutes` caps the time; `null`: the sides are the same, to see what is called a difference."""
-
-    sides: tuple[Side, Side]
-    common: tuple[str, ...]
-    rule: Rule
-    minutes: float | None = None
-    null: bool = False
-    json: Path | None = None
-
-
 #: Unless --minutes says more or less; and rounds, of which commands may be short.
 COMMAND_MINUTES, COMMAND_ROUNDS = 10.0, 640
 
 
-def read_arguments(arguments: Sequence[str]) -> Request | argparse.Namespace:
-    """The request in a command line: of settings, or of commands as they were given, with `rule`.
+def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """A command line as it was given, with `rule`; of settings also `sides`, else None, and what is `common` to them.
 
     ParadnnError for a wrong one, SystemExit after `--help`.
     """
     given = parsed(_parser(), arguments)
-    sides = given.words[:2]
+    sides, given.sides = given.words[:2], None
+    _check_counts(given)
+    shares = _share(given, "within"), _share(given, "equivalence")
     if given.commits or (given.null and not sides) or (sides and not all(map(_is_setting, sides))):
-        return _commands(given)
+        _read_commands(given)
+        most = given.most if given.most != Rule.most else COMMAND_ROUNDS
+        given.rule = Rule(*shares, given.rounds, max(most, given.rounds))
+        given.minutes = COMMAND_MINUTES if given.minutes is None else given.minutes
+        return given
     for flag in ("metric", "higher", "prepare", "setup", "timeout", "warmup", "exit_codes"):
         if getattr(given, flag) != _parser().get_default(flag):
             raise ConfigError(
@@ -104,7 +98,9 @@ def read_arguments(arguments: Sequence[str]) -> Request | argparse.Namespace:
                 "is for commands",
                 "compare two commands, or leave it out",
             )
-    return _settings(given)
+    given.sides, given.common = _sides(given)
+    given.rule = Rule(*shares, given.rounds, given.most)
+    return given
 
 
 def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
@@ -127,7 +123,7 @@ def _is_setting(word: str) -> bool:
     return all(re.match(r"[+~]{0,2}[A-Za-z_][\w./@-]*=", part) or part.startswith("~") for part in parts)
 
 
-def _commands(given: argparse.Namespace) -> argparse.Namespace:
+def _read_commands(given: argparse.Namespace) -> None:
     """Two commands; or one, where commits or `--null` make two sides of it."""
     wanted = 0 if given.null and not given.words else 1 if given.commits or given.null else 2
     if given.commits and given.null:
@@ -143,10 +139,6 @@ def _commands(given: argparse.Namespace) -> argparse.Namespace:
     if wanted == 2 and given.words[0] == given.words[1]:
         raise ConfigError("sides", given.words[0], "both are the same", "give two that differ, or add --null")
     check_commands(given)
-    most = given.most if given.most != Rule.most else COMMAND_ROUNDS
-    given.rule = Rule(_share(given, "within"), _share(given, "equivalence"), given.rounds, max(most, given.rounds))
-    given.minutes = COMMAND_MINUTES if given.minutes is None else given.minutes
-    return given
 
 
 def check_commands(given: argparse.Namespace) -> None:
@@ -158,8 +150,8 @@ def check_commands(given: argparse.Namespace) -> None:
         raise ConfigError("--warmup", given.warmup, "must be at least 1", "leave --warmup out")
 
 
-def _settings(given: argparse.Namespace) -> Request:
-    """Two configurations of this suite."""
+def _sides(given: argparse.Namespace) -> tuple[tuple[Side, Side], tuple[str, ...]]:
+    """Two configurations of this suite, and what is common to them."""
     if len(given.words) < 2:
         raise ParadnnError(
             "two sides are needed, such as compile=graph compile=xla; python -m paradnn.compare --help shows how"
@@ -175,9 +167,7 @@ def _settings(given: argparse.Namespace) -> Request:
         raise ConfigError("sides", first, "both are the same", "give two that differ, or add --null")
     if equal:
         sides = Side(f"{first} (first)", sides[0].overrides), Side(f"{first} (second)", sides[1].overrides)
-    rule = Rule(_share(given, "within"), _share(given, "equivalence"), given.rounds, given.most)
-    _check_counts(given)
-    return Request(sides, tuple(common), rule, given.minutes, given.null, given.json)
+    return sides, tuple(common)
 
 
 def _parser() -> Parser:

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 from paradnn.cli.command import run_command
 from paradnn.cli.program import program
-from paradnn.compare.arguments import Request, read_arguments
+from paradnn.compare.arguments import read_arguments
 from paradnn.compare.verdict import Verdict
 from paradnn.core.words import counted
 
@@ -52,7 +52,7 @@ def _compose(arguments: Sequence[str]) -> tuple[int, _Composed | None]:
     return code, found[0] if found and not code else None
 
 
-def _compare(request: Request, first: _Composed, second: _Composed) -> int:
+def _compare(request: argparse.Namespace, first: _Composed, second: _Composed) -> int:
     """Measure, print and record; the exit code."""
     from paradnn.compare.comparison import Comparison, pairs_of
     from paradnn.compare.text import answer, describe, verdict_table, write_json
@@ -99,7 +99,7 @@ def _compare_commands(given: argparse.Namespace) -> int:
 def main() -> int:
     """Compare two sides: 0 a verdict on every point, 1 a point without one, 2 wrong input, 130 interrupted."""
     request = read_arguments(sys.argv[1:])
-    if not isinstance(request, Request):
+    if request.sides is None:
         return _compare_commands(request)
     sides = []
     for side in request.sides:
