@@ -3,6 +3,7 @@
 #   make tour       a larger demo, some ten minutes: something for nearly every section of the report
 #   make test       install, then lint, type-check and test; FAST=1 leaves out what needs a framework or computes for long
 #   make test-long         planted truths, repeated often enough to know their rates: some minutes, before a release
+#   make gate           is this checkout's own overhead larger than that of BASE (origin/main)? By turns, on this machine
 #   make test-pages        what README and the tutorial say to type, from top to bottom: some minutes
 #   make test-frameworks   the same models in TensorFlow, JAX and PyTorch: installs the extras, in an environment of its own
 #   make test-cluster      sweeps on Slurm, Ray, joblib and PostgreSQL, with jobs and nodes lost: installs what it needs
@@ -14,7 +15,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 5000
 
-.PHONY: demo tour docs test test-long test-pages test-frameworks test-cluster test-gpu gpu-wheels lint format ui install install-dev benchmarks clean
+.PHONY: demo tour docs test gate test-long test-pages test-frameworks test-cluster test-gpu gpu-wheels lint format ui install install-dev benchmarks clean
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev
@@ -67,6 +68,10 @@ test: install-dev lint
 	$(BIN)/python -m pytest --cache-clear -n 2 --dist loadfile --no-loadscope-reorder \
 	  $(if $(FAST),-m 'not framework and not slow and not pages and not long') || \
 	  { [ $$? = 1 ] && echo "Once more, by themselves:" && $(BIN)/python -m pytest --last-failed --maxfail=1 -v; }
+
+BASE ?= origin/main
+gate: install
+	$(BIN)/paradnn gate --base $(BASE) --slower 10% --minutes 5 -- $(CURDIR)/$(BIN)/python -m paradnn.plan -m experiment=quick
 
 test-long: install-dev
 	$(BIN)/python -m pytest -n 2 -m long
