@@ -116,7 +116,7 @@ class Submitter:
             )
         interrupted = self._launch_rounds(launch, parent)
         if not interrupted:
-            self._tracker.release(sweep.info.sweep_id)
+            self._tracker.close_abandoned(sweep.info.sweep_id)
         summary = self._summary(interrupted)
         summary.seconds = time.monotonic() - begin
         if self._design:

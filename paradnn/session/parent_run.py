@@ -14,9 +14,20 @@ from paradnn.session.course import Conclusion
 from paradnn.session.summary import Row, Summary
 from paradnn.store.address import without_secrets
 from paradnn.store.journal import Journal
-from paradnn.store.runs import SweepEnd
+from paradnn.store.runs import SweepRun
 from paradnn.sweep.scheduler import job_tags
 from paradnn.sweep.tasks import SweepInfo
+
+#: The artifact of the parent run; columns that stand first in it.
+TABLE = "sweep.json"
+_FIRST = (
+    *("name", "outcome", "examples_per_second", "examples_per_second_low", "examples_per_second_high"),
+    *("steady", "contended", "peak_memory_bytes"),
+)
+#: Tags that every run of a sweep shares or that say nothing to a person: not in its table.
+_UNSHOWN = (
+    *("mlflow.", "kind", "schema_version", "source", "sweep_id", "session_id", "owner", "claim_expires", "git_commit"),
+)
 
 
 class ParentRun:
@@ -30,77 +41,44 @@ class ParentRun:
     def enter(self) -> None:
         """Join the parent that the submitting process opened, if there is one."""
         if self._sweep and self._sweep.launched:
-            self._tracker.enter_sweep(self._sweep.launched.parent, self._sweep.name, *self._beginning(self._sweep))
+            self._begin(self._sweep, parent=self._sweep.launched.parent)
 
     def open(self, points: int | None = None) -> str:
         """Open the parent of so many points to measure, unless another process has; its run id."""
         if self._sweep is None or self._sweep.launched:
             return ""
         self._opened = True
-        description, tags = self._beginning(self._sweep)
-        planned = {"planned_points": str(points)} if points is not None else {}
-        return self._tracker.open_sweep(self._sweep.name, description, tags | planned)
+        return self._begin(self._sweep, {"planned_points": str(points)} if points is not None else None)
+
+    def _begin(self, sweep: SweepInfo, tags: dict[str, str] | None = None, parent: str | None = None) -> str:
+        command = without_secrets(sweep.command)
+        # What `mlflow.log_table` notes, so that the UI shows the table as one and `mlflow.load_table` finds it.
+        noted = {"mlflow.loggedArtifacts": json.dumps([{"path": TABLE, "type": "table"}])}
+        own = {"sweep_id": sweep.sweep_id, "command": command} | noted | (tags or {})
+        return self._tracker.open_sweep(sweep.name, f"`{command}`\n\nrunning ...", own, parent)
 
     def end(self, summary: Summary, environment_ids: Collection[str], conclusion: Conclusion | None = None) -> None:
         """Close what was opened here; a launched task reports what became of its points instead."""
-        if self._sweep is None:
-            return
-        if self._sweep.launched:
-            self._tracker.report_task(
-                self._sweep.launched.task,
-                {
-                    "points": summary.total,
-                    "outcomes": summary.outcomes,
-                    "skipped": summary.skipped,
-                    "environments": sorted(environment_ids),
-                    "interrupted": summary.interrupted,
-                    "ended": round(time.time(), 3),
-                    **job_tags(),
-                },
-            )
-        elif self._opened:
-            self._close(self._sweep, summary, conclusion or Conclusion())
+        if self._sweep and self._sweep.launched:
+            report = {"points": summary.total, "outcomes": summary.outcomes, "skipped": summary.skipped}
+            report |= {"environments": sorted(environment_ids), "interrupted": summary.interrupted}
+            report |= {"ended": round(time.time(), 3), **job_tags()}
+            self._tracker.report_task(self._sweep.launched.task, report)
+        elif self._sweep and self._opened:
+            what, found = counted(summary.total, "point"), conclusion or Conclusion()
+            state = "interrupted" if summary.interrupted else "finished"
+            closing = f"A sweep of {what}, {state} after {summary.seconds:.0f} s: {summary.counts()}."
+            text = "\n\n".join(filter(None, (f"`{without_secrets(self._sweep.command)}`", found.text, closing)))
+            metrics = {f"points.{name}": float(count) for name, count in summary.outcomes.items()}
+            metrics |= {"points": float(summary.total), **found.metrics}
+            artifacts = {TABLE: table_file(summary.rows), **found.artifacts}
+            status = "KILLED" if summary.interrupted else "FAILED" if summary.missing else "FINISHED"
+            self._tracker.close_sweep(SweepRun(status, text, metrics, artifacts, found.tags))
 
     def fail(self, problem: str) -> None:
         """Report that a launched task could not measure at all."""
         if self._sweep and self._sweep.launched:
             self._tracker.report_task(self._sweep.launched.task, {"problem": problem, **job_tags()})
-
-    @staticmethod
-    def _beginning(sweep: SweepInfo) -> tuple[str, dict[str, str]]:
-        command = without_secrets(sweep.command)
-        return f"`{command}`\n\nrunning ...", {
-            "sweep_id": sweep.sweep_id,
-            "command": command,
-            "mlflow.loggedArtifacts": _TABLES,
-        }
-
-    def _close(self, sweep: SweepInfo, summary: Summary, conclusion: Conclusion) -> None:
-        state = "interrupted" if summary.interrupted else "finished"
-        text = (
-            f"A sweep of {counted(summary.total, 'point')}, {state} after {summary.seconds:.0f} s: {summary.counts()}."
-        )
-        text = "\n\n".join(filter(None, (f"`{without_secrets(sweep.command)}`", conclusion.text, text)))
-        metrics = {f"points.{name}": float(count) for name, count in summary.outcomes.items()}
-        metrics |= {"points": float(summary.total), **conclusion.metrics}
-        artifacts = {TABLE: table_file(summary.rows), **conclusion.artifacts}
-        status = "KILLED" if summary.interrupted else "FAILED" if summary.missing else "FINISHED"
-        self._tracker.close_sweep(SweepEnd(status, text, metrics, artifacts, conclusion.tags))
-
-
-#: The artifact of the parent run.
-TABLE = "sweep.json"
-#: What `mlflow.log_table` notes, so that the UI shows the table as one and `mlflow.load_table` finds it.
-_TABLES = json.dumps([{"path": TABLE, "type": "table"}])
-#: Columns of the file that stand first.
-_FIRST = (
-    *("name", "outcome", "examples_per_second", "examples_per_second_low", "examples_per_second_high"),
-    *("steady", "contended", "peak_memory_bytes"),
-)
-#: Tags that every run of a sweep shares or that say nothing to a person: not in its table.
-_UNSHOWN = (
-    *("mlflow.", "kind", "schema_version", "source", "sweep_id", "session_id", "owner", "claim_expires", "git_commit"),
-)
 
 
 def table_file(rows: Sequence[Row]) -> dict[str, list[Any]]:

@@ -156,6 +156,11 @@ def owner_tag() -> str:
     return json.dumps(who | _attempt)
 
 
+def expiry(timeout: float) -> str:
+    """The tag that says until when a claim of so many seconds is believed."""
+    return f"{time.time() + timeout + CLAIM_MARGIN:.0f}"
+
+
 class RunIndex:
     """Identities and claims in one experiment of a store, the newest run first."""
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from paradnn.errors import StoreAwayError, StoreError, StoreRefusalError
 from paradnn.store.address import without_secrets
 
-F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 #: What SQLite and systems say of a disk that takes no more.
 _FULL = ("disk is full", "No space left on device", "Disk quota exceeded", "File too large")
@@ -39,15 +39,21 @@ def store_errors(where: str) -> Iterator[None]:
         raise
 
 
-def raises_store_errors(method: F) -> F:
-    """A method of an object with `where`, all of it inside `store_errors`."""
+def raises_store_errors(kind: type[T]) -> type[T]:
+    """A class with `where`, all of its public methods inside `store_errors`."""
+    for name, method in list(vars(kind).items()):
+        if callable(method) and not name.startswith("_"):
+            setattr(kind, name, _inside_store_errors(method))
+    return kind
 
+
+def _inside_store_errors(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         with store_errors(self.where):
             return method(self, *args, **kwargs)
 
-    return call  # type: ignore[return-value]
+    return call
 
 
 def is_listening(uri: str) -> bool:

@@ -1,9 +1,8 @@
 """Results as files: what is measured goes here first, then into the store, at once where it answers, else later.
 
-Each point is one JSON file with a checksum, renamed once it is whole. Where no store is reached it stays, until a
-driver of the same store begins or `python -m paradnn.sync` logs it. Without a store points are claimed here too, by
-files that are made exclusively. What some processes of a point measured, and how far a training is, waits here until
-the point is complete."""
+Each point is one JSON file with a checksum, renamed once it is whole, which stays until a driver of the same store, or
+`python -m paradnn.sync`, logs it. Without a store points are claimed here too, by files that are made exclusively.
+What some processes of a point measured, and how far a training is, waits here until the point is complete."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from paradnn.config.point import Tracking
 from paradnn.core.workload import Moment
 from paradnn.errors import DataError, StoreError
 from paradnn.store.address import address_of
-from paradnn.store.claims import CLAIM_MARGIN, Entry, Owner, owner_tag
+from paradnn.store.claims import Entry, Owner, expiry, owner_tag
 from paradnn.store.files import new_file, read_json
 from paradnn.store.runs import (
     OWNER,
@@ -37,7 +36,7 @@ from paradnn.store.runs import (
     Finished,
     Record,
     RecordingMetrics,
-    SweepEnd,
+    SweepRun,
 )
 from paradnn.worker.channel import MessageError, plain, read_message
 from paradnn.worker.messages import PROTOCOL_VERSION
@@ -49,26 +48,14 @@ _LARGEST = 2**30  # bytes of a file that is read
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """The parent of a point, and, once it ended, how."""
-
-    name: str
-    description: str
-    tags: dict[str, str]
-    status: str = "FINISHED"
-    metrics: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Document:
-    """A point that was measured, as it is kept. `offline_id`: the name of its file. `run_id`: the run that was begun
-    for it. `repeats`: it is recorded whatever the store holds. `owner`: the tag of the driver that wrote it; earlier
-    versions said none."""
+    """A measured point as it is kept. `offline_id` names its file, `run_id` the run that was begun for it. `repeats`:
+    it is recorded whatever the store holds. `owner`: the tag of the driver that wrote it; of earlier ones none."""
 
     record: Record
     offline_id: str
     run_id: str | None
-    sweep: Sweep | None
+    sweep: SweepRun | None
     repeats: bool
     owner: str | None
 
@@ -104,15 +91,12 @@ class Journal:
     def __init__(self, folder: Path, key: str = "") -> None:
         self._key = f"{key}-" if key else ""
         self.folder = folder.expanduser().absolute()
-        self._sweep: Sweep | None = None
+        self._sweep: SweepRun | None = None
         self._known: dict[Identity, list[Finished]] = {}
         self._read: set[str] = set()  # names of files that are known
-        if key:  # beside a store it is needed where that does not answer
-            with contextlib.suppress(StoreError):
-                _make(self.folder)
-            return
-        _make(self.folder)
-        if not os.access(self.folder, os.W_OK):
+        with contextlib.suppress(*[StoreError] if key else []):  # beside a store it is needed where that is away
+            _make(self.folder)
+        if not key and not os.access(self.folder, os.W_OK):
             raise StoreError(f"tracking.folder={folder}: cannot be written; give another")
 
     @property
@@ -138,14 +122,11 @@ class Journal:
         """Where a result is, or would be."""
         return self.folder / f"{run_id}.json"
 
-    def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
-        """Start the parent of the runs that follow; its id."""
-        self._sweep = Sweep(name, description, dict(tags))
+    def open_sweep(self, name: str, description: str, tags: Mapping[str, str], parent: str | None = None) -> str:
+        """Start the parent of the runs that follow, or join the one that another process opened and will close; its
+        id."""
+        self._sweep = SweepRun("RUNNING", description, tags=dict(tags), name=name)
         return tags["sweep_id"]
-
-    def enter_sweep(self, parent: str, name: str, description: str, tags: Mapping[str, str]) -> None:
-        """Let the runs that follow be children of a parent that another process opened and will close."""
-        self.open_sweep(name, description, tags)
 
     def drop_sweep(self) -> None:
         """Forget the parent, to which nothing was recorded or which has ended, and what its tasks reported."""
@@ -172,40 +153,32 @@ class Journal:
                     rows.append({"run_id": path.stem, "name": record.name, **record.tags, **record.metrics})
         return rows
 
-    def release(self, sweep_id: str) -> int:
-        """Close what a sweep left open, now that none of its tasks lives; how many runs there were."""
-        count = 0
-        for path in self.folder.glob("*.claim"):
-            owner = Owner.read(entry.owner) if (entry := _claim_in(path)) else None
-            if owner and (owner.task or "").startswith(f"{sweep_id}/"):
-                path.unlink(missing_ok=True)
-                count += 1
-        return count
-
-    def close_sweep(self, end: SweepEnd) -> None:
+    def close_sweep(self, end: SweepRun) -> None:
         """End the parent."""
-        if self._sweep is None:
-            return
-        own = {**self._sweep.tags, **end.tags}
-        ended = Sweep(self._sweep.name, end.description, own, end.status, dict(end.metrics))
-        path = self.folder / f"sweep-{own['sweep_id']}.json"
-        write_document(path, {"sweep": asdict(ended), "artifacts": dict(end.artifacts)})
-        Journal.drop_sweep(self)
+        if self._sweep is not None:
+            tags = {**self._sweep.tags, **end.tags}
+            content = asdict(replace(end, name=self._sweep.name, tags=tags))
+            artifacts = content.pop("artifacts")
+            path = self.folder / f"sweep-{tags['sweep_id']}.json"
+            write_document(path, {"sweep": content, "artifacts": artifacts})
+            Journal.drop_sweep(self)
 
     def begin(
         self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, accepts: AcceptsRun | None
     ) -> Claimed:
         """Claim a point; with `accepts` None it is measured whatever the store holds."""
         claim = Claim(self._new_id(), identity, int(time.time() * 1000), repeats=accepts is None)
-        for _ in range(2 if accepts else 0):
+        if accepts is None:
+            return claim
+        for _ in range(2):
             mine = self._claim(identity, timeout)
             # Looked for once it is claimed: another driver may have recorded it, and let it go, the moment before.
-            found = next((run for run in self._all().get(identity, ()) if accepts and accepts(run.tags)), None)
+            found = next((run for run in self._all().get(identity, ()) if accepts(run.tags)), None)
             if found and mine:
                 self._claim_path(identity).unlink(missing_ok=True)
             if found or mine:
                 return found or claim
-        return ClaimedElsewhere(str(self._claim_path(identity))) if accepts else claim
+        return ClaimedElsewhere(str(self._claim_path(identity)))
 
     def claimed(self) -> set[Identity]:
         """The points that a living driver is measuring now."""
@@ -214,10 +187,9 @@ class Journal:
 
     def renew(self, claim: Claim, timeout: float) -> None:
         """Let a claim hold for so many seconds from now on."""
-        path = self._claim_path(claim.identity)
         if not claim.repeats:
             with contextlib.suppress(OSError), _written(self.folder, _owned(claim.identity, timeout)) as made:
-                os.replace(made, path)
+                os.replace(made, self._claim_path(claim.identity))
 
     def tell(self, claim: Claim, moments: Sequence[Moment]) -> None:
         """Let who looks at a point that is being measured see what its epochs gave so far: in a store."""
@@ -238,9 +210,11 @@ class Journal:
     def keep(self, document: Document) -> Path:
         """Write a document; where it is. StoreError when the disk does not take it. The claim of its point is given
         back: two drivers that kept their own would each wait for the other's last point."""
-        path = self.path_of(document.offline_id)
-        write_document(path, asdict(document))
-        tags, identity = document.record.tags, identity_of(document.record.tags)
+        path, tags = self.path_of(document.offline_id), document.record.tags
+        content, identity = asdict(document), identity_of(tags)
+        if document.sweep:
+            del content["sweep"]["artifacts"]
+        write_document(path, content)
         self._read.add(path.name)
         self._known.setdefault(identity, []).append(Finished(document.offline_id, tags))
         if document.run_id is None and not document.repeats:
@@ -258,9 +232,9 @@ class Journal:
         """Give a point back without an outcome."""
         self._claim_path(claim.identity).unlink(missing_ok=True)
 
-    def close_abandoned(self) -> int:
-        """Close what dead drivers left open; how many there were."""
-        return sum(self._drop_if_stale(path) for path in self.folder.glob("*.claim"))
+    def close_abandoned(self, sweep_id: str | None = None) -> int:
+        """Close what dead drivers left open, or all that a sweep did of which no task lives; how many there were."""
+        return sum(self._drop_if_stale(path, sweep_id) for path in self.folder.glob("*.claim"))
 
     def _reports(self) -> list[Path]:
         return list(self.folder.glob(f"task-{self._sweep.tags['sweep_id']}-*.json")) if self._sweep else []
@@ -281,28 +255,28 @@ class Journal:
     def _claim(self, identity: Identity, timeout: float) -> bool:
         path = self._claim_path(identity)
         try:
-            with _written(self.folder, _owned(identity, timeout)) as made:
+            with _refusals_of(path), _written(self.folder, _owned(identity, timeout)) as made:
                 os.link(made, path)  # fails where the name is taken: the claim appears whole or not at all
             return True
         except FileExistsError:
             self._drop_if_stale(path)
             return False
-        except OSError as error:
-            raise _refused(path, error) from error
 
-    def _drop_if_stale(self, path: Path) -> bool:
-        stale = bool((entry := _claim_in(path)) and entry.is_abandoned())
+    def _drop_if_stale(self, path: Path, sweep_id: str | None = None) -> bool:
+        entry = _claim_in(path)
+        owner = Owner.read(entry.owner) if entry and sweep_id else None
+        stale = owner and (owner.task or "").startswith(f"{sweep_id}/") if sweep_id else entry and entry.is_abandoned()
         if stale:
             path.unlink(missing_ok=True)
-        return stale
+        return bool(stale)
 
     def _new_id(self) -> str:
         return f"point-{self._key}{uuid.uuid4().hex}"
 
 
 def _owned(identity: Identity, timeout: float) -> bytes:
-    expires = str(time.time() + timeout + CLAIM_MARGIN)
-    return json.dumps({"owner": owner_tag(), "claim_expires": expires, "identity": asdict(identity)}).encode()
+    claim = {"owner": owner_tag(), "claim_expires": expiry(timeout), "identity": asdict(identity)}
+    return json.dumps(claim).encode()
 
 
 def _claim_in(path: Path) -> Entry | None:
@@ -319,15 +293,18 @@ def write_document(path: Path, content: Mapping[str, Any]) -> None:
     """Write one file whole or not at all; raises StoreError when the disk does not take it."""
     body = json.dumps({"format": FORMAT, "schema_version": SCHEMA_VERSION, **content}, sort_keys=True)
     text = json.dumps({"sha256": hashlib.sha256(body.encode()).hexdigest(), "body": body})
+    with _refusals_of(path), _written(path.parent, text.encode()) as made:
+        os.replace(made, path)
+
+
+@contextlib.contextmanager
+def _refusals_of(path: Path) -> Iterator[None]:
     try:
-        with _written(path.parent, text.encode()) as made:
-            os.replace(made, path)
+        yield
+    except FileExistsError:
+        raise
     except OSError as error:
-        raise _refused(path, error) from error
-
-
-def _refused(path: Path, error: OSError) -> StoreError:
-    return StoreError(f"{path}: cannot be written ({error.strerror}); free some space and run again")
+        raise StoreError(f"{path}: cannot be written ({error.strerror}); free some space and run again") from error
 
 
 def read_document(path: Path) -> dict[str, Any]:
@@ -351,42 +328,35 @@ def read_document(path: Path) -> dict[str, Any]:
 
 def read_record(path: Path) -> Document:
     """The result in a file, checked; DataError for one that is damaged, of another version, or none."""
-    content = _versioned(path)
-    with _is(path, "the record of a point"):
+    with _checked(path, "the record of a point") as content:
         record = {"description": "", "history": []} | content["record"]
-        rest = {name: content.get(name) for name in ("offline_id", "run_id", "owner")}
-        rest |= {"sweep": _whole(content.get("sweep")), "repeats": bool(content.get("repeats"))}
-        document = read_message(Document, {"record": record} | rest, "document")
+        rest = {name: content.get(name) for name in ("offline_id", "run_id", "owner", "sweep")}
+        rest |= {"record": record, "repeats": bool(content.get("repeats"))}
+        document = read_message(Document, rest, "document")
         identity_of(document.record.tags)
         return document
 
 
-def read_sweep(path: Path) -> tuple[Sweep, dict[str, Any]]:
-    """The end of a sweep, and its artifacts; DataError as `read_record` raises it."""
-    content = _versioned(path)
-    with _is(path, "the end of a sweep"):
+def read_sweep(path: Path) -> SweepRun:
+    """How a sweep ended; DataError as `read_record` raises it."""
+    with _checked(path, "the end of a sweep") as content:
         # Files of an earlier version hold the table alone.
         artifacts = content.get("artifacts") or {"sweep.json": content["table"]}
-        return read_message(Sweep, _whole(content["sweep"]), "sweep"), {**artifacts}
-
-
-def _whole(sweep: Any) -> Any:
-    return {"status": "FINISHED", "metrics": {}} | sweep if isinstance(sweep, dict) else sweep
+        return read_message(SweepRun, content["sweep"] | {"artifacts": artifacts}, "sweep")
 
 
 @contextlib.contextmanager
-def _is(path: Path, what: str) -> Iterator[None]:
-    try:
-        yield
-    except (ValueError, KeyError, TypeError, OverflowError, DataError) as error:
-        raise DataError(f"{path}: not {what} ({' '.join(str(error).split())[:200]})") from None
-
-
-def _versioned(path: Path) -> dict[str, Any]:
+def _checked(path: Path, what: str) -> Iterator[dict[str, Any]]:
+    """The content of a file of this version; DataError for what is found wrong with it inside."""
     content = read_document(path)
     if (version := content.get("schema_version")) != SCHEMA_VERSION:
         raise DataError(f"{path}: schema_version {str(version)[:80]}, this version reads {SCHEMA_VERSION}")
-    return content
+    if isinstance(sweep := content.get("sweep"), dict):
+        content["sweep"] = {"status": "FINISHED", "metrics": {}, "artifacts": {}} | sweep
+    try:
+        yield content
+    except (ValueError, KeyError, TypeError, OverflowError, DataError) as error:
+        raise DataError(f"{path}: not {what} ({' '.join(str(error).split())[:200]})") from None
 
 
 @contextlib.contextmanager

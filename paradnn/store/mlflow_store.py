@@ -19,13 +19,13 @@ from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.core.scratch import Scratch
 from paradnn.core.workload import Moment
-from paradnn.errors import DataError, StoreAwayError, StoreError, StoreRefusalError
+from paradnn.errors import DataError, StoreError, StoreRefusalError
 from paradnn.store.address import address_of, local_folder, locate
-from paradnn.store.claims import CLAIM_MARGIN, RunIndex, close_abandoned, close_run, owner_tag, status_of
+from paradnn.store.claims import Entry, RunIndex, close_abandoned, close_run, expiry, owner_tag, status_of
 from paradnn.store.client import client_of, find_experiment, open_experiment
 from paradnn.store.errors import is_listening, one_line_of, raises_store_errors, store_errors
 from paradnn.store.files import file_content, inside, pack, read_json
-from paradnn.store.journal import Document, Sweep, identity_of
+from paradnn.store.journal import Document, identity_of
 from paradnn.store.reader import open_reader
 from paradnn.store.runs import (
     EXPIRES,
@@ -39,7 +39,7 @@ from paradnn.store.runs import (
     Finished,
     Record,
     RecordingMetrics,
-    SweepEnd,
+    SweepRun,
     supersedes,
 )
 
@@ -52,8 +52,7 @@ if TYPE_CHECKING:
 _MOST_VALUES = 1000
 #: How the tags of a parent begin that hold its tasks' reports; the task's number follows.
 _TASK = "task."
-_PARENT = "mlflow.parentRunId"
-_NOTE = "mlflow.note.content"
+_PARENT, _NOTE = "mlflow.parentRunId", "mlflow.note.content"
 _SOURCE = {"mlflow.source.name": "paradnn.train", "mlflow.source.type": "LOCAL"}
 _ABOUT = (
     "ParaDnn: one run for each measured point, nested under the sweep that measured it. The tag `outcome` says how a "
@@ -63,24 +62,22 @@ _ABOUT = (
 
 @dataclass(frozen=True)
 class Uploaded:
-    """What became of a result that was kept: `run_id` is its run, or, where it was withheld, the run that holds the
-    same point. "known": the store holds it already. "withheld": it was measured without a claim, and the store holds
-    another measurement of the same point, environment and replicate."""
+    """What became of a result that was kept. "known": the store holds it already. "withheld": it was measured without
+    a claim, and run `run_id` holds another measurement of the same point, environment and replicate."""
 
     state: Literal["logged", "known", "withheld"]
     run_id: str
     record: Record
 
 
+@raises_store_errors
 class MlflowStore:
     """Runs in an MLflow tracking store; methods raise StoreError when it does not answer."""
 
     def __init__(self, settings: Tracking) -> None:
         self._address = locate(settings.uri)
-        self._experiment = settings.experiment
         self._parent: str | None = None
         self._parents: dict[str, str] = {}  # sweep -> its run
-        self._made: set[str] = set()  # those of them that were made for uploaded points, and not ended yet
         self._owner = owner_tag()
         self._contended = False  # whether another driver's run of a point of ours was met
         # `mlflow run` exports its run: it becomes the parent of ours, which must not write into it.
@@ -88,52 +85,60 @@ class MlflowStore:
         same = address_of(os.environ.get("MLFLOW_TRACKING_URI")).uri == self._address.uri
         self._project_run = project if same else None
         try:
-            self._open()
+            with store_errors(self.where):
+                self._open(settings.experiment)
         except StoreRefusalError as error:
             raise StoreRefusalError(f"tracking.uri={error}") from error
         except StoreError as error:
-            raise StoreError(
-                f"tracking.uri={error}; check the address, or give sqlite:///path/of/mlflow.db, or tracking=offline"
-            ) from error
+            remedy = "check the address, or give sqlite:///path/of/mlflow.db, or tracking=offline"
+            raise StoreError(f"tracking.uri={error}; {remedy}") from error
+
+    def _open(self, experiment: str) -> None:
+        # The kind makes the UI show runs, with their descriptions, rather than traces.
+        about = {"mlflow.experimentKind": "custom_model_development", _NOTE: _ABOUT, **view_tags()}
+        # MLflow's import takes seconds: what is only read needs none of it.
+        client, known = None, find_experiment(self._address, experiment)
+        if not known:
+            client, known = open_experiment(self._address, experiment, about)
+            self._client = client
+        self._experiment_id = known
+        self._index = RunIndex(open_reader(self._address, client=client, pooled=True), experiment)
+
+    @functools.cached_property
+    def _client(self) -> MlflowClient:  # type: ignore[override]
+        """MLflow's own client, opened when first something is written."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return client_of(self._address)
+        except MlflowException as error:  # tables of another version, say: nothing can be written, now or later
+            raise StoreRefusalError(f"{self.where}: {one_line_of(error)}") from error
 
     @property
     def where(self) -> str:
         return self._address.public
 
-    @raises_store_errors
     def finished(self, environment_ids: Iterable[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
         return self._index.finished(environment_ids, sweep_id)
 
-    @raises_store_errors
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
         return self._index.fetch(run_id)
 
-    @raises_store_errors
-    def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
-        links = {_PARENT: self._project_run} if self._project_run else {}
-        own = {**_SOURCE, "kind": "sweep", "schema_version": SCHEMA_VERSION, OWNER: self._owner, _NOTE: description}
-        run = self._client.create_run(self._experiment_id, run_name=name, tags={**own, **links, **tags})
-        self._parent = self._parents[tags["sweep_id"]] = str(run.info.run_id)
-        return self._parent
+    def sweep_rows(self, sweep_id: str) -> list[dict[str, Any]]:
+        return self._index.sweep_rows(sweep_id)
 
-    @raises_store_errors
-    def close_sweep(self, end: SweepEnd) -> None:
-        from mlflow.entities import Metric, RunTag
+    def open_sweep(self, name: str, description: str, tags: Mapping[str, str], parent: str | None = None) -> str:
+        if parent is not None:
+            self._require_sweep(parent, tags["sweep_id"])
+        else:
+            links = {_PARENT: self._project_run} if self._project_run else {}
+            own = {**_SOURCE, "kind": "sweep", "schema_version": SCHEMA_VERSION, OWNER: self._owner, _NOTE: description}
+            run = self._client.create_run(self._experiment_id, run_name=name, tags={**own, **links, **tags})
+            parent = str(run.info.run_id)
+        self._parent = self._parents[tags["sweep_id"]] = parent
+        return parent
 
-        if self._parent is None:
-            return
-        self._put_artifacts(self._parent, end.artifacts)
-        now = _since_1970(time.time() * 1000)
-        self._client.log_batch(
-            self._parent,
-            metrics=[Metric(key, _significant(value), now, 0) for key, value in end.metrics.items()],
-            tags=[RunTag(key, value) for key, value in {**end.tags, _NOTE: end.description}.items()],
-        )
-        self._client.set_terminated(self._parent, end.status, now)
-        self._parent = None
-
-    @raises_store_errors
-    def enter_sweep(self, parent: str, name: str, description: str, tags: Mapping[str, str]) -> None:
+    def _require_sweep(self, parent: str, sweep_id: str) -> None:
         from mlflow.exceptions import MlflowException
 
         try:
@@ -141,45 +146,41 @@ class MlflowStore:
         except MlflowException as error:
             if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                 raise
-            raise StoreError(
-                f"{self._address.public}: does not hold the sweep {tags['sweep_id']}; give a store that every host sees"
-            ) from error
-        self._parent = self._parents[tags["sweep_id"]] = parent
+            problem = f"does not hold the sweep {sweep_id}; give a store that every host sees"
+            raise StoreError(f"{self.where}: {problem}") from error
 
-    @raises_store_errors
+    def close_sweep(self, end: SweepRun) -> None:
+        if self._parent is not None:
+            self._end_sweep(self._parent, end)
+            self._parent = None
+
+    def _end_sweep(self, run_id: str, end: SweepRun) -> None:
+        from mlflow.entities import RunTag
+
+        self._put_artifacts(run_id, end.artifacts)
+        now = _since_1970(time.time() * 1000)
+        tags = [RunTag(key, value) for key, value in {**end.tags, _NOTE: end.description}.items()]
+        self._client.log_batch(run_id, metrics=_numbers([Moment(0, now, end.metrics)]), tags=tags)
+        self._client.set_terminated(run_id, end.status, now)
+
     def drop_sweep(self) -> None:
         if self._parent is not None:
             self._client.set_terminated(self._parent)
             self._client.delete_run(self._parent)
             self._parent = None
 
-    @raises_store_errors
     def report_task(self, task: int, report: Mapping[str, Any]) -> None:
         if self._parent is not None:
             self._client.set_tag(self._parent, f"{_TASK}{task}", json.dumps(report))
 
-    @raises_store_errors
     def task_reports(self) -> dict[int, dict[str, Any]]:
-        if self._parent is None:
-            return {}
-        tags = self._client.get_run(self._parent).data.tags
         reports = {}
-        for key in tags:
+        for key, text in self._client.get_run(self._parent).data.tags.items() if self._parent else ():
             with contextlib.suppress(ValueError):  # what is no report was written by others
-                if key.startswith(_TASK) and isinstance(report := read_json(tags[key]), dict):
+                if key.startswith(_TASK) and isinstance(report := read_json(text), dict):
                     reports[int(key.removeprefix(_TASK))] = report
         return reports
 
-    @raises_store_errors
-    def sweep_rows(self, sweep_id: str) -> list[dict[str, Any]]:
-        return self._index.sweep_rows(sweep_id)
-
-    @raises_store_errors
-    def release(self, sweep_id: str) -> int:
-        left = [entry for entry in self._index.with_tag("sweep_id", sweep_id) if entry.tags.get("kind") != "sweep"]
-        return sum(close_run(self._client, entry) for entry in left if entry.status == "RUNNING")
-
-    @raises_store_errors
     def begin(
         self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, accepts: AcceptsRun | None
     ) -> Claimed:
@@ -192,8 +193,8 @@ class MlflowStore:
         looks = self._contended or tags.get("kind") != "point"
         if accepts is not None and looks and (other := self._other(identity, accepts)):
             return other
-        own = {OWNER: self._owner, EXPIRES: _expiry(timeout)}
-        claim = self._create(identity, name, {**tags, **own}, _since_1970(time.time() * 1000), self._parent)
+        own = {OWNER: self._owner, EXPIRES: expiry(timeout)}
+        claim = self._create(identity, name, {**tags, **own}, time.time() * 1000, self._parent)
         if accepts is None:
             return replace(claim, repeats=True)
         if other := self._other(identity, accepts, besides=claim.run_id):
@@ -202,146 +203,12 @@ class MlflowStore:
             return other
         return claim
 
-    @raises_store_errors
-    def renew(self, claim: Claim, timeout: float) -> None:
-        self._client.set_tag(claim.run_id, EXPIRES, _expiry(timeout))
-
-    @raises_store_errors
-    def tell(self, claim: Claim, moments: Sequence[Moment]) -> None:
-        self._log_numbers(claim.run_id, _numbers(moments))
-
-    @raises_store_errors
-    def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
-        self._write(claim, record, recording_metrics)
-        return claim.run_id
-
-    @raises_store_errors
-    def abandon(self, claim: Claim, reason: str) -> None:
-        for entry in self._index.of_point(claim.identity):
-            if entry.run_id == claim.run_id and entry.outcome:  # interrupted when it was recorded already
-                self._client.set_terminated(claim.run_id, status_of(entry.outcome))
-                return
-        self._client.set_tag(claim.run_id, "reason", reason)
-        self._client.set_terminated(claim.run_id, "KILLED")
-
-    @raises_store_errors
-    def close_abandoned(self) -> int:
-        return close_abandoned(self._index, lambda: self._client)
-
-    def upload(self, document: Document, *, repeats: bool = False) -> Uploaded:
-        """Log a result that was kept, unless the store holds it, or, without `repeats`, as much of the same point by
-        another driver. The run that was begun for it is used where it is there. It becomes a child of its sweep, whose
-        run is made where it is not there. DataError for a result that the store does not accept."""
-        try:
-            return self._upload(document, repeats)
-        except (ValueError, TypeError, KeyError, OverflowError) as error:
-            problem = " ".join(str(error).split())[:200]
-            raise DataError(f"{document.offline_id}: cannot be logged ({problem})") from error
-
-    @raises_store_errors
-    def _upload(self, document: Document, repeats: bool) -> Uploaded:
-        record, identity = document.record, identity_of(document.record.tags)
-        same = self._index.of_point(identity)
-        begun = next((entry for entry in same if entry.run_id == document.run_id), None)
-        logged = [*self._index.with_tag("offline_id", document.offline_id), *filter(None, [begun])]
-        if logged := [entry for entry in logged if entry.outcome]:
-            # The store had taken it, and went away before its answer came, or its end was written.
-            for entry in logged:
-                if entry.status == "RUNNING":
-                    self._client.set_terminated(entry.run_id, status_of(record.outcome), _since_1970(record.end_time))
-            return Uploaded("known", logged[0].run_id, record)
-        held = next((entry for entry in same if supersedes(entry.tags, record.tags)), None)
-        if held and not (document.repeats or (repeats and record.tags.get("kind") == "point")):
-            if begun and begun.status == "RUNNING":
-                claim = Claim(begun.run_id, identity, record.start_time)
-                self.abandon(claim, "another driver measured the point while the store was unreachable")
-            return Uploaded("withheld", held.run_id, record)
-        parent = self._parent_of(document.sweep) if document.sweep else None
-        marked = replace(record, tags={**record.tags, "offline_id": document.offline_id})
-        if begun:
-            self._write(Claim(begun.run_id, identity, record.start_time), marked, dict)
-            return Uploaded("logged", begun.run_id, record)
-        tags = {key: value for key, value in record.tags.items() if key not in OUTCOME_TAGS}
-        tags |= {OWNER: self._owner, EXPIRES: _expiry(0)}
-        claim = self._create(identity, record.name, tags, _since_1970(record.start_time), parent)
-        try:
-            self._write(claim, marked, dict)
-        except Exception as error:
-            if not isinstance(error, StoreAwayError):  # half a run is none
-                with contextlib.suppress(Exception):
-                    self._client.delete_run(claim.run_id)
-            raise
-        return Uploaded("logged", claim.run_id, record)
-
-    def _parent_of(self, sweep: Sweep, make: bool = True) -> str | None:
-        """The run of a sweep whose points are uploaded; where there is none it is made, or None."""
-        sweep_id = sweep.tags["sweep_id"]
-        if sweep_id not in self._parents:
-            known = [entry for entry in self._index.with_tag("sweep_id", sweep_id) if entry.tags.get("kind") == "sweep"]
-            if known and (make or known[0].status in ("RUNNING", "KILLED")):  # or the store went away before its end
-                self._parents[sweep_id] = known[0].run_id
-            elif make:
-                own = self._parent
-                self.open_sweep(sweep.name, sweep.description, sweep.tags)
-                self._parent = own
-                self._made.add(sweep_id)
-        return self._parents.get(sweep_id)
-
-    def end_sweep(self, sweep: Sweep, artifacts: Mapping[str, Any]) -> None:
-        """Close the run of a sweep that ended without the store: one whose points this object uploaded, or one that no
-        process ended."""
-        if run_id := self._parent_of(sweep, make=False):
-            self._parent = run_id
-            self.close_sweep(SweepEnd(sweep.status, sweep.description, sweep.metrics, artifacts))
-            self._made.discard(sweep.tags["sweep_id"])
-
-    def end_made_sweeps(self) -> None:
-        """Close the runs of sweeps that were made for uploaded points, and whose end no file holds."""
-        for sweep_id in self._made:
-            self._parent = self._parents[sweep_id]
-            self.close_sweep(SweepEnd("FINISHED", "A sweep whose driver ended early."))
-
-    def is_back(self) -> bool:
-        """Whether a store that went away answers again; asks no longer than it must."""
-        try:
-            with store_errors(self.where):
-                return is_listening(self._address.uri) and bool(self._client.get_experiment(self._experiment_id))
-        except StoreError:
-            return False
-
-    @raises_store_errors
-    def delete_orphaned_claims(self, keep: Container[str]) -> None:
-        """Delete claims of this process that it does not know: their run was made, the answer was lost."""
-        for entry in self._index.running():
-            if entry.is_claim_of(self._owner) and entry.run_id not in keep:
-                self._client.delete_run(entry.run_id)
-
-    def _create(self, identity: Identity, name: str, tags: Mapping[str, str], start: int, parent: str | None) -> Claim:
-        whole = {**_SOURCE, **tags, **({_PARENT: parent} if parent else {})}
-        run = self._client.create_run(self._experiment_id, start_time=start, run_name=name, tags=whole)
-        return Claim(run.info.run_id, identity, start, files=run.info.artifact_uri, tags=whole)
-
-    def _write(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> None:
-        from mlflow.entities import Metric, Param, RunTag
-
-        run_id, end = claim.run_id, _since_1970(record.end_time)
-        self._put_artifacts(run_id, record.artifacts, claim.files)
-        params = [Param(key, value) for key, value in record.params.items()]
-        held = {**record.tags, _NOTE: record.description}
-        tags = [RunTag(key, value) for key, value in held.items() if claim.tags.get(key) != value]
-        values = {**record.metrics, **recording_metrics()}
-        # At the point's own end, so that a record which is written again after a lost answer does not show twice.
-        numbers = [*_numbers(record.history), *(Metric(key, _significant(values[key]), end, 0) for key in values)]
-        # The outcome comes with the last of them.
-        first = max(0, len(numbers) + len(params) + len(tags) - _MOST_VALUES)
-        self._log_numbers(run_id, numbers[:first])
-        self._client.log_batch(run_id, metrics=numbers[first:], params=params, tags=tags)
-        self._client.set_terminated(run_id, status_of(record.outcome), end)
-
-    def _log_numbers(self, run_id: str, numbers: Sequence[Metric]) -> None:
-        """Metrics alone; what the store holds of them already it keeps once, since their times are the same."""
-        for start in range(0, len(numbers), _MOST_VALUES):
-            self._client.log_batch(run_id, metrics=numbers[start : start + _MOST_VALUES])
+    def _create(
+        self, identity: Identity, name: str, tags: Mapping[str, str], start: float, parent: str | None
+    ) -> Claim:
+        whole, begun = {**_SOURCE, **tags, **({_PARENT: parent} if parent else {})}, _since_1970(start)
+        run = self._client.create_run(self._experiment_id, start_time=begun, run_name=name, tags=whole)
+        return Claim(run.info.run_id, identity, begun, files=run.info.artifact_uri, tags=whole)
 
     def _other(self, identity: Identity, accepts: AcceptsRun, besides: str = "") -> Finished | ClaimedElsewhere | None:
         """Why the point need not be measured now: a run that is accepted, else the claim of a living driver."""
@@ -358,6 +225,132 @@ class MlflowStore:
                 busy = ClaimedElsewhere(entry.run_id)
         return busy
 
+    def renew(self, claim: Claim, timeout: float) -> None:
+        self._client.set_tag(claim.run_id, EXPIRES, expiry(timeout))
+
+    def tell(self, claim: Claim, moments: Sequence[Moment]) -> None:
+        self._log_numbers(claim.run_id, _numbers(moments))
+
+    def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
+        self._write(claim, record, recording_metrics)
+        return claim.run_id
+
+    def abandon(self, claim: Claim, reason: str) -> None:
+        for entry in self._index.of_point(claim.identity):
+            if entry.run_id == claim.run_id and entry.outcome:  # interrupted when it was recorded already
+                self._client.set_terminated(claim.run_id, status_of(entry.outcome))
+                return
+        self._client.set_tag(claim.run_id, "reason", reason)
+        self._client.set_terminated(claim.run_id, "KILLED")
+
+    def close_abandoned(self, sweep_id: str | None = None) -> int:
+        if sweep_id is None:
+            return close_abandoned(self._index, lambda: self._client)
+        left = [entry for entry in self._index.with_tag("sweep_id", sweep_id) if entry.tags.get("kind") != "sweep"]
+        return sum(close_run(self._client, entry) for entry in left if entry.status == "RUNNING")
+
+    def upload(self, document: Document, *, repeats: bool = False) -> Uploaded:
+        """Log a result that was kept, unless the store holds it, or, without `repeats`, as much of the same point by
+        another driver. The run that was begun for it is used where it is there. It becomes a child of its sweep, whose
+        run is made where it is not there. DataError for a result that the store does not accept."""
+        try:
+            with store_errors(self.where):
+                return self._upload(document, repeats)
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
+            problem = " ".join(str(error).split())[:200]
+            raise DataError(f"{document.offline_id}: cannot be logged ({problem})") from error
+
+    def _upload(self, document: Document, repeats: bool) -> Uploaded:
+        record, identity = document.record, identity_of(document.record.tags)
+        same = self._index.of_point(identity)
+        begun = next((entry for entry in same if entry.run_id == document.run_id), None)
+        logged = [*self._index.with_tag("offline_id", document.offline_id), *filter(None, [begun])]
+        if logged := [entry for entry in logged if entry.outcome]:
+            # The store had taken it, and went away before its answer came, or its end was written.
+            for entry in logged:
+                if entry.status == "RUNNING":
+                    self._client.set_terminated(entry.run_id, status_of(record.outcome), _since_1970(record.end_time))
+            return Uploaded("known", logged[0].run_id, record)
+        held = next((entry for entry in same if supersedes(entry.tags, record.tags)), None)
+        claim = Claim(begun.run_id, identity, record.start_time) if begun else None
+        if held and not (document.repeats or (repeats and record.tags.get("kind") == "point")):
+            if begun and claim and begun.status == "RUNNING":
+                self.abandon(claim, "another driver measured the point while the store was unreachable")
+            return Uploaded("withheld", held.run_id, record)
+        parent = self._parent_of(document.sweep) if document.sweep else None
+        if claim is None:
+            tags = {key: value for key, value in record.tags.items() if key not in OUTCOME_TAGS}
+            tags |= {OWNER: self._owner, EXPIRES: expiry(0)}
+            claim = self._create(identity, record.name, tags, record.start_time, parent)
+        try:
+            self._write(claim, replace(record, tags={**record.tags, "offline_id": document.offline_id}), dict)
+        except Exception:
+            if not begun:  # half a run is none
+                with contextlib.suppress(Exception):
+                    self._client.delete_run(claim.run_id)
+            raise
+        return Uploaded("logged", claim.run_id, record)
+
+    def _parent_of(self, sweep: SweepRun) -> str:
+        """The run of a sweep whose points are uploaded; one that is made says that its driver ended early, unless a
+        file holds its end (`end_sweep`)."""
+        sweep_id = sweep.tags["sweep_id"]
+        if sweep_id not in self._parents:
+            if known := self._sweep_entry(sweep_id):
+                self._parents[sweep_id] = known.run_id
+            else:
+                own = self._parent
+                made = self.open_sweep(sweep.name, "A sweep whose driver ended early.", sweep.tags)
+                self._client.set_terminated(made, "KILLED")
+                self._parent = own
+        return self._parents[sweep_id]
+
+    def _sweep_entry(self, sweep_id: str) -> Entry | None:
+        entries = self._index.with_tag("sweep_id", sweep_id)
+        return next((entry for entry in entries if entry.tags.get("kind") == "sweep"), None)
+
+    def end_sweep(self, sweep: SweepRun) -> None:
+        """Close the run of a sweep whose end the store was not told."""
+        known = self._sweep_entry(sweep.tags["sweep_id"])
+        if known and known.status in ("RUNNING", "KILLED"):
+            self._end_sweep(known.run_id, replace(sweep, tags={}))
+
+    def is_back(self) -> bool:
+        """Whether a store that went away answers again; asks no longer than it must."""
+        try:
+            with store_errors(self.where):
+                return is_listening(self._address.uri) and bool(self._client.get_experiment(self._experiment_id))
+        except StoreError:
+            return False
+
+    def delete_orphaned_claims(self, keep: Container[str]) -> None:
+        """Delete claims of this process that it does not know: their run was made, the answer was lost."""
+        for entry in self._index.running():
+            if entry.is_claim_of(self._owner) and entry.run_id not in keep:
+                self._client.delete_run(entry.run_id)
+
+    def _write(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> None:
+        from mlflow.entities import Param, RunTag
+
+        run_id, end = claim.run_id, _since_1970(record.end_time)
+        self._put_artifacts(run_id, record.artifacts, claim.files)
+        params = [Param(key, value) for key, value in record.params.items()]
+        held = {**record.tags, _NOTE: record.description}
+        tags = [RunTag(key, value) for key, value in held.items() if claim.tags.get(key) != value]
+        # At the point's own end, so that a record which is written again after a lost answer does not show twice.
+        last = Moment(0, end, {**record.metrics, **recording_metrics()})
+        numbers = _numbers([*record.history, last])
+        # The outcome comes with the last of them.
+        first = max(0, len(numbers) + len(params) + len(tags) - _MOST_VALUES)
+        self._log_numbers(run_id, numbers[:first])
+        self._client.log_batch(run_id, metrics=numbers[first:], params=params, tags=tags)
+        self._client.set_terminated(run_id, status_of(record.outcome), end)
+
+    def _log_numbers(self, run_id: str, numbers: Sequence[Metric]) -> None:
+        """Metrics alone; what the store holds of them already it keeps once, since their times are the same."""
+        for start in range(0, len(numbers), _MOST_VALUES):
+            self._client.log_batch(run_id, metrics=numbers[start : start + _MOST_VALUES])
+
     def _put_artifacts(self, run_id: str, artifacts: Mapping[str, Any], address: str | None = None) -> None:
         """Store files under the run; `address` is where its files are, asked for where it is not given."""
         from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
@@ -370,53 +363,21 @@ class MlflowStore:
                 path.write_bytes(file_content(content))
             get_artifact_repository(address, tracking_uri=self._address.uri).log_artifacts(str(folder))
 
-    @raises_store_errors
-    def _open(self) -> None:
-        # The kind makes the UI show runs, with their descriptions, rather than traces.
-        about = {"mlflow.experimentKind": "custom_model_development", _NOTE: _ABOUT, **view_tags()}
-        if known := find_experiment(self._address, self._experiment):
-            # MLflow's import takes seconds: what is only read needs none of it.
-            self._experiment_id = known
-            reader = open_reader(self._address, pooled=True)
-        else:
-            self._client, self._experiment_id = open_experiment(self._address, self._experiment, about)
-            reader = open_reader(self._address, client=self._client, pooled=True)
-        self._index = RunIndex(reader, self._experiment)
-
-    @functools.cached_property
-    def _client(self) -> MlflowClient:  # type: ignore[override]
-        """MLflow's own client, opened when first something is written."""
-        from mlflow.exceptions import MlflowException
-
-        try:
-            return client_of(self._address)
-        except MlflowException as error:  # tables of another version, say: nothing can be written, now or later
-            raise StoreRefusalError(f"{self.where}: {one_line_of(error)}") from error
-
 
 def _numbers(moments: Sequence[Moment]) -> list[Metric]:
+    """Metrics as MLflow takes them; measurements to seven digits, as many as they may have, counts as they are."""
     from mlflow.entities import Metric
 
     return [
-        Metric(name, _significant(value), _since_1970(moment.time), moment.step)
+        Metric(name, number if number.is_integer() else float(f"{number:.7g}"), _since_1970(moment.time), moment.step)
         for moment in moments
-        for name, value in moment.metrics.items()
+        for name, number in ((name, float(value)) for name, value in moment.metrics.items())
     ]
-
-
-def _expiry(timeout: float) -> str:
-    return f"{time.time() + timeout + CLAIM_MARGIN:.0f}"
 
 
 def _since_1970(milliseconds: float) -> int:
     """A time as MLflow takes it: none before 1970, where a host's clock may stand."""
     return max(1, int(milliseconds))
-
-
-def _significant(value: float) -> float:
-    """A measurement to seven digits, as many as it may have; counts as they are."""
-    value = float(value)
-    return value if value.is_integer() else float(f"{value:.7g}")
 
 
 _PREFIX = "mlflow.sharedViewState."
@@ -437,16 +398,16 @@ VIEWS = {
 
 def view_tags() -> Mapping[str, str]:
     """The tags of an experiment that hold its views."""
-    return {f"{_PREFIX}{key}": json.dumps(_state(*view[1:])) for key, view in VIEWS.items()}
+    fixed = {"orderByAsc": False, "startTime": "ALL", "lifecycleFilter": "Active", "datasetsFilter": []}
+    tags = {}
+    for key, (_, chosen, order, columns) in VIEWS.items():
+        shown = ["attributes.`Run Name`", *columns]
+        state = fixed | {"searchFilter": chosen, "orderByKey": order, "selectedColumns": columns, "columnOrder": shown}
+        state |= {"modelVersionFilter": "All Runs", "columnWidths": dict.fromkeys(shown, 170)}
+        tags[f"{_PREFIX}{key}"] = json.dumps(state)
+    return tags
 
 
 def link(server: str, experiment_id: str, view: str = "points") -> str:
     """The address of a view in the UI that answers at `server`."""
     return f"{server}/#/experiments/{experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={view}"
-
-
-def _state(chosen: str, order: str, columns: Sequence[str]) -> dict[str, object]:
-    shown = ["attributes.`Run Name`", *columns]
-    fixed = {"orderByAsc": False, "startTime": "ALL", "lifecycleFilter": "Active", "datasetsFilter": []}
-    own = {"searchFilter": chosen, "orderByKey": order, "selectedColumns": list(columns), "columnOrder": shown}
-    return fixed | own | {"modelVersionFilter": "All Runs", "columnWidths": dict.fromkeys(shown, 170)}

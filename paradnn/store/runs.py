@@ -77,14 +77,16 @@ Claimed = Claim | Finished | ClaimedElsewhere
 
 
 @dataclass(frozen=True)
-class SweepEnd:
-    """How a sweep ended: `status` is an MLflow run status, `artifacts` are as those of a `Record`."""
+class SweepRun:
+    """The parent of points, and how it ended: `status` is an MLflow run status, `artifacts` are as those of a `Record`.
+    Of one that ends `name` need not be said, and `tags` are those that it gets besides."""
 
     status: str
     description: str
     metrics: Mapping[str, float] = field(default_factory=dict)
     artifacts: Mapping[str, Any] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from paradnn.errors import DataError, StoreAwayError, StoreError, StoreRefusalEr
 from paradnn.store.address import address_of, without_credentials
 from paradnn.store.journal import Journal, folder_of, read_record, read_sweep, store_key
 from paradnn.store.mlflow_store import MlflowStore, Uploaded
-from paradnn.store.runs import AcceptsRun, Claim, Claimed, Finished, Record, RecordingMetrics, SweepEnd
+from paradnn.store.runs import AcceptsRun, Claim, Claimed, Finished, Record, RecordingMetrics, SweepRun
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ class Tracker(Journal):
         self._notify = notify
         self._patience = settings.patience
         self._command = sync_command(self.folder, settings)
-        self._kept: list[Path] = []  # files that are still to be uploaded
+        self._kept: list[Path] = []  # files to upload
         self._held: set[str] = set()  # runs of claims that are neither recorded nor given back
         self._unclosed = False  # whether the end of the sweep went into a file
         self._away_since: float | None = None  # None while the store answers
@@ -89,19 +89,17 @@ class Tracker(Journal):
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
         return super().fetch(run_id) if self.path_of(run_id).is_file() else self._store.fetch(run_id)
 
-    def close_abandoned(self) -> int:
+    def close_abandoned(self, sweep_id: str | None = None) -> int:
         """The same, once what dead drivers measured is in the store."""
+        if sweep_id:
+            return self._patiently(partial(self._store.close_abandoned, sweep_id))
         self._kept += self.left_behind()
         self._upload_kept("left by drivers that were killed")
         return self._store.close_abandoned()
 
-    def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
+    def open_sweep(self, name: str, description: str, tags: Mapping[str, str], parent: str | None = None) -> str:
         super().open_sweep(name, description, tags)
-        return self._store.open_sweep(name, description, tags)
-
-    def enter_sweep(self, parent: str, name: str, description: str, tags: Mapping[str, str]) -> None:
-        super().open_sweep(name, description, tags)
-        self._store.enter_sweep(parent, name, description, tags)
+        return self._store.open_sweep(name, description, tags, parent)
 
     def drop_sweep(self) -> None:
         self._patiently(self._store.drop_sweep)
@@ -116,10 +114,7 @@ class Tracker(Journal):
     def sweep_rows(self, sweep_id: str) -> list[dict[str, Any]]:
         return self._patiently(partial(self._store.sweep_rows, sweep_id))
 
-    def release(self, sweep_id: str) -> int:
-        return self._patiently(partial(self._store.release, sweep_id))
-
-    def close_sweep(self, end: SweepEnd) -> None:
+    def close_sweep(self, end: SweepRun) -> None:
         if end.status == "KILLED":  # an interrupted sweep ends at once
             self._patience = 0.0
         if not self._finally(partial(self._store.close_sweep, end)):
@@ -178,12 +173,11 @@ class Tracker(Journal):
         return path.stem
 
     def abandon(self, claim: Claim, reason: str) -> None:
-        begun = claim.run_id in self._held
-        self._held.discard(claim.run_id)
-        if not begun:
+        if claim.run_id not in self._held:
             super().abandon(claim, reason)
         elif self._away_since is None:
             self._store.abandon(claim, reason)
+        self._held.discard(claim.run_id)
 
     def _no_room(self, lost: str = "") -> StoreError:
         return StoreError(
@@ -210,13 +204,8 @@ class Tracker(Journal):
 
     def _finally(self, act: Callable[[], None]) -> bool:
         """Do a last thing, after all that was kept for the store was uploaded; whether that was done."""
-
-        def both() -> None:
-            act()
-            self._store.delete_orphaned_claims(self._held)
-
         with contextlib.suppress(StoreAwayError):
-            self._patiently(both)
+            self._patiently(lambda: (act(), self._store.delete_orphaned_claims(self._held)))
             return True
         return False
 
@@ -225,10 +214,8 @@ class Tracker(Journal):
         now = time.monotonic()
         if self._away_since is None:
             self._away_since = now
-            self._notify(
-                f"the store does not answer ({error}). Results go to files until it does; should it stay away, upload "
-                f"them with:\n  {self._command}"
-            )
+            what = f"the store does not answer ({error}). Results go to files until it does; should it stay away"
+            self._notify(f"{what}, upload them with:\n  {self._command}")
         if not isinstance(error, StoreAwayError) or now - self._away_since >= self._patience:
             self._next_look = now + _LATER
 
@@ -268,16 +255,14 @@ class Tracker(Journal):
     def _upload(self, path: Path) -> bool:
         """Whether a result was uploaded now, or was known; another process may upload it at the same time."""
         with _alone_with(path) as alone:
-            if not alone:
-                return False
-            done = self._store.upload(read_record(path))
-            if done.state != "withheld":
+            done = self._store.upload(read_record(path)) if alone else None
+            if done and done.state != "withheld":
                 path.unlink(missing_ok=True)
                 return True
-        self._notify(
-            f"{done.record.name} was not uploaded: run {done.run_id} holds the same point, measured by another "
-            f"driver meanwhile; {path} is kept, and {self._command} --repeats logs it too"
-        )
+        if done:
+            same = f"run {done.run_id} holds the same point, measured by another driver meanwhile"
+            remedy = f"{path} is kept, and {self._command} --repeats logs it too"
+            self._notify(f"{done.record.name} was not uploaded: {same}; {remedy}")
         return False
 
 
@@ -326,8 +311,7 @@ def sync(folder: Path, settings: Tracking, *, repeats: bool = False) -> Synced:
             done.files.append((path, store.upload(read_record(path), repeats=repeats)))
     for path in sorted(folder.rglob("sweep-*.json")):
         with _problems_of(path, done.problems):
-            store.end_sweep(*read_sweep(path))
-    store.end_made_sweeps()
+            store.end_sweep(read_sweep(path))
     return done
 
 

@@ -33,7 +33,7 @@ from paradnn.store.claims import Entry, RunIndex, owner_tag
 from paradnn.store.journal import Journal, read_record
 from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.reader import open_reader
-from paradnn.store.runs import EXPIRES, OWNER, Claim, Record, SweepEnd
+from paradnn.store.runs import EXPIRES, OWNER, Claim, Record, SweepRun
 from paradnn.worker.messages import Answer, ArrayRate, PeakRates, ProductRate
 from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
 from tests.conftest import Store
@@ -276,7 +276,7 @@ def test_a_clock_before_1970_and_seven_digits(store: Store, monkeypatch: pytest.
     claim = tracker.begin(identity, "p", tags_of(identity), 60.0, lambda _: True)
     assert isinstance(claim, Claim)
     tracker.record(claim, replace(record_of(claim), metrics=values), dict)
-    tracker.close_sweep(SweepEnd("FINISHED", "", {"points": 1.0}))
+    tracker.close_sweep(SweepRun("FINISHED", "", {"points": 1.0}))
     assert [status for (status,) in store.query("SELECT status FROM runs")] == ["FINISHED"] * 2
     held = store.values("latest_metrics", claim.run_id)
     assert (held["examples_per_second"], held["parameters"]) == (95235.82, 123456789012.0)
