@@ -120,8 +120,6 @@ class Workload:
     #: What is shown of a run in one number, by metric with its unit, the most telling first; and rates of its steps.
     headlines: ClassVar[Mapping[str, str]] = {}
     rates: ClassVar[Mapping[str, str]] = {}
-    #: Tags that are shown at once.
-    shown: ClassVar[tuple[str, ...]] = ()
     #: Phases of its own, each with the one after which it comes; those of them that may be disturbed, in words.
     phases: ClassVar[Mapping[str, str]] = {}
     disturbed: ClassVar[Mapping[str, str]] = {}

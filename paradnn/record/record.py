@@ -70,27 +70,19 @@ def run_name(point: Point) -> str:
     return " ".join(words)
 
 
+def run_tags(kind: str, measured: identity.Identity, environment: Environment) -> dict[str, str]:
+    """Tags that identify a run of any kind, known before it is measured, and the versions of its software."""
+    tags = {"kind": kind, "schema_version": SCHEMA_VERSION, "source": "measured", "point_id": measured.point_id}
+    tags |= {"environment_id": measured.environment_id, "replicate": str(measured.replicate)}
+    tags |= {"device": environment.device, "host": str(environment.host["host"])}
+    return tags | {f"version.{name}": version for name, version in environment.software.items()}
+
+
 def point_tags(point: Point, environment: Environment) -> dict[str, str]:
-    """Tags that identify a run, known before it is measured."""
-    tags = {
-        "kind": "point",
-        "schema_version": SCHEMA_VERSION,
-        "source": "measured",
-        "point_id": identity.point_id(point),
-        "protocol_id": identity.protocol_id(point.measure),
-        "limits_id": identity.limits_id(point.measure),
-        "environment_id": environment.environment_id,
-        "replicate": str(point.replicate),
-        "device": environment.device,
-        "host": str(environment.host["host"]),
-        "git_commit": str(environment.host["git_commit"]),
-    }
-    return tags | version_tags(environment)
-
-
-def version_tags(environment: Environment) -> dict[str, str]:
-    """The versions of the software under test."""
-    return {f"version.{name}": version for name, version in environment.software.items()}
+    """Tags that identify a point's run, known before it is measured."""
+    measured = identity.Identity(identity.point_id(point), environment.environment_id, point.replicate)
+    own = {"protocol_id": identity.protocol_id(point.measure), "limits_id": identity.limits_id(point.measure)}
+    return run_tags("point", measured, environment) | own | {"git_commit": str(environment.host["git_commit"])}
 
 
 def priced(point: Point, prices: Prices, environment: Environment) -> Point:

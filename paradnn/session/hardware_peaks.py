@@ -1,6 +1,5 @@
-"""What a machine can do at most: read from the store, or measured once and recorded as a run of its own. Every point's
-utilisation is stated against these ceilings, which were measured in the same framework, with the same threads, in the
-same environment."""
+"""What a machine can do at most: read from the store, or measured once and recorded as a run of its own. A point's
+utilisation is stated against ceilings of the same framework, with the same threads, in the same environment."""
 
 from __future__ import annotations
 
@@ -22,9 +21,9 @@ from paradnn.platform.environment import Environment, available_memory
 from paradnn.platform.load import LoadWatch
 from paradnn.platform.specifications import find_hardware
 from paradnn.record.measured import mean_interval
-from paradnn.record.record import version_tags
+from paradnn.record.record import run_tags
 from paradnn.store.journal import Journal
-from paradnn.store.runs import CEILINGS_OUTCOME, SCHEMA_VERSION, ClaimedElsewhere, Finished, Record, outcome_of
+from paradnn.store.runs import CEILINGS_OUTCOME, ClaimedElsewhere, Finished, Record, outcome_of
 from paradnn.worker.channel import plain
 from paradnn.worker.messages import ArrayRate, PeakRates, ProductRate
 from paradnn.worker.peak_rates import ARRAY_BYTES
@@ -42,9 +41,8 @@ _MARGIN = 0.05
 
 @dataclass(frozen=True)
 class Ceilings:
-    """The ceilings of one environment: precision -> FLOP/s, and B/s of main memory; `run_id` is where they stand.
-    contended: what disturbed them, None where nothing did. references: metric -> ms of a call of each reference kernel,
-    of the fastest process."""
+    """The ceilings of one environment: precision -> FLOP/s, and B/s of main memory. contended: what disturbed them,
+    None where nothing did. references: metric -> ms of a call of each reference kernel, of the fastest process."""
 
     run_id: str
     flops_per_second: Mapping[str, float]
@@ -80,9 +78,8 @@ def ceilings_identity(point: Point, environment: Environment) -> Identity:
 
 
 def single_device(point: Point, environment: Environment) -> Point:
-    """The point with one device, on which the ceilings of all its devices are measured. Devices of a CPU are cores of
-    one machine: together they can do what one device of all those cores can. Others are chips of their own, and n of
-    them can do n times what one can (`device_peaks`), as n hosts can."""
+    """The point with one device, on which the ceilings of all its devices are measured. Devices of a CPU are together
+    one device of all their cores; n others, or n hosts, can do n times what one can (`device_peaks`)."""
     if point.devices == 1:
         return point
     platform = point.platform
@@ -90,21 +87,6 @@ def single_device(point: Point, environment: Environment) -> Point:
         threads = point.devices // point.hosts * platform.threads
         platform = replace(platform, threads=threads if threads < int(environment.hardware["cores"]) else None)
     return replace(point, devices=1, transport="local", hosts=1, platform=platform)
-
-
-def claim_tags(identity: Identity, environment: Environment) -> dict[str, str]:
-    """Tags that identify a run of ceilings, known before they are measured."""
-    return {
-        "kind": "ceilings",
-        "schema_version": SCHEMA_VERSION,
-        "source": "measured",
-        "point_id": identity.point_id,
-        "environment_id": identity.environment_id,
-        "replicate": "0",
-        "device": environment.device,
-        "host": str(environment.host["host"]),
-        **version_tags(environment),
-    }
 
 
 def device_peaks(point: Point, environment: Environment, ceilings: Ceilings | None) -> dict[str, float]:
@@ -125,15 +107,9 @@ def device_peaks(point: Point, environment: Environment, ceilings: Ceilings | No
 def overrun_tags(point: Point, metrics: Mapping[str, float]) -> dict[str, str]:
     """Tags of a run that was faster than the peak it is compared with; none of one that was not. `ceilings_note` says
     by how much, `ceilings_remedy` is the command that re-measures the ceilings."""
-    ratio = metrics.get("flops_utilization", 0.0)
-    if ratio <= 1 + _MARGIN:
-        return {}
-    note = f"{ratio:.2f} times the measured matmul peak, which is too low: was the machine busy?"
-    return {"ceilings_note": note, "ceilings_remedy": _command(point)}
-
-
-def _command(point: Point) -> str:
     platform, framework, software = point.platform, point.framework, point.software
+    if (ratio := metrics.get("flops_utilization", 0.0)) <= 1 + _MARGIN:
+        return {}
     given = {
         "platform": platform.name,
         "platform.threads": platform.threads,
@@ -146,7 +122,8 @@ def _command(point: Point) -> str:
         "software.requirements": software.name == "current" and json.dumps(list(software.requirements or ())),
     }
     words = (f"{key}={value}" for key, value in given.items() if value and value != "[]")
-    return shlex.join(["python", "-m", "paradnn.ceilings", *words])
+    note = f"{ratio:.2f} times the measured matmul peak, which is too low: was the machine busy?"
+    return {"ceilings_note": note, "ceilings_remedy": shlex.join(["python", "-m", "paradnn.ceilings", *words])}
 
 
 class CeilingsKeeper:
@@ -169,7 +146,7 @@ class CeilingsKeeper:
     def _obtain(self, point: Point, environment: Environment, identity: Identity, again: bool) -> Ceilings | None:
         stack = "" if point.software.name == "current" else f" {point.software.name}"
         name = f"ceilings {point.framework.name} {point.platform.name}{stack}"
-        tags = claim_tags(identity, environment)
+        tags = run_tags("ceilings", identity, environment)
         deadline, accepts = time.monotonic() + _TIMEOUT, None if again else self._sound(identity)
         while isinstance(claim := self._tracker.begin(identity, name, tags, _TIMEOUT, accepts), ClaimedElsewhere):
             if time.monotonic() > deadline:
@@ -209,20 +186,16 @@ class CeilingsKeeper:
     def _measure(self, point: Point) -> tuple[PointResult, list[PeakRates]]:
         """All kernels in one process, then the fastest in further ones, until so many were undisturbed. What the first
         one came to, and the rates of all."""
-        request = _request(point)
-        limits, found = Limits(_TIMEOUT, int(0.9 * available_memory())), list[PeakRates]()
-        first: PointResult | None = None
-        for _ in range(MOST_PROCESSES):
-            result = self._pool.measure(WorkerKey.of(point), request, limits, lambda _: None)
-            first = first or result
-            if result.outcome != "ok" or result.answer is None or result.answer.peak_rates is None:
+        request, limits = _request(point), Limits(_TIMEOUT, int(0.9 * available_memory()))
+        results, found = list[PointResult](), list[PeakRates]()
+        while len(results) < MOST_PROCESSES and (len(found) < PROCESSES or _disturbed(found)):
+            results.append(self._pool.measure(WorkerKey.of(point), request, limits, lambda _: None))
+            answer = results[-1].answer
+            if results[-1].outcome != "ok" or answer is None or answer.peak_rates is None:
                 break
-            found.append(result.answer.peak_rates)
-            if _disturbed(found) is None and len(found) >= PROCESSES:
-                break
+            found.append(answer.peak_rates)
             request["only"] = {"matmul": plain(_fastest(found[0])), "bandwidth": plain(_largest(found[0]))}
-        assert first
-        return first, found
+        return results[0], found
 
 
 def _request(point: Point) -> dict[str, Any]:
@@ -240,26 +213,21 @@ def make_ceilings_record(
     processes: Sequence[PeakRates] = (),
 ) -> Record:
     """What is stored of the rates that processes measured; `start` is in Unix milliseconds, `result` is the first's."""
-    metrics: dict[str, float] = {}
+    metrics, reason = (_metrics(processes), _disturbed(processes)) if processes else ({}, None)
     artifacts: dict[str, Any] = {"environment.json": environment.as_dict()}
+    tags = {**tags, CEILINGS_OUTCOME: result.outcome} | ({"reason": result.reason} if result.reason else {})
     if processes:
-        metrics, reason = _metrics(processes), _disturbed(processes)
-        tags = {**tags, "contended": str(bool(reason)).lower()} | ({"contended_reason": reason} if reason else {})
-        for key in ("matmul", "bandwidth"):
-            if rows := [plain(row) for each in processes for row in getattr(each, key)]:
-                artifacts[f"{key}.json"] = {"columns": list(rows[0]), "data": [list(row.values()) for row in rows]}
-    return Record(
-        name=name,
-        outcome=result.outcome,
-        reason=result.reason,
-        params=texts({"platform": asdict(point.platform), "framework": asdict(point.framework)}),
-        metrics=metrics,
-        tags={**tags, CEILINGS_OUTCOME: result.outcome} | ({"reason": result.reason} if result.reason else {}),
-        artifacts=artifacts,
-        start_time=start,
-        end_time=int(time.time() * 1000),
-        description=_description(environment, metrics),
-    )
+        tags |= {"contended": str(bool(reason)).lower()} | ({"contended_reason": reason} if reason else {})
+    for key in ("matmul", "bandwidth"):
+        if rows := [plain(row) for each in processes for row in getattr(each, key)]:
+            artifacts[f"{key}.json"] = {"columns": list(rows[0]), "data": [list(row.values()) for row in rows]}
+    peaks = Ceilings.of("", metrics)
+    rates = ", ".join(f"{rate / 1e9:,.1f} GFLOP/s in {key}" for key, rate in peaks.flops_per_second.items())
+    memory = f" Main memory: {peaks.bytes_per_second / 1e9:,.1f} GB/s." if peaks.bytes_per_second else ""
+    params = texts({"platform": asdict(point.platform), "framework": asdict(point.framework)})
+    said = f"Ceilings of {environment.device}, measured in the framework. Matrix products: {rates}.{memory}"
+    end = int(time.time() * 1000)
+    return Record(name, result.outcome, result.reason, params, metrics, tags, artifacts, start, end, said)
 
 
 def _fastest(rates: PeakRates) -> list[ProductRate]:
@@ -315,10 +283,3 @@ def _metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
     for name in processes[0].references:
         metrics[f"best_reference_{name}_ms"] = min(each.references[name] for each in processes) * 1e3
     return metrics | {"processes": float(len(processes))}
-
-
-def _description(environment: Environment, metrics: Mapping[str, float]) -> str:
-    rates = [f"{rate / 1e9:,.1f} GFLOP/s in {name}" for name, rate in Ceilings.of("", metrics).flops_per_second.items()]
-    memory = metrics.get("peak_bytes_per_second")
-    moved = f" Main memory: {memory / 1e9:,.1f} GB/s." if memory else ""
-    return f"Ceilings of {environment.device}, measured in the framework. Matrix products: {', '.join(rates)}.{moved}"

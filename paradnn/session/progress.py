@@ -6,8 +6,8 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -42,13 +42,12 @@ class Reporter:
         self._console = Screen(stderr=True)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._counts: Counter[str] = Counter()
-        self._begin = self._ended = time.monotonic()  # of the work; and of the latest process
+        # Of the work, of the latest process, and of the latest word where there is no terminal.
+        self._begin = self._ended = self._said = time.monotonic()
         self._deadline = math.inf
         self._name = self._phase = ""
-        self._skipped = 0
-        self._said = self._begin  # the latest word, where there is no terminal
         self._known: set[str] = set()  # what was said
-        self._processes = self._processes_left = 0
+        self._skipped = self._processes = self._processes_left = 0
 
     def start(self, skipped: Counter[str], processes: int) -> None:
         """The work begins: so many processes of points; `skipped` points need none."""
@@ -85,8 +84,7 @@ class Reporter:
 
     def aside(self, seconds: float) -> None:
         """So long something was done once that no point will need again."""
-        self._begin += seconds
-        self._ended += seconds
+        self._begin, self._ended = self._begin + seconds, self._ended + seconds
 
     def spared(self, processes: int) -> None:
         """So many processes of a point were measured by an earlier driver."""
@@ -114,10 +112,9 @@ class Reporter:
         self._counts[row.outcome] += 1
         if self._title:
             first, *rest = self._status()
-            line = f"{first} {row.name}: {_verdict(row)}"
-            shown = line if self._console.is_terminal else " | ".join([line, *rest])
+            shown = [f"{first} {row.name}: {_verdict(row)}", *([] if self._console.is_terminal else rest)]
             style = "" if row.outcome == "ok" else _COLOURS.get(row.outcome, "red")
-            self._console.print(shown, soft_wrap=True, markup=False, style=style)
+            self._console.print(" | ".join(shown), soft_wrap=True, markup=False, style=style)
         self._draw()
 
     def _draw(self) -> None:
@@ -147,7 +144,7 @@ def describe_point(row: Row, where: str) -> str:
     """The results of one point, in a few lines."""
     metrics, tags = row.metrics, row.tags
     own = next(filter(None, (work.words(metrics, tags) for work in WORKLOADS.values())), None)
-    lines = list(zip([own.heading] + [""] * 9, own.clauses, strict=False)) if own else []
+    lines = [(own.heading if place == 0 else "", text) for place, text in enumerate(own.clauses)] if own else []
     if "step_time_ms" in metrics and "steady" in tags:
         lines += _step_lines(row, own)
     if "peak_memory_bytes" in metrics:
@@ -161,44 +158,43 @@ def describe_point(row: Row, where: str) -> str:
     return "\n".join([first, *(f"  {name:<12} {text}" for name, text in lines)])
 
 
-def _step_lines(row: Row, own: Words | None) -> list[tuple[str, str]]:
+def _step_lines(row: Row, own: Words | None) -> Iterator[tuple[str, str]]:
     """The timed steps, how far they are from what the platform can do, where their time went, what to know of them."""
-    metrics, tags, lines = row.metrics, row.tags, []
+    metrics, tags = row.metrics, row.tags
     count = metrics.get("processes", 1)  # runs of before points had several processes do not say so
     processes = "a single process" if count == 1 else f"{count:.0f} processes"
     rate = throughput(metrics)
     if rate and not (own and own.replaces):
         ends = f"  (95% CI {rate.ends[0]:,.1f} .. {rate.ends[1]:,.1f}, {processes})" if rate.ends else ""
-        lines.append(("throughput" if headline(metrics) == rate else "steps alone", f"{rate}{ends}"))
+        yield "throughput" if headline(metrics) == rate else "steps alone", f"{rate}{ends}"
     blocks = f"{counted(round(metrics['blocks']), 'block')} of {counted(round(metrics['steps_per_block']), 'step')}"
     steady = "steady" if tags["steady"] == "true" else f"not steady ({tags['steady_reason']})"
-    lines.append(("step time", f"{metrics['step_time_ms']:.3f} ms, {blocks} in {processes}, {steady}"))
+    yield "step time", f"{metrics['step_time_ms']:.3f} ms, {blocks} in {processes}, {steady}"
     if "flops_per_second" in metrics:
         work = f"{si(metrics['flops_per_step'])}FLOP a step, {si(metrics['flops_per_second'])}FLOP/s"
-        lines.append(("work", f"{work}, {si(metrics['parameters'])}parameters"))
+        yield "work", f"{work}, {si(metrics['parameters'])}parameters"
     if "flops_utilization" in metrics:
-        lines.append(("utilisation", f"{metrics['flops_utilization']:.1%} of the measured matmul peak"))
+        yield "utilisation", f"{metrics['flops_utilization']:.1%} of the measured matmul peak"
     if "infeed_gain" in metrics:
         waits = f"waits {metrics['infeed_fraction']:.0%} of the step, free input {metrics['infeed_gain']:+.0%}"
-        lines.append(("input", f"{waits}; alone {metrics['input_examples_per_second']:,.0f} examples/s"))
-    if "latency_p50_ms" in metrics:
-        shares = [share for share in (50, 90, 99) if f"latency_p{share}_ms" in metrics]
-        lines.append(("latency", ", ".join(f"p{share} {metrics[f'latency_p{share}_ms']:.3f} ms" for share in shares)))
+        yield "input", f"{waits}; alone {metrics['input_examples_per_second']:,.0f} examples/s"
+    quantiles = {share: f"latency_p{share}_ms" for share in (50, 90, 99)}
+    if quantiles[50] in metrics:
+        known = (f"p{share} {metrics[name]:.3f} ms" for share, name in quantiles.items() if name in metrics)
+        yield "latency", ", ".join(known)
     if leading := [key for key in metrics if key.startswith("op_share.")][:4]:
-        parts = ", ".join(f"{key.removeprefix('op_share.')} {metrics[key]:.0%}" for key in leading)
-        lines.append(("time goes to", parts))
+        yield "time goes to", ", ".join(f"{key.removeprefix('op_share.')} {metrics[key]:.0%}" for key in leading)
     if tags.get("profile", "ok") != "ok":
-        lines.append(("profile", tags["profile"]))
-    notes = (
-        tags.get("interval_reason"),
-        "contended_reason" in tags and f"contended: {tags['contended_reason']}; python -m paradnn.check says more",
-        *(tags.get(name) for name in ("profile_note", "emulation_note", "precision_note", "ceilings_contended")),
-        "ceilings_note" in tags and f"{tags['ceilings_note']} Measure it again: {tags['ceilings_remedy']}",
-    )
-    lines += [("note", note) for note in notes if note]
+        yield "profile", tags["profile"]
+    notes = [tags.get("interval_reason")]
+    if "contended_reason" in tags:
+        notes.append(f"contended: {tags['contended_reason']}; python -m paradnn.check says more")
+    notes += [tags.get(name) for name in ("profile_note", "emulation_note", "precision_note", "ceilings_contended")]
+    if "ceilings_note" in tags:
+        notes.append(f"{tags['ceilings_note']} Measure it again: {tags['ceilings_remedy']}")
+    yield from (("note", note) for note in notes if note)
     if "energy_per_step_joules" in metrics:
-        lines.append(("energy", f"{metrics['energy_per_step_joules']:.3g} J a step"))
-    return lines
+        yield "energy", f"{metrics['energy_per_step_joules']:.3g} J a step"
 
 
 def describe_sweep(summary: Summary) -> None:
@@ -209,17 +205,17 @@ def describe_sweep(summary: Summary) -> None:
     elif rows:
         counts = Counter((row.family, row.outcome) for row in rows)
         console.print("\n".join(f"{family}: {count} {outcome}" for (family, outcome), count in sorted(counts.items())))
-    lines = [
-        f"{counted(summary.total, 'point')} in {_duration(summary.seconds)}: {summary.counts()}. "
-        f"Runs are in {summary.where}",
-        summary.conclusion,
+    done = f"{counted(summary.total, 'point')} in {_duration(summary.seconds)}: {summary.counts()}."
+    lines = [f"{done} Runs are in {summary.where}", summary.conclusion]
+    over: defaultdict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        if command := row.tags.get("ceilings_remedy"):
+            over[command].append(row.metrics["flops_utilization"])
+    lines += [
+        f"{counted(len(ratios), 'point')} ran at up to {max(ratios):.2f} times the measured matmul peak, which is too "
+        f"low. Measure it again on a quiet machine: {command}"
+        for command, ratios in over.items()
     ]
-    for command in dict.fromkeys(row.tags["ceilings_remedy"] for row in rows if "ceilings_remedy" in row.tags):
-        over = [row.metrics["flops_utilization"] for row in rows if row.tags.get("ceilings_remedy") == command]
-        lines.append(
-            f"{counted(len(over), 'point')} ran at up to {max(over):.2f} times the measured matmul peak, which is too "
-            f"low. Measure it again on a quiet machine: {command}"
-        )
     for line in filter(None, lines):
         console.print(line, soft_wrap=True, markup=False)
 

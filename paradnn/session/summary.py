@@ -7,20 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from paradnn.core.workload import WORKLOADS
 from paradnn.store.runs import Record
-
-#: Tags that are kept at hand: what a point is, and what is shown at once.
-_SHOWN = (
-    *("point_id", "environment_id", "replicate", "device", "steady", "steady_reason", "interval_reason", "contended"),
-    *("contended_reason", "checks", "emulation_note", "precision_note", "ceilings_contended", "ceilings_note"),
-    *("ceilings_remedy", "profile", "profile_note"),
-)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One point of a session: its run, as far as it is shown; `known`: the store held the outcome already."""
+    """One point of a session and its run; `known`: the store held the outcome already."""
 
     run_id: str
     name: str
@@ -34,10 +26,8 @@ class Row:
     @classmethod
     def of_record(cls, run_id: str, record: Record) -> Row:
         """The row of a point that was recorded just now."""
-        shown = (*_SHOWN, *(key for work in WORKLOADS.values() for key in work.shown))
-        tags = {key: record.tags[key] for key in shown if key in record.tags}
         family = record.params["model.name"]
-        return cls(run_id, record.name, family, record.outcome, record.reason, record.metrics, tags)
+        return cls(run_id, record.name, family, record.outcome, record.reason, record.metrics, record.tags)
 
     @classmethod
     def of(cls, family: str, values: Mapping[str, Any]) -> Row:
@@ -53,8 +43,7 @@ class Summary:
     """Rows of the measured points, and counts of those that needed no measuring.
 
     skipped: outcomes that the store held already, this sweep's or another driver's. repeated: points that the sweep
-    names twice.  parent: id of
-    the parent run, which shows it. conclusion: what it came to, in Markdown, where points were chosen meanwhile."""
+    names twice. parent: id of the parent run. conclusion: what points chosen meanwhile came to, in Markdown."""
 
     total: int
     rows: list[Row] = field(default_factory=list)
@@ -74,12 +63,12 @@ class Summary:
     @property
     def measured(self) -> int:
         """Points measured by this session."""
-        return sum(self.outcomes.values())
+        return self.outcomes.total()
 
     @property
     def missing(self) -> int:
         """Points without an outcome."""
-        return self.total - self.measured - sum(self.skipped.values()) - self.repeated
+        return self.total - self.measured - self.skipped.total() - self.repeated
 
     @property
     def exit_code(self) -> int:
@@ -91,7 +80,7 @@ class Summary:
         parts = [", ".join(f"{count} {name}" for name, count in self.outcomes.most_common()) or "none measured"]
         if self.skipped:
             known = ", ".join(f"{count} {name}" for name, count in self.skipped.most_common())
-            parts.append(f"{sum(self.skipped.values())} skipped, the store holds their outcome already ({known})")
+            parts.append(f"{self.skipped.total()} skipped, the store holds their outcome already ({known})")
         if self.repeated:
             parts.append(f"{self.repeated} named twice")
         if self.missing:

@@ -160,7 +160,7 @@ class Endpoint(Workload):
 
     name, group, key, place, unit = "endpoint", "endpoint", "model", 55, "request"
     reason, declares, parts = "is asked, not trained", _METRICS, (Requests,)
-    headlines, shown = {"time_to_first_token_ms": "ms to the first token"}, ("endpoint_model", "request_problem")
+    headlines = {"time_to_first_token_ms": "ms to the first token"}
     phases, brief = {"requests": "warmup"}, {"min_seconds": 5.0}
 
     url: str = option(

@@ -26,6 +26,7 @@ from paradnn.execution.workers import WorkerPool
 from paradnn.families.fc import FullyConnected
 from paradnn.forecast.history import open_history
 from paradnn.platform.environment import Environment, describe_environment
+from paradnn.record.record import run_tags
 from paradnn.session import hardware_peaks as peaks
 from paradnn.store import sql
 from paradnn.store.address import address_of, without_secrets
@@ -55,7 +56,7 @@ def here() -> Environment:
 def ceilings_of(environment: Environment, start: int) -> tuple[Identity, Mapping[str, str], Record]:
     """What a driver claims and records of ceilings, but for their measuring."""
     identity = peaks.ceilings_identity(POINT, environment)
-    tags = peaks.claim_tags(identity, environment)
+    tags = run_tags("ceilings", identity, environment)
     result = PointResult("ok", None, Answer("ok", None, {}, peak_rates=RATES))
     return identity, tags, peaks.make_ceilings_record("ceilings", POINT, environment, result, tags, start, [RATES])
 

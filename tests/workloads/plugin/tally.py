@@ -40,7 +40,6 @@ class Tally(Workload):
     headlines: ClassVar = {"tally_per_second": "tallied/s"}
     phases: ClassVar = {"tally": "latency"}
     parts: ClassVar = (Tallied,)
-    shown: ClassVar = ("tallied",)
     brief: ClassVar = {"steps": 3}
 
     steps: int = option(5, "steps that are tallied", low=1, high=1000)
