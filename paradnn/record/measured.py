@@ -6,9 +6,10 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+
+import numpy as np
 
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
@@ -17,8 +18,7 @@ from paradnn.families.layers import Costs
 from paradnn.platform.environment import Environment
 from paradnn.store.metrics import PHASES
 from paradnn.worker.chance import events_factor, quantile_ranks
-from paradnn.worker.channel import plain
-from paradnn.worker.messages import Answer, Contention, InputMeasurement, Measurement, NoProfile, Profile, Timing
+from paradnn.worker.messages import Answer, InputMeasurement, Measurement, NoProfile, Profile, Timing
 from paradnn.worker.series import block_interval, median_interval, why_no_interval, widened_interval
 
 #: By so much wider is the interval of processes whose number it has itself decided.
@@ -29,10 +29,9 @@ LOOKED = 1.1
 class Summarised:
     """Location and spread of positive values that one or more processes took, in their own unit.
 
-    `low` and `high` are the 95% interval of `value`, None where there is too little for one, and `reason` says why;
-    `error` is the standard error of its logarithm, None for fewer than six values of one process. `cv` is the standard
-    deviation over the mean within a process, `process_cv` that of the processes' medians (of their logarithms),
-    `between_cv` what of it the spread within the processes does not explain."""
+    `low` and `high`: the 95% interval of `value`, None where there is too little for one, as `reason` says; `error`:
+    the standard error of its logarithm. `cv`: standard deviation over mean within a process; `process_cv`: standard
+    deviation of the logarithms of their medians; `between_cv`: what of it the spread within does not explain."""
 
     value: float
     low: float | None
@@ -47,12 +46,8 @@ class Summarised:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """Linearly interpolated quantile (type 7, as NumPy's default); `share` in 0..1."""
-    ordered = sorted(values)
-    position = share * (len(ordered) - 1)
-    below = math.floor(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
+    """Linearly interpolated quantile (type 7); `share` in 0..1."""
+    return float(np.quantile(values, share))
 
 
 #: Values of a process that must say something new for an upper end, where neighbours resemble each other so much.
@@ -83,8 +78,8 @@ def quantile_metrics(
         low = None if low is None else min(low, ends[0])
         seen = len(ordered) / len(each) / factor >= _SEEN or factor <= _ALIKE
         high = max(high, ends[1]) if high is not None and seen else None
-    found = {f"{name}_ms": middle} | given(f"{name}_low_ms", low)
-    return {key: scale * value for key, value in (found | given(f"{name}_high_ms", high)).items()}
+    found = given({f"{name}_ms": middle, f"{name}_low_ms": low, f"{name}_high_ms": high})
+    return {key: scale * value for key, value in found.items()}
 
 
 def t_quantile(degrees: int) -> float:
@@ -106,11 +101,10 @@ def mean_interval(values: Sequence[float], widening: float = 1.0) -> tuple[float
 def narrow_enough(processes: Sequence[Sequence[float]], goal: float) -> bool:
     """Whether no more processes are needed for an interval whose half is the share `goal` of the value.
 
-    Who looks after each process and stops at the first interval that is narrow finds those that are so by chance: such
-    intervals hold 88 to 94%. Hence the interval of what stops this way is wider (`LOOKED`), and the decision adds to
-    its half width, squared, what the chance of few processes would add (after Chow and Robbins, Annals of Mathematical
-    Statistics 36, 1965). Simulated from two, three or five processes on, goals of 0.3 to 3 times their spread: 93.9 to
-    96.5% (`tests/record/test_statistics.py` draws some)."""
+    The first interval that is narrow may be so by chance: such hold 88 to 94%. Hence the interval of what stops this
+    way is wider (`LOOKED`), and the decision adds to its half width, squared, what the chance of few processes would
+    add (after Chow and Robbins, Annals of Mathematical Statistics 36, 1965): 93.9 to 96.5% in simulations from two to
+    five processes on, with goals of 0.3 to 3 times their spread."""
     found, count = summarise(processes, looked=True), len(processes)
     if found.low is None or found.high is None:
         return False
@@ -121,16 +115,16 @@ def narrow_enough(processes: Sequence[Sequence[float]], goal: float) -> bool:
 def summarise(processes: Sequence[Sequence[float]], looked: bool = False) -> Summarised:
     """What values say that each process took one after the other.
 
-    One process: their median, with the interval for values that are correlated in time (`block_interval`), which knows
-    nothing of what another process would give. Several: the geometric mean of the processes' medians, and the interval
-    that those medians alone give (Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013: the spread
-    at the highest level holds that of the levels below it); none where it would go further beyond all blocks than they
-    lie apart. `looked`: their number came from their interval (`narrow_enough`)."""
+    One process: their median, with the interval for values that are correlated in time (`block_interval`). Several: the
+    geometric mean of the processes' medians, and the interval that those alone give (Kalibera and Jones, Rigorous
+    benchmarking in reasonable time, ISMM 2013); none where it would go further beyond all blocks than they lie apart.
+    `looked`: their number came from their interval (`narrow_enough`)."""
     medians = [statistics.median(values) for values in processes]
     spreads = [statistics.stdev(values) / statistics.fmean(values) for values in processes if len(values) > 1]
     cv = math.sqrt(statistics.fmean(spread**2 for spread in spreads)) if spreads else None
     minimum, maximum = min(map(min, processes)), max(map(max, processes))
-    errors = [_standard_error(values) for values in processes]
+    # Of the logarithms of medians of values that are correlated in time.
+    errors = [(ends := widened_interval(values)) and math.log(ends[1] / ends[0]) / (2 * 1.96) for values in processes]
     if len(medians) == 1:
         low, high = block_interval(processes[0]) or (None, None)
         reason = why_no_interval(processes[0]) if low is None else None
@@ -148,14 +142,6 @@ def summarise(processes: Sequence[Sequence[float]], looked: bool = False) -> Sum
     return Summarised(value, low, high, minimum, maximum, cv, error, process_cv, between, reason)
 
 
-def _standard_error(values: Sequence[float]) -> float | None:
-    """Of the logarithm of the median of values that are correlated in time."""
-    interval = widened_interval(values)
-    return math.log(interval[1] / interval[0]) / (2 * 1.96) if interval else None
-
-
-#: The tables of a profile, as files on the run (`mlflow.load_table` reads them).
-TABLES = ("operations", "operation_types")
 #: How many types of operations have a metric of their own.
 _LEADING = 10
 #: A step that takes longer than this under the profiler, as a multiple of the measured one, is another step.
@@ -199,7 +185,9 @@ def profile_tags(profile: Profile | NoProfile) -> dict[str, str]:
     if isinstance(profile, NoProfile):
         extras = f"profile keep_trace{' limited' if profile.limited else ''}"
         return {"profile": f"unavailable: {profile.unavailable}", "extras": extras}
-    notes = [note] if (note := slowdown_note(profile)) else []
+    notes = []
+    if profile.slowdown > _SLOWDOWN:
+        notes.append(f"shares are of a step that took {profile.slowdown:.2f} times as long under the profiler")
     if profile.command_buffers:
         notes.append(
             f"operations in {profile.command_buffers} command buffer(s) of the GPU are not seen: "
@@ -209,27 +197,13 @@ def profile_tags(profile: Profile | NoProfile) -> dict[str, str]:
     return tags | ({"profile_note": "; ".join(notes)} if notes else {})
 
 
-def slowdown_note(profile: Profile) -> str | None:
-    """What a reader of the shares must know where the profiler slowed the step down."""
-    if profile.slowdown <= _SLOWDOWN:
-        return None
-    return f"shares are of a step that took {profile.slowdown:.2f} times as long under the profiler"
-
-
-def profile_artifacts(profile: Profile) -> dict[str, Any]:
-    """The tables, and the trace under the path where TensorBoard looks for it."""
-    tables = {f"{name}.json": plain(getattr(profile, name)) for name in TABLES}
-    return tables | {f"trace/{path}": {"base64": content} for path, content in profile.trace.items()}
-
-
 def balance_metrics(
     measured: InputMeasurement, blocks: Sequence[float], batch_size: int, platform: str
 ) -> dict[str, float]:
     """Metrics of the real input of blocks that took so many seconds (the paper, section 4.4; docs/input.md).
 
-    On a CPU a step ends before the next batch is asked for, so what is waited for a batch is time in which nothing is
-    computed. Elsewhere the host runs ahead of the device: there the share is what the fed step takes longer than the
-    one whose batch stays."""
+    On a CPU nothing is computed while a batch is waited for. Elsewhere the host runs ahead of the device: there the
+    share is what the fed step takes longer than the one whose batch stays."""
     free, fed, alone = measured.free_step_seconds, measured.fed_step_seconds, measured.alone
     estimates = {
         "input_cpu_ms_per_example": [1e3 * part.cpu_seconds / part.examples for part in alone],
@@ -275,7 +249,14 @@ def contradictions(point: Point, costs: Costs, metrics: Mapping[str, float], ans
     waited = metrics.get("infeed_fraction", 0.0)
     if not 0 <= waited <= 1:
         problems.append(f"the step waited for {waited:.3f} of its time")
-    problems += _latency_checks(point, answer)
+    watched = (measurement.contention, answer.contention.get("latency"))
+    if answer.latencies and not answer.input and not any(seen and seen.reason for seen in watched):
+        # Single steps do the work of those in the blocks, unless input or others come between.
+        step, median = statistics.median(step_times(measurement.timing)), statistics.median(answer.latencies)
+        wait = CPU_WAIT if point.platform.name == "cpu" else DEVICE_WAIT
+        if not step / LATENCY_FACTOR <= median <= LATENCY_FACTOR * step + wait:
+            single = f"the median of single steps is {median * 1e3:.4g} ms"
+            problems.append(f"{single}, a step of the blocks takes {step * 1e3:.4g} ms")
     least, most = _sound_ratios(point)
     if (ratio := metrics.get("profile_flops_ratio")) is not None and not least <= ratio <= most:
         problems.append(f"the profile's FLOPs are {ratio:.3f} times the analytic ones")
@@ -285,25 +266,11 @@ def contradictions(point: Point, costs: Costs, metrics: Mapping[str, float], ans
     return problems
 
 
-def _latency_checks(point: Point, answer: Answer) -> list[str]:
-    """Single steps do the work of those in the blocks, unless input or others come between."""
-    if not answer.latencies or not answer.measurement or answer.input:
-        return []
-    if any(seen and seen.reason for seen in (answer.measurement.contention, answer.contention.get("latency"))):
-        return []
-    step, median = statistics.median(step_times(answer.measurement.timing)), statistics.median(answer.latencies)
-    wait = CPU_WAIT if point.platform.name == "cpu" else DEVICE_WAIT
-    if step / LATENCY_FACTOR <= median <= LATENCY_FACTOR * step + wait:
-        return []
-    return [f"the median of single steps is {median * 1e3:.4g} ms, a step of the blocks takes {step * 1e3:.4g} ms"]
-
-
 def _sound_ratios(point: Point) -> tuple[float, float]:
     """How much of the analytic FLOPs a sound profile shows at least and at most.
 
-    No bound below where products may be missing: XLA multiplies elementwise what is a product over nothing, a weight's
-    gradient of one example, and multiplies no padding where an image is smaller than its kernel.
-    None above for depthwise convolutions' gradients, which XLA's CPU compiler computes for all pairs of channels."""
+    No bound below where XLA may leave products out: a weight's gradient of one example, padding of an image smaller
+    than its kernel. None above for depthwise gradients, which its CPU compiler computes for all pairs of channels."""
     if point.model.is_counted:  # in the program, where a loop counts once
         return 0.0, math.inf
     by_xla = point.compile == "xla" or (point.framework.name == "jax" and point.compile != "eager")
@@ -363,12 +330,17 @@ def measured_metrics(measured_point: Measured) -> dict[str, float]:
     point, costs, answers = measured_point.point, measured_point.costs, measured_point.answers
     measured, first = measurements(answers), answers[0]
     metrics = _speed(point, costs, [measurement.timing for measurement in measured])
-    metrics |= _latency([answer.latencies for answer in answers if answer.latencies])
+    # p99 only of a hundred or more single steps in each process.
+    each = [answer.latencies for answer in answers if answer.latencies]
+    for share in (50, 90, 99) if each else ():
+        if min(map(len, each)) >= (100 if share == 99 else 10):
+            metrics |= quantile_metrics(f"latency_p{share}", share / 100, each, quantile, 1e3)
+    metrics |= given({"latency_steps": float(sum(map(len, each))) or None})
     compiling = [compiling_metrics(entry.measurement, entry.input) for entry in answers if entry.measurement]
     metrics |= {name: statistics.median(each[name] for each in compiling) for name in compiling[0]}
     if measured[0].product_types:
         metrics["precision_share"] = measured[0].product_types.get(point.precision, 0.0)
-    metrics |= _contention([entry.contention for entry in measured if entry.contention]) | _processor_time(measured)
+    metrics |= _contention(measured)
     joules = [entry.energy_joules for entry in measured if entry.energy_joules is not None]
     if len(joules) == len(measured):
         step = sum(joules) / sum(len(entry.timing.blocks) * entry.timing.steps_per_block for entry in measured)
@@ -412,10 +384,9 @@ def memory_metrics(results: Sequence[PointResult]) -> dict[str, float]:
         answer = result.answer
         own = answer.peak_memory_bytes if answer else None
         peak = own if result.outcome == "ok" and own else max(own or 0, result.peak_memory_bytes or 0) or None
-        found = given("peak_memory_bytes", peak)
-        for name in ("step_memory_bytes", "peak_device_memory_bytes"):
-            found |= given(name, getattr(answer, name, None))
-        most |= {name: max(value, most.get(name, value)) for name, value in found.items()}
+        found = {name: getattr(answer, name, None) for name in ("step_memory_bytes", "peak_device_memory_bytes")}
+        known = given({"peak_memory_bytes": peak, **found})
+        most |= {name: max(value, most.get(name, value)) for name, value in known.items()}
     return most
 
 
@@ -427,35 +398,28 @@ def summarised(point: Point, timings: Sequence[Timing]) -> Summarised:
 
 def _speed(point: Point, costs: Costs, timings: Sequence[Timing]) -> dict[str, float]:
     """Step times from block times, and what follows from them."""
-    times = summarised(point, timings)
-    metrics: dict[str, float] = {
+    times, batch = summarised(point, timings), point.batch_size
+    metrics: dict[str, float | None] = {
         "step_time_ms": times.value * 1e3,
         "step_time_min_ms": times.minimum * 1e3,
         "step_time_max_ms": times.maximum * 1e3,
-        "examples_per_second": point.batch_size / times.value,
-        **given("flops_per_second", costs.flops_per_step / times.value or None),
+        "step_time_cv": times.cv,
+        "step_time_error": times.error,
+        "process_cv": times.process_cv,
+        "between_process_cv": times.between_cv,
+        "examples_per_second": batch / times.value,
+        "flops_per_second": costs.flops_per_step / times.value or None,
         "processes": len(timings),
         "blocks": sum(len(timing.blocks) for timing in timings),
         "steps_per_block": statistics.median_high(timing.steps_per_block for timing in timings),
         "warmup_blocks": sum(len(timing.calibration) - 1 + len(timing.warmup) for timing in timings),
         "repeated_seconds": sum(timing.repeated for timing in timings),
+        "final_loss": timings[0].final_loss,
     }
     if times.low is not None and times.high is not None:
         metrics |= interval_metrics("step_time_ms", times.low * 1e3, times.high * 1e3)
-        rates = point.batch_size / times.high, point.batch_size / times.low
-        metrics |= interval_metrics("examples_per_second", *rates)
-    metrics |= given("step_time_cv", times.cv) | given("final_loss", timings[0].final_loss)
-    metrics |= given("step_time_error", times.error)
-    return metrics | given("process_cv", times.process_cv) | given("between_process_cv", times.between_cv)
-
-
-def _latency(each: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Quantiles of single synchronised steps with their intervals; p99 only of a hundred or more in each process."""
-    metrics: dict[str, float] = {}
-    for share in (50, 90, 99):
-        if each and min(map(len, each)) >= (100 if share == 99 else 10):
-            metrics |= quantile_metrics(f"latency_p{share}", share / 100, each, quantile, 1e3)
-    return metrics | ({"latency_steps": float(sum(map(len, each)))} if each else {})
+        metrics |= interval_metrics("examples_per_second", batch / times.high, batch / times.low)
+    return given(metrics)
 
 
 def compiling_metrics(measurement: Measurement, fed: InputMeasurement | None) -> dict[str, float]:
@@ -472,21 +436,20 @@ def compiling_metrics(measurement: Measurement, fed: InputMeasurement | None) ->
     }
 
 
-def _contention(each: Sequence[Contention]) -> dict[str, float]:
-    """The mean over processes of what is known, under the fields' own names."""
-    names = [field.name for field in fields(Contention) if field.name not in ("cores", "reason", "stops")]
-    known = {name: [value for entry in each if (value := getattr(entry, name)) is not None] for name in names}
-    return {name: statistics.fmean(values) for name, values in known.items() if values}
-
-
-def _processor_time(measured: Sequence[Measurement]) -> dict[str, float]:
-    """What the point's own processes took of the cores for a step: beside the step time it shows who only waited."""
-    each = [
-        seen.own_cpu_fraction * seen.cores * statistics.fmean(step_times(entry.timing)) * 1e3
-        for entry in measured
-        if (seen := entry.contention) and seen.own_cpu_fraction is not None
-    ]
-    return {"processor_time_ms": statistics.geometric_mean(each)} if each and min(each) > 0 else {}
+def _contention(measured: Sequence[Measurement]) -> dict[str, float]:
+    """The mean over processes of what is known, under the fields' own names; and what the point's own processes took of
+    the cores for a step: beside the step time it shows who only waited."""
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    own = []
+    for entry in measured:
+        if seen := entry.contention:
+            for name, value in vars(seen).items():
+                if name not in ("cores", "reason", "stops") and value is not None:
+                    found[name].append(value)
+            if seen.own_cpu_fraction is not None:
+                own.append(seen.own_cpu_fraction * seen.cores * statistics.fmean(step_times(entry.timing)) * 1e3)
+    metrics = {name: statistics.fmean(values) for name, values in found.items()}
+    return metrics | ({"processor_time_ms": statistics.geometric_mean(own)} if own and min(own) > 0 else {})
 
 
 def _utilisation(rate: float, costs: Costs, peaks: Mapping[str, float]) -> dict[str, float]:
@@ -502,9 +465,9 @@ def _utilisation(rate: float, costs: Costs, peaks: Mapping[str, float]) -> dict[
     return shares
 
 
-def given(name: str, value: float | None) -> dict[str, float]:
-    """One metric, where its value is known."""
-    return {} if value is None else {name: value}
+def given(metrics: Mapping[str, float | None]) -> dict[str, float]:
+    """The metrics whose values are known."""
+    return {name: value for name, value in metrics.items() if value is not None}
 
 
 def interval_metrics(name: str, low: float, high: float) -> dict[str, float]:

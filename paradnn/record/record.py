@@ -6,22 +6,18 @@ stored beside it, and every result is checked against itself; a violated check i
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paradnn.config import identity
 from paradnn.config.point import Point
 from paradnn.config.price import Prices
 from paradnn.core.workload import WORKLOADS
 from paradnn.platform.environment import Environment
-from paradnn.record.figures import point_figure
 from paradnn.record.headline import throughput
 from paradnn.record.measured import (
-    TABLES,
     Measured,
     contradictions,
     cost_metrics,
@@ -31,7 +27,6 @@ from paradnn.record.measured import (
     memory_metrics,
     phase_metrics,
     precision_tags,
-    profile_artifacts,
     profile_tags,
     summarised,
 )
@@ -41,11 +36,10 @@ from paradnn.store.metrics import costs as priced_costs
 from paradnn.store.metrics import metric
 from paradnn.store.runs import SCHEMA_VERSION, Record
 from paradnn.worker.channel import plain
-from paradnn.worker.messages import Answer, Contention, Profile, Timing
+from paradnn.worker.messages import Answer, Contention, Profile
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+#: The tables of a profile, as files on the run (`mlflow.load_table` reads them).
+_TABLES = ("operations", "operation_types")
 #: How phases that any kind of work may have are called where they were disturbed.
 _DISTURBED = {"latency": "while single steps were timed: "}
 
@@ -55,19 +49,15 @@ def run_name(point: Point) -> str:
     words = [point.model.name, point.model.size, f"b{point.batch_size}", point.precision, point.platform.name]
     words += [point.compile] if point.compile != "graph" else []
     words += point.workload.named(point)
-    if point.devices > 1:
-        words.append(f"x{point.devices}" + (" grpc" if point.transport == "grpc" else ""))
-    if point.hosts > 1:
-        words.append(f"{point.hosts} hosts")
-    if point.platform.cores is not None:
-        words.append(f"cores {point.platform.cores}")
-    if point.framework.name != "tensorflow":
-        words.append(point.framework.name)
-    if point.software.name != "current":
-        words.append(point.software.name)
-    if point.replicate:
-        words.append(f"#{point.replicate}")
-    return " ".join(words)
+    more = {
+        f"x{point.devices}" + (" grpc" if point.transport == "grpc" else ""): point.devices > 1,
+        f"{point.hosts} hosts": point.hosts > 1,
+        f"cores {point.platform.cores}": point.platform.cores is not None,
+        point.framework.name: point.framework.name != "tensorflow",
+        point.software.name: point.software.name != "current",
+        f"#{point.replicate}": point.replicate,
+    }
+    return " ".join([*words, *(word for word, said in more.items() if said)])
 
 
 def run_tags(kind: str, measured: identity.Identity, environment: Environment) -> dict[str, str]:
@@ -104,19 +94,12 @@ def price_tags(given: Point, point: Point, prices: Prices) -> dict[str, str]:
     return tags | ({"price_source": prices.origin} if from_table else {})
 
 
-def image(figure: Figure) -> dict[str, str]:
-    """A figure as the content of a PNG artifact."""
-    target = io.BytesIO()
-    figure.savefig(target, format="png", dpi=110)
-    return {"base64": base64.b64encode(target.getvalue()).decode()}
-
-
 def make_record(measured: Measured) -> Record:
     """The record of one point, from how each of its processes ended."""
     point, work, costs, results = measured.point, measured.point.workload, measured.costs, measured.results
     metrics = {"batch_size_per_device": point.batch_size / point.devices}
     metrics |= cost_metrics(costs) | phase_metrics(results) | memory_metrics(results)
-    metrics |= given("load_average", measured.load)
+    metrics |= given({"load_average": measured.load})
     outcome, reason = measured.ending()
     tags = {**measured.tags, "outcome": outcome}
     sent = (answer.work.news() for answer in measured.answers if answer.work)
@@ -145,7 +128,7 @@ def make_record(measured: Measured) -> Record:
         metrics=metrics,
         tags=tags,
         params=identity.texts(identity.request_of(point)),
-        artifacts=_artifacts(measured, metrics),
+        artifacts=_artifacts(measured),
         start_time=measured.start_time,
         end_time=measured.end_time,
         description=_description(measured, outcome, reason, metrics, tags),
@@ -155,10 +138,15 @@ def make_record(measured: Measured) -> Record:
 
 def _measured_tags(point: Point, answers: Sequence[Answer]) -> dict[str, str]:
     measured, answer = measurements(answers), answers[0]
-    tags = _steady_tags([measurement.timing for measurement in measured])
-    if reason := summarised(point, [measurement.timing for measurement in measured]).reason:
+    timings = [measurement.timing for measurement in measured]
+    # Whether each process was steady, and what says so: of several, of those that were not.
+    unsteady = [f"process {n}: {timing.steady_reason}" for n, timing in enumerate(timings, 1) if not timing.steady]
+    steady = "; ".join(unsteady) or f"no change that matters in {len(timings)} processes"
+    tags = {"steady": str(not unsteady).lower()}
+    tags["steady_reason"] = steady if len(timings) > 1 else timings[0].steady_reason
+    if reason := summarised(point, timings).reason:
         tags["interval_reason"] = f"no 95% interval: {reason}"
-    if kernel := chosen_kernel([measurement.timing for measurement in measured]):
+    if kernel := chosen_kernel(timings):
         tags["reference_kernel"] = kernel
     tags["energy_source"] = measured[0].energy_source
     tags |= _contended_tags(answers)
@@ -174,19 +162,8 @@ def _measured_tags(point: Point, answers: Sequence[Answer]) -> dict[str, str]:
         tags |= profile_tags(answer.profile)
     if isinstance(answer.profile, Profile):
         # What `mlflow.log_table` notes, so that the UI and `mlflow.load_table` find the tables.
-        tags["mlflow.loggedArtifacts"] = json.dumps([{"path": f"{name}.json", "type": "table"} for name in TABLES])
+        tags["mlflow.loggedArtifacts"] = json.dumps([{"path": f"{name}.json", "type": "table"} for name in _TABLES])
     return tags
-
-
-def _steady_tags(timings: Sequence[Timing]) -> dict[str, str]:
-    """Whether each process was steady, and what says so: of several, of those that were not."""
-    if len(timings) == 1:
-        return {"steady": str(timings[0].steady).lower(), "steady_reason": timings[0].steady_reason}
-    unsteady = [f"process {n}: {timing.steady_reason}" for n, timing in enumerate(timings, 1) if not timing.steady]
-    return {
-        "steady": str(not unsteady).lower(),
-        "steady_reason": "; ".join(unsteady) or f"no change that matters in {len(timings)} processes",
-    }
 
 
 def _contended_tags(answers: Sequence[Answer]) -> dict[str, str]:
@@ -205,7 +182,7 @@ def _contended_tags(answers: Sequence[Answer]) -> dict[str, str]:
     return tags | ({"contended_reason": "; ".join(dict.fromkeys(reasons))} if reasons else {})
 
 
-def _artifacts(measured: Measured, metrics: Mapping[str, float]) -> dict[str, Any]:
+def _artifacts(measured: Measured) -> dict[str, Any]:
     point, environment, results = measured.point, measured.environment, measured.results
     artifacts: dict[str, Any] = {"environment.json": environment.as_dict(), "config.json": identity.request_of(point)}
     if environment.packages:
@@ -224,8 +201,9 @@ def _artifacts(measured: Measured, metrics: Mapping[str, float]) -> dict[str, An
     if answer and answer.input:
         artifacts["input.json"] = plain(answer.input) | {"unit": "s"}
     if answer and isinstance(profile := answer.profile, Profile):
-        artifacts["breakdown.png"] = image(point_figure(run_name(point), profile, metrics, point.precision))
-        artifacts |= profile_artifacts(profile)
+        # The trace stands under the path where TensorBoard looks for it.
+        artifacts |= {f"{name}.json": plain(getattr(profile, name)) for name in _TABLES}
+        artifacts |= {f"trace/{path}": {"base64": content} for path, content in profile.trace.items()}
     return artifacts
 
 

@@ -39,14 +39,14 @@ class StoreAddress:
         return self.database.parent if self.database else None
 
     @property
+    def scheme(self) -> str:
+        """What kind of store it is, without the database's driver: `BUNDLE` for a file of results."""
+        return self.uri.partition(":")[0].partition("+")[0]
+
+    @property
     def is_sql(self) -> bool:
         """Whether the tables can be read directly."""
         return self.scheme in _SQL
-
-    @property
-    def scheme(self) -> str:
-        """What kind of store it is, without the database's driver."""
-        return self.uri.partition(":")[0].partition("+")[0]
 
     @property
     def is_bundle(self) -> bool:
@@ -76,7 +76,11 @@ def address_of(uri: str | None = None) -> StoreAddress:
     uri = uri or _from_environment() or f"{_SQLITE}{HOME / 'mlruns' / 'mlflow.db'}"
     try:
         if ":" not in uri and uri != "databricks":
-            uri = _of_path(Path(uri).expanduser().absolute()) or uri
+            path = Path(uri).expanduser().absolute()
+            if path.is_dir():
+                within = path / "mlruns" / "mlflow.db"
+                path = within if within.is_file() else path / "mlflow.db"
+            uri = f"{BUNDLE}:{path}" if path.suffix == ".zip" else f"{_SQLITE}{path}" if path.suffix == ".db" else uri
         uri = re.sub(r"^postgres(?=[:+])", "postgresql", uri)
         if not uri.startswith(_SQLITE) or "?" in uri:
             urlsplit(uri).port  # noqa: B018  ValueError where there is no number
@@ -90,42 +94,31 @@ def address_of(uri: str | None = None) -> StoreAddress:
         raise StoreError(f"no tracking store can be at {without_secrets(uri)[:200]}: {reason[:200]}") from None
 
 
-def _of_path(path: Path) -> str | None:
-    if path.suffix == ".zip":
-        return f"{BUNDLE}:{path}"
-    if path.is_dir():
-        within = path / "mlruns" / "mlflow.db"
-        return f"{_SQLITE}{within if within.is_file() else path / 'mlflow.db'}"
-    return f"{_SQLITE}{path}" if path.suffix == ".db" else None
-
-
 def _from_environment() -> str | None:
     """MLFLOW_TRACKING_URI; None where it is mlflow.db in the project's folder, which `mlflow run` sets by itself."""
     uri = os.environ.get("MLFLOW_TRACKING_URI")
     if uri and "MLFLOW_EXPERIMENT_ID" in os.environ and uri.startswith(_SQLITE):
-        path = Path(unquote(uri.removeprefix(_SQLITE)))
-        if path.resolve() == (HOME / "mlflow.db").resolve():
-            return None
+        own = Path(unquote(uri.removeprefix(_SQLITE))).resolve() == (HOME / "mlflow.db").resolve()
+        return None if own else uri
     return uri
 
 
 def locate(uri: str | None) -> StoreAddress:
     """The store as `address_of` finds it, its folder made; raises StoreError where it cannot be."""
     address = address_of(uri)
-    if address.database:
-        path, given = address.database, uri or address.uri
+    problem, remedy = "", "give a writable path"
+    if path := address.database:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+                problem = f"{path} cannot be written"
         except OSError as error:
             problem = f"{path.parent} cannot be made ({error.strerror})"
-            raise StoreError(f"tracking.uri={given}: {problem}; give a writable path") from None
-        if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise StoreError(f"tracking.uri={given}: {path} cannot be written; give a writable path")
     elif not address.is_sql and not address.is_server:
-        raise StoreError(
-            f"tracking.uri={address.public}: no tracking store; give sqlite:///path/of/mlflow.db, "
-            "a database or the http address of an mlflow server"
-        )
+        remedy = "give sqlite:///path/of/mlflow.db, a database or the http address of an mlflow server"
+        raise StoreError(f"tracking.uri={address.public}: no tracking store; {remedy}")
+    if problem:
+        raise StoreError(f"tracking.uri={uri or address.uri}: {problem}; {remedy}")
     return address
 
 
@@ -147,7 +140,9 @@ def without_credentials(uri: str) -> str:
 _TRUSTED = "PARADNN_ARTIFACTS"
 
 _FOLDER = "artifacts"
-_RUNS = "UPDATE runs SET artifact_uri = ? || substr(artifact_uri, ?) WHERE substr(artifact_uri, 1, ?) = ?"
+#: Of runs whose artifacts are said to be below some place: the newest of them; and that they are below another.
+_HELD = "SELECT run_uuid FROM runs WHERE substr(artifact_uri, 1, ?) = ? ORDER BY start_time DESC LIMIT 100"
+_MOVE = "UPDATE runs SET artifact_uri = ? || substr(artifact_uri, ?) WHERE substr(artifact_uri, 1, ?) = ?"
 
 
 def local_folder(address: str | None) -> Path | None:
@@ -163,10 +158,9 @@ def local_folder(address: str | None) -> Path | None:
 
 
 def artifact_folder(address: str | None, run_id: str, stores: Iterable[StoreAddress]) -> Path | None:
-    """The folder of a run's artifacts, as one of these stores names it; None where it is no local one. A store that was
-    moved or copied has its files beside it. What it says is believed below its own folder, and below those that the
-    user names in PARADNN_ARTIFACTS; of stores without a folder, where MLflow puts a run's files:
-    LOCATION/RUN_ID/artifacts. StoreError elsewhere."""
+    """The folder of a run's artifacts, as one of these stores names it; None where it is no local one. A moved store
+    has them beside it. It is believed below its own folder and below those that the user names in PARADNN_ARTIFACTS; of
+    stores without a folder, where MLflow puts a run's files: LOCATION/RUN_ID/artifacts. StoreError elsewhere."""
     folder, homes = local_folder(address), [store.folder for store in stores]
     if folder is None:
         return None
@@ -204,12 +198,10 @@ def settle(address: StoreAddress) -> None:
                 continue
             if old.exists() and here.exists() and old.samefile(here):
                 continue  # two ways to one folder
-            held = "SELECT run_uuid FROM runs WHERE substr(artifact_uri, 1, ?) = ? ORDER BY start_time DESC LIMIT 100"
-            runs = tables.execute(held, (len(begin) + 1, f"{begin}/"))
-            along = any((here / run_id).is_dir() for (run_id,) in runs)
+            below = (len(begin) + 1, f"{begin}/")
+            along = any((here / run_id).is_dir() for (run_id,) in tables.execute(_HELD, below))
             if along or (old.parent / database.name).is_file():
-                tables.execute(
-                    "UPDATE experiments SET artifact_location = ? WHERE artifact_location = ?", (new, location)
-                )
+                change = "UPDATE experiments SET artifact_location = ? WHERE artifact_location = ?"
+                tables.execute(change, (new, location))
             if along:
-                tables.execute(_RUNS, (new, len(begin) + 1, len(begin) + 1, f"{begin}/"))
+                tables.execute(_MOVE, (new, len(begin) + 1, *below))

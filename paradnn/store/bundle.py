@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from paradnn.errors import DataError, NoStoreError, SchemaError
 from paradnn.store.address import BUNDLE, StoreAddress
 from paradnn.store.files import inside, is_inside, read_json, whole_file
-from paradnn.store.records import Query, Row, Run, Values
+from paradnn.store.records import Query, Row, Run
 from paradnn.store.runs import SCHEMA_VERSION
 from paradnn.worker.channel import read_message
 
@@ -40,6 +40,7 @@ _LONGEST_LINE = 16 * 2**20  # of a run
 _LONGEST_TEXT = 8_000  # of a param or tag, as MLflow takes it
 _DAMAGED = (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, KeyError, ValueError, TypeError)
 
+Target = TypeVar("Target", bound=IO[bytes] | None)
 #: The files of a run, as (name, content).
 Artifacts = Callable[[Run], Iterable[tuple[str, bytes]]]
 
@@ -49,20 +50,20 @@ def write_bundle(path: Path, rows: Iterable[Row], artifacts: Artifacts) -> int:
     sums: dict[str, str] = {}
     lines = []
     with whole_file(path, "FILE") as making, zipfile.ZipFile(making, "w", zipfile.ZIP_DEFLATED) as target:
+
+        def add(name: str, content: bytes) -> None:
+            target.writestr(name, content)
+            sums[name] = hashlib.sha256(content).hexdigest()
+
         for row in rows:
             run = {**row.run._asdict(), "params": row.params, "tags": row.tags, "metrics": row.metrics}
             lines.append(json.dumps(run, sort_keys=True))
             for name, content in artifacts(row.run):
-                _add(target, f"artifacts/{row.run.run_id}/{name}", content, sums)
-        _add(target, _RUNS, "".join(f"{line}\n" for line in lines).encode(), sums)
+                add(f"artifacts/{row.run.run_id}/{name}", content)
+        add(_RUNS, "".join(f"{line}\n" for line in lines).encode())
         manifest = {"format": FORMAT, "schema_version": SCHEMA_VERSION, "runs": len(lines), "sha256": sums}
         target.writestr(_MANIFEST, json.dumps(manifest, indent=1))
     return len(lines)
-
-
-def _add(target: zipfile.ZipFile, name: str, content: bytes, sums: dict[str, str]) -> None:
-    target.writestr(name, content)
-    sums[name] = hashlib.sha256(content).hexdigest()
 
 
 class BundleReader:
@@ -81,24 +82,20 @@ class BundleReader:
         wanted = [row for row in self._rows if row.run.experiment in query.experiments]
         rows = [row for row in wanted if query.accepts(row.run, row.params, row.tags)]
         rows.sort(key=lambda row: row.run.start_ms or 0, reverse=query.newest is not None)
-        kinds: tuple[Values, ...] = ("params", "tags", "metrics")
-        return [
-            Row(row.run, *({k: v for k, v in getattr(row, kind).items() if query.wants(kind, k)} for kind in kinds))
-            for row in rows[: query.newest]
-        ]
+        return [query.narrowed(row) for row in rows[: query.newest]]
 
 
 def read_artifact(address: str, name: str) -> bytes | None:
     """A file of a run, whose artifact address is of a bundle; None where it has none of that name."""
     path, begin, members = _place(address)
-    return _read(path, begin + name) if begin + name in members else None
+    return _copy(path, begin + name, io.BytesIO()).getvalue() if begin + name in members else None
 
 
 def artifacts_of(address: str) -> Iterator[tuple[str, bytes]]:
     """Every file of a run, given its artifact address: (name, content)."""
     path, begin, members = _place(address)
     for member in members:
-        yield member.removeprefix(begin), _read(path, member)
+        yield member.removeprefix(begin), _copy(path, member, io.BytesIO()).getvalue()
 
 
 def extract(address: str, folder: Path | None) -> None:
@@ -181,7 +178,13 @@ def _opened(path: Path, changed: int, size: int) -> _Bundle:
     del changed
     try:
         file = zipfile.ZipFile(path)
-        _require_bounded(path, size, file.infolist())
+        # What it unpacks to, which may fill memory or disk, stands in its directory.
+        files, unpacked = len(file.infolist()), sum(member.file_size for member in file.infolist())
+        most = min(_MOST_BYTES, _MOST_RATIO * size + _FREE_BYTES)
+        if files > _MOST_FILES or unpacked > most:
+            what = f"{files:,} files of {unpacked:,} bytes in one of {size:,} bytes"
+            limit = f"at most {_MOST_FILES:,} files of {most:,} bytes are read"
+            raise DataError(f"{path}: {what}; {limit}: do not trust this file")
         manifest: dict[str, Any] = read_json(file.read(_MANIFEST))
         form, version = manifest.get("format"), manifest.get("schema_version")
         sums = {str(name): str(checksum) for name, checksum in manifest["sha256"].items()} if form == FORMAT else {}
@@ -192,34 +195,18 @@ def _opened(path: Path, changed: int, size: int) -> _Bundle:
     if version != SCHEMA_VERSION:
         said = f"schema_version={version}, this version reads {SCHEMA_VERSION}"
         raise SchemaError(f"{path}: {said}: use the release that wrote it")
-    files: dict[str, list[str]] = {}
+    runs: dict[str, list[str]] = {}
     for name in sums:
         if not is_inside(path.parent, name):
             raise DataError(f"{path}: {name[:80]} would be written outside its folder; do not trust this file")
         kind, _, rest = name.partition("/")
         if kind == "artifacts":
-            files.setdefault(rest.partition("/")[0], []).append(name)
-    return file, sums, files
+            runs.setdefault(rest.partition("/")[0], []).append(name)
+    return file, sums, runs
 
 
-def _require_bounded(path: Path, size: int, members: list[zipfile.ZipInfo]) -> None:
-    """DataError for a file that would fill memory or disk: what it unpacks to stands in its directory."""
-    unpacked = sum(member.file_size for member in members)
-    most = min(_MOST_BYTES, _MOST_RATIO * size + _FREE_BYTES)
-    if len(members) > _MOST_FILES or unpacked > most:
-        raise DataError(
-            f"{path}: {len(members):,} files of {unpacked:,} bytes in one of {size:,} bytes; at most {_MOST_FILES:,} "
-            f"files of {most:,} bytes are read: do not trust this file"
-        )
-
-
-def _read(path: Path, member: str) -> bytes:
-    content = io.BytesIO()
-    _copy(path, member, content)
-    return content.getvalue()
-
-
-def _copy(path: Path, member: str, target: IO[bytes] | None) -> None:
+def _copy(path: Path, member: str, target: Target) -> Target:
+    """Check a file of a bundle, and write it where `target` is a file; the target."""
     file, sums, _ = _open(path)
     digest = hashlib.sha256()
     for piece in _pieces(file, path, member):
@@ -228,6 +215,7 @@ def _copy(path: Path, member: str, target: IO[bytes] | None) -> None:
             target.write(piece)
     if digest.hexdigest() != sums.get(member):
         raise DataError(f"{path}: {member} is damaged, its checksum does not fit")
+    return target
 
 
 def _pieces(file: zipfile.ZipFile, path: Path, member: str) -> Iterator[bytes]:

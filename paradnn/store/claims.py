@@ -1,5 +1,4 @@
-"""What the store already holds of given points: finished runs, runs that are being measured now, and by whom. Resume
-and claims ask this for thousands of points; a look into a SQL store takes milliseconds."""
+"""What the store already holds of given points: finished runs, runs that are being measured now, and by whom."""
 
 from __future__ import annotations
 
@@ -11,6 +10,7 @@ import platform
 import socket
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -74,11 +74,24 @@ class Owner:
         if not 0 < self.pid < 2**31 or not math.isfinite(self.started):
             raise ValueError("no process")
 
-    def is_earlier(self) -> bool:
-        """Whether it is an earlier attempt of this process' task; hosts' clocks only break ties."""
-        if not _attempt or self.task != _attempt["task"]:
-            return False
-        return (self.restarts, self.begun) < (_attempt["restarts"], _attempt["begun"])
+    def is_gone(self, expires: float) -> bool:
+        """Whether it does no more of what it held until `expires` (Unix seconds): it is no process of this host, was an
+        earlier attempt of the task that this process is (hosts' clocks only break ties), or its time ran out."""
+        if _attempt and self.task == _attempt["task"]:
+            ours = _attempt["restarts"], _attempt["begun"]
+            if (self.restarts, self.begun) < ours:
+                return True
+        if self.boot == _boot():
+            try:
+                process = psutil.Process(self.pid)
+                # One that has ended keeps its number until its parent asks for it, which not every parent does.
+                same = abs(process.create_time() - self.started) < 1.0
+                return not same or process.status() == psutil.STATUS_ZOMBIE
+            except psutil.Error:
+                return True
+        # Another host: only time can tell. This one, before it was started again: its processes are gone.
+        same_host = self.host == socket.gethostname() and self.boot.split("/")[1:] == _boot().split("/")[1:]
+        return same_host or time.time() > expires
 
 
 @dataclass(frozen=True)
@@ -103,21 +116,12 @@ class Entry:
     @property
     def owner(self) -> str:
         """The tag of the process that holds it; empty where no process does."""
-        return self.tags.get(OWNER) or self.tags.get(_EARLIER[OWNER], "")
+        return self._said(OWNER)
 
     def is_abandoned(self) -> bool:
-        """Whether no process will finish this RUNNING run: its driver is gone from this host, was an earlier attempt of
-        the task that this process is, or its claim ran out."""
+        """Whether no process will finish this RUNNING run."""
         owner = Owner.read(self.owner) if self.owner else None
-        if self.status != "RUNNING" or owner is None:
-            return False
-        if owner.is_earlier():
-            return True
-        if owner.boot == _boot():
-            return not _is_alive(owner.pid, owner.started)
-        # Another host: only time can tell. This one, before it was started again: its processes are gone.
-        same_host = owner.host == socket.gethostname() and owner.boot.split("/")[1:] == _boot().split("/")[1:]
-        return same_host or time.time() > self._expires
+        return self.status == "RUNNING" and owner is not None and owner.is_gone(self._expires)
 
     @property
     def is_readable(self) -> bool:
@@ -128,12 +132,13 @@ class Entry:
 
     @property
     def _expires(self) -> float:
-        if not (said := self.tags.get(EXPIRES) or self.tags.get(_EARLIER[EXPIRES])):
-            return math.inf
         try:
-            return expires if math.isfinite(expires := float(said)) else math.nan
+            return expires if math.isfinite(expires := float(self._said(EXPIRES) or "1e300")) else math.nan
         except ValueError:
             return math.nan
+
+    def _said(self, tag: str) -> str:
+        return self.tags.get(tag) or self.tags.get(_EARLIER[tag], "")
 
     def is_claim_of(self, owner: str) -> bool:
         """Whether it is a point that the process with this owner tag holds, without an outcome yet."""
@@ -173,16 +178,16 @@ class RunIndex:
         """Every run with an outcome in these environments; of a sweep, in whichever."""
         wanted = [("environment_id", name) for name in environment_ids] + ([("sweep_id", sweep_id)] if sweep_id else [])
         entries = {entry.run_id: entry for tag in wanted for entry in self.with_tag(*tag) if entry.outcome}
-        finished: dict[Identity, list[Finished]] = {}
+        found: defaultdict[Identity, list[Finished]] = defaultdict(list)
         for entry in entries.values():
-            finished.setdefault(entry.identity, []).append(Finished(entry.run_id, entry.tags))
-        return finished
+            found[entry.identity].append(Finished(entry.run_id, entry.tags))
+        return dict(found)
 
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
         """Metrics and tags of one run, its name as MLflow's own tag; StoreError where it is not there."""
         query = Query((self._experiment,), run_id=run_id, columns={"params": ()}, unfinished=True)
         for run, _, tags, metrics in self._reader.read(query):
-            return dict(metrics), {**tags, **({"mlflow.runName": run.run_name} if run.run_name else {})}
+            return metrics, tags | ({"mlflow.runName": run.run_name} if run.run_name else {})
         raise StoreError(f"no run {run_id}")
 
     def of_point(self, identity: Identity) -> list[Entry]:
@@ -212,10 +217,10 @@ class RunIndex:
         query = Query((self._experiment,), unfinished=True, columns=_TAGS_ALONE, **which)
         newest = sorted(self._reader.read(query), key=lambda row: row.run.start_ms or 0, reverse=True)
         entries = [Entry(run.run_id, run.status or "", tags) for run, _, tags, _ in newest]
-        for run_id in dict.fromkeys(entry.run_id for entry in entries if not entry.is_readable):
-            if run_id not in self._unreadable:
-                self._unreadable.add(run_id)
-                print(f"run {run_id} is passed over: its tags cannot be understood", file=sys.stderr)
+        for entry in entries:
+            if not entry.is_readable and entry.run_id not in self._unreadable:
+                self._unreadable.add(entry.run_id)
+                print(f"run {entry.run_id} is passed over: its tags cannot be understood", file=sys.stderr)
         return [entry for entry in entries if entry.is_readable]
 
 
@@ -227,15 +232,6 @@ def _boot() -> str:
         return f"{boot}/{os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return f"{platform.node()}/{psutil.boot_time():.0f}"
-
-
-def _is_alive(pid: int, started: float) -> bool:
-    try:
-        process = psutil.Process(pid)
-        # One that has ended keeps its number until its parent asks for it, which not every parent does.
-        return abs(process.create_time() - started) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
 
 
 def status_of(outcome: str | None) -> str:

@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from paradnn.errors import NoStoreError, StoreError
@@ -52,13 +52,12 @@ def find_experiment(address: StoreAddress, name: str) -> str | None:
     settle(address)
     from paradnn.store.sql import SqlReader
 
-    row = None
     with contextlib.suppress(NoStoreError):
         tables = SqlReader(address)
-        row = None if tables.unexpected else tables.experiment(name)
-    if row is not None:
-        _require_usable(address, name, *row[1:])
-    return row and row[0]
+        if not tables.unexpected and (row := tables.experiment(name)):
+            _require_usable(address, name, *row[1:])
+            return row[0]
+    return None
 
 
 def open_experiment(
@@ -71,7 +70,9 @@ def open_experiment(
     files a server keeps."""
     from mlflow.exceptions import MlflowException
 
-    with _locked(address):
+    with contextlib.ExitStack() as stack:
+        if address.folder is not None:  # two processes that first open a SQLite database would both make its tables
+            fcntl.flock(stack.enter_context((address.folder / ".lock").open("w")), fcntl.LOCK_EX)
         settle(address)
         _make_tables(address)
         client = client_of(address)
@@ -97,10 +98,10 @@ def _make_tables(address: StoreAddress) -> None:
     if database is None or (database.is_file() and database.stat().st_size):
         return
     folder = database.with_name(f".{database.name}.making")
-    making = folder / database.name
     shutil.rmtree(folder, ignore_errors=True)  # of who was killed
     folder.mkdir()
     try:
+        making = folder / database.name
         client_of(StoreAddress(f"sqlite:///{making}", making)).search_experiments(max_results=1)
         making.replace(database)
     finally:
@@ -112,13 +113,3 @@ def _require_usable(address: StoreAddress, name: str, stage: str, location: str)
         raise StoreError(f"{address.public}: experiment {name} was deleted there; restore it or name another")
     if address.is_sql and location.startswith("mlflow-artifacts:"):
         raise StoreError(f"{address.public}: a server keeps the files of {name}; record through it")
-
-
-@contextlib.contextmanager
-def _locked(address: StoreAddress) -> Iterator[None]:
-    """Hold a SQLite store's lock: two processes that first open a database at once would both make its tables. Other
-    databases, and servers, see to themselves."""
-    with contextlib.ExitStack() as stack:
-        if address.folder is not None:
-            fcntl.flock(stack.enter_context((address.folder / ".lock").open("w")), fcntl.LOCK_EX)
-        yield

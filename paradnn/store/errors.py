@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -41,19 +41,19 @@ def store_errors(where: str) -> Iterator[None]:
 
 def raises_store_errors(kind: type[T]) -> type[T]:
     """A class with `where`, all of its public methods inside `store_errors`."""
+
+    def inside(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            with store_errors(self.where):
+                return method(self, *args, **kwargs)
+
+        return call
+
     for name, method in list(vars(kind).items()):
         if callable(method) and not name.startswith("_"):
-            setattr(kind, name, _inside_store_errors(method))
+            setattr(kind, name, inside(method))
     return kind
-
-
-def _inside_store_errors(method: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(method)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with store_errors(self.where):
-            return method(self, *args, **kwargs)
-
-    return call
 
 
 def is_listening(uri: str) -> bool:
@@ -77,7 +77,8 @@ def one_line_of(error: BaseException) -> str:
 
 
 def _store_error(where: str, error: BaseException) -> StoreError:
-    status, text = _status(error), one_line_of(error)
+    causes = list(_causes(error))
+    status, text = _status(error, causes), one_line_of(error)
     if status == 401:
         return StoreRefusalError(f"{where}: not logged in, or a wrong user or password (HTTP 401); {_CREDENTIALS}")
     if status == 403:
@@ -85,21 +86,16 @@ def _store_error(where: str, error: BaseException) -> StoreError:
         return StoreRefusalError(f"{where}: the server forbids it (HTTP 403: {text}); {remedy}")
     if any(words in text for words in _FULL):  # waiting makes no room
         return StoreError(f"{where}: {text}; free some space")
-    kind = StoreAwayError if _is_away(error, status) else StoreError
-    return kind(f"{where}: {text}")
-
-
-def _is_away(error: BaseException, status: int | None) -> bool:
-    if status is not None:
-        return status in (408, 429) or status >= 500
     http = _loaded("requests.exceptions", "ConnectionError", "Timeout", "RetryError", "ChunkedEncodingError")
     away = (*http, *_loaded("sqlalchemy.exc", "InterfaceError", "OperationalError"), sqlite3.OperationalError)
-    return any(isinstance(cause, away) for cause in _causes(error))
+    is_away = (
+        any(isinstance(cause, away) for cause in causes) if status is None else status in (408, 429) or status >= 500
+    )
+    return (StoreAwayError if is_away else StoreError)(f"{where}: {text}")
 
 
-def _status(error: BaseException) -> int | None:
+def _status(error: BaseException, causes: Sequence[BaseException]) -> int | None:
     """The HTTP status that a server answered with; None where there was no answer."""
-    causes = list(_causes(error))
     for cause in causes:
         response = getattr(cause, "response", None)
         if isinstance(cause, _loaded("requests.exceptions", "HTTPError")) and response is not None:

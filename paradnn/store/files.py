@@ -40,10 +40,9 @@ def inside(folder: Path, name: str) -> Path:
 
 def is_inside(folder: Path, name: str) -> bool:
     """Whether `name` is of a file below `folder`, as `inside` has it."""
-    try:
+    with contextlib.suppress(DataError):
         return bool(inside(folder, name))
-    except DataError:
-        return False
+    return False
 
 
 def read_json(text: str | bytes) -> Any:
@@ -72,7 +71,10 @@ def whole_file(path: Path, key: str) -> Iterator[Path]:
     ConfigError, naming `key`, where it cannot be written. What is no regular file, such as /dev/stdout, is written at
     once."""
     try:
-        target = _resolved(path)
+        try:
+            target = path.resolve()
+        except (RuntimeError, ValueError) as error:  # a circle of links; a NUL
+            raise OSError(str(error)) from None
         if not ((target.is_file() or not target.exists()) and os.access(target.parent, os.W_OK)):
             yield target
             return
@@ -84,13 +86,6 @@ def whole_file(path: Path, key: str) -> Iterator[Path]:
         raise ConfigError(key, str(path), f"cannot be written ({reason})", "give another") from error
 
 
-def _resolved(path: Path) -> Path:
-    try:
-        return path.resolve()
-    except (RuntimeError, ValueError) as error:  # a circle of links; a NUL
-        raise OSError(str(error)) from None
-
-
 def file_content(content: Any) -> bytes:
     """The bytes of a file whose content is text, a JSON-able value, or {"base64": ...}."""
     if _is_binary(content):
@@ -100,20 +95,18 @@ def file_content(content: Any) -> bytes:
 
 def pack(files: Mapping[str, Any]) -> dict[str, Any]:
     """The same files, those in one that no person opens; where that is a single one, it stays as it is."""
-    inner = {name: content for name, content in files.items() if _is_for_programs(name, content)}
-    if len(inner) < 2:
-        return dict(files)
-    return {name: content for name, content in files.items() if name not in inner} | {PACKED: inner}
+    inner = {}
+    for name, content in files.items():
+        table = isinstance(content, Mapping) and {"columns", "data"} <= set(content)
+        if name in _LISTS or (name.endswith(".json") and not table and not _is_binary(content)):
+            inner[name] = content
+    packed = {name: content for name, content in files.items() if name not in inner} | {PACKED: inner}
+    return packed if len(inner) > 1 else dict(files)
 
 
 def unpack(content: bytes) -> dict[str, bytes]:
     """The files in a file that `pack` made, with the bytes that each would have had by itself."""
     return {name: file_content(inner) for name, inner in json.loads(content).items()}
-
-
-def _is_for_programs(name: str, content: Any) -> bool:
-    table = isinstance(content, Mapping) and {"columns", "data"} <= set(content)
-    return name in _LISTS or (name.endswith(".json") and not table and not _is_binary(content))
 
 
 def _is_binary(content: Any) -> bool:

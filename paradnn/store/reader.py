@@ -3,7 +3,6 @@ planning and analysis all read here. Nothing heavy is imported before a store is
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -15,7 +14,7 @@ from paradnn.errors import StoreError
 from paradnn.store.address import StoreAddress
 from paradnn.store.client import client_of
 from paradnn.store.errors import store_errors
-from paradnn.store.records import Query, Row, Run, Values, number
+from paradnn.store.records import Query, Row, Run, number
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -61,9 +60,7 @@ def open_reader(
         if way != "api" and not tables.unexpected:
             return tables
         if way != "api":
-            problem = f"reading through MLflow's search, which is slow: {tables.unexpected}"
-            warnings.warn(problem, stacklevel=3)
-
+            warnings.warn(f"reading through MLflow's search, which is slow: {tables.unexpected}", stacklevel=3)
     return SearchReader(address, client)
 
 
@@ -113,20 +110,12 @@ class SearchReader:
         order = ["attributes.start_time DESC" if query.newest else "attributes.start_time ASC", "attributes.run_id ASC"]
         for answer in _pages(self._client.search_runs, list(names), _filter(query), order_by=order):
             info, data = answer.info, answer.data
-            run = Run(
-                info.run_id,
-                info.run_name,
-                names[info.experiment_id],
-                info.status,
-                info.start_time,
-                info.end_time or None,
-                info.artifact_uri,
-            )
+            name, end = names[info.experiment_id], info.end_time or None
+            run = Run(info.run_id, info.run_name, name, info.status, info.start_time, end, info.artifact_uri)
             if run.run_id not in seen and query.accepts(run, data.params, data.tags):
                 seen.add(run.run_id)
-                params, tags = _wanted(data.params, query, "params"), _wanted(data.tags, query, "tags")
-                numbers = _wanted(data.metrics, query, "metrics")
-                yield Row(run, params, tags, {key: number(value) for key, value in numbers.items() if value == value})
+                numbers = {key: number(value) for key, value in data.metrics.items() if value == value}
+                yield query.narrowed(Row(run, data.params, data.tags, numbers))
 
     def _id_of(self, name: str) -> str:
         """The id of an experiment; empty where there is none, or a deleted one."""
@@ -139,10 +128,6 @@ class SearchReader:
 
     def _answers(self) -> AbstractContextManager[None]:
         return store_errors(f"cannot read {self._address.public}")
-
-
-def _wanted(values: dict[str, Any], query: Query, kind: Values) -> dict[str, Any]:
-    return {sys.intern(key): value for key, value in values.items() if query.wants(kind, key)}
 
 
 def _pages(search: Callable[..., Any], *given: Any, **options: Any) -> Iterator[Any]:
@@ -163,14 +148,13 @@ def _filter(query: Query) -> str:
         for key, allowed in filters.items()
         if len(allowed) == 1 and not set("'\"`\\") & set(key + next(iter(allowed)))
     ]
-    if query.run_id is not None:
-        parts.append(f"attributes.run_id = '{query.run_id}'")
-    if query.status is not None:
-        parts.append(f"attributes.status = '{query.status}'")
-    if query.since_ms is not None:
-        parts.append(f"attributes.start_time >= {query.since_ms}")
-    if query.until_ms is not None:
-        parts.append(f"attributes.start_time < {query.until_ms}")
+    given = {
+        "run_id =": query.run_id and f"'{query.run_id}'",
+        "status =": query.status and f"'{query.status}'",
+        "start_time >=": query.since_ms,
+        "start_time <": query.until_ms,
+    }
+    parts += [f"attributes.{what} {value}" for what, value in given.items() if value is not None]
     # Of other kinds a run may say its end otherwise, and the grammar has no "or".
     if query.needs_outcome and query.tags.get("kind") == ("point",):
         parts.append("tags.outcome LIKE '%'")

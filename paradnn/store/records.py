@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from paradnn.store.runs import OUTCOME_TAGS
 
@@ -80,6 +81,10 @@ class Query:
             tags.get(key) in allowed for key, allowed in self.tags.items()
         )
 
-    def wants(self, kind: Values, key: str) -> bool:
-        """Whether the values with this key are to be read."""
-        return kind not in self.columns or key in self.columns[kind]
+    def narrowed(self, row: Row) -> Row:
+        """A run with those of its values that are to be read."""
+        return Row(row.run, *(self._wanted(*entry) for entry in zip(get_args(Values), row[1:], strict=True)))
+
+    def _wanted(self, kind: Values, values: dict[str, Any]) -> dict[str, Any]:
+        keys = self.columns.get(kind)
+        return {sys.intern(key): value for key, value in values.items() if keys is None or key in keys}

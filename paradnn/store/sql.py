@@ -4,6 +4,7 @@ known."""
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -30,13 +31,7 @@ if TYPE_CHECKING:
 TABLES = {
     "experiments": ("experiment_id", "name", "lifecycle_stage", "artifact_location"),
     "runs": (
-        "run_uuid",
-        "name",
-        "experiment_id",
-        "status",
-        "start_time",
-        "end_time",
-        "artifact_uri",
+        *("run_uuid", "name", "experiment_id", "status", "start_time", "end_time", "artifact_uri"),
         "lifecycle_stage",
     ),
     "params": ("run_uuid", "key", "value"),
@@ -55,9 +50,9 @@ _SCAN_SHARE = 0.25  # above this share of all runs, reading whole tables beats l
 def engine_of(address: StoreAddress, *, pooled: bool = False) -> sa.Engine:
     """An engine that reads a SQL store and never writes it; without `pooled` a connection is closed after its use.
 
-    A SQLite file is opened as one that is there already (a missing one is a NoStoreError) and with writing switched
-    off, not with mode=ro, which could not recover the journal of a writer that was killed. StoreError for an address
-    that is none, or whose database driver is not installed. Passwords are not printed."""
+    A SQLite file is opened with writing switched off, not with mode=ro, which could not recover the journal of a writer
+    that was killed; a missing one is a NoStoreError. StoreError for an address that is none, or whose database driver
+    is not installed. Passwords are not printed."""
     options: dict[str, Any] = {} if pooled else {"poolclass": sa.pool.NullPool}
     try:
         url = sa.make_url(address.uri)
@@ -94,12 +89,9 @@ class SqlReader:
         """What the tables lack of TABLES, in one line; empty when they are as known. NoStoreError without any table."""
         if not any(self._columns.values()):
             raise NoStoreError(f"{self._address.public} holds no MLflow tables: is it a tracking store?")
-        missing = [
-            f"{table}.{column}"
-            for table, columns in TABLES.items()
-            for column in columns
-            if column not in self._columns[table]
-        ]
+        known = {f"{table}.{column}" for table, columns in self._columns.items() for column in columns}
+        wanted = [f"{table}.{column}" for table, columns in TABLES.items() for column in columns]
+        missing = [column for column in wanted if column not in known]
         return f"its tables lack {', '.join(missing)}" if missing else ""
 
     def experiments(self) -> list[str]:
@@ -117,14 +109,13 @@ class SqlReader:
         return (str(row[0]), row[1], row[2] or "") if row else None
 
     def read(self, query: Query) -> list[Row]:
-        """The runs of a query. Tags are read before the rest. A run's outcome is written last: a run that has one when
-        the tags are read has all its values when they are, so a store that is being written gives whole runs without a
-        lock."""
+        """The runs of a query. A run's outcome is written last and tags are read first: what has one then has all its
+        values, so a store that is being written gives whole runs without a lock."""
         with self._answers(), self._engine.connect() as connection:
             runs, lookup = self._chosen(connection, query)
             rows = {run.run_id: Row(run, {}, {}, {}) for run in runs}
-            for kind, table, wanted in _asked(query, runs):
-                for run_id, key, value, *is_nan in _rows(connection, _long(table, wanted, lookup)):
+            for kind, values in _values(connection, query, runs, lookup):
+                for run_id, key, value, *is_nan in values:
                     if run_id in rows and value is not None and not any(is_nan):
                         getattr(rows[run_id], kind)[key] = number(value) if is_nan else value
             return list(rows.values())
@@ -136,8 +127,8 @@ class SqlReader:
         with self._answers(), self._engine.connect() as connection:
             runs, lookup = self._chosen(connection, query)
             records = Records(runs)
-            for kind, table, wanted in _asked(query, runs):
-                records.add(kind, _rows(connection, _long(table, wanted, lookup)))
+            for kind, values in _values(connection, query, runs, lookup):
+                records.add(kind, values)
             return records
 
     def _chosen(self, connection: sa.Connection, query: Query) -> tuple[list[Run], Any]:
@@ -176,14 +167,13 @@ class SqlReader:
             conditions += [_having(table, [key], table.c.value.in_(allowed)) for key, allowed in filters.items()]
         if query.needs_outcome:
             conditions.append(_having(_TAGS, OUTCOME_TAGS))
-        if query.run_id is not None:
-            conditions.append(runs.run_uuid == query.run_id)
-        if query.status is not None:
-            conditions.append(runs.status == query.status)
-        if query.since_ms is not None:
-            conditions.append(runs.start_time >= query.since_ms)
-        if query.until_ms is not None:
-            conditions.append(runs.start_time < query.until_ms)
+        bounds = (
+            (runs.run_uuid, operator.eq, query.run_id),
+            (runs.status, operator.eq, query.status),
+            (runs.start_time, operator.ge, query.since_ms),
+            (runs.start_time, operator.lt, query.until_ms),
+        )
+        conditions += [compare(column, value) for column, compare, value in bounds if value is not None]
         joined = sa.select(*columns).join_from(_RUNS, _EXPERIMENTS, runs.experiment_id == names.experiment_id)
         return joined.where(*conditions)
 
@@ -197,20 +187,23 @@ def _having(
     return _RUNS.c.run_uuid.in_(sa.select(table.c.run_uuid).where(table.c.key.in_(keys), *conditions))
 
 
-def _asked(query: Query, runs: Sequence[Run]) -> list[tuple[Values, sa.TableClause, Collection[str] | None]]:
+def _values(
+    connection: sa.Connection, query: Query, runs: Sequence[Run], lookup: Any
+) -> Iterator[tuple[Values, Iterator[Any]]]:
+    """Each kind of values that a query asks for: rows (run, key, value[, is_nan]) of the wanted keys and runs."""
     kinds: tuple[tuple[Values, sa.TableClause], ...] = (("tags", _TAGS), ("params", _PARAMS), ("metrics", _METRICS))
-    asked = [(kind, table, query.columns.get(kind)) for kind, table in kinds]
-    return [entry for entry in asked if runs and (entry[2] is None or entry[2])]
-
-
-def _long(table: sa.TableClause, wanted: Collection[str] | None, lookup: Any) -> sa.Select[Any]:
-    """A long table's rows (run, key, value[, is_nan]), of the wanted keys and runs."""
-    statement = sa.select(*(table.c[name] for name in TABLES[table.name]))
-    if wanted is not None:
-        statement = statement.where(table.c.key.in_(sorted(wanted)))
-    elif table is _TAGS:
-        statement = statement.where(sa.or_(table.c.key.not_like("mlflow.%"), table.c.key == "mlflow.parentRunId"))
-    return statement if lookup is None else statement.where(table.c.run_uuid.in_(lookup))
+    for kind, table in kinds if runs else ():
+        wanted = query.columns.get(kind)
+        statement = sa.select(*(table.c[name] for name in TABLES[table.name]))
+        if wanted is not None:
+            statement = statement.where(table.c.key.in_(sorted(wanted)))
+        elif table is _TAGS:
+            statement = statement.where(sa.or_(table.c.key.not_like("mlflow.%"), table.c.key == "mlflow.parentRunId"))
+        if wanted is None or wanted:
+            yield (
+                kind,
+                _rows(connection, statement if lookup is None else statement.where(table.c.run_uuid.in_(lookup))),
+            )
 
 
 def _rows(connection: sa.Connection, statement: sa.Select[Any]) -> Iterator[Any]:

@@ -49,9 +49,9 @@ def test_a_run_is_five_requests_and_leaves_every_file_and_value(remote: Remote) 
 
 def test_pictures_tables_and_last_words_stay_files_of_their_own(remote: Remote) -> None:
     table = {"columns": ["type"], "data": [["MatMul"]]}
-    opened = {"breakdown.png": {"base64": "aGk="}, "operations.json": table, "stderr.txt": "the end"}
+    opened = {"picture.png": {"base64": "aGk="}, "operations.json": table, "stderr.txt": "the end"}
     run_id = keep(remote.driver("pictures"), 1, artifacts={**FILES, **opened})
-    assert remote.file(run_id, "breakdown.png") == b"hi"
+    assert remote.file(run_id, "picture.png") == b"hi"
     assert json.loads(remote.file(run_id, "operations.json")) == table
     assert remote.file(run_id, "stderr.txt") == b"the end"
     assert set(json.loads(remote.file(run_id, "files.json"))) == set(FILES)
