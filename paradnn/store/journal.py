@@ -202,14 +202,14 @@ class Journal:
 
     def document(self, claim: Claim, record: Record, metrics: Mapping[str, float]) -> Document:
         """What is to be kept of a point that was measured; `metrics` are those of the recording itself."""
-        run_id = claim.run_id if claim.run_id.startswith("point-") else self._new_id()
+        ours = claim.run_id.startswith("point-")
+        run_id, begun = (claim.run_id, None) if ours else (self._new_id(), claim.run_id)
         whole = replace(record, metrics={**record.metrics, **metrics})
-        begun = None if run_id == claim.run_id else claim.run_id
         return Document(whole, run_id, begun, self._sweep, claim.repeats, owner_tag())
 
     def keep(self, document: Document) -> Path:
-        """Write a document; where it is. StoreError when the disk does not take it. The claim of its point is given
-        back: two drivers that kept their own would each wait for the other's last point."""
+        """Write a document; where it is. The claim of its point is given back: two drivers that kept their own would
+        each wait for the other's last point."""
         path, tags = self.path_of(document.offline_id), document.record.tags
         content, identity = asdict(document), identity_of(tags)
         if document.sweep:
@@ -284,9 +284,9 @@ def _claim_in(path: Path) -> Entry | None:
         content = read_json(path.read_text())
         tags = {**content.pop("identity"), **content}
         entry = Entry(path.stem, "RUNNING", {key: str(value) for key, value in tags.items()})
+        return entry if entry.is_readable and entry.owner else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return entry if entry.is_readable and entry.owner else None
 
 
 def write_document(path: Path, content: Mapping[str, Any]) -> None:

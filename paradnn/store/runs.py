@@ -46,8 +46,8 @@ RecordingMetrics = Callable[[], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Claim:
-    """The right to measure a point. `start_time` is in Unix milliseconds; `repeats`: whatever the store holds. `files`
-    is the address of its files and `tags` are those that it bears, as far as they are known."""
+    """The right to measure a point. `start_time` is in Unix milliseconds; `repeats`: whatever the store holds. `files`,
+    the address of its files, and `tags` that it bears are those that are known."""
 
     run_id: str
     identity: Identity
@@ -110,7 +110,7 @@ class Record:
 def wanted_extras(point: Point) -> set[str]:
     """What `point` asks for beside its timing: names of settings; a kept trace brings its profile along."""
     wanted = {key for key in EXTRA_KEYS if getattr(point.measure, key)}
-    return wanted | {"profile"} if wanted else wanted
+    return wanted and wanted | {"profile"}
 
 
 @dataclass(frozen=True)
@@ -128,9 +128,8 @@ class ResumePolicy:
     def accepts(self, point: Point, tags: Mapping[str, str]) -> bool:
         """Whether a run with these tags is accepted as the measurement of `point`, whose identity it shares.
 
-        An outcome that a limit caused is accepted under the same limits alone: with more time or memory the point may
-        end otherwise. Where a profile or its trace is asked for, a measured run without it is not accepted; nor, under
-        other limits, one whose profile a limit ended."""
+        An outcome, or the lack of a profile, that a limit caused is accepted under the same limits alone; where a
+        profile or its trace is asked for, no measured run without it is."""
         outcome, extras, wanted = tags.get("outcome"), tags.get("extras", "").split(), wanted_extras(point)
         if outcome is None or (self.resume == "retry" and outcome in self.retry):
             return False
@@ -141,15 +140,14 @@ class ResumePolicy:
 
 
 def supersedes(known: Mapping[str, str], new: Mapping[str, str]) -> bool:
-    """Whether a stored run holds all that a new one of the same identity holds, which was made without a claim. Both
-    are tags. A measurement beside a failure adds something, so does an outcome under other limits, and one with a
-    profile beside one without."""
+    """Whether a stored run holds all that a new one of the same identity holds, which was made without a claim; both
+    are tags. A measurement adds something to a failure, so do other limits, and a profile."""
     outcome = outcome_of(known)
     if outcome is None or (outcome != "ok" and outcome_of(new) == "ok"):
         return False
     if outcome in LIMIT_OUTCOMES and known.get("limits_id") != new.get("limits_id"):
         return False
-    return not set(new.get("extras", "").split()) - set(known.get("extras", "").split())
+    return set(new.get("extras", "").split()) <= set(known.get("extras", "").split())
 
 
 def first_accepted(point: Point, runs: Iterable[Finished], policy: ResumePolicy) -> Finished | None:
@@ -157,13 +155,9 @@ def first_accepted(point: Point, runs: Iterable[Finished], policy: ResumePolicy)
     return next((run for run in runs if policy.accepts(point, run.tags)), None)
 
 
-#: `protocol_id` of the paper's measurements: a hash of what is known of it, "best logged rate".
-PUBLISHED = "b5307f819546707b"
-#: That of DeepBench's: "mean of many calls after one".
-DEEPBENCH = "6a1314096f27918a"
-#: That of Vidur's: "median of the kernels of three repetitions".
-VIDUR = "ee900f105392ae85"
-_SHORT = 8  # letters of a hash
+#: `protocol_id` of published measurements, a hash of what is known of it: the paper's ("best logged rate"), DeepBench's
+#: ("mean of many calls after one"), Vidur's ("median of the kernels of three repetitions").
+PUBLISHED, DEEPBENCH, VIDUR = "b5307f819546707b", "6a1314096f27918a", "ee900f105392ae85"
 
 
 @cache
@@ -178,4 +172,4 @@ def protocol_names() -> Mapping[str, str]:
 
 def protocol_name(identity: str) -> str:
     """What a protocol is called, given its `protocol_id`."""
-    return protocol_names().get(identity, identity[:_SHORT])
+    return protocol_names().get(identity, identity[:8])

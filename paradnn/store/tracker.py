@@ -1,9 +1,9 @@
 """Where a session keeps its runs: one path for results, whether the store answers or not.
 
-What is measured goes first into a file of the journal, then into the store: at once where it answers, and the file is
-removed. So a driver that is killed between the two loses nothing (the next one of the same store logs what it left),
-and neither does one whose store goes away: it first waits for `tracking.patience`, then measures on without claims and
-looks from time to time. What another driver recorded meanwhile is not recorded twice."""
+What is measured goes first into a file of the journal, then into the store, at once where it answers. So a driver that
+is killed between the two loses nothing (the next one of the same store logs what it left), and neither does one whose
+store goes away: it waits for `tracking.patience`, then measures on without claims and looks from time to time. What
+another driver recorded meanwhile is not recorded twice."""
 
 from __future__ import annotations
 
@@ -105,8 +105,7 @@ class Tracker(Journal):
         self._patiently(self._store.drop_sweep)
 
     def report_task(self, task: int, report: Mapping[str, Any]) -> None:
-        # Without its store there is no parent to report to.
-        self._finally(partial(self._store.report_task, task, report))
+        self._finally(partial(self._store.report_task, task, report))  # without the store there is no parent
 
     def task_reports(self) -> dict[int, dict[str, Any]]:
         return self._patiently(self._store.task_reports)
@@ -269,18 +268,14 @@ class Tracker(Journal):
 @contextlib.contextmanager
 def _alone_with(path: Path) -> Iterator[bool]:
     """Whether a file is there, and no other process uploads it meanwhile."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        yield False
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield path.exists()
-    except BlockingIOError:
-        yield False
-    finally:
-        os.close(descriptor)
+    alone = False
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):  # which says too that another process holds it
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            alone = path.exists()
+        yield alone
 
 
 @dataclass
