@@ -32,7 +32,7 @@ from paradnn.session.progress import Reporter
 from paradnn.session.summary import Row, Summary
 from paradnn.store.claims import enter_task
 from paradnn.store.runs import Finished, first_accepted
-from paradnn.store.tracker import looks_quickly, open_tracker
+from paradnn.store.tracker import open_tracker
 from paradnn.sweep.scheduler import restarts, task_name, task_tags, waiting_times
 from paradnn.sweep.tasks import SweepInfo
 from paradnn.worker.affinity import core_list, core_text
@@ -64,8 +64,6 @@ def _opened(
     if sweep is None or sweep.launched is None:  # a task on another host leaves its outcomes to who submitted it
         require_possible(points)
     with interruptible(), WorkerEnvironments(points, reporter.say) as environments, WorkerPool() as pool:
-        if not looks_quickly(settings.tracking):
-            _prepare_first(points, environments, pool)
         tracker = open_tracker(settings.tracking, reporter.say)
         try:
             context = SessionContext(pool, tracker, environments, reporter, settings, Summary(total))
@@ -96,12 +94,6 @@ def measure_ceilings(point: Point, settings: Settings) -> tuple[Ceilings | None,
         return CeilingsKeeper(pool, tracker, reporter.say).of(point, environment, again=True), tracker.where
 
 
-def _prepare_first(points: Sequence[Point], environments: WorkerEnvironments, pool: WorkerPool) -> None:
-    """Start the first worker: the framework's import runs while the driver imports MLflow and opens the sweep."""
-    if first := next((point for point in points if not environments.problem(point)), None):
-        pool.prepare(WorkerKey.of(first))
-
-
 class _Session:
     def __init__(self, context: SessionContext, sweep: SweepInfo | None, watch: LoadWatch) -> None:
         self._context, self._sweep, self._watch = context, sweep, watch
@@ -115,7 +107,7 @@ class _Session:
         self._parent.enter()
         todo = self._missing(points)
         if todo:
-            _prepare_first(todo, self._context.environments, self._context.pool)
+            self._prepare_first(todo)
             self._parent.open(len(todo))
         processes = sum(point.measure.processes for point in todo)
         work: Callable[[], object] = partial(self._measuring.work, todo)
@@ -129,8 +121,15 @@ class _Session:
         """Measure what the course asks for; what it concludes stands on the parent run."""
         begin = time.perf_counter()
         self._tracker.close_abandoned()
+        self._prepare_first(course.points)
         self._summary.parent = self._parent.open()
         return self._carry_out(lambda: self._visit(course), course.left, begin, course.conclusion)
+
+    def _prepare_first(self, points: Sequence[Point]) -> None:
+        """Start the first worker: the framework's import runs while the driver imports MLflow and opens the sweep."""
+        environments = self._context.environments
+        if first := next((point for point in points if not environments.problem(point)), None):
+            self._context.pool.prepare(WorkerKey.of(first))
 
     def _visit(self, course: Course) -> None:
         rows: Sequence[Row] = ()
@@ -191,22 +190,20 @@ class _Session:
             identity = self._measuring.identity(point)
             done = own.get((identity.point_id, identity.replicate))
             if done := done or first_accepted(point, known.get(identity, ()), resume):
-                self._measuring.partial.forget(identity, done.tags["outcome"])
-                self._skip(point, done)
+                outcome = done.tags["outcome"]
+                self._measuring.partial.forget(identity, outcome)
+                self._summary.skipped[outcome] += 1
+                if not self._sweep:  # a single point: say what is known of it
+                    metrics, tags = self._tracker.fetch(done.run_id)
+                    name = tags.get("mlflow.runName") or tags.get("name") or done.run_id
+                    own = point.model.name, outcome, tags.get("reason")
+                    self._summary.rows.append(Row(done.run_id, name, *own, metrics, tags, known=True))
             elif identity in seen:
                 self._summary.repeated += 1
             else:
                 todo.append(point)
             seen.add(identity)
         return todo
-
-    def _skip(self, point: Point, done: Finished) -> None:
-        self._summary.skipped[done.tags["outcome"]] += 1
-        if not self._sweep:  # a single point: say what is known of it
-            metrics, tags = self._tracker.fetch(done.run_id)
-            name = tags.get("mlflow.runName") or tags.get("name") or done.run_id
-            own = point.model.name, done.tags["outcome"], tags.get("reason")
-            self._summary.rows.append(Row(done.run_id, name, *own, metrics, tags, known=True))
 
 
 class Interrupted(KeyboardInterrupt):

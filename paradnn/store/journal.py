@@ -340,8 +340,8 @@ def read_record(path: Path) -> Document:
 def read_sweep(path: Path) -> SweepRun:
     """How a sweep ended; DataError as `read_record` raises it."""
     with _checked(path, "the end of a sweep") as content:
-        # Files of an earlier version hold the table alone.
-        artifacts = content.get("artifacts") or {"sweep.json": content["table"]}
+        # Files of an earlier version hold a table alone.
+        artifacts = content["artifacts"] if "artifacts" in content else {"sweep.json": content["table"]}
         return read_message(SweepRun, content["sweep"] | {"artifacts": artifacts}, "sweep")
 
 

@@ -23,7 +23,7 @@ from paradnn.config.point import Tracking
 from paradnn.core.words import counted
 from paradnn.core.workload import Moment
 from paradnn.errors import DataError, StoreAwayError, StoreError, StoreRefusalError
-from paradnn.store.address import address_of, without_credentials
+from paradnn.store.address import without_credentials
 from paradnn.store.journal import Journal, folder_of, read_record, read_sweep, store_key
 from paradnn.store.mlflow_store import MlflowStore, Uploaded
 from paradnn.store.runs import AcceptsRun, Claim, Claimed, Finished, Record, RecordingMetrics, SweepRun
@@ -32,14 +32,6 @@ T = TypeVar("T")
 
 #: Seconds between two looks at a store that is away: while it is waited for, and later.
 _SOON, _LATER = 1.0, 30.0
-
-
-def looks_quickly(settings: Tracking) -> bool:
-    """Whether the tracker opens and answers in milliseconds, without importing MLflow."""
-    if settings.name == "offline":
-        return True
-    address = address_of(settings.uri)
-    return address.is_sql and (address.database is None or address.database.exists())
 
 
 def sync_command(folder: Path, settings: Tracking) -> str:

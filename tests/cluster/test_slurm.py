@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 
@@ -36,9 +35,6 @@ def test_a_sweep_is_spread_over_both_nodes(slurm: Slurm, sweep: Start, store: St
         metrics = store.values("latest_metrics", point["run_id"])
         assert min(metrics["queue_seconds"], metrics["task_start_seconds"]) > 0
         assert metrics["queue_seconds"] + metrics["task_start_seconds"] < passed
-    [[place]] = store.query("SELECT artifact_uri FROM runs WHERE run_uuid = ?", parent["run_id"])
-    table = json.loads((Path(place.removeprefix("file://")) / "sweep.json").read_text())
-    assert len(table["data"]) == 8
     again = sweep("hydra/launcher=slurm", "model.nodes=range(8,16)", "sweep.chunk=4", environ=slurm.environ)
     assert again.wait() == 0
     assert "8 skipped, the store holds their outcome already (8 ok)" in again.said
