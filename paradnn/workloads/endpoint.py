@@ -160,8 +160,8 @@ class Endpoint(Workload):
 
     name, group, key, place, unit = "endpoint", "endpoint", "model", 55, "request"
     reason, declares, parts = "is asked, not trained", _METRICS, (Requests,)
-    headlines = {"time_to_first_token_ms": "ms to the first token"}
-    phases, brief = {"requests": "warmup"}, {"min_seconds": 5.0}
+    headlines, phases = {"time_to_first_token_ms": "ms to the first token"}, {"requests": "warmup"}
+    brief: ClassVar[Mapping[str, Any]] = {"min_seconds": 5.0}
 
     url: str = option(
         "http://localhost:8000/v1",

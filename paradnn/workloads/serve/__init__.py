@@ -92,7 +92,7 @@ class _Scenario(Workload):
         "latency_early_stopping_ms": "ms a query",
         "queries_per_second": "queries/s",
     }
-    brief = {"min_seconds": 15.0}
+    brief: ClassVar[Mapping[str, Any]] = {"min_seconds": 15.0}
     phases, disturbed = {"load": "latency"}, {"load": "under load: "}
 
     #: How much longer it asks than it is to.
