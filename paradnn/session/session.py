@@ -196,8 +196,10 @@ class _Session:
                 if not self._sweep:  # a single point: say what is known of it
                     metrics, tags = self._tracker.fetch(done.run_id)
                     name = tags.get("mlflow.runName") or tags.get("name") or done.run_id
-                    own = point.model.name, outcome, tags.get("reason")
-                    self._summary.rows.append(Row(done.run_id, name, *own, metrics, tags, known=True))
+                    row = Row(
+                        done.run_id, name, point.model.name, outcome, tags.get("reason"), metrics, tags, known=True
+                    )
+                    self._summary.rows.append(row)
             elif identity in seen:
                 self._summary.repeated += 1
             else:

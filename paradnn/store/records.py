@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 from paradnn.store.runs import OUTCOME_TAGS
 
@@ -83,7 +83,8 @@ class Query:
 
     def narrowed(self, row: Row) -> Row:
         """A run with those of its values that are to be read."""
-        return Row(row.run, *(self._wanted(*entry) for entry in zip(get_args(Values), row[1:], strict=True)))
+        wanted = self._wanted
+        return Row(row.run, wanted("params", row.params), wanted("tags", row.tags), wanted("metrics", row.metrics))
 
     def _wanted(self, kind: Values, values: dict[str, Any]) -> dict[str, Any]:
         keys = self.columns.get(kind)

@@ -195,8 +195,13 @@ class Tracker(Journal):
 
     def _finally(self, act: Callable[[], None]) -> bool:
         """Do a last thing, after all that was kept for the store was uploaded; whether that was done."""
+
+        def both() -> None:
+            act()
+            self._store.delete_orphaned_claims(self._held)
+
         with contextlib.suppress(StoreAwayError):
-            self._patiently(lambda: (act(), self._store.delete_orphaned_claims(self._held)))
+            self._patiently(both)
             return True
         return False
 
