@@ -6,6 +6,7 @@ What a host does not say is left out. Files stand below a root, so that tests pl
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -58,18 +59,19 @@ def host_findings(root: Path = Path("/")) -> list[Finding]:
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     found = []
     for name, what, glob, wanted, harms, why in _SETTINGS:
-        files = {path: chosen(text) for path in sorted(root.glob(glob)) if (text := read_text(path))}
+        texts = {path: read_text(path) for path in sorted(root.glob(glob))}
+        # Of several values that a file offers, the one in brackets.
+        files = {path: re.sub(r".*\[(.*?)\].*", r"\1", text) for path, text in texts.items() if text}
         wrong = [path for path, value in files.items() if value != wanted]
         value = ", ".join(sorted({*files.values()}))
         if files:
             value = ("on" if wrong else "off") if name == "turbo" else value
             remedy = _TUNE.format(wanted, " ".join(map(str, wrong))) if wrong else ""
             found.append(Finding(name, what, value, harms and bool(wrong), why, remedy))
-    for name, (what, why, look) in _FACTS.items():
-        value, remedy = look(root, cores)
-        if value:
-            found.append(Finding(name, what, value, bool(remedy), why, remedy))
-    return found
+    facts = (*_facts_of_cores(root, cores), *_facts_of_machine(root))
+    return found + [
+        Finding(name, what, value, bool(to_do), why, to_do) for name, what, value, to_do, why in facts if value
+    ]
 
 
 def load_findings(load: Load) -> list[Finding]:
@@ -96,79 +98,56 @@ def load_findings(load: Load) -> list[Finding]:
     return found
 
 
-# Each looks up a value, empty where the host does not say it, and what to do about it, empty where it is no harm.
+#: Name, what it is, its value, empty where the host does not say it, what to do, empty where it is no harm, and why.
+_Fact = tuple[str, str, str, str, str]
 
 
-def _siblings(root: Path, cores: Sequence[int]) -> tuple[str, str]:
-    groups = {read_text(root / _CPUS / f"cpu{core}/topology/thread_siblings_list") for core in cores} - {""}
-    threads = sum(len(core_list(group)) for group in groups)
-    return f"{threads} threads on {len(groups)} cores" if threads > len(groups) else "off" if groups else "", ""
+def _facts_of_cores(root: Path, cores: Sequence[int]) -> Iterator[_Fact]:
+    siblings = {read_text(root / _CPUS / f"cpu{core}/topology/thread_siblings_list") for core in cores} - {""}
+    threads = sum(len(core_list(group)) for group in siblings)
+    shared = f"{threads} threads on {len(siblings)} cores" if threads > len(siblings) else "off" if siblings else ""
+    why = "two threads of a core share its arithmetic units: a product runs no faster on both, and less evenly; "
+    yield "smt", "simultaneous multithreading", shared, "", why + "platform.threads sets how many are used"
 
-
-def _nodes(root: Path, cores: Sequence[int]) -> tuple[str, str]:
     files = sorted((root / "sys/devices/system/node").glob("node[0-9]*/cpulist"))
     nodes = [core_list(read_text(path)) for path in files]
     used = [held for held in nodes if set(held) & set(cores)]
     one = core_text([core for core in used[0] if core in cores]) if len(used) > 1 else ""
-    return f"{len(used)} of {len(nodes)} in use" if len(nodes) > 1 else "", f"platform.cores={one}" if one else ""
+    why = "memory of another node is slower to reach, and which arrays lie there is another matter in each process"
+    value, remedy = f"{len(used)} of {len(nodes)} in use" if len(nodes) > 1 else "", f"platform.cores={one}"
+    yield "numa", "memory nodes", value, remedy if one else "", why
 
-
-def _quota(root: Path, cores: Sequence[int]) -> tuple[str, str]:
     texts = [read_text(folder / "cpu.max").split() for folder in _groups(root)]
     allowed = [int(text[0]) / int(text[1]) for text in texts if len(text) == 2 and text[0].isdigit()]
-    least = min(allowed, default=float(len(cores)))
-    tight = least < len(cores)
-    remedy = f"platform.threads={max(1, int(least))}, or a container without a quota" if tight else ""
-    return f"{min(least, len(cores)):g} of {len(cores)} cores" if allowed else "none", remedy
+    least = min([*allowed, float(len(cores))])
+    remedy = f"platform.threads={max(1, int(least))}, or a container without a quota" if least < len(cores) else ""
+    why = "the kernel stops all threads for the rest of a period (100 ms) when the quota is used up"
+    yield "cpu_quota", "CPU quota", f"{least:g} of {len(cores)} cores" if allowed else "none", remedy, why
 
 
-def _memory_limit(root: Path, _: Sequence[int]) -> tuple[str, str]:
+def _facts_of_machine(root: Path) -> Iterator[_Fact]:
     limits = [int(text) for folder in _groups(root) if (text := read_text(folder / "memory.max")).isdigit()]
-    return f"{min(limits) / 2**30:.1f} GiB" if limits else "none", ""
+    limit = f"{min(limits) / 2**30:.1f} GiB" if limits else "none"
+    yield "memory_limit", "memory limit", limit, "", "a point over it is killed: outcome oom_host"
 
-
-def _swap(root: Path, _: Sequence[int]) -> tuple[str, str]:
     rows = [row.split() for row in read_text(root / "proc/swaps").splitlines()[1:]]
     used = sum(int(row[3]) for row in rows if len(row) > 3) / 2**10
-    return f"{used:.0f} MiB in use" if rows else "none", "sudo swapoff -a" if used > 100 else ""
+    why = "a page that is fetched from a disk takes 10,000 times as long as one in memory"
+    yield "swap", "swap", f"{used:.0f} MiB in use" if rows else "none", "sudo swapoff -a" if used > 100 else "", why
 
-
-def _clock_source(root: Path, _: Sequence[int]) -> tuple[str, str]:
     source = read_text(root / "sys/devices/system/clocksource/clocksource0/current_clocksource")
     slow = source in ("hpet", "acpi_pm", "jiffies", "refined-jiffies")
-    return source, "boot with tsc=reliable" if slow else ""
+    why = "reading hpet or acpi_pm takes a microsecond and more, and a system call"
+    yield "clock_source", "clock source", source, "boot with tsc=reliable" if slow else "", why
 
+    flags = [row.split() for row in read_text(root / "proc/cpuinfo").splitlines() if row.startswith("flags")]
+    kind = "".join("virtual machine" if "hypervisor" in row else "bare metal" for row in flags[:1])
+    why = "neighbours of a virtual machine share caches, memory and cores unseen: compare points of one sweep"
+    yield "virtual", "machine", kind, "", why
 
-def _virtual(root: Path, _: Sequence[int]) -> tuple[str, str]:
-    flags = [row for row in read_text(root / "proc/cpuinfo").splitlines() if row.startswith("flags")]
-    return "".join("virtual machine" if "hypervisor" in row.split() else "bare metal" for row in flags[:1]), ""
-
-
-def _battery(root: Path, _: Sequence[int]) -> tuple[str, str]:
     states = [read_text(path) for path in sorted((root / "sys/class/power_supply").glob("*/status"))]
-    return ", ".join(states), "plug it in" if "Discharging" in states else ""
-
-
-#: Name -> what it is, why it matters, and how it is looked up.
-_FACTS: dict[str, tuple[str, str, Callable[[Path, Sequence[int]], tuple[str, str]]]] = {
-    "smt": ("simultaneous multithreading",
-            "two threads of a core share its arithmetic units: a product runs no faster on both, and less evenly; "
-            "platform.threads sets how many are used",
-            _siblings),
-    "numa": ("memory nodes",
-             "memory of another node is slower to reach, and which arrays lie there is another matter in each process",
-             _nodes),
-    "cpu_quota": ("CPU quota",
-                  "the kernel stops all threads for the rest of a period (100 ms) when the quota is used up", _quota),
-    "memory_limit": ("memory limit", "a point over it is killed: outcome oom_host", _memory_limit),
-    "swap": ("swap", "a page that is fetched from a disk takes 10,000 times as long as one in memory", _swap),
-    "clock_source": ("clock source", "reading hpet or acpi_pm takes a microsecond and more, and a system call",
-                     _clock_source),
-    "virtual": ("machine",
-                "neighbours of a virtual machine share caches, memory and cores unseen: compare points of one sweep",
-                _virtual),
-    "battery": ("battery", "most machines lower their clock on a battery", _battery),
-}  # fmt: skip
+    remedy = "plug it in" if "Discharging" in states else ""
+    yield "battery", "battery", ", ".join(states), remedy, "most machines lower their clock on a battery"
 
 
 def _groups(root: Path) -> Iterator[Path]:
@@ -186,11 +165,6 @@ def read_text(path: Path) -> str:
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError):
         return ""
-
-
-def chosen(text: str) -> str:
-    """The value that a file holds: of several that it offers, the one in brackets."""
-    return text.partition("[")[2].partition("]")[0] if "[" in text else text
 
 
 def gpu_findings(ask: Callable[..., list[list[str]]] | None = None) -> list[Finding]:
