@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from analysis.format import short
 from analysis.lazy import drawing, np, pd
-from analysis.options import Options, option
+from analysis.options import Options
 from analysis.registry import Shown, analysis
 from analysis.result import Answer, Paragraph, pooled_within
 from paradnn.core.words import counted
@@ -22,19 +21,14 @@ if TYPE_CHECKING:
 
 _FAINT = 0.55
 _LINES = ("-", "--", "-.")
-#: Breaks beyond which none is marked, and runs of a channel from which on their marks are small.
-_MOST_BREAKS, _MANY = 12, 200
+#: Breaks beyond which none is marked.
+_MOST_BREAKS = 12
 
 
-@dataclass(frozen=True, kw_only=True)
 class ChannelOptions(Options):
-    """From which size on errors are given apart."""
+    """Only what every analysis takes."""
 
     command = "channel"
-
-    large: int = option(
-        65536, "tell the error of the fit from so many bytes on by itself (default: 65536)", metavar="BYTES", low=1
-    )
 
 
 def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
@@ -78,14 +72,14 @@ def channel(frame: pd.DataFrame, options: ChannelOptions) -> Answer:
     ]
     return Answer(
         numbers=pd.DataFrame(rows, columns=[*names, "median_error"]),
-        sentences=[*_sentences(found, options.large)],
+        sentences=[*_sentences(found)],
         picture=lambda: _draw(found),
         sources=tuple(used),
         pooled=pooled_within(frame[frame["run_id"].isin(used)], by, options.pool),
     )
 
 
-def _sentences(found: Sequence[ChannelFit], large: int) -> Iterator[Paragraph]:
+def _sentences(found: Sequence[ChannelFit]) -> Iterator[Paragraph]:
     several = len({each.device for each in found}) > 1
     for each, fit in _fitted(found):
         where = f" on {each.device}" if several else ""
@@ -93,7 +87,7 @@ def _sentences(found: Sequence[ChannelFit], large: int) -> Iterator[Paragraph]:
             f"{each.name}{where}: start-up {_interval(fit.latency, 'us')}, bandwidth of the largest messages "
             f"{_interval(fit.bandwidth, 'B/s')}, over {counted(len(each.rows), 'run')}."
         )
-        yield Paragraph(head, (*_points(each, fit, large),))
+        yield Paragraph(head, (*_points(fit),))
     few = [each.name for each in found if each.fit is None]
     if few:
         yield Paragraph(f"Too few sizes for a fit: {'; '.join(dict.fromkeys(few))}.")
@@ -107,15 +101,10 @@ def _fitted(found: Sequence[ChannelFit]) -> list[tuple[ChannelFit, TransferFit]]
     return [(each, each.fit) for each in found if each.fit]
 
 
-def _points(each: ChannelFit, fit: TransferFit, large: int) -> Iterator[str]:
+def _points(fit: TransferFit) -> Iterator[str]:
     """How far off the fit is, and where another line holds."""
-    from paradnn.forecast.communication.channels import SIZE
-
-    sizes = each.rows[SIZE].astype("float64").sort_values(kind="stable").to_numpy()
-    beyond = fit.errors[sizes >= large]
-    later = f"; from {_bytes(large)} on by {_median(beyond)}" if len(beyond) else ""
     most = short(float(max(fit.errors)), share=True)
-    yield f"The fit is off by {_median(fit.errors)} in the median, {most} at most{later}."
+    yield f"The fit is off by {_median(fit.errors)} in the median, {most} at most."
     for before, after in pairwise(fit.pieces):
         step = float(after.at(after.first) / before.at(after.first)) - 1
         yield (
@@ -159,7 +148,7 @@ def _draw(found: Sequence[ChannelFit]) -> Figure:
         shape = shapes.index((each.pattern, each.variant, each.device)) % len(drawing.MARKERS)
         colour = drawing.COLOURS[place % len(drawing.COLOURS)]
         sizes, times = (each.rows[column].astype("float64").to_numpy() for column in (SIZE, TIME))
-        mark: dict[str, Any] = {"marker": drawing.MARKERS[shape], "markersize": 4 if len(sizes) < _MANY else 2}
+        mark: dict[str, Any] = {"marker": drawing.MARKERS[shape], "markersize": 3}
         name = f"{each.name} on {each.device}" if several else each.name
         for axes, values in ((left, times), (right, sizes / times * 1e6)):
             axes.plot(

@@ -152,15 +152,10 @@ def _published(
         logged, present = log_found(found, selection.written, into, Ticker(units))
         for line in found.left_out:
             say(f"damaged: {line}", sys.stderr)
-        for line in found.said:
-            say(line)
-        if found.summary:
-            print(found.summary.format(logged=logged, s="s"[: logged != 1], present=present))
-        else:
-            there = f"{present:,} were there already" if present else "none were there before"
-            lost = len(found.left_out)
-            damaged = f"{lost} damaged entr{'y' if lost == 1 else 'ies'}"
-            print(f"logged {counted(logged, 'published run')}, {there}, left out {damaged}")
+        there = f"{present:,} were there already" if present else "none were there before"
+        lost = len(found.left_out)
+        damaged = f"{lost} damaged entr{'y' if lost == 1 else 'ies'}"
+        print(f"logged {counted(logged, 'published run')}, {there}, left out {damaged}")
         if then:
             print(f"{then} --experiment {shlex.quote(into)}")
 

@@ -32,9 +32,8 @@ _ABOUT = (
 
 
 def read_dawnbench(folder: Path) -> Found:
-    """The series of all tasks, how long each took and what its metric did afterwards. DataError for a folder of another
-    kind."""
-    publications, said, damaged = [], [], []
+    """The series of all tasks. DataError for a folder of another kind."""
+    publications, damaged = [], []
     for task in _TASKS:
         runs = []
         for path in sorted((folder / task / "train").glob("*.tsv")):
@@ -42,7 +41,6 @@ def read_dawnbench(folder: Path) -> Found:
                 runs.append(_run(task, path))
             except DAMAGED as error:
                 damaged.append(f"{path.name}: {reason(error)}")
-        said += [_words(task, run) for run in runs]
         if runs:
             about = _ABOUT.format(task)
             publications.append(Publication(f"published, DAWNBench {task}", about, _milliseconds(""), runs))
@@ -50,13 +48,7 @@ def read_dawnbench(folder: Path) -> Found:
         raise DataError(
             f"{folder}: holds no series of DAWNBench; give a clone of stanford-futuredata/dawn-bench-entries"
         )
-    counts = [run.metrics.get("epochs_below_target", 0) for each in publications for run in each.runs]
-    below, often = (sum(count >= least for count in counts) for least in (1, 2))
-    summary = (
-        "{logged} series logged, {present} were there already; "
-        f"{below} fall below their threshold after reaching it, {often} of them in more than one entry"
-    )
-    return Found(publications, damaged, said, summary)
+    return Found(publications, damaged)
 
 
 def _run(task: str, path: Path) -> PublishedRun:
@@ -106,14 +98,6 @@ def _run(task: str, path: Path) -> PublishedRun:
         curve=curve,
         start_ms=_milliseconds(str(about.get("timestamp", ""))),
     )
-
-
-def _words(task: str, run: PublishedRun) -> str:
-    if "seconds_to_target" not in run.metrics:
-        return f"{task} {run.name}: threshold not reached"
-    below = int(run.metrics["epochs_below_target"])
-    later = f", {below} entr{'y' if below == 1 else 'ies'} below it later" if below else ""
-    return f"{task} {run.name}: {run.metrics['seconds_to_target'] / 3600:.2f} h to the threshold{later}"
 
 
 def _milliseconds(day: str) -> int:

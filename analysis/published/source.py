@@ -132,15 +132,10 @@ class Publication(NamedTuple):
 
 @dataclass(frozen=True)
 class Found:
-    """What a folder holds, and a line for each entry that was left out, with the reason.
-
-    `said` are lines about its entries; `summary` says how much was logged, where that is no count of runs.
-    """
+    """What a folder holds, and a line for each entry that was left out, with the reason."""
 
     publications: Sequence[Publication]
     left_out: Sequence[str] = ()
-    said: Sequence[str] = ()
-    summary: str = ""
 
     @property
     def runs(self) -> list[PublishedRun]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from paradnn.config.point import Point
 from paradnn.errors import ParadnnError
@@ -14,22 +14,23 @@ from paradnn.platform.environment import Environment, describe_environment, miss
 from paradnn.platform.stack import OpenStack, Stack, find_stack, open_stack
 
 
+def _described(key: WorkerKey, versions: Mapping[str, str], packages: Sequence[str]) -> Environment:
+    return dataclasses.replace(describe_environment(key.platform, versions), packages=tuple(packages))
+
+
 def current_environments(points: Iterable[Point]) -> dict[WorkerKey, Environment | None]:
     """What points would be measured on, by worker, as it is now: nothing is made, None stands for an unmade stack.
     Raises ParadnnError for an interpreter of the user's own that cannot be used."""
     environments: dict[WorkerKey, Environment | None] = {}
     for point in points:
-        key = WorkerKey.of(point)
-        if key in environments:
-            continue
-        stack = Stack.of(point.software)
-        packages = find_stack(stack) if stack else ()
-        environments[key] = None
-        # A stack without the framework makes its points unavailable, which the session finds out.
-        with contextlib.suppress(*((ParadnnError,) if stack else ())):
-            if packages is not None:
-                versions = software_versions(key.python, key.framework)
-                environments[key] = dataclasses.replace(describe_environment(key.platform, versions), packages=packages)
+        if (key := WorkerKey.of(point)) not in environments:
+            environments[key] = None
+            stack = Stack.of(point.software)
+            packages = find_stack(stack) if stack else ()
+            # A stack without the framework makes its points unavailable, which the session finds out.
+            with contextlib.suppress(*((ParadnnError,) if stack else ())):
+                if packages is not None:
+                    environments[key] = _described(key, software_versions(key.python, key.framework), packages)
     return environments
 
 
@@ -82,26 +83,21 @@ class WorkerEnvironments:
             self._problems[key] = f"platform={key.platform}: {problem}"
         wanted = Stack.of(point.software)
         if wanted is None:
-            return describe_environment(key.platform, software_versions(key.python, key.framework))
+            return _described(key, software_versions(key.python, key.framework), ())
         if wanted.key not in self._stacks:
-            self._stacks[wanted.key] = self._open(wanted)
+            try:
+                self._stacks[wanted.key] = open_stack(wanted, self._say)
+            except ParadnnError as error:
+                self._stacks[wanted.key] = problem = f"the software stack {wanted.name} cannot be made: {error}"
+                self._say(problem)
         stack = self._stacks[wanted.key]
-        packages = stack.packages if isinstance(stack, OpenStack) else ()
         # Not the environment of a stack that could be made: the points are measured once it can.
         versions: Mapping[str, str] = {"stack": wanted.key}
+        if not isinstance(stack, OpenStack):
+            self._problems[key] = stack
+            return _described(key, versions, ())
         try:
-            if isinstance(stack, OpenStack):
-                versions = software_versions(key.python, key.framework)
-            else:
-                self._problems[key] = stack
+            versions = software_versions(key.python, key.framework)
         except ParadnnError as error:  # a stack without the framework
             self._problems[key] = str(error)
-        return dataclasses.replace(describe_environment(key.platform, versions), packages=packages)
-
-    def _open(self, stack: Stack) -> OpenStack | str:
-        try:
-            return open_stack(stack, self._say)
-        except ParadnnError as error:
-            problem = f"the software stack {stack.name} cannot be made: {error}"
-            self._say(problem)
-            return problem
+        return _described(key, versions, stack.packages)

@@ -156,24 +156,27 @@ def _require(found: Mapping[str, str], framework: str, python: str) -> Mapping[s
         if not any(name.startswith(package) for name in found):
             # What this project's own interpreter lacks is one of its extras.
             wanted = f"'paradnn[{extra}]'" if python == sys.executable and extra else package
-            raise ConfigError(
-                "framework.name",
-                framework,
-                f"{package} is not installed in {python}",
-                f"run {python} -m pip install {wanted}, or set software.python",
-            )
+            remedy = f"run {python} -m pip install {wanted}, or set software.python"
+            raise ConfigError("framework.name", framework, f"{package} is not installed in {python}", remedy)
     return found
 
 
 @functools.cache
 def _processor() -> Mapping[str, Any]:
+    caches, kinds = (
+        {},
+        {"Data": "d", "Instruction": "i"},
+    )  # size of each level that the first core sees, as Linux has it
+    for entry in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        level, kind, size = (read_text(entry / part) for part in ("level", "type", "size"))
+        caches[f"L{level}{kinds.get(kind, '')}"] = size
     return {
         "processor": _cpuinfo("model name") or platform.processor() or platform.machine() or "unknown processor",
         "architecture": platform.machine(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count(),
         "physical_cores": psutil.cpu_count(logical=False),
         "memory_gib": round(psutil.virtual_memory().total / 2**30),
-        "caches": _caches(),
+        "caches": caches,
         "isa": sorted(_ISA & {*_cpuinfo("flags", "Features").split()}),
     }
 
@@ -182,15 +185,6 @@ def _cpuinfo(*heads: str) -> str:
     """What the first row says that begins with one of these; empty where there is none."""
     rows = read_text(Path("/proc/cpuinfo")).splitlines()
     return next((row.partition(":")[2].strip() for row in rows if row.startswith(heads)), "")
-
-
-def _caches() -> dict[str, str]:
-    """Size of each cache level that the first core sees, as Linux writes it."""
-    found, kinds = {}, {"Data": "d", "Instruction": "i"}
-    for entry in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        level, kind, size = (read_text(entry / part) for part in ("level", "type", "size"))
-        found[f"L{level}{kinds.get(kind, '')}"] = size
-    return found
 
 
 @functools.cache
@@ -217,17 +211,11 @@ def _host() -> Mapping[str, Any]:
 
 def _git_commit() -> str:
     """Commit of this checkout, with a mark where files are changed; an installed package is in no checkout."""
-    if CHECKOUT is None:
-        return "unknown"
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-            cwd=CHECKOUT,
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
+        if CHECKOUT is not None:
+            done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=10, check=True)
+            return done.stdout.strip()
     except (OSError, subprocess.SubprocessError):
-        return "unknown"
-    return done.stdout.strip()
+        pass
+    return "unknown"

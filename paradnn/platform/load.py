@@ -5,6 +5,7 @@ What a point does itself, its worker and this process, is not foreign; nor is an
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -88,7 +89,12 @@ class LoadWatch:
             # One that began meanwhile is counted from nothing.
             cores = (after - self._times.get(process, (name, 0.0))[1]) / seconds
             if process.pid not in own and cores > _NAMED:
-                takers.append(_taker(process, name, cores))
+                words: list[str] = []
+                with contextlib.suppress(psutil.Error):
+                    words = process.cmdline()
+                called = described(words) or name
+                measures = re.search(r"\bparadnn( |[./](train|compare|worker|ceilings)\b|$)", called) is not None
+                takers.append(Taker(process.pid, called, cores, measures))
         takers.sort(key=lambda taker: -taker.cores)
         load = load_average(), seen.foreign_cpu_fraction, seen.steal_fraction
         return Load(counters.cores, *load, tuple(takers[:5]))
@@ -102,19 +108,8 @@ def load_average() -> float | None:
         return None
 
 
-def _taker(process: psutil.Process, name: str, cores: float) -> Taker:
-    """A process by what a person would know it by: of an interpreter, what it runs."""
-    try:
-        words = process.cmdline()
-    except psutil.Error:
-        words = []
-    called = described(words) or name
-    measures = re.search(r"\bparadnn( |[./](train|compare|worker|ceilings)\b|$)", called) is not None
-    return Taker(process.pid, called, cores, measures)
-
-
 def described(words: Sequence[str]) -> str:
-    """A command line in a few words: `python -m mlflow ui`, `python train.py`; only the program of any other."""
+    """What a person would know a process by, of an interpreter what it runs: `python -m mlflow ui`."""
     program = re.split(r"[/\\]", words[0])[-1] if words else ""
     if not re.match(r"(python|pypy|node|ruby|perl|java|bash|sh)[\d.]*$", program):
         return program

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.analyses.channel import ChannelOptions, channel
+from analysis.analyses.channel import channel
 from paradnn.errors import NotEnoughData, SchemaError
 from paradnn.forecast.communication.channels import fit_transfers
 from tests.analysis.planted import runs
@@ -110,7 +110,7 @@ def test_every_transport_has_its_line() -> None:
 def test_what_else_differs_makes_another_channel() -> None:
     coded = [frame(**{"model.serialized": serialized}) for serialized in (False, True)]
     coded[1]["run_id"] += "coded"
-    result = channel(pd.concat([*coded, frame("jax").head(3)], ignore_index=True), ChannelOptions(large=1))
+    result = channel(pd.concat([*coded, frame("jax").head(3)], ignore_index=True))
     assert list(result.table["channel"]) == ["tcp latency, serialized=false", "tcp latency, serialized=true"]
     assert "Too few sizes for a fit: jax latency." in result.text()
 
