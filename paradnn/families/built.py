@@ -40,7 +40,6 @@ class Kernel:
         return self.compute(*operands)
 
     def stateless_call(self, weights: Any, others: Any, operands: Sequence[Any], training: bool = False) -> Any:
-        """The results, and the variables as they were: there are none."""
         return self.compute(*operands), others
 
 

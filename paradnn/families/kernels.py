@@ -54,7 +54,6 @@ class Kernel(Model):
         raise NotImplementedError
 
     def costs(self, *, batch_size: int, precision: str, **others: Any) -> Costs:
-        """Costs in `precision`: FLOPs of its direction."""
         flops, moved = self.work(batch_size, COMPUTE_BYTES[precision])
         forward = flops if getattr(self, "direction", "forward") == "forward" else 0
         return Costs(0, 0, forward, flops - forward, flops, moved, moved)
@@ -125,7 +124,6 @@ class Gemm(Kernel):
         return 2 * self.m * self.n * self.k, width * (self.m * self.k + self.k * self.n + self.m * self.n)
 
     def as_operation(self, batch_size: int, precision: str) -> Operation:
-        """A product; letters say which matrices are transposed."""
         return self.posed(batch_size, precision, self._letters, self.m, self.n, self.k)
 
     def build(self) -> BuiltModel:
@@ -239,7 +237,6 @@ class Conv2d(Kernel):
         return 2 * self.product.macs(batch_size), width * self.product.elements(batch_size)
 
     def as_operation(self, batch_size: int, precision: str) -> Operation:
-        """A direction of a convolution."""
         return convolution(self.product, self.direction, batch_size, COMPUTE_BYTES[precision])
 
     def build(self) -> BuiltModel:
@@ -290,7 +287,6 @@ class Elementwise(Kernel):
         return products, 3 * width * products
 
     def as_operation(self, batch_size: int, precision: str) -> Operation:
-        """So many products, one after the other."""
         return self.posed(batch_size, precision, "product", self.elements, 1, 1, self.operations)
 
     def build(self) -> BuiltModel:

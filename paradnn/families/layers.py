@@ -48,7 +48,6 @@ class Convolve:
 
     @property
     def weights(self) -> int:
-        """Elements of the filters."""
         return self.filters * self.channels * self.kernel[0] * self.kernel[1]
 
     def macs(self, batch_size: int) -> int:

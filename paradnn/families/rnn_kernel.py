@@ -87,7 +87,6 @@ class RecurrentKernel(Kernel):
         return 2 * macs, width * sum(map(math.prod, [*operands, *results]))
 
     def as_operation(self, batch_size: int, precision: str) -> Operation:
-        """Products of states with the weights, one after the other."""
         variant = f"{self.cell} {self.direction}"
         return self.posed(batch_size, precision, variant, batch_size, self.gates, self.hidden, self.steps)
 

@@ -65,11 +65,9 @@ class Served(Messages):
     name: str = option("endpoint", "the kind of workload", choices=("endpoint",))
 
     def work(self, batch_size: int, width: int) -> tuple[int, int]:
-        """None of it is done here."""
         return 0, 0
 
     def in_point(self, point: PointT) -> PointT:
-        """What the server knows alone is not said."""
         given: Any = point
         reason = "is known to the server of model=endpoint alone"
         expect(
@@ -208,11 +206,9 @@ class Endpoint(Workload):
         return replace(point, workload=replace(self, concurrency=type(self).concurrency))
 
     def of_process(self, replicate: int, process: int) -> Endpoint:
-        """With prompts and arrivals of its own."""
         return replace(self, seed=process_seed(self.seed, replicate, process))
 
     def named(self, point: Point) -> list[str]:
-        """128+64 x4"""
         asked = f"x{self.concurrency}" if self.rate is None else "peak" if self.rate == "peak" else f"{self.rate:g}/s"
         return [f"{self.input_tokens}+{self.output_tokens}", asked]
 
@@ -222,7 +218,6 @@ class Endpoint(Workload):
         """No device is needed."""
 
     def measure(self, run: PointRun) -> None:
-        """Ask once, warm up, then ask as told; what came is in the answer, however it ends."""
         client = Client(self)
         with run.phases("warmup"):
             if problem := client.loop(1, 0.0, 1)[0].problem:
@@ -281,11 +276,9 @@ class Endpoint(Workload):
     # --- What a run holds
 
     def has_steps(self, outcome: str, last: Answer | None) -> bool:
-        """There are no timed steps of equal work."""
         return False
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
-        """Times of the requests and of their tokens, rates, what was in time; of several processes by their spread."""
         from paradnn.record.measured import mean_interval, quantile, quantile_metrics
 
         given = _given(measured.answers)
@@ -330,7 +323,6 @@ class Endpoint(Workload):
         return metrics | (peak_metrics(scheduled, [one.probes for one in given]) if self.rate == "peak" else {})
 
     def tags(self, measured: Measured) -> dict[str, str]:
-        """What the server calls its model, why requests failed, whether answers took as long all the time."""
         from paradnn.worker.series import FEWEST, find_change
 
         given = _given(measured.answers)
@@ -345,12 +337,10 @@ class Endpoint(Workload):
         return tags | ({"request_problem": f"{len(problems)} failed, as: {problems[0]}"} if problems else {})
 
     def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
-        """All requests, of each process."""
         processes = [[vars(request) for request in each.requests()] for each in _given(measured.answers)]
         return {"requests.json": {"unit": "ns", "processes": processes}} if processes else {}
 
     def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
-        """First token, tokens, requests."""
         if "endpoint_model" not in tags or "queries" not in metrics:
             return None
         clauses = [f"{metrics['queries']:,.0f} requests, {metrics['queries_per_second']:,.3g}/s"]
@@ -367,7 +357,6 @@ class Endpoint(Workload):
         return Words("answers", clauses, replaces=True)
 
     def refuse_forecast(self) -> None:
-        """How many rates a search tries is not known before."""
         if self.rate == "peak":
             raise ConfigError("endpoint.rate", "peak", "has no forecast", "plan a rate such as endpoint.rate=10")
 

@@ -30,20 +30,16 @@ class Step(Workload):
 
     @property
     def unit(self) -> str:
-        """What is done in one step."""
         return "training step" if self.mode == "train" else "forward pass"
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Both modes."""
         return ("train", "inference")
 
     def of(self, config: Mapping[str, Any]) -> Step:
-        """In the mode that is asked for."""
         return Step(config.get("mode", self.mode))
 
     def measure(self, run: PointRun) -> None:
-        """Build, compile, warm up and measure; of a forward pass then single steps."""
         measure_step(run, None if self.mode == "train" else lambda _, __: run.note_latencies)
 
 

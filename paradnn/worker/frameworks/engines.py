@@ -20,7 +20,7 @@ import tensorflow as tf
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from paradnn.families.built import BuiltModel
-from paradnn.families.parts.onnx_graph import OnnxGraph
+from paradnn.families.parts.given import OnnxGraph
 from paradnn.worker.frameworks import Batch, Step, Unavailable
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 

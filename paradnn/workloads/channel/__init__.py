@@ -77,7 +77,6 @@ class Communication(Messages):
         return 0, self.bytes
 
     def in_point(self, point: PointT) -> PointT:
-        """In the framework that brings its transport."""
         given: Any = point
         shared = "is for devices that share a step; messages have model.transport"
         sent = "model=channel sends bytes, and float32 where a framework does"
@@ -92,12 +91,10 @@ class Communication(Messages):
 
     @property
     def meeting(self) -> int:
-        """How many processes there are."""
         return self.processes if self.pattern in COLLECTIVES else 2
 
     @property
     def size(self) -> str:
-        """Short description of what is sent."""
         many = {"bandwidth": f" w{self.window}", "latency": ""}.get(self.pattern, f" x{self.processes}")
         return f"{self.transport} {self.pattern}{many} {self.bytes} B"
 
@@ -128,7 +125,6 @@ class Channel(Workload):
     reason, declares, headlines = "trains nothing", _METRICS, {"transfer_us": "us a message"}
 
     def open(self, run: PointRun) -> None:
-        """Open the processes: a step needs no device."""
         from paradnn.workloads.channel.processes import Processes
 
         with run.phases("build"):
@@ -136,7 +132,6 @@ class Channel(Workload):
             run.group, run.step = processes.group, processes.step()
 
     def measure(self, run: PointRun) -> None:
-        """Time the messages as the steps of any model."""
         from paradnn.worker.single_steps import compile_steps
 
         step, model = run.step, run.request["model"]
@@ -149,25 +144,20 @@ class Channel(Workload):
         run.note_own_memory()
 
     def elsewhere(self) -> Callable[..., None]:
-        """Be a process of a point that another host measures."""
         from paradnn.workloads.channel.processes import serve_elsewhere
 
         return serve_elsewhere
 
     def meeting(self, point: Point) -> tuple[str, int]:
-        """Two processes, or those of a collective."""
         return "model=channel", _model(point).meeting
 
     def named(self, point: Point) -> list[str]:
-        """Nothing: its model's size says all."""
         return [self.mode]
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
-        """What follows from the time of a step and its interval."""
         return transfer_metrics(_model(measured.point), known)
 
     def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
-        """The time, then the rates."""
         if "transfer_us" not in metrics:
             return None
         interval = ""

@@ -49,7 +49,6 @@ class _Step(Step):
         self._run = run
 
     def run(self, steps: int) -> float | None:
-        """So many steps."""
         self._run(steps)
         return None
 
@@ -141,7 +140,6 @@ class _Served:
             self._socket.close()
 
     def serve(self, rank: int, channel: Connection) -> None:
-        """Serve what comes, in threads, until the driver's side ends: a step asks for nothing here."""
         server = serve_calls(self._address) if self._is_grpc else None
         if not server:
             threading.Thread(target=serve_connections, args=(self._socket, self._point), daemon=True).start()
@@ -150,7 +148,6 @@ class _Served:
             server.stop(None)
 
     def step(self, rank: int) -> Any:
-        """The step of the process that sends."""
         message = make_message(self._point["model"]["bytes"], self._point["seed"])
         return (GrpcStep if self._is_grpc else TcpStep)(self._point, self._address, message, patience_of(self._point))
 
@@ -186,7 +183,6 @@ class _Collective:
             each.begin([self._address])
 
     def join(self, addresses: Sequence[str], own: socket) -> None:
-        """On another host: meet the others at these addresses."""
         own.close()
         self._layout, self._address = self._laid_out(addresses), addresses[0]
 
@@ -201,11 +197,9 @@ class _Collective:
         """There is nothing to let go of."""
 
     def serve(self, rank: int, channel: Connection) -> None:
-        """Run as many steps as are asked for."""
         serve_steps(channel, _Step(self.step(rank).run), MemoryMeter())
 
     def step(self, rank: int) -> Any:
-        """The step of any process, joined with the others."""
         point, processes, pattern = self._point, _count_of(self._point), self._point["model"]["pattern"]
         if self._layout:
             assert self._framework
@@ -243,7 +237,6 @@ class _TorchStep:
             self._window, self._answer = model["window"], torch.zeros(1, device=self._device)
 
     def checked(self) -> Any:
-        """What comes of rank + 1."""
         self._values.fill_(self._rank + 1.0)
         self.run(1)
         result = self._values.cpu().numpy().copy()
@@ -296,7 +289,6 @@ class _TensorFlowStep:
         return self._strategy.experimental_distribute_values_from_function(own)
 
     def checked(self) -> Any:
-        """What comes of rank + 1."""
         return self._local(self._spread(1.0)).numpy()
 
     def _local(self, values: Any) -> Any:
@@ -304,7 +296,6 @@ class _TensorFlowStep:
         return self._strategy.experimental_local_results(self._step(values))[0]
 
     def run(self, steps: int) -> None:
-        """So many steps; each ends when this process has its result."""
         for _ in range(steps):
             # A number that depends on the result: to copy all of it would be timed too.
             self._local(self._values)[0].numpy()

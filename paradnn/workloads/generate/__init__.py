@@ -90,7 +90,6 @@ class Generate(Workload):
                 raise ConfigError(f"generate.{name}", value, "is for mode=generate", remedy)
 
     def check(self, point: Point) -> None:
-        """A language model, on one device, with room for prompt and output."""
         if not point.model.generates:
             reason = f"model={point.model.name} generates no tokens"
             raise ConfigError("mode", "generate", reason, "choose model=gpt or model=gpt2, or mode=inference")
@@ -107,11 +106,9 @@ class Generate(Workload):
             raise ConfigError("generate.tokens", self.tokens, reason, remedy)
 
     def cost_keys(self) -> dict[str, int]:
-        """Prompt and output: what the cache holds."""
         return asdict(self)
 
     def measure(self, run: PointRun) -> None:
-        """Time the phases one after the other: prompts that are read, and a token of each."""
         from paradnn.worker.single_steps import compile_steps
         from paradnn.worker.step import choose_types, product_flops
         from paradnn.workloads.generate.decoder import prepare_generation
@@ -133,11 +130,9 @@ class Generate(Workload):
         run.look_closer(steps.decode)
 
     def named(self, point: Point) -> list[str]:
-        """generate 64+64"""
         return ["generate", f"{self.prompt}+{self.tokens}"]
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
-        """What follows from prefill and decode."""
         given, costs, step = _generations(measured.answers), measured.costs, known.get("step_time_ms")
         if not given or step is None:
             return {}
@@ -177,7 +172,6 @@ class Generate(Workload):
         return found
 
     def tags(self, measured: Measured) -> dict[str, str]:
-        """Whether reading the prompts was steady in every process, and what says so."""
         timings = [entry.prefill for entry in _generations(measured.answers)]
         if not timings:
             return {}
@@ -186,19 +180,16 @@ class Generate(Workload):
         return {"prefill_steady": str(not reasons).lower(), "prefill_steady_reason": words}
 
     def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
-        """Raw times of reading the prompts, of each process."""
         given = _generations(measured.answers)
         return {"prefill.json": {"unit": "s", "processes": [plain_fields(entry) for entry in given]}} if given else {}
 
     def contradictions(self, costs: Costs, answer: Answer) -> list[str]:
-        """The cache is as large as arithmetic says."""
         given = answer.work
         if not isinstance(given, Generation) or given.cache_bytes == costs.cache_bytes:
             return []
         return [f"the cache has {given.cache_bytes} bytes, the analytic count is {costs.cache_bytes}"]
 
     def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
-        """The phases."""
         if "generation_ms" not in metrics:
             return None
         clauses = [

@@ -47,7 +47,6 @@ class _Phase:
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """All of them."""
         return [*self.trainable_variables, *self.non_trainable_variables]
 
     def __call__(self, inputs: Any, training: bool = False) -> Any:

@@ -70,17 +70,14 @@ class Learn(Workload):
     warmup_epochs: int = option(0, "epochs in which the learning rate rises to optimizer.learning_rate", low=0)
 
     def check_model(self, model: Model) -> None:
-        """Operations learn nothing."""
         if model.is_kernel:
             reason = f"model={model.name} trains nothing"
             raise ConfigError("task", "learn", reason, "leave it out, or choose another model")
 
     def fitted(self, point: Point) -> Point:
-        """Without the profile of a step that presets such as measure=quick ask for."""
         return replace(point, measure=replace(point.measure, profile=False))
 
     def check(self, point: Point) -> None:
-        """A model and a set that suit each other, on one device, in one process."""
         data, model = point.data, point.model
         if not isinstance(data, Arrays):
             sets = ", ".join(SETS)
@@ -103,23 +100,19 @@ class Learn(Workload):
             raise ConfigError("batch_size", point.batch_size, reason, "choose a smaller one")
 
     def measure(self, run: PointRun) -> None:
-        """Train to the target: every epoch is a block of steps, and told as it ends."""
         from paradnn.workloads.learn.training import measure_training
 
         measure_training(run)
 
     def request(self, point: Point) -> dict[str, Any]:
-        """The set, as a file that workers read."""
         assert isinstance(point.data, Arrays)
         return {"learning_set": str(set_file(point.data, input_width(point.model)))}
 
     def progress(self, news: Part) -> str:
-        """The accuracy after an epoch."""
         assert isinstance(news, Epoch)
         return f"epoch {news.number}, {self.metric} {news.accuracy:.4f} of {self.target:g}"
 
     def history(self, news: Sequence[Part]) -> list[Moment]:
-        """What is known after each epoch."""
         moments, seconds = [], 0.0
         for epoch in news:
             assert isinstance(epoch, Epoch)
@@ -141,12 +134,10 @@ class Learn(Workload):
         return len(epochs) >= last_epoch(epochs, self.target, self.epochs, self.epochs_after)
 
     def named(self, point: Point) -> list[str]:
-        """digits to 0.97 adam lr 0.001"""
         words = [*super().named(point), f"to {self.target:g}", point.optimizer.name]
         return [*words, f"lr {point.optimizer.learning_rate:g}"] + ([f"seed {point.seed}"] if point.seed else [])
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
-        """What it took to the target, where it was reached, and what the accuracy did before and after."""
         epochs = next((found for answer in measured.answers if (found := _epochs(answer))), None)
         if not epochs:
             return {}
@@ -176,17 +167,14 @@ class Learn(Workload):
         return epoch.train_seconds + (epoch.evaluation_seconds if self.evaluate_inside else 0.0)
 
     def tags(self, measured: Measured) -> dict[str, str]:
-        """After which epochs the training was interrupted, if it was."""
         resumed = [str(epoch.number - 1) for answer in measured.answers for epoch in _epochs(answer) if epoch.resumed]
         return {"resumed_after_epoch": ", ".join(resumed)} if resumed else {}
 
     def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
-        """Every epoch."""
         epochs = _epochs(measured.results[0].answer)
         return {"epochs.json": {"unit": "s", "epochs": [plain_fields(epoch) for epoch in epochs]}} if epochs else {}
 
     def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
-        """Time to the target, and the best accuracy."""
         if "best_accuracy" not in metrics:
             return None
         best = f"best accuracy {metrics['best_accuracy']:.4f} in {counted(round(metrics['epochs']), 'epoch')}"
@@ -200,7 +188,6 @@ class Learn(Workload):
         return Words("learning", clauses, verdict="; ".join(clauses))
 
     def refuse_forecast(self) -> None:
-        """How many epochs a training takes is not known before."""
         reason = "has no forecast: how many epochs a training takes is not known before"
         remedy = "each takes measure.timeout at most; plan task=step for its steps"
         raise ConfigError("task", "learn", reason, remedy)

@@ -33,7 +33,6 @@ class Epoch(Part):
 
     @classmethod
     def gathered(cls, news: Sequence[Any]) -> Epochs:
-        """The curve so far."""
         return Epochs(list(news))
 
 
@@ -55,5 +54,4 @@ class Epochs(Part):
     epochs: list[Epoch]
 
     def news(self) -> Sequence[Part]:
-        """Each was sent as it ended."""
         return self.epochs

@@ -54,7 +54,6 @@ class Arrays(Input, ABC):
         """The set, with `width` features where it is drawn; DataError says which file is not as it should be."""
 
     def check(self, model: Any) -> None:
-        """ConfigError where `model`, the options of a family, cannot take these examples."""
         if model.is_counted:  # its worker sees whether they suit each other
             return
         classes, given = self.counts(model).classes, getattr(model, "output_size", None)
@@ -76,11 +75,9 @@ class Generated(Arrays):
     best: float = option(0.98, "the best accuracy that any rule can have on all that could be drawn", low=0.0, high=1.0)
 
     def counts(self, model: Any) -> Counts:
-        """As the keys say."""
         return Counts(self.training, self.heldout, self.classes)
 
     def check(self, model: Any) -> None:
-        """As `Arrays.check`; each class takes a direction of its own."""
         super().check(model)
         if model.is_counted and not model.input_shape:
             raise ConfigError("model.input_shape", "[]", f"data={self.name} is made for it", "set it, as in [64]")
@@ -133,11 +130,9 @@ class Pictures(Arrays):
     known: ClassVar[Counts]
 
     def counts(self, model: Any) -> Counts:
-        """As everybody knows."""
         return self.known
 
     def check(self, model: Any) -> None:
-        """As `Arrays.check`; a model of images takes each pixel repeated."""
         super().check(model)
         takes, values = FAMILIES[model.name].data, self.pixels**2 * self.channels
         if takes == "vectors" and model.input_size != values:
@@ -156,7 +151,6 @@ class Digits(Pictures):
     name: str = option("digits", "handwritten digits of scikit-learn", choices=("digits",))
 
     def arrays(self, width: int = 0) -> Mapping[str, np.ndarray]:
-        """Both parts of the package's."""
         from sklearn.datasets import load_digits
 
         bunch: Any = load_digits()
@@ -177,7 +171,6 @@ class _Cifar(Pictures):
     path: str | None
 
     def arrays(self, width: int = 0) -> Mapping[str, np.ndarray]:
-        """The rows of all files."""
         import numpy as np
 
         found: dict[str, np.ndarray] = {}

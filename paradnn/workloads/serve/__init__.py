@@ -102,7 +102,6 @@ class _Scenario(Workload):
     min_queries: int
 
     def check_model(self, model: Model) -> None:
-        """A model, not an operation."""
         if model.is_kernel:
             reason = f"model={model.name} is one operation, which is not queried"
             raise ConfigError("scenario", self.name, reason, "choose another model")
@@ -122,7 +121,6 @@ class _Scenario(Workload):
         measure_served(run)
 
     def named(self, point: Point) -> list[str]:
-        """inference single_stream"""
         return [self.mode, self.name]
 
     def has_steps(self, outcome: str, last: Answer | None) -> bool:
@@ -132,7 +130,6 @@ class _Scenario(Workload):
     # --- What a run holds
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
-        """Queries, their latency, and how they waited; of several processes."""
         from paradnn.record.measured import quantile_metrics
 
         given = _loads(measured.answers)
@@ -161,15 +158,12 @@ class _Scenario(Workload):
         return metrics | self._own_metrics(measured, given, logs)
 
     def _own_metrics(self, measured: Measured, given: Sequence[Load], logs: Sequence[QueryLog]) -> dict[str, float]:
-        """Of this scenario alone."""
         return {}
 
     def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
-        """All queries as a table, the histogram of their latency with its encoded form, the probes."""
         return load_artifacts(measured.answers)
 
     def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
-        """Whether what was asked for was held, then the load, without the quantiles."""
         if "queries_per_batch" not in metrics:
             return None
         words = f"{metrics['queries']:,.0f} queries, {metrics['queries_per_second']:,.1f}/s"
@@ -287,7 +281,6 @@ class Server(_Scenario):
     )
 
     def fitted(self, point: Point) -> Point:
-        """With its largest batch as that of the timed step."""
         point = super().fitted(point)
         if not isinstance(self.rate, str) and self.min_queries / self.rate >= point.measure.timeout:
             reason = f"makes server.min_queries={self.min_queries} take {self.min_queries / self.rate:,.0f} s"
@@ -304,7 +297,6 @@ class Server(_Scenario):
         return replace(self, seed=process_seed(self.seed, replicate, process))
 
     def named(self, point: Point) -> list[str]:
-        """inference server 200/s delay 5 ms"""
         words = ["server", self.rate if isinstance(self.rate, str) else f"{self.rate:g}/s"]
         return [self.mode, " ".join(words + ([f"delay {self.delay_ms:g} ms"] if self.delay_ms else []))]
 
@@ -348,7 +340,6 @@ class Server(_Scenario):
         return list(accumulate(latency > limit for entry in given for latency in entry.log().latencies()))
 
     def refuse_forecast(self) -> None:
-        """How many rates a search tries is not known before."""
         if self.rate == "peak":
             reason = "has no forecast: how many rates a search tries is not known before"
             remedy = "each takes measure.timeout at most; plan a server.rate=100 for a single one"
