@@ -1,4 +1,24 @@
-"""Layers of the attention models, by arithmetic; their Keras counterparts are in `paradnn.families.parts.attention`.
+"""Models of attention, and their layers by arithmetic; their Keras counterparts are in `parts.attention`.
+
+`transformer` is the encoder-decoder of "Attention Is All You Need" (Vaswani et al. 2017), as published: post-norm,
+LayerNorm(x + Dropout(SubLayer(x))), with dropout on the embeddings too; projections of attention without bias,
+feed-forward layers with bias and a rectifier; sinusoidal positions added to embeddings times sqrt(width); one table for
+source, target and output; label smoothing. The target comes shifted: inputs are what precedes each target. 6 layers of
+512 with 8 heads, 2048 hidden units and 37,000 tokens are the base model; 1024, 16 and 4096 the big one.
+
+`gpt` has the architecture of GPT-2 (Radford et al. 2019): pre-norm blocks of causal attention and a feed-forward layer
+of four times the width (GELU, tanh form), learned positions, a last normalisation, and the embedding's own table as
+output layer. Without dropout, as language models of today are pre-trained. 12 layers of 768 with 12 heads, 1024
+positions and 50,257 tokens are GPT-2 small.
+
+`llama` has that of Llama (Touvron et al. 2023; grouped queries as in Llama 2): pre-norm blocks of causal attention and
+a gated feed-forward layer (SwiGLU), all without bias; root mean square normalisation; rotary positions (Su et al. 2021,
+by halves); several heads of queries share one of keys and values; an output of its own. 32 layers of 4096 with 32
+heads, 8 of keys and values, 14,336 hidden units and 128,256 tokens are Llama 3 8B: 8,030,261,248 parameters.
+
+`vit` is a Vision Transformer (Dosovitskiy et al. 2021): a convolution makes one token of every patch; a learned class
+token comes first, learned positions are added; pre-norm blocks as of `gpt` (GELU); a last normalisation; a dense layer
+reads the class token. 12 layers of 768 with 12 heads and patches of 16 on 224 pixels are ViT-B/16.
 
 Attention of T queries to S keys over all heads multiplies 2 T S width: the scores and the weighted sum of values. A
 normalisation takes in the addition before it; softmax, masks, dropout and activations belong to the layer they follow.
@@ -6,18 +26,41 @@ normalisation takes in the addition before it; softmax, masks, dropout and activ
 
 from __future__ import annotations
 
-from dataclasses import replace
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
+from paradnn.core.schema import option
 from paradnn.errors import ConfigError
+from paradnn.families import Family, Model
+from paradnn.families.built import (
+    ArraySpec,
+    BuiltModel,
+    classifier,
+    cross_entropy,
+    final_logits,
+    image_input,
+    token_predictor,
+)
 from paradnn.families.layers import Layer, Multiply, dense, embedding
 
+#: Standard deviation of initial weights of language models, as GPT-2's.
+_DEVIATION = 0.02
 
-def check_heads(width: int, heads: int) -> None:
-    """Every head has the same width; ConfigError names both numbers."""
-    if width % heads:
-        nearest = max(1, round(width / heads)) * heads
-        remedy = f"write for example {nearest}, or heads that divide it"
-        raise ConfigError("model.width", width, f"is no multiple of model.heads={heads}", remedy)
+
+class _Heads(Model):
+    """A model whose width is divided among heads of attention."""
+
+    width: int
+    heads: int
+
+    def __post_init__(self) -> None:
+        if self.width % self.heads:
+            nearest = max(1, round(self.width / self.heads)) * self.heads
+            remedy = f"write for example {nearest}, or heads that divide it"
+            raise ConfigError("model.width", self.width, f"is no multiple of model.heads={self.heads}", remedy)
 
 
 def blocks(
@@ -116,3 +159,332 @@ def tied_logits(tokens: int, width: int, vocabulary: int) -> Layer:
         targets=tokens,
         products=(Multiply(tokens, width, vocabulary),),
     )
+
+
+@dataclass(frozen=True)
+class Transformer(_Heads):
+    """An encoder-decoder for translation (Vaswani et al. 2017): post-norm, sinusoidal positions, shared embeddings."""
+
+    shown: ClassVar[str] = "{layers}x{width} h{heads} ff{feed_forward} t{sequence_length}"
+
+    name: str = "transformer"
+    layers: int = option(6, "of the encoder, and as many of the decoder (base, big: 6)", low=1, high=1000)
+    width: int = option(512, "of embeddings and layers (base 512, big 1024)", low=1)
+    heads: int = option(8, "of every attention; they divide the width (base 8, big 16)", low=1)
+    feed_forward: int = option(2048, "hidden units of the feed-forward layers (base 2048, big 4096)", low=1)
+    sequence_length: int = option(64, "tokens of a source sentence, and of a target", low=1, high=1_000_000)
+    vocab_size: int = option(37000, "tokens of the vocabulary that both languages share", low=2)
+    dropout: float = option(0.1, "of embeddings and of every sub-layer's output (base 0.1, big 0.3)", low=0.0, high=0.9)
+    label_smoothing: float = option(0.1, "share of the target spread over all tokens", low=0.0, high=0.9)
+
+    def layer_list(self) -> list[Layer]:
+        length, width, heads = self.sequence_length, self.width, self.heads
+        sums, linear = normalisation(length, width), functools.partial(dense, tokens=length, bias=False)
+        feed = [*feed_forward(length, width, self.feed_forward), sums]
+        itself = [*attention_layers(length, width, heads, bias=False), sums]
+        other = [linear("query", width, width), linear("key_value", width, 2 * width), products(length, width, heads)]
+        other += [linear("attended", width, width), sums]
+        return [
+            lookup(length, width, self.vocab_size),
+            *(itself + feed) * self.layers,
+            lookup(length, width, self.vocab_size, is_owner=False),
+            *(itself + other + feed) * self.layers,
+            tied_logits(length, width, self.vocab_size),
+        ]
+
+    def build(self) -> BuiltModel:
+        """Inputs: source and shifted target, each (batch, sequence_length) tokens; targets the same shape."""
+        import keras
+        from keras import layers
+
+        from paradnn.families.parts.attention import Attention, Positions, TiedEmbedding, feed_forward_layers
+
+        width, heads, scale = self.width, self.heads, math.sqrt(self.width)
+        table = TiedEmbedding(self.vocab_size, width, deviation=1 / scale, scale=scale)
+        positions = Positions(learned=False)
+
+        def drop(x: Any) -> Any:
+            return layers.Dropout(self.dropout)(x) if self.dropout else x
+
+        def add(x: Any, change: Any) -> Any:
+            return layers.LayerNormalization(epsilon=1e-6)(x + drop(change))
+
+        def feed(x: Any) -> Any:
+            return add(x, feed_forward_layers(width, self.feed_forward, "relu")(x))
+
+        source, target = (keras.Input((self.sequence_length,), dtype="int32") for _ in range(2))
+        memory = drop(positions(table(source)))
+        for _ in range(self.layers):
+            memory = feed(add(memory, Attention(width, heads, use_bias=False)(memory)))
+        x = drop(positions(table(target)))
+        for _ in range(self.layers):
+            x = add(x, Attention(width, heads, use_bias=False)(x, causal=True))
+            x = feed(add(x, Attention(width, heads, use_bias=False, crossed=True)(x, memory)))
+        logits = final_logits(table(x, reverse=True))
+        tokens = ArraySpec((self.sequence_length,), "int32", self.vocab_size)
+        loss = functools.partial(smoothed_cross_entropy, smoothing=self.label_smoothing)
+        return BuiltModel(keras.Model([source, target], logits), inputs=(tokens, tokens), targets=(tokens,), loss=loss)
+
+
+def smoothed_cross_entropy(targets: Sequence[Any], logits: Any, smoothing: float) -> Any:
+    """Cross entropy with `smoothing` of each target's probability spread evenly over all classes (Szegedy et al. 2016).
+
+    With z the logits and K their number: (1 - s)(lse z - z[target]) + s (lse z - sum z / K), lse the log of the sum of
+    exponentials; no one-hot matrix is made.
+    """
+    from keras import ops
+
+    if not smoothing:
+        return cross_entropy(targets, logits)
+    spread = ops.mean(ops.logsumexp(logits, axis=-1) - ops.mean(logits, axis=-1))
+    return (1 - smoothing) * cross_entropy(targets, logits) + smoothing * spread
+
+
+@dataclass(frozen=True)
+class LanguageModel(_Heads):
+    """A decoder-only language model: pre-norm, learned positions, output tied to the embedding. heads must
+    divide width."""
+
+    generates: ClassVar[bool] = True
+    predicts_tokens: ClassVar[bool] = True
+    shown: ClassVar[str] = "{layers}x{width} h{heads} t{sequence_length}"
+
+    name: str = "gpt"
+    layers: int = option(4, "blocks of attention and feed-forward (GPT-2: 12..48)", low=1, high=1000)
+    width: int = option(256, "of embeddings and blocks; feed-forward layers are four times as wide", low=1)
+    heads: int = option(4, "of every attention; they divide the width", low=1)
+    sequence_length: int = option(128, "tokens of an example, each with a learned position", low=1, high=1_000_000)
+    vocab_size: int = option(8192, "distinct tokens (GPT-2: 50257)", low=2)
+
+    def layer_list(self) -> list[Layer]:
+        length, width = self.sequence_length, self.width
+        return [
+            lookup(length, width, self.vocab_size),
+            Layer("positions", parameters=length * width),  # added where the lookup is
+            *blocks(length, width, self.heads, self.layers),
+            tied_logits(length, width, self.vocab_size),
+        ]
+
+    def prefill_layers(self, prompt: int, length: int) -> list[Layer]:
+        """The model that reads a prompt into a cache of `length` places; of its tokens the last alone has logits."""
+        return self._generation(cached_attention(prompt, prompt, length, self.width, self.heads), prompt)
+
+    def decode_layers(self, length: int) -> list[Layer]:
+        """The model for one token after others, which looks back over a cache of `length` places.
+
+        With N weights in products a token takes 2 N FLOPs and 4 x length x width more in each layer (Kaplan et al.
+        2020, table 1); a step reads every weight once for the whole batch and for each of its examples a cache of 2 x
+        length x width in each layer (Pope et al. 2022, section 2). Places that are not written yet are read and
+        multiplied like the others, since no shape is open; the choice of the likeliest token is left out.
+        """
+        return self._generation(cached_attention(1, length, length, self.width, self.heads), 1)
+
+    def _generation(self, attention: list[Layer], tokens: int) -> list[Layer]:
+        """Layers over so many tokens, whose last one has logits; positions are read for these alone."""
+        return [
+            lookup(tokens, self.width, self.vocab_size),
+            Layer("positions", parameters=tokens * self.width),
+            Layer("other positions", parameters=(self.sequence_length - tokens) * self.width, rows=0),
+            *blocks(tokens, self.width, self.heads, self.layers, attention, last=1),
+            tied_logits(1, self.width, self.vocab_size),
+        ]
+
+    def build(self) -> BuiltModel:
+        """Inputs and targets (batch, sequence_length) tokens below vocab_size."""
+        return Gpt(self).workload
+
+
+class Gpt:
+    """The model over a whole sequence as `workload`, and its layers: a generation calls them one by one.
+
+    blocks: of each the attention and the feed-forward layers, each after the normalisation before it.
+    """
+
+    def __init__(self, options: LanguageModel) -> None:
+        import keras
+        from keras import activations, layers
+
+        from paradnn.families.parts.attention import Attention, Positions, TiedEmbedding, feed_forward_layers
+
+        width, gelu = options.width, functools.partial(activations.gelu, approximate=True)
+        normalise = functools.partial(layers.LayerNormalization, epsilon=1e-5)
+        self.table = TiedEmbedding(options.vocab_size, width, _DEVIATION)
+        self.positions = Positions(learned=True, deviation=_DEVIATION)
+        self.blocks = [
+            (
+                (normalise(), Attention(width, options.heads, deviation=_DEVIATION)),
+                (normalise(), feed_forward_layers(width, 4 * width, gelu, _DEVIATION)),
+            )
+            for _ in range(options.layers)
+        ]
+        self.last = normalise()
+        inputs = keras.Input((options.sequence_length,), dtype="int32")
+        x = self.positions(self.table(inputs))
+        for (before, attention), (then, feed) in self.blocks:
+            x = x + attention(before(x), causal=True)
+            x = x + feed(then(x))
+        self.workload = token_predictor(inputs, self.table(self.last(x), reverse=True), options.vocab_size)
+
+
+@dataclass(frozen=True)
+class Llama(_Heads):
+    """A decoder-only language model as Llama's: grouped queries, rotary positions, SwiGLU, RMSNorm. heads must divide
+    width, key_heads heads."""
+
+    predicts_tokens: ClassVar[bool] = True
+    shown: ClassVar[str] = "{layers}x{width} h{heads}/{key_heads} ff{feed_forward} t{sequence_length}"
+
+    name: str = "llama"
+    layers: int = option(4, "blocks of attention and feed-forward (Llama 3: 32..126)", low=1, high=1000)
+    width: int = option(256, "of embeddings and blocks (Llama 3: 4096..16384)", low=1)
+    heads: int = option(4, "of queries; they divide the width into even parts", low=1)
+    key_heads: int = option(2, "of keys and values, each for several heads of queries; they divide heads", low=1)
+    feed_forward: int = option(704, "hidden units of the feed-forward layers, with as many gates", low=1)
+    sequence_length: int = option(128, "tokens of an example", low=1, high=1_000_000)
+    vocab_size: int = option(8192, "distinct tokens (Llama 3: 128256)", low=2)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.heads % self.key_heads:
+            reason, remedy = f"does not divide model.heads={self.heads}", "choose a divisor of it"
+            raise ConfigError("model.key_heads", self.key_heads, reason, remedy)
+        if self.width // self.heads % 2:
+            reason = f"has heads of {self.width // self.heads}, which rotary positions cannot halve"
+            raise ConfigError("model.width", self.width, reason, f"choose a multiple of {2 * self.heads}")
+
+    @property
+    def key_width(self) -> int:
+        """Of all keys of a token, and of all values."""
+        return self.width // self.heads * self.key_heads
+
+    def layer_list(self) -> list[Layer]:
+        """Embedding, blocks whose normalisations add what was made before them, and an output of its own.
+
+        A normalisation has scales alone. Rotation, gates and the repetition of keys belong to the layers beside them:
+        the last feed-forward layer reads units and gates.
+        """
+        length, width = self.sequence_length, self.width
+        first, middle, last = (
+            replace(normalisation(length, width, added, hands_on), parameters=width)
+            for added, hands_on in ((False, False), (True, True), (True, False))
+        )
+        linear = functools.partial(dense, tokens=length, bias=False)
+        joint, gated = width + 2 * self.key_width, 2 * self.feed_forward
+        block = [
+            linear("query_key_value", width, joint),
+            replace(products(length, width, self.heads), read=length * joint),
+            linear("attended", width, width),
+            middle,
+            linear("gates_hidden", width, gated),
+            replace(linear("output", self.feed_forward, width), read=length * gated),
+            middle,
+        ]
+        logits = linear("logits", width, self.vocab_size, is_last=True)
+        return [embedding(length, width, self.vocab_size), first, *(block * self.layers)[:-1], last, logits]
+
+    def build(self) -> BuiltModel:
+        """Inputs and targets (batch, sequence_length) tokens below vocab_size."""
+        import keras
+        from keras import initializers, layers, ops
+
+        from paradnn.families.parts.attention import Rotation, dense_layer, mixed
+
+        length, head, groups = self.sequence_length, self.width // self.heads, self.heads // self.key_heads
+        rotate, linear = Rotation(length, head), functools.partial(dense_layer, deviation=_DEVIATION, use_bias=False)
+
+        def attend(x: Any) -> Any:
+            """(batch, length, width) -> the same."""
+            cuts = [self.width, self.width + self.key_width]
+            parts = ops.split(linear(self.width + 2 * self.key_width)(x), cuts, axis=-1)
+            query, key, value = (layers.Reshape((length, -1, head))(part) for part in parts)
+            query, key = rotate(query), rotate(key)
+            if groups > 1:  # each head of keys beside the heads of queries that share it
+                key, value = (ops.repeat(part, groups, axis=2) for part in (key, value))
+            return linear(self.width)(mixed(query, key, value, causal=True))
+
+        def feed(x: Any) -> Any:
+            gates, hidden = ops.split(linear(2 * self.feed_forward)(x), 2, axis=-1)
+            return linear(self.width)(ops.silu(gates) * hidden)
+
+        inputs = keras.Input((length,), dtype="int32")
+        normal = initializers.RandomNormal(stddev=_DEVIATION)
+        x = layers.Embedding(self.vocab_size, self.width, embeddings_initializer=normal)(inputs)
+        for _ in range(self.layers):
+            x = x + attend(layers.RMSNormalization(epsilon=1e-5)(x))
+            x = x + feed(layers.RMSNormalization(epsilon=1e-5)(x))
+        x = linear(self.vocab_size)(layers.RMSNormalization(epsilon=1e-5)(x))
+        return token_predictor(inputs, x, self.vocab_size)
+
+
+@dataclass(frozen=True)
+class VisionTransformer(_Heads):
+    """A Vision Transformer: an encoder over the patches of an image and a class token, from which a dense layer reads
+    the class. heads must divide width, patch must divide image_size."""
+
+    shown: ClassVar[str] = "{layers}x{width} h{heads} p{patch} {image_size}px"
+
+    name: str = "vit"
+    layers: int = option(4, "blocks of attention and feed-forward (ViT-B: 12, ViT-L: 24)", low=1, high=1000)
+    width: int = option(192, "of the blocks; feed-forward layers are four times as wide", low=1)
+    heads: int = option(3, "of every attention; they divide the width", low=1)
+    patch: int = option(16, "height and width of a patch; it divides the image", low=1, high=100_000)
+    image_size: int = option(224, "height and width of the image", low=1, high=100_000)
+    output_size: int = option(1000, "classes", low=2)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.image_size % self.patch:
+            reason = f"is no multiple of model.patch={self.patch}"
+            nearest = max(1, round(self.image_size / self.patch)) * self.patch
+            raise ConfigError("model.image_size", self.image_size, reason, f"write for example {nearest}")
+
+    @property
+    def patches(self) -> int:
+        """How many the image has."""
+        return (self.image_size // self.patch) ** 2
+
+    def layer_list(self) -> list[Layer]:
+        width, channels, tokens = self.width, 3 * self.patch**2, self.patches + 1
+        embedding = Layer(
+            "patches",
+            macs=self.patches * channels * width,
+            input_macs=0,
+            parameters=(channels + 1) * width + width + tokens * width,
+            read=3 * self.image_size**2,
+            written=tokens * width,
+            kept=self.patches * width,
+            is_first=True,
+            products=(Multiply(self.patches, channels, width),),
+        )
+        encoder = blocks(tokens, width, self.heads, self.layers)
+        return [embedding, *encoder, dense("logits", width, self.output_size, is_last=True)]
+
+    def build(self) -> BuiltModel:
+        """Inputs (batch, image_size, image_size, 3) float32, targets (batch,) classes."""
+        from keras import layers
+
+        from paradnn.families.parts.attention import Attention, ClassToken, Positions, feed_forward_layers
+
+        inputs = image_input(self.image_size)
+        x = layers.Conv2D(self.width, self.patch, self.patch)(inputs)
+        x = layers.Reshape((self.patches, self.width))(x)
+        x = Positions(learned=True)(ClassToken()(x))
+        for _ in range(self.layers):
+            y = layers.LayerNormalization(epsilon=1e-6)(x)
+            x = x + Attention(self.width, self.heads)(y)
+            y = layers.LayerNormalization(epsilon=1e-6)(x)
+            x = x + feed_forward_layers(self.width, 4 * self.width, "gelu")(y)
+        x = layers.LayerNormalization(epsilon=1e-6)(x)[:, 0]
+        return classifier(inputs, layers.Dense(self.output_size)(x), self.output_size)
+
+
+_SWEEP = "model.width=128,256,512 batch_size=1,4,16"
+FAMILY = tuple(
+    Family(name, options, data, ("width", second, "layers"), sweep, is_real=name == "transformer", place=place)
+    for name, options, data, second, sweep, place in (
+        ("gpt", LanguageModel, "tokens", "sequence_length", _SWEEP, 6),
+        ("vit", VisionTransformer, "images", "patch", "model.width=192,384,768 batch_size=1,4,16", 7),
+        ("transformer", Transformer, "tokens", "sequence_length", _SWEEP, 13),
+        ("llama", Llama, "tokens", "sequence_length", _SWEEP, 21),
+    )
+)

@@ -7,10 +7,7 @@ from dataclasses import replace
 import pytest
 
 from paradnn.families import Model, model_of
-from paradnn.families.gpt import LanguageModel
-from paradnn.families.llama import Llama
-from paradnn.families.transformer import Transformer
-from paradnn.families.vit import VisionTransformer
+from paradnn.families.attention import LanguageModel, Llama, Transformer, VisionTransformer
 
 STEP = {"batch_size": 2, "precision": "float32", "mode": "train", "optimizer": "sgd"}
 #: 3 tokens of width 4, two heads, 11 words: a normalisation has 8 numbers, a block 2 x 8 + (4 + 1) x 12 + (4 + 1) x 4

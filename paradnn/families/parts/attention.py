@@ -25,9 +25,9 @@ class Attention:
     def __init__(
         self, width: int, heads: int, use_bias: bool = True, deviation: float | None = None, crossed: bool = False
     ) -> None:
-        self._query = _dense(width, deviation, use_bias) if crossed else None
-        self.joint = _dense((2 if crossed else 3) * width, deviation, use_bias)
-        self.last = _dense(width, deviation, use_bias)
+        self._query = dense_layer(width, deviation, use_bias) if crossed else None
+        self.joint = dense_layer((2 if crossed else 3) * width, deviation, use_bias)
+        self.last = dense_layer(width, deviation, use_bias)
         self.heads = heads
 
     def __call__(self, x: Any, memory: Any = None, causal: bool = False) -> Any:
@@ -63,19 +63,15 @@ def plain_attention(query: Any, key: Any, value: Any, is_causal: bool = False) -
     return ops.einsum("bhqk,bkhd->bqhd", ops.cast(ops.softmax(scores), value.dtype), value)
 
 
-class FeedForward:
-    """A hidden layer at every token; `deviation` as in `Attention`."""
-
-    def __init__(self, width: int, hidden: int, activation: Any, deviation: float | None = None) -> None:
-        self._last = _dense(width, deviation)
-        self._hidden = _dense(hidden, deviation, activation=activation)
-
-    def __call__(self, x: Any) -> Any:
-        return self._last(self._hidden(x))
+def feed_forward_layers(width: int, hidden: int, activation: Any, deviation: float | None = None) -> Any:
+    """A hidden layer at every token, and the one behind it; `deviation` as in `Attention`."""
+    last = dense_layer(width, deviation)
+    first = dense_layer(hidden, deviation, activation=activation)
+    return lambda x: last(first(x))
 
 
-def _dense(units: int, deviation: float | None, use_bias: bool = True, activation: Any = None) -> layers.Layer:
-    # An initializer of its own for each layer: one that is shared gives equal shapes equal weights.
+def dense_layer(units: int, deviation: float | None, use_bias: bool = True, activation: Any = None) -> layers.Layer:
+    """A dense layer with an initializer of its own: one that is shared gives equal shapes equal weights."""
     initializer = initializers.RandomNormal(stddev=deviation) if deviation else "glorot_uniform"
     return layers.Dense(units, activation=activation, use_bias=use_bias, kernel_initializer=initializer)
 
@@ -131,6 +127,27 @@ class ClassToken(layers.Layer):  # type: ignore[misc]
     def call(self, x: Any) -> Any:
         first = ops.broadcast_to(ops.cast(self.token, x.dtype), (ops.shape(x)[0], 1, x.shape[-1]))
         return ops.concatenate([first, x], axis=1)
+
+
+class Rotation(layers.Layer):  # type: ignore[misc]
+    """A layer without variables: (batch, length, heads, head) -> the same, turned by its place.
+
+    Numbers i and i + head / 2 of a head are turned by place / 10000^(2 i / head) (Su et al. 2021, equation 34).
+    """
+
+    def __init__(self, length: int, head: int) -> None:
+        super().__init__()
+        angles = np.arange(length)[:, None] * 10000.0 ** (-2 * np.arange(head // 2) / head)
+        self._turned = [part.astype("float32")[:, None, :] for part in (np.cos(angles), np.sin(angles))]
+
+    def build(self, input_shape: Any) -> None:
+        # No variables: frameworks would carry them through every step as if they could change.
+        self._cosine, self._sine = (ops.convert_to_tensor(part, dtype=self.compute_dtype) for part in self._turned)
+
+    def call(self, x: Any) -> Any:
+        cosine, sine = ops.convert_to_tensor(self._cosine), ops.convert_to_tensor(self._sine)
+        first, second = ops.split(x, 2, axis=-1)
+        return ops.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
 
 
 def sinusoids(length: int, width: int) -> np.ndarray:

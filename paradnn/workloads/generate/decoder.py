@@ -17,8 +17,8 @@ import keras
 from keras import ops
 
 from paradnn.families import model_of
+from paradnn.families.attention import Gpt, LanguageModel
 from paradnn.families.built import ArraySpec, BuiltModel
-from paradnn.families.gpt import Block, Gpt, LanguageModel
 from paradnn.families.parts.attention import plain_attention
 from paradnn.worker.frameworks import Framework, Step
 from paradnn.worker.step import synthetic_batch
@@ -133,9 +133,9 @@ class _Generation:
         """Tokens (batch, n) at `place`, or None: from the beginning -> (batch, n, width) after all blocks."""
         network = self._network
         x = network.positions(network.table(tokens), first=0 if place is None else place)
-        for number, block in enumerate(network.blocks):
-            x = x + self._attend(block, number, block.before_attention(x), place)
-            x = x + block.feed_forward(block.before_feed_forward(x))
+        for number, ((before, attention), (then, feed)) in enumerate(network.blocks):
+            x = x + self._attend(attention, number, before(x), place)
+            x = x + feed(then(x))
         return x
 
     def _choose(self, x: Any) -> Any:
@@ -145,11 +145,11 @@ class _Generation:
         self._token.assign(ops.cast(ops.argmax(logits, axis=-1), "int32")[:, None])
         return logits
 
-    def _attend(self, block: Block, number: int, x: Any, place: Any) -> Any:
+    def _attend(self, attention: Any, number: int, x: Any, place: Any) -> Any:
         """Of x (batch, n, width) to itself, or with a place to the cache up to it; its keys and values are cached."""
         batch, count, width = x.shape
         split = (batch, count, self._heads, width // self._heads)
-        query, key, value = (ops.reshape(part, split) for part in ops.split(block.attention.joint(x), 3, axis=-1))
+        query, key, value = (ops.reshape(part, split) for part in ops.split(attention.joint(x), 3, axis=-1))
         keys, values = self._keys[number], self._values[number]
         for cache, rows in ((keys, key), (values, value)):
             self._write(cache, ops.transpose(rows, (0, 2, 1, 3)), place)
@@ -162,7 +162,7 @@ class _Generation:
             mixed = ops.transpose(
                 self._look_back(ops.transpose(query, (0, 2, 1, 3)), keys, values, place), (0, 2, 1, 3)
             )
-        return block.attention.last(ops.reshape(mixed, (batch, count, width)))
+        return attention.last(ops.reshape(mixed, (batch, count, width)))
 
     def _look_back(self, query: Any, keys: keras.Variable, values: keras.Variable, place: Any) -> Any:
         """Query (batch, heads, 1, head) over the places up to `place` -> the same; float32 softmax.
