@@ -1,4 +1,4 @@
-"""JAX's operations, as the kernels ask for them (`paradnn.families.parts.operations`)."""
+"""JAX's operations, as the kernels ask for them (`paradnn.families.parts`)."""
 # ruff: noqa: D103
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental.sparse import BCOO
 
-from paradnn.families.parts.operations import Convolution
+from paradnn.families.kernels import Conv2d
 
 sigmoid, tanh, relu, sparse_matmul = jax.nn.sigmoid, jnp.tanh, jax.nn.relu, operator.matmul
 
@@ -31,21 +31,21 @@ def images(values: Any, layout: str) -> Any:
 filters = images
 
 
-def convolution_forward(images: Any, filters: Any, convolution: Convolution) -> Any:
-    padding = [(pad, pad) for pad in convolution.padding]
-    numbers = (convolution.layout, "HWIO", convolution.layout)
-    return jax.lax.conv_general_dilated(images, filters, convolution.stride, padding, dimension_numbers=numbers)
+def convolution_forward(images: Any, filters: Any, kernel: Conv2d) -> Any:
+    padding = [(pad, pad) for pad in kernel.padding]
+    numbers = (kernel.layout, "HWIO", kernel.layout)
+    return jax.lax.conv_general_dilated(images, filters, kernel.stride, padding, dimension_numbers=numbers)
 
 
-def convolution_backward_input(gradient: Any, filters: Any, convolution: Convolution) -> Any:
-    images = jax.ShapeDtypeStruct(convolution.inputs, gradient.dtype)
-    backward = jax.linear_transpose(lambda images: convolution_forward(images, filters, convolution), images)
+def convolution_backward_input(gradient: Any, filters: Any, kernel: Conv2d) -> Any:
+    images = jax.ShapeDtypeStruct(kernel.images(gradient.shape[0]), gradient.dtype)
+    backward = jax.linear_transpose(lambda images: convolution_forward(images, filters, kernel), images)
     return backward(gradient)[0]
 
 
-def convolution_backward_weights(images: Any, gradient: Any, convolution: Convolution) -> Any:
-    filters = jax.ShapeDtypeStruct(convolution.filters, gradient.dtype)
-    backward = jax.linear_transpose(lambda filters: convolution_forward(images, filters, convolution), filters)
+def convolution_backward_weights(images: Any, gradient: Any, kernel: Conv2d) -> Any:
+    filters = jax.ShapeDtypeStruct(kernel.filter_shape, gradient.dtype)
+    backward = jax.linear_transpose(lambda filters: convolution_forward(images, filters, kernel), filters)
     return backward(gradient)[0]
 
 

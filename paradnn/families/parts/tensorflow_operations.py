@@ -1,4 +1,4 @@
-"""TensorFlow's operations, as the kernels ask for them (`paradnn.families.parts.operations`)."""
+"""TensorFlow's operations, as the kernels ask for them (`paradnn.families.parts`)."""
 # ruff: noqa: D103
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from paradnn.families.parts.operations import Convolution
+from paradnn.families.kernels import Conv2d
 
 cast, matmul, sigmoid, tanh, relu = tf.cast, tf.matmul, tf.sigmoid, tf.tanh, tf.nn.relu
 sparse_matmul = tf.sparse.sparse_dense_matmul
@@ -21,27 +21,27 @@ def images(values: Any, layout: str) -> Any:
 filters = images
 
 
-def convolution_forward(images: Any, filters: Any, convolution: Convolution) -> Any:
-    return tf.raw_ops.Conv2D(input=images, filter=filters, **_options(convolution))
+def convolution_forward(images: Any, filters: Any, kernel: Conv2d) -> Any:
+    return tf.raw_ops.Conv2D(input=images, filter=filters, **_options(kernel))
 
 
-def convolution_backward_input(gradient: Any, filters: Any, convolution: Convolution) -> Any:
-    sizes, options = list(convolution.inputs), _options(convolution)
+def convolution_backward_input(gradient: Any, filters: Any, kernel: Conv2d) -> Any:
+    sizes, options = list(kernel.images(gradient.shape[0])), _options(kernel)
     return tf.raw_ops.Conv2DBackpropInput(input_sizes=sizes, filter=filters, out_backprop=gradient, **options)
 
 
-def convolution_backward_weights(images: Any, gradient: Any, convolution: Convolution) -> Any:
-    sizes, options = list(convolution.filters), _options(convolution)
+def convolution_backward_weights(images: Any, gradient: Any, kernel: Conv2d) -> Any:
+    sizes, options = list(kernel.filter_shape), _options(kernel)
     return tf.raw_ops.Conv2DBackpropFilter(input=images, filter_sizes=sizes, out_backprop=gradient, **options)
 
 
-def _options(convolution: Convolution) -> dict[str, Any]:
+def _options(kernel: Conv2d) -> dict[str, Any]:
     """Strides and paddings as TensorFlow writes them, of all four axes."""
-    around = [(0, 0), *((pad, pad) for pad in convolution.padding), (0, 0)]
-    steps = [1, *convolution.stride, 1]
-    order = (0, 1, 2, 3) if convolution.layout == "NHWC" else (0, 3, 1, 2)
-    options = {"strides": [steps[axis] for axis in order], "data_format": convolution.layout}
-    if not any(convolution.padding):
+    around = [(0, 0), *((pad, pad) for pad in kernel.padding), (0, 0)]
+    steps = [1, *kernel.stride, 1]
+    order = (0, 1, 2, 3) if kernel.layout == "NHWC" else (0, 3, 1, 2)
+    options = {"strides": [steps[axis] for axis in order], "data_format": kernel.layout}
+    if not any(kernel.padding):
         return {**options, "padding": "VALID"}
     return {**options, "padding": "EXPLICIT", "explicit_paddings": [side for axis in order for side in around[axis]]}
 

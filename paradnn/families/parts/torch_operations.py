@@ -1,4 +1,4 @@
-"""PyTorch's operations, as the kernels ask for them (`paradnn.families.parts.operations`)."""
+"""PyTorch's operations, as the kernels ask for them (`paradnn.families.parts`)."""
 # ruff: noqa: D103
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from paradnn.families.parts.operations import Convolution
+from paradnn.families.kernels import Conv2d
 
 sigmoid, tanh, relu, sparse_matmul = torch.sigmoid, torch.tanh, torch.relu, operator.matmul
 
@@ -32,24 +32,23 @@ def filters(values: Any, layout: str) -> Any:
     return values.permute(3, 2, 0, 1).contiguous(memory_format=order)
 
 
-def convolution_forward(images: Any, filters: Any, convolution: Convolution) -> Any:
-    return torch.nn.functional.conv2d(images, filters, None, convolution.stride, convolution.padding)
+def convolution_forward(images: Any, filters: Any, kernel: Conv2d) -> Any:
+    return torch.nn.functional.conv2d(images, filters, None, kernel.stride, kernel.padding)
 
 
-def convolution_backward_input(gradient: Any, filters: Any, convolution: Convolution) -> Any:
-    batch, *others = convolution.inputs
-    channels, *size = [others[-1], *others[:-1]] if convolution.layout == "NHWC" else others
-    return _backward(gradient, _nothing(gradient, (batch, channels, *size)), filters, convolution, 0)
+def convolution_backward_input(gradient: Any, filters: Any, kernel: Conv2d) -> Any:
+    shape = (gradient.shape[0], kernel.channels, kernel.height, kernel.width)
+    return _backward(gradient, _nothing(gradient, shape), filters, kernel, 0)
 
 
-def convolution_backward_weights(images: Any, gradient: Any, convolution: Convolution) -> Any:
-    height, width, channels, count = convolution.filters
-    return _backward(gradient, images, _nothing(gradient, (count, channels, height, width)), convolution, 1)
+def convolution_backward_weights(images: Any, gradient: Any, kernel: Conv2d) -> Any:
+    height, width, channels, count = kernel.filter_shape
+    return _backward(gradient, images, _nothing(gradient, (count, channels, height, width)), kernel, 1)
 
 
-def _backward(gradient: Any, images: Any, filters: Any, convolution: Convolution, which: int) -> Any:
+def _backward(gradient: Any, images: Any, filters: Any, kernel: Conv2d, which: int) -> Any:
     wanted = [which == 0, which == 1, False]
-    options = ([*convolution.stride], [*convolution.padding], [1, 1], False, [0, 0], 1, wanted)
+    options = ([*kernel.stride], [*kernel.padding], [1, 1], False, [0, 0], 1, wanted)
     return torch.ops.aten.convolution_backward(gradient, images, filters, None, *options)[which]
 
 
