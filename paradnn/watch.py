@@ -158,61 +158,43 @@ def _abandoned(reader: Reader, experiment: str) -> set[str]:
 
 
 def view(progress: Progress) -> RenderableType:
-    """All of it, from the whole sweep to the newest points."""
-    done, planned = len(progress.done), progress.planned
-    counts = Counter(row.tags["outcome"] for row in progress.done)
+    """All of it: the whole sweep, the points that run, and the newest."""
+    done, running, planned = progress.done, progress.running, progress.planned
+    counts = Counter(row.tags["outcome"] for row in done)
     state = [f"{count:,} {outcome}" for outcome, count in counts.most_common()]
-    state += [f"{len(progress.running):,} running"] if progress.running else []
-    points = f"{done:,} of {planned:,} points" if planned else counted(done, "point")
+    state += [f"{len(running):,} running"] if running else []
+    points = f"{len(done):,} of {planned:,} points" if planned else counted(len(done), "point")
     title = f"{progress.sweep.run.run_name}: sweep {progress.sweep.tags['sweep_id']}, began {_clock(progress.begun)}"
-    parts: list[RenderableType] = [
-        Text(title, style="bold"),
-        Text(": ".join([points, ", ".join(state)] if state else [points])),
-        Text(_expectation(progress)),
-    ]
-    if progress.running:
-        parts += [Text(), _running(progress)]
-    if progress.done:
-        newest = _table("newest points", "outcome", "examples/s")
-        newest.columns[1].no_wrap = True
-        for row in progress.done[: -_ROWS - 1 : -1]:  # with their speed, or why they have none
-            outcome, speed = row.tags["outcome"], row.metrics.get("examples_per_second")
-            said = _line(row.tags.get("reason", "")) if speed is None else Text(f"{speed:,.1f}", justify="right")
-            newest.add_row(row.run.run_name, Text(outcome, _COLOURS.get(outcome, "red")), said)
-        parts += [Text(), newest]
-    return Group(*parts)
+    table = Table("point", "outcome", "examples/s", box=None, pad_edge=False, header_style="bold")
+    table.columns[1].no_wrap = True
+    for row in running[:_ROWS]:
+        owner = Owner.read(Entry(row.run.run_id, "RUNNING", row.tags).owner)
+        where = f"on {owner.host}, process {owner.pid}" if owner else ""
+        where += f", task {row.tags['task']}" if "task" in row.tags else ""
+        passed = f"{_span(progress.now - (row.run.start_ms or 0) / 1e3)} {where}"
+        table.add_row(_line(row.run.run_name or ""), Text("running", "cyan"), _line(passed))
+    if len(running) > _ROWS:
+        table.add_row(f"and {len(running) - _ROWS:,} more", "running")
+    for row in done[: -_ROWS - 1 : -1]:  # with their speed, or why they have none
+        outcome, speed = row.tags["outcome"], row.metrics.get("examples_per_second")
+        said = _line(row.tags.get("reason", "")) if speed is None else Text(f"{speed:,.1f}", justify="right")
+        table.add_row(row.run.run_name, Text(outcome, _COLOURS.get(outcome, "red")), said)
+    heads = [Text(title, style="bold"), Text(": ".join(filter(None, (points, ", ".join(state)))))]
+    return Group(*heads, Text(_expectation(progress)), *([Text(), table] if table.rows else []))
 
 
 def _expectation(progress: Progress) -> str:
     """When it ends or how it ended, as a sentence."""
     if not progress.is_running:
-        status, end = progress.sweep.run.status or "", progress.sweep.run.end_ms
+        status, end = progress.sweep.run.status or "", (progress.sweep.run.end_ms or 0) / 1e3
         how = {"KILLED": "interrupted", "FAILED": "ended with points missing"}.get(status, "finished")
-        return f"{how} {_clock((end or 0) / 1e3)}, after {_span((end or 0) / 1e3 - progress.begun)}"
+        return f"{how} {_clock(end)}, after {_span(end - progress.begun)}"
     if progress.is_abandoned:
         return "its driver is gone: the same command goes on where it stopped"
     passed = f"running for {_span(progress.now - progress.begun)}"
     if progress.left is None:
         return f"{passed}, no point has ended yet" if not progress.done else passed
     return f"{passed}, expected end {_clock(progress.now + progress.left)}, {_span(progress.left)} from now"
-
-
-def _running(progress: Progress) -> Table:
-    """Which points run, and where."""
-    table = _table("running", "where", "for")
-    for row in progress.running[:_ROWS]:
-        owner = Owner.read(Entry(row.run.run_id, "RUNNING", row.tags).owner)
-        where = f"{owner.host}, process {owner.pid}" if owner else "?"
-        where += f", task {row.tags['task']}" if "task" in row.tags else ""
-        passed = _span(progress.now - (row.run.start_ms or 0) / 1e3)
-        table.add_row(_line(row.run.run_name or ""), _line(where), passed)
-    if len(progress.running) > _ROWS:
-        table.add_row(f"and {len(progress.running) - _ROWS:,} more")
-    return table
-
-
-def _table(*names: str) -> Table:
-    return Table(*names, box=None, pad_edge=False, header_style="bold")
 
 
 def _line(text: str) -> Text:

@@ -97,7 +97,7 @@ def test_a_sweep_in_progress_is_shown_whole(store: Store) -> None:
     assert re.fullmatch(r"running for \d:\d\d:\d\d, expected end \d\d:\d\d:\d\d, \d:\d\d:\d\d from now", lines[2])
     text = "\n".join(lines)
     assert re.search(
-        rf"^fc point 3 +{re.escape(os.uname().nodename)}, process {os.getpid()} +0:\d\d:\d\d$", text, re.MULTILINE
+        rf"^fc point 3 +running +0:\d\d:\d\d on {re.escape(os.uname().nodename)}, process {os.getpid()}$", text, re.M
     )
     assert re.search(r"^fc point 2 +oom_host +too large$", text, re.MULTILINE)
     assert re.search(r"^fc point 1 +ok +2,500\.0$", text, re.MULTILINE)
@@ -125,12 +125,13 @@ def test_no_number_is_cut_and_no_line_broken_on_a_narrow_terminal(store: Store, 
     lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
     assert max(map(len, lines)) <= width
     # Of the newest points speed and outcome are whole; what failed says as much as there is room for.
-    newest = lines[next(place for place, line in enumerate(lines) if line.startswith("newest points")) :]
+    newest = lines[next(place for place, line in enumerate(lines) if line.startswith("point  ")) :]
     assert [line.split()[-1] for line in newest if " ok " in line][:2] == ["32,000,000.0", "31,000,000.0"]
     assert any(re.search("oom_host +too", line) for line in newest)
     # Each point that runs has one line.
-    running = lines[next(place for place, line in enumerate(lines) if line.startswith("running  ")) + 1 :][:2]
-    assert all(re.search(r"^fc 4x.* \d:\d\d:\d\d$", line) for line in running)
+    running = [line for line in newest if " running " in line]
+    assert len(running) == 2
+    assert all(re.search(r"^fc 4x.* running +\d:\d\d:\d\d", line) for line in running)
 
 
 def test_the_expected_end_follows_from_the_mean_rate(store: Store) -> None:
