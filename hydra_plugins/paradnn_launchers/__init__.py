@@ -1,15 +1,15 @@
-"""Hydra's launchers for Slurm, Ray and joblib as ParaDnn's sweeps need them. Hydra imports this at every start.
+(
+    """Hydra's launchers for Slurm, Ray and joblib as ParaDnn's sweeps need them. Hydra imports this at every start.
 
 Each is the published plugin, and adds two things: when `launch` returns or raises, none of its tasks runs any more; and
-a plugin that is not installed is named with the command that installs it. A task of Slurm that has several nodes runs
-on the first, and takes the others for its points' processes."""
+a plugin that is not installed is named with the command that installs it."""
+    ""
+)
 
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from hydra.plugins.launcher import Launcher
@@ -58,11 +58,6 @@ class Slurm(_Published):
     _module = "hydra_plugins.hydra_submitit_launcher.submitit_launcher"
     _name = "SlurmLauncher"
 
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Hydra's call before `launch`."""
-        once = partial(_on_first_node, task_function)
-        super().setup(hydra_context=hydra_context, task_function=once, config=config)
-
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[Any]:
         """Submit one job array, wait for all of its jobs."""
         from submitit.slurm.slurm import SlurmJob
@@ -75,11 +70,6 @@ class Slurm(_Published):
 
     def _settle(self) -> None:
         self._watcher.wait_for_all()
-
-
-def _on_first_node(task: TaskFunction, config: DictConfig) -> Any:
-    """A task where Slurm starts it: it starts one on every node, and the first needs the others (`execution.hosts`)."""
-    return None if int(os.environ.get("SLURM_PROCID", "0")) else task(config)
 
 
 class Ray(_Published):

@@ -24,7 +24,7 @@ from paradnn.core.words import counted
 from paradnn.core.workload import Moment, Part, Workload
 from paradnn.errors import DataError, StoreError, WorkerError
 from paradnn.execution.environments import WorkerEnvironments
-from paradnn.execution.hosts import OtherHosts
+from paradnn.execution.hosts import other_hosts, require_answers
 from paradnn.execution.turns import Turns
 from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from paradnn.families.layers import Costs
@@ -105,7 +105,6 @@ class Measuring:
     def __init__(self, context: SessionContext) -> None:
         self._context = context
         self.partial = PartialResults(context.settings.tracking)
-        self._hosts = OtherHosts()
         self._ceilings = CeilingsKeeper(context.pool, context.tracker, context.reporter.say)
         self._random = random.Random(context.settings.sweep.seed)
         self._open: list[OpenPoint] = []
@@ -124,7 +123,6 @@ class Measuring:
         for entry in self._open:
             with contextlib.suppress(Exception):
                 self._context.tracker.abandon(entry.claim, "interrupted before its end")
-        self._hosts.close()
 
     def work(self, todo: Sequence[Point]) -> None:
         """Measure all points, group after group; what another driver holds comes again at the end."""
@@ -307,10 +305,10 @@ class Measuring:
             request["turns"] = entry.turns.path(side)
         key = WorkerKey.of(point, side)
         if point.hosts > 1:
-            request["other_hosts"] = self._hosts.of(point.hosts, key.variables())
+            request["other_hosts"] = other_hosts(point.hosts, key.variables())
         result = self._context.pool.measure(key, request, limits, news)
         if point.hosts > 1 and result.outcome != "ok":
-            self._hosts.require()
+            require_answers()
         return result
 
     def _record(self, entry: OpenPoint) -> None:

@@ -58,14 +58,11 @@ def test_hosts_that_were_given_wrongly_are_told_first(hosts: str, key: str, mess
 
 
 def test_where_some_points_have_their_hosts_the_others_are_outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("PARADNN_HOSTS", "SLURM_JOB_NODELIST"):
-        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.delenv(HOSTS, raising=False)
     two = Point(Communication(), CHANNEL, batch_size=1, hosts=2)
     require_possible([HERE, two])
     with pytest.raises(ConfigError, match="hosts=2: this session has 1"):
         require_possible([two])
-    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-2]")  # its nodes are known when the session starts servers there
-    require_possible([two])
 
 
 def test_ceilings_of_a_device_that_is_not_here_are_not_measured(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from paradnn.errors import ConfigError, WorkerError
-from paradnn.execution.hosts import HOSTS, KEY, OtherHosts
+from paradnn.execution.hosts import HOSTS, KEY, other_hosts, require_answers
 from tests.conftest import TINY, Store, run
 from tests.processes import wait_for
 from tests.worker.two_hosts import ADDRESSES, QUICK, second_host
@@ -39,24 +39,22 @@ def test_what_is_no_address_is_named(wrong: str, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv(HOSTS, f"10.0.0.2:5000,{wrong}")
     message = f"{HOSTS}=10.0.0.2:5000,{wrong}: {wrong!r} is no host:port; write what each server says"
     with pytest.raises(ConfigError, match=re.escape(message)):
-        OtherHosts().of(2, {})
+        other_hosts(2, {})
     monkeypatch.setenv(HOSTS, "node-2.example:65535,[2001:db8::3]:5000")
-    assert OtherHosts().of(3, {})["addresses"] == ["node-2.example:65535", "[2001:db8::3]:5000"]
+    assert other_hosts(3, {})["addresses"] == ["node-2.example:65535", "[2001:db8::3]:5000"]
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_a_host_that_is_gone_is_no_outcome_of_a_point(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    hosts = OtherHosts()
     with second_host(address) as variables:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        hosts.of(2, {})
-        hosts.require()
+        require_answers()
     said: list[str] = []
 
     def is_gone() -> bool:
         try:
-            hosts.require()
+            require_answers()
         except WorkerError as error:
             said.append(str(error))
         return bool(said)

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from paradnn.errors import ConfigError, WorkerError
-from paradnn.execution.hosts import HOSTS, KEY, OtherHosts
+from paradnn.execution.hosts import HOSTS, KEY, other_hosts
 from paradnn.worker import process_group as remote
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.process_group import processes_elsewhere
@@ -125,20 +125,17 @@ def test_a_server_wants_a_key_and_a_port_of_its_own(server: Server) -> None:
 
 
 def test_a_session_knows_the_hosts_that_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SLURM_JOB_NODELIST", raising=False)
     monkeypatch.delenv(HOSTS, raising=False)
     with pytest.raises(WorkerError, match=r"hosts=2: this session has 1; docs/clusters\.md says how"):
-        OtherHosts().of(2, {})
+        other_hosts(2, {})
     monkeypatch.setenv(HOSTS, "10.0.0.2:5000,10.0.0.3:5000")
     monkeypatch.delenv(KEY, raising=False)
     with pytest.raises(ConfigError, match=f"{KEY}='': {HOSTS} is set without it"):
-        OtherHosts().of(2, {})
+        other_hosts(2, {})
     monkeypatch.setenv(KEY, SECRET)
-    hosts = OtherHosts()
-    assert hosts.of(2, {"A": "1"}) == {"addresses": ["10.0.0.2:5000"], "key": SECRET, "environ": {"A": "1"}}
+    assert other_hosts(2, {"A": "1"}) == {"addresses": ["10.0.0.2:5000"], "key": SECRET, "environ": {"A": "1"}}
     with pytest.raises(WorkerError, match="hosts=4: this session has 3"):
-        hosts.of(4, {})
-    hosts.close()
+        other_hosts(4, {})
 
 
 def test_a_server_that_is_not_there_is_named(server: Server) -> None:
