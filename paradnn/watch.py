@@ -180,7 +180,8 @@ def view(progress: Progress) -> RenderableType:
         said = _line(row.tags.get("reason", "")) if speed is None else Text(f"{speed:,.1f}", justify="right")
         table.add_row(row.run.run_name, Text(outcome, _COLOURS.get(outcome, "red")), said)
     heads = [Text(title, style="bold"), Text(": ".join(filter(None, (points, ", ".join(state)))))]
-    return Group(*heads, Text(_expectation(progress)), *([Text(), table] if table.rows else []))
+    shown = Group(*heads, Text(_expectation(progress)))
+    return Group(shown, Text(), table) if table.rows else shown
 
 
 def _expectation(progress: Progress) -> str:
