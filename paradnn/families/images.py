@@ -1,10 +1,34 @@
-"""A network over images as a list of layers: shapes are followed, every layer is costed where it stands."""
+"""Networks over images.
+
+`residual` and `bottleneck` (paper, section 2.1; He et al. 2016): a stem (7x7 convolution of stride 2, 3x3 max pooling
+of stride 2), four groups of blocks whose width doubles, global average pooling, a dense classifier. The stride of a
+bottleneck block sits on its 3x3 convolution, and a projection replaces the shortcut where the shape changes, as in the
+common ResNet-50 ("v1.5"): blocks 3,4,6,3 with 64 filters and 1000 classes have its 25,557,032 parameters. Three groups
+are the form for small images (section 4.2): a 3x3 convolution as stem, no pooling, and shortcuts without parameters,
+which take every second pixel and fill new channels with zeros. Blocks 9,9,9 with 16 filters are ResNet-56.
+
+Real models that tell classes apart are what the paper sets beside its space in Figure 1 (section 2.2). ResNet-50,
+DenseNet-121 and MobileNet are as `keras.applications` ships them, without weights (nothing is downloaded), in their
+papers' form: ResNet-50 with the stride on a block's first convolution and a bias in every convolution, DenseNet-121
+with growth 32 and half the features after a block, MobileNet with a dropout of 0.001. SqueezeNet 1.0 (Iandola et al.
+2016) has no normalisation, and a dropout of one half near the end. It is as published, with a 7x7 convolution without
+padding and poolings that round up, but for the rectifier on the last convolution, whose mean is the logits: it dies
+within a few steps, and then nothing is trained. Kernels begin as He et al. (2015) have it, the last one small.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+from paradnn.core.schema import option
+from paradnn.families import Family, Model
+from paradnn.families.built import BuiltModel, classifier, image_input
 from paradnn.families.layers import Convolve, Layer, dense
+
+_SQUEEZED = (16, 16, 32, 32, 48, 48, 64, 64)
+_SEPARABLE = (64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
 
 
 def reach(size: int, kernel: int, stride: int, padding: str) -> int:
@@ -21,7 +45,7 @@ def reach(size: int, kernel: int, stride: int, padding: str) -> int:
 
 
 class Images:
-    """The layers so far, and the shape of the last output: height, width, channels.
+    """A network as a list of layers: those so far, and the shape of the last output: height, width, channels.
 
     Padding, concatenation, dropout and repetition of pixels move nothing of their own: the layer that makes or
     reads a tensor can do it on the way.
@@ -102,24 +126,16 @@ class Images:
             )
         )
 
-    def pool(self, kernel: int, stride: int, padding: str = "same") -> None:
-        """The largest or the mean of every window."""
-        height, width = (reach(size, kernel, stride, padding) for size in (self.height, self.width))
-        self._pooled(height, width)
-
-    def average(self, *, is_last: bool = False) -> None:
-        """The mean of every channel."""
-        self._pooled(1, 1, is_last)
-
-    def _pooled(self, height: int, width: int, is_last: bool = False) -> None:
-        name, read = f"pool_{len(self.layers)}", self.elements
-        self.height, self.width = height, width
+    def pool(self, kernel: int = 0, stride: int = 1, padding: str = "same", is_last: bool = False) -> None:
+        """The largest or the mean of every window; without a kernel the mean of every channel."""
+        name, read, sizes = f"pool_{len(self.layers)}", self.elements, (self.height, self.width)
+        self.height, self.width = (reach(size, kernel, stride, padding) if kernel else 1 for size in sizes)
         made = self.elements
         self.layers.append(Layer(name, read=read, written=made, kept=made, is_last=is_last, targets=int(is_last)))
 
     def classified(self, classes: int) -> list[Layer]:
         """All layers, with the mean of every channel and a dense layer that tells classes apart from it."""
-        self.average()
+        self.pool()
         return [*self.layers, dense("logits", self.channels, classes, is_last=True)]
 
 
@@ -142,3 +158,266 @@ def residual_block(
         network.convolve(filters, kernel, step, bias=bias)
     added = network.elements if projected else network.elements * shape[2] // network.channels
     network.normalise(shortcut=added, normalisations=2 if projected else 1)
+
+
+@dataclass(frozen=True)
+class Convolutional(Model):
+    """A residual network: four groups of blocks (residual: of two convolutions, bottleneck: of three), whose filters
+    double in each group. blocks is one number, or four, one for each group."""
+
+    convolves: ClassVar[bool] = True
+
+    name: str = "residual"
+    blocks: tuple[int, ...] = option(
+        (1, 1, 1, 1),
+        "blocks in each of the four groups: one number, or four (paper: 1..8); three: the form for small images",
+        low=1,
+        high=1000,
+        length=4,
+        or_length=3,
+    )
+    filters: int = option(16, "filters of the first group; doubled in each that follows (paper: 16..64)", low=1)
+    image_size: int = option(200, "height and width of the image (paper: 200..300)", low=8, high=100_000)
+    output_size: int = option(500, "classes (paper: 500..1500)", low=2)
+
+    @property
+    def size(self) -> str:
+        same = len(set(self.blocks)) == 1 and len(self.blocks) == 4
+        count = str(self.blocks[0]) if same else "-".join(map(str, self.blocks))
+        return f"{count}x{self.filters} {self.image_size}px"
+
+    @property
+    def is_small(self) -> bool:
+        """Whether it has the form for small images."""
+        return len(self.blocks) == 3
+
+    @property
+    def stem(self) -> tuple[int, int]:
+        """Kernel and stride of the first convolution."""
+        return (3, 1) if self.is_small else (7, 2)
+
+    def convolutions(self) -> Iterator[list[tuple[int, int, int]]]:
+        """Filters, kernel and stride of each convolution of each block."""
+        for group, count in enumerate(self.blocks):
+            for index in range(count):
+                width, stride = self.filters * 2**group, 2 if group > 0 and index == 0 else 1
+                if self.name == "residual":
+                    yield [(width, 3, stride), (width, 3, 1)]
+                else:
+                    yield [(width, 1, 1), (width, 3, stride), (4 * width, 1, 1)]
+
+    def layer_list(self) -> list[Layer]:
+        network = Images(self.image_size)
+        network.convolve(self.filters, *self.stem, is_first=True)
+        network.normalise()
+        if not self.is_small:
+            network.pool(3, 2)
+        for convolutions in self.convolutions():
+            residual_block(network, convolutions, projects=not self.is_small)
+        return network.classified(self.output_size)
+
+    def build(self) -> BuiltModel:
+        """Inputs (batch, image_size, image_size, 3) float32, targets (batch,) classes."""
+        from keras import layers
+
+        inputs = image_input(self.image_size)
+        x = _convolve(inputs, self.filters, *self.stem)
+        if not self.is_small:
+            x = layers.MaxPooling2D(3, 2, padding="same")(x)
+        shortcut = _padded if self.is_small else _projected
+        for convolutions in self.convolutions():
+            y = x
+            for index, convolution in enumerate(convolutions, start=1):
+                y = _convolve(y, *convolution, relu=index < len(convolutions))
+            stride = max(stride for _, _, stride in convolutions)
+            x = layers.ReLU()(layers.Add()([y, shortcut(x, y.shape[-1], stride)]))
+        x = layers.Dense(self.output_size)(layers.GlobalAveragePooling2D()(x))
+        return classifier(inputs, x, self.output_size)
+
+
+def _padded(x: Any, width: int, stride: int) -> Any:
+    """The block's input: every second of its pixels where the block takes strides, zeros for channels that are new."""
+    from keras import ops
+
+    if stride > 1:
+        x = x[:, ::stride, ::stride, :]
+    return x if x.shape[-1] == width else ops.pad(x, [(0, 0), (0, 0), (0, 0), (0, width - x.shape[-1])])
+
+
+def _projected(x: Any, width: int, stride: int) -> Any:
+    """The block's input, projected where the block changes its shape."""
+    return x if x.shape[-1] == width and stride == 1 else _convolve(x, width, 1, stride, relu=False)
+
+
+def _convolve(x: Any, width: int, kernel: int, stride: int, relu: bool = True) -> Any:
+    """Convolution without bias, batch normalisation, and a rectifier unless the block adds first."""
+    from keras import layers
+
+    x = layers.Conv2D(width, kernel, stride, padding="same", use_bias=False)(x)
+    x = layers.BatchNormalization(momentum=0.9, epsilon=1e-5)(x)
+    return layers.ReLU()(x) if relu else x
+
+
+@dataclass(frozen=True)
+class Classifier(Model):
+    """A published network over square images; what the papers fix, such as depth and width, is fixed here."""
+
+    convolves: ClassVar[bool] = True
+    shown: ClassVar[str] = "{image_size}px"
+
+    name: str = "resnet50"
+    image_size: int = option(224, "height and width of the image (papers: 224)", low=32, high=100_000)
+    output_size: int = option(1000, "classes (papers: 1000)", low=2)
+
+    def layer_list(self) -> list[Layer]:
+        network = Images(self.image_size)
+        if self.name == "squeezenet":
+            return _squeezenet(network, self.output_size)
+        (resnet50 if self.name == "resnet50" else _densenet121)(network)
+        return network.classified(self.output_size)
+
+    def build(self) -> BuiltModel:
+        """Inputs (batch, image_size, image_size, 3) float32, targets (batch,) classes."""
+        if self.name == "squeezenet":
+            return _build_squeezenet(self)
+        return _application({"resnet50": "ResNet50", "densenet121": "DenseNet121"}[self.name], self)
+
+
+@dataclass(frozen=True)
+class MobileNet(Model):
+    """Depthwise separable convolutions, every layer `alpha` times as wide as published (Howard et al. 2017)."""
+
+    convolves: ClassVar[bool] = True
+    is_depthwise: ClassVar[bool] = True
+    shown: ClassVar[str] = "{alpha:g}x {image_size}px"
+
+    name: str = "mobilenet"
+    alpha: float = option(1.0, "width multiplier (paper: 0.25, 0.5, 0.75, 1)", low=0.1, high=100)
+    image_size: int = option(224, "height and width of the image (paper: 128..224)", low=32, high=100_000)
+    output_size: int = option(1000, "classes (paper: 1000)", low=2)
+
+    def layer_list(self) -> list[Layer]:
+        network = Images(self.image_size)
+        network.convolve(int(32 * self.alpha), 3, 2, is_first=True)
+        network.normalise()
+        previous = 64
+        for filters in _SEPARABLE:
+            shrinks = filters != previous
+            network.convolve(None, 3, 2 if shrinks else 1, padding="end" if shrinks else "same")
+            network.normalise()
+            network.convolve(int(filters * self.alpha), 1)
+            network.normalise()
+            previous = filters
+        return network.classified(self.output_size)
+
+    def build(self) -> BuiltModel:
+        """Inputs and targets as of `Classifier`."""
+        return _application("MobileNet", self, alpha=self.alpha)
+
+
+def resnet50(network: Images) -> list[tuple[int, int, int]]:
+    """Stem and four groups of blocks; returns the shape of each group's output."""
+    network.convolve(64, 7, 2, bias=True, is_first=True)
+    network.normalise()
+    network.pool(3, 2)
+    outputs = []
+    for group, count in enumerate((3, 4, 6, 3)):
+        for index in range(count):
+            width, stride = 64 * 2**group, 2 if group > 0 and index == 0 else 1
+            residual_block(network, [(width, 1, stride), (width, 3, 1), (4 * width, 1, 1)], bias=True)
+        outputs.append(network.shape)
+    return outputs
+
+
+def _densenet121(network: Images) -> None:
+    """Each layer normalises all features before it and adds 32; halved between four blocks."""
+    network.convolve(64, 7, 2, is_first=True)
+    network.normalise()
+    network.pool(3, 2)
+    for block, count in enumerate((6, 12, 24, 16)):
+        if block:
+            network.convolve(network.channels // 2, 1, is_kept=False)
+            network.pool(2, 2, "valid")
+        for _ in range(count):
+            features = network.channels
+            network.normalise()
+            network.convolve(128, 1)
+            network.normalise()
+            network.convolve(32, 3)
+            network.channels = features + 32
+        network.normalise()
+
+
+def _squeezenet(network: Images, classes: int) -> list[Layer]:
+    """Eight fire modules of a squeezing 1x1 and expanding 1x1 and 3x3 convolutions, all with bias."""
+    network.convolve(96, 7, 2, padding="valid", bias=True, is_first=True)
+    network.pool(3, 2, "whole")
+    for index, squeezed in enumerate(_SQUEEZED):
+        network.convolve(squeezed, 1, bias=True)
+        shape = network.shape
+        network.convolve(4 * squeezed, 1, bias=True)
+        network.shape = shape
+        network.convolve(4 * squeezed, 3, bias=True)
+        network.channels = 8 * squeezed
+        if index in (2, 6):
+            network.pool(3, 2, "whole")
+    network.convolve(classes, 1, bias=True, is_kept=False)
+    network.pool(is_last=True)
+    return network.layers
+
+
+def _application(name: str, model: Classifier | MobileNet, **options: Any) -> BuiltModel:
+    """A network of `keras.applications`."""
+    from keras import applications
+
+    inputs = image_input(model.image_size)
+    options |= {"weights": None, "classes": model.output_size, "classifier_activation": None}
+    network = getattr(applications, name)(input_tensor=inputs, **options)
+    return classifier(inputs, network.output, model.output_size)
+
+
+def _build_squeezenet(model: Classifier) -> BuiltModel:
+    from keras import initializers, layers
+
+    def convolve(x: Any, filters: int, kernel: int, **options: Any) -> Any:
+        settings = {"padding": "same", "activation": "relu", "kernel_initializer": "he_normal", **options}
+        return layers.Conv2D(filters, kernel, **settings)(x)
+
+    def pool(x: Any) -> Any:
+        """3x3, of stride 2; where its last window is not full, zeros fill it, below any rectifier's output."""
+        short = [(0, -(size - 3) % 2) for size in x.shape[1:3]]
+        return layers.MaxPooling2D(3, 2)(layers.ZeroPadding2D(tuple(short))(x) if any(map(any, short)) else x)
+
+    inputs = image_input(model.image_size)
+    x = pool(convolve(inputs, 96, 7, strides=2, padding="valid"))
+    for index, squeezed in enumerate(_SQUEEZED):
+        x = convolve(x, squeezed, 1)
+        x = layers.Concatenate()([convolve(x, 4 * squeezed, 1), convolve(x, 4 * squeezed, 3)])
+        if index in (2, 6):
+            x = pool(x)
+    last = initializers.RandomNormal(stddev=0.01)
+    x = convolve(layers.Dropout(0.5)(x), model.output_size, 1, activation=None, kernel_initializer=last)
+    return classifier(inputs, layers.GlobalAveragePooling2D()(x), model.output_size)
+
+
+_SWEPT, _SWEEP = ("filters", "blocks", "image_size"), "model.filters=16,32,64 batch_size=16,32,64"
+_SLOWLY = {"learning": {"learning_rate": 0.001}}  # it diverges at the paper's rate of 0.1
+FAMILY = (
+    Family("residual", Convolutional, "images", _SWEPT, _SWEEP, place=1),
+    Family("bottleneck", Convolutional, "images", _SWEPT, _SWEEP, place=2),
+    *(
+        Family(name, options, "images", is_real=True, place=place, words=words, chosen=chosen)
+        for name, options, place, words, chosen in (
+            (
+                "resnet50",
+                Classifier,
+                8,
+                "ResNet-50 of keras.applications (He et al. 2016); v1.5: model=bottleneck.",
+                {},
+            ),
+            ("densenet121", Classifier, 9, "DenseNet-121 of keras.applications (Huang et al. 2017).", {}),
+            ("mobilenet", MobileNet, 10, "MobileNet of keras.applications (Howard et al. 2017); alpha widens it.", {}),
+            ("squeezenet", Classifier, 11, "SqueezeNet 1.0 (Iandola et al. 2016): fire modules.", _SLOWLY),
+        )
+    ),
+)

@@ -16,9 +16,8 @@ from typing import Any, ClassVar
 from paradnn.core.schema import option
 from paradnn.families import Family, Model
 from paradnn.families.built import ArraySpec, BuiltModel, image_input
-from paradnn.families.images import Images
+from paradnn.families.images import Images, resnet50
 from paradnn.families.layers import Convolve, Layer
-from paradnn.families.vision import resnet50
 
 #: Anchors of each place: three sizes in three shapes. Numbers of a box, channels of the pyramid and the heads.
 ANCHORS, _BOX, _PYRAMID = 9, 4, 256
