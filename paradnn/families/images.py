@@ -401,6 +401,7 @@ def _build_squeezenet(model: Classifier) -> BuiltModel:
 
 
 _SWEPT, _SWEEP = ("filters", "blocks", "image_size"), "model.filters=16,32,64 batch_size=16,32,64"
+_RESNET = "ResNet-50 of keras.applications (He et al. 2016); v1.5: model=bottleneck."
 _SLOWLY = {"learning": {"learning_rate": 0.001}}  # it diverges at the paper's rate of 0.1
 FAMILY = (
     Family("residual", Convolutional, "images", _SWEPT, _SWEEP, place=1),

@@ -20,9 +20,7 @@ Beside = Callable[[Any, Any], Callable[[Any], None]]
 class Step(Workload):
     """Steps in blocks; of a forward pass also the latency of single ones."""
 
-    name: ClassVar[str] = "step"
-    place: ClassVar[int] = 0
-    key: ClassVar[str] = "mode"
+    name, key, place = "step", "mode", 0
     rates: ClassVar[Mapping[str, str]] = {"examples_per_second": "examples/s"}
     by_turns: ClassVar[bool] = True
 

@@ -38,9 +38,9 @@ def generated(framework: Any, compile_mode: str) -> dict[str, np.ndarray]:
     from keras import ops
 
     from paradnn.worker.step import synthetic_batch
-    from paradnn.workloads.generate.decoder import build_decoder
+    from paradnn.workloads.generate.decoder import Decoder
 
-    decoder = build_decoder(MODEL, BATCH, PROMPT, TOKENS, compile_mode)
+    decoder = Decoder(MODEL, BATCH, PROMPT, TOKENS, compile_mode)
     generator = np.random.default_rng(7)
     for variable in decoder.model.trainable_variables:
         variable.assign(2 * draw(variable, generator))

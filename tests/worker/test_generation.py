@@ -14,7 +14,7 @@ import tensorflow as tf
 from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from paradnn.families import model_of
 from paradnn.worker.frameworks.tensorflow import TensorFlow
-from paradnn.workloads.generate.decoder import build_decoder
+from paradnn.workloads.generate.decoder import Decoder
 from tests.worker.counter import counted_flops
 from tests.worker.families import MODELS, POINT
 from tests.worker.generated_tokens import BATCH, PROMPT, TOKENS, generated
@@ -41,7 +41,7 @@ def test_tokens_are_those_of_the_whole_model(compile_mode: str) -> None:
 
 
 def test_work_is_that_of_tensorflows_counter() -> None:
-    decoder = build_decoder(MODELS["gpt"], BATCH, PROMPT, TOKENS, "graph")
+    decoder = Decoder(MODELS["gpt"], BATCH, PROMPT, TOKENS, "graph")
     lengths = {"prompt": PROMPT, "tokens": TOKENS}
     costs = model_of(MODELS["gpt"]).costs(
         batch_size=BATCH, precision="float32", mode="generate", optimizer="sgd", **lengths

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paradnn.core.metric import Metric, with_ends
 from paradnn.core.schema import option, read
-from paradnn.core.workload import Part, Words, Workload
+from paradnn.core.workload import Part, Words, Workload, expect
 from paradnn.errors import ConfigError
 from paradnn.worker.channel import plain_fields
 from paradnn.worker.messages import Answer, Compilation, Timing
@@ -61,26 +61,14 @@ class Generation(Part):
 class Generate(Workload):
     """The length of a prompt, and of what is generated for it; every example of a batch has the same."""
 
-    name: ClassVar[str] = "generate"
-    place: ClassVar[int] = 10
-    key: ClassVar[str] = "mode"
-    group: ClassVar[str] = "generate"
-    declares: ClassVar[tuple[Metric, ...]] = _METRICS
-    rates: ClassVar[Mapping[str, str]] = {"tokens_per_second": "tokens/s"}
-    phases: ClassVar[Mapping[str, str]] = {"prefill": "compile"}
-    disturbed: ClassVar[Mapping[str, str]] = {"prefill": "while prompts were read: "}
-    parts: ClassVar[tuple[type[Part], ...]] = (Generation,)
-    same_step: ClassVar[bool] = False
-    profiled_whole: ClassVar[bool] = False  # products of one token are small, and many are fused with others
-    mode, unit = "generate", "token of each example"
+    name, group, key, place = "generate", "generate", "mode", 10
+    mode, unit, same_step = "generate", "token of each example", False
+    declares, parts, rates = _METRICS, (Generation,), {"tokens_per_second": "tokens/s"}
+    phases, disturbed = {"prefill": "compile"}, {"prefill": "while prompts were read: "}
+    profiled_whole = False  # products of one token are small, and many are fused with others
 
     prompt: int = option(64, "mode=generate: tokens of each prompt, read at once", low=1, high=1_000_000)
     tokens: int = option(64, "mode=generate: tokens generated for it, one after the other", low=1, high=1_000_000)
-
-    @property
-    def length(self) -> int:
-        """Positions of the cache."""
-        return self.prompt + self.tokens
 
     def left_out(self, config: Mapping[str, Any]) -> None:
         """Its keys stand in every configuration, so that `mode` need not be a group; they must be at their defaults."""
@@ -93,16 +81,14 @@ class Generate(Workload):
         if not point.model.generates:
             reason = f"model={point.model.name} generates no tokens"
             raise ConfigError("mode", "generate", reason, "choose model=gpt or model=gpt2, or mode=inference")
-        for key, value, usual, why in (
-            ("devices", point.devices, 1, "is for one device"),
-            ("data", point.data.name, "synthetic", "takes prompts of its own"),
-        ):
-            if value != usual:
-                raise ConfigError(key, value, f"mode=generate {why}", f"set {key}={usual}")
+        expect(
+            ("devices", point.devices, 1, "mode=generate is for one device"),
+            ("data", point.data.name, "synthetic", "mode=generate takes prompts of its own"),
+        )
         most = int(asdict(point.model)["sequence_length"])
-        if self.length > most:
+        if (length := self.prompt + self.tokens) > most:
             reason = f"with generate.prompt={self.prompt} is more than the model's {most} positions"
-            remedy = f"raise model.sequence_length to {self.length}, or ask for less"
+            remedy = f"raise model.sequence_length to {length}, or ask for less"
             raise ConfigError("generate.tokens", self.tokens, reason, remedy)
 
     def cost_keys(self) -> dict[str, int]:
@@ -110,24 +96,30 @@ class Generate(Workload):
 
     def measure(self, run: PointRun) -> None:
         from paradnn.worker.single_steps import compile_steps
-        from paradnn.worker.step import choose_types, product_flops
-        from paradnn.workloads.generate.decoder import prepare_generation
+        from paradnn.worker.step import choose_types, product_flops, synthetic_batch
+        from paradnn.workloads.generate.decoder import Decoder
 
+        point, framework, size = run.request, run.framework, run.request["batch_size"]
         with run.phases("build"):
             # What only generates keeps its weights in the products' type.
-            choose_types(run.request, run.framework, mixed=False)
-            steps = prepare_generation(run.request, run.framework)
+            choose_types(point, framework, mixed=False)
+            with framework.scope():
+                decoder = Decoder(point["model"], size, self.prompt, self.tokens, point["compile"])
+            prefill, decode = (
+                framework.make_step(workload, synthetic_batch(workload, size, point["seed"]), point)
+                for workload in (decoder.prefill, decoder.decode)
+            )
         with run.phases("compile"):
-            reading, _ = compile_steps(steps.prefill)
-            compilation, _ = compile_steps(steps.decode)
-            products = product_flops(steps.decode)
+            reading, _ = compile_steps(prefill)
+            compilation, _ = compile_steps(decode)
+            products = product_flops(decode)
         run.memory.compiled()
-        prefill, _, disturbed = run.time(steps.prefill.run, steps.prefill, lambda _: run.phases("prefill"))
+        read, _, disturbed = run.time(prefill.run, prefill, lambda _: run.phases("prefill"))
         run.note_contention("prefill", disturbed)
-        run.note(work=Generation(prefill, reading, steps.decoder.cache_bytes))
-        run.note_measured(run.time(steps.decode.run, steps.decode), steps.decoder.decode, compilation, products)
-        run.note_latencies(steps.decode.run)
-        run.look_closer(steps.decode)
+        run.note(work=Generation(read, reading, decoder.cache_bytes))
+        run.note_measured(run.time(decode.run, decode), decoder.decode, compilation, products)
+        run.note_latencies(decode.run)
+        run.look_closer(decode)
 
     def named(self, point: Point) -> list[str]:
         return ["generate", f"{self.prompt}+{self.tokens}"]

@@ -20,21 +20,6 @@ from paradnn.families import model_of
 from paradnn.families.attention import Gpt, LanguageModel
 from paradnn.families.built import ArraySpec, BuiltModel
 from paradnn.families.parts.attention import plain_attention
-from paradnn.worker.frameworks import Framework, Step
-from paradnn.worker.step import synthetic_batch
-
-
-@dataclass(frozen=True)
-class Decoder:
-    """`prefill` has an input, the prompts (batch, prompt); `decode` has none. Both give logits (batch, vocab_size).
-
-    `model` is the same over whole sequences. cache_bytes: keys and values of all layers.
-    """
-
-    prefill: BuiltModel
-    decode: BuiltModel
-    model: keras.Model
-    cache_bytes: int
 
 
 @dataclass(frozen=True)
@@ -61,67 +46,48 @@ class _Phase:
         return outputs, [scope.get_current_value(variable) for variable in self.non_trainable_variables]
 
 
-def build_decoder(model: Mapping[str, Any], batch_size: int, prompt: int, tokens: int, compile: str) -> Decoder:
-    """The phases of `model` (options of the family gpt) for so many prompts; the dtype policy is the caller's."""
-    options = model_of(model)
-    assert isinstance(options, LanguageModel)
-    network = Gpt(options)
-    generation = _Generation(network, model, batch_size, prompt, prompt + tokens, by_xla=compile == "xla")
-    weights, state = network.workload.model.trainable_variables, generation.variables
-    carried: list[Any] = []
-
-    def workload(compute: Callable[..., Any], *inputs: ArraySpec) -> BuiltModel:
-        return BuiltModel(_Phase(compute, weights, state), inputs, (), _no_loss, carried=carried)  # type: ignore[arg-type]
-
-    return Decoder(
-        prefill=workload(generation.prefill, ArraySpec((prompt,), "int32", model["vocab_size"])),
-        decode=workload(generation.decode),
-        model=network.workload.model,
-        cache_bytes=sum(math.prod(cache.shape) * _item_bytes(cache) for cache in generation.caches),
-    )
-
-
 def _no_loss(targets: Sequence[Any], outputs: Any) -> Any:
     raise TypeError("a generation has no loss")
 
 
-def _item_bytes(variable: keras.Variable) -> int:
-    return 4 if variable.dtype == "float32" else 2
+class Decoder:
+    """The phases of a model (options of the family gpt) for so many prompts; the dtype policy is the caller's.
 
+    `prefill` has an input, the prompts (batch, prompt); `decode` has none. Both give logits (batch, vocab_size).
+    `model` is the same over whole sequences. cache_bytes: keys and values of all layers.
+    """
 
-class _Generation:
-    """The layers of `network` at work on a cache of `length` places."""
-
-    def __init__(
-        self, network: Gpt, model: Mapping[str, Any], batch_size: int, prompt: int, length: int, by_xla: bool
-    ) -> None:
-        self._network, self._prompt, self._length, self._by_xla = network, prompt, length, by_xla
-        self._heads = model["heads"]
-        shape = (batch_size, self._heads, length, model["width"] // self._heads)
+    def __init__(self, model: Mapping[str, Any], batch_size: int, prompt: int, tokens: int, compile: str) -> None:
+        options = model_of(model)
+        assert isinstance(options, LanguageModel)
+        self._network, self._prompt, self._length = Gpt(options), prompt, prompt + tokens
+        self._by_xla, self._heads, self.model = compile == "xla", options.heads, self._network.workload.model
+        shape = (batch_size, self._heads, self._length, options.width // self._heads)
         dtype = keras.config.dtype_policy().compute_dtype
+        # Each (batch, heads, length, width / heads).
         self._keys, self._values = (
-            [_variable(shape, dtype, f"{name}_{number}") for number in range(len(network.blocks))]
+            [_variable(shape, dtype, f"{name}_{number}") for number in range(options.layers)]
             for name in ("keys", "values")
         )
         self._place = _variable((), "int32", "place")
         self._token = _variable((batch_size, 1), "int32", "token")
+        caches = [*self._keys, *self._values]
+        self.cache_bytes = math.prod(shape) * len(caches) * (4 if dtype == "float32" else 2)
+        carried: list[Any] = []
+        handed = (self.model.trainable_variables, [*caches, self._place, self._token])
 
-    @property
-    def caches(self) -> list[keras.Variable]:
-        """Keys and values of every layer, each (batch, heads, length, width / heads)."""
-        return [*self._keys, *self._values]
+        def workload(compute: Callable[..., Any], *inputs: ArraySpec) -> BuiltModel:
+            return BuiltModel(_Phase(compute, *handed), inputs, (), _no_loss, carried=carried)  # type: ignore[arg-type]
 
-    @property
-    def variables(self) -> list[keras.Variable]:
-        """What a step hands on to the next."""
-        return [*self.caches, self._place, self._token]
+        self.prefill = workload(self._read, ArraySpec((prompt,), "int32", options.vocab_size))
+        self.decode = workload(self._next)
 
-    def prefill(self, prompts: Any) -> Any:
+    def _read(self, prompts: Any) -> Any:
         """Tokens (batch, prompt) -> logits (batch, vocab_size) of what follows the last."""
         self._place.assign(ops.convert_to_tensor(self._prompt, "int32"))
         return self._choose(self._blocks(prompts, None))
 
-    def decode(self) -> Any:
+    def _next(self) -> Any:
         """Logits (batch, vocab_size) of what follows the last token."""
         place = self._place + 0  # as it is now
         x = self._blocks(self._token.value, place)
@@ -159,9 +125,8 @@ class _Generation:
             own = {"flash_attention": False} if keras.backend.backend() == "torch" else {}
             mixed = product(query, key, value, is_causal=True, **own)
         else:
-            mixed = ops.transpose(
-                self._look_back(ops.transpose(query, (0, 2, 1, 3)), keys, values, place), (0, 2, 1, 3)
-            )
+            mixed = self._look_back(ops.transpose(query, (0, 2, 1, 3)), keys, values, place)
+            mixed = ops.transpose(mixed, (0, 2, 1, 3))
         return attention.last(ops.reshape(mixed, (batch, count, width)))
 
     def _look_back(self, query: Any, keys: keras.Variable, values: keras.Variable, place: Any) -> Any:
@@ -194,24 +159,3 @@ def _variable(shape: tuple[int, ...], dtype: str, name: str) -> keras.Variable:
     return keras.Variable(
         keras.initializers.Zeros(), shape=shape, dtype=dtype, trainable=False, autocast=False, name=name
     )
-
-
-@dataclass(frozen=True)
-class GenerationSteps:
-    """`prefill` reads the prompts again each time, `decode` makes the next token of each."""
-
-    decoder: Decoder
-    prefill: Step
-    decode: Step
-
-
-def prepare_generation(point: Mapping[str, Any], framework: Framework) -> GenerationSteps:
-    """Both steps of `point`, the prompts drawn from its seed; the dtype policy is set, nothing is compiled yet."""
-    lengths, size = point["generate"], point["batch_size"]
-    with framework.scope():
-        decoder = build_decoder(point["model"], size, lengths["prompt"], lengths["tokens"], point["compile"])
-    prefill, decode = (
-        framework.make_step(workload, synthetic_batch(workload, size, point["seed"]), point)
-        for workload in (decoder.prefill, decoder.decode)
-    )
-    return GenerationSteps(decoder, prefill, decode)
