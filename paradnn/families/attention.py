@@ -1,24 +1,19 @@
 """Models of attention, and their layers by arithmetic; their Keras counterparts are in `parts.attention`.
 
-`transformer` is the encoder-decoder of "Attention Is All You Need" (Vaswani et al. 2017), as published: post-norm,
-LayerNorm(x + Dropout(SubLayer(x))), with dropout on the embeddings too; projections of attention without bias,
-feed-forward layers with bias and a rectifier; sinusoidal positions added to embeddings times sqrt(width); one table for
-source, target and output; label smoothing. The target comes shifted: inputs are what precedes each target. 6 layers of
-512 with 8 heads, 2048 hidden units and 37,000 tokens are the base model; 1024, 16 and 4096 the big one.
+`transformer`: the encoder-decoder of Vaswani et al. 2017, as published: post-norm with dropout, also on the embeddings;
+projections of attention without bias; sinusoidal positions added to embeddings times sqrt(width); one table for source,
+target and output; label smoothing. The target comes shifted: inputs are what precedes each target.
 
-`gpt` has the architecture of GPT-2 (Radford et al. 2019): pre-norm blocks of causal attention and a feed-forward layer
-of four times the width (GELU, tanh form), learned positions, a last normalisation, and the embedding's own table as
-output layer. Without dropout, as language models of today are pre-trained. 12 layers of 768 with 12 heads, 1024
-positions and 50,257 tokens are GPT-2 small.
+`gpt`: GPT-2 (Radford et al. 2019): pre-norm, causal, GELU in its tanh form, learned positions, output tied; without
+dropout, as language models of today are pre-trained. 12 layers of 768 with 12 heads, 1024 positions and 50,257 tokens
+are GPT-2 small.
 
-`llama` has that of Llama (Touvron et al. 2023; grouped queries as in Llama 2): pre-norm blocks of causal attention and
-a gated feed-forward layer (SwiGLU), all without bias; root mean square normalisation; rotary positions (Su et al. 2021,
-by halves); several heads of queries share one of keys and values; an output of its own. 32 layers of 4096 with 32
-heads, 8 of keys and values, 14,336 hidden units and 128,256 tokens are Llama 3 8B: 8,030,261,248 parameters.
+`llama` (Touvron et al. 2023; grouped queries as in Llama 2): pre-norm, no bias, SwiGLU, RMS normalisation, rotary
+positions (Su et al. 2021, by halves), an output of its own. 32 layers of 4096 with 32 heads, 8 of keys and values,
+14,336 hidden units and 128,256 tokens are Llama 3 8B: 8,030,261,248 parameters.
 
-`vit` is a Vision Transformer (Dosovitskiy et al. 2021): a convolution makes one token of every patch; a learned class
-token comes first, learned positions are added; pre-norm blocks as of `gpt` (GELU); a last normalisation; a dense layer
-reads the class token. 12 layers of 768 with 12 heads and patches of 16 on 224 pixels are ViT-B/16.
+`vit` (Dosovitskiy et al. 2021): a token of every patch, a learned class token before them, learned positions, pre-norm
+blocks. 12 layers of 768 with 12 heads and patches of 16 on 224 pixels are ViT-B/16.
 
 Attention of T queries to S keys over all heads multiplies 2 T S width: the scores and the weighted sum of values. A
 normalisation takes in the addition before it; softmax, masks, dropout and activations belong to the layer they follow.
@@ -270,13 +265,10 @@ class LanguageModel(_Heads):
         return self._generation(cached_attention(prompt, prompt, length, self.width, self.heads), prompt)
 
     def decode_layers(self, length: int) -> list[Layer]:
-        """The model for one token after others, which looks back over a cache of `length` places.
-
-        With N weights in products a token takes 2 N FLOPs and 4 x length x width more in each layer (Kaplan et al.
-        2020, table 1); a step reads every weight once for the whole batch and for each of its examples a cache of 2 x
-        length x width in each layer (Pope et al. 2022, section 2). Places that are not written yet are read and
-        multiplied like the others, since no shape is open; the choice of the likeliest token is left out.
-        """
+        """With N weights in products a token takes 2 N FLOPs and 4 x length x width more in each layer (Kaplan et
+        al. 2020, table 1); a step reads every weight once, and for each example a cache of 2 x length x width in
+        each layer (Pope et al. 2022, section 2). Places that are not written yet are read like the others; the
+        choice of the token is left out."""
         return self._generation(cached_attention(1, length, length, self.width, self.heads), 1)
 
     def _generation(self, attention: list[Layer], tokens: int) -> list[Layer]:

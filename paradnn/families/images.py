@@ -1,19 +1,15 @@
 """Networks over images.
 
-`residual` and `bottleneck` (paper, section 2.1; He et al. 2016): a stem (7x7 convolution of stride 2, 3x3 max pooling
-of stride 2), four groups of blocks whose width doubles, global average pooling, a dense classifier. The stride of a
-bottleneck block sits on its 3x3 convolution, and a projection replaces the shortcut where the shape changes, as in the
-common ResNet-50 ("v1.5"): blocks 3,4,6,3 with 64 filters and 1000 classes have its 25,557,032 parameters. Three groups
-are the form for small images (section 4.2): a 3x3 convolution as stem, no pooling, and shortcuts without parameters,
-which take every second pixel and fill new channels with zeros. Blocks 9,9,9 with 16 filters are ResNet-56.
+`residual` and `bottleneck` (paper, section 2.1; He et al. 2016): the stride of a bottleneck block sits on its 3x3
+convolution, and a projection replaces the shortcut where the shape changes, as in the common ResNet-50 ("v1.5"): blocks
+3,4,6,3 with 64 filters and 1000 classes have its 25,557,032 parameters. Three groups are the form for small images
+(section 4.2): a 3x3 convolution as stem, no pooling, and shortcuts without parameters, which take every second pixel
+and fill new channels with zeros. Blocks 9,9,9 with 16 filters are ResNet-56.
 
-Real models that tell classes apart are what the paper sets beside its space in Figure 1 (section 2.2). ResNet-50,
-DenseNet-121 and MobileNet are as `keras.applications` ships them, without weights (nothing is downloaded), in their
-papers' form: ResNet-50 with the stride on a block's first convolution and a bias in every convolution, DenseNet-121
-with growth 32 and half the features after a block, MobileNet with a dropout of 0.001. SqueezeNet 1.0 (Iandola et al.
-2016) has no normalisation, and a dropout of one half near the end. It is as published, with a 7x7 convolution without
-padding and poolings that round up, but for the rectifier on the last convolution, whose mean is the logits: it dies
-within a few steps, and then nothing is trained. Kernels begin as He et al. (2015) have it, the last one small.
+ResNet-50, DenseNet-121 and MobileNet are as `keras.applications` ships them, without weights: ResNet-50 with the stride
+on a block's first convolution and a bias in every convolution. SqueezeNet 1.0 (Iandola et al. 2016) is as published,
+but for the rectifier on the last convolution, whose mean is the logits: it dies within a few steps, and then nothing is
+trained. Kernels begin as He et al. (2015) have it, the last one small.
 """
 
 from __future__ import annotations
@@ -32,11 +28,9 @@ _SEPARABLE = (64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
 
 
 def reach(size: int, kernel: int, stride: int, padding: str) -> int:
-    """How many places a window of `kernel` has along `size`.
-
-    `padding` is same (as many zeros as give ceil(size / stride)), valid (none), end (one zero at the end, as in Keras'
-    MobileNet) or whole (zeros at the end until the last window is full, as Caffe's pooling rounds up).
-    """
+    """How many places a window of `kernel` has along `size`; `padding` is same (as many zeros as give ceil(size /
+    stride)), valid (none), end (one zero at the end, as in Keras' MobileNet) or whole (zeros until the last window
+    is full: Caffe)."""
     if padding == "same":
         return -(-size // stride)
     if padding == "whole":
@@ -45,11 +39,8 @@ def reach(size: int, kernel: int, stride: int, padding: str) -> int:
 
 
 class Images:
-    """A network as a list of layers: those so far, and the shape of the last output: height, width, channels.
-
-    Padding, concatenation, dropout and repetition of pixels move nothing of their own: the layer that makes or
-    reads a tensor can do it on the way.
-    """
+    """A network as a list of layers: those so far, and the shape of the last output. Padding, concatenation, dropout
+    and repetition of pixels move nothing of their own: the layer that makes or reads a tensor can do it on the way."""
 
     def __init__(self, height: int, width: int | None = None, channels: int = 3) -> None:
         self.height, self.width, self.channels = height, width or height, channels

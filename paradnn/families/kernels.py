@@ -1,9 +1,8 @@
 """Kernels: a step that is one operation, as DeepBench poses them (github.com/baidu-research/DeepBench).
 
-A kernel trains nothing: it has no loss, no optimizer and no parameters. It is an operation of the framework, called as
-it is, without Keras' layers around it. Operands are drawn on the host in float32, placed on the device, and made there
-what the operation takes: of the point's precision, in its layout, sparse. Every step has them as arguments and returns
-its whole result, so that no compiler can compute either once for all steps.
+A kernel trains nothing. It is an operation of the framework, called as it is, without Keras' layers around it. Operands
+are drawn in float32, placed on the device, and made there what the operation takes. Every step has them as arguments
+and returns its whole result, so that no compiler can compute either once for all steps.
 """
 
 from __future__ import annotations
@@ -347,8 +346,8 @@ class RecurrentKernel(Kernel):
         """Of the operands and of the results.
 
         Forward: inputs, weights, first states -> outputs (and an LSTM's last memory). Backward input: gradients of the
-        outputs, weights, what the forward pass has kept -> gradients before the gates and of the first states. Backward
-        weights: the states before each step, the gradients before the gates -> that of the weights.
+        outputs, weights, what forward has kept -> gradients before the gates and of the first states. Backward weights:
+        the states before each step, the gradients before the gates -> that of the weights.
         """
         weights, states = (self.hidden, self.gates), [(batch_size, self.hidden)] * _STATES[self.cell]
         series, gated = (self.steps, batch_size, self.hidden), (self.steps, batch_size, self.gates)

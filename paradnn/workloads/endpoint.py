@@ -1,8 +1,7 @@
 """A model that is served elsewhere (`model=endpoint`), asked by the OpenAI protocol: vLLM, SGLang, llama.cpp, any.
 
-Each process of a point sends requests of its own for `endpoint.min_seconds`, streams their answers, and notes when each
-was to be sent, was sent, gave its first token and its last (docs/serving.md). The standard library sends them: nothing
-of a framework lies between the socket and the clock.
+Each process of a point sends requests of its own and streams their answers (docs/serving.md). The standard library
+sends them: nothing of a framework lies between the socket and the clock.
 """
 
 from __future__ import annotations

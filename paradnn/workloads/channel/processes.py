@@ -1,9 +1,8 @@
 """The processes of a point whose step is communication, on this host and on others, and how they find each other.
 
 Over tcp and grpc one process alone decides when a step begins, and the other only answers. Of a framework's transports
-(PyTorch's process groups over gloo and NCCL, TensorFlow's collectives) every process makes the same step at the same
-time: it receives how many to run, and a step of the point ends when all have run it. Before anything is timed the
-result of an all-reduce or a broadcast is compared with what it must be.
+every process makes the same step at the same time, and the step ends when all have; before anything is timed the result
+of an all-reduce or a broadcast is compared with what it must be.
 """
 
 from __future__ import annotations

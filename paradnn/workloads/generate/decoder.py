@@ -1,9 +1,8 @@
 """Greedy generation with a key-value cache: the two phases of it as workloads that share weights and cache.
 
-`prefill` reads the prompts and makes the first token, `decode` makes a token from the one before. All shapes are fixed:
-the cache has room for prompt and output, each decode step reads the whole of it and masks what is not written yet, and
-its place is a variable, so that one program serves them all. Behind the last place it starts again after the prompt.
-Cache, token and place are variables of the model, so that no step waits for the host.
+All shapes are fixed: each decode step reads the whole cache and masks what is not written yet. Its place is a variable,
+so that one program serves all; behind the last it starts again after the prompt. Cache, token and place are variables
+of the model, so that no step waits for the host.
 """
 
 from __future__ import annotations
@@ -139,11 +138,9 @@ class Decoder:
         return ops.einsum("bhqk,bhkd->bhqd", ops.cast(ops.softmax(scores), query.dtype), values.value)
 
     def _write(self, cache: keras.Variable, rows: Any, place: Any) -> None:
-        """Let `rows` (batch, heads, n, head) stand in the cache from `place` on (None: 0), the rest as it is.
-
-        In place: Keras' own `slice_update` copies the cache, but where XLA sees that nothing else reads it. TensorFlow
-        copies what was written to in part when it is read all the same; without XLA it has no other way.
-        """
+        """Let `rows` (batch, heads, n, head) stand in the cache from `place` on (None: 0), the rest as it is; in
+        place: Keras' own `slice_update` copies the cache, but where XLA sees that nothing else reads it. TensorFlow
+        copies what was written to in part when it is read all the same; without XLA it has no other way."""
         count, first = rows.shape[2], 0 if place is None else place
         backend = keras.backend.backend()
         if backend == "torch":

@@ -1,12 +1,9 @@
 """Training until an accuracy is reached: epochs of real batches, each followed by an evaluation on what is held out.
 
 The clock runs while steps do. Before it starts everything was compiled on a synthetic batch, through the same path as
-real ones, and the model is put back to where it was: its first step on the clock is the first that it learns from.
-A training that was cut short goes on from its checkpoint, with the clock where it stood.
-
-A checkpoint is a file that keeps a training after its epochs, so that one that is cut short loses at most an epoch: an
-.npz with the variables in the order of `Step.values`, and the epochs so far as JSON. It is written beside its
-place and renamed, so that it is whole or not there. Whose it is, and when it goes, is the driver's matter.
+real ones, and the model is put back to where it was. A checkpoint keeps a training after its epochs, with its clock, so
+that one that is cut short loses at most an epoch: an .npz with the variables in the order of `Step.values` and the
+epochs so far as JSON, whole or not there. Whose it is, and when it goes, is the driver's matter.
 """
 
 from __future__ import annotations

@@ -2,15 +2,12 @@
 
     python -m paradnn.workloads.serve.generator RATE SEED SECONDS QUERIES
 
-A byte on its standard input starts it, and it writes two 64-bit numbers to standard output for each query: when it was
-to come and when it was issued, nanoseconds on the monotonic clock, which all processes of a host share. It never waits
-for its reader: what the pipe does not take is written with a later query. Between queries it sleeps: a process that
-spins would have a core of the machine that is measured. How late it was is in the record, and in the latency, which
-counts from the scheduled time.
+A byte on its standard input starts it, and it writes two 64-bit numbers for each query: when it was to come and when it
+was issued, ns on the monotonic clock, which all processes of a host share. What the pipe does not take is written with
+a later query. It sleeps between queries: a process that spins would have a core of the machine that is measured.
 
-The schedule is MLPerf LoadGen's, query for query, of the same seed. LoadGen draws Poisson arrivals in C++, by
-libstdc++'s std::exponential_distribution from a std::mt19937; Python's generator is the same one seeded otherwise, so
-its state is set here as C++ seeds it.
+The schedule is MLPerf LoadGen's, query for query, of the same seed: libstdc++'s std::exponential_distribution from a
+std::mt19937. Python's generator is the same one seeded otherwise, so its state is set here as C++ seeds it.
 """
 
 from __future__ import annotations

@@ -1,15 +1,9 @@
 """One scenario on a model: who asks, how it is served, what comes of it. What is served is a function of how many.
 
-Queries wait in one queue, and the model takes a batch of them as soon as it is free: as many as are allowed at most;
-fewer once the oldest has waited for `delay`. Nothing of this knows a framework, nor what the time is: a test turns the
-clock.
-
 The highest rate at which a limit holds is found by bisection over probes, then a run of full length at what it found; a
 probe that is undecided at its end counts as failed. Where the full run does not hold the limit, which has more time to
-go wrong, the search goes on below it.
-
-A server has compiled powers of two up to its largest batch, before the first query; a batch between two is padded. No
-shape is left open: a program of open shapes is another one than the one that is timed.
+go wrong, the search goes on below it. A server has compiled powers of two up to its largest batch, before the first
+query; a batch between two is padded: a program of open shapes is another one than the one that is timed.
 """
 
 from __future__ import annotations
