@@ -50,19 +50,15 @@ def split_options(arguments: Sequence[str]) -> tuple[Options, list[str]]:
             rest.append(argument)
     options = read(Options, given, "plan")
     if options.out is not None:
-        _file(options.out)
+        try:
+            path = Path(options.out).expanduser()
+            possible = bool(options.out) and not path.is_dir() and path.absolute().parent.is_dir()
+        except (OSError, ValueError, RuntimeError):  # too long, a zero byte, the home of a user who is not there
+            possible = False
+        if not possible:
+            what = "is not a file in an existing folder"
+            raise ConfigError("plan.out", options.out, what, "give the path of a CSV file")
     return options, rest
-
-
-def _file(value: str) -> Path:
-    try:
-        path = Path(value).expanduser()
-        possible = bool(value) and not path.is_dir() and path.absolute().parent.is_dir()
-    except (OSError, ValueError, RuntimeError):  # too long, a zero byte, the home of a user who is not there
-        possible = False
-    if not possible:
-        raise ConfigError("plan.out", value, "is not a file in an existing folder", "give the path of a CSV file")
-    return path
 
 
 def _plan(config: DictConfig, options: Options) -> int:
@@ -94,7 +90,7 @@ def _plan(config: DictConfig, options: Options) -> int:
     expected = forecast(sweep_status(points, settings, history), settings, history)
     describe(expected, name, history.where, options.hosts, chunk)
     if options.out:
-        write_points(expected, _file(options.out))
+        write_points(expected, Path(options.out).expanduser())
         print(f"Every point is in {options.out}")
     return 0
 

@@ -52,16 +52,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _describe(done: Synced, command: str) -> None:
     """What became of the files, and how to log those that were not."""
     withheld = done.of("withheld")
-    known = len(done.of("known"))
-    print(f"{len(done.of('logged'))} logged, {known} logged before, {len(withheld)} not logged, ", end="")
-    print(f"{len(done.problems)} refused")
+    counts = f"{len(done.of('logged'))} logged, {len(done.of('known'))} logged before, {len(withheld)} not logged"
+    print(f"{counts}, {len(done.problems)} refused")
     points = [each for each in withheld if each[1].record.tags.get("kind", "point") == "point"]
     if len(withheld) > len(points):
         print(f"{counted(len(withheld) - len(points), 'measurement')} of ceilings not logged: the store has them")
     if not points:
         return
-    what = counted(len(points), "point")
-    print(f"{what} not logged: the store holds a measurement of the same point in the same environment:")
+    what = f"{counted(len(points), 'point')} not logged"
+    print(f"{what}: the store holds a measurement of the same point in the same environment:")
     for path, each in points[:_LISTED]:
         say(f"  {each.record.name}: run {each.run_id}, {path.name} here")
     if len(points) > _LISTED:

@@ -33,30 +33,27 @@ def _measure(config: DictConfig) -> int:
 
     content = plain(config)
     settings = read_settings(content)
+    sweep: SweepInfo | None = None
+    points: Sequence[Point]
     if settings.sweep.plan:
         points, sweep = read_plan(settings)
         if sweep.launched:
             return _measure_task(points, settings, sweep)
-        summary = _measure_sweep(points, settings, sweep)
-        describe_sweep(summary)
+    elif settings.sweep.grids:
+        raise ConfigError("experiment", settings.sweep.name, "describes a sweep", "add -m")
+    elif settings.sweep.design == "adaptive":
+        raise ConfigError("sweep.design", "adaptive", "describes a sweep", "add -m and axes")
+    elif content.get("batch_size") == LARGEST:
+        points = [read_smallest(content)]
+        sweep = search_info(points[0])
     else:
-        if settings.sweep.grids:
-            raise ConfigError("experiment", settings.sweep.name, "describes a sweep", "add -m")
-        if settings.sweep.design == "adaptive":
-            raise ConfigError("sweep.design", "adaptive", "describes a sweep", "add -m and axes")
-        if content.get("batch_size") == LARGEST:
-            point = read_smallest(content)
-            summary = _measure_sweep([point], settings, search_info(point))
-            describe_sweep(summary)
-            return _said_of_interruption(summary, settings)
-        summary = measure_points([read_point(content)], settings, None)
+        points = [read_point(content)]
+    if sweep:
+        describe_sweep(summary := _measure_sweep(points, settings, sweep))
+    else:
+        summary = measure_points(points, settings, None)
         for row in summary.rows:
             say(describe_point(row, summary.where))
-    return _said_of_interruption(summary, settings)
-
-
-def _said_of_interruption(summary: Summary, settings: Settings) -> int:
-    """The exit code, once it was said how an interrupted session goes on."""
     if summary.interrupted:
         again = "the same command" if settings.resume is not False else "the same command without resume=false"
         print(f"interrupted; {again} measures what is missing", file=sys.stderr)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from paradnn.core.words import did_you_mean
@@ -31,9 +30,10 @@ class Parser(argparse.ArgumentParser):
             hint = f"{did_you_mean(value, known)}choose one of {', '.join(known)}"
             raise ParadnnError(f"{found[1] or 'argument'}={value}: no such choice; {hint}")
         hint = ""
-        if found := _UNKNOWN.fullmatch(message):
-            word = re.split("[ =]", found[1])[0]
-            hint = did_you_mean(word, _flags(self)) if word.startswith("--") else ""
+        if (found := _UNKNOWN.fullmatch(message)) and found[1].startswith("--"):
+            parsers = (self, *sub_commands(self).values())
+            flags = [name for each in parsers for name in options(each) if name.startswith("--")]
+            hint = did_you_mean(re.split("[ =]", found[1])[0], flags)
         raise ParadnnError(f"{message}; {hint}{self.prog} --help shows how")
 
 
@@ -46,8 +46,3 @@ def sub_commands(parser: argparse.ArgumentParser) -> dict[str, argparse.Argument
 def options(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
     """What may be given with dashes, by each of its names."""
     return {name: action for action in parser._actions for name in action.option_strings}
-
-
-def _flags(parser: argparse.ArgumentParser) -> Iterator[str]:
-    for each in (parser, *sub_commands(parser).values()):
-        yield from (name for name in options(each) if name.startswith("--"))

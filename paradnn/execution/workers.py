@@ -26,22 +26,9 @@ from paradnn.core.scratch import Scratch, remove_leftovers
 from paradnn.core.workload import Part
 from paradnn.platform.environment import available_memory
 from paradnn.platform.stack import interpreter_of
+from paradnn.worker import messages
 from paradnn.worker.channel import BrokenLine, MessageError, encode, read_event
-from paradnn.worker.messages import (
-    PROTOCOL_VERSION,
-    Answer,
-    Event,
-    Exited,
-    Failed,
-    News,
-    NoProfile,
-    PhaseBegun,
-    Ready,
-    Refused,
-    Request,
-    Result,
-    Started,
-)
+from paradnn.worker.messages import Answer, Event
 
 #: Variables that bound the threads of an operation, in one framework or another; NPROC is that of XLA's CPU client.
 _THREADS = (
@@ -193,7 +180,9 @@ class Worker:
         stderr = self._folder.path / f"point-{self._points}.log"
         assert self._process.stdin
         with contextlib.suppress(BrokenPipeError):  # seen at once in `_follow`, as the end of the pipe
-            self._process.stdin.write(encode(Request(PROTOCOL_VERSION, self._points, dict(point), str(stderr))))
+            self._process.stdin.write(
+                encode(messages.Request(messages.PROTOCOL_VERSION, self._points, dict(point), str(stderr)))
+            )
             self._process.stdin.flush()
         try:
             ending = self._follow(watch, limits, time.perf_counter(), on_news)
@@ -222,10 +211,10 @@ class Worker:
         deadline = time.perf_counter() + _START_TIMEOUT
         while not self._ready:
             for event in self._events(deadline - time.perf_counter()):
-                if isinstance(event, Failed):
+                if isinstance(event, messages.Failed):
                     self.alive = False
                     return "unavailable", f"the framework cannot be imported: {event.reason}"
-                self._ready = isinstance(event, Ready)
+                self._ready = isinstance(event, messages.Ready)
             if not self.alive:
                 last = (self._tail(self._log).strip().splitlines() or ["no message"])[-1]
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -242,25 +231,25 @@ class Worker:
         """Read events until the child is gone, ending it at its limits. Raises MessageError."""
         while True:
             for event in self._events(_LOOK):
-                if isinstance(event, Refused):
+                if isinstance(event, messages.Refused):
                     raise MessageError(f"it refuses the request: {event.reason}")
-                if isinstance(event, Started | Result | Exited) and event.id != self._points:
+                if isinstance(event, messages.Started | messages.Result | messages.Exited) and event.id != self._points:
                     raise MessageError(f"{type(event).__name__.lower()}.id={event.id}: the request is {self._points}")
-                if isinstance(event, Started):
+                if isinstance(event, messages.Started):
                     watch.pid, watch.started = event.pid, time.perf_counter()
                     self.reached_point = True
-                elif isinstance(event, PhaseBegun):
+                elif isinstance(event, messages.PhaseBegun):
                     watch.phase, watch.entered = event.phase, time.perf_counter()
                     watch.measured = event.answer or watch.measured
                     on_news(watch.phase)
-                elif isinstance(event, News):
+                elif isinstance(event, messages.News):
                     watch.news.append(event.part)
                     on_news(event.part)
-                elif isinstance(event, Result):
+                elif isinstance(event, messages.Result):
                     if event.answer.outcome not in OUTCOMES:
                         raise MessageError(f"result.answer.outcome={event.answer.outcome!r} is no outcome")
                     watch.answer = event.answer
-                elif isinstance(event, Exited):
+                elif isinstance(event, messages.Exited):
                     watch.peak = max(watch.peak, event.max_resident_bytes)
                     if watch.answer is None and event.exit_code == 0 and self._broken:
                         watch.fault = self._broken
@@ -309,7 +298,7 @@ class Worker:
             outcome, reason = "crash", f"a message of the worker cannot be understood: {watch.fault}"
         elif not answer and watch.measured and (watch.measured.peak_memory_bytes or 0) <= most:
             # Only the profile was lost, which comes after all that is timed.
-            lost = NoProfile(f"{outcome}: {reason}", limited=ending.stopped in ("timeout", "memory"))
+            lost = messages.NoProfile(f"{outcome}: {reason}", limited=ending.stopped in ("timeout", "memory"))
             answer, outcome, reason = replace(watch.measured, profile=lost), "ok", None
             phases["profile"] = now - watch.entered
         elif not answer and watch.news:  # the curve so far
