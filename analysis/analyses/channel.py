@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from analysis.format import short
 from analysis.lazy import drawing, np, pd
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from paradnn.forecast.estimate import Estimate
 
 _FAINT = 0.55
-_LINES = ("-", "--", "-.")
 #: Breaks beyond which none is marked.
 _MOST_BREAKS = 12
 
@@ -80,17 +78,23 @@ def channel(frame: pd.DataFrame, options: ChannelOptions) -> Answer:
 
 
 def _sentences(found: Sequence[ChannelFit]) -> Iterator[Paragraph]:
-    several = len({each.device for each in found}) > 1
+    """How good each channel is, how far off its fit is, and where other lines hold."""
     for each, fit in _fitted(found):
-        where = f" on {each.device}" if several else ""
         head = (
-            f"{each.name}{where}: start-up {_interval(fit.latency, 'us')}, bandwidth of the largest messages "
+            f"{_name(each, found)}: start-up {_interval(fit.latency, 'us')}, bandwidth of the largest messages "
             f"{_interval(fit.bandwidth, 'B/s')}, over {counted(len(each.rows), 'run')}."
         )
-        yield Paragraph(head, (*_points(fit),))
-    few = [each.name for each in found if each.fit is None]
-    if few:
-        yield Paragraph(f"Too few sizes for a fit: {'; '.join(dict.fromkeys(few))}.")
+        one, middle, most = (
+            short(float(error), share=True)
+            for error in (np.median(fit.line_errors), np.median(fit.errors), fit.errors.max())
+        )
+        points = [f"The fit is off by {middle} in the median, {most} at most."]
+        if fit.breaks:
+            where = ", ".join(map(_bytes, fit.breaks))
+            points.append(f"Other lines hold from {where} on; one through all would be off by {one} in the median.")
+        yield Paragraph(head, tuple(points))
+    if few := dict.fromkeys(each.name for each in found if each.fit is None):
+        yield Paragraph(f"Too few sizes for a fit: {'; '.join(few)}.")
     yield Paragraph(
         "A line is start-up + size / bandwidth, fitted to relative errors, in pieces where more than chance asks "
         "for them; intervals are 95%, over measurements."
@@ -101,22 +105,8 @@ def _fitted(found: Sequence[ChannelFit]) -> list[tuple[ChannelFit, TransferFit]]
     return [(each, each.fit) for each in found if each.fit]
 
 
-def _points(fit: TransferFit) -> Iterator[str]:
-    """How far off the fit is, and where another line holds."""
-    most = short(float(max(fit.errors)), share=True)
-    yield f"The fit is off by {_median(fit.errors)} in the median, {most} at most."
-    for before, after in pairwise(fit.pieces):
-        step = float(after.at(after.first) / before.at(after.first)) - 1
-        yield (
-            f"From {_bytes(after.first)} on another line holds: {_interval(after.start_up, 'us')} and "
-            f"{_interval(after.bandwidth, 'B/s')}; a message of that size takes {step:+.0%} against the line before."
-        )
-    if len(fit.pieces) > 1:
-        yield f"One line through all would be off by {_median(fit.line_errors)} in the median."
-
-
-def _median(errors: np.ndarray) -> str:
-    return short(float(np.median(errors)), share=True)
+def _name(each: ChannelFit, found: Sequence[ChannelFit]) -> str:
+    return f"{each.name} on {each.device}" if len({other.device for other in found}) > 1 else each.name
 
 
 def _interval(estimate: Estimate, unit: str) -> str:
@@ -134,33 +124,24 @@ def _bytes(count: float) -> str:
 
 def _draw(found: Sequence[ChannelFit]) -> Figure:
     """Left the time of a message, right its size over that time; a mark is a run, a line its fit, dotted where another
-    piece begins. Colours are transports, markers and kinds of line patterns; of one transport each channel has a colour
-    of its own."""
+    piece begins."""
     from paradnn.forecast.communication.channels import SIZE, TIME
 
     drawn, (left, right) = drawing.panels(2, 5.5, 4.6, across=2)
-    transports = list(dict.fromkeys(each.transport for each in found))
-    shapes = list(dict.fromkeys((each.pattern, each.variant, each.device) for each in found))
-    several = len({each.device for each in found}) > 1
+    names = [_name(each, found) for each in found]
     crowded = sum(len(fit.breaks) for _, fit in _fitted(found)) > _MOST_BREAKS
-    for number, each in enumerate(found):
-        place = transports.index(each.transport) if len(transports) > 1 else number
-        shape = shapes.index((each.pattern, each.variant, each.device)) % len(drawing.MARKERS)
-        colour = drawing.COLOURS[place % len(drawing.COLOURS)]
+    for each, name in zip(found, names, strict=True):
+        look = drawing.look(name, names)
         sizes, times = (each.rows[column].astype("float64").to_numpy() for column in (SIZE, TIME))
-        mark: dict[str, Any] = {"marker": drawing.MARKERS[shape], "markersize": 3}
-        name = f"{each.name} on {each.device}" if several else each.name
         for axes, values in ((left, times), (right, sizes / times * 1e6)):
-            axes.plot(
-                sizes, values, color=colour, linestyle="none", markeredgewidth=0, alpha=_FAINT, label=name, **mark
-            )
+            drawing.marks(axes, sizes, values, alpha=_FAINT, label=name, markersize=3, **look)
         for piece in each.fit.pieces if each.fit else ():
             x = np.geomspace(piece.first, max(piece.last, piece.first * 1.01), 100)
             time = piece.at(x)
             for axes, values in ((left, time), (right, x / np.maximum(time, 1e-12) * 1e6)):
-                axes.plot(x, values, _LINES[shape % len(_LINES)], color=colour, linewidth=1.3)
+                axes.plot(x, values, color=look["color"], linewidth=1.3)
         for size in each.fit.breaks if each.fit and not crowded else ():
-            left.axvline(size, color=colour, linewidth=0.8, linestyle=":", alpha=_FAINT)
+            left.axvline(size, color=look["color"], linewidth=0.8, linestyle=":", alpha=_FAINT)
     for axes, title, unit in (
         (left, "Time of a message or a collective", "time (us)"),
         (right, "Its bandwidth", "size / time (B/s)"),
