@@ -6,7 +6,7 @@
 #   make gate           is this checkout's own overhead larger than that of BASE (origin/main)? By turns, on this machine
 #   make test-pages        what README and the tutorial say to type, from top to bottom: some minutes
 #   make test-frameworks   the same models in TensorFlow, JAX and PyTorch: installs the extras, in an environment of its own
-#   make test-cluster      sweeps on Slurm, Ray, joblib and PostgreSQL, with jobs and nodes lost: installs what it needs
+#   make test-cluster      tracking servers and PostgreSQL, with drivers killed: installs what it needs
 #   make test-gpu   what a GPU machine should be asked first; no network. Beforehand, where there is one: make gpu-wheels
 #   make docs       the documentation as a site, with a report of this machine: site/index.html
 #   make ui         the MLflow UI on http://127.0.0.1:5000; PORT=5001 if that is taken
@@ -95,7 +95,7 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 APT := $(SUDO) env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get
 test-cluster: $(CLUSTER)/.installed
 	@PATH="$$PATH:/usr/sbin:/sbin"; \
-	missing=; for program in slurmctld:slurm-wlm slurmd:slurm-wlm munged:munge postgres:postgresql; do \
+	missing=; for program in postgres:postgresql; do \
 	  command -v $${program%%:*} >/dev/null || ls /usr/lib/postgresql/*/bin/$${program%%:*} >/dev/null 2>&1 || \
 	  case " $$missing " in *" $${program##*:} "*) ;; *) missing="$$missing $${program##*:}";; esac; done; \
 	if [ -n "$$missing" ]; then \
@@ -105,7 +105,7 @@ test-cluster: $(CLUSTER)/.installed
 
 $(CLUSTER)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(CLUSTER)
-	$(CLUSTER)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,slurm,ray,joblib,server]'
+	$(CLUSTER)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,server]'
 	touch $@
 
 # A GPU machine has its own PyTorch and JAX, and often no network. `gpu-wheels` fills a folder with what else is needed there, some

@@ -1,12 +1,8 @@
 """python -m benchmarks.kill [--sweeps 50] [--minutes 30] [--adaptive] [--drivers 3] [--kills 10]
-   python -m benchmarks.kill --launcher slurm --points 200
 
 A sweep of 30 tiny points whose driver is killed (SIGKILL) at a random moment, and started again, until it ends by
 itself; then the next sweep. After each: every point measured once, no finished run lost, none left RUNNING, no process
 left over.
-
-With --launcher slurm or ray it is one sweep of --points over two nodes of such a cluster on this machine, one of
-which is killed, with all that runs on it, when half of the points are recorded (`benchmarks.lost_node`).
 
 With --adaptive each sweep chooses 30 of 120 points. With --drivers several drivers measure it at once, and one of them
 is killed each time. With --kills that happens so often each sweep (0: never), each time 1 to 3 points later.
@@ -20,18 +16,19 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import psutil
 
-from benchmarks.clusters import LAUNCHERS
 from benchmarks.common import ROOT, artifact, runs, train
-from benchmarks.lost_node import doubled_or_running, finished, lose_a_node
 
 TINY = [
     *("model.layers=1", "model.input_size=16", "model.output_size=4", "batch_size=4", "measure.min_seconds=0.02"),
@@ -41,6 +38,23 @@ TINY = [
 
 POINTS = 30
 Driver = subprocess.Popen[bytes]
+
+
+def finished(folder: Path) -> set[str]:
+    """Ids of the runs that have an outcome."""
+    with closing(sqlite3.connect(folder / "mlflow.db", timeout=60)) as database:
+        return {row[0] for row in database.execute("SELECT run_uuid FROM tags WHERE key = 'outcome'")}
+
+
+def doubled_or_running(folder: Path) -> list[str]:
+    """Points with several outcomes, and runs that have not ended."""
+    counts = Counter(run["point_id"] for run in runs(folder) if run.get("outcome"))
+    problems = [f"{point} measured {count} times" for point, count in counts.items() if count > 1]
+    with closing(sqlite3.connect(folder / "mlflow.db", timeout=60)) as database:
+        [running] = database.execute(
+            "SELECT count(*) FROM runs WHERE status = 'RUNNING' AND lifecycle_stage = 'active'"
+        ).fetchone()
+    return [*problems, *([f"{running} runs left RUNNING"] if running else [])]
 
 
 def kept(folder: Path) -> set[float]:
@@ -126,11 +140,7 @@ def main() -> None:
     parser.add_argument(
         "--kills", type=int, help="of each sweep, 1 to 3 points after another; else any number, at any moment"
     )
-    parser.add_argument("--launcher", choices=LAUNCHERS, help="kill a node of its cluster instead")
-    parser.add_argument("--points", type=int, default=200, help="of a sweep over a cluster")
     given = parser.parse_args()
-    if given.launcher:
-        sys.exit(lose_a_node(given.launcher, given.points, TINY))
     begin, kills, sweeps, problems = time.monotonic(), 0, 0, []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -23,7 +23,7 @@ from paradnn.core.schema import option, read
 from paradnn.core.words import MOST_HOSTS
 from paradnn.errors import ConfigError
 
-#: Plans a multirun as a whole instead of launching its tasks.
+#: Plans a multirun as a whole.
 _SWEEPER = "hydra/sweeper=plan"
 
 
@@ -67,28 +67,26 @@ def _plan(config: DictConfig, options: Options) -> int:
     from paradnn.forecast.forecast import describe, forecast, write_points
     from paradnn.forecast.history import open_history
     from paradnn.forecast.status import sweep_status
-    from paradnn.launch.submit import BASIC, chunk_of, launcher_of
     from paradnn.session.session import require_possible
     from paradnn.sweep.space import plain
     from paradnn.sweep.tasks import read_plan
 
     content = plain(config)
     settings = read_settings(content)
-    name = chunk = None
+    name = None
     if settings.sweep.plan:
         points, sweep = read_plan(settings)
-        name, chunk = sweep.name, chunk_of(config, settings, len(points))
+        name = sweep.name
     else:
         if settings.sweep.grids:
             raise ConfigError("experiment", settings.sweep.name, "describes a sweep", "add -m")
         points = [read_point(content)]
     for work in dict.fromkeys(point.workload for point in points):
         work.refuse_forecast()
-    if not settings.sweep.plan or launcher_of(config) == BASIC:  # a launcher's tasks may run where it is
-        require_possible(points)
+    require_possible(points)
     history = open_history(settings.tracking)
     expected = forecast(sweep_status(points, settings, history), settings, history)
-    describe(expected, name, history.where, options.hosts, chunk)
+    describe(expected, name, history.where, options.hosts)
     if options.out:
         write_points(expected, Path(options.out).expanduser())
         print(f"Every point is in {options.out}")

@@ -6,7 +6,6 @@ Bad input ends in one line and exit code 2. The framework is never imported here
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -37,8 +36,6 @@ def _measure(config: DictConfig) -> int:
     points: Sequence[Point]
     if settings.sweep.plan:
         points, sweep = read_plan(settings)
-        if sweep.launched:
-            return _measure_task(points, settings, sweep)
     elif settings.sweep.grids:
         raise ConfigError("experiment", settings.sweep.name, "describes a sweep", "add -m")
     elif settings.sweep.design == "adaptive":
@@ -73,28 +70,6 @@ def _measure_sweep(points: Sequence[Point], settings: Settings, sweep: SweepInfo
     from paradnn.designs.adaptive import AdaptiveSweep
 
     return follow_course(AdaptiveSweep(points, settings, sweep), settings, sweep)
-
-
-def _measure_task(points: Sequence[Point], settings: Settings, sweep: SweepInfo) -> int:
-    """Measure a task of a launched sweep; 0, since its submitter asks the store what became of it.
-
-    Interrupted, it raises: a task that returned would count as done, and one that is put back into the queue is not.
-    """
-    from paradnn.errors import ParadnnError
-    from paradnn.session.session import Interrupted, measure_points, report_problem
-
-    try:
-        summary = measure_points(points, settings, sweep)
-    except Exception as error:
-        # Nobody else would: what a task raises gets lost on the way through its launcher.
-        if not isinstance(error, ParadnnError):
-            traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
-        report_problem(settings, sweep, str(error) or type(error).__name__)
-        return 0
-    if summary.interrupted:
-        raise Interrupted
-    return 0
 
 
 @program

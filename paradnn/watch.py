@@ -6,7 +6,6 @@ Ctrl-C ends it; the sweep goes on. `--once` prints what is known now, as does a 
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections import Counter
@@ -33,7 +32,7 @@ from paradnn.store.runs import OWNER
 #: What is read of each point.
 _READ: Mapping[Values, Collection[str]] = {
     "params": (),
-    "tags": ("outcome", OWNER, "reason", "task"),
+    "tags": ("outcome", OWNER, "reason"),
     "metrics": ("examples_per_second",),
 }
 _ROWS = 8  # of a table
@@ -144,11 +143,7 @@ def progress_of(reader: Reader, experiment: str, sweep: Row) -> Progress:
     gone = _abandoned(reader, experiment)
     claimed = [row for row in points if row.run.status == "RUNNING" and "outcome" not in row.tags]
     running = [row for row in claimed if row.run.run_id not in gone]
-    planned = None
-    if "planned_points" in sweep.tags:  # less what its tasks found in the store
-        reports = [json.loads(text) for name, text in sweep.tags.items() if name.startswith("task.")]
-        known = sum(sum(report.get("skipped", {}).values()) for report in reports)
-        planned = int(sweep.tags["planned_points"]) - known
+    planned = int(sweep.tags["planned_points"]) if "planned_points" in sweep.tags else None
     return Progress(sweep, planned, done, running, not running and sweep.run.run_id in gone, time.time())
 
 
@@ -170,7 +165,6 @@ def view(progress: Progress) -> RenderableType:
     for row in running[:_ROWS]:
         owner = Owner.read(Entry(row.run.run_id, "RUNNING", row.tags).owner)
         where = f"on {owner.host}, process {owner.pid}" if owner else ""
-        where += f", task {row.tags['task']}" if "task" in row.tags else ""
         passed = f"{_span(progress.now - (row.run.start_ms or 0) / 1e3)} {where}"
         table.add_row(_line(row.run.run_name or ""), Text("running", "cyan"), _line(passed))
     if len(running) > _ROWS:

@@ -85,7 +85,7 @@ def captions() -> dict[str, str]:
     files = {room: MODULES.get(f"paradnn.{room}") or MODULES.get(room) for room in arrows()}
     texts = {room: ast.get_docstring(tree(path)) or "" for room, path in files.items() if path}
     # A namespace package has no docstring.
-    texts["hydra_plugins"] = "What Hydra finds by itself: the sweeper that plans, and the launchers."
+    texts["hydra_plugins"] = "What Hydra finds by itself: the sweeper that plans."
     return {
         room: " ".join(text.split("\n\n")[0].split()).partition(". ")[0].rstrip(".") for room, text in texts.items()
     }

@@ -27,8 +27,7 @@ FLOORS = (
     {"session"},
     {"forecast"},
     {"designs"},
-    {"launch", "train", "compare", "check", "ceilings", "sync", "stacks", "ui", "listing", "watch"},
-    {"plan"},
+    {"train", "compare", "check", "ceilings", "sync", "stacks", "ui", "listing", "watch", "plan"},
 )
 #: What `analysis` shares with the driver: faults, the look of figures, machines, where the store is, what can be run,
 #: what memory excludes.
@@ -57,7 +56,7 @@ SHARED = (
     *CONFIG,
     *FORECAST,
 )
-MOST_ROOMS, MOST_ARROWS = 30, 162
+MOST_ROOMS, MOST_ARROWS = 29, 158
 #: Lines of Python in these folders together. They go down: the aim is 44,000, 22,000 and 6,000.
 MOST_LINES = {("paradnn", "analysis", "hydra_plugins"): 53_100, ("tests",): 31_500, ("benchmarks",): 5_700}
 

@@ -144,10 +144,6 @@ def test_the_expected_end_follows_from_the_mean_rate(store: Store) -> None:
     assert (len(progress.done), len(progress.running), progress.planned) == (3, 1, 4)
     assert replace(progress, done=()).left is None
     assert replace(progress, planned=None).left is None
-    # Launched tasks say how many of their points the store held already.
-    sweep.tracker.report_task(0, {"points": 2, "skipped": {"ok": 1}})
-    sweep.tracker.report_task(1, {"problem": "no such disk"})
-    assert progress_of(reader, "paradnn", parent).planned == 3
     sweep.end()
     ended = progress_of(reader, "paradnn", parent)
     assert not ended.is_running

@@ -1,8 +1,5 @@
 """`overhead`: what this tool itself costs. Where the wall time of a sweep goes, phase by phase, and how much of it is
-measuring; with `--by launcher` the wall clock of whole sessions, from the scheduler's queue on.
-
-A session is one process that measures points one after the other: a task of a launched sweep, else a whole sweep, else
-a single point. Queue, task start, the phases of its points and the rest divide its wall clock without overlap.
+measuring.
 """
 
 from __future__ import annotations
@@ -10,19 +7,18 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from analysis.format import seconds, with_interval
 from analysis.lazy import drawing, np, pd, ticker
-from analysis.options import Options, option
+from analysis.options import Options
 from analysis.registry import analysis
-from analysis.result import Answer, Paragraph, Result, pooled_within, require_runs
+from analysis.result import Result, pooled_within, require_runs
 from analysis.sides import rare
 from analysis.statistics.quantiles import bootstrap_ratio
 from analysis.store.frame import families
 from paradnn.core.words import counted
 from paradnn.core.workload import WORKLOADS
-from paradnn.errors import NotEnoughData
 from paradnn.forecast.estimate import LEVEL, Estimate
 from paradnn.store.metrics import PHASES
 
@@ -34,9 +30,6 @@ _OWN = {name for work in WORKLOADS.values() for name in work.phases}
 MEASURING_PHASES = tuple(name for name in PHASES if name in ("measure", "latency") or name in _OWN)
 #: What this tool itself costs; the rest is the model's own (build, compile, warm-up) or asked for (profile).
 OVERHEAD_PHASES = ("schedule", "start", "record")
-#: What a launcher adds to a session, and all that its wall clock is made of.
-SCHEDULER = ("queue", "task start")
-LAYERS = (*SCHEDULER, *PHASES, "rest")
 
 #: By what a phase is for: a colour (a place in `drawing.COLOURS`) and hatches, so that no two phases look the same.
 _LOOKS = {
@@ -44,14 +37,8 @@ _LOOKS = {
     5: {"build": "", "compile": "////", "warmup": "....", "input": "xxxx"},
     2: dict(zip(MEASURING_PHASES, ("....", "", "////", "xxxx", "----", "oooo", "++++", "****"), strict=False)),
     3: {"profile": "", "balance": "////"},
-    4: {"queue": "", "task start": "////"},
-    -1: {"rest": ""},
 }
 _WRITTEN = 0.08  # shares from here on have their number in the bar
-_LARGEST = 4  # layers of a session that are named
-#: What distinguishes the sessions of a sweep whose runs name none.
-_KEYS = ["sweep_id", "launched_task", "job_id", "restarts", "host"]
-_ABOUT = ["launcher", "session_id", "start_time", "end_time", "session_seconds", "queue_seconds", "task_start_seconds"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +46,6 @@ class OverheadOptions(Options):
     """Of what."""
 
     command = "overhead"
-
-    by: Literal["family", "launcher"] = option(
-        "family",
-        "a bar for the points of each family (the default), or for the sessions of each launcher, whose wall clock "
-        "begins in the scheduler's queue",
-    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -112,8 +93,7 @@ class OverheadResult(Result):
     OverheadOptions,
     summary="where the wall time of a sweep goes: measuring, the model's own cost, this tool's",
     description="Median and quartiles of every phase of a point, and the share of wall time that is measuring.\n"
-    "Every outcome counts, since a failed point costs time as well. --by launcher divides the wall\n"
-    "clock of sessions, from the scheduler's queue to recording.",
+    "Every outcome counts, since a failed point costs time as well.",
     example="python -m analysis overhead --tag source=measured --figure overhead.png",
     gate="none",
     section="system",
@@ -121,20 +101,17 @@ class OverheadResult(Result):
     title="Benchmarking overhead",
     reading="Wall time of a point by phase. The stack's own part is schedule, start and record.",
 )
-def overhead(frame: pd.DataFrame, options: OverheadOptions) -> OverheadResult | Answer:
+def overhead(frame: pd.DataFrame, options: OverheadOptions) -> OverheadResult:
     """Where the wall time of runs went: median and quartiles of every phase, and the shares of measuring and stack.
 
     One row a run; every outcome counts, since a failed point costs time as well. Wall time of a run is the sum of its
-    `phase_<name>_seconds`; a phase that a run has not is no time in the sums and no row in the quartiles. With `by`
-    launcher a row for each layer of each launcher's sessions. NotEnoughData without runs, HeterogeneousError for
-    heterogeneous runs on a device.
+    `phase_<name>_seconds`; a phase that a run has not is no time in the sums and no row in the quartiles. NotEnoughData
+    without runs, HeterogeneousError for heterogeneous runs on a device.
     """
     require_runs(frame)
     timed, known = _phases(frame)
     # Published and imported runs have no phases and mix with nothing.
     pooled = pooled_within(timed, ["device"], options.pool) if len(timed) else ""
-    if options.by == "launcher":
-        return _of_launchers(sessions_of(frame), tuple(timed["run_id"]), pooled)
     known = known.dropna(axis=1, how="all")
     spent = known.fillna(0.0)
     wall = spent.sum(axis=1)
@@ -168,73 +145,6 @@ def share_of(spent: pd.DataFrame, parts: Collection[str], wall: pd.Series, level
     """The share of sums; the bootstrap knows nothing of 0 and 1, and a part of the whole is never beyond them."""
     part = spent.reindex(columns=list(parts)).sum(axis=1)
     return Estimate(*(float(np.clip(end, 0.0, 1.0)) for end in bootstrap_ratio(part, wall, level)))
-
-
-def sessions_of(frame: pd.DataFrame) -> pd.DataFrame:
-    """A row for each session: launcher, points, `wall` (s), and every layer (s), which add up to it.
-
-    Wall clock: queue, task start, and `session_seconds` of the last point; of runs recorded before that was, the last
-    end less the first start, and the first point's schedule. rest: what no phase of a recorded point covers, such as
-    ceilings. Restarted tasks are left out, since how long they waited is not known. NotEnoughData where no run reports
-    its phases.
-    """
-    timed, known = _phases(frame)
-    about = timed.reindex(columns=[*_ABOUT, *_KEYS]).astype("object")
-    about = about[~(pd.to_numeric(about["restarts"]) > 0)].sort_values("start_time", kind="stable")
-    if about.empty:
-        raise NotEnoughData("no run reports its phases; those that this tool measures do")
-    spent = known.loc[about.index].fillna(0.0)
-    task = about[_KEYS].fillna("").astype(str).agg("/".join, axis=1)
-    key = (
-        about["session_id"].fillna(task.where(about["sweep_id"].notna(), timed["run_id"].astype(str))).rename("session")
-    )
-    for name in ("start_time", "end_time"):
-        about[name] = pd.to_datetime(about[name], utc=True)
-    for name in ("session_seconds", "queue_seconds", "task_start_seconds"):
-        about[name] = pd.to_numeric(about[name]).astype("float64")
-    of, table = about.groupby(key, sort=False), spent.groupby(key, sort=False).sum()
-    table["queue"], table["task start"] = (
-        of[f"{name}_seconds"].first().fillna(0.0) for name in ("queue", "task_start")
-    )
-    span = (of["end_time"].max() - of["start_time"].min()).dt.total_seconds()
-    span += spent["schedule"].groupby(key, sort=False).first()
-    wall = of["session_seconds"].max().fillna(span).fillna(table[list(PHASES)].sum(axis=1))
-    wall += table["queue"] + table["task start"]
-    table["rest"] = wall - table.sum(axis=1)
-    return table[list(LAYERS)].assign(launcher=of["launcher"].first().fillna("local"), points=of.size(), wall=wall)
-
-
-def _of_launchers(sessions: pd.DataFrame, sources: tuple[str, ...], pooled: str) -> Answer:
-    """Each launcher's layers: mean seconds of a session, and the share of the wall clock with its interval."""
-    rows: list[list[object]] = []
-    said, bars = [], {}
-    for launcher, own in sessions.groupby("launcher", sort=False):
-        shares = {layer: share_of(own, (layer,), own["wall"]) for layer in LAYERS if own[layer].any()}
-        rows += [[launcher, layer, float(own[layer].mean()), *share] for layer, share in shares.items()]
-        count, mean = len(own), own["wall"].mean()
-        points = [
-            f"{layer}: {with_interval(share)}, {seconds(own[layer].mean())} a session."
-            for layer, share in sorted(shares.items(), key=lambda one: -one[1].value)[:_LARGEST]
-        ]
-        if own["queue"].any():
-            points.append(
-                f"Scheduler ({' + '.join(SCHEDULER)}): {with_interval(share_of(own, SCHEDULER, own['wall']))}."
-            )
-        total = f"{counted(int(own['points'].sum()), 'point')} in {counted(count, 'session')}"
-        head = f"{launcher}: {total} took {seconds(own['wall'].sum())} of wall clock, {seconds(mean)} a session."
-        said.append(Paragraph(head, tuple(points)))
-        bars[f"{launcher} ({count}, {own['points'].sum()})"] = f"{mean:.3g} s"
-    table = pd.DataFrame(rows, columns=["launcher", "layer", "seconds", "share", "low", "high"])
-    wide = table.pivot(index="launcher", columns="layer", values="share").fillna(0.0)
-    wide = wide.loc[list(dict.fromkeys(table["launcher"])), [name for name in LAYERS if name in wide]]
-    title = "Where the wall clock of a session goes (sessions, points)"
-    return Answer(
-        numbers=table,
-        sentences=said,
-        picture=lambda: _draw(bars, wide, title, "wall clock"),
-        sources=sources,
-        pooled=pooled,
-    )
 
 
 def _draw(rows: dict[str, str], shares: pd.DataFrame, title: str, per: str) -> Figure:

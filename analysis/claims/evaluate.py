@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from analysis.analyses.overhead import sessions_of, share_of
 from analysis.analyses.sensitivity import encode
 from analysis.analyses.software import order
 from analysis.claims.kinds import Answer, Bound, Check, Claim
@@ -356,12 +355,6 @@ def _scaling(check: Check, data: Data) -> Finding:
     return _finding(check, "non-parallel fraction", estimates, check.bound, sum(family.points for family in families))
 
 
-def _layers(check: Check, data: Data) -> Finding:
-    sessions = sessions_of(side(data, check.where))
-    share = share_of(sessions, check.layers, sessions["wall"], data.level)
-    return _finding(check, "share of wall clock, over sessions", [share], check.bound, len(sessions))
-
-
 _EVALUATORS: dict[str, Callable[[Check, Data], Finding]] = {
     "trend": _trend,
     "ranking": _ranking,
@@ -371,7 +364,6 @@ _EVALUATORS: dict[str, Callable[[Check, Data], Finding]] = {
     "share": _share,
     "outcome": _outcome,
     "scaling": _scaling,
-    "layers": _layers,
 }
 
 

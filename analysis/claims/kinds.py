@@ -68,7 +68,6 @@ class Check:
     a_outcome: tuple[str, ...] = ("ok",)
     b_outcome: tuple[str, ...] = _OOM
     by: str = "devices"
-    layers: tuple[str, ...] = ()
 
     def sentence(self) -> str:
         """What is checked, in words."""
@@ -156,10 +155,6 @@ KINDS: dict[str, Kind] = {
     "outcome": Kind(_outcome, "a! b! a_outcome b_outcome bound!"),
     # Amdahl's non-parallel fraction, fitted over the counts in column `by`.
     "scaling": Kind(lambda check: f"non-parallel fraction over {check.by} is {check.bound}", "metric by bound!"),
-    # The share of the wall clock of sessions that some layers of the stack took together.
-    "layers": Kind(
-        lambda check: f"share of wall clock in {' + '.join(check.layers)} is {check.bound}", "layers! bound!"
-    ),
 }
 
 

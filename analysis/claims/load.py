@@ -13,7 +13,6 @@ from typing import Any
 
 import yaml
 
-from analysis.analyses.overhead import LAYERS
 from analysis.claims.kinds import KINDS, Bound, Check, Claim
 from analysis.store.conditions import Condition, Conditions, conditions_on
 from paradnn.errors import ConfigError, DataError
@@ -213,7 +212,6 @@ _PARSERS: dict[str, Callable[[Any, str], Any]] = {
     "margin": _good(_number, lambda number: number > 0, "must be positive", "1.1 asks for a tenth more speed"),
     "quantile": _good(_number, lambda number: 0 < number < 1, *_BETWEEN),
     "paired": _good(_as_it_is, lambda value: isinstance(value, bool), "expects true or false", "write true or false"),
-    "layers": _good(_NAMES, set(LAYERS).issuperset, "no such layer", f"choose of {', '.join(LAYERS)}"),
 }
 
 

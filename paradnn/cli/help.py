@@ -25,8 +25,7 @@ Measure deep-learning models on this machine; every point becomes an MLflow run.
   python -m paradnn.plan -m experiment=paper_fc                    how long it would take: measures nothing
   python -m paradnn.compare compile=graph compile=xla -- model=lstm
                                                                    which is faster, by turns (docs/compare.md)
-  python -m paradnn.train -m hydra/launcher=slurm experiment=paper_fc
-                                                                   on many hosts: slurm, ray_cluster (docs/clusters.md)
+  the same command on several hosts                                each takes points that no other has: docs/clusters.md
 
 Values are swept as a,b,c or range(1,9) or choice(...); lists are written model.blocks=[3,4,6,3].
 """

@@ -90,7 +90,6 @@ def check_arguments(arguments: Sequence[str]) -> None:
             ) from None
         if override.key_or_group == "sweep.plan":
             raise ConfigError("sweep.plan", word.partition("=")[2], "is internal", "leave it out")
-        # A launcher may come with a package of its own.
         if own and not override.key_or_group.startswith("hydra"):
             _check_options(override)
 

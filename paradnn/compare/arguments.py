@@ -57,8 +57,6 @@ _OWN = {
     "sweep.points": "every point is compared",
     "sweep.minutes": "--minutes ends a comparison",
     "sweep.error": "--within ends a comparison",
-    "sweep.chunk": "a comparison is measured in one process",
-    "hydra/launcher": "both sides are measured on this host",
     "hydra/sweeper": "a comparison has its own",
 }
 

@@ -192,8 +192,7 @@ class Sweep:
     seed: int = option(0, "of the random order and of the sample", low=0, high=2**31 - 1)
     sample: int | None = option(None, "measure only so many points, drawn evenly over the space; null: all", low=1)
     name: str | None = option(None, "name of the parent run; null: the date and the families")
-    chunk: int | None = option(None, "points of one task; null: all here, 5 to 50 with a launcher such as slurm", low=1)
-    plan: str | None = option(None, "internal: the points of a launched task", longest=2**26)
+    plan: str | None = option(None, "internal: the id of a planned sweep")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """An adaptive sweep: before every batch the store is read, the model of step time fitted, and the next points chosen.
 
-`AdaptiveSweep` decides, for the code that measures: a session in this process, or `paradnn.launch` through a launcher.
+`AdaptiveSweep` decides, for the code that measures: a session in this process.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ class AdaptiveSweep:
 
     begin: when the command began, on the monotonic clock. looks: one before every batch. reason: why the sweep is over;
     empty before. excluded: index -> why it is out of memory without being tried. left: how many points more are
-    expected. `anywhere`: see `Knowledge`.
+    expected.
     """
 
     resumes = True
 
-    def __init__(self, points: Sequence[Point], settings: Settings, sweep: SweepInfo, anywhere: bool = False) -> None:
+    def __init__(self, points: Sequence[Point], settings: Settings, sweep: SweepInfo) -> None:
         self.points, self.rule, self.seed, self.begin = (
             points,
             rule_of(settings.sweep),
@@ -88,14 +88,14 @@ class AdaptiveSweep:
         self.looks: list[Look] = []
         self.excluded: dict[int, str] = {}
         self.reason, self.left = "", settings.sweep.points or len(points)
-        self._settings, self._sweep, self._anywhere, self._ended = settings, sweep, anywhere, False
+        self._settings, self._sweep, self._ended = settings, sweep, False
 
     @cached_property
     def knowledge(self) -> Knowledge:
         """Asked for when stacks and store are there; nothing is read yet."""
         history = open_history(self._settings.tracking)
-        candidates = Candidates.of(self.points, self._settings, history, self._anywhere)
-        return Knowledge(candidates, self._settings, history, self._sweep.sweep_id, self._anywhere)
+        candidates = Candidates.of(self.points, self._settings, history)
+        return Knowledge(candidates, self._settings, history, self._sweep.sweep_id)
 
     @property
     def seconds_left(self) -> float:
@@ -195,7 +195,7 @@ class AdaptiveSweep:
         return ~np.isin(np.arange(self._size), [*indices])
 
     def _forecast(self) -> _Forecast:
-        runs, table = self.knowledge.runs(), self.knowledge.table()
+        runs, table = self.knowledge.runs(), self.knowledge.candidates.table
         model = StepTimeModel.fit(runs.table, runs.step, runs.noise)
         step, left_out = model.predict(table), model.left_out
         seconds = point_times(runs, table, _TIMES, steps=step).seconds.mean(axis=1)

@@ -88,18 +88,15 @@ class Candidates:
         return len(self.points)
 
     @classmethod
-    def of(cls, points: Sequence[Point], settings: Settings, history: History, anywhere: bool = False) -> Candidates:
-        """Those among `points`, each once; raises ParadnnError as a session would before its first point.
-
-        `anywhere`: they are measured on other hosts, of whose free memory nothing is known here.
-        """
+    def of(cls, points: Sequence[Point], settings: Settings, history: History) -> Candidates:
+        """Those among `points`, each once; raises ParadnnError as a session would before its first point."""
         status = sweep_status(points, settings, history)
         kept = list({identity: index for index, identity in reversed([*enumerate(status.identities)])}.values())[::-1]
         environments = [status.environments[index] for index in kept]
         ids, devices = [place.environment_id for place in environments], [place.device for place in environments]
         chosen, rates = [points[index] for index in kept], rates_of(status)
         limits = {
-            limit: np.inf if anywhere and limit == "auto" else memory_limit(point)
+            limit: memory_limit(point)
             for limit, point in {point.measure.memory_limit: point for point in chosen}.items()
         }
         known = [point.platform.name == "cpu" and point.measure.predict_oom for point in chosen]
@@ -154,22 +151,20 @@ class Ended(NamedTuple):
 
 
 class Knowledge:
-    """What is known of candidates; `anywhere`: an outcome of whichever environment the sweep's tasks ran in counts.
+    """What is known of candidates.
 
     ended: index -> how it ended. past: index -> its measured run. claimed: indices that drivers measure now.
     """
 
-    def __init__(
-        self, candidates: Candidates, settings: Settings, history: History, sweep_id: str, anywhere: bool = False
-    ) -> None:
+    def __init__(self, candidates: Candidates, settings: Settings, history: History, sweep_id: str) -> None:
         self.candidates = candidates
         self.ended: dict[int, Ended] = {}
         self.past: dict[int, Past] = {}
         self.claimed: set[int] = set()
-        self._history, self._sweep_id, self._anywhere = history, sweep_id, anywhere
+        self._history, self._sweep_id = history, sweep_id
         self._policy = ResumePolicy(settings.resume, settings.retry)
         self._places, self._devices = set(candidates.table.environments), set(candidates.devices)
-        self._indices = {self._key(identity): index for index, identity in enumerate(candidates.identities)}
+        self._indices = {identity: index for index, identity in enumerate(candidates.identities)}
         self._own: set[int] = set()
 
     def look(self, environments: Collection[str] = (), read: bool = True) -> None:
@@ -180,10 +175,10 @@ class Knowledge:
         self._places |= set(environments)
         with contextlib.suppress(StoreError):
             # A point that ends between the two questions is in both answers, and counts once.
-            claimed = {self._indices.get(self._key(identity)) for identity in self._history.claimed()}
+            claimed = {self._indices.get(identity) for identity in self._history.claimed()}
             known = self._history.finished(self._places if self._policy.looks else (), self._sweep_id)
             for identity, runs in known.items():
-                index = self._indices.get(self._key(identity))
+                index = self._indices.get(identity)
                 if index is None or index in self._own:
                     continue
                 ours = [run for run in runs if run.tags.get("sweep_id") == self._sweep_id]
@@ -207,7 +202,7 @@ class Knowledge:
         for row in rows:
             tags = row.tags
             found = Identity(tags["point_id"], tags["environment_id"], int(tags["replicate"]))
-            index = self._indices.get(self._key(found))
+            index = self._indices.get(found)
             if index is None:
                 continue
             self._own.add(index)
@@ -215,9 +210,6 @@ class Knowledge:
             if row.outcome == "ok":
                 params, tags = row_of(self.candidates.points[index]), {**tags, "outcome": row.outcome}
                 self.past[index] = Past(row.run_id, time.time(), params, row.metrics, tags)
-
-    def _key(self, identity: Identity) -> Identity:
-        return replace(identity, environment_id="") if self._anywhere else identity
 
     @property
     def tried(self) -> int:
@@ -228,14 +220,6 @@ class Knowledge:
         """The measured ones, as one session."""
         runs = PastRuns.of(list(self.past.values()), self.candidates.rates)
         return replace(runs, table=replace(runs.table, sessions=[_SESSION] * len(runs)))
-
-    def table(self) -> Table:
-        """The candidates as points of the environment in which they were measured last, where that is elsewhere."""
-        table = self.candidates.table
-        latest = max(self.past.values(), key=lambda run: run.start, default=None)
-        if not self._anywhere or latest is None:
-            return table
-        return replace(table, environments=[latest.tags["environment_id"]] * len(table))
 
     def _memory(self) -> tuple[list[int], NDArray[np.bool_]]:
         """The candidates that say something of memory, and which of them ran out."""

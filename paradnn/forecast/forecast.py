@@ -16,7 +16,6 @@ from rich.table import Table
 
 from paradnn.cli.console import standard_output
 from paradnn.config.point import Settings
-from paradnn.core.words import counted
 from paradnn.forecast.history import History
 from paradnn.forecast.phases import PointTimes, point_times
 from paradnn.forecast.predict import StepTimeModel
@@ -62,20 +61,13 @@ class Forecast:
     runs: Mapping[str, int]
     times_of: Callable[[Sequence[int]], PointTimes]
 
-    def wall(self, hosts: int, chunk: int | None = None) -> Array:
-        """(draws,) seconds on `hosts` hosts with a driver each.
-
-        Without `chunk` drivers share the sweep point by point; with it a cluster gives them tasks of so many points,
-        each with a start of its own.
-        """
+    def wall(self, hosts: int) -> Array:
+        """(draws,) seconds on `hosts` hosts with a driver each, which share the sweep point by point."""
         if not len(self.seconds):
             return np.zeros(self.start.shape)
         workers = {self.status.workers[index] for index in self.where}
         start, seconds = len(workers) * self.start, self.weight * self.seconds
-        if chunk is None:
-            return wall_seconds(seconds, hosts, start) + self.ceilings
-        grouped = max(1, round(chunk / self.weight))  # as many as stand for a task, or one that stands for several
-        return wall_seconds(tasks_of(seconds, grouped, start * self.weight * grouped / chunk), hosts) + self.ceilings
+        return wall_seconds(seconds, hosts, start) + self.ceilings
 
 
 def forecast(status: SweepStatus, settings: Settings, history: History) -> Forecast:
@@ -121,12 +113,6 @@ def forecast(status: SweepStatus, settings: Settings, history: History) -> Forec
     )
 
 
-def tasks_of(seconds: Array, chunk: int, start: Array) -> Array:
-    """(tasks, draws) from the (points, draws) of their points: `chunk` in a row each, and each with its `start`."""
-    edges = np.arange(0, len(seconds), chunk)
-    return np.asarray(np.add.reduceat(seconds, edges, axis=0) + start) if len(seconds) else seconds
-
-
 def wall_seconds(tasks: Array, hosts: int, start: Array | float = 0.0) -> Array:
     """(draws,) until the last of `hosts` drivers is done with `tasks` (tasks, draws); each begins after `start`.
 
@@ -140,7 +126,7 @@ def wall_seconds(tasks: Array, hosts: int, start: Array | float = 0.0) -> Array:
     return np.asarray(busy.max(axis=0))
 
 
-def describe(forecast: Forecast, name: str | None, where: str, hosts: Sequence[int], chunk: int | None) -> None:
+def describe(forecast: Forecast, name: str | None, where: str, hosts: Sequence[int]) -> None:
     """Print counts, expected times by family, and the wall time for each number of hosts.
 
     `name` is the sweep's; a single point has its own.
@@ -165,11 +151,10 @@ def describe(forecast: Forecast, name: str | None, where: str, hosts: Sequence[i
         console.print(line, soft_wrap=True, markup=False)
     console.print()
     table = table_of("hosts", "wall time", "95%", "times faster")
-    single = forecast.wall(1, chunk)
+    single = forecast.wall(1)
     for count in hosts:
-        wall = forecast.wall(count, chunk)
+        wall = forecast.wall(count)
         table.add_row(str(count), *_quantiles(wall), f"{np.median(single / wall):.1f}")
-    table.title = f"tasks of {counted(chunk, 'point')} each" if chunk else None
     console.print(table)
     console.print("Expected for hosts like this one with nothing else running on them.", style="dim")
 

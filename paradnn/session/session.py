@@ -17,23 +17,22 @@ from typing import Any
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Platform, Point, Settings
-from paradnn.errors import ConfigError, StoreError, WorkerError
+from paradnn.errors import ConfigError, WorkerError
 from paradnn.execution.environments import WorkerEnvironments
 from paradnn.execution.hosts import require_hosts
 from paradnn.execution.workers import WorkerKey, WorkerPool
 from paradnn.platform.environment import missing_device
 from paradnn.platform.findings import load_findings
 from paradnn.platform.load import LoadWatch
-from paradnn.session.course import Conclusion, Course, Visit
+from paradnn.session.course import Conclusion, Course
 from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper
 from paradnn.session.measuring import Measuring, SessionContext
 from paradnn.session.parent_run import ParentRun
 from paradnn.session.progress import Reporter
 from paradnn.session.summary import Row, Summary
-from paradnn.store.claims import enter_task
 from paradnn.store.runs import Finished, first_accepted
 from paradnn.store.tracker import open_tracker
-from paradnn.sweep.scheduler import restarts, task_name, task_tags, waiting_times
+from paradnn.sweep.scheduler import job_tags, start_seconds
 from paradnn.sweep.tasks import SweepInfo
 from paradnn.worker.affinity import core_list, core_text
 
@@ -59,10 +58,8 @@ def follow_course(course: Course, settings: Settings, sweep: SweepInfo) -> Summa
 def _opened(
     points: Sequence[Point], total: int, reporter: Reporter, settings: Settings, sweep: SweepInfo | None
 ) -> Iterator[_Session]:
-    enter_task(task_name(sweep), restarts())
     watch = LoadWatch()
-    if sweep is None or sweep.launched is None:  # a task on another host leaves its outcomes to who submitted it
-        require_possible(points)
+    require_possible(points)
     with interruptible(), WorkerEnvironments(points, reporter.say) as environments, WorkerPool() as pool:
         tracker = open_tracker(settings.tracking, reporter.say)
         try:
@@ -70,14 +67,6 @@ def _opened(
             yield _Session(context, sweep, watch)
         finally:
             reporter.close()
-
-
-def report_problem(settings: Settings, sweep: SweepInfo, problem: str) -> None:
-    """Report to the sweep's parent why a launched task measured nothing, where its store can be reached."""
-    with contextlib.suppress(StoreError):
-        parent = ParentRun(open_tracker(settings.tracking, lambda _: None), sweep)
-        parent.enter()
-        parent.fail(problem)
 
 
 def measure_ceilings(point: Point, settings: Settings) -> tuple[Ceilings | None, str]:
@@ -104,18 +93,12 @@ class _Session:
     def run(self, points: Sequence[Point]) -> Summary:
         begin = time.perf_counter()
         self._tracker.close_abandoned()
-        self._parent.enter()
         todo = self._missing(points)
         if todo:
             self._prepare_first(todo)
             self._parent.open(len(todo))
         processes = sum(point.measure.processes for point in todo)
-        work: Callable[[], object] = partial(self._measuring.work, todo)
-        if excluded := self._sweep.launched.excluded if self._sweep and self._sweep.launched else ():
-            reasons = dict(zip(map(self._measuring.identity, points), excluded, strict=True))
-            visits = [Visit(point, {}, reasons[self._measuring.identity(point)]) for point in todo]
-            work = partial(self._measuring.visit, visits)
-        return self._carry_out(work, processes, begin, Conclusion)
+        return self._carry_out(partial(self._measuring.work, todo), processes, begin, Conclusion)
 
     def follow(self, course: Course) -> Summary:
         """Measure what the course asks for; what it concludes stands on the parent run."""
@@ -151,8 +134,8 @@ class _Session:
     ) -> Summary:
         how, summary = self._context.settings.sweep, self._summary
         tags = {"design": how.design} if how.design != "grid" else {"sweep_order": how.order} if self._sweep else {}
-        launched = self._sweep.launched if self._sweep else None
-        self._measuring.start({**task_tags(self._sweep), **tags}, waiting_times(launched))
+        of = {"sweep_id": self._sweep.sweep_id} if self._sweep else {}
+        self._measuring.start({**job_tags(), **of, **tags}, start_seconds())
         self._reporter.start(summary.skipped, processes)
         if processes:  # what is seen of the machine is recorded with every point
             load = self._watch.look()
@@ -169,27 +152,20 @@ class _Session:
         summary.seconds = time.perf_counter() - begin
         conclusion = conclude()
         summary.conclusion = conclusion.text
-        self._parent.end(summary, self._context.environments.environment_ids, conclusion)
+        self._parent.end(summary, conclusion)
         summary.where = self._tracker.where
         return summary
 
     def _missing(self, points: Sequence[Point]) -> list[Point]:
         """The points without an outcome that is accepted, each once; the others are counted as skipped."""
         resume = self._context.resume
-        sweep_id = self._sweep.sweep_id if self._sweep and self._sweep.launched else None
         known: Mapping[Identity, Sequence[Finished]] = {}
-        if resume.looks or sweep_id:
-            places = self._context.environments.environment_ids if resume.looks else ()
-            known = self._tracker.finished(places, sweep_id)
-        # An earlier attempt of a launched task may have run on another kind of node: its outcomes are enough.
-        ours = (run for runs in known.values() for run in runs if sweep_id and run.tags.get("sweep_id") == sweep_id)
-        own = {(run.tags["point_id"], int(run.tags["replicate"])): run for run in ours}
-
+        if resume.looks:
+            known = self._tracker.finished(self._context.environments.environment_ids)
         todo, seen = [], set()
         for point in points:
             identity = self._measuring.identity(point)
-            done = own.get((identity.point_id, identity.replicate))
-            if done := done or first_accepted(point, known.get(identity, ()), resume):
+            if done := first_accepted(point, known.get(identity, ()), resume):
                 outcome = done.tags["outcome"]
                 self._measuring.partial.forget(identity, outcome)
                 self._summary.skipped[outcome] += 1
@@ -219,7 +195,7 @@ def interruptible() -> Iterator[None]:
     def stop(*_: Any) -> None:
         raise Interrupted
 
-    # Only the main thread may ask for signals; a launcher may run its tasks in another.
+    # Only the main thread may ask for signals.
     signals = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
     previous = [signal.signal(number, stop) for number in signals]
     try:

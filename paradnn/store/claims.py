@@ -44,21 +44,18 @@ _TAGS_ALONE: Mapping[Values, Collection[str]] = {
     "metrics": (),
 }
 
-#: Of which launched task this process is an attempt, if of any: its name, and what orders attempts (restarts, begun).
-_attempt: dict[str, Any] = {}
+#: Keys of an owner that earlier versions wrote.
+_EARLIER_KEYS = {"task", "restarts", "begun"}
 
 
 @dataclass(frozen=True)
 class Owner:
-    """The process that holds a run. `task`: of which launched task it is an attempt, ordered by (restarts, begun)."""
+    """The process that holds a run."""
 
     host: str
     boot: str
     pid: int
     started: float
-    task: str | None = None
-    restarts: int = 0
-    begun: float = 0.0
 
     @classmethod
     @functools.lru_cache(maxsize=1024)
@@ -66,8 +63,9 @@ class Owner:
         """The owner that a tag names; None for a text that names none."""
         try:
             content = read_json(text)
-            return read_message(cls, {"task": None, "restarts": 0, "begun": 0.0} | content, "owner")
-        except (ValueError, TypeError, OverflowError):
+            own = {key: value for key, value in content.items() if key not in _EARLIER_KEYS}
+            return read_message(cls, own, "owner")
+        except (ValueError, TypeError, AttributeError, OverflowError):
             return None
 
     def __post_init__(self) -> None:
@@ -75,12 +73,8 @@ class Owner:
             raise ValueError("no process")
 
     def is_gone(self, expires: float) -> bool:
-        """Whether it does no more of what it held until `expires` (Unix seconds): it is no process of this host, was an
-        earlier attempt of the task that this process is (hosts' clocks only break ties), or its time ran out."""
-        if _attempt and self.task == _attempt["task"]:
-            ours = _attempt["restarts"], _attempt["begun"]
-            if (self.restarts, self.begun) < ours:
-                return True
+        """Whether it does no more of what it held until `expires` (Unix seconds): it is no process of this host, or its
+        time ran out."""
         if self.boot == _boot():
             try:
                 process = psutil.Process(self.pid)
@@ -146,19 +140,11 @@ class Entry:
         return is_open and self.tags.get("kind") != "sweep" and self.owner == owner
 
 
-def enter_task(task: str | None, restarts: int = 0) -> None:
-    """From now on this process is an attempt of the launched task with that name; None: of none. A scheduler runs one
-    attempt of a task at a time, on whichever host: what an earlier one held, it holds no more."""
-    _attempt.clear()
-    if task is not None:
-        _attempt.update(task=task, restarts=restarts, begun=time.time())
-
-
 def owner_tag() -> str:
     """Who holds a run: this process, distinguished from a later one with the same number."""
     process = psutil.Process()
     who = {"host": socket.gethostname(), "boot": _boot(), "pid": process.pid, "started": process.create_time()}
-    return json.dumps(who | _attempt)
+    return json.dumps(who)
 
 
 def expiry(timeout: float) -> str:
@@ -206,12 +192,6 @@ class RunIndex:
     def with_tag(self, key: str, value: str) -> list[Entry]:
         """Runs that bear the tag `key` with `value`."""
         return self._entries(tags={key: (value,)})
-
-    def sweep_rows(self, sweep_id: str) -> list[dict[str, Any]]:
-        """The finished points of a sweep: run_id, name, tags and metrics in one mapping each."""
-        query = Query((self._experiment,), tags={"kind": ("point",), "sweep_id": (sweep_id,)}, columns={"params": ()})
-        rows = self._reader.read(query)
-        return [{"run_id": run.run_id, "name": run.run_name, **tags, **metrics} for run, _, tags, metrics in rows]
 
     def _entries(self, **which: Any) -> list[Entry]:
         query = Query((self._experiment,), unfinished=True, columns=_TAGS_ALONE, **which)

@@ -24,7 +24,7 @@ from paradnn.config.point import Tracking
 from paradnn.core.workload import Moment
 from paradnn.errors import DataError, StoreError
 from paradnn.store.address import address_of
-from paradnn.store.claims import Entry, Owner, expiry, owner_tag
+from paradnn.store.claims import Entry, expiry, owner_tag
 from paradnn.store.files import new_file, read_json
 from paradnn.store.runs import (
     OWNER,
@@ -122,36 +122,10 @@ class Journal:
         """Where a result is, or would be."""
         return self.folder / f"{run_id}.json"
 
-    def open_sweep(self, name: str, description: str, tags: Mapping[str, str], parent: str | None = None) -> str:
-        """Start the parent of the runs that follow, or join the one that another process opened and will close; its
-        id."""
+    def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
+        """Start the parent of the runs that follow; its id."""
         self._sweep = SweepRun("RUNNING", description, tags=dict(tags), name=name)
         return tags["sweep_id"]
-
-    def drop_sweep(self) -> None:
-        """Forget the parent, to which nothing was recorded or which has ended, and what its tasks reported."""
-        for path in self._reports():
-            path.unlink(missing_ok=True)
-        self._sweep = None
-
-    def report_task(self, task: int, report: Mapping[str, Any]) -> None:
-        """Report to the parent how one of its tasks ended; a later attempt's report replaces an earlier one's."""
-        if self._sweep is not None:
-            write_document(self.folder / f"task-{self._sweep.tags['sweep_id']}-{task}.json", {"report": report})
-
-    def task_reports(self) -> dict[int, dict[str, Any]]:
-        """What the tasks of the sweep have reported."""
-        return {int(path.stem.rpartition("-")[2]): read_document(path)["report"] for path in self._reports()}
-
-    def sweep_rows(self, sweep_id: str) -> list[dict[str, Any]]:
-        """The finished points of a sweep: run_id, name, tags and metrics in one mapping each."""
-        rows = []
-        for path in self.folder.glob("point-*.json"):
-            with contextlib.suppress(DataError):
-                record = read_record(path).record
-                if record.tags.get("sweep_id") == sweep_id:
-                    rows.append({"run_id": path.stem, "name": record.name, **record.tags, **record.metrics})
-        return rows
 
     def close_sweep(self, end: SweepRun) -> None:
         """End the parent."""
@@ -161,7 +135,7 @@ class Journal:
             artifacts = content.pop("artifacts")
             path = self.folder / f"sweep-{tags['sweep_id']}.json"
             write_document(path, {"sweep": content, "artifacts": artifacts})
-            Journal.drop_sweep(self)
+            self._sweep = None
 
     def begin(
         self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, accepts: AcceptsRun | None
@@ -232,12 +206,9 @@ class Journal:
         """Give a point back without an outcome."""
         self._claim_path(claim.identity).unlink(missing_ok=True)
 
-    def close_abandoned(self, sweep_id: str | None = None) -> int:
-        """Close what dead drivers left open, or all that a sweep did of which no task lives; how many there were."""
-        return sum(self._drop_if_stale(path, sweep_id) for path in self.folder.glob("*.claim"))
-
-    def _reports(self) -> list[Path]:
-        return list(self.folder.glob(f"task-{self._sweep.tags['sweep_id']}-*.json")) if self._sweep else []
+    def close_abandoned(self) -> int:
+        """Close what dead drivers left open; how many there were."""
+        return sum(self._drop_if_stale(path) for path in self.folder.glob("*.claim"))
 
     def _all(self) -> dict[Identity, list[Finished]]:
         """What the folder holds, others' of this moment too; damaged files are left to `sync` to name."""
@@ -262,13 +233,12 @@ class Journal:
             self._drop_if_stale(path)
             return False
 
-    def _drop_if_stale(self, path: Path, sweep_id: str | None = None) -> bool:
+    def _drop_if_stale(self, path: Path) -> bool:
         entry = _claim_in(path)
-        owner = Owner.read(entry.owner) if entry and sweep_id else None
-        stale = owner and (owner.task or "").startswith(f"{sweep_id}/") if sweep_id else entry and entry.is_abandoned()
+        stale = entry is not None and entry.is_abandoned()
         if stale:
             path.unlink(missing_ok=True)
-        return bool(stale)
+        return stale
 
     def _new_id(self) -> str:
         return f"point-{self._key}{uuid.uuid4().hex}"

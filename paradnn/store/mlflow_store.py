@@ -24,7 +24,7 @@ from paradnn.store.address import address_of, local_folder, locate
 from paradnn.store.claims import Entry, RunIndex, close_abandoned, close_run, expiry, owner_tag, status_of
 from paradnn.store.client import client_of, find_experiment, open_experiment
 from paradnn.store.errors import is_listening, one_line_of, raises_store_errors, store_errors
-from paradnn.store.files import file_content, inside, pack, read_json
+from paradnn.store.files import file_content, inside, pack
 from paradnn.store.journal import Document, identity_of
 from paradnn.store.reader import open_reader
 from paradnn.store.runs import (
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 
 #: How many metrics, or metrics, params and tags together, a tracking server takes at once.
 _MOST_VALUES = 1000
-#: How the tags of a parent begin that hold its tasks' reports; the task's number follows.
-_TASK = "task."
 _PARENT, _NOTE = "mlflow.parentRunId", "mlflow.note.content"
 _SOURCE = {"mlflow.source.name": "paradnn.train", "mlflow.source.type": "LOCAL"}
 _ABOUT = (
@@ -124,30 +122,12 @@ class MlflowStore:
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
         return self._index.fetch(run_id)
 
-    def sweep_rows(self, sweep_id: str) -> list[dict[str, Any]]:
-        return self._index.sweep_rows(sweep_id)
-
-    def open_sweep(self, name: str, description: str, tags: Mapping[str, str], parent: str | None = None) -> str:
-        if parent is not None:
-            self._require_sweep(parent, tags["sweep_id"])
-        else:
-            links = {_PARENT: self._project_run} if self._project_run else {}
-            own = {**_SOURCE, "kind": "sweep", "schema_version": SCHEMA_VERSION, OWNER: self._owner, _NOTE: description}
-            run = self._client.create_run(self._experiment_id, run_name=name, tags={**own, **links, **tags})
-            parent = str(run.info.run_id)
-        self._parent = self._parents[tags["sweep_id"]] = parent
-        return parent
-
-    def _require_sweep(self, parent: str, sweep_id: str) -> None:
-        from mlflow.exceptions import MlflowException
-
-        try:
-            self._client.get_run(parent)
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                raise
-            problem = f"does not hold the sweep {sweep_id}; give a store that every host sees"
-            raise StoreError(f"{self.where}: {problem}") from error
+    def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
+        links = {_PARENT: self._project_run} if self._project_run else {}
+        own = {**_SOURCE, "kind": "sweep", "schema_version": SCHEMA_VERSION, OWNER: self._owner, _NOTE: description}
+        run = self._client.create_run(self._experiment_id, run_name=name, tags={**own, **links, **tags})
+        self._parent = self._parents[tags["sweep_id"]] = str(run.info.run_id)
+        return self._parent
 
     def close_sweep(self, end: SweepRun) -> None:
         if self._parent is not None:
@@ -162,24 +142,6 @@ class MlflowStore:
         tags = [RunTag(key, value) for key, value in {**end.tags, _NOTE: end.description}.items()]
         self._client.log_batch(run_id, metrics=_numbers([Moment(0, now, end.metrics)]), tags=tags)
         self._client.set_terminated(run_id, end.status, now)
-
-    def drop_sweep(self) -> None:
-        if self._parent is not None:
-            self._client.set_terminated(self._parent)
-            self._client.delete_run(self._parent)
-            self._parent = None
-
-    def report_task(self, task: int, report: Mapping[str, Any]) -> None:
-        if self._parent is not None:
-            self._client.set_tag(self._parent, f"{_TASK}{task}", json.dumps(report))
-
-    def task_reports(self) -> dict[int, dict[str, Any]]:
-        reports = {}
-        for key, text in self._client.get_run(self._parent).data.tags.items() if self._parent else ():
-            with contextlib.suppress(ValueError):  # what is no report was written by others
-                if key.startswith(_TASK) and isinstance(report := read_json(text), dict):
-                    reports[int(key.removeprefix(_TASK))] = report
-        return reports
 
     def begin(
         self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, accepts: AcceptsRun | None
@@ -243,11 +205,8 @@ class MlflowStore:
         self._client.set_tag(claim.run_id, "reason", reason)
         self._client.set_terminated(claim.run_id, "KILLED")
 
-    def close_abandoned(self, sweep_id: str | None = None) -> int:
-        if sweep_id is None:
-            return close_abandoned(self._index, lambda: self._client)
-        left = [entry for entry in self._index.with_tag("sweep_id", sweep_id) if entry.tags.get("kind") != "sweep"]
-        return sum(close_run(self._client, entry) for entry in left if entry.status == "RUNNING")
+    def close_abandoned(self) -> int:
+        return close_abandoned(self._index, lambda: self._client)
 
     def upload(self, document: Document, *, repeats: bool = False) -> Uploaded:
         """Log a result that was kept, unless the store holds it, or, without `repeats`, as much of the same point by

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
@@ -81,29 +81,15 @@ class Tracker(Journal):
     def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
         return super().fetch(run_id) if self.path_of(run_id).is_file() else self._store.fetch(run_id)
 
-    def close_abandoned(self, sweep_id: str | None = None) -> int:
+    def close_abandoned(self) -> int:
         """The same, once what dead drivers measured is in the store."""
-        if sweep_id:
-            return self._patiently(partial(self._store.close_abandoned, sweep_id))
         self._kept += self.left_behind()
         self._upload_kept("left by drivers that were killed")
         return self._store.close_abandoned()
 
-    def open_sweep(self, name: str, description: str, tags: Mapping[str, str], parent: str | None = None) -> str:
+    def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
         super().open_sweep(name, description, tags)
-        return self._store.open_sweep(name, description, tags, parent)
-
-    def drop_sweep(self) -> None:
-        self._patiently(self._store.drop_sweep)
-
-    def report_task(self, task: int, report: Mapping[str, Any]) -> None:
-        self._finally(partial(self._store.report_task, task, report))  # without the store there is no parent
-
-    def task_reports(self) -> dict[int, dict[str, Any]]:
-        return self._patiently(self._store.task_reports)
-
-    def sweep_rows(self, sweep_id: str) -> list[dict[str, Any]]:
-        return self._patiently(partial(self._store.sweep_rows, sweep_id))
+        return self._store.open_sweep(name, description, tags)
 
     def close_sweep(self, end: SweepRun) -> None:
         if end.status == "KILLED":  # an interrupted sweep ends at once

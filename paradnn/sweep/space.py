@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -43,12 +43,6 @@ class Plan:
         """The configuration of each point, as plain nested mappings."""
         for base, values in self.points:
             yield _with_values(self.bases[base], values)
-
-    def part(self, indices: Iterable[int]) -> Plan:
-        """These points, with those configurations alone that they need."""
-        points = [self.points[index] for index in indices]
-        used = {base: number for number, base in enumerate(dict.fromkeys(base for base, _ in points))}
-        return Plan([self.bases[base] for base in used], [(used[base], values) for base, values in points])
 
 
 @dataclass(frozen=True)

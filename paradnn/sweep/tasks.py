@@ -1,81 +1,48 @@
-"""A sweep: its plan, cut into the tasks that a launcher is given, and a task read back where it runs.
-
-A task carries its points with it, packed into one override, since a remote host may see no file of ours. The points
-of a sweep that is measured in this very process stay in it, and the override says under which name.
-"""
+"""A sweep: every point composed and checked before the first is measured."""
 
 from __future__ import annotations
 
-import base64
-import json
-import math
+import copy
 import os
-import re
 import secrets
 import shlex
 import sys
 import time
-import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paradnn.config.point import LARGEST, SETTINGS_KEYS, Point, Settings, read_point, read_settings, read_smallest
+from paradnn.config.point import LARGEST, Point, Settings, read_point, read_settings, read_smallest
 from paradnn.core.words import counted
 from paradnn.errors import ConfigError
-from paradnn.sweep.space import Plan, expand, plain
+from paradnn.sweep.space import expand, plain
 
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader
     from omegaconf import DictConfig
 
-#: How a plan begins that stands in the override itself, and one that this process holds.
-_PACKED, _HELD = "packed:", "held:"
-#: By the name of each sweep that this process will measure: its points and what is said of it.
+#: By the id of each sweep that this process will measure: its points and what is said of it.
 _held: dict[str, tuple[Sequence[Point], SweepInfo]] = {}
 
 
 @dataclass(frozen=True)
-class Launched:
-    """What a task gets from the process that submitted it.
-
-    launcher: the name of Hydra's launcher. parent: run id of the sweep's parent. task: number of the task, from 0.
-    submitted: Unix seconds. processes: how many tasks of the sweep one host measures at the same time. excluded: of
-    each of its points why it is out of memory without being tried; empty where all are to be measured.
-    """
-
-    launcher: str
-    parent: str
-    task: int
-    submitted: float
-    processes: int = 1
-    excluded: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class SweepInfo:
-    """What the parent run says of a sweep.
-
-    launched: where another process opens and closes the parent. largest: each point's largest batch is searched.
-    """
+    """What the parent run says of a sweep. largest: each point's largest batch is searched."""
 
     sweep_id: str
     name: str
     command: str
-    launched: Launched | None = None
     largest: bool = False
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A planned sweep: every point composed and checked. `overrides` are those that concern the driver alone."""
+    """A planned sweep."""
 
     info: SweepInfo
-    plan: Plan
     points: tuple[Point, ...]
     settings: Settings
-    overrides: tuple[str, ...]
 
 
 def make_sweep(
@@ -102,7 +69,7 @@ def make_sweep(
     name = settings.sweep.name or "+".join(dict.fromkeys(point.model.name for point in points))
     what = f"{name}, {'largest batch of ' if largest else ''}{counted(len(points), 'point')}"
     info = SweepInfo(_sweep_id(), what, _command(), largest=largest)
-    return Sweep(info, plan, points, settings, tuple(_of_settings(arguments)))
+    return Sweep(info, points, settings)
 
 
 def search_info(point: Point) -> SweepInfo:
@@ -119,46 +86,18 @@ def _read(config: Mapping[str, Any], largest: bool) -> Point:
     return read_smallest(config)
 
 
-def default_chunk(points: int) -> int:
-    """Points of a task where `sweep.chunk` is null: about 32 tasks, of 5 (worth one framework's import) to 50 each."""
-    return min(50, max(5, math.ceil(points / 32)))
-
-
-def hold(sweep: Sweep) -> str:
-    """The override that brings a sweep to a task of this process, once."""
+def hold(sweep: Sweep, master: DictConfig) -> DictConfig:
+    """The configuration with which a task of this process measures a sweep, once."""
     _held[sweep.info.sweep_id] = sweep.points, sweep.info
-    return f"sweep.plan='{_HELD}{sweep.info.sweep_id}'"
-
-
-def pack(info: SweepInfo, plan: Plan) -> str:
-    """The override that brings `plan` to a task wherever it runs."""
-    content = json.dumps({"sweep": asdict(info), "bases": plan.bases, "points": plan.points})
-    return f"sweep.plan='{_PACKED}{base64.urlsafe_b64encode(zlib.compress(content.encode(), 9)).decode()}'"
+    config = copy.deepcopy(master)
+    config.sweep.plan = sweep.info.sweep_id
+    return config
 
 
 def read_plan(settings: Settings) -> tuple[Sequence[Point], SweepInfo]:
     """The points of this task and the sweep they belong to."""
-    text = settings.sweep.plan
-    assert text is not None
-    if text.startswith(_HELD):
-        return _held.pop(text.removeprefix(_HELD))
-    content = json.loads(zlib.decompress(base64.urlsafe_b64decode(text.removeprefix(_PACKED))))
-    sweep = content["sweep"]
-    launched = sweep.pop("launched")
-    if launched:
-        launched = Launched(**{**launched, "excluded": tuple(launched["excluded"])})
-    plan = Plan(content["bases"], [(base, values) for base, values in content["points"]])
-    points = [_read(config, sweep["largest"]) for config in plan.configs()]
-    return points, SweepInfo(**sweep, launched=launched)
-
-
-def _of_settings(arguments: Sequence[str]) -> list[str]:
-    """The overrides that concern the driver and not the points."""
-    heads = (*SETTINGS_KEYS, "experiment", "hydra")
-    # A group by itself is no setting, and the plan is this package's own.
-    others = ("sweep=", "sweep.plan")
-    chosen = (entry for entry in arguments if re.split(r"[.=/]", entry.lstrip("+"))[0] in heads)
-    return [entry for entry in chosen if not entry.startswith(others)]
+    assert settings.sweep.plan is not None
+    return _held.pop(settings.sweep.plan)
 
 
 def _sweep_id() -> str:

@@ -124,7 +124,6 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "roofline": lambda: _roofline(slice(None)),
     "near the ridge": lambda: _roofline(slice(12, 16)),
     "scaling": lambda: fit_scaling(test_scaling.planted(0.1, 0.05))._figure(),
-    "sessions": lambda: analysis.overhead(test_overhead.planted(), analysis.OverheadOptions(by="launcher"))._figure(),
     "overhead": lambda: analysis.overhead(test_overhead.points())._figure(),
 }
 

@@ -95,7 +95,6 @@ def test_no_step_that_is_short_enough_is_not_called_out_of_memory(tmp_path: Path
     [
         (["-m", "batch_size=largest,64"], "batch_size=largest,64: is a search and a number; give one of them"),
         (["-m", "batch_size=largest", "sweep.design=adaptive"], "batch_size=largest: is no axis of an adaptive sweep"),
-        (["-m", "batch_size=largest", "sweep.chunk=3"], "sweep.chunk=3: cannot search batch_size=largest"),
         (["batch_size=large"], "batch_size=large: expects a whole number"),
         (["batch_size=largest", "largest.step_ms=-1"], "largest.step_ms=-1.0: must be at least"),
     ],

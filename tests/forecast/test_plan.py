@@ -136,13 +136,6 @@ def test_a_software_stack_is_not_made_for_a_plan(tmp_path: Path, swept: Store) -
     assert not (tmp_path / "cache").exists()
 
 
-def test_launchers_are_not_asked(swept: Store, tmp_path: Path) -> None:
-    """A plan of a command that goes to a cluster is made here."""
-    text, points = planned(swept, tmp_path, BATCHES, "hydra/launcher=basic", "sweep.chunk=2")
-    assert statuses(points) == {"done": 2, "missing": 1}
-    assert "tasks of 2 points" in text
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

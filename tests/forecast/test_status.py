@@ -100,8 +100,8 @@ def test_of_many_points_some_are_predicted_and_stand_for_all(
     monkeypatch.setattr("paradnn.forecast.forecast._MOST_POINTS", 100)
     some = forecast(status_of(points, settings), settings, history)
     assert (len(some.where), some.weight) == (100, 4.0)
-    for hosts, chunk in ((1, None), (3, None), (3, 20)):
-        assert np.median(some.wall(hosts, chunk)) == pytest.approx(np.median(whole.wall(hosts, chunk)), rel=0.15)
+    for hosts in (1, 3):
+        assert np.median(some.wall(hosts)) == pytest.approx(np.median(whole.wall(hosts)), rel=0.15)
 
 
 def simulated(tasks: list[float], hosts: int, start: float) -> float:

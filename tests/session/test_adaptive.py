@@ -45,35 +45,6 @@ def test_what_is_chosen_is_measured_and_the_same_command_goes_on(store: Store) -
     assert set(Counter(point["point_id"] for point in store.runs()).values()) == {1}
 
 
-@pytest.mark.framework
-def test_a_launcher_measures_it_in_rounds_of_tasks(store: Store) -> None:
-    done = run(["paradnn.train", "-m", *AXES, "sweep.points=7", "sweep.chunk=2"], store)
-    assert done.returncode == 0, done.stderr
-    points, [parent] = store.runs(), store.runs("sweep")
-    assert len(points) == 7
-    assert {point["mlflow.parentRunId"] for point in points} == {parent["run_id"]}
-    assert {int(point["task"]) for point in points} == set(range(len({point["task"] for point in points})))
-    assert max(Counter(point["task"] for point in points).values()) <= 2
-    assert parent["design_end"] == "sweep.points=7"
-    assert store.values("latest_metrics", parent["run_id"])["design_measured"] == 7
-    assert "A sweep of 7 points, finished" in parent["mlflow.note.content"]
-    assert "for basic (a start spread over the space)" in done.stderr
-    assert "for basic (expected error " in done.stderr
-
-
-@pytest.mark.framework
-def test_tasks_record_what_memory_excludes(store: Store) -> None:
-    large = [entry for entry in AXES if "model.nodes" not in entry]
-    axes = [*large, "model.nodes=8,30000,60000", "model.layers=2", "measure.memory_limit=2GiB"]
-    done = run(["paradnn.train", "-m", *axes, "sweep.points=9", "sweep.chunk=3"], store)
-    assert done.returncode == 0, done.stderr
-    outcomes = Counter(point["outcome"] for point in store.runs())
-    assert outcomes == {"ok": 2, "oom_predicted": 4}
-    reasons = {point["reason"] for point in store.runs() if point["outcome"] == "oom_predicted"}
-    assert all("needs at least" in reason or "was out of memory" in reason for reason in reasons)
-    assert "every point that fits the memory is measured" in store.runs("sweep")[0]["design_end"]
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -9,16 +9,14 @@ from dataclasses import replace
 import pytest
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from paradnn.cli.help import help_text
 from paradnn.cli.overrides import as_axes
 from paradnn.config.identity import point_id, request_of
-from paradnn.config.point import read_point, read_settings
+from paradnn.config.point import read_point
 from paradnn.errors import ConfigError
 from paradnn.sweep.space import Plan, expand, plain
-from paradnn.sweep.tasks import Launched, SweepInfo, pack, read_plan
 from tests.conftest import ROOT
 
 
@@ -216,17 +214,3 @@ def test_zipped_axes_that_make_no_sense_are_refused(arguments: tuple[str, ...], 
 def test_a_sweep_that_makes_no_sense_is_refused(arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         plan_of(*arguments)
-
-
-def test_chunks_bring_every_point_once_to_where_they_are_read() -> None:
-    plan = plan_of("model=fc,lstm", "batch_size=1,2,3")
-    found = []
-    for number, chunk in enumerate((plan.part(range(4)), plan.part([4, 5]))):
-        info = SweepInfo("s", "n", "c", Launched("slurm", "parent", number, 12.5))
-        override = OverridesParser.create().parse_override(pack(info, chunk))
-        assert override.key_or_group == "sweep.plan"
-        points, said = read_plan(read_settings({"sweep": {"plan": override.value()}}))
-        assert said == info
-        found.append(points)
-    assert [len(points) for points in found] == [4, 2]
-    assert [point for points in found for point in points] == [read_point(config) for config in plan.configs()]
