@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from analysis.format import percent_interval, short
 from analysis.labels import label, unit_of
@@ -33,9 +33,8 @@ if TYPE_CHECKING:
 
 #: Rates, of which n devices have n times as much where nothing is lost.
 METRICS = ("examples_per_second", "flops_per_second")
-#: Columns that count devices, which older runs lack, and the one that says how several of them meet.
+#: Columns that count devices, which older runs lack.
 _COUNTS = ("devices", "platform.threads")
-_TRANSPORT = "transport"
 #: Columns of a pair that are shown even where all pairs agree, in this order, and those that never are.
 _RATIO = ("speedup", "speedup_low", "speedup_high", "efficiency", "fraction", "interval_source")
 _SHOWN = ["devices", "one", "many", *_RATIO]
@@ -134,11 +133,8 @@ class ScalingResult(Result):
         """Left the rate of each device against that of one alone, with x = y where nothing is lost; then the speedup
         over the count, with each family's fitted law, its interval as a band, and the line without loss."""
         drawn, (left, right) = drawing.panels(2, 5.5, 4.4, across=3)
-        # A family that stands there once for each transport has no colour of its own.
-        names = [family.family for family in self.families]
-        among = names if any(", " in name for name in names) else []
-        _rates(left, self, among)
-        _speedups(right, self, among)
+        _rates(left, self)
+        _speedups(right, self)
         drawing.legend(drawn)
         return drawn
 
@@ -204,8 +200,7 @@ def fit_scaling(
     Amdahl's law says 1 / speedup - 1 / n = s (1 - 1 / n), a line through the origin: s is fitted by least squares over
     all points and counts of a family. Its interval, of `level`, is over models and batch sizes, which points share
     (`dependence`), of points that share nothing a bootstrap-t (`bootstrap_ratio`); all counts of a point count
-    together, so it also allows for points that scale differently. Where devices meet in several ways (`transport`),
-    the families are "fc, local" and "fc, grpc", each with a fraction.
+    together, so it also allows for points that scale differently.
 
     Raises ConfigError for another metric, NotEnoughData where no point was measured on one device and on more,
     SchemaError for heterogeneous runs of a family.
@@ -216,9 +211,6 @@ def fit_scaling(
     checked = [require_homogeneous(rows, pool=pool) for _, rows in measured.groupby("family", dropna=False)]
     found, apart = _paired(measured, metric, by)
     alone = tuple(name for name in families(measured) if name not in set(found["family"]))
-    if _TRANSPORT in found and found[_TRANSPORT].nunique() > 1:
-        # How devices meet decides what they lose: each way has a fraction of its own.
-        found["family"] = found["family"] + ", " + found[_TRANSPORT]
     found = found.rename(columns={"a": "many", "b": "one"})
     found["efficiency"] = found["speedup"] / found["devices"]
     found["fraction"] = amdahl_fraction(found["speedup"], found["devices"])
@@ -250,20 +242,14 @@ def _paired(measured: pd.DataFrame, metric: str, by: str) -> tuple[pd.DataFrame,
     """Each point on more devices beside itself on one, as `pairing.pair` has them; column `devices` counts. Then which
     families' sides cannot be separated from their sessions, and why."""
     counts = sorted({int(count) for count in measured[by]})
-    # One device exchanges nothing: it is what devices of every transport are held against.
-    columns = [name for name in (by, _TRANSPORT) if name in measured]
-    one = measured[measured[by] == 1].drop(columns=columns)
+    one = measured[measured[by] == 1].drop(columns=by)
     if one.empty or counts == [1]:
         there = ", ".join(map(str, counts))
         raise NotEnoughData(f"{by} = {there}: scaling needs points on 1 and on more; measure the same points on both")
     parts: list[pd.DataFrame] = []
     apart: dict[str, str] = {}
-    for _, many in measured[(measured[by] > 1) & (measured[by] % 1 == 0)].groupby(columns, sort=True):
-        met: dict[str, Any] = {
-            "devices": int(many[by].iloc[0]),
-            **{name: str(many[name].iloc[0]) for name in columns[1:]},
-        }
-        part = pair(many.drop(columns=columns), one, metric).assign(**met)
+    for _, many in measured[(measured[by] > 1) & (measured[by] % 1 == 0)].groupby(by, sort=True):
+        part = pair(many.drop(columns=by), one, metric).assign(devices=int(many[by].iloc[0]))
         parts.append(part)
         for name in families(part):
             design = sampling(part, name).design
@@ -308,13 +294,13 @@ def _fraction(above: np.ndarray, below: np.ndarray, levels: Levels, level: float
     return Estimate(ratio, ratio - reach, ratio + reach)
 
 
-def _rates(axes: Axes, found: ScalingResult, among: list[str]) -> None:
+def _rates(axes: Axes, found: ScalingResult) -> None:
     pairs = found.pairs
     each = pairs["many"] / pairs["devices"]
     for family in found.families:
         own, (middle, *ends) = pairs["family"] == family.family, (f"{100 * end:.1f}%" for end in family.fraction)
         said = f"{middle} ({' to '.join(ends)})" if math.isfinite(family.fraction.low) else middle
-        how = drawing.look(family.family, among) | {"alpha": 0.6, "label": f"{family.family}: non-parallel {said}"}
+        how = drawing.look(family.family) | {"alpha": 0.6, "label": f"{family.family}: non-parallel {said}"}
         drawing.marks(axes, pairs["one"][own], each[own], **how)
     ends = [min(pairs["one"].min(), each.min()), max(pairs["one"].max(), each.max())]
     axes.plot(ends, ends, "--", color=_LINE, linewidth=1, label="nothing lost")
@@ -326,11 +312,11 @@ def _rates(axes: Axes, found: ScalingResult, among: list[str]) -> None:
     drawing.finish(axes, f"Each of n {by} against one alone", *sides)
 
 
-def _speedups(axes: Axes, found: ScalingResult, among: list[str]) -> None:
+def _speedups(axes: Axes, found: ScalingResult) -> None:
     pairs = found.pairs
     counts = np.geomspace(1, int(pairs["devices"].max()), 100)
     for number, family in enumerate(found.families):
-        look, rows = drawing.look(family.family, among), pairs[pairs["family"] == family.family]
+        look, rows = drawing.look(family.family), pairs[pairs["family"] == family.family]
         # Families stand beside each other at each count.
         shift = 2 ** (0.08 * (number - (len(found.families) - 1) / 2))
         drawing.marks(axes, rows["devices"] * shift, rows["speedup"], alpha=0.5, **look)

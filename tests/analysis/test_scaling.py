@@ -99,17 +99,6 @@ def test_families_on_one_device_alone_are_told_and_no_hindrance() -> None:
     assert "Not compared: lstm, of which no point was measured on 1 and on more." in result.text()
 
 
-def test_each_transport_is_held_against_the_same_single_device() -> None:
-    near, far = planted(0.1).assign(transport="local"), planted(0.4).query("devices > 1").assign(transport="grpc")
-    far["run_id"] = far["run_id"] + "-grpc"
-    found = fit_scaling(pd.concat([near, far], ignore_index=True))
-    assert [family.family for family in found.families] == ["fc, grpc", "fc, local"]
-    assert [family.fraction.value for family in found.families] == pytest.approx([0.4, 0.1])
-    assert len(found.figure().axes) == 2
-    only = fit_scaling(pd.concat([near.query("devices == 1"), far], ignore_index=True))
-    assert [family.family for family in only.families] == ["fc"]
-
-
 @pytest.mark.parametrize(
     ("frame", "options", "message"),
     [
