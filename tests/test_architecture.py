@@ -15,7 +15,7 @@ from tests.structure import MODULES, PICTURE, ROOT, arrows, draw, floors, import
 
 #: The rooms of `paradnn`, its files and folders, on their floors: a room imports only rooms on lower floors.
 FLOORS = (
-    {"errors", "plotting"},
+    {"errors"},
     {"core"},
     {"families"},
     {"worker"},
@@ -29,7 +29,7 @@ FLOORS = (
     {"designs"},
     {"train", "compare", "check", "ceilings", "sync", "stacks", "ui", "listing", "watch", "plan"},
 )
-#: What `analysis` shares with the driver: faults, the look of figures, machines, where the store is, what can be run,
+#: What `analysis` shares with the driver: faults, machines, where the store is, what can be run,
 #: what memory excludes.
 CONFIG = ("config.costs", "config.identity", "config.outcome", "config.paths", "config.point", "config.price")
 #: ... and what a point costs, how long its step and its messages take, and which points a sweep has.
@@ -47,7 +47,6 @@ SHARED = (
     "families",
     "workloads.channel",
     "errors",
-    "plotting",
     "platform",
     "store",
     "sweep.space",
