@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.published.vidur import read_vidur
+from analysis.statistics.transfers import fit_transfers
 from benchmarks.common import RESULTS, save
 from paradnn.errors import DataError
-from paradnn.forecast.communication.channels import fit_transfers
 
 
 def series(folder: Path) -> Iterator[tuple[dict[str, object], pd.DataFrame]]:

@@ -32,9 +32,8 @@ FLOORS = (
 #: What `analysis` shares with the driver: faults, machines, where the store is, what can be run,
 #: what memory excludes.
 CONFIG = ("config.costs", "config.identity", "config.outcome", "config.paths", "config.point", "config.price")
-#: ... and what a point costs, how long its step and its messages take, and which points a sweep has.
+#: ... and what a point costs, how long its step takes, and which points a sweep has.
 FORECAST = (
-    "forecast.communication",
     "forecast.estimate",
     "forecast.operation_times",
     "forecast.predict",

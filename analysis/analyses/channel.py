@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from analysis.format import short
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options
 from analysis.registry import Shown, analysis
 from analysis.result import Answer, Paragraph, pooled_within
+from analysis.statistics.transfers import FEWEST, TransferFit, fit_transfers
 from paradnn.core.words import counted
+from paradnn.errors import NotEnoughData
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from paradnn.forecast.communication.channels import ChannelFit, TransferFit
     from paradnn.forecast.estimate import Estimate
 
 _FAINT = 0.55
@@ -53,9 +55,7 @@ def channel(frame: pd.DataFrame, options: ChannelOptions) -> Answer:
 
     NotEnoughData where no run measured messages, SchemaError for heterogeneous runs of a channel.
     """
-    from paradnn.forecast.communication.channels import channels
-
-    found = channels(frame)
+    found = _channels(frame)
     used = [name for each in found for name in each.rows["run_id"]]
     by = ["device", "model.transport", "model.pattern"]
     names = ["device", "channel", "first_bytes", "last_bytes", "measurements"]
@@ -77,7 +77,87 @@ def channel(frame: pd.DataFrame, options: ChannelOptions) -> Answer:
     )
 
 
-def _sentences(found: Sequence[ChannelFit]) -> Iterator[Paragraph]:
+SIZE, TIME = "model.bytes", "transfer_us"
+#: What distinguishes one channel from another, beside its device, and how it is written.
+_KEYS = {
+    "model.payload": "{}",
+    "model.buffers": "{} buffers",
+    "model.serialized": "serialized={}",
+    "model.window": "window {}",
+    "model.processes": "{} processes",
+    "model.hosts": "hosts {}",
+    "model.servers": "{} servers",
+    "model.workers": "{} workers",
+    "model.peer": "to {}",
+    "hosts": "{} hosts",
+    "platform.cores": "cores {}",
+}
+#: What runs mean that have no such keys beside others that do: today's, beside those of earlier versions.
+_USUAL = {
+    "model.payload": "equal",
+    "model.buffers": 1,
+    "model.serialized": False,
+    "model.servers": 1,
+    "model.workers": 1,
+}
+
+
+@dataclass(frozen=True)
+class _Channel:
+    """One channel: `rows` are its runs, `fit` is over SIZE and TIME, None where there are too few sizes.
+
+    `variant` is what distinguishes it from others of its transport and pattern.
+    """
+
+    device: str
+    transport: str
+    pattern: str
+    variant: str
+    rows: pd.DataFrame
+    fit: TransferFit | None
+
+    @property
+    def name(self) -> str:
+        """Such as "grpc latency, serialized=true"."""
+        return f"{self.transport} {self.pattern}" + (f", {self.variant}" if self.variant else "")
+
+
+def _channels(frame: pd.DataFrame) -> list[_Channel]:
+    """A fit for each channel that has enough sizes. NotEnoughData where no run measured messages."""
+    columns = {"model.transport", "model.pattern", SIZE, TIME}
+    timed = columns <= {*frame.columns}
+    rows = frame[frame["outcome"].isin(["ok"]) & frame[TIME].lt(np.inf)] if timed else frame.head(0)
+    if rows.empty:
+        raise NotEnoughData(
+            "no run measured messages; measure some, as in python -m paradnn.train -m experiment=channel"
+        )
+    known = {name: rows[name].where(rows[name].notna(), value) for name, value in _USUAL.items() if name in rows}
+    rows = rows.assign(**known)
+    varied = [name for name in _KEYS if name in rows and rows[name].nunique(dropna=False) > 1]
+    found = []
+    groups = ["device", "model.transport", "model.pattern"]
+    for (device, transport, pattern), same in rows.groupby(groups, sort=True):
+        # What does not differ among these needs no word.
+        telling = [name for name in varied if same[name].nunique(dropna=False) > 1]
+        parts: Any = same.groupby(telling, sort=True, dropna=False) if telling else [((), same)]
+        for values, part in parts:
+            variant = ", ".join(
+                _word(_KEYS[name], value) for name, value in zip(telling, values, strict=True) if pd.notna(value)
+            )
+            sessions = part["sweep_id"].to_numpy(dtype=object) if "sweep_id" in part else None
+            sizes, times = (part[name].astype("float64") for name in (SIZE, TIME))
+            fit = fit_transfers(sizes, times, sessions) if sizes.nunique() >= FEWEST else None
+            found.append(_Channel(str(device), str(transport), str(pattern), variant, part, fit))
+    return found
+
+
+def _word(text: str, value: object) -> str:
+    whole = int(value) if isinstance(value, float) and value.is_integer() else value
+    word = text.format(str(whole).lower())
+    return word.removesuffix("s") if value == 1 and text.startswith("{}") else word
+
+
+def _sentences(found: Sequence[_Channel]) -> Iterator[Paragraph]:
     """How good each channel is, how far off its fit is, and where other lines hold."""
     for each, fit in _fitted(found):
         head = (
@@ -101,11 +181,11 @@ def _sentences(found: Sequence[ChannelFit]) -> Iterator[Paragraph]:
     )
 
 
-def _fitted(found: Sequence[ChannelFit]) -> list[tuple[ChannelFit, TransferFit]]:
+def _fitted(found: Sequence[_Channel]) -> list[tuple[_Channel, TransferFit]]:
     return [(each, each.fit) for each in found if each.fit]
 
 
-def _name(each: ChannelFit, found: Sequence[ChannelFit]) -> str:
+def _name(each: _Channel, found: Sequence[_Channel]) -> str:
     return f"{each.name} on {each.device}" if len({other.device for other in found}) > 1 else each.name
 
 
@@ -122,11 +202,9 @@ def _bytes(count: float) -> str:
     return f"{count:,.0f} B"
 
 
-def _draw(found: Sequence[ChannelFit]) -> Figure:
+def _draw(found: Sequence[_Channel]) -> Figure:
     """Left the time of a message, right its size over that time; a mark is a run, a line its fit, dotted where another
     piece begins."""
-    from paradnn.forecast.communication.channels import SIZE, TIME
-
     drawn, (left, right) = drawing.panels(2, 5.5, 4.6, across=2)
     names = [_name(each, found) for each in found]
     crowded = sum(len(fit.breaks) for _, fit in _fitted(found)) > _MOST_BREAKS

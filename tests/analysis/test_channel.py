@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from analysis.analyses.channel import channel
+from analysis.statistics.transfers import fit_transfers
 from paradnn.errors import NotEnoughData, SchemaError
-from paradnn.forecast.communication.channels import fit_transfers
 from tests.analysis.planted import runs
 
 SIZES = 2.0 ** np.arange(0, 23)

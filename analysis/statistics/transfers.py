@@ -1,9 +1,8 @@
-"""What messages cost by their size: a fit for each channel, a transport and pattern of a device.
+"""What messages cost by their size: a line, t = alpha + beta n, or several where a protocol changes.
 
-The time of a message is a line in its size, t = alpha + beta n, or several where a protocol changes. alpha is a
-start-up time and 1 / beta a bandwidth (Hockney, Parallel Computing 20, 1994). In the LogGP model (Alexandrov et al.,
-SPAA 1995) alpha = L + 2o - G and beta = G of one message. Libraries send small, middling and large messages by other
-protocols: then a line holds between two sizes, and the next begins with another alpha.
+alpha is a start-up time and 1 / beta a bandwidth (Hockney, Parallel Computing 20, 1994). In the LogGP model (Alexandrov
+et al., SPAA 1995) alpha = L + 2o - G and beta = G of one message. Libraries send small, middling and large messages by
+other protocols: then a line holds between two sizes, and the next begins with another alpha.
 
 Runs of one size, and of one session, are no independent measurements of a line. What a size has of its own (a buffer
 that just fits a cache, a boundary of packets) all runs of it have, and a session shifts all sizes. So a size counts
@@ -15,20 +14,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-import pandas as pd
-from numpy.typing import ArrayLike, NDArray
-from scipy import stats
-
+from analysis.lazy import np, pd, stats
 from paradnn.errors import NotEnoughData
 from paradnn.forecast.estimate import LEVEL, Estimate
 
-Array = NDArray[np.float64]
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 #: Distinct sizes of a piece, at least: a line and what it does not explain.
-_FEWEST = 4
+FEWEST = 4
 #: Pieces at most (NCCL has three protocols and two algorithms), and sizes that are tried as a break of many.
 _MOST_PIECES, _MOST_BREAKS = 6, 48
 #: How improbable any break must be by chance, over all places and numbers of pieces that are tried.
@@ -68,21 +64,9 @@ class Piece:
         value, low, high = (1e6 / each if each > 0 else math.inf for each in self.per_byte)
         return Estimate(value, high, low)
 
-    def at(self, sizes: ArrayLike) -> Array:
+    def at(self, sizes: ArrayLike) -> np.ndarray:
         """us of messages of so many bytes."""
         return np.asarray(self.start_up.value + self.per_byte.value * np.asarray(sizes, dtype="float64"))
-
-
-def _reach(alpha: float, beta: float, value: float, covariance: Array, freedom: float, shared: _Shared) -> float:
-    """us to either end of the 95% interval of alpha x (start-up) + beta x (time of a unit), which is `value`."""
-    own = float(np.array([alpha, beta]) @ covariance @ np.array([alpha, beta]))
-    sessions = value**2 * shared.variance
-    variance = max(own + sessions - value**2 * shared.within, own)
-    if variance <= 0:
-        return 0.0
-    if variance > own:
-        freedom = variance**2 / (own**2 / freedom + sessions**2 / shared.freedom)
-    return float(stats.t.ppf((1 + LEVEL) / 2, freedom) * np.sqrt(variance))
 
 
 @dataclass(frozen=True)
@@ -95,14 +79,8 @@ class TransferFit:
 
     pieces: tuple[Piece, ...]
     line: Piece
-    errors: Array
-    line_errors: Array
-
-    def at(self, sizes: ArrayLike) -> Array:
-        """us of messages of so many bytes."""
-        given = np.asarray(sizes, dtype="float64")
-        which = np.searchsorted(self.breaks, given, side="right")
-        return np.choose(which, [piece.at(given) for piece in self.pieces])
+    errors: np.ndarray
+    line_errors: np.ndarray
 
     @property
     def breaks(self) -> tuple[float, ...]:
@@ -119,6 +97,11 @@ class TransferFit:
         """Bytes a second of the longest messages: the last piece's."""
         return self.pieces[-1].bandwidth
 
+    def at(self, sizes: ArrayLike) -> np.ndarray:
+        """us of messages of so many bytes."""
+        given = np.asarray(sizes, dtype="float64")
+        return np.choose(np.searchsorted(self.breaks, given, side="right"), [piece.at(given) for piece in self.pieces])
+
 
 def fit_transfers(sizes: ArrayLike, times: ArrayLike, sessions: ArrayLike | None = None) -> TransferFit:
     """Lines through `times` (n,) in us of messages of `sizes` (n,) in bytes, by least squares of the relative error.
@@ -129,25 +112,29 @@ def fit_transfers(sizes: ArrayLike, times: ArrayLike, sessions: ArrayLike | None
     runs = pd.DataFrame({"size": np.asarray(sizes, float), "us": np.asarray(times, float)})
     # Runs without a session are of one together.
     runs["session"] = "" if sessions is None else pd.Series(np.asarray(sessions, dtype=object)).fillna("").astype(str)
-    runs = runs.sort_values("size", kind="stable")
+    runs = runs.assign(log=np.log(runs["us"])).sort_values("size", kind="stable")
     all_x, all_y = runs["size"].to_numpy(), runs["us"].to_numpy()
-    means = runs.assign(log=np.log(runs["us"])).groupby("size")["log"].mean()
+    means = runs.groupby("size")["log"].mean()
     x, y = means.index.to_numpy(dtype=float), np.exp(means.to_numpy())
-    if len(x) < _FEWEST:
-        raise NotEnoughData(f"{len(x)} sizes of messages; a fit takes {_FEWEST}")
+    if len(x) < FEWEST:
+        raise NotEnoughData(f"{len(x)} sizes of messages; a fit takes {FEWEST}")
     shared, edges = _shared(runs), _edges(x)
-    chosen = [(edges[low], edges[high]) for low, high in _choose(_costs(x, y, edges), len(x))]
-    pieces = tuple(_piece(x[low:high], y[low:high], shared, low == 0, all_x) for low, high in chosen)
-    line = _piece(x, y, shared, True, all_x)
-    fit = TransferFit(pieces, line, np.empty(0), np.abs(all_y / line.at(all_x) - 1))
-    return TransferFit(pieces, line, np.abs(all_y / fit.at(all_x) - 1), fit.line_errors)
+
+    def piece(part: slice) -> Piece:
+        count = int(np.isin(all_x, x[part]).sum())
+        return _piece(x[part], y[part], shared, part.start == 0, count)
+
+    chosen = _choose(_costs(x, y, edges), len(x))
+    pieces, line = tuple(piece(slice(edges[low], edges[high])) for low, high in chosen), piece(slice(0, len(x)))
+    line_errors = np.abs(all_y / line.at(all_x) - 1)
+    fit = TransferFit(pieces, line, line_errors, line_errors)
+    return TransferFit(pieces, line, np.abs(all_y / fit.at(all_x) - 1), line_errors)
 
 
 def _shared(runs: pd.DataFrame) -> _Shared:
     """What sessions have in common, over the sizes that all of them measured; nothing where there is one alone, or no
     such size."""
-    logs = runs.assign(log=np.log(runs["us"])).groupby(["size", "session"])["log"].mean()
-    cells = logs.unstack("session").dropna().to_numpy()
+    cells = runs.groupby(["size", "session"])["log"].mean().unstack("session").dropna().to_numpy()
     count, several = cells.shape
     if several < 2 or count < 1:
         return _Shared()
@@ -157,7 +144,7 @@ def _shared(runs: pd.DataFrame) -> _Shared:
     return _Shared(float(means.var(ddof=1)) / several, within / several, several - 1.0)
 
 
-def _edges(x: Array) -> list[int]:
+def _edges(x: np.ndarray) -> list[int]:
     """Where a piece may begin or end, as places in the ordered sizes: spread evenly over their logarithms."""
     chosen = np.arange(len(x))
     if len(x) > _MOST_BREAKS:
@@ -166,19 +153,19 @@ def _edges(x: Array) -> list[int]:
     return [*chosen.tolist(), len(x)]
 
 
-def _costs(x: Array, y: Array, edges: list[int]) -> Array:
+def _costs(x: np.ndarray, y: np.ndarray, edges: list[int]) -> np.ndarray:
     """(edges, edges) sums of squared relative errors of a line from one edge to a later one; infinite where none is."""
     costs = np.full((len(edges), len(edges)), np.inf)
     for low, begin in enumerate(edges):
         for high in range(low + 1, len(edges)):
             part = slice(begin, edges[high])
-            if len(x[part]) >= _FEWEST:
+            if len(x[part]) >= FEWEST:
                 alpha, beta = _line(x[part], y[part], y[part], begin == 0)
                 costs[low, high] = np.sum(((alpha + beta * x[part]) / y[part] - 1) ** 2)
     return costs
 
 
-def _choose(costs: Array, count: int) -> list[tuple[int, int]]:
+def _choose(costs: np.ndarray, count: int) -> list[tuple[int, int]]:
     """The edges of the pieces: one more as long as it explains more than chance would."""
     last = len(costs) - 1
     # Of each number of pieces the least cost up to an edge, and the pieces that have it.
@@ -207,7 +194,7 @@ def _choose(costs: Array, count: int) -> list[tuple[int, int]]:
     return list(best[chosen][last][1])
 
 
-def _line(x: Array, y: Array, scale: Array, is_first: bool) -> tuple[float, float]:
+def _line(x: np.ndarray, y: np.ndarray, scale: np.ndarray, is_first: bool) -> tuple[float, float]:
     """alpha and beta with the least squares of (y - alpha - beta x) / scale; neither below 0 where it cannot be."""
     unit = max(float(x.max()), 1.0)
     design = np.column_stack([1 / scale, x / unit / scale])
@@ -219,11 +206,8 @@ def _line(x: Array, y: Array, scale: Array, is_first: bool) -> tuple[float, floa
     return float(alpha), float(beta / unit)
 
 
-def _piece(x: Array, y: Array, shared: _Shared, is_first: bool, measured: Array) -> Piece:
-    """The line with intervals; weights follow the fit, since those of measured times favour what was fast by chance.
-
-    `measured` are the sizes of all runs.
-    """
+def _piece(x: np.ndarray, y: np.ndarray, shared: _Shared, is_first: bool, measurements: int) -> Piece:
+    """The line with intervals; weights follow the fit, since those of measured times favour what was fast by chance."""
     alpha, beta = _line(x, y, y, is_first)
     scale = y
     for _ in range(_ROUNDS):
@@ -234,93 +218,20 @@ def _piece(x: Array, y: Array, shared: _Shared, is_first: bool, measured: Array)
     design = np.column_stack([1 / scale, x / unit / scale])
     freedom = max(len(x) - 2, 1)
     variance = np.sum(((y - alpha - beta * x) / scale) ** 2) / freedom
-    error = np.linalg.pinv(design.T @ design) * variance, float(freedom), shared
-    reach = _reach(1.0, 0.0, alpha, *error), _reach(0.0, 1.0 / unit, beta, *error)
-    low = max(0.0, alpha - reach[0]) if is_first else alpha - reach[0]
-    start_up = Estimate(alpha, low, alpha + reach[0])
-    per_byte = Estimate(beta, max(0.0, beta - reach[1]), beta + reach[1])
-    return Piece(float(x[0]), float(x[-1]), int(np.isin(measured, x).sum()), start_up, per_byte)
+    own = np.diag(np.linalg.pinv(design.T @ design)) * variance / (1.0, unit**2)
+    reaches = [_reach(value, each, freedom, shared) for value, each in zip((alpha, beta), own, strict=True)]
+    low = max(0.0, alpha - reaches[0]) if is_first else alpha - reaches[0]
+    start_up = Estimate(alpha, low, alpha + reaches[0])
+    per_byte = Estimate(beta, max(0.0, beta - reaches[1]), beta + reaches[1])
+    return Piece(float(x[0]), float(x[-1]), measurements, start_up, per_byte)
 
 
-SIZE, TIME = "model.bytes", "transfer_us"
-#: What distinguishes one channel from another, beside its device, and how it is written.
-_KEYS = {
-    "model.payload": "{}",
-    "model.buffers": "{} buffers",
-    "model.serialized": "serialized={}",
-    "model.window": "window {}",
-    "model.processes": "{} processes",
-    "model.hosts": "hosts {}",
-    "model.servers": "{} servers",
-    "model.workers": "{} workers",
-    "model.peer": "to {}",
-    "hosts": "{} hosts",
-    "platform.cores": "cores {}",
-}
-#: What runs mean that have no such keys beside others that do: today's, beside those of earlier versions.
-_USUAL = {
-    "model.payload": "equal",
-    "model.buffers": 1,
-    "model.serialized": False,
-    "model.servers": 1,
-    "model.workers": 1,
-}
-
-
-@dataclass(frozen=True)
-class ChannelFit:
-    """One channel: `rows` are its runs, `fit` is over SIZE and TIME, None where there are too few sizes.
-
-    `variant` is what distinguishes it from others of its transport and pattern.
-    """
-
-    device: str
-    transport: str
-    pattern: str
-    variant: str
-    rows: pd.DataFrame
-    fit: TransferFit | None
-
-    @property
-    def name(self) -> str:
-        """Such as "grpc latency, serialized=true"."""
-        return f"{self.transport} {self.pattern}" + (f", {self.variant}" if self.variant else "")
-
-
-def channels(frame: pd.DataFrame) -> list[ChannelFit]:
-    """A fit for each channel that has enough sizes. NotEnoughData where no run measured messages."""
-    columns = {"model.transport", "model.pattern", SIZE, TIME}
-    timed = columns <= {*frame.columns}
-    rows = frame[frame["outcome"].isin(["ok"]) & frame[TIME].lt(np.inf)] if timed else frame.head(0)
-    if rows.empty:
-        raise NotEnoughData(
-            "no run measured messages; measure some, as in python -m paradnn.train -m experiment=channel"
-        )
-    known = {name: rows[name].where(rows[name].notna(), value) for name, value in _USUAL.items() if name in rows}
-    rows = rows.assign(**known)
-    varied = [name for name in _KEYS if name in rows and rows[name].nunique(dropna=False) > 1]
-    found = []
-    groups = ["device", "model.transport", "model.pattern"]
-    for (device, transport, pattern), same in rows.groupby(groups, sort=True):
-        # What does not differ among these needs no word.
-        telling = [name for name in varied if same[name].nunique(dropna=False) > 1]
-        parts: Any = same.groupby(telling, sort=True, dropna=False) if telling else [((), same)]
-        for values, part in parts:
-            variant = ", ".join(
-                _word(_KEYS[name], value) for name, value in zip(telling, values, strict=True) if pd.notna(value)
-            )
-            found.append(ChannelFit(str(device), str(transport), str(pattern), variant, part, _fit(part)))
-    return found
-
-
-def _fit(rows: pd.DataFrame) -> TransferFit | None:
-    if rows[SIZE].nunique() < _FEWEST:
-        return None
-    sessions = rows["sweep_id"].to_numpy(dtype=object) if "sweep_id" in rows else None
-    return fit_transfers(rows[SIZE].astype("float64"), rows[TIME].astype("float64"), sessions)
-
-
-def _word(text: str, value: object) -> str:
-    whole = int(value) if isinstance(value, float) and value.is_integer() else value
-    word = text.format(str(whole).lower())
-    return word.removesuffix("s") if value == 1 and text.startswith("{}") else word
+def _reach(value: float, own: float, freedom: float, shared: _Shared) -> float:
+    """From a coefficient to either end of its 95% interval; `own` is its variance over sizes."""
+    sessions = value**2 * shared.variance
+    variance = max(own + sessions - value**2 * shared.within, own)
+    if variance <= 0:
+        return 0.0
+    if variance > own:
+        freedom = variance**2 / (own**2 / freedom + sessions**2 / shared.freedom)
+    return float(stats.t.ppf((1 + LEVEL) / 2, freedom) * np.sqrt(variance))
