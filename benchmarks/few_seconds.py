@@ -24,7 +24,7 @@ import threadpoolctl
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Measure, Point, Settings, Sweep
 from paradnn.designs.adaptive import AdaptiveSweep
-from paradnn.designs.knowledge import Candidates, Knowledge
+from paradnn.designs.knowledge import Knowledge
 from paradnn.execution.environments import current_environments
 from paradnn.families.fc import FullyConnected
 from paradnn.forecast.history import History, Past
@@ -33,7 +33,7 @@ from paradnn.sweep.tasks import SweepInfo
 from tests.forecast.planted import Machine
 
 #: Points of a batch, and looks of which the median counts.
-BATCH, LOOKS = 16, 5
+LOOKS = 5
 
 
 @dataclass(frozen=True)
@@ -81,18 +81,18 @@ def prepared(count: int) -> AdaptiveSweep:
     settings = Settings(ceilings=False, sweep=Sweep(design="adaptive", error=1e-6))
     history = Measured("memory", runs)
     sweep = AdaptiveSweep(points, settings, SweepInfo("planted", "", ""))
-    sweep.knowledge = Knowledge(Candidates.of(points, settings, history), settings, history, "planted")
+    sweep.knowledge = Knowledge(points, settings, history, "planted")
     return sweep
 
 
 def timed(count: int) -> None:
     """Print the seconds of each look, and the memory in the end."""
     design = prepared(count)
-    design.next(BATCH)
+    design.next()
     spent = []
     for _ in range(LOOKS):
         begin = time.perf_counter()
-        design.next(BATCH)
+        design.next()
         spent.append(time.perf_counter() - begin)
     mebibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"{count:6d}  {np.median(spent):6.2f} ({min(spent):.2f} .. {max(spent):.2f})  {mebibytes:7.0f}", flush=True)
@@ -109,9 +109,9 @@ def main() -> None:
         threadpoolctl.threadpool_limits(given.threads, "blas")
     if given.profile:
         design = prepared(given.measured[0])
-        design.next(BATCH)
+        design.next()
         with cProfile.Profile() as profile:
-            design.next(BATCH)
+            design.next()
         pstats.Stats(profile).sort_stats("cumulative").print_stats(45)
     elif given.single:
         timed(given.measured[0])

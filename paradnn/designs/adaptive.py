@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paradnn.config.point import Point, Settings, Sweep
+from paradnn.config.point import Point, Settings
 from paradnn.core.words import counted
 from paradnn.designs.choice import Rule, choose, first_points, median_error, strain
-from paradnn.designs.knowledge import Candidates, Knowledge
+from paradnn.designs.knowledge import Knowledge
 from paradnn.forecast.history import open_history
 from paradnn.forecast.phases import point_times
 from paradnn.forecast.predict import StepTimeModel
@@ -33,14 +33,6 @@ _USUAL_ERROR = 0.05
 _BATCH = 8
 #: Draws of the seconds that a point takes.
 _TIMES = 20
-
-_Bools = NDArray[np.bool_]
-
-
-def rule_of(settings: Sweep) -> Rule:
-    """What ends the sweep that `settings` describe."""
-    given = Rule(settings.points, settings.minutes, settings.error)
-    return given if given != Rule() else Rule(error=_USUAL_ERROR)
 
 
 def start_size(axes: int) -> int:
@@ -79,23 +71,19 @@ class AdaptiveSweep:
     resumes = True
 
     def __init__(self, points: Sequence[Point], settings: Settings, sweep: SweepInfo) -> None:
-        self.points, self.rule, self.seed, self.begin = (
-            points,
-            rule_of(settings.sweep),
-            settings.sweep.seed,
-            time.monotonic(),
-        )
+        self.points, self.begin, given = points, time.monotonic(), settings.sweep
+        rule = Rule(given.points, given.minutes, given.error)
+        self.rule = rule if rule != Rule() else Rule(error=_USUAL_ERROR)
         self.looks: list[Look] = []
         self.excluded: dict[int, str] = {}
-        self.reason, self.left = "", settings.sweep.points or len(points)
+        self.reason, self.left = "", given.points or len(points)
         self._settings, self._sweep, self._ended = settings, sweep, False
 
     @cached_property
     def knowledge(self) -> Knowledge:
         """Asked for when stacks and store are there; nothing is read yet."""
         history = open_history(self._settings.tracking)
-        candidates = Candidates.of(self.points, self._settings, history)
-        return Knowledge(candidates, self._settings, history, self._sweep.sweep_id)
+        return Knowledge(self.points, self._settings, history, self._sweep.sweep_id)
 
     @property
     def seconds_left(self) -> float:
@@ -106,11 +94,10 @@ class AdaptiveSweep:
         """The next points; at the end, once, what memory excludes."""
         if self._ended:
             return []
-        knowledge = self.knowledge
-        if rows and knowledge.candidates.lacks_ceilings:  # they came with the first point
-            knowledge.candidates = Candidates.of(self.points, self._settings, open_history(self._settings.tracking))
+        knowledge, points = self.knowledge, self.knowledge.points
+        if rows and knowledge.lacks_ceilings:  # they came with the first point
+            knowledge.describe()
         knowledge.take(rows)
-        points = knowledge.candidates.points
         if chosen := self.next():
             return [Visit(points[index], {}) for index in chosen]
         self._ended = True
@@ -131,15 +118,14 @@ class AdaptiveSweep:
         self.knowledge.look(read=False)
         return self.knowledge.tried + len(self.knowledge.claimed) <= self.rule.points
 
-    def next(self, largest: int | None = None, environments: Collection[str] = ()) -> list[int]:
+    def next(self) -> list[int]:
         """Candidates to measure next, from what the store holds now; none once `reason` says why.
 
         While other drivers measure all that is left it waits for them: if one is killed, its points are for the others.
-        `largest`: points of a batch that others measure, else a few. `environments` count too.
         """
         while True:
-            self.knowledge.look(environments)
-            chosen = self._choose(largest)
+            self.knowledge.look()
+            chosen = self._choose()
             if chosen or self.reason:
                 return chosen
             time.sleep(random.uniform(0.5, 1.5))
@@ -156,22 +142,26 @@ class AdaptiveSweep:
         return self._size if most is None else max(0, most - self.knowledge.tried - len(self.knowledge.claimed))
 
     @one_thread()
-    def _choose(self, largest: int | None) -> list[int]:
+    def _choose(self) -> list[int]:
         """Candidates to measure next; none where there is a `reason`, or others measure what is left."""
         knowledge = self.knowledge
         self.excluded = knowledge.too_large()
         unmeasured = self._others({*knowledge.ended, *self.excluded, *knowledge.unavailable()})
         allowed = unmeasured & self._others(knowledge.claimed)
         forecast = self._forecast() if knowledge.past else None
-        look = Look(knowledge.tried, self.minutes, self._expected_error(forecast, unmeasured))
+        error = None
+        if forecast and knowledge.tried >= self._start and unmeasured.any():
+            step = forecast.step
+            spread = np.sqrt((step.root[unmeasured] ** 2).sum(axis=1) + step.own[unmeasured])
+            error = median_error(forecast.strain * spread)
+        look = Look(knowledge.tried, self.minutes, error)
         self.looks.append(look)
-        self.reason = self.rule.reached(*look) or self._exhausted(unmeasured)
+        self.reason = self.rule.reached(*look) or ("" if unmeasured.any() else self._exhausted())
         if self.reason or not allowed.any() or not self.room:
             self.left = 0
             return []
-        self.left = self._expected_left(look, allowed)
-        count = min(self.room, largest or _BATCH)
-        return self._chosen(forecast, unmeasured, allowed, count)
+        self.left = self._expected_left(look, int(allowed.sum()))
+        return self._chosen(forecast, unmeasured, allowed, min(self.room, _BATCH))
 
     @property
     def standing(self) -> str:
@@ -183,63 +173,52 @@ class AdaptiveSweep:
 
     @property
     def _size(self) -> int:
-        return len(self.knowledge.candidates)
+        return len(self.knowledge.points)
 
     @property
     def _start(self) -> int:
-        most = self.rule.points or self._size
-        return min(start_size(len(self.knowledge.candidates.axes)), max(2, most // 2))
+        return min(start_size(len(self.knowledge.axes)), max(2, (self.rule.points or self._size) // 2))
 
-    def _others(self, indices: Collection[int]) -> _Bools:
+    def _others(self, indices: Collection[int]) -> NDArray[np.bool_]:
         """(n,) which candidates are none of these."""
         return ~np.isin(np.arange(self._size), [*indices])
 
     def _forecast(self) -> _Forecast:
-        runs, table = self.knowledge.runs(), self.knowledge.candidates.table
+        runs, table = self.knowledge.runs(), self.knowledge.table
         model = StepTimeModel.fit(runs.table, runs.step, runs.noise)
-        step, left_out = model.predict(table), model.left_out
-        seconds = point_times(runs, table, _TIMES, steps=step).seconds.mean(axis=1)
-        excess = strain(left_out.error, left_out.spread, left_out.freedom)
-        return _Forecast(step, excess, seconds)
+        step = model.predict(table)
+        return _Forecast(
+            step, strain(model.left_out), point_times(runs, table, _TIMES, steps=step).seconds.mean(axis=1)
+        )
 
-    def _expected_error(self, forecast: _Forecast | None, unmeasured: _Bools) -> float | None:
-        """The median error expected of what is not measured; None before the start is measured."""
-        if forecast is None or self.knowledge.tried < self._start:
-            return None
-        step = forecast.step
-        spread = np.sqrt((step.root[unmeasured] ** 2).sum(axis=1) + step.own[unmeasured])
-        return median_error(forecast.strain * spread) if unmeasured.any() else None
-
-    def _exhausted(self, unmeasured: _Bools) -> str:
-        """Why there is nothing left to measure; empty where there is."""
-        if unmeasured.any():
-            return ""
+    def _exhausted(self) -> str:
+        """Why there is nothing left to measure."""
         if not self.knowledge.tried:
             return "every point is out of memory"
         which = "every point that fits the memory is measured" if self.excluded else "every point is measured"
         return f"{which} before {' or '.join(self.rule.words)}"
 
-    def _chosen(self, forecast: _Forecast | None, unmeasured: _Bools, allowed: _Bools, count: int) -> list[int]:
+    def _chosen(
+        self, forecast: _Forecast | None, unmeasured: NDArray[np.bool_], allowed: NDArray[np.bool_], count: int
+    ) -> list[int]:
         missing = self._start - self.knowledge.tried
-        if missing > 0 and (start := [index for index in self._first() if allowed[index]]):
-            chosen = start[: min(count, missing)]
-        elif forecast is None:  # all that was tried failed
-            chosen = [int(index) for index in np.flatnonzero(allowed)[:count]]
+        if missing > 0:  # a start that is spread over the space, what is known to be out of memory left out
+            possible = np.flatnonzero(self._others(self.excluded))
+            spread = first_points(self.knowledge.coordinates[possible], 2 * self._start, self._settings.sweep.seed)
+            chosen = [int(possible[index]) for index in spread if allowed[possible[index]]][: min(count, missing)]
         else:
+            chosen = []
+        if not chosen and forecast is None:  # all that was tried failed
+            chosen = [int(index) for index in np.flatnonzero(allowed)[:count]]
+        elif not chosen and forecast is not None:
             weights, claimed = unmeasured.astype(float), sorted(self.knowledge.claimed)
             chosen = choose(forecast.step, forecast.seconds, count, weights, allowed, claimed)
-        random.Random(f"{self.seed} {self.knowledge.tried}").shuffle(chosen)
+        random.Random(f"{self._settings.sweep.seed} {self.knowledge.tried}").shuffle(chosen)
         return chosen
 
-    def _first(self) -> list[int]:
-        """Candidates that are spread over the space, what is known to be out of memory left out."""
-        possible = np.flatnonzero(self._others(self.excluded))
-        spread = first_points(self.knowledge.candidates.coordinates[possible], 2 * self._start, self.seed)
-        return [int(possible[index]) for index in spread]
-
-    def _expected_left(self, look: Look, allowed: _Bools) -> int:
+    def _expected_left(self, look: Look, allowed: int) -> int:
         """How many points are left until the first rule that can be foretold ends the sweep."""
-        ends, rule, new = [int(allowed.sum()), self.room], self.rule, look.measured - self.looks[0].measured
+        ends, rule, new = [allowed, self.room], self.rule, look.measured - self.looks[0].measured
         if rule.error is not None and look.error is not None:
             # An error falls with the root of the number of points.
             ends.append(max(1, math.ceil(look.measured * ((look.error / rule.error) ** 2 - 1))))
@@ -251,7 +230,7 @@ class AdaptiveSweep:
         """The whole design, whichever session or driver measured it."""
         if not self.looks:
             return Conclusion()
-        look, space, ended = self.looks[-1], len(self.knowledge.candidates), self.knowledge.ended
+        look, space, ended = self.looks[-1], self._size, self.knowledge.ended
         large = sum(one.outcome.startswith("oom") for one in ended.values()) + len(self.excluded.keys() - ended.keys())
         text = f"Adaptive: {look.measured:,} of {counted(space, 'point')} measured ({look.measured / space:.1%})"
         text += f", {large:,} out of memory." if large else "."

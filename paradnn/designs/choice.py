@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import ndtr, stdtrit
 
+from paradnn.forecast.process import LeftOut
 from paradnn.forecast.regression import Array, Prediction
 
 
@@ -101,14 +102,15 @@ def median_error(spreads: Array) -> float:
     return float(brentq(excess, 0.0, np.expm1(5 * spread.max()), xtol=1e-15))
 
 
-def strain(errors: Array, spreads: Array, freedom: float) -> float:
-    """How many times larger errors (n,) are than their stated spreads (n,), by the medians of their sizes.
+def strain(left_out: LeftOut) -> float:
+    """How many times larger errors of what was left out are than their stated spreads, by the medians of their sizes.
 
-    Errors are Student's t with so many degrees of freedom. At least 1, and 1 for fewer than eight.
+    Errors are Student's t. At least 1, and 1 for fewer than eight.
     """
-    if len(errors) < 8:
+    if len(left_out.error) < 8:
         return 1.0
-    return max(1.0, float(np.median(np.abs(errors) / np.maximum(spreads, 1e-12)) / stdtrit(freedom, 0.75)))
+    ratio = np.abs(left_out.error) / np.maximum(left_out.spread, 1e-12)
+    return max(1.0, float(np.median(ratio) / stdtrit(left_out.freedom, 0.75)))
 
 
 @dataclass(frozen=True)

@@ -45,9 +45,9 @@ class Forecast:
 
     where: (m,) the points to run that were predicted, all of them or some drawn at random, each of which stands for
     `weight` points. seconds: (m, draws). late: how many are likely to time out. phases: name -> (draws,) seconds of all
-    measured points. start: (draws,) seconds before a task's first point.
-    ceilings: (draws,) seconds of measuring them. runs: past runs behind the prediction by family; those of other
-    environments under "". times_of: what is predicted of the points with these indices.
+    measured points. start: (draws,) seconds before the first point. ceilings: (draws,) seconds of measuring them. runs:
+    past runs behind the prediction by family; those of other environments under "". times_of: what is predicted of the
+    points with these indices.
     """
 
     status: SweepStatus
@@ -63,11 +63,9 @@ class Forecast:
 
     def wall(self, hosts: int) -> Array:
         """(draws,) seconds on `hosts` hosts with a driver each, which share the sweep point by point."""
-        if not len(self.seconds):
-            return np.zeros(self.start.shape)
         workers = {self.status.workers[index] for index in self.where}
-        start, seconds = len(workers) * self.start, self.weight * self.seconds
-        return wall_seconds(seconds, hosts, start) + self.ceilings
+        start = len(workers) * self.start
+        return wall_seconds(self.weight * self.seconds, hosts, start) + self.ceilings if len(workers) else 0 * start
 
 
 def forecast(status: SweepStatus, settings: Settings, history: History) -> Forecast:
@@ -76,8 +74,7 @@ def forecast(status: SweepStatus, settings: Settings, history: History) -> Forec
     total = len(where)
     if total > _MOST_POINTS:
         where = np.sort(np.random.default_rng(0).choice(where, _MOST_POINTS, replace=False))
-    rates = rates_of(status)
-    environments = [*{id(place): place for place in status.environments}.values()]
+    rates, environments = rates_of(status), {id(place): place for place in status.environments}.values()
     runs = PastRuns.of(history.past({environment.device for environment in environments}, MOST_RUNS), rates)
     draws = int(np.clip(_DRAWS // max(len(where), 1), 100, 1000))
     model = StepTimeModel.fit(runs.table, runs.step, runs.noise)
@@ -88,13 +85,13 @@ def forecast(status: SweepStatus, settings: Settings, history: History) -> Forec
         points = table_of_points([status.points[index] for index in indices], ids, devices, rates)
         times = point_times(runs, points, draws, steps=model.predict(points))
         # A point that is out of memory by arithmetic is scheduled and recorded, no more.
-        is_measured = np.array([status.status[index] == "missing" for index in indices], dtype=bool)[:, None]
+        is_measured = (status.status[[*indices]] == "missing")[:, None]
         brief = times.phases["schedule"] + times.phases["record"]
         phases = {name: np.where(is_measured, values, 0.0) for name, values in times.phases.items()}
         seconds = np.where(is_measured, times.seconds, brief)
         return replace(times, phases=phases, seconds=seconds, timed_out=times.timed_out & is_measured)
 
-    times, weight = times_of([int(index) for index in where]), total / max(len(where), 1)
+    times, weight = times_of(where.tolist()), total / max(len(where), 1)
     random = np.random.default_rng(1)
     lacking = sum(ceilings is None for ceilings in status.ceilings.values()) if settings.ceilings and len(where) else 0
     here = {environment.environment_id for environment in environments}
@@ -118,9 +115,8 @@ def wall_seconds(tasks: Array, hosts: int, start: Array | float = 0.0) -> Array:
 
     At least the mean load, and the longest task; at most 2 - 1/hosts times the best schedule (Graham 1966).
     """
-    needed = max(1, min(hosts, len(tasks)))
-    busy = np.tile(np.asarray(start, dtype=float), (needed, 1)) * np.ones((1, tasks.shape[1]))
-    every = np.arange(tasks.shape[1])
+    needed, every = max(1, min(hosts, len(tasks))), np.arange(tasks.shape[1])
+    busy = np.broadcast_to(start, (needed, len(every))).astype(float)
     for task in tasks:
         busy[busy.argmin(axis=0), every] += task
     return np.asarray(busy.max(axis=0))
@@ -137,11 +133,9 @@ def describe(forecast: Forecast, name: str | None, where: str, hosts: Sequence[i
     console.print()
     families = np.array([point.model.name for point in forecast.status.points], dtype=str)
     names = list(dict.fromkeys(families.tolist()))
-    table = table_of("family", "points", "done", "too large", "to measure", "expected", "95%")
-    for family in names:
-        table.add_row(family, *_summary(forecast, families == family))
-    if len(names) > 1:
-        table.add_row("all", *_summary(forecast, families != ""))
+    table = _table("family", "points", "done", "too large", "to measure", "expected", "95%")
+    for family in (*names, *(["all"] if len(names) > 1 else [])):
+        table.add_row(family, *_summary(forecast, families == family if family in names else families != ""))
     console.print(table)
     console.print()
     if not forecast.status.to_run.any():
@@ -150,8 +144,7 @@ def describe(forecast: Forecast, name: str | None, where: str, hosts: Sequence[i
     for line in _times(forecast):
         console.print(line, soft_wrap=True, markup=False)
     console.print()
-    table = table_of("hosts", "wall time", "95%", "times faster")
-    single = forecast.wall(1)
+    table, single = _table("hosts", "wall time", "95%", "times faster"), forecast.wall(1)
     for count in hosts:
         wall = forecast.wall(count)
         table.add_row(str(count), *_quantiles(wall), f"{np.median(single / wall):.1f}")
@@ -161,15 +154,15 @@ def describe(forecast: Forecast, name: str | None, where: str, hosts: Sequence[i
 
 def _head(forecast: Forecast, name: str | None, where: str) -> Iterator[str]:
     status = forecast.status
-    counts = Counter(status.status)
+    counts = Counter(status.status.tolist())
     yield f"{name or run_name(status.points[0])}; the store is {where}"
     known = ", ".join(f"{family} {count:,}" for family, count in forecast.runs.items() if family)
     others = forecast.runs.get("", 0)
     base = [f"{known} in this environment"] if known else []
     base += [f"{others:,} in others on this machine"] if others else []
     yield f"  past runs    {' and '.join(base) or 'none on this machine: the cost model alone'}"
-    ends = Counter(zip(status.status, status.outcomes, strict=True))
-    done = ", ".join(f"{count:,} {outcome}" for (state, outcome), count in ends.most_common() if state == "done")
+    ends = Counter(np.array(status.outcomes)[status.status == "done"].tolist())
+    done = ", ".join(f"{count:,} {outcome}" for outcome, count in ends.most_common())
     yield f"  done         {counts['done']:,}" + (f" ({done})" if done else "")
     if counts["repeated"]:
         yield f"  named twice  {counts['repeated']:,}"
@@ -198,16 +191,16 @@ def _times(forecast: Forecast) -> Iterator[str]:
 
 def _summary(forecast: Forecast, chosen: NDArray[np.bool_]) -> list[str]:
     """The cells of some of the points: how many there are and in which state, and their expected time."""
-    states = forecast.status.states[chosen]
+    states = forecast.status.status[chosen]
     numbers = (len(states), *(int((states == name).sum()) for name in ("done", "oom_predicted", "missing")))
     some = forecast.seconds[chosen[forecast.where]]
     times = _quantiles(forecast.weight * some.sum(axis=0)) if len(some) else ["-", ""]
     return [*(f"{number:,}" for number in numbers), *times]
 
 
-def table_of(*headings: str) -> Table:
+def _table(*headings: str) -> Table:
     """A table without lines, whose first column stands to the left and the others to the right."""
-    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for index, heading in enumerate(headings):
         table.add_column(heading, justify="left" if index == 0 else "right", no_wrap=True)
     return table
@@ -216,20 +209,16 @@ def table_of(*headings: str) -> Table:
 def _quantiles(draws: Array) -> list[str]:
     """Median and 95% interval of draws of a duration."""
     low, middle, high = np.quantile(draws, [*_ENDS.values()])
-    return [duration(middle), f"{duration(low)} .. {duration(high)}"]
+    return [_duration(middle), f"{_duration(low)} .. {_duration(high)}"]
 
 
-def duration(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     """A duration in its two largest units: 2 d 3 h, 3 h 20 min, 5 min 12 s, 41 s."""
     if seconds < 100:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-    if seconds < 6000:
-        count, ratio, large, small = round(seconds), 60, "min", "s"
-    elif seconds < 48 * 3600:
-        count, ratio, large, small = round(seconds / 60), 60, "h", "min"
-    else:
-        count, ratio, large, small = round(seconds / 3600), 24, "d", "h"
-    whole, rest = divmod(count, ratio)
+    units = (6000, 1, 60, "min", "s"), (172_800, 60, 60, "h", "min"), (np.inf, 3600, 24, "d", "h")
+    _, unit, ratio, large, small = next(each for each in units if seconds < each[0])
+    whole, rest = divmod(round(seconds / unit), ratio)
     return f"{whole:,} {large} {rest} {small}" if rest else f"{whole:,} {large}"
 
 

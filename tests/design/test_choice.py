@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from paradnn.designs.choice import Rule, choose, first_points, median_error, strain
+from paradnn.forecast.process import LeftOut
 from paradnn.forecast.regression import Array, Prediction
 
 
@@ -106,6 +107,6 @@ def test_errors_that_are_larger_than_stated_are_judged_by_their_median() -> None
     random = np.random.default_rng(7)
     spreads = random.uniform(0.1, 1.0, 4000)
     errors = spreads * random.standard_t(6, 4000)
-    assert strain(3 * errors, spreads, 6) == pytest.approx(3, rel=0.06)
-    assert strain(errors / 3, spreads, 6) == 1
-    assert strain(errors[:7] * 10, spreads[:7], 6) == 1
+    assert strain(LeftOut(3 * errors, spreads, 6)) == pytest.approx(3, rel=0.06)
+    assert strain(LeftOut(errors / 3, spreads, 6)) == 1
+    assert strain(LeftOut(errors[:7] * 10, spreads[:7], 6)) == 1
