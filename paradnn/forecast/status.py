@@ -22,7 +22,7 @@ from paradnn.forecast.table import Rates, cost_columns
 from paradnn.platform.environment import Environment, describe_environment, memory_limit
 from paradnn.platform.specifications import find_hardware
 from paradnn.session.hardware_peaks import Ceilings, below_ceilings, ceilings_identity
-from paradnn.store.runs import ResumePolicy, first_accepted, outcome_of
+from paradnn.store.runs import Finished, ResumePolicy, first_accepted, outcome_of
 
 #: FLOP/s and B/s where nothing is known: of a CPU's core, of another device.
 _UNKNOWN = {"cpu": (5e10, 1e10), "gpu": (1e13, 5e11), "tpu": (5e13, 6e11)}
@@ -94,16 +94,6 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
         else:
             states.append(("missing", "ok"))
         others.add(name)
-    # Few points differ in what ceilings depend on; what only sends is below none.
-    below = {
-        (id(worker), point.devices): (point, of_worker[id(worker)][0])
-        for point, worker, flops in zip(points, workers, costs["flops_per_step"], strict=True)
-        if below_ceilings(point, flops)
-    }
-    ceilings: dict[Identity, Ceilings | None] = {}
-    for identity in (ceilings_identity(point, environment) for point, environment in below.values()):
-        run = next((run for run in known.get(identity, ()) if outcome_of(run.tags) == "ok"), None)
-        ceilings[identity] = Ceilings.of(run.run_id, history.metrics(run.run_id)) if run else None
     return SweepStatus(
         points=points,
         status=np.array([status for status, _ in states], dtype="U13"),
@@ -113,8 +103,29 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
         workers=workers,
         unmade=sorted({point.software.name for key, point in samples if not made[key]}),
         limits=sorted(set(limits.values())),
-        ceilings=ceilings,
+        ceilings=_ceilings(points, workers, costs["flops_per_step"], places, known, history),
     )
+
+
+def _ceilings(
+    points: Sequence[Point],
+    workers: Sequence[WorkerKey],
+    flops: Array,
+    places: Mapping[WorkerKey, Environment],
+    known: Mapping[Identity, Sequence[Finished]],
+    history: History,
+) -> dict[Identity, Ceilings | None]:
+    # Few points differ in what ceilings depend on; what only sends is below none.
+    below = {
+        (id(worker), point.devices): (point, places[worker])
+        for point, worker, each in zip(points, workers, flops, strict=True)
+        if below_ceilings(point, each)
+    }
+    ceilings: dict[Identity, Ceilings | None] = {}
+    for identity in (ceilings_identity(point, environment) for point, environment in below.values()):
+        run = next((run for run in known.get(identity, ()) if outcome_of(run.tags) == "ok"), None)
+        ceilings[identity] = Ceilings.of(run.run_id, history.metrics(run.run_id)) if run else None
+    return ceilings
 
 
 def _workers(points: Sequence[Point]) -> list[WorkerKey]:
