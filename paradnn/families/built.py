@@ -29,18 +29,36 @@ class ArraySpec:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A function of its operands where a model is expected: what steps ask of a Keras model, without its dispatch."""
+    """A function of its operands where a model is expected: what steps ask of a Keras model, without its dispatch; it
+    may change `non_trainable_variables`."""
 
     compute: Callable[..., Any]
-    trainable_variables: tuple[Any, ...] = ()
-    non_trainable_variables: tuple[Any, ...] = ()
-    variables: tuple[Any, ...] = ()
+    trainable_variables: Sequence[keras.Variable] = ()
+    non_trainable_variables: Sequence[keras.Variable] = ()
 
-    def __call__(self, operands: Sequence[Any], training: bool = False) -> Any:
-        return self.compute(*operands)
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """All of them."""
+        return [*self.trainable_variables, *self.non_trainable_variables]
 
-    def stateless_call(self, weights: Any, others: Any, operands: Sequence[Any], training: bool = False) -> Any:
-        return self.compute(*operands), others
+    def __call__(self, operands: Any, training: bool = False) -> Any:
+        return self.compute(*operands) if isinstance(operands, list | tuple) else self.compute(operands)
+
+    def stateless_call(self, weights: Any, others: Any, operands: Any, training: bool = False) -> Any:
+        """The results for variables of these values, and the non-trainable ones' values then."""
+        if not self.variables:
+            return self(operands), others
+        import keras
+
+        given = zip(self.variables, [*weights, *others], strict=True)
+        with keras.StatelessScope(state_mapping=list(given)) as scope:
+            results = self(operands)
+        return results, [scope.get_current_value(variable) for variable in self.non_trainable_variables]
+
+
+def no_loss(targets: Sequence[Any], outputs: Any) -> Any:
+    """Of what trains nothing."""
+    raise TypeError("what trains nothing has no loss")
 
 
 @dataclass(frozen=True)
@@ -56,8 +74,8 @@ class BuiltModel:
 
     model: keras.Model | Kernel
     inputs: tuple[ArraySpec, ...]
-    targets: tuple[ArraySpec, ...]
-    loss: Callable[[Sequence[Any], Any], Any]
+    targets: tuple[ArraySpec, ...] = ()
+    loss: Callable[[Sequence[Any], Any], Any] = no_loss
     draw: Callable[[np.random.Generator, int], list[np.ndarray]] | None = None
     prepare: Callable[[list[Any]], list[Any]] = list
     carried: list[Any] | None = None

@@ -101,11 +101,6 @@ class Layer:
     targets: int = 0
     products: tuple[Multiply | Convolve, ...] = ()
 
-    @property
-    def backward_macs(self) -> int:
-        """The weights' gradient costs what forward costs; the inputs' as much again, where it is asked for."""
-        return self.macs + (self.macs if self.input_macs is None else self.input_macs)
-
 
 @lru_cache(maxsize=4096)  # the points of a sweep have the same ones
 def dense(
@@ -182,7 +177,8 @@ def sum_costs(layers: Sequence[Layer], batch_size: int, precision: str, mode: st
     """
     training, width = mode == "train", COMPUTE_BYTES[precision]
     forward = 2 * batch_size * sum(layer.macs for layer in layers)
-    backward = 2 * batch_size * sum(layer.backward_macs for layer in layers) if training else 0
+    inputs = sum(layer.macs if layer.input_macs is None else layer.input_macs for layer in layers)
+    backward = forward + 2 * batch_size * inputs if training else 0
     parameters = sum(layer.parameters for layer in layers)
     fixed = sum(layer.fixed_parameters for layer in layers)
     batch = _FULL_BYTES * batch_size * sum(layer.read for layer in layers if layer.is_first)

@@ -12,7 +12,8 @@ import hashlib
 import importlib.util
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, make_dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -20,7 +21,7 @@ from types import ModuleType
 from typing import Any, ClassVar, TypeVar, cast
 
 from paradnn.core.schema import option, read
-from paradnn.core.workload import Unavailable
+from paradnn.core.workload import Unavailable, expect
 from paradnn.errors import ConfigError
 from paradnn.families import Family, Model
 from paradnn.families.built import BuiltModel
@@ -44,7 +45,7 @@ class Given(Model):
     @property
     def called(self) -> str:
         """The model in a word."""
-        raise NotImplementedError
+        return self.shown.format_map(vars(self))
 
     @property
     def size(self) -> str:
@@ -58,9 +59,8 @@ class Given(Model):
     @classmethod
     def stored(cls, keys: Mapping[str, Any]) -> type[Model]:
         """With whatever further keys a request holds."""
-        further = tuple(
-            (key, bool | int | float | str | None, None, ()) for key in keys if key not in cls.__dataclass_fields__
-        )
+        kind: Any = bool | int | float | str | None
+        further = tuple((key, kind, None, ()) for key in keys if key not in cls.__dataclass_fields__)
         return cast(type[Model], _extended(cast(Any, cls), further))
 
 
@@ -120,9 +120,8 @@ class Own(Given):
         place, _, function = self.build.rpartition(":")
         path = unchanged(place, self.source)
         given = {key: value for key, value in self.arguments().items() if value is not None}
-        return as_workload(
-            getattr(_imported(path), function)(**given), f"{path.name}:{function}", self.input_shape, self.output
-        )
+        made = getattr(_imported(path), function)(**given)
+        return as_workload(made, f"{path.name}:{function}", self.input_shape, self.output)
 
 
 def _located(build: str) -> tuple[Path, str]:
@@ -250,9 +249,14 @@ def _with_file(keys: Mapping[str, Any], key: str, remedy: str) -> dict[str, Any]
     return {**keys, key: str(path), "source": content_of(path)[1]}
 
 
-def _first_line(error: Exception) -> str:
-    """What a package says, as far as it fits a reason."""
-    return (str(error).strip() or type(error).__name__).partition("\n")[0][:200]
+@contextmanager
+def refused(what: str, *errors: type[Exception], remedy: str = "") -> Iterator[None]:
+    """Unavailable where one of these is raised: its first line says why."""
+    try:
+        yield
+    except errors as error:
+        line = (str(error).strip() or type(error).__name__).partition("\n")[0][:200]
+        raise Unavailable(f"{what}: {line}{remedy}") from error
 
 
 @dataclass(frozen=True)
@@ -284,9 +288,9 @@ class KerasFile(_File):
     def in_point(self, point: PointT) -> PointT:
         """Its types are in the file, but for an engine, which converts it."""
         given: Any = point
-        if given.precision != "float32" and given.framework.name in ("tensorflow", "jax", "torch"):
+        if given.framework.name in ("tensorflow", "jax", "torch"):
             reason = "the types of model=keras_file are those of its file"
-            raise ConfigError("precision", given.precision, reason, "leave it out, or choose an engine")
+            expect(("precision", given.precision, "float32", reason, "leave it out, or choose an engine"))
         return point
 
     def built(self) -> BuiltModel:
@@ -297,10 +301,8 @@ class KerasFile(_File):
         path = unchanged(self.path, self.source)
         if path.suffix != ".keras":  # older Keras runs the code in its older formats whatever the mode
             raise Unavailable(f"{path.name} is no .keras file: save the model as one")
-        try:
+        with refused(f"Keras cannot load {path.name} in safe mode", ValueError, TypeError, OSError, KeyError):
             model = keras.saving.load_model(path, compile=False, safe_mode=True)
-        except (ValueError, TypeError, OSError, KeyError) as error:
-            raise Unavailable(f"Keras cannot load {path.name} in safe mode: {_first_line(error)}") from error
         return as_workload(model, path.name, self.input_shape, self.output)
 
 
@@ -315,8 +317,7 @@ class Onnx(_File):
         if (name := given.framework.name) not in _ONNX_ENGINES:
             remedy = f"set framework to {' or '.join(_ONNX_ENGINES)}"
             raise ConfigError("framework", name, "reads no ONNX files", remedy)
-        if given.workload.mode != "inference":
-            raise ConfigError("mode", given.workload.mode, "model=onnx trains nothing", "set mode=inference")
+        expect(("mode", given.workload.mode, "inference", "model=onnx trains nothing"))
         return point
 
     def built(self) -> BuiltModel:
@@ -341,18 +342,15 @@ class _Package(Given):
 
     def in_point(self, point: PointT) -> PointT:
         given: Any = point
-        if (name := given.framework.name) != "torch":
-            raise ConfigError("framework", name, f"model={self.name} is of framework=torch", "set framework=torch")
+        expect(("framework", given.framework.name, "torch", f"model={self.name} is of framework=torch"))
         return point
 
     def built(self) -> BuiltModel:
         from paradnn.families.parts.given import as_workload
 
-        try:
+        reason, remedy = f"the package {self.name} cannot be used here", f"; pip install {self.name}"
+        with refused(reason, ImportError, AttributeError, remedy=remedy):  # or it does not fit others that are there
             return as_workload(self.made(importlib.import_module(self.name)), f"{self.name}'s {self.called}")
-        except (ImportError, AttributeError) as error:  # not there, or it does not fit the packages that are
-            reason = f"the package {self.name} cannot be used here: {_first_line(error)}"
-            raise Unavailable(f"{reason}; pip install {self.name}") from error
 
     def made(self, package: Any) -> Any:
         """The module and an example, by the imported package. Raises Unavailable."""
@@ -363,20 +361,16 @@ class _Package(Given):
 class Timm(_Package):
     """An architecture of the package timm by its name (`timm.list_models()`), with random weights."""
 
+    shown: ClassVar[str] = "{architecture}"
+
     name: str = "timm"
     architecture: str = option("resnet50", "its name in timm; further keys are those of timm.create_model")
-
-    @property
-    def called(self) -> str:
-        return self.architecture
 
     def made(self, package: Any) -> Any:
         import numpy as np
 
-        try:
+        with refused(f"timm makes no {self.architecture}", RuntimeError, TypeError, ValueError):
             module = package.create_model(self.architecture, pretrained=False, **self.arguments())
-        except (RuntimeError, TypeError, ValueError) as error:
-            raise Unavailable(f"timm makes no {self.architecture}: {_first_line(error)}") from error
         shape = self.input_shape or module.default_cfg["input_size"]
         return module, np.zeros((1, *shape), "float32")
 
@@ -404,13 +398,10 @@ class Transformers(_Package):
         """The module with its own head, and one example: tokens, or an image."""
         import numpy as np
 
-        try:
-            if self.source:
-                config = package.AutoConfig.from_pretrained(self.config, local_files_only=True)
-            else:
-                config = package.AutoConfig.for_model(self.config)
-        except (ValueError, OSError, KeyError) as error:
-            raise Unavailable(f"transformers has no {self.config}: {_first_line(error)}") from error
+        with refused(f"transformers has no {self.config}", ValueError, OSError, KeyError):
+            auto = package.AutoConfig
+            known = auto.from_pretrained(self.config, local_files_only=True) if self.source else None
+            config = known or auto.for_model(self.config)
         for key, value in self.arguments().items():
             if not hasattr(config, key):
                 raise Unavailable(f"model.{key}={value}: no key of transformers' {type(config).__name__}")

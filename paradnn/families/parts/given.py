@@ -42,7 +42,7 @@ def as_workload(made: Any, name: str, shape: Sequence[int] = (), output: str = "
     inputs = _inputs(model, rest[0] if rest else None, shape, name)
     outputs = _outputs(model, inputs)
     if len(outputs) != 1:
-        return BuiltModel(model, inputs, (), cross_entropy)  # which is never asked for
+        return BuiltModel(model, inputs)
     [spec] = outputs
     classes = output == "classes" or (output == "auto" and len(spec) > 0 and spec[-1] > 1)
     if classes:
@@ -172,4 +172,4 @@ def onnx_workload(path: Path, shape: tuple[int, ...]) -> BuiltModel:
         specs.append(ArraySpec(own, "float32") if kind.kind == "f" else ArraySpec(own, "int32", 2))
     weights = tuple(_Weight(tuple(entry.dims)) for entry in model.graph.initializer if entry.data_type == 1)
     graph: Any = OnnxGraph(model, types, sizes[0][0] or None, weights)
-    return BuiltModel(graph, tuple(specs), (), lambda *_: None)
+    return BuiltModel(graph, tuple(specs))

@@ -8,8 +8,7 @@ of the model, so that no step waits for the host.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -17,36 +16,8 @@ from keras import ops
 
 from paradnn.families import model_of
 from paradnn.families.attention import Gpt, LanguageModel
-from paradnn.families.built import ArraySpec, BuiltModel
+from paradnn.families.built import ArraySpec, BuiltModel, Kernel
 from paradnn.families.parts.attention import plain_attention
-
-
-@dataclass(frozen=True)
-class _Phase:
-    """A function of its inputs where a model is expected, which changes `non_trainable_variables`."""
-
-    compute: Callable[..., Any]
-    trainable_variables: Sequence[keras.Variable]
-    non_trainable_variables: Sequence[keras.Variable]
-
-    @property
-    def variables(self) -> list[keras.Variable]:
-        return [*self.trainable_variables, *self.non_trainable_variables]
-
-    def __call__(self, inputs: Any, training: bool = False) -> Any:
-        """The outputs; what is no list of inputs is the only one."""
-        return self.compute() if isinstance(inputs, list) else self.compute(inputs)
-
-    def stateless_call(self, weights: Any, others: Any, inputs: Any, training: bool = False) -> Any:
-        """The outputs for variables of these values, and the non-trainable ones' values then."""
-        given = zip(self.variables, [*weights, *others], strict=True)
-        with keras.StatelessScope(state_mapping=list(given)) as scope:
-            outputs = self(inputs)
-        return outputs, [scope.get_current_value(variable) for variable in self.non_trainable_variables]
-
-
-def _no_loss(targets: Sequence[Any], outputs: Any) -> Any:
-    raise TypeError("a generation has no loss")
 
 
 class Decoder:
@@ -76,7 +47,7 @@ class Decoder:
         handed = (self.model.trainable_variables, [*caches, self._place, self._token])
 
         def workload(compute: Callable[..., Any], *inputs: ArraySpec) -> BuiltModel:
-            return BuiltModel(_Phase(compute, *handed), inputs, (), _no_loss, carried=carried)  # type: ignore[arg-type]
+            return BuiltModel(Kernel(compute, *handed), inputs, carried=carried)
 
         self.prefill = workload(self._read, ArraySpec((prompt,), "int32", options.vocab_size))
         self.decode = workload(self._next)
