@@ -59,10 +59,10 @@ def test_a_file_is_made_once_and_fits_the_model(tmp_path: Path) -> None:
     assert set_file(Digits(), 0) == set_file(Digits(), 16) == path
     arrays = read_arrays(str(path))
     flat, pictures = fitted_examples(arrays, (64,)), fitted_examples(arrays, (16, 16, 3))
-    assert flat.training.inputs.mean() == pytest.approx(0, abs=1e-5)
-    assert flat.training.inputs.std() == pytest.approx(1, abs=1e-5)
+    assert flat["training"].mean() == pytest.approx(0, abs=1e-5)
+    assert flat["training"].std() == pytest.approx(1, abs=1e-5)
     # Each pixel is repeated twice each way, in three equal colours.
-    first = flat.training.inputs[0].reshape(8, 8)
-    assert np.allclose(pictures.training.inputs[0, ::2, 1::2, 2], first)
+    first = flat["training"][0].reshape(8, 8)
+    assert np.allclose(pictures["training"][0, ::2, 1::2, 2], first)
     with pytest.raises(Unavailable, match="the set to learn from cannot be read"):
         read_arrays(str(tmp_path / "gone.npz"))

@@ -14,7 +14,7 @@ from sklearn.metrics import accuracy_score, log_loss, top_k_accuracy_score
 from paradnn.worker.measure import NotFinite
 from paradnn.worker.meters import EnergyMeter
 from paradnn.workloads.learn import Epoch
-from paradnn.workloads.learn.training import Examples, Labelled, Learner, judge
+from paradnn.workloads.learn.training import Arrays, Learner, judge
 
 FEATURES, CLASSES = 8, 4
 
@@ -46,15 +46,16 @@ class Softmax:
         return inputs[0] @ self.weights
 
 
-def examples(seed: int = 0) -> Examples:
+def examples(seed: int = 0) -> Arrays:
     random = np.random.default_rng(seed)
     centres = 1.2 * random.standard_normal((CLASSES, FEATURES))
 
-    def part(count: int) -> Labelled:
+    found = {}
+    for part, count in (("training", 500), ("heldout", 64)):
         classes = random.integers(0, CLASSES, count).astype("int32")
-        return Labelled((centres[classes] + random.standard_normal((count, FEATURES))).astype("float32"), classes)
-
-    return Examples(part(500), part(64))
+        drawn = (centres[classes] + random.standard_normal((count, FEATURES))).astype("float32")
+        found |= {part: drawn, f"{part}_classes": classes}
+    return found
 
 
 def learner(step: Any, **settings: Any) -> Learner:
@@ -95,7 +96,7 @@ def test_it_ends_with_the_first_epoch_at_the_target_and_counts_its_steps() -> No
 def test_an_epoch_takes_every_example_once_in_another_order_each_time() -> None:
     step = Softmax()
     learnt(step, target=0.5, epochs_after=1)
-    whole = {row.tobytes() for row in examples().training.inputs}
+    whole = {row.tobytes() for row in examples()["training"]}
     epochs = [np.concatenate(step.seen[start : start + 15]) for start in (0, 15)]
     for epoch in epochs:
         rows = [row.tobytes() for row in epoch]
@@ -120,10 +121,9 @@ def test_what_it_saw_before_the_clock_leaves_nothing_behind() -> None:
 def test_it_learns_what_scikit_learn_learns() -> None:
     step, held = Softmax(), examples()
     learnt(step, target=0.0, epochs_after=60)
-    model = LogisticRegression(C=np.inf).fit(held.training.inputs, held.training.classes)
-    assert learner(step).evaluate()[0] == pytest.approx(
-        model.score(held.heldout.inputs, held.heldout.classes), abs=0.05
-    )
+    model = LogisticRegression(C=np.inf).fit(held["training"], held["training_classes"])
+    score = model.score(held["heldout"], held["heldout_classes"])
+    assert learner(step).evaluate()[0] == pytest.approx(score, abs=0.05)
 
 
 def test_a_training_that_is_cut_short_goes_on_to_the_same_curve(tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ import sys
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -36,33 +35,8 @@ from paradnn.workloads.learn.messages import Epoch, Epochs, last_epoch
 if TYPE_CHECKING:
     from paradnn.worker.point import PointRun
 
+Arrays = Mapping[str, np.ndarray]
 Batch = tuple[list[np.ndarray], list[np.ndarray]]
-
-
-@dataclass(frozen=True)
-class Labelled:
-    """Inputs (examples, *shape) float32 and their classes (examples,) int32."""
-
-    inputs: np.ndarray
-    classes: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.classes)
-
-
-@dataclass(frozen=True)
-class Examples:
-    """What is trained with and what is judged with."""
-
-    training: Labelled
-    heldout: Labelled
-
-    def epoch(self, batch_size: int, generator: np.random.Generator) -> Iterator[Batch]:
-        """Whole batches of all training examples in a new order; what is left over waits for another epoch."""
-        order = generator.permutation(len(self.training))
-        for start in range(0, len(order) - batch_size + 1, batch_size):
-            chosen = order[start : start + batch_size]
-            yield [self.training.inputs[chosen]], [self.training.classes[chosen]]
 
 
 def read_arrays(path: str) -> dict[str, np.ndarray]:
@@ -74,28 +48,25 @@ def read_arrays(path: str) -> dict[str, np.ndarray]:
         raise Unavailable(f"the set to learn from cannot be read: {error}") from error
 
 
-def fitted_examples(arrays: Mapping[str, np.ndarray], shape: tuple[int, ...]) -> Examples:
+def fitted_examples(arrays: Arrays, shape: tuple[int, ...]) -> Arrays:
     """A set for a model whose input has `shape` without the batch axis: flat, or pictures with pixels repeated.
 
     Values are standardised by the training part: one mean and one standard deviation for each channel of pictures, for
-    all values otherwise.
+    all values otherwise. Inputs (examples, *shape) are float32, classes (examples,) int32.
     """
     training = arrays["training"].astype("float32")
     axes = tuple(range(training.ndim - 1)) if training.ndim == 4 else None
     mean, scale = training.mean(axes), training.std(axes) + 1e-12
-    parts = []
+    found = {name: arrays[name].astype("int32") for name in ("training_classes", "heldout_classes")}
     for name in ("training", "heldout"):
         values = (arrays[name].astype("float32") - mean) / scale
-        parts.append(Labelled(_fitted(values, shape), arrays[f"{name}_classes"].astype("int32")))
-    return Examples(*parts)
-
-
-def _fitted(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    if len(shape) == 1:
-        return np.ascontiguousarray(values.reshape(len(values), -1))
-    times = shape[0] // values.shape[1]
-    larger = values.repeat(times, axis=1).repeat(times, axis=2)
-    return np.ascontiguousarray(np.broadcast_to(larger, (len(values), *shape)))
+        if len(shape) == 1:
+            values = values.reshape(len(values), -1)
+        else:
+            times = shape[0] // values.shape[1]
+            values = np.broadcast_to(values.repeat(times, axis=1).repeat(times, axis=2), (len(values), *shape))
+        found[name] = np.ascontiguousarray(values)
+    return found
 
 
 #: The share of the time that may go into writing: of an epoch that is shorter than nine writes, the next is waited for.
@@ -175,13 +146,13 @@ class NotReached(Ended):
 class Learner:
     """A step with a set to learn from; `synthetic` is a batch like any other, whose values mean nothing."""
 
-    def __init__(self, step: Step, examples: Examples, point: Mapping[str, Any], synthetic: Batch) -> None:
+    def __init__(self, step: Step, examples: Arrays, point: Mapping[str, Any], synthetic: Batch) -> None:
         self._step, self._examples, self._point, self._synthetic = step, examples, point, synthetic
         self._settings = point["learn"]
-        self._size = min(_EVALUATED, len(examples.heldout))
+        self._size = min(_EVALUATED, len(examples["heldout"]))
         self._checkpoint = Checkpoint(point.get("checkpoint"))
         self._start = step.values()
-        self.steps = len(examples.training) // point["batch_size"]
+        self.steps = len(examples["training"]) // point["batch_size"]
 
     def run(self, steps: int) -> float | None:
         """As `Step.run`: steps on the synthetic batch, each placed on the device again, as those of an epoch are."""
@@ -197,13 +168,14 @@ class Learner:
 
     def evaluate(self) -> tuple[float, float]:
         """Accuracy and mean cross entropy over the held-out examples."""
-        heldout, count = self._examples.heldout, len(self._examples.heldout)
+        heldout, classes = self._examples["heldout"], self._examples["heldout_classes"]
+        count = len(heldout)
         likeliest, known, losses = _LIKELIEST[self._settings["metric"]], [], []
         for start in range(0, count, self._size):
             # The last batch is filled with others, so that its shape is that of all.
             indices = np.arange(start, start + self._size) % count
-            logits = self._step.outputs([heldout.inputs[indices]])[: count - start]
-            judged = judge(logits, heldout.classes[start : start + self._size], likeliest)
+            logits = self._step.outputs([heldout[indices]])[: count - start]
+            judged = judge(logits, classes[start : start + self._size], likeliest)
             known.append(judged[0])
             losses.append(judged[1])
         return float(np.concatenate(known).mean()), float(np.concatenate(losses).mean())
@@ -216,7 +188,13 @@ class Learner:
         """
         settings = self._settings
         generator = np.random.default_rng(self._point["seed"])
-        epochs = self._resume(generator, tell)
+        epochs: list[Epoch] = []
+        if kept := self._checkpoint.load(self._start):  # put model and order where an earlier process left them
+            epochs, values = kept
+            self._step.assign(values)
+        for count in range(1, len(epochs) + 1):
+            generator.permutation(len(self._examples["training"]))
+            tell(epochs[:count])
         resumed = bool(epochs)
         while len(epochs) < last_epoch(epochs, settings["target"], settings["epochs"], settings["epochs_after"]):
             epochs.append(self._epoch(len(epochs) + 1, generator, meter, resumed))
@@ -232,23 +210,16 @@ class Learner:
                 f"learn.target={settings['target']}"
             )
 
-    def _resume(self, generator: np.random.Generator, tell: Callable[[list[Epoch]], None]) -> list[Epoch]:
-        """Put the model and the order of examples where an earlier process left them; its epochs."""
-        kept = self._checkpoint.load(self._start)
-        if kept is None:
-            return []
-        epochs, values = kept
-        self._step.assign(values)
-        for count in range(1, len(epochs) + 1):
-            generator.permutation(len(self._examples.training))
-            tell(epochs[:count])
-        return epochs
+    def _batch(self, chosen: np.ndarray) -> Batch:
+        return [self._examples["training"][chosen]], [self._examples["training_classes"][chosen]]
 
     def _epoch(self, number: int, generator: np.random.Generator, meter: EnergyMeter, resumed: bool) -> Epoch:
         meter.start()
         start = time.perf_counter()
-        batches = self._examples.epoch(self._point["batch_size"], generator)
-        loss = self._step.feed(self.steps, lambda: next(batches))
+        # Whole batches of all training examples in a new order; what is left over waits for another epoch.
+        order, size = generator.permutation(len(self._examples["training"])), self._point["batch_size"]
+        chosen = (order[start : start + size] for start in range(0, self.steps * size, size))
+        loss = self._step.feed(self.steps, lambda: self._batch(next(chosen)))
         trained = time.perf_counter()
         joules = meter.joules()
         accuracy, heldout_loss = self.evaluate()
@@ -319,15 +290,10 @@ def measure_training(run: PointRun) -> None:
             watch.stop()
     spent = [epoch.joules for epoch in epochs if epoch.joules is not None]
     energy = (sum(spent) if len(spent) == len(epochs) else None), meter.source
-    run.note_measured((watch.judged(as_blocks(epochs)), energy, watch.contention), workload, compilation, products)
-    run.note_memory()
-
-
-def as_blocks(epochs: Sequence[Epoch]) -> Timing:
-    """The epochs of a training as blocks of its steps.
-
-    Whether they are steady is not asked: what is timed is the training as a whole, however it went.
-    """
     blocks = [epoch.train_seconds for epoch in epochs]
     first = Trial(epochs[0].steps, blocks[0])
-    return Timing(first.steps, [first], [], blocks, True, "a training is timed as a whole", epochs[-1].train_loss)
+    # Whether they are steady is not asked: what is timed is the training as a whole, however it went.
+    why = "a training is timed as a whole"
+    timing = Timing(first.steps, [first], [], blocks, True, why, epochs[-1].train_loss)
+    run.note_measured((watch.judged(timing), energy, watch.contention), workload, compilation, products)
+    run.note_memory()
