@@ -12,7 +12,6 @@ import pytest
 from analysis.cli import main
 from analysis.published.vidur import read_vidur
 from analysis.store.load import load
-from paradnn.errors import DataError
 
 OWN = os.environ.get("PARADNN_VIDUR")
 #: (devices, devices of a host, bytes, ms): 20 us and 100 GB/s, on two hosts 10 GB/s.
@@ -86,26 +85,6 @@ def test_the_fit_of_the_store_finds_what_was_planted(
     assert drawn.stat().st_size > 10_000
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"size": "fast"}, "line 2: size='fast' is no whole number from 1 on; fetch it again"),
-        ({"devices_per_node": ""}, "line 2: devices_per_node='' is no whole number from 1 on"),
-        ({"time_stats.all_reduce.median": 0}, "line 2: time_stats.all_reduce.median='0' is no positive number"),
-    ],
-)
-def test_a_damaged_table_is_one_line_and_nothing_is_logged(
-    change: dict[str, object], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = folder_of(tmp_path) / "data/profiling/network/a100_dgx/all_reduce.csv"
-    table("all_reduce").head(1).assign(**change).to_csv(path)
-    assert main(["import-vidur", str(tmp_path), "--store", f"sqlite:///{tmp_path}/none.db"]) == 2
-    error = capsys.readouterr().err
-    assert f"a100_dgx/all_reduce.csv, {message}" in error
-    assert error.count("\n") == 1
-    assert not (tmp_path / "none.db").exists()
-
-
 def test_another_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import-vidur", str(tmp_path), "--store", f"sqlite:///{tmp_path}/none.db"]) == 2
     assert "holds no all_reduce.csv or send_recv.csv; they are in github.com/microsoft/vidur" in capsys.readouterr().err
@@ -115,20 +94,28 @@ def test_another_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(
-    ("rows", "fault"),
+    ("change", "fault"),
     [
-        ([(2.5, 1, 2048, 0.02)], "line 2: num_workers='2.5' is no whole number from 2 on"),
-        ([(1, 1, 2048, 0.02)], "line 2: num_workers='1' is no whole number from 2 on"),
-        ([(2, 0.3, 2048, 0.02)], "line 2: devices_per_node='0.3' is no whole number from 1 on"),
-        ([(2, 1, 1e300, 0.02)], "line 2: size='1e+300' is no whole number from 1 on"),
-        ([], "all_reduce.csv: holds no timing; fetch it again"),
+        ({"size": "fast"}, "line 2: size='fast' is no whole number from 1 on; fetch it again"),
+        ({"size": 1e300}, "line 2: size='1e+300' is no whole number from 1 on"),
+        ({"devices_per_node": ""}, "line 2: devices_per_node='' is no whole number from 1 on"),
+        ({"devices_per_node": 0.3}, "line 2: devices_per_node='0.3' is no whole number from 1 on"),
+        ({"num_workers": 2.5}, "line 2: num_workers='2.5' is no whole number from 2 on"),
+        ({"num_workers": 1}, "line 2: num_workers='1' is no whole number from 2 on"),
+        ({"time_stats.all_reduce.median": 0}, "line 2: time_stats.all_reduce.median='0' is no positive number"),
+        ({}, "all_reduce.csv: holds no timing; fetch it again"),
     ],
 )
-def test_numbers_that_count_nothing_are_named(rows: list[tuple[float, ...]], fault: str, tmp_path: Path) -> None:
-    table("all_reduce", rows).to_csv(tmp_path / "all_reduce.csv")
-    with pytest.raises(DataError) as caught:
-        read_vidur(tmp_path)
-    assert fault in str(caught.value)
+def test_a_damaged_table_is_one_line_and_nothing_is_logged(
+    change: dict[str, object], fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder_of(tmp_path) / "data/profiling/network/a100_dgx/all_reduce.csv"
+    table("all_reduce").head(len(change)).assign(**change).to_csv(path)
+    assert main(["import-vidur", str(tmp_path), "--store", f"sqlite:///{tmp_path}/none.db"]) == 2
+    error = capsys.readouterr().err
+    assert fault in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "none.db").exists()
 
 
 def test_all_rows_of_the_published_files_are_read() -> None:

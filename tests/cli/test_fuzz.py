@@ -100,7 +100,7 @@ def parsed(text: str) -> list[Any]:
         return []
 
 
-def test_5000_configurations() -> None:
+def test_2000_configurations() -> None:
     """What no override would let through comes from a file: any value at any key, of every family."""
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         OmegaConf.register_new_resolver("paradnn_help", help_text, replace=True)
@@ -110,7 +110,7 @@ def test_5000_configurations() -> None:
     values += [{}, {"a": 1}, {"a": {"b": 1}}, {1: 2}, {"name": ["fc"]}]
     values += [True, -1, 0.5, 10**30, float("nan"), float("inf")]
     generator, keys, passed = random.Random(8), [*known_keys(), "foo", "model.foo", "measure.foo"], 0
-    for _ in range(5000):
+    for _ in range(2000):
         content = copy.deepcopy(generator.choice(whole))
         for _ in range(generator.randint(1, 3)):
             put(content, generator.choice(keys), generator.choice(values))
@@ -122,7 +122,7 @@ def test_5000_configurations() -> None:
             said = str(error)
         assert len(said.splitlines()) <= 1, content
         passed += not said
-    assert 50 < passed < 4000
+    assert 20 < passed < 1600
 
 
 def test_300_lines_of_commands_that_measure_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -90,11 +90,14 @@ def test_a_mistyped_word_is_told_what_was_meant(words: list[str], line: str) -> 
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_a_page_of_its_own_and_a_version(command: str) -> None:
+def test_every_command_has_a_page_of_its_own(command: str) -> None:
     page = run(["paradnn.__main__", "help", command])
     assert page.returncode == 0
     assert len(page.stdout.splitlines()) > 4
-    assert run(["paradnn.__main__", command, "--version"]).stdout == "paradnn 0.1.0\n"
+
+
+def test_a_command_knows_its_version() -> None:
+    assert run(["paradnn.__main__", "check", "--version"]).stdout == "paradnn 0.1.0\n"
 
 
 def test_long_work_says_where_it_is_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
