@@ -32,7 +32,7 @@ from paradnn.store.runs import Finished
 from paradnn.sweep.tasks import SweepInfo
 from tests.forecast.planted import Machine
 
-#: Points of a batch, and looks of which the median counts.
+#: Looks of which the median counts.
 LOOKS = 5
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from paradnn.config.costs import costs_of
@@ -82,10 +83,6 @@ class _Tried(NamedTuple):
     metrics: Mapping[str, float]
 
 
-#: Index of a point and the batch that it is tried with.
-_Key = tuple[int, int]
-
-
 class LargestBatch:
     """A `paradnn.session.course.Course` that searches the largest batch of each of `points`, whose own is the least."""
 
@@ -95,15 +92,24 @@ class LargestBatch:
 
     def __init__(self, points: Sequence[Point], settings: Settings) -> None:
         self.points, self._settings, self._most = points, settings, settings.largest.step_ms
-        begins = [point.batch_size if self._most else _begin(point) for point in points]
+        begins = (point.batch_size if self._most else _begin(point) for point in points)
         sizes = zip(points, begins, strict=True)
         self._searches = [Search(point.batch_size, begin, settings.largest.within) for point, begin in sizes]
         self._policy = ResumePolicy(settings.resume, settings.retry)
-        self._tried: dict[_Key, _Tried] = {}
-        self._asked: _Key | None = None
-        self._history: History | None = None
-        self._places: Mapping[WorkerKey, str] = {}
+        #: By the index of a point and its batch.
+        self._tried: dict[tuple[int, int], _Tried] = {}
+        self._asked: tuple[int, int] | None = None
         self._asks = "fits" if self._most is None else f"fits with steps of at most {self._most:g} ms"
+
+    @cached_property
+    def _history(self) -> History:
+        """Asked for when stacks and store are there."""
+        return open_history(self._settings.tracking)
+
+    @cached_property
+    def _places(self) -> Mapping[WorkerKey, str]:
+        """A stack that cannot be made has no environment: its points end as unavailable."""
+        return {key: one.environment_id for key, one in current_environments(self.points).items() if one}
 
     @property
     def left(self) -> int:
@@ -118,19 +124,15 @@ class LargestBatch:
 
     def batch(self, rows: Sequence[Row]) -> list[Visit]:
         """The next try."""
-        if self._history is None:  # stacks and store are there by now
-            self._history = open_history(self._settings.tracking)
-            environments = current_environments(self.points)
-            self._places = {key: place.environment_id for key, place in environments.items() if place}
         for row in rows:
             assert self._asked
-            self._take(self._asked, _Tried(row.outcome, row.reason or "", row.metrics))
+            self._take(*self._asked, _Tried(row.outcome, row.reason or "", row.metrics))
         if self._asked and not rows:
             time.sleep(1.0)  # another driver measures it
-        while (keys := self._next()) and self._stored(keys, self._history):
+        while self._stored():
             pass
-        self._asked = next(iter(keys), None)
-        return [Visit(self._point(self._asked), {"search": "largest"})] if self._asked else []
+        self._asked = next(self._next(), None)
+        return [Visit(self._point(*self._asked), {"search": "largest"})] if self._asked else []
 
     def wants(self, visit: Visit, claimed: bool) -> bool:
         """Each try is needed."""
@@ -140,38 +142,34 @@ class LargestBatch:
         """The answer for every point, and what lies beyond it."""
         return Conclusion("\n".join(f"- {self._answer(index)}" for index in range(len(self.points))))
 
-    def _next(self) -> list[_Key]:
+    def _next(self) -> Iterator[tuple[int, int]]:
         """What is tried next of each point."""
-        return [(index, size) for index, search in enumerate(self._searches) if (size := search.next())]
+        return ((index, size) for index, search in enumerate(self._searches) if (size := search.next()))
 
-    def _point(self, key: _Key) -> Point:
-        return replace(self.points[key[0]], batch_size=key[1])
+    def _point(self, index: int, size: int) -> Point:
+        return replace(self.points[index], batch_size=size)
 
-    def _identity(self, key: _Key) -> Identity:
-        """A stack that cannot be made has no environment: its points end as unavailable."""
-        point = self._point(key)
-        return Identity(point_id(point), self._places.get(WorkerKey.of(point), ""), point.replicate)
-
-    def _take(self, key: _Key, tried: _Tried) -> None:
+    def _take(self, index: int, size: int, tried: _Tried) -> None:
         """Note how a point with a batch ended."""
-        self._tried[key] = tried
-        search = self._searches[key[0]]
+        self._tried[index, size], search = tried, self._searches[index]
         if tried.outcome in ("ok", "nan"):
-            search.take(key[1], self._most is None or tried.metrics.get("step_time_ms", 0.0) <= self._most)
+            search.take(size, self._most is None or tried.metrics.get("step_time_ms", 0.0) <= self._most)
         elif tried.outcome in _TOO_LARGE:
-            search.take(key[1], False)
+            search.take(size, False)
         else:
             search.problem = f"{tried.outcome}: {tried.reason}"
 
-    def _stored(self, keys: Sequence[_Key], history: History) -> bool:
+    def _stored(self) -> bool:
         """Take what the store holds of what would be tried; whether it held any."""
-        known = history.finished(set(self._places.values())) if self._policy.looks else {}
-        found = False
+        keys, found = list(self._next()), False
+        known = self._history.finished(set(self._places.values())) if keys and self._policy.looks else {}
         for key in keys:
-            if run := first_accepted(self._point(key), known.get(self._identity(key), ()), self._policy):
+            point = self._point(*key)
+            identity = Identity(point_id(point), self._places.get(WorkerKey.of(point), ""), point.replicate)
+            if run := first_accepted(point, known.get(identity, ()), self._policy):
                 outcome, found = run.tags["outcome"], True
-                metrics = history.metrics(run.run_id) if outcome == "ok" else {}
-                self._take(key, _Tried(outcome, run.tags.get("reason", ""), metrics))
+                metrics = self._history.metrics(run.run_id) if outcome == "ok" else {}
+                self._take(*key, _Tried(outcome, run.tags.get("reason", ""), metrics))
         return found
 
     def _answer(self, index: int) -> str:
@@ -188,10 +186,9 @@ class LargestBatch:
 
     def _ended(self, index: int, size: int) -> str:
         """How a point with a batch ended, in a few words."""
-        tried = self._tried[index, size]
-        if tried.outcome != "ok":
-            return tried.outcome
-        metrics = tried.metrics
+        outcome, _, metrics = self._tried[index, size]
+        if outcome != "ok":
+            return outcome
         words = f"{metrics['step_time_ms']:,.3f} ms a step, {metrics['examples_per_second']:,.1f} examples/s"
         memory = metrics.get("peak_device_memory_bytes") or metrics.get("peak_memory_bytes")
         return f"{words}, {memory / 2**30:.2f} GiB at the peak" if memory else words

@@ -129,9 +129,8 @@ class _Files(History):
             with contextlib.suppress(DataError):
                 document = read_record(path)
                 record, sweep = document.record, document.sweep
-                tags = {key: record.tags[key] for key in _TAGS if key in record.tags}
-                tags |= {"sweep_id": sweep.tags["sweep_id"]} if sweep else {}
-                if tags.get("kind") == "point":
+                if record.tags.get("kind") == "point":
+                    tags = {**record.tags, **({"sweep_id": sweep.tags["sweep_id"]} if sweep else {})}
                     metrics = {key: value for key, value in record.metrics.items() if math.isfinite(value)}
                     found.append(Past(path.stem, record.start_time / 1e3, record.params, metrics, tags))
         return sorted(found, key=lambda run: run.start)

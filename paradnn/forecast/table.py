@@ -70,27 +70,12 @@ class Table:
 
     def text(self, key: str) -> NDArray[np.str_]:
         """(n,) values of one key as text, "null" where a row lacks it."""
-        if key not in self._texts:
-            self._texts[key] = np.array([row.get(key, "null") for row in self.rows], dtype=str)
-        return self._texts[key]
+        return np.array([row.get(key, "null") for row in self.rows], dtype=str)
 
     def number(self, key: str) -> Array:
         """(n,) values of one key as numbers, NaN where they are none."""
-        if key not in self._numbers:
-            distinct, places = np.unique(self.text(key), return_inverse=True)
-            values = [_value(text) for text in distinct.tolist()]
-            numbers = [value if isinstance(value, (int, float)) else np.nan for value in values]
-            self._numbers[key] = np.array(numbers, dtype=float)[places]
-        return self._numbers[key]
-
-    @cached_property
-    def _texts(self) -> dict[str, NDArray[np.str_]]:
-        """Columns that were asked for: an adaptive sweep asks for the same before every batch."""
-        return {}
-
-    @cached_property
-    def _numbers(self) -> dict[str, Array]:
-        return {}
+        values = (_value(row.get(key, "null")) for row in self.rows)
+        return np.array([value if isinstance(value, (int, float)) else np.nan for value in values], dtype=float)
 
     @cached_property
     def model_keys(self) -> list[str]:
@@ -111,16 +96,16 @@ class Table:
     def examples(self) -> Array:
         """(n, 2) numbers of an example's input and of its target, a one for each class; of a model that this version
         does not know a thousand and ten."""
-        sizes = [_of_model(row, Model.example_sizes, (1000, 10)) for row in self.rows]
-        return np.array(sizes, dtype=float).reshape(-1, 2)
+        return np.array([_of_model(row, Model.example_sizes, (1000, 10)) for row in self.rows], float).reshape(-1, 2)
 
     @cached_property
     def words(self) -> list[frozenset[tuple[str, str]]]:
         """What may change a step's time and is not at its default, as (key, value)."""
-        unusual = (row.items() - _defaults().items() for row in self.rows)
+        point = texts(request_of(Point(model=None)))  # type: ignore[arg-type]
+        usual = {key: value for key, value in point.items() if key != "model"}.items()
         return [
-            frozenset(item for item in items if item[0] in _WORDS or item[0].startswith(_WORD_GROUPS))
-            for items in unusual
+            frozenset(item for item in row.items() - usual if item[0] in _WORDS or item[0].startswith(_WORD_GROUPS))
+            for row in self.rows
         ]
 
     @cached_property
@@ -143,13 +128,6 @@ def _known(costs: Array, rows: Sequence[Mapping[str, str]]) -> Array:
     return np.asarray(np.where(counted, 1.0, np.maximum(costs, 1.0)))
 
 
-@functools.cache
-def _defaults() -> dict[str, str]:
-    """Every key of a point but the model's."""
-    point = texts(request_of(Point(model=None)))  # type: ignore[arg-type]
-    return {key: value for key, value in point.items() if key != "model"}
-
-
 def _of_model(row: Mapping[str, str], figure: Callable[[Model], Any], unknown: Any) -> Any:
     return _of_items(tuple(item for item in row.items() if item[0].startswith("model.")), figure, unknown)
 
@@ -162,6 +140,7 @@ def _of_items(model: tuple[tuple[str, str], ...], figure: Callable[[Model], Any]
         return unknown
 
 
+@functools.lru_cache(maxsize=65536)
 def _value(text: str) -> Any:
     try:
         return json.loads(text)
@@ -229,7 +208,7 @@ class PastRuns:
     def of(cls, runs: Sequence[Past], rates: Rates) -> PastRuns:
         """What measured runs say; those without a step time, or of another version's making, say nothing."""
         ordered = sorted(runs, key=lambda run: run.start)
-        gaps = [gap for run, gap in zip(ordered, _gaps(ordered), strict=True) if _is_usable(run)]
+        gaps = _gaps(ordered)
         usable = [run for run in ordered if _is_usable(run)]
 
         def metric(name: str) -> Array:
@@ -256,7 +235,7 @@ class PastRuns:
             phases={name: seconds / processes if name in EACH_PROCESS else seconds for name, seconds in phases.items()},
             warmup_blocks=metric("warmup_blocks") / processes,
             steady=np.array([{"true": 1.0, "false": 0.0}.get(run.tags.get("steady", ""), np.nan) for run in usable]),
-            gaps=np.array(gaps),
+            gaps=np.array([gaps.get(run.run_id, np.nan) for run in usable]),
             noise=stated_noise(*map(metric, NOISE_METRICS)),
         )
 
@@ -272,16 +251,16 @@ def _is_usable(run: Past) -> bool:
     )
 
 
-def _gaps(runs: Sequence[Past]) -> Array:
-    """Runs are in the order of their start."""
-    gaps = np.full(len(runs), np.nan)
-    latest: dict[str, int] = {}  # the index of each session's last run
-    for index, run in enumerate(runs):
+def _gaps(runs: Sequence[Past]) -> dict[str, float]:
+    """By run, in the order of their start, the seconds until the next of its session, both of one process."""
+    gaps: dict[str, float] = {}
+    latest: dict[str, Past] = {}  # the last run of each session
+    for run in runs:
         if session := run.tags.get("sweep_id"):
             before = latest.get(session)
-            if before is not None and all(runs[at].metrics.get("processes", 1) == 1 for at in (before, index)):
-                gaps[before] = run.start - runs[before].start
-            latest[session] = index
+            if before and all(one.metrics.get("processes", 1) == 1 for one in (before, run)):
+                gaps[before.run_id] = run.start - before.start
+            latest[session] = run
     return gaps
 
 
