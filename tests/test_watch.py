@@ -19,6 +19,7 @@ from rich.console import Console
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
+from paradnn.session.course import Conclusion
 from paradnn.session.parent_run import ParentRun
 from paradnn.session.summary import Summary
 from paradnn.store.address import address_of
@@ -71,7 +72,7 @@ class Sweep:
         self.tracker.record(claim, whole, dict)
 
     def end(self) -> None:
-        self.parent.end(Summary(total=4), ())
+        self.parent.end(Summary(total=4), Conclusion())
 
 
 def half(store: Store, name: str = "20260101-1") -> Sweep:
