@@ -17,7 +17,7 @@ of sizes, or a shape's own.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -50,16 +50,6 @@ _SIZES = ("m", "n", "k", "batch", "calls", "images", "window", "stride", "bytes"
 
 
 @dataclass(frozen=True)
-class _Work:
-    """Seconds at the peaks (n,): arithmetic with each tile (tiles, n), traffic; how many calls in sequence."""
-
-    arithmetic: Array
-    traffic: Array
-    calls: Array
-    variants: Sequence[str]
-
-
-@dataclass(frozen=True)
 class OperationTimes:
     """A fit of operations of one kind. peak, bandwidth: FLOP/s and B/s at most."""
 
@@ -74,32 +64,23 @@ class OperationTimes:
         """From operations (n) of one kind, at least `LEAST`, with their seconds; `stated` (n,) is the standard
         deviation of each one's logarithm where that is known, NaN elsewhere."""
         logs, (kind,) = np.log(seconds), {operation.kind for operation in operations}
-        peak = float(np.max(np.array([operation.flops for operation in operations]) / seconds))
-        bandwidth = float(np.max(np.array([operation.bytes for operation in operations]) / seconds))
-        work, shapes = _work(operations, peak, bandwidth), _coordinates(operations)
-
-        def inputs_at(line: Line) -> Inputs:
-            return _inputs(work, shapes, operations, line)
-
-        line, inputs = fit_line(inputs_at, logs)
-        known = np.full(len(logs), np.nan) if stated is None else stated
-        noise = replicate_noise(logs, places(inputs.steps), known)
+        peak, bandwidth = (
+            float(np.max(np.array([getattr(one, what) for one in operations]) / seconds)) for what in ("flops", "bytes")
+        )
+        line, inputs = fit_line(_inputs(operations, peak, bandwidth), logs)
+        noise = replicate_noise(logs, places(inputs.steps), np.full(len(logs), np.nan) if stated is None else stated)
         return cls(kind, peak, bandwidth, line, Process.fit(inputs, logs, noise, float(np.sqrt(np.median(noise**2)))))
 
     def predict(self, operations: Sequence[Operation]) -> Prediction:
         """The logarithms of their seconds, each as a kernel of its own; all must be of this kind."""
-        return self.process.predict(self._inputs(operations))
+        return self.process.predict(_inputs(operations, self.peak, self.bandwidth)(self.line))
 
     def predict_uncalled(self, operations: Sequence[Operation]) -> Prediction:
         """As `predict`, without the time of the call: the share that the line gives to the rest. To subtract the call
         would leave the noise of calls, which is more than a small operation takes."""
-        inputs = self._inputs(operations)
+        inputs = _inputs(operations, self.peak, self.bandwidth)(self.line)
         found, (called, _) = self.process.predict(inputs), inputs.columns["dispatch"]
         return replace(found, mean=found.mean + np.log1p(-np.minimum(called, 1 - 1e-9)))
-
-    def _inputs(self, operations: Sequence[Operation]) -> Inputs:
-        work = _work(operations, self.peak, self.bandwidth)
-        return _inputs(work, _coordinates(operations), operations, self.line)
 
     @property
     def left_out(self) -> LeftOut:
@@ -115,16 +96,6 @@ class OperationTimes:
     def step(self) -> float:
         """Seconds that an operation takes within a call, however little it does."""
         return _STEP * float(np.exp(self.line.get("step", 0.0)))
-
-
-def _work(operations: Sequence[Operation], peak: float, bandwidth: float) -> _Work:
-    flops = np.array([operation.flops for operation in operations])
-    return _Work(
-        np.maximum(_padding(operations) * flops / peak, 1e-12),
-        np.maximum(np.array([operation.bytes for operation in operations]) / bandwidth, 1e-12),
-        np.array([operation.product[-1] for operation in operations], dtype=float),
-        [operation.variant for operation in operations],
-    )
 
 
 def _padding(operations: Sequence[Operation]) -> Array:
@@ -149,41 +120,43 @@ def _coordinates(operations: Sequence[Operation]) -> dict[Hashable, Coordinate]:
     return {**numbers, "variant": Coordinate(np.array([one.variant for one in operations], dtype=str), _REACH)}
 
 
-def _inputs(
-    work: _Work, coordinates: dict[Hashable, Coordinate], operations: Sequence[Operation], line: Line
-) -> Inputs:
-    """The logarithm of t and its derivatives by the logarithms of what is learnt, taken at the line."""
-    variants = sorted(set(work.variants))
-    of = {name: np.array([one == name for one in work.variants], dtype=float) for name in variants}
+def _inputs(operations: Sequence[Operation], peak: float, bandwidth: float) -> Callable[[Line], Inputs]:
+    """For a line the logarithm of t and its derivatives by the logarithms of what is learnt, taken there."""
+    arithmetic = np.log(np.maximum(_padding(operations) * [one.flops / peak for one in operations], 1e-12))
+    traffic = np.log(np.maximum([one.bytes / bandwidth for one in operations], 1e-12))
+    calls, coordinates = np.array([one.product[-1] for one in operations], dtype=float), _coordinates(operations)
+    several = np.log(np.where(calls > 1, calls, 1e-12))
+    variants = {name: np.array([one.variant == name for one in operations], dtype=float)
+                for name in sorted({one.variant for one in operations})}  # fmt: skip
 
-    def at(name: Hashable) -> float:
-        return line.get(name, 0.0)
+    def inputs_at(line: Line) -> Inputs:
+        def at(name: Hashable) -> float:
+            return line.get(name, 0.0)
 
-    own = sum((on * at(("variant", name)) for name, on in of.items()), start=np.zeros(len(work.calls)))
-    speeds = np.array([at(("tile", index)) for index in range(len(work.arithmetic))])[:, None]
-    tiles = np.log(work.arithmetic) + speeds + at("arithmetic") + own
-    least = logsumexp(-_CHOICE * tiles, axis=0)
-    taken = np.exp(-_CHOICE * tiles - least)
-    power = _POWER * float(np.exp(at("power")))
-    two = np.stack([-least / _CHOICE, np.log(work.traffic) + at("traffic") + own])
-    total = logsumexp(power * two, axis=0)
-    share = np.exp(power * two - total)
-    several = np.log(np.where(work.calls > 1, work.calls, 1e-12))
-    terms = np.stack(
-        [total / power, np.log(_DISPATCH) + at("dispatch") + 0 * total, np.log(_STEP) + at("step") + several]
-    )
-    logs = logsumexp(terms, axis=0)
-    working, dispatched, stepping = np.exp(terms - logs)
-    slopes: dict[Hashable, tuple[Array, float]] = {
-        "arithmetic": (working * share[0], _PRIORS["arithmetic"]),
-        "traffic": (working * share[1], _PRIORS["traffic"]),
-        "power": (working * ((share * two).sum(axis=0) - total / power), _PRIORS["power"]),
-        "dispatch": (dispatched, _PRIORS["dispatch"]),
-        "step": (stepping, _PRIORS["step"]),
-    }
-    for index, part in enumerate(taken if len(taken) > 1 else ()):
-        slopes["tile", index] = working * share[0] * part, _TILE_PRIOR
-    for name, on in of.items():
-        slopes["variant", name] = working * on, _VARIANT_PRIOR
-    known = sum((slope * at(name) for name, (slope, _) in slopes.items()), start=np.zeros(len(logs)))
-    return Inputs(logs - known, slopes, coordinates, operations)
+        own = sum((on * at(("variant", name)) for name, on in variants.items()), start=np.zeros(len(calls)))
+        speeds = np.array([at(("tile", index)) for index in range(len(arithmetic))])[:, None]
+        tiles = arithmetic + speeds + at("arithmetic") + own
+        least = logsumexp(-_CHOICE * tiles, axis=0)
+        taken = np.exp(-_CHOICE * tiles - least)
+        power = _POWER * float(np.exp(at("power")))
+        two = np.stack([-least / _CHOICE, traffic + at("traffic") + own])
+        total = logsumexp(power * two, axis=0)
+        share = np.exp(power * two - total)
+        terms = [total / power, np.log(_DISPATCH) + at("dispatch") + 0 * total, np.log(_STEP) + at("step") + several]
+        logs = logsumexp(terms, axis=0)
+        working, dispatched, stepping = np.exp(np.stack(terms) - logs)
+        slopes: dict[Hashable, tuple[Array, float]] = {
+            "arithmetic": (working * share[0], _PRIORS["arithmetic"]),
+            "traffic": (working * share[1], _PRIORS["traffic"]),
+            "power": (working * ((share * two).sum(axis=0) - total / power), _PRIORS["power"]),
+            "dispatch": (dispatched, _PRIORS["dispatch"]),
+            "step": (stepping, _PRIORS["step"]),
+        }
+        for index, part in enumerate(taken if len(taken) > 1 else ()):
+            slopes["tile", index] = working * share[0] * part, _TILE_PRIOR
+        for name, on in variants.items():
+            slopes["variant", name] = working * on, _VARIANT_PRIOR
+        known = sum((slope * at(name) for name, (slope, _) in slopes.items()), start=np.zeros(len(logs)))
+        return Inputs(logs - known, slopes, coordinates, operations)
+
+    return inputs_at
