@@ -17,7 +17,7 @@ from analysis.published.archive import read_archive
 from analysis.store.past import rates_of, table_of
 from paradnn.families import model_of
 from paradnn.forecast.predict import Line, roofline, step_inputs
-from paradnn.forecast.process import Coordinate, Inputs
+from paradnn.forecast.process import Inputs
 from paradnn.forecast.regression import Array
 from paradnn.forecast.table import Table
 
@@ -129,9 +129,9 @@ def timm(path: Path) -> Known:
     logs = np.log10(np.stack([macs, activations, weights, image, batch], axis=1))
     names = ("multiply-accumulates", "activations", "parameters", "image size", "batch size")
     varying = [index for index in range(5) if len(np.unique(logs[:, index])) > 1]
-    coordinates = {names[index]: Coordinate(logs[:, index], 1.0) for index in varying}
-    coordinates["macs of an activation"] = Coordinate(logs[:, 0] - logs[:, 1], 1.0)
-    coordinates["family"] = Coordinate(np.array(families, dtype=str), 1.0)
+    coordinates = {names[index]: logs[:, index] for index in varying}
+    coordinates["macs of an activation"] = logs[:, 0] - logs[:, 1]
+    coordinates["family"] = np.array(families, dtype=str)
 
     def at(line: Line) -> Inputs:
         base, columns = roofline(parts, families, line, (1.0, 1.0, 1.0, 1.0))

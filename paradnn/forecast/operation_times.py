@@ -25,7 +25,7 @@ from scipy.special import logsumexp
 
 from paradnn.families.operations import Operation
 from paradnn.forecast.predict import Line, fit_line, replicate_noise
-from paradnn.forecast.process import Coordinate, Inputs, LeftOut, Process, places
+from paradnn.forecast.process import Coordinates, Inputs, LeftOut, Process, places
 from paradnn.forecast.regression import Array, Prediction
 
 #: Operations without which nothing is fitted.
@@ -112,12 +112,11 @@ def _padding(operations: Sequence[Operation]) -> Array:
     return np.array([ends * one if tile != (1, 1) else one for tile, one in zip(_TILES, whole, strict=True)])
 
 
-def _coordinates(operations: Sequence[Operation]) -> dict[Hashable, Coordinate]:
+def _coordinates(operations: Sequence[Operation]) -> Coordinates:
     sizes = {name: np.array([getattr(one, name) for one in operations], dtype=float) for name in _SIZES}
     logs: dict[Hashable, Array] = {name: np.log10(np.maximum(values, 1.0)) for name, values in sizes.items()}
     logs["padding"] = np.log10(np.min(_padding(operations)[1:], axis=0, initial=1e9))
-    numbers = {name: Coordinate(values, _REACH) for name, values in logs.items()}
-    return {**numbers, "variant": Coordinate(np.array([one.variant for one in operations], dtype=str), _REACH)}
+    return {**logs, "variant": np.array([one.variant for one in operations], dtype=str)}
 
 
 def _inputs(operations: Sequence[Operation], peak: float, bandwidth: float) -> Callable[[Line], Inputs]:
@@ -157,6 +156,6 @@ def _inputs(operations: Sequence[Operation], peak: float, bandwidth: float) -> C
         for name, on in variants.items():
             slopes["variant", name] = working * on, _VARIANT_PRIOR
         known = sum((slope * at(name) for name, (slope, _) in slopes.items()), start=np.zeros(len(logs)))
-        return Inputs(logs - known, slopes, coordinates, operations)
+        return Inputs(logs - known, slopes, coordinates, operations, _REACH)
 
     return inputs_at

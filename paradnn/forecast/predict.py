@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from paradnn.forecast.process import Coordinate, Inputs, LeftOut, Process, places
+from paradnn.forecast.process import Coordinates, Inputs, LeftOut, Process, places
 from paradnn.forecast.regression import Array, Columns, Prediction, Regression, one_thread
 from paradnn.forecast.table import Table
 
@@ -61,7 +61,7 @@ def step_inputs(table: Table) -> Callable[[Line], Inputs]:
 
     def inputs_at(line: Line) -> Inputs:
         base, columns = roofline(parts, table.families, line)
-        return Inputs(base, columns | groups, coordinates, steps)
+        return Inputs(base, columns | groups, coordinates, steps, _REACH)
 
     return inputs_at
 
@@ -106,7 +106,7 @@ def roofline(
     return total / power - known, columns
 
 
-def _coordinates(table: Table) -> dict[Hashable, Coordinate]:
+def _coordinates(table: Table) -> Coordinates:
     """Logarithms of sizes, costs and the model's own numbers; words that may change a step."""
     names = ("flops", "bytes", "parameters", "layers", "batch")
     sizes: dict[Hashable, Array] = dict(zip(names, _sizes(table), strict=True))
@@ -114,8 +114,7 @@ def _coordinates(table: Table) -> dict[Hashable, Coordinate]:
     for key in table.model_keys:
         number = table.number(key)
         sizes[key] = np.log10(np.where(number > 0, number, 100.0)) - 2  # what a family lacks is typical
-    words = {"environment": np.array(table.environments, dtype=str)} | {key: table.text(key) for key in _WORDS}
-    return {name: Coordinate(values, _REACH) for name, values in (sizes | words).items()}
+    return {**sizes, "environment": np.array(table.environments, dtype=str), **{key: table.text(key) for key in _WORDS}}
 
 
 def overhead_columns(table: Table) -> Columns:

@@ -47,40 +47,31 @@ _MOST_OBSERVED, _MOST_CARRIERS = 400, 256
 _WORTH, _EACH = 4.0, 4.0
 
 
-@dataclass(frozen=True)
-class Coordinate:
-    """values: (n,) numbers, such as decimal logarithms of sizes, or words, which are equal or are not. reach: before
-    data, the distance over which the smooth part changes; two words are at distance 1."""
-
-    values: NDArray[Any]
-    reach: float
-
-    @property
-    def is_word(self) -> bool:
-        """Whether values are equal or not, and no more."""
-        return self.values.dtype.kind == "U"
-
-    def squares(self, other: Coordinate) -> Array:
-        """(n, m) squared distances."""
-        if not self.is_word:
-            return np.asarray((self.values[:, None] - other.values) ** 2)
-        _, codes = np.unique(np.concatenate([self.values, other.values]), return_inverse=True)
-        return np.asarray(codes[: len(self.values), None] != codes[len(self.values) :], dtype=float)
+#: By name (n,) numbers, such as decimal logarithms of sizes, or words, which are at distance 1 where they differ; what
+#: is missing is zero, or a word of its own.
+Coordinates = Mapping[Hashable, NDArray[Any]]
 
 
-#: By name; what is missing is zero, or a word of its own.
-Coordinates = Mapping[Hashable, Coordinate]
+def _is_word(values: NDArray[Any]) -> bool:
+    return values.dtype.kind == "U"
+
+
+def _squares(one: NDArray[Any], other: NDArray[Any]) -> Array:
+    """(n, m) squared distances along a coordinate."""
+    apart = one[:, None] != other if _is_word(one) else (one[:, None] - other) ** 2
+    return np.asarray(apart, dtype=float)
 
 
 @dataclass(frozen=True)
 class Inputs:
     """n points. base: (n,) what is known of a value without data. columns: of the line, with their priors. coordinates:
-    of the smooth part. steps: equal for replicates of one step."""
+    of the smooth part, which changes over `reach` of each before data. steps: equal for replicates of one step."""
 
     base: Array
     columns: Columns
     coordinates: Coordinates
     steps: Sequence[Hashable]
+    reach: float = 1.0
 
     def __len__(self) -> int:
         return len(self.base)
@@ -90,17 +81,18 @@ class Inputs:
         return Inputs(
             self.base[index],
             {name: (column[index], prior) for name, (column, prior) in self.columns.items()},
-            {name: replace(one, values=one.values[index]) for name, one in self.coordinates.items()},
+            {name: values[index] for name, values in self.coordinates.items()},
             [self.steps[place] for place in index],
+            self.reach,
         )
 
 
 def _aligned(one: Coordinates, other: Coordinates) -> tuple[Coordinates, Coordinates]:
     """Both with the names of both."""
     known = {**other, **one}
-    sizes = (len(next(iter(group.values())).values) for group in (one, other))
+    sizes = (len(next(iter(group.values()))) for group in (one, other))
     first, second = (
-        {name: group.get(name, replace(like, values=np.zeros(size, like.values.dtype))) for name, like in known.items()}
+        {name: group.get(name, np.zeros(size, like.dtype)) for name, like in known.items()}
         for group, size in zip((one, other), sizes, strict=True)
     )
     return first, second
@@ -136,12 +128,14 @@ def _pooled(inputs: Inputs, values: Array, noise: Array) -> tuple[Inputs, Array,
 
 @dataclass(frozen=True)
 class Scales:
-    """smooth, nugget: standard deviations. lengths: of every coordinate. slopes: name -> (centre, change of the
-    logarithm of the nugget's variance for a unit); level: that logarithm at the centres; ends: its least and most."""
+    """smooth, nugget: standard deviations. lengths: of the coordinates that vary, `reach` of others. slopes: name ->
+    (centre, change of the logarithm of the nugget's variance for a unit); level: that logarithm at the centres; ends:
+    its least and most."""
 
     smooth: float
     nugget: float
     lengths: Mapping[Hashable, float]
+    reach: float
     slopes: Mapping[Hashable, tuple[float, float]]
     level: float
     ends: tuple[float, float]
@@ -149,34 +143,32 @@ class Scales:
     def covariance(self, one: Coordinates, other: Coordinates) -> Array:
         """(n, m) of the smooth part: Matern's of order 3/2."""
         one, other = _aligned(one, other)
-        scaled, other_scaled = self._scaled(one), self._scaled(other)
-        squares = (scaled**2).sum(axis=1)[:, None] + (other_scaled**2).sum(axis=1) - 2 * scaled @ other_scaled.T
-        for name, word in one.items():
-            if word.is_word and len(np.unique([*word.values, *other[name].values])) > 1:
-                squares += word.squares(other[name]) / self.lengths.get(name, word.reach) ** 2
+        lengths = {name: self.lengths.get(name, self.reach) for name in one}
+        numbers = [name for name, values in one.items() if not _is_word(values)]
+        scaled, others = (np.stack([group[name] / lengths[name] for name in numbers], axis=1) for group in (one, other))
+        squares = (scaled**2).sum(axis=1)[:, None] + (others**2).sum(axis=1) - 2 * scaled @ others.T
+        for name, values in one.items():
+            if _is_word(values):
+                squares += _squares(values, other[name]) / lengths[name] ** 2
         root = np.sqrt(3.0 * np.maximum(squares, 0.0))
         return np.asarray(self.smooth**2 * (1 + root) * np.exp(-root))
 
-    def _scaled(self, coordinates: Coordinates) -> Array:
-        """(n, k) numbers in units of their lengths."""
-        numbers = {name: one for name, one in coordinates.items() if not one.is_word}
-        return np.stack([one.values / self.lengths.get(name, one.reach) for name, one in numbers.items()], axis=1)
-
     def nugget_variance(self, coordinates: Coordinates) -> Array:
         """(n,) of the nugget, no further off than where steps were observed."""
-        change = np.full(len(next(iter(coordinates.values())).values), self.level)
+        change = np.full(len(next(iter(coordinates.values()))), self.level)
         for name, (centre, slope) in self.slopes.items():
-            change += slope * ((coordinates[name].values if name in coordinates else 0.0) - centre)
+            change += slope * (coordinates.get(name, np.zeros(1)) - centre)
         return np.asarray(self.nugget**2 * np.exp(np.clip(change, *self.ends)))
 
 
 def _learn(inputs: Inputs, values: Array, noise: Array) -> tuple[Scales, Array]:
     """The scales of steps (n,) with `values` beyond their base and variances `noise` of these; and (n,) by what factor
     the nugget's variance of each is larger because it was disturbed."""
-    varying = {name: one for name, one in inputs.coordinates.items() if len(np.unique(one.values)) > 1}
-    slopes = {name: (float(np.mean(one.values)), 0.0) for name, one in varying.items() if not one.is_word}
-    lengths = {name: one.reach for name, one in varying.items()}
-    scales, disturbed = Scales(_SMOOTH, _NUGGET, lengths, slopes, 0.0, (0.0, 0.0)), np.ones(len(values))
+    varying = {name: one for name, one in inputs.coordinates.items() if len(np.unique(one)) > 1}
+    slopes = {name: (float(np.mean(one)), 0.0) for name, one in varying.items() if not _is_word(one)}
+    lengths = dict.fromkeys(varying, inputs.reach)
+    scales = Scales(_SMOOTH, _NUGGET, lengths, inputs.reach, slopes, 0.0, (0.0, 0.0))
+    disturbed = np.ones(len(values))
     if len(values) < 2:
         return scales, disturbed
     subset = np.sort(np.random.default_rng(0).permutation(len(values))[:_MOST_STEPS])
@@ -199,8 +191,8 @@ def _climbed(
     nugget's variance is."""
     names = list(scales.lengths)
     chosen = [inputs.coordinates[name] for name in names]
-    squares = np.array([one.squares(one) for one in chosen]).reshape(len(chosen), len(weight), len(weight))
-    before = np.log([_SMOOTH, _NUGGET, *(one.reach for one in chosen)])
+    squares = np.array([_squares(one, one) for one in chosen]).reshape(len(chosen), len(weight), len(weight))
+    before = np.log([_SMOOTH, _NUGGET, *[inputs.reach] * len(chosen)])
     start = np.log([scales.smooth, scales.nugget, *scales.lengths.values()])
     diagonal = np.diag_indices_from(line)
 
@@ -247,7 +239,7 @@ def _uneven(scales: Scales, inputs: Inputs, squares: Array) -> Scales:
 
     Squared normal errors are gamma distributed: a regression of their logarithm with a normal prior on each slope.
     """
-    offsets = [inputs.coordinates[name].values - centre for name, (centre, _) in scales.slopes.items()]
+    offsets = [inputs.coordinates[name] - centre for name, (centre, _) in scales.slopes.items()]
     design = np.stack([np.ones(len(squares)), *offsets], axis=1)
     prior = np.array([_LEVEL, *[_SLOPE] * len(offsets)])
 
@@ -376,10 +368,7 @@ class Process:
         if points is not None and len(self.values) < _MOST_CARRIERS:
             more = points.rows(random.permutation(len(points))[: _MOST_CARRIERS - len(self.values)])
             own, others = _aligned(chosen, more.coordinates)
-            chosen = {
-                name: replace(one, values=np.concatenate([one.values, others[name].values]))
-                for name, one in own.items()
-            }
+            chosen = {name: np.concatenate([values, others[name]]) for name, values in own.items()}
         covariance = self.scales.covariance(chosen, chosen)
         covariance[np.diag_indices_from(covariance)] += JITTER
         return chosen, cholesky(covariance, lower=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paradnn.forecast.process import JITTER, Coordinate, Inputs, Process, matrix
+from paradnn.forecast.process import JITTER, Inputs, Process, matrix
 from paradnn.forecast.regression import Array
 
 
@@ -15,8 +15,7 @@ def inputs(points: Array, words: list[str] | None = None, steps: list[int] | Non
     """Points (n, k) with a column for the level, one for the first coordinate, and a word."""
     count = len(points)
     columns = {"level": (np.ones(count), 2.0), "slope": (points[:, 0], 1.0)}
-    coordinates = {index: Coordinate(points[:, index], 1.0) for index in range(points.shape[1])}
-    coordinates["word"] = Coordinate(np.array(words or ["one"] * count), 1.0)
+    coordinates = {**dict(enumerate(points.T)), "word": np.array(words or ["one"] * count)}
     return Inputs(np.full(count, 0.5), columns, coordinates, steps or list(range(count)))
 
 
@@ -38,7 +37,7 @@ def textbook(process: Process, points: Inputs) -> tuple[Array, Array]:
         line = matrix(list(one.columns.values()), len(one)) @ matrix(list(other.columns.values()), len(other)).T
         squares = np.zeros((len(one), len(other)))
         for name, length in scales.lengths.items():
-            apart = one.coordinates[name].values[:, None] - other.coordinates[name].values
+            apart = one.coordinates[name][:, None] - other.coordinates[name]
             squares += (apart / length) ** 2
         root = np.sqrt(3 * squares)
         return np.asarray(line + scales.smooth**2 * (1 + root) * np.exp(-root))
