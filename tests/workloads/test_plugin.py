@@ -1,4 +1,5 @@
-"""A kind of work in one file of another package is in everything that kinds of work are in; nothing else names any."""
+"""A family and a kind of work, each in one file of another package, are in everything that theirs are in; nothing
+outside its folder names a kind of work."""
 
 from __future__ import annotations
 
@@ -6,54 +7,83 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from paradnn.config.point import read_point
 from paradnn.core.workload import WORKLOADS
 from tests.conftest import ROOT, TINY, Store, environment
-from tests.families.test_plugin import PROGRAM
 
-SWEEP = ["task=tally", "mode=inference", "tally.steps=2,7", *TINY]
+#: Runs commands one after the other in a process that finds the packages; prints exit codes and texts.
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from tests.conftest import Store, _pools, run
+said = []
+for arguments in json.loads(sys.argv[2]):
+    done = run(arguments, Store(Path(sys.argv[1])))
+    said.append([done.returncode, done.stdout, done.stderr])
+for pool in _pools.values():
+    pool.close()
+print(json.dumps(said))
+"""
+SHORT = [word for word in TINY if word.startswith(("measure", "ceilings"))]
+SWEEP = ["task=tally", "mode=inference", "tally.steps=7", "model=plane", "model.wings=2,5", *SHORT]
 COMMANDS = [
     ["paradnn.train", "--help"],
+    ["paradnn.listing.command", "models", "hidden layer between"],
     ["paradnn.listing.command", "task", "tally"],
+    ["paradnn.listing.completion", "paradnn train model=plane model.w"],
     ["paradnn.listing.completion", "paradnn train task=ta"],
+    ["paradnn.train", "-m", *SWEEP],
+    ["paradnn.plan", "-m", *SWEEP],
+    ["paradnn.train", *SWEEP[:4], "model.wings=2", *SHORT],
+    ["analysis.__main__", "parameters"],
+    ["analysis.__main__", "roofline", "--family", "plane"],
+    ["paradnn.train", "model=plane", "model.wings=0"],
     ["paradnn.train", "tally.steps=3"],
     ["paradnn.train", "task=tally", "mode=train"],
     ["paradnn.train", "task=tally", "mode=inference", "devices=2"],
-    ["paradnn.train", "-m", *SWEEP],
-    ["paradnn.plan", "-m", *SWEEP],
-    ["paradnn.train", *SWEEP[:2], "tally.steps=2", *TINY],
 ]
 
 
 @pytest.mark.framework
-def test_a_kind_of_work_of_another_package_is_in_everything(store: Store) -> None:
-    environ = environment(store, PYTHONPATH=str(Path(__file__).with_name("plugin")))
+def test_a_family_and_a_kind_of_work_of_other_packages_are_in_everything(store: Store) -> None:
+    folders = ":".join(str(ROOT / "tests" / room / "plugin") for room in ("families", "workloads"))
     command = [sys.executable, "-c", PROGRAM, str(store.folder), json.dumps(COMMANDS)]
+    environ = environment(store, PYTHONPATH=folders)
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    told, listed, completed, alone, wrong, spread, swept, planned, known = json.loads(done.stdout)
-    assert not [each for each in (told, listed, completed, swept, planned, known) if each[0]]
-    assert "Keys of task=tally\n  tally.steps=5 " in told[1]
-    assert listed[1].split(maxsplit=1) == ["tally", "Forward passes, one by one.\n"]
-    assert completed[1] == "task=tally\n"
-    assert alone[2] == "error: tally.steps=3: is a key of task=tally; add task=tally\n"
-    assert wrong[2] == "error: mode=train: task=tally counts forward passes; set mode=inference\n"
-    assert spread[2] == "error: devices=2: task=tally is for one device; set devices=1\n"
-    runs = {store.values("params", each["run_id"])["tally.steps"]: each for each in store.runs()}
-    assert {steps: (tags["outcome"], tags["tallied"]) for steps, tags in runs.items()} == {
-        "2": ("ok", "2"),
-        "7": ("ok", "7"),
-    }
-    metrics = store.values("latest_metrics", runs["7"]["run_id"])
-    assert metrics["tally_per_second"] > 0 < metrics["phase_tally_seconds"]
-    assert "Tally: 7 tallied." in runs["7"]["mlflow.note.content"]
-    assert "tallied/s" in swept[1]
-    assert "2 points" in planned[1]
-    assert "  tally        2 tallied\n" in known[1]
+    said = json.loads(done.stdout)
+    assert [each[0] for each in said] == [0] * 10 + [2] * 4
+    told, model, task, key, name, swept, planned, known, counted, roofed = (each[1] for each in said[:10])
+    assert "Keys of model=plane\n  model.wings=8 " in told
+    assert "Keys of task=tally\n  tally.steps=5 " in told
+    # However wide the terminal is.
+    assert " ".join(model.split()) == "plane One hidden layer between four features and two classes. model.wings=8"
+    assert task.split(maxsplit=1) == ["tally", "Forward passes, one by one.\n"]
+    assert (key, name) == ("model.wings=\n", "task=tally\n")
+    runs = {store.values("params", each["run_id"])["model.wings"]: each for each in store.runs()}
+    assert {wings: (tags["outcome"], tags["tallied"]) for wings, tags in runs.items()} == dict.fromkeys(
+        "25", ("ok", "7")
+    )
+    metrics = {wings: store.values("latest_metrics", tags["run_id"]) for wings, tags in runs.items()}
+    # (4 + 1) x wings + (wings + 1) x 2; a batch of 32, which comes with the model.
+    assert {wings: found["parameters"] for wings, found in metrics.items()} == {"2": 16, "5": 37}
+    assert metrics["5"]["flops_per_step"] == 2 * 32 * (4 * 5 + 5 * 2)
+    assert metrics["5"]["tally_per_second"] > 0 < metrics["5"]["phase_tally_seconds"]
+    assert "Tally: 7 tallied." in runs["5"]["mlflow.note.content"]
+    assert "tallied/s" in swept
+    assert "2 points" in planned
+    assert "  tally        7 tallied\n" in known
+    assert "plane" in counted
+    assert "plane" in roofed
+    assert [each[2] for each in said[10:]] == [
+        "error: model.wings=0: must be at least 1; choose a larger value\n",
+        "error: tally.steps=3: is a key of task=tally; add task=tally\n",
+        "error: mode=train: task=tally counts forward passes; set mode=inference\n",
+        "error: devices=2: task=tally is for one device; set devices=1\n",
+    ]
 
 
 def test_nothing_outside_its_folder_names_a_kind_of_work() -> None:
