@@ -142,18 +142,8 @@ def lookup(tokens: int, width: int, vocabulary: int, is_owner: bool = True) -> L
 
 def tied_logits(tokens: int, width: int, vocabulary: int) -> Layer:
     """The embedding's table once more, as a product without bias."""
-    return Layer(
-        "logits",
-        macs=tokens * width * vocabulary,
-        borrowed=vocabulary * width,
-        weights=vocabulary * width,
-        read=tokens * width,
-        written=tokens * vocabulary,
-        kept=tokens * vocabulary,
-        is_last=True,
-        targets=tokens,
-        products=(Multiply(tokens, width, vocabulary),),
-    )
+    logits = dense("logits", width, vocabulary, tokens=tokens, bias=False, is_last=True)
+    return replace(logits, parameters=0, borrowed=logits.parameters)
 
 
 @dataclass(frozen=True)
@@ -252,34 +242,33 @@ class LanguageModel(_Heads):
     vocab_size: int = option(8192, "distinct tokens (GPT-2: 50257)", low=2)
 
     def layer_list(self) -> list[Layer]:
-        length, width = self.sequence_length, self.width
+        return self._stack(self.sequence_length)
+
+    def _stack(self, tokens: int, between: list[Layer] | None = None) -> list[Layer]:
+        """Layers over so many tokens; of a generation (`between`) the last alone has logits, and positions are read for
+        these tokens alone."""
+        positions = [Layer("positions", parameters=tokens * self.width)]  # added where the lookup is
+        if between:
+            unread = (self.sequence_length - tokens) * self.width
+            positions.append(Layer("other positions", parameters=unread, rows=0))
+        last = 1 if between else tokens
         return [
-            lookup(length, width, self.vocab_size),
-            Layer("positions", parameters=length * width),  # added where the lookup is
-            *blocks(length, width, self.heads, self.layers),
-            tied_logits(length, width, self.vocab_size),
+            lookup(tokens, self.width, self.vocab_size),
+            *positions,
+            *blocks(tokens, self.width, self.heads, self.layers, between, last),
+            tied_logits(last, self.width, self.vocab_size),
         ]
 
     def prefill_layers(self, prompt: int, length: int) -> list[Layer]:
         """The model that reads a prompt into a cache of `length` places; of its tokens the last alone has logits."""
-        return self._generation(cached_attention(prompt, prompt, length, self.width, self.heads), prompt)
+        return self._stack(prompt, cached_attention(prompt, prompt, length, self.width, self.heads))
 
     def decode_layers(self, length: int) -> list[Layer]:
         """With N weights in products a token takes 2 N FLOPs and 4 x length x width more in each layer (Kaplan et
         al. 2020, table 1); a step reads every weight once, and for each example a cache of 2 x length x width in
         each layer (Pope et al. 2022, section 2). Places that are not written yet are read like the others; the
         choice of the token is left out."""
-        return self._generation(cached_attention(1, length, length, self.width, self.heads), 1)
-
-    def _generation(self, attention: list[Layer], tokens: int) -> list[Layer]:
-        """Layers over so many tokens, whose last one has logits; positions are read for these alone."""
-        return [
-            lookup(tokens, self.width, self.vocab_size),
-            Layer("positions", parameters=tokens * self.width),
-            Layer("other positions", parameters=(self.sequence_length - tokens) * self.width, rows=0),
-            *blocks(tokens, self.width, self.heads, self.layers, attention, last=1),
-            tied_logits(1, self.width, self.vocab_size),
-        ]
+        return self._stack(1, cached_attention(1, length, length, self.width, self.heads))
 
     def build(self) -> BuiltModel:
         """Inputs and targets (batch, sequence_length) tokens below vocab_size."""
@@ -437,19 +426,11 @@ class VisionTransformer(_Heads):
 
     def layer_list(self) -> list[Layer]:
         width, channels, tokens = self.width, 3 * self.patch**2, self.patches + 1
-        embedding = Layer(
-            "patches",
-            macs=self.patches * channels * width,
-            input_macs=0,
-            parameters=(channels + 1) * width + width + tokens * width,
-            read=3 * self.image_size**2,
-            written=tokens * width,
-            kept=self.patches * width,
-            is_first=True,
-            products=(Multiply(self.patches, channels, width),),
-        )
+        patches = dense("patches", channels, width, tokens=self.patches, is_first=True)
+        parameters = patches.parameters + width + tokens * width
+        first = replace(patches, parameters=parameters, read=3 * self.image_size**2, written=tokens * width)
         encoder = blocks(tokens, width, self.heads, self.layers)
-        return [embedding, *encoder, dense("logits", width, self.output_size, is_last=True)]
+        return [first, *encoder, dense("logits", width, self.output_size, is_last=True)]
 
     def build(self) -> BuiltModel:
         """Inputs (batch, image_size, image_size, 3) float32, targets (batch,) classes."""

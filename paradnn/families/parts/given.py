@@ -40,19 +40,19 @@ def as_workload(made: Any, name: str, shape: Sequence[int] = (), output: str = "
         found = "nothing" if made is None else type(parts[0]).__name__
         raise Unavailable(f"{name} returns {found}: {_RETURNS}")
     inputs = _inputs(model, rest[0] if rest else None, shape, name)
-    outputs = _outputs(model, inputs)
+    zeros = [ops.zeros((1, *spec.shape), dtype=spec.dtype) for spec in inputs]
+    outputs = keras.tree.flatten(model(zeros[0] if len(zeros) == 1 else zeros, training=False))
     if len(outputs) != 1:
         return BuiltModel(model, inputs)
-    [spec] = outputs
+    spec = tuple(int(size) for size in outputs[0].shape[1:])
     classes = output == "classes" or (output == "auto" and len(spec) > 0 and spec[-1] > 1)
-    if classes:
-        return BuiltModel(model, inputs, (ArraySpec(spec[:-1], "int32", spec[-1]),), _of_floats(cross_entropy))
-    return BuiltModel(
-        model,
-        inputs,
-        (ArraySpec(spec, "float32"),),
-        _of_floats(lambda targets, found: ops.mean(ops.square(found - targets[0]))),
-    )
+    target = ArraySpec(spec[:-1], "int32", spec[-1]) if classes else ArraySpec(spec, "float32")
+
+    def loss(targets: Sequence[Any], outputs: Any) -> Any:
+        found = ops.cast(keras.tree.flatten(outputs)[0], "float32")  # it ends in whatever type it has
+        return cross_entropy(targets, found) if classes else ops.mean(ops.square(found - targets[0]))
+
+    return BuiltModel(model, inputs, (target,), loss)
 
 
 def _require(backend: str, wanted: str, name: str, what: str) -> None:
@@ -110,23 +110,6 @@ def _words(model: keras.Model) -> int:
     """The least vocabulary of the model's embeddings: what its whole numbers are below."""
     layers = model._flatten_layers() if hasattr(model, "_flatten_layers") else ()
     return min((layer.input_dim for layer in layers if isinstance(layer, keras.layers.Embedding)), default=2)
-
-
-def _outputs(model: keras.Model, inputs: Sequence[ArraySpec]) -> list[tuple[int, ...]]:
-    """The shapes of the outputs without the batch, as the model gives them for one example of zeros."""
-    zeros = [ops.zeros((1, *spec.shape), dtype=spec.dtype) for spec in inputs]
-    outputs = model(zeros[0] if len(zeros) == 1 else zeros, training=False)
-    return [tuple(int(size) for size in each.shape[1:]) for each in keras.tree.flatten(outputs)]
-
-
-def _of_floats(loss: Any) -> Any:
-    """The loss of outputs in float32: a model from outside ends in whatever type it has."""
-
-    def compute(targets: Sequence[Any], outputs: Any) -> Any:
-        [found] = keras.tree.flatten(outputs)
-        return loss(targets, ops.cast(found, "float32"))
-
-    return compute
 
 
 @dataclass(frozen=True)

@@ -39,17 +39,6 @@ class Connection:
             for name in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
                 connected.setsockopt(socket.SOL_SOCKET, name, limit)
 
-    @classmethod
-    def to(cls, address: tuple[str, int], patience: float) -> Connection:
-        """Connected to a server. Raises Unavailable where none listens, RankFailed where none answers."""
-        peer = f"the peer at {with_port(*address)}"
-        try:
-            return cls(socket.create_connection(address, timeout=patience), peer, patience)
-        except TimeoutError:
-            raise silent(peer, patience) from None
-        except OSError as error:
-            raise Unavailable(f"{peer} cannot be reached: {error.strerror or error}") from error
-
     def send(self, message: bytes | memoryview) -> None:
         """All of a message. Raises RankFailed."""
         try:
@@ -88,7 +77,14 @@ class TcpStep:
     def __init__(self, point: Mapping[str, Any], address: str, message: bytes, patience: float) -> None:
         self._window, _, back = _lengths(point)
         self._message, self._back = message, memoryview(bytearray(back))
-        self._connection = Connection.to(host_and_port(address), patience)
+        peer = f"the peer at {address}"
+        try:
+            connected = socket.create_connection(host_and_port(address), timeout=patience)
+        except TimeoutError:
+            raise silent(peer, patience) from None
+        except OSError as error:
+            raise Unavailable(f"{peer} cannot be reached: {error.strerror or error}") from error
+        self._connection = Connection(connected, peer, patience)
         self.close = self._connection.close
 
     def run(self, steps: int) -> None:
