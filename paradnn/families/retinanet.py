@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from paradnn.core.schema import option
 from paradnn.families import Family, Model
 from paradnn.families.built import ArraySpec, BuiltModel, image_input
 from paradnn.families.images import Images, resnet50
-from paradnn.families.layers import Convolve, Layer
+from paradnn.families.layers import Layer
 
 #: Anchors of each place: three sizes in three shapes. Numbers of a box, channels of the pyramid and the heads.
 ANCHORS, _BOX, _PYRAMID = 9, 4, 256
@@ -92,19 +92,9 @@ def detector_layers(height: int, width: int, classes: int) -> list[Layer]:
 def _shared(name: str, places: int, filters: int, targets: int = 0) -> Layer:
     """A head's 3x3 convolution over the places of all levels, as if they stood in one column; the last one's outputs
     are compared with so many `targets` a place."""
-    weights = 9 * _PYRAMID * filters
-    return Layer(
-        name,
-        macs=weights * places,
-        parameters=weights + filters,
-        weights=weights,
-        read=places * _PYRAMID,
-        written=places * filters,
-        kept=places * filters,
-        is_last=targets > 0,
-        targets=targets * places,
-        products=(Convolve(_PYRAMID, places, 1, filters, (3, 3), (1, 1), (1, 1)),),
-    )
+    network = Images(places, 1, _PYRAMID)
+    network.convolve(filters, 3, bias=True)
+    return replace(network.layers[0], name=name, is_last=targets > 0, targets=targets * places)
 
 
 def _pyramid(features: Sequence[Any]) -> list[Any]:
