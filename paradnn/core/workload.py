@@ -43,6 +43,7 @@ USUAL: Mapping[str, str] = {"mode": "train", "task": "step", "scenario": "closed
 #: In this order they decide; a family of models may have a kind of work of its own.
 _DECIDE = ("scenario", "task", "model", "mode")
 Self = TypeVar("Self", bound="Workload")
+AnyPart = TypeVar("AnyPart", bound="Part")
 
 
 class Ended(Exception):
@@ -78,6 +79,11 @@ class Part:
     def gathered(cls, news: Sequence[Any]) -> Part | None:
         """What such pieces come to, where the worker did not live to send the whole."""
         return None
+
+
+def sent(answers: Iterable[Any], kind: type[AnyPart]) -> list[AnyPart]:
+    """What processes sent of one kind, in their answers."""
+    return [answer.work for answer in answers if isinstance(answer.work, kind)]
 
 
 @dataclass(frozen=True)

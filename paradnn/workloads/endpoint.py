@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 from paradnn.core.metric import Metric, with_ends
 from paradnn.core.schema import option
-from paradnn.core.workload import Ended, Part, Unavailable, Words, Workload, expect
+from paradnn.core.workload import Ended, Part, Unavailable, Words, Workload, expect, sent
 from paradnn.errors import ConfigError
 from paradnn.families import Family
 from paradnn.families.kernels import ALONE, Messages
@@ -280,7 +280,7 @@ class Endpoint(Workload):
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
         from paradnn.record.measured import mean_interval, quantile, quantile_metrics
 
-        given = _given(measured.answers)
+        given = sent(measured.answers, Requests)
         asked = [one.requests() for one in given]
         each = [[request for request in process if not request.problem] for process in asked]
         if not each or not all(each):
@@ -324,7 +324,7 @@ class Endpoint(Workload):
     def tags(self, measured: Measured) -> dict[str, str]:
         from paradnn.worker.series import FEWEST, find_change
 
-        given = _given(measured.answers)
+        given = sent(measured.answers, Requests)
         if not given:
             return {}
         asked = [each.requests() for each in given]
@@ -336,7 +336,7 @@ class Endpoint(Workload):
         return tags | ({"request_problem": f"{len(problems)} failed, as: {problems[0]}"} if problems else {})
 
     def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
-        processes = [[vars(request) for request in each.requests()] for each in _given(measured.answers)]
+        processes = [[vars(request) for request in each.requests()] for each in sent(measured.answers, Requests)]
         return {"requests.json": {"unit": "ns", "processes": processes}} if processes else {}
 
     def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
@@ -346,7 +346,9 @@ class Endpoint(Workload):
         if metrics["failed_queries"]:
             clauses[0] += f", {metrics['failed_queries']:,.0f} failed"
         if (first := metrics.get("time_to_first_token_ms")) is not None:
-            clauses.insert(0, f"first token after {first:,.4g} ms{_between(metrics, 'time_to_first_token')}")
+            low, high = (metrics.get(f"time_to_first_token_{end}_ms") for end in ("low", "high"))
+            between = f" (95% CI {low:,.4g} .. {high:,.4g})" if low is not None and high is not None else ""
+            clauses.insert(0, f"first token after {first:,.4g} ms{between}")
         if (each := metrics.get("time_per_output_token_ms")) is not None:
             clauses.insert(1, f"then {each:,.4g} ms a token, {metrics['tokens_per_second']:,.4g} tokens/s")
         if "in_time_fraction" in metrics:
@@ -360,18 +362,9 @@ class Endpoint(Workload):
             raise ConfigError("endpoint.rate", "peak", "has no forecast", "plan a rate such as endpoint.rate=10")
 
 
-def _between(metrics: Mapping[str, float], name: str) -> str:
-    low, high = metrics.get(f"{name}_low_ms"), metrics.get(f"{name}_high_ms")
-    return f" (95% CI {low:,.4g} .. {high:,.4g})" if low is not None and high is not None else ""
-
-
 def _seconds(asked: Sequence[Request]) -> float:
     """From when the first request was due until the last token."""
     return (max(one.last for one in asked) - min(one.due for one in asked)) / 1e9
-
-
-def _given(answers: Sequence[Answer]) -> list[Requests]:
-    return [answer.work for answer in answers if isinstance(answer.work, Requests)]
 
 
 class Client:

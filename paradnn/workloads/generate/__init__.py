@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paradnn.core.metric import Metric, with_ends
 from paradnn.core.schema import option, read
-from paradnn.core.workload import Part, Words, Workload, expect
+from paradnn.core.workload import Part, Words, Workload, expect, sent
 from paradnn.errors import ConfigError
 from paradnn.worker.channel import plain_fields
 from paradnn.worker.messages import Answer, Compilation, Timing
@@ -125,7 +125,7 @@ class Generate(Workload):
         return ["generate", f"{self.prompt}+{self.tokens}"]
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
-        given, costs, step = _generations(measured.answers), measured.costs, known.get("step_time_ms")
+        given, costs, step = sent(measured.answers, Generation), measured.costs, known.get("step_time_ms")
         if not given or step is None:
             return {}
         batch = measured.point.batch_size
@@ -164,7 +164,7 @@ class Generate(Workload):
         return found
 
     def tags(self, measured: Measured) -> dict[str, str]:
-        timings = [entry.prefill for entry in _generations(measured.answers)]
+        timings = [entry.prefill for entry in sent(measured.answers, Generation)]
         if not timings:
             return {}
         reasons = dict.fromkeys(timing.steady_reason for timing in timings if not timing.steady)
@@ -172,7 +172,7 @@ class Generate(Workload):
         return {"prefill_steady": str(not reasons).lower(), "prefill_steady_reason": words}
 
     def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
-        given = _generations(measured.answers)
+        given = sent(measured.answers, Generation)
         return {"prefill.json": {"unit": "s", "processes": [plain_fields(entry) for entry in given]}} if given else {}
 
     def contradictions(self, costs: Costs, answer: Answer) -> list[str]:
@@ -198,10 +198,6 @@ class Generate(Workload):
         """Prompts are timed as decode steps are: blocks of the same seconds, unless one is longer than a block."""
         generating = (points.text("mode") == "generate")[:, None]
         return {"prefill": (known["warmup"] + known["measure"]) * generating} if generating.any() else {}
-
-
-def _generations(answers: Sequence[Answer]) -> list[Generation]:
-    return [answer.work for answer in answers if isinstance(answer.work, Generation)]
 
 
 def _token_metrics(batch_size: int, known: Mapping[str, float]) -> dict[str, float]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paradnn.core.metric import Metric, with_ends
 from paradnn.core.schema import option
-from paradnn.core.workload import Words, Workload, expect
+from paradnn.core.workload import Words, Workload, expect, sent
 from paradnn.errors import ConfigError
 from paradnn.worker.chance import fewest_to_pass
 from paradnn.worker.messages import Answer
@@ -132,7 +132,7 @@ class _Scenario(Workload):
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
         from paradnn.record.measured import quantile_metrics
 
-        given = _loads(measured.answers)
+        given = [load for load in sent(measured.answers, Load) if load.log()]
         if not given or "step_time_ms" not in known:
             return {}
         logs = [load.log() for load in given]
@@ -323,7 +323,7 @@ class Server(_Scenario):
 
         valid: as MLPerf says it of a run, which is invalid unless its queries show that the limit is held.
         """
-        if not (given := _loads(measured.answers)):
+        if not (given := [load for load in sent(measured.answers, Load) if load.log()]):
             return {}
         late, held = self._late(given), self._held(given)
         reason = f"{late[-1]:,} of {len(late):,} queries took longer than {self.latency_ms:g} ms"
@@ -383,11 +383,6 @@ def check_seconds(group: str, seconds: float, point: Point) -> None:
     if seconds >= (most := point.measure.timeout):
         reason, remedy = f"is not less than measure.timeout={most:g}", "ask for less, or raise measure.timeout"
         raise ConfigError(f"{group}.min_seconds", seconds, reason, remedy)
-
-
-def _loads(answers: Sequence[Answer]) -> list[Load]:
-    """What the scenario gave in each process that has served."""
-    return [answer.work for answer in answers if isinstance(answer.work, Load) and answer.work.log()]
 
 
 def _early_stopping(share: float, latencies: Sequence[float]) -> float | None:

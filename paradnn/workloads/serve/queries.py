@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from paradnn.core.workload import Part
+from paradnn.core.workload import Part, sent
 from paradnn.worker.channel import plain
 from paradnn.worker.messages import Answer
 
@@ -124,7 +124,7 @@ class Load(Part):
 
 def load_artifacts(answers: Sequence[Answer]) -> dict[str, Any]:
     """All queries as a table, the histogram of their latency in us with its encoded form, the probes."""
-    given = [answer.work for answer in answers if isinstance(answer.work, Load)]
+    given = sent(answers, Load)
     artifacts: dict[str, Any] = {}
     if probes := [plain(probe) for load in given for probe in load.probes]:
         artifacts["probes.json"] = {"unit": "s", "probes": probes}
