@@ -64,7 +64,8 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
 
     Raises ParadnnError as the session would before its first point.
     """
-    points, workers = list(points), _workers(points)
+    points = list(points)
+    workers = _workers(points)
     samples = {id(key): (key, point) for key, point in zip(workers, points, strict=True)}.values()
     made = current_environments(point for _, point in samples)
     # A stack that is not made: this machine, with software that no run has.
@@ -129,16 +130,13 @@ def _ceilings(
 
 
 def _workers(points: Sequence[Point]) -> list[WorkerKey]:
-    """The worker that measures each point: one object for those whose parts are the same objects, which are kept."""
-    known: dict[tuple[int, ...], tuple[object, WorkerKey]] = {}
-    found = []
-    for point in points:
-        parts = point.software, point.framework, point.platform
-        key = tuple(map(id, parts))
+    """The worker that measures each point: one object for those whose parts are the same objects."""
+    known: dict[tuple[int, ...], WorkerKey] = {}
+    keys = [(id(point.software), id(point.framework), id(point.platform)) for point in points]
+    for key, point in zip(keys, points, strict=True):
         if key not in known:
-            known[key] = parts, WorkerKey.of(point)
-        found.append(known[key][1])
-    return found
+            known[key] = WorkerKey.of(point)
+    return [known[key] for key in keys]
 
 
 def rates_of(status: SweepStatus) -> Rates:

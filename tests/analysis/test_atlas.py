@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.atlas import DATA, load, operation
+from analysis.atlas import DATA, load
 from analysis.atlas.ask import main as ask
 from analysis.atlas.build import build_atlas
 from analysis.atlas.expect import expect, published
@@ -184,15 +181,3 @@ def test_the_atlas_is_built_from_clones_and_a_folder_of_something_else_is_refuse
     assert group.coverage >= 0.85
     with pytest.raises(DataError, match="holds no table of neusight"):
         build_atlas({"neusight": tmp_path}, tmp_path / "out")
-
-
-def test_ask_starts_without_a_framework() -> None:
-    code = "import sys, analysis.atlas.ask as a; a.main(['--list']); print({'tensorflow', 'keras'} & set(sys.modules))"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.splitlines()[-1] == "set()"
-
-
-def test_an_operation_of_columns_has_whole_sizes() -> None:
-    one = operation("gemm", product(0.4, 10.6, 3, 2))
-    assert (one.m, one.n, one.k) == (1, 11, 3)
-    assert math.isclose(one.flops, 2 * 0.4 * 10.6 * 3)

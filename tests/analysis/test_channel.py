@@ -115,13 +115,6 @@ def test_what_else_differs_makes_another_channel() -> None:
     assert "Too few sizes for a fit: jax latency." in result.text()
 
 
-def test_one_of_what_differs_is_said_in_the_singular() -> None:
-    parts = [frame(**{"model.buffers": buffers}) for buffers in (1, 2)]
-    parts[1]["run_id"] += "two"
-    result = channel(pd.concat(parts, ignore_index=True))
-    assert list(result.table["channel"]) == ["tcp latency, 1 buffer", "tcp latency, 2 buffers"]
-
-
 def test_each_channel_has_a_colour_of_its_own() -> None:
     hosts = [frame(**{"model.hosts": count}) for count in (1, 2)]
     hosts[1]["run_id"] += "two"

@@ -13,7 +13,7 @@ from analysis.prediction import Space, complete, is_sparse, space_of
 from analysis.report.populations import Population
 from analysis.report.sections import Item, outline
 from analysis.store.past import read_space
-from paradnn.errors import NotEnoughData, ParadnnError
+from paradnn.errors import ParadnnError
 from tests.analysis.planted import POINTS, runs
 
 LOGS = {name: np.log(POINTS[name].to_numpy(dtype=float)) for name in POINTS}
@@ -63,13 +63,6 @@ def test_unmeasured_points_lie_within_their_intervals_and_measured_ones_are_kept
         held += list(others["step_time_ms_true"].between(others["low"], others["high"]))
     assert np.median(errors) < 0.1
     assert np.mean(held) > 0.88
-
-
-def test_metrics_that_follow_from_the_step_are_predicted_alike() -> None:
-    sample = part(whole(), 20)
-    step, speed = (complete(sample, metric).frame for metric in ("step_time_ms", "examples_per_second"))
-    product = step["step_time_ms"] * speed["examples_per_second"] / 1e3
-    np.testing.assert_allclose(product, step["batch_size"].astype(float), rtol=0.02)  # medians of even numbers of draws
 
 
 def test_the_space_is_the_grid_of_sizes_for_each_combination_of_settings() -> None:
@@ -161,17 +154,6 @@ def test_what_cannot_be_predicted_is_told_in_one_line(
 ) -> None:
     with pytest.raises(ParadnnError, match=message):
         predict(frame.reset_index(drop=True), PredictOptions(**options))
-
-
-def test_a_constant_axis_is_no_obstacle() -> None:
-    frame = whole()
-    line = frame[(frame["model.layers"] == 8) & (frame["model.nodes"] == 256)]
-    wide = frame[frame["model.layers"] == 8].reset_index(drop=True)
-    result = predict(part(wide, 8))
-    assert len(result.table) == 16
-    assert "model.layers" not in result.table
-    with pytest.raises(NotEnoughData, match="4 measured points"):
-        predict(line.reset_index(drop=True))
 
 
 def test_a_space_that_was_measured_whole_has_nothing_to_predict() -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from paradnn.designs.choice import Rule, choose, first_points, median_error, strain
-from paradnn.forecast.process import LeftOut
+from paradnn.designs.choice import choose, first_points, median_error
 from paradnn.forecast.regression import Array, Prediction
 
 
@@ -86,27 +83,3 @@ def test_the_expected_error_is_that_of_a_simulation() -> None:
     assert median_error(np.array([0.01])) == pytest.approx(0.006745, rel=0.001)
     assert median_error(np.array([])) == 0
     assert median_error(np.zeros(3)) == pytest.approx(0, abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("rule", "reached"),
-    [
-        (Rule(points=10), "sweep.points=10"),
-        (Rule(points=11, minutes=2.0), "sweep.minutes=2"),
-        (Rule(points=11, error=0.05), "sweep.error=0.05"),
-        (Rule(points=11, minutes=2.5, error=0.04), ""),
-        (Rule(), ""),
-    ],
-)
-def test_the_first_rule_that_is_met_ends_a_sweep(rule: Rule, reached: str) -> None:
-    assert rule.reached(10, 2.0, 0.05) == reached
-    assert replace(rule, points=None, minutes=None).reached(0, 0.0, None) == ""
-
-
-def test_errors_that_are_larger_than_stated_are_judged_by_their_median() -> None:
-    random = np.random.default_rng(7)
-    spreads = random.uniform(0.1, 1.0, 4000)
-    errors = spreads * random.standard_t(6, 4000)
-    assert strain(LeftOut(3 * errors, spreads, 6)) == pytest.approx(3, rel=0.06)
-    assert strain(LeftOut(errors / 3, spreads, 6)) == 1
-    assert strain(LeftOut(errors[:7] * 10, spreads[:7], 6)) == 1

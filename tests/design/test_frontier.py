@@ -30,9 +30,3 @@ def test_a_failure_that_a_larger_success_contradicts_proves_nothing() -> None:
     failed = np.array([True, False])
     assert excluded(sizes, [0] * 3, sizes[:2], [0] * 2, failed, ["disturbed", "larger"]) == [None] * 3
     assert fitting(sizes, [0] * 3, sizes[:2], [0] * 2, failed).tolist() == [True, True, False]
-
-
-@pytest.mark.parametrize("count", [0, 3])
-def test_nothing_tried_proves_nothing(count: int) -> None:
-    sizes, none = np.ones((count, 2)), np.zeros((0, 2))
-    assert excluded(sizes, [0] * count, none, [], np.zeros(0, dtype=bool), []) == [None] * count

@@ -16,15 +16,7 @@ import numpy as np
 import pytest
 
 from paradnn.config.point import read_point
-from paradnn.forecast.phases import (
-    FIRST_VERDICT,
-    calibrate,
-    extra_blocks,
-    latency_seconds,
-    measure_seconds,
-    profile_seconds,
-    warmup_seconds,
-)
+from paradnn.forecast.phases import calibrate, extra_blocks, measure_seconds, profile_seconds, warmup_seconds
 from paradnn.forecast.table import PastRuns
 from paradnn.store.metrics import PHASES
 from paradnn.worker import measure
@@ -125,15 +117,6 @@ def test_blocks_until_steady_are_read_back_from_a_run() -> None:
     assert min(needed) == 0
 
 
-def test_the_warm_up_ends_at_its_cap() -> None:
-    settings = {**protocols(1)[0], "block_seconds": 0.1, "warmup_seconds": 4.5}
-    columns = columns_of([settings])
-    machine = Clockwork(1.0)  # no eight blocks fit
-    assert len(really(machine, settings).warmup) < FIRST_VERDICT
-    warmup = warmup_seconds(calibrate(np.array([[1.0]]), columns), columns, np.array([[1e9]]))
-    assert warmup[0, 0] == machine.spent["warmup"] == 5.0
-
-
 class Profiled:
     """The profiler's part of a framework: its trace holds nothing, so only steps are counted."""
 
@@ -145,15 +128,8 @@ class Profiled:
         raise ValueError("no trace")
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Traces are written to the working folder."""
-    monkeypatch.chdir(tmp_path)
-
-
 @pytest.mark.parametrize("seconds", [1e-4, 0.0099, 0.1, 0.3, 4.0, 7.0])
 @pytest.mark.parametrize("left", [5.0, 30.0, math.inf])
-@pytest.mark.usefixtures("here")
 def test_as_many_steps_are_profiled(
     seconds: float, left: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,12 +137,6 @@ def test_as_many_steps_are_profiled(
     machine = Clockwork(seconds)
     profile_steps(Profiled(), machine, seconds, False, left)  # type: ignore[arg-type]
     assert profile_seconds(np.array(seconds), np.array(left)) == pytest.approx(machine.steps * seconds)
-
-
-@pytest.mark.parametrize(("seconds", "expected"), [(0.001, 0.2), (0.06, 10.02), (30.0, 30.0)])
-def test_latency_steps_end_by_count_or_by_time(seconds: float, expected: float) -> None:
-    """200 steps; or those that begin within ten seconds, the last of which may end later."""
-    assert latency_seconds(np.array(seconds)) == pytest.approx(expected)
 
 
 def test_a_point_is_the_sum_of_its_phases_and_ends_at_its_limit() -> None:

@@ -104,20 +104,6 @@ def test_a_disturbed_run_does_not_bend_its_neighbours() -> None:
     assert np.argmax(process.disturbed) == 5
 
 
-def test_another_word_is_less_certain_than_the_same_and_a_known_step_more() -> None:
-    random = np.random.default_rng(4)
-    points = random.uniform(-2, 2, (60, 2))
-    words = ["one", "two"] * 30
-    values = surface(points) + np.where(np.array(words) == "two", 0.3, 0.0)
-    process = Process.fit(inputs(points, words), values, np.full(60, 0.02), 0.02)
-    spot = np.full((4, 2), 0.3)
-    spot[3] = points[0]
-    found = process.predict(inputs(spot, ["one", "two", "three", "one"], [100, 101, 102, 0]))
-    same, known, other, measured = (*found.spread[[0, 1]], *found.spread[[2, 3]])
-    assert measured <= min(same, known) <= max(same, known) < other
-    assert found.mean[1] - found.mean[0] == pytest.approx(0.3, abs=0.15)
-
-
 @pytest.mark.parametrize("count", [0, 1, 2, 3])
 def test_next_to_no_data_gives_wide_intervals(count: int) -> None:
     points = np.linspace(-1, 1, 5)[:, None] * np.ones((1, 2))

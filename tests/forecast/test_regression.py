@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import threadpoolctl
@@ -31,38 +29,6 @@ def test_a_law_is_recovered_in_spite_of_runs_that_were_disturbed() -> None:
     assert abs(plain[0] - law[0]) > 0.1  # what least squares make of it
 
 
-def test_without_data_the_prior_comes_back() -> None:
-    prior = np.array([0.5, 2.0, 0.1])
-    line = Regression(columns(np.zeros((0, 3)), prior), np.zeros(0)).predict(columns(np.eye(3), prior), 3)
-    assert line.mean.tolist() == [0, 0, 0]
-    assert np.sqrt(np.diag(line.root @ line.root.T)) == pytest.approx(prior)
-
-
-def test_draws_have_the_stated_covariance() -> None:
-    random = np.random.default_rng(1)
-    features = random.normal(0, 1, (40, 2))
-    line = Regression(columns(features, np.ones(2)), features @ [1.0, 2.0] + 0.1 * random.standard_normal(40))
-    new = line.predict(columns(np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]), np.ones(2)), 3)
-    shared = replace(new, own=np.full(3, 0.3), group=np.array([0, 0, 2]), noise=0.2, freedom=1e9)
-    draws = shared.draws(100_000, random)
-    assert draws.mean(axis=1) == pytest.approx(new.mean, abs=0.02)
-    assert np.cov(draws) == pytest.approx(shared.covariance, abs=0.01)
-    assert shared.covariance[0, 1] == pytest.approx(shared.covariance[0, 0] - 0.04)
-
-
-def test_a_group_without_data_keeps_its_spread_and_errs_together() -> None:
-    """Of two groups one is measured: the other's points stay uncertain, and all in the same direction."""
-    random = np.random.default_rng(2)
-    one = np.ones(60)
-    line = Regression({"all": (one, 1.0), "first": (one, 0.4)}, 1.0 + 0.1 * random.standard_normal(60))
-    other = line.predict({"all": (one[:2], 1.0), "second": (one[:2], 0.4)}, 2)
-    shared = other.root @ other.root.T
-    assert shared == pytest.approx(np.full((2, 2), shared[0, 0]))
-    assert np.sqrt(shared[0, 0]) > 0.4
-    known = line.predict({"all": (one[:1], 1.0), "first": (one[:1], 0.4)}, 1)
-    assert np.sqrt(known.root @ known.root.T) < 0.05
-
-
 @pytest.mark.parametrize("count", [4, 15, 60])
 def test_intervals_cover_as_often_as_they_say(count: int) -> None:
     """Coefficients drawn from the prior, data from them: 95% intervals of new values hold 95% of these."""
@@ -77,13 +43,6 @@ def test_intervals_cover_as_often_as_they_say(count: int) -> None:
         low, high = np.quantile(draws[0], [0.025, 0.975])
         inside.append(low <= values[-1] <= high)
     assert 0.92 <= np.mean(inside) <= 0.985
-
-
-def test_an_observation_that_is_not_trusted_says_nothing() -> None:
-    values = np.array([1.0] * 5 + [9.0] * 5)
-    column = {"all": (np.ones(10), 10.0)}
-    line = Regression(column, values, np.array([1.0] * 5 + [0.0] * 5))
-    assert line.predict({"all": (np.ones(1), 10.0)}, 1).mean[0] == pytest.approx(1.0, abs=0.01)
 
 
 def threads() -> set[int]:

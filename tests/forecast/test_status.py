@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import overload
 
 import numpy as np
 import pytest
@@ -43,30 +42,6 @@ def test_a_sweep_over_devices_knows_each_points_own_costs(settings: Settings, or
     status = status_of(limited, settings)
     assert dict(zip(order, status.status.tolist(), strict=True)) == {1: "missing", 4: "oom_predicted"}
     assert list(status.costs["memory_lower_bound_bytes"]) == [bounds[count] for count in order]
-
-
-class Made(Sequence[Point]):
-    """Points that are made when they are looked at, as a sweep too large to hold would be."""
-
-    @overload
-    def __getitem__(self, index: int) -> Point: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Point]: ...
-    def __getitem__(self, index: int | slice) -> Point | Sequence[Point]:
-        if isinstance(index, slice) or index >= len(self):
-            raise IndexError(index)
-        return fc(1 + index % 3, 64, 32)
-
-    def __len__(self) -> int:
-        return 4
-
-    def __iter__(self) -> Iterator[Point]:
-        return (self[index] for index in range(len(self)))
-
-
-def test_points_are_known_by_what_they_are(settings: Settings) -> None:
-    """Not by where they lie in memory, which other points may have had before them."""
-    assert status_of(Made(), settings).status.tolist() == ["missing", "missing", "missing", "repeated"]
 
 
 def test_what_only_sends_asks_for_no_ceilings(settings: Settings) -> None:
@@ -132,7 +107,3 @@ def test_the_schedule_is_a_schedule_and_no_worse_than_grahams_bound(hosts: int, 
         optimum = best(tasks, hosts)
         assert optimum - 1e-9 <= wall[draw] - 2.0 <= (2 - 1 / hosts) * optimum + 1e-9
         assert wall[draw] - 2.0 >= max(sum(tasks) / hosts, max(tasks)) - 1e-9
-
-
-def test_nothing_to_do_takes_no_time_but_the_start() -> None:
-    assert wall_seconds(np.zeros((0, 4)), 3, 1.5).tolist() == [1.5] * 4
