@@ -22,16 +22,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from analysis.store.load import load
 from analysis.store.write import Progress, log_run, open_experiment, writing
 from paradnn.store.address import address_of
 from paradnn.store.runs import SCHEMA_VERSION
 from paradnn.workloads.channel import COLLECTIVES, bus_factor
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: What reading raises where a file is not what it claims to be; of damaged XML in a spreadsheet a SyntaxError.
 DAMAGED = (
@@ -141,19 +138,6 @@ class Found:
     def runs(self) -> list[PublishedRun]:
         """Of all publications."""
         return [run for publication in self.publications for run in publication.runs]
-
-    def frame(self) -> pd.DataFrame:
-        """The runs as a store would give them, with their points as ids."""
-        import pandas as pd
-
-        from analysis.store.frame import typed
-
-        runs = self.runs
-        known = [{**run.tags, **run.params, "source": "published"} for run in runs]
-        table = pd.DataFrame([{"run_id": run.point_id, "point_id": run.point_id} | run.metrics for run in runs])
-        texts = {name: typed([row.get(name) for row in known]) for name in {name: 0 for row in known for name in row}}
-        frame = table.assign(outcome=[run.outcome for run in runs], **texts)
-        return frame.rename(columns={"model.name": "family"})
 
 
 def repeated(runs: Iterable[PublishedRun], *source: str) -> list[PublishedRun]:

@@ -9,10 +9,21 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.published.archive import read_archive
+from analysis.published.source import Found
+from analysis.store.frame import typed
 from tests.conftest import ROOT
 
 #: The data files of the paper's artifact: where PARADNN_ARCHIVE says, or beside this checkout.
 ARCHIVE = Path(os.environ.get("PARADNN_ARCHIVE", ROOT.parent / "shared" / "reference" / "paradnn"))
+
+
+def frame_of(found: Found) -> pd.DataFrame:
+    """The runs as a store would give them, with their points as ids."""
+    known = [{**run.tags, **run.params, "source": "published"} for run in found.runs]
+    table = pd.DataFrame([{"run_id": run.point_id, "point_id": run.point_id} | run.metrics for run in found.runs])
+    texts = {name: typed([row.get(name) for row in known]) for name in {name: 0 for row in known for name in row}}
+    frame = table.assign(outcome=[run.outcome for run in found.runs], **texts)
+    return frame.rename(columns={"model.name": "family"})
 
 
 def published_frame(folder: Path, artifacts: Path) -> pd.DataFrame:
@@ -24,5 +35,5 @@ def published_frame(folder: Path, artifacts: Path) -> pd.DataFrame:
             place = artifacts / run.point_id
             place.mkdir(parents=True)
             (place / "operation_types.json").write_text(json.dumps({"columns": list(columns), "data": rows}))
-    frame = found.frame()
+    frame = frame_of(found)
     return frame.assign(artifact_uri=[(artifacts / run).as_uri() for run in frame["run_id"]])

@@ -17,6 +17,7 @@ from analysis.published.archive import read_archive
 from analysis.store.load import NUMBERS
 from paradnn.errors import ConfigError
 from tests.analysis.planted import BATCH, POINTS, SIZE, runs
+from tests.analysis.published import frame_of
 from tests.analysis.test_archive import write
 from tests.conftest import ROOT
 
@@ -25,7 +26,7 @@ def test_the_fourteen_observations_load_and_an_empty_frame_answers_none() -> Non
     claims = observations()
     assert [claim.id for claim in claims] == [str(number) for number in range(1, 15)]
     asked = {check.kind for claim in claims for check in claim.checks}
-    assert asked | {"threshold", "layers"} == set(KINDS)
+    assert asked | {"threshold"} == set(KINDS)
     verdicts = judge(claims, Data(runs(POINTS, examples_per_second=100.0)))
     assert {verdict.answer for verdict in verdicts} == {"not enough data"}
     assert all(finding.missing for verdict in verdicts for finding in verdict.findings)
@@ -49,7 +50,7 @@ def published(folder: Path) -> Data:
     found = read_archive(folder)
     own = [(run.point_id, row) for run in found.runs for row in run.tables.get("operation_types.json", ((), []))[1]]
     operations = pd.DataFrame([[point, *row] for point, row in own], columns=["run_id", "type", *NUMBERS])
-    return Data(found.frame(), lambda runs: operations[operations["run_id"].isin(runs["run_id"])])
+    return Data(frame_of(found), lambda runs: operations[operations["run_id"].isin(runs["run_id"])])
 
 
 def test_the_published_measurements_answer_what_they_can(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from scipy import stats
 from analysis.published.archive import read_archive
 from analysis.statistics.pairing import RESULT_COLUMNS, pair
 from paradnn.errors import ConfigError
+from tests.analysis.published import frame_of
 from tests.analysis.test_archive import write
 from tests.conftest import ROOT
 
@@ -55,7 +56,7 @@ def published_folder(tmp_path: Path) -> Path:
 
 def published(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The frames of TPU v2 and V100 as the importer reads them."""
-    frame = read_archive(folder).frame()
+    frame = frame_of(read_archive(folder))
     return frame[frame["device"] == "TPU v2"], frame[frame["device"] == "V100"]
 
 
