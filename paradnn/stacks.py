@@ -32,11 +32,10 @@ def main() -> int:
     arguments = make_parser().parse_args()
     if arguments.command == "make":
         begin = time.perf_counter()
-        opened = open_stack(named_stack(arguments.name), print)
-        print(
-            f"ready after {time.perf_counter() - begin:.1f} s: {opened.stack.python}, "
-            f"{counted(len(opened.packages), 'package')}"
-        )
+        stack = named_stack(arguments.name)
+        with open_stack(stack, print) as packages:
+            seconds = time.perf_counter() - begin
+            print(f"ready after {seconds:.1f} s: {stack.python}, {counted(len(packages), 'package')}")
     else:
         for line in remove_stacks(arguments.name) if arguments.command == "remove" else list_stacks():
             print(line)

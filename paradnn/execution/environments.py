@@ -4,18 +4,13 @@ point is measured, so that no installer runs beside a measurement."""
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 from paradnn.config.point import Point
 from paradnn.errors import ParadnnError
 from paradnn.execution.workers import WorkerKey
 from paradnn.platform.environment import Environment, describe_environment, missing_device, software_versions
-from paradnn.platform.stack import OpenStack, Stack, find_stack, open_stack
-
-
-def _described(key: WorkerKey, versions: Mapping[str, str], packages: Sequence[str]) -> Environment:
-    return dataclasses.replace(describe_environment(key.platform, versions), packages=tuple(packages))
+from paradnn.platform.stack import Stack, find_stack, open_stack
 
 
 def current_environments(points: Iterable[Point]) -> dict[WorkerKey, Environment | None]:
@@ -30,7 +25,8 @@ def current_environments(points: Iterable[Point]) -> dict[WorkerKey, Environment
             # A stack without the framework makes its points unavailable, which the session finds out.
             with contextlib.suppress(*((ParadnnError,) if stack else ())):
                 if packages is not None:
-                    environments[key] = _described(key, software_versions(key.python, key.framework), packages)
+                    versions = software_versions(key.python, key.framework)
+                    environments[key] = describe_environment(key.platform, versions, packages)
     return environments
 
 
@@ -40,7 +36,8 @@ class WorkerEnvironments:
 
     def __init__(self, points: Iterable[Point], say: Callable[[str], None]) -> None:
         self._say = say
-        self._stacks: dict[str, OpenStack | str] = {}  # by key: ready, or why it cannot be made
+        self._open = contextlib.ExitStack()
+        self._stacks: dict[str, tuple[str, ...] | str] = {}  # by key: its packages, or why it cannot be made
         self._environments: dict[WorkerKey, Environment] = {}
         self._problems: dict[WorkerKey, str] = {}
         try:
@@ -73,31 +70,28 @@ class WorkerEnvironments:
 
     def close(self) -> None:
         """Let the stacks go."""
-        for stack in self._stacks.values():
-            if isinstance(stack, OpenStack):
-                stack.close()
-        self._stacks.clear()
+        self._open.close()
 
     def _environment(self, point: Point, key: WorkerKey) -> Environment:
         if problem := missing_device(key.platform):
             self._problems[key] = f"platform={key.platform}: {problem}"
         wanted = Stack.of(point.software)
         if wanted is None:
-            return _described(key, software_versions(key.python, key.framework), ())
+            return describe_environment(key.platform, software_versions(key.python, key.framework))
         if wanted.key not in self._stacks:
             try:
-                self._stacks[wanted.key] = open_stack(wanted, self._say)
+                self._stacks[wanted.key] = self._open.enter_context(open_stack(wanted, self._say))
             except ParadnnError as error:
                 self._stacks[wanted.key] = problem = f"the software stack {wanted.name} cannot be made: {error}"
                 self._say(problem)
-        stack = self._stacks[wanted.key]
+        packages = self._stacks[wanted.key]
         # Not the environment of a stack that could be made: the points are measured once it can.
         versions: Mapping[str, str] = {"stack": wanted.key}
-        if not isinstance(stack, OpenStack):
-            self._problems[key] = stack
-            return _described(key, versions, ())
+        if isinstance(packages, str):
+            self._problems[key] = packages
+            return describe_environment(key.platform, versions)
         try:
             versions = software_versions(key.python, key.framework)
         except ParadnnError as error:  # a stack without the framework
             self._problems[key] = str(error)
-        return _described(key, versions, stack.packages)
+        return describe_environment(key.platform, versions, packages)

@@ -66,7 +66,9 @@ class Environment:
         return found
 
 
-def describe_environment(platform_name: str, software: Mapping[str, str]) -> Environment:
+def describe_environment(
+    platform_name: str, software: Mapping[str, str], packages: tuple[str, ...] = ()
+) -> Environment:
     """The environment of this host with the given software versions, as seen from one kind of platform."""
     hardware: dict[str, Any] = dict(_processor())
     device = f"{hardware['processor']}, {hardware['cores']} core{'s' if hardware['cores'] != 1 else ''}"
@@ -77,7 +79,7 @@ def describe_environment(platform_name: str, software: Mapping[str, str]) -> Env
         hardware["accelerators"] = []
         device = f"TPU {os.environ['TPU_ACCELERATOR_TYPE']}" if "TPU_ACCELERATOR_TYPE" in os.environ else "no TPU"
     found = (*_host_findings(), *(gpu_findings() if platform_name == "gpu" else ()))
-    return Environment(device=device, hardware=hardware, software=dict(software), host=_host(), findings=found)
+    return Environment(device, hardware, dict(software), _host(), packages, found)
 
 
 _host_findings = functools.cache(host_findings)

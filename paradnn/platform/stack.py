@@ -86,19 +86,6 @@ class Stack:
         return self.folder / "bin" / "python"
 
 
-@dataclass(frozen=True)
-class OpenStack:
-    """A stack that is ready and stays until `close`. `packages` are name==version of all that it has installed."""
-
-    stack: Stack
-    packages: tuple[str, ...]
-    _lock: int
-
-    def close(self) -> None:
-        """Let others remove it."""
-        os.close(self._lock)
-
-
 def _stacks_folder() -> Path:
     """The folder of all stacks: $XDG_CACHE_HOME/paradnn/stacks, by default in ~/.cache."""
     given = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
@@ -112,20 +99,25 @@ def interpreter_of(software: Software) -> str:
     return str(stack.python) if stack else software.python or sys.executable
 
 
-def open_stack(stack: Stack, say: Say) -> OpenStack:
-    """The stack, checked; made first where it is not there or not as it was made. `say` gets what takes long.
+@contextlib.contextmanager
+def open_stack(stack: Stack, say: Say) -> Iterator[tuple[str, ...]]:
+    """The packages, name==version, of a stack that is ready and stays for as long; made first where it is not there or
+    not as it was made. `say` gets what takes long.
 
     Raises WorkerError with the last line of uv.
     """
     try:
         lock = _open_lock(stack.key)
-        try:
-            return OpenStack(stack, _ready(stack, lock, say), lock)
-        except BaseException:
-            os.close(lock)
-            raise
     except OSError as error:
         raise WorkerError(f"{error.filename or stack.folder}: {error.strerror}") from None
+    try:
+        try:
+            packages = _ready(stack, lock, say)
+        except OSError as error:
+            raise WorkerError(f"{error.filename or stack.folder}: {error.strerror}") from None
+        yield packages
+    finally:
+        os.close(lock)  # others may remove it
 
 
 def find_stack(stack: Stack) -> tuple[str, ...] | None:

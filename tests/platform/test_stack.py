@@ -17,7 +17,7 @@ import pytest
 from paradnn.config.point import Software, read_point
 from paradnn.errors import ConfigError, WorkerError
 from paradnn.execution.workers import WorkerKey, WorkerPool
-from paradnn.platform.stack import OpenStack, Stack, _problem, open_stack
+from paradnn.platform.stack import Stack, _problem, open_stack
 from tests.conftest import ROOT, TINY, Store, run
 from tests.execution.test_worker_process import workers
 from tests.processes import PATIENCE, started
@@ -51,12 +51,11 @@ def cache(tmp_path: Path, shelf: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "paradnn" / "stacks"
 
 
-def opened(stack: Stack) -> tuple[OpenStack, list[str]]:
-    """The stack, let go again, and what was said."""
+def opened(stack: Stack) -> tuple[tuple[str, ...], list[str]]:
+    """The packages of a stack, which is let go again, and what was said."""
     said: list[str] = []
-    found = open_stack(stack, said.append)
-    found.close()
-    return found, said
+    with open_stack(stack, said.append) as packages:
+        return packages, said
 
 
 def folders(cache: Path) -> set[str]:
@@ -66,12 +65,12 @@ def folders(cache: Path) -> set[str]:
 def test_a_stack_is_made_once(cache: Path) -> None:
     found, said = opened(TINYSTACK)
     assert said == [f"making the software stack tiny (Python {PYTHON}, tinystack==1.0), once: some minutes"]
-    assert "tinystack==1.0" in found.packages
+    assert "tinystack==1.0" in found
     answer = subprocess.run([TINYSTACK.python, "-c", "import tinystack; print(tinystack.answer)"], capture_output=True)
     assert answer.stdout == b"42\n"
     again, said = opened(TINYSTACK)
     assert said == []
-    assert again.packages == found.packages
+    assert again == found
     assert folders(cache) == {TINYSTACK.key}
 
 
@@ -84,7 +83,7 @@ def test_half_made_and_changed_stacks_are_made_anew(cache: Path) -> None:
     shutil.rmtree(metadata)
     found, said = opened(TINYSTACK)
     assert "was changed since it was made" in said[0]
-    assert "tinystack==1.0" in found.packages
+    assert "tinystack==1.0" in found
     TINYSTACK.python.unlink()
     assert "does not run any more" in opened(TINYSTACK)[1][0]
 
@@ -92,7 +91,8 @@ def test_half_made_and_changed_stacks_are_made_anew(cache: Path) -> None:
 def test_two_processes_make_it_once(cache: Path) -> None:
     code = (
         "from paradnn.platform.stack import Stack, open_stack; "
-        f"print(open_stack({TINYSTACK!r}, lambda text: print(text, flush=True)).packages, flush=True); input()"
+        f"held = open_stack({TINYSTACK!r}, lambda text: print(text, flush=True)); "
+        "print(held.__enter__(), flush=True); input()"
     )
     # The lock is held here until both have said what they wait for. The first to get it then uses the stack for long.
     (cache / ".locks").mkdir(parents=True)
@@ -150,11 +150,10 @@ def test_uv_is_quoted_whatever_it_draws(said: str, problem: str) -> None:
 
 
 def test_a_stack_in_use_is_not_removed(cache: Path) -> None:
-    found = open_stack(TINYSTACK, lambda _: None)
-    refused = run(["paradnn.stacks", "remove", "tiny"])
+    with open_stack(TINYSTACK, lambda _: None):
+        refused = run(["paradnn.stacks", "remove", "tiny"])
     assert refused.returncode == 2
     assert "is in use; remove it when the sweep is over" in refused.stderr
-    found.close()
     listed = run(["paradnn.stacks"]).stdout
     assert f"{TINYSTACK.key}: made" in listed
     assert "tensorflow-2.16    not made" in listed
