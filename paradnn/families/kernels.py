@@ -436,24 +436,25 @@ class _Cells:
 
     def _vanilla_back(self, hidden: Any, _: Any, output: Any) -> tuple[Any, ...]:
         """The gradient before the gates, that of the state beside theirs, and those of other states."""
-        return self._do.where_positive(output, hidden), None
+        return self._do.sign(output) * hidden, None  # an output of a rectifier is not negative
 
     def _lstm_back(self, hidden: Any, carried: Any, gated: Any, memory: Any) -> tuple[Any, ...]:
         i, f, g, o = _parts(gated, 4)
         bent = self._do.tanh(f * memory + i * g)
         cell = carried[0] + hidden * o * (1 - bent * bent)
         parts = cell * g * i * (1 - i), cell * memory * f * (1 - f), cell * i * (1 - g * g)
-        return self._do.concatenate([*parts, hidden * bent * o * (1 - o)]), None, cell * f
+        return self._do.concatenate([*parts, hidden * bent * o * (1 - o)], -1), None, cell * f
 
     def _gru_back(self, hidden: Any, _: Any, gated: Any, state: Any, product: Any) -> tuple[Any, ...]:
         r, z, n = _parts(gated, 3)
         bent = hidden * (1 - z) * (1 - n * n)
         parts = bent * product * r * (1 - r), hidden * (state - n) * z * (1 - z), bent * r
-        return self._do.concatenate(parts), hidden * z
+        return self._do.concatenate(parts, -1), hidden * z
 
     def backward_weights(self, states: Any, gradients: Any) -> Any:
         """(hidden, gates): the states before each step with the gradients before the gates."""
-        return self._do.matmul(self._do.flat(states), self._do.flat(gradients), True, False)
+        flat = (self._do.reshape(series, (-1, series.shape[-1])) for series in (states, gradients))
+        return self._do.matmul(*flat, True, False)
 
 
 def _parts(values: Any, count: int) -> list[Any]:

@@ -1,8 +1,7 @@
 """What the kernels ask of a framework, whose module `{name}_operations` has these as functions of its own tensors:
 
-cast(values, dtype), matmul(a, b, transpose_a, transpose_b), sigmoid, tanh, relu, concatenate(tensors) along the last
-axis, where_positive(values, given): `given` where `values` is above 0, elsewhere 0; flat: (steps, batch, width) as
-(steps * batch, width).
+cast(values, dtype), matmul(a, b, transpose_a, transpose_b), sigmoid, tanh, relu, sign, reshape(values, shape),
+concatenate(tensors, axis).
 
 scan(step, state, sequences, reverse): (last state, outputs of all steps) of `step` along the first axis of `sequences`;
 `reverse`: from its end. A step takes the state and one of each sequence, and gives the next state and outputs, all

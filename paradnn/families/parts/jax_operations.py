@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -14,6 +13,7 @@ from jax.experimental.sparse import BCOO
 from paradnn.families.kernels import Conv2d
 
 sigmoid, tanh, relu, sparse_matmul = jax.nn.sigmoid, jnp.tanh, jax.nn.relu, operator.matmul
+sign, reshape, concatenate = jnp.sign, jnp.reshape, jnp.concatenate
 
 
 def cast(values: Any, dtype: str) -> Any:
@@ -47,18 +47,6 @@ def convolution_backward_weights(images: Any, gradient: Any, kernel: Conv2d) -> 
     filters = jax.ShapeDtypeStruct(kernel.filter_shape, gradient.dtype)
     backward = jax.linear_transpose(lambda filters: convolution_forward(images, filters, kernel), filters)
     return backward(gradient)[0]
-
-
-def where_positive(values: Any, given: Any) -> Any:
-    return jnp.where(values > 0, given, 0)
-
-
-def concatenate(tensors: Sequence[Any]) -> Any:
-    return jnp.concatenate(tensors, -1)
-
-
-def flat(values: Any) -> Any:
-    return values.reshape(-1, values.shape[-1])
 
 
 def scan(step: Any, state: tuple[Any, ...], sequences: tuple[Any, ...], reverse: bool = False) -> Any:

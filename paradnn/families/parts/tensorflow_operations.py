@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -12,6 +11,7 @@ from paradnn.families.kernels import Conv2d
 
 cast, matmul, sigmoid, tanh, relu = tf.cast, tf.matmul, tf.sigmoid, tf.tanh, tf.nn.relu
 sparse_matmul = tf.sparse.sparse_dense_matmul
+sign, reshape, concatenate = tf.sign, tf.reshape, tf.concat
 
 
 def images(values: Any, layout: str) -> Any:
@@ -44,18 +44,6 @@ def _options(kernel: Conv2d) -> dict[str, Any]:
     if not any(kernel.padding):
         return {**options, "padding": "VALID"}
     return {**options, "padding": "EXPLICIT", "explicit_paddings": [side for axis in order for side in around[axis]]}
-
-
-def where_positive(values: Any, given: Any) -> Any:
-    return tf.where(values > 0, given, tf.zeros_like(given))
-
-
-def concatenate(tensors: Sequence[Any]) -> Any:
-    return tf.concat(tensors, -1)
-
-
-def flat(values: Any) -> Any:
-    return tf.reshape(values, [-1, values.shape[-1]])
 
 
 def scan(step: Any, state: tuple[Any, ...], sequences: tuple[Any, ...], reverse: bool = False) -> Any:

@@ -12,6 +12,7 @@ import torch
 from paradnn.families.kernels import Conv2d
 
 sigmoid, tanh, relu, sparse_matmul = torch.sigmoid, torch.tanh, torch.relu, operator.matmul
+sign, reshape, concatenate = torch.sign, torch.reshape, torch.cat
 
 
 def cast(values: Any, dtype: str) -> Any:
@@ -55,18 +56,6 @@ def _backward(gradient: Any, images: Any, filters: Any, kernel: Conv2d, which: i
 def _nothing(like: Any, shape: Sequence[int]) -> Any:
     """A tensor of which the shape alone is read; it has one element of memory."""
     return torch.empty((1,) * len(shape), dtype=like.dtype, device=like.device).expand(*shape)
-
-
-def where_positive(values: Any, given: Any) -> Any:
-    return torch.where(values > 0, given, 0)
-
-
-def concatenate(tensors: Sequence[Any]) -> Any:
-    return torch.cat(tuple(tensors), -1)
-
-
-def flat(values: Any) -> Any:
-    return values.reshape(-1, values.shape[-1])
 
 
 def scan(step: Any, state: tuple[Any, ...], sequences: tuple[Any, ...], reverse: bool = False) -> Any:

@@ -41,14 +41,10 @@ _NOISE = 2**20
 _FLOAT_BYTES = 4
 
 
-class _Step(Step):
-    """A step that has no loss."""
+class _Idle(Step):
+    """Of a process that serves in threads: a step asks for nothing."""
 
-    def __init__(self, run: Callable[[int], None]) -> None:
-        self._run = run
-
-    def run(self, steps: int) -> float | None:
-        self._run(steps)
+    def run(self, steps: int) -> None:
         return None
 
 
@@ -69,7 +65,7 @@ class Processes:
 
     def step(self) -> Any:
         """The step of this process, or of all that take turns with it."""
-        own = _Step(self._means.step(0).run)
+        own = self._means.step(0)
         return GroupStep(own, self.group) if isinstance(self._means, _Collective) and self.group else own
 
 
@@ -142,7 +138,7 @@ class _Served:
         server = serve_calls(self._address) if self._is_grpc else None
         if not server:
             threading.Thread(target=serve_connections, args=(self._socket, self._point), daemon=True).start()
-        serve_steps(channel, _Step(lambda steps: None), MemoryMeter())
+        serve_steps(channel, _Idle(), MemoryMeter())
         if server:
             server.stop(None)
 
@@ -196,7 +192,7 @@ class _Collective:
         """There is nothing to let go of."""
 
     def serve(self, rank: int, channel: Connection) -> None:
-        serve_steps(channel, _Step(self.step(rank).run), MemoryMeter())
+        serve_steps(channel, self.step(rank), MemoryMeter())
 
     def step(self, rank: int) -> Any:
         point, processes, pattern = self._point, _count_of(self._point), self._point["model"]["pattern"]
@@ -212,7 +208,7 @@ class _Collective:
         return step
 
 
-class _TorchStep:
+class _TorchStep(Step):
     """All-reduce or broadcast of a tensor, or messages between two processes, in place."""
 
     def __init__(self, point: Mapping[str, Any], rank: int, processes: int, address: str) -> None:
@@ -263,7 +259,7 @@ class _TorchStep:
         take(self._answer, 1 - self._rank)
 
 
-class _TensorFlowStep:
+class _TensorFlowStep(Step):
     """All-reduce as a MultiWorkerMirroredStrategy does of gradients: ring collectives over gRPC."""
 
     def __init__(self, point: Mapping[str, Any], framework: Framework) -> None:

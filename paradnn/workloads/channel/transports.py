@@ -17,6 +17,7 @@ from typing import Any
 
 from paradnn.worker.addresses import host_and_port, with_port
 from paradnn.worker.errors import Unavailable
+from paradnn.worker.frameworks import Step
 from paradnn.worker.process_group import RankFailed, silent, truncated
 
 _TIME = struct.Struct("ll")
@@ -71,7 +72,7 @@ def _lengths(point: Mapping[str, Any]) -> tuple[int, int, int]:
     return (1, size, size) if model["pattern"] == "latency" else (int(model["window"]), size, 1)
 
 
-class TcpStep:
+class TcpStep(Step):
     """A step over a connection to a server: a message there and back, or a window that is answered."""
 
     def __init__(self, point: Mapping[str, Any], address: str, message: bytes, patience: float) -> None:
@@ -145,7 +146,7 @@ def require_grpc() -> Any:
     return grpc
 
 
-class GrpcStep:
+class GrpcStep(Step):
     """A step of calls to a server: one that is echoed, or so many at once that are answered."""
 
     def __init__(self, point: Mapping[str, Any], address: str, message: bytes, patience: float) -> None:
