@@ -22,6 +22,10 @@ from paradnn.session.course import Conclusion, Visit
 from paradnn.session.summary import Row
 
 
+#: Pairs of blocks in a round at least: to build and warm up both sides takes as long as some twenty of them.
+PAIRS = 20
+
+
 class Pair(NamedTuple):
     """One point on both sides; `name` is what they share."""
 
@@ -194,8 +198,8 @@ class Comparison:
         if self.results[index].alone or not all(map(takes_turns, points)):
             return None
         measures = [point.measure for point in points]
-        least = max(each.min_seconds for each in measures), max(each.min_blocks for each in measures)
-        return Turns(orders(f"{self._name} {index} {self._number}"), *least)
+        seconds, blocks = max(each.min_seconds for each in measures), max(each.min_blocks for each in measures)
+        return Turns(orders(f"{self._name} {index} {self._number}"), seconds, max(blocks, PAIRS))
 
     def _visit(self, index: int, side: int) -> Visit:
         point = self._pairs[index].points[side]
