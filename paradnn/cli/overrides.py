@@ -90,6 +90,9 @@ def check_arguments(arguments: Sequence[str]) -> None:
             ) from None
         if override.key_or_group == "sweep.plan":
             raise ConfigError("sweep.plan", word.partition("=")[2], "is internal", "leave it out")
+        if override.key_or_group == "hydra/launcher":
+            problem, remedy = "nothing is launched", "start the same command on every host (docs/clusters.md)"
+            raise ConfigError("hydra/launcher", word.partition("=")[2], problem, remedy)
         if own and not override.key_or_group.startswith("hydra"):
             _check_options(override)
 

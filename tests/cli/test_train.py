@@ -82,6 +82,7 @@ def test_every_configuration_says_how_to_run_it() -> None:
         ("batch_size=64,", "batch_size=64,: values stand without blanks between them: batch_size=64"),
         ("lstm", "lstm: is no override; write key=value, such as batch_size=64"),
         ("sweep.plan=zzz", "sweep.plan=zzz: is internal; leave it out"),
+        ("hydra/launcher=slurm", "hydra/launcher=slurm: nothing is launched; start the same command on every host"),
         (
             "measure.processes=8 measure.max_processes=4 measure.relative_interval=0.02",
             "measure.max_processes=4: is less than measure.processes=8; raise it",
