@@ -21,7 +21,6 @@ from paradnn.record.record import run_name
 from paradnn.session.course import Conclusion, Visit
 from paradnn.session.summary import Row
 
-
 #: Pairs of blocks in a round at least: to build and warm up both sides takes as long as some twenty of them.
 PAIRS = 20
 
