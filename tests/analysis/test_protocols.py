@@ -52,7 +52,6 @@ ANALYSES = {
     "sensitivity": [],
     "boxplot": ["--by", "family"],
     "overhead": [],
-    "layers": [],
 }
 
 
