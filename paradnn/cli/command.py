@@ -55,7 +55,7 @@ def run_command(action: Callable[[DictConfig], int], page: str | None = None) ->
         if task.error:
             raise task.error
     except Exception as error:
-        if verbose or isinstance(error, OSError) or not is_input_error(error):
+        if verbose or not is_input_error(error):
             raise
         raise ParadnnError(one_line(error)) from None
     finally:

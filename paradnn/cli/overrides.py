@@ -147,8 +147,10 @@ def is_input_error(error: BaseException) -> bool:
     """Whether the user can mend it."""
     if isinstance(error, (ParadnnError, HydraException, OmegaConfBaseException)):
         return True
+    if isinstance(error, OSError) or not isinstance(error, Exception):
+        return False
     frames = traceback.extract_tb(error.__traceback__)
-    return isinstance(error, Exception) and bool(frames) and bool(_PARSERS & set(Path(frames[-1].filename).parts))
+    return bool(frames) and bool(_PARSERS & set(Path(frames[-1].filename).parts))
 
 
 def one_line(error: BaseException, arguments: Sequence[str] | None = None) -> str:
