@@ -130,6 +130,9 @@ def _no_flag(name: str, value: str, known: Sequence[str]) -> ParadnnError:
 
 def _check_options(override: Override) -> None:
     group = override.key_or_group
+    if group == "transport":
+        remedy = "leave it out; messages between processes are model=channel"
+        raise ConfigError(group, override.value(), "devices that share a step meet in one process", remedy)
     options = options_of(group)
     if not options or override.is_delete():
         return

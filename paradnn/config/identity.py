@@ -20,7 +20,7 @@ EXTRA_KEYS = ("profile", "keep_trace")
 #: before them is still the same, and its run is read as if it held them (`paradnn.store.runs`).
 _LATER_KEYS: Mapping[str, Any] = {
     "devices": 1,
-    "transport": "local",
+    "transport": "local",  # while there was another: devices of processes that met over grpc
     "hosts": 1,
     "measure.relative_interval": None,
     "measure.reference": False,

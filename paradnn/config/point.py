@@ -138,12 +138,7 @@ class Point:
         choices=("graph", "xla", "eager"),
     )
     devices: int = option(1, "devices that share each step's examples, data parallel", low=1, high=4096)
-    transport: str = option(
-        "local",
-        "of several devices: local (in one process) or grpc (a process for each, TensorFlow on a CPU)",
-        choices=("local", "grpc"),
-    )
-    hosts: int = option(1, "hosts with as many of its processes each: docs/clusters.md", low=1, high=4096)
+    hosts: int = option(1, "hosts with as many of its processes each, of model=channel", low=1, high=4096)
     optimizer: Optimizer = field(default_factory=Optimizer)
     platform: Platform = field(default_factory=Platform)
     framework: Framework = field(default_factory=Framework)
@@ -272,8 +267,7 @@ def read_point(config: Mapping[str, Any]) -> Point:
     _check_hosts(point)
     if point.platform.cores is not None:
         point = replace(point, platform=_with_cores(point))
-    # One device communicates with no other: it is the same point either way.
-    return point if point.devices > 1 or point.transport == "local" else replace(point, transport="local")
+    return point
 
 
 def _chosen(keys: Any, key: str, what: str, known: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

@@ -192,11 +192,8 @@ class Workload:
 
     def meeting(self, point: Point) -> tuple[str, int]:
         """How many processes of a point can be on several hosts, after the key that says so; raises ConfigError."""
-        processes = point.devices if point.transport == "grpc" else 1
-        if processes == 1:
-            reason = "is for several devices with transport=grpc, and for messages between processes"
-            raise ConfigError("hosts", point.hosts, reason, "set hosts=1, or devices and transport=grpc")
-        return f"devices={point.devices}", processes
+        reason = "is for messages between processes: devices that share a step are of one host"
+        raise ConfigError("hosts", point.hosts, reason, "set hosts=1, or model=channel")
 
     def of_process(self: Self, replicate: int, process: int) -> Self:
         """As one of several processes of a replicate does it, from 0."""
@@ -211,8 +208,7 @@ class Workload:
         raise NotImplementedError
 
     def elsewhere(self) -> Callable[..., None] | None:
-        """What serves a process of the point on another host, as `process_group.serve_elsewhere` does, which
-        None stands for."""
+        """What serves a process of the point on another host, where it can have some: see `workloads.channel`."""
         return None
 
     def request(self, point: Point) -> dict[str, Any]:

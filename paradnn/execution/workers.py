@@ -356,7 +356,7 @@ class Resident:
     def held(self, pid: int, limit: int | None) -> int:
         """Bytes of a child and of the processes that it started itself; above `limit` what they share counts once. Each
         of them counts with as much of files, the framework's code, as the worker holds at least, whether it has come to
-        use it or not: so much would a process of its own hold (`paradnn.worker.meters` counts page by page)."""
+        use it or not: so much would a process of its own hold, as `paradnn.worker.meters` counts."""
         each = self._each(pid)
         total = sum(each.values())
         if limit is None or total <= limit or len(each) < 2:

@@ -50,7 +50,7 @@ def run_name(point: Point) -> str:
     words += [point.compile] if point.compile != "graph" else []
     words += point.workload.named(point)
     more = {
-        f"x{point.devices}" + (" grpc" if point.transport == "grpc" else ""): point.devices > 1,
+        f"x{point.devices}": point.devices > 1,
         f"{point.hosts} hosts": point.hosts > 1,
         f"cores {point.platform.cores}": point.platform.cores is not None,
         point.framework.name: point.framework.name != "tensorflow",

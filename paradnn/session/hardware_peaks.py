@@ -79,21 +79,21 @@ def ceilings_identity(point: Point, environment: Environment) -> Identity:
 
 def single_device(point: Point, environment: Environment) -> Point:
     """The point with one device, on which the ceilings of all its devices are measured. Devices of a CPU are together
-    one device of all their cores; n others, or n hosts, can do n times what one can (`device_peaks`)."""
+    one device of all their cores; n others can do n times what one can (`device_peaks`)."""
     if point.devices == 1:
         return point
     platform = point.platform
     if platform.name == "cpu" and platform.threads:
-        threads = point.devices // point.hosts * platform.threads
+        threads = point.devices * platform.threads
         platform = replace(platform, threads=threads if threads < int(environment.hardware["cores"]) else None)
-    return replace(point, devices=1, transport="local", hosts=1, platform=platform)
+    return replace(point, devices=1, platform=platform)
 
 
 def device_peaks(point: Point, environment: Environment, ceilings: Ceilings | None) -> dict[str, float]:
     """What the point's devices can do together at most at its precision, measured and specified; unknown is left out.
     `ceilings` are those of its `single_device`."""
     peaks: dict[str, float | None] = {}
-    chips = point.hosts if point.platform.name == "cpu" else point.devices
+    chips = 1 if point.platform.name == "cpu" else point.devices
     if ceilings:
         peaks["peak_flops_per_second"] = ceilings.flops_per_second.get(point.precision)
         peaks["peak_bytes_per_second"] = ceilings.bytes_per_second

@@ -25,7 +25,7 @@ from paradnn.core.workload import asked_for
 from paradnn.worker.addresses import LOOPBACK, listen, own_address, port_number, with_port
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.fork_server import die_with_parent
-from paradnn.worker.process_group import KEY, Stranger, accept, run_rank
+from paradnn.worker.process_group import KEY, RankFailed, Stranger, accept, run_rank
 
 #: Seconds in which the point's process makes its second connection, and in which who connects shows the key.
 _PATIENCE, _SHOW = 30.0, 10.0
@@ -140,10 +140,10 @@ def _be_process(connected: socket.socket, server: int) -> None:
     os.environ.update(asked.environ)
 
     def serve(rank: int, channel: Connection) -> None:
-        # Variables that a framework reads when it is imported are set only now.
-        from paradnn.worker.process_group import serve_elsewhere
-
-        (asked_for(asked.point).elsewhere() or serve_elsewhere)(asked.point, rank, addresses, own, channel)
+        work = asked_for(asked.point)
+        if (serve_elsewhere := work.elsewhere()) is None:
+            raise RankFailed("unavailable", f"{work.name} has no processes on other hosts")
+        serve_elsewhere(asked.point, rank, addresses, own, channel)
 
     run_rank(asked.rank, server, channel, [], serve)
 

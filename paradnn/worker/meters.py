@@ -294,31 +294,18 @@ def _nvml(index: int) -> EnergyMeter:
 # Memory of a point: the peak that a process of its own would have had, and what its steps took of it.
 #
 # A fork begins with its parent's anonymous pages, but without those of files (Linux does not copy their page tables):
-# code that the fork server has loaded comes into the child's count page by page, as it is used. So the child's own peak
-# lacks what a process that imports the framework itself would hold, and grows by what belongs to no step. Hence pages
-# of files and anonymous ones are kept apart here.
+# code that the fork server has loaded comes into the child's count page by page, as it is used. So every page of a file
+# that the server holds and the child does not is added, and what grows is counted without files: it is no step's.
 
 #: glibc's malloc.h: what may be free at the heap's end, and from which size on a block is mapped by itself.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
-#: In the last byte of an entry of /proc/self/pagemap: the page is in memory, and is a file's.
-_PRESENT, _OF_FILE = 0x80, 0x20
-_IN_MEMORY = bytes(bool(flags & _PRESENT) for flags in range(256))
-_FILE_IN_MEMORY = bytes(flags & (_PRESENT | _OF_FILE) == _PRESENT | _OF_FILE for flags in range(256))
-
-#: Where the fork server has files mapped, and which of those pages were in memory: (first byte, length, a bit a page).
-_remembered: list[tuple[int, int, int]] = []
-
-
-@dataclass(frozen=True)
-class Taken:
-    """Bytes of a process or of several; None where the system does not tell."""
-
-    peak: int | None
-    steps: int | None
-
-    def __add__(self, other: Taken) -> Taken:
-        return Taken(_sum(self.peak, other.peak), _sum(self.steps, other.steps))
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+#: By the last byte of an entry of /proc/self/pagemap: whether the page is in memory (0x80) and a file's (0x20).
+_OF_FILE = bytes(flags & 0xA0 == 0xA0 for flags in range(256))
+#: Where the fork server has files mapped, first byte and length, and which of those pages it holds, a bit each.
+_mapped: list[tuple[int, int]] = []
+_held: list[int] = []
 
 
 def give_back() -> None:
@@ -342,16 +329,20 @@ def keep_freed() -> None:
 
 def remember_file_pages() -> None:
     """Note which pages of files this process holds, for the children that it forks later. Some 25 ms."""
-    _remembered.clear()
     with contextlib.suppress(OSError), open("/proc/self/maps") as mappings:
         for row in mappings:
-            addresses, *_, path = row.split(maxsplit=5)
-            if not path.startswith("/"):
-                continue
-            first, end = (int(address, 16) for address in addresses.split("-"))
-            _remembered.append((first, end - first, 0))
-    with _Pages() as pages:
-        _remembered[:] = [(first, size, pages.bits(first, size, _FILE_IN_MEMORY)) for first, size, _ in _remembered]
+            if "/" in row:
+                first, end = (int(address, 16) for address in row.split()[0].split("-"))
+                _mapped.append((first, end - first))
+    _held[:] = _file_pages()
+
+
+def _file_pages() -> list[int]:
+    """Pages that this process holds of what the fork server had mapped; none where the kernel does not tell."""
+    with contextlib.suppress(OSError), open("/proc/self/pagemap", "rb", buffering=0) as table:
+        entries = (os.pread(table.fileno(), size // _PAGE * 8, first // _PAGE * 8) for first, size in _mapped)
+        return [int.from_bytes(each[7::8].translate(_OF_FILE), "little") for each in entries]
+    return _held
 
 
 class MemoryMeter:
@@ -373,45 +364,16 @@ class MemoryMeter:
         with contextlib.suppress(OSError), open("/proc/self/clear_refs", "w") as control:
             control.write("5")  # the peak is now what is held
 
-    def taken(self) -> Taken:
-        """The peak so far, and how far anonymous memory has grown since the beginning."""
+    def taken(self) -> tuple[int | None, int | None]:
+        """Bytes of the peak so far, and how far anonymous memory has grown; None where the system does not tell."""
         status = _status()
         if "VmHWM" not in status:
-            return Taken(None, None)
+            return None, None
         # A process of its own gives nothing back: what compiling has freed is in its peak still.
-        peak = max(self._compile_peak, status["VmHWM"] + self._given_back) + _untouched()
+        peak = max(self._compile_peak, status["VmHWM"] + self._given_back)
+        peak += _PAGE * sum((held & ~own).bit_count() for held, own in zip(_held, _file_pages(), strict=True))
         steps = _anonymous(status, "VmHWM") - self._baseline
-        return Taken(peak - self.beside, max(0, steps - self.beside))
-
-
-def _untouched() -> int:
-    """Bytes of files that the fork server holds and this process, forked from it, does not."""
-    with _Pages() as pages:
-        missing = sum((held & ~pages.bits(first, size, _IN_MEMORY)).bit_count() for first, size, held in _remembered)
-    return missing * pages.size
-
-
-class _Pages:
-    """The kernel's table of this process' pages; empty where it cannot be read."""
-
-    size = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-
-    def __enter__(self) -> _Pages:
-        self._table = None
-        with contextlib.suppress(OSError):
-            self._table = os.open("/proc/self/pagemap", os.O_RDONLY)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._table is not None:
-            os.close(self._table)
-
-    def bits(self, first: int, length: int, wanted: bytes) -> int:
-        """A byte for each page of `length` bytes from address `first` on, as one number: 1 where `wanted` says so."""
-        if self._table is None:
-            return 0
-        entries = os.pread(self._table, length // self.size * 8, first // self.size * 8)
-        return int.from_bytes(entries[7::8].translate(wanted), "little")
+        return peak - self.beside, max(0, steps - self.beside)
 
 
 def _status() -> dict[str, int]:
@@ -426,7 +388,3 @@ def _status() -> dict[str, int]:
 def _anonymous(status: dict[str, int], total: str) -> int:
     """What is no file's, of the memory held now (VmRSS) or at the peak (VmHWM); files' pages come and seldom go."""
     return status.get(total, 0) - status.get("RssFile", 0)
-
-
-def _sum(left: int | None, right: int | None) -> int | None:
-    return None if left is None or right is None else left + right

@@ -18,7 +18,7 @@ from paradnn.families import model_of, optimizer_slots
 from paradnn.families.built import BuiltModel
 from paradnn.families.layers import Costs, Layer, sum_costs
 from paradnn.worker.affinity import bind_cores
-from paradnn.worker.device_layout import DeviceLayout, layout_of
+from paradnn.worker.device_layout import layout_of
 from paradnn.worker.errors import ending_of
 from paradnn.worker.fork_server import Phases, Report
 from paradnn.worker.frameworks import Framework, Step, distributed
@@ -26,7 +26,6 @@ from paradnn.worker.measure import BlocksWatch, Protocol, Run, measure_steps
 from paradnn.worker.messages import Answer, Compilation, Contention, Measurement, NoProfile, Profile, References, Timing
 from paradnn.worker.meters import EnergyMeter, MemoryMeter, open_meter
 from paradnn.worker.peak_rates import measure_peak_rates
-from paradnn.worker.process_group import ProcessGroup, start_ranks
 from paradnn.worker.profile.run import profile_steps
 from paradnn.worker.reference import Reference
 from paradnn.worker.single_steps import single_latencies
@@ -57,12 +56,9 @@ class PointRun:
         self.request = request
         self.framework = framework
         self.phases = Phases(report)
-        self.group: ProcessGroup | None = None
-        self.step: Any = None  # of work that makes it as it opens
         self.memory = MemoryMeter()
         self.reference: Reference | None = None
         self.answered = Answer("crash", None, self.phases.seconds)
-        self._layout: DeviceLayout | None = None
         self.turn = Turn(request["turns"]) if "turns" in request else None
 
     def answer(self) -> Answer:
@@ -81,14 +77,9 @@ class PointRun:
             self.note(outcome="ok")
         except Exception as error:
             outcome, reason = ending_of(error, self.framework, self.phases.current)
-            # One process that fails takes the others with it: the first to run out of memory says why.
-            other = self.group.failure() if self.group and not outcome.startswith("oom") else None
-            outcome, reason = (other.outcome, other.reason) if other else (outcome, reason)
             self.note(outcome=outcome, reason=reason)
         if self.answered.peak_memory_bytes is None:
             self.note_own_memory()
-        if self.group:
-            self.group.close()
         return self.answered
 
     def note(self, **known: Any) -> None:
@@ -96,18 +87,21 @@ class PointRun:
         self.answered = replace(self.answered, **known)
 
     def open_devices(self) -> None:
-        """Open the devices, in as many processes as hold them."""
+        """Open the devices."""
         with self.phases("build"):
-            self._layout = layout_of(self.request)
-            if self._layout is not None:
-                if self._layout.processes > 1:
-                    self.group, self._layout = start_ranks(self.request, self.framework, self._layout)
-                self.framework = distributed(self.framework, self._layout)
-            self.framework.open_device(bind_cores(self.request["platform"]))
-            if self._layout is None and self.request.get("measure", {}).get("reference"):
-                platform, protocol = self.request["platform"]["name"], Protocol.of(self.request["measure"])
-                self.reference = Reference(platform, protocol.block_seconds, protocol.reference_share)
-                self.memory.beside = self.reference.nbytes if platform == "cpu" else 0
+            platform, devices = bind_cores(self.request["platform"]), self.devices
+            if devices > 1:
+                self.framework = distributed(self.framework, layout_of(devices, self.request["platform"]))
+            self.framework.open_device(platform)
+            if devices == 1 and self.request.get("measure", {}).get("reference"):
+                protocol = Protocol.of(self.request["measure"])
+                self.reference = Reference(platform["name"], protocol.block_seconds, protocol.reference_share)
+                self.memory.beside = self.reference.nbytes if platform["name"] == "cpu" else 0
+
+    @property
+    def devices(self) -> int:
+        """How many share a step."""
+        return int(self.request.get("devices", 1))
 
     @property
     def seconds_left(self) -> float:
@@ -167,22 +161,21 @@ class PointRun:
 
     def note_memory(self) -> None:
         """The peaks so far are those of the point."""
-        taken = sum(self.group.memory() if self.group else [], start=self.memory.taken())
-        self.note(peak_memory_bytes=taken.peak, step_memory_bytes=taken.steps)
+        self.note_own_memory()
         peak = self.framework.peak_device_memory()
         if peak and self.reference and not self.memory.beside:
             peak -= self.reference.nbytes
         self.note(peak_device_memory_bytes=peak)
 
     def note_own_memory(self) -> None:
-        """The peaks so far of this process alone are those of the point."""
-        taken = self.memory.taken()
-        self.note(peak_memory_bytes=taken.peak, step_memory_bytes=taken.steps)
+        """Those of the host alone."""
+        peak, steps = self.memory.taken()
+        self.note(peak_memory_bytes=peak, step_memory_bytes=steps)
 
     def meter(self) -> EnergyMeter:
         """What counts the energy of the point's device."""
         platform = self.request["platform"]
-        if self._layout is not None and platform["name"] != "cpu":
+        if self.devices > 1 and platform["name"] != "cpu":
             return EnergyMeter("unavailable: the counter is that of one board, the point has several")
         return open_meter(platform["name"], int(platform["index"]))
 
@@ -195,9 +188,7 @@ class PointRun:
     def _profile(self, step: Step) -> Profile | NoProfile:
         keeps = self.request["measure"]["keep_trace"]
         profile = profile_steps(self.framework, step, self.step_seconds(), keeps, self.seconds_left)
-        if self._layout is None or isinstance(profile, NoProfile):
-            return profile
-        return replace(profile, devices=self._layout.local_devices)
+        return profile if isinstance(profile, NoProfile) else replace(profile, devices=self.devices)
 
 
 def _elements(arrays: Sequence[Any]) -> int:

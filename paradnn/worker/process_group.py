@@ -1,9 +1,9 @@
-"""The other processes of a point whose devices do not share one, and gone with it: forked from its own, or on other
-hosts (`python -m paradnn.worker.host`).
+"""The other processes of a point that has several (`model=channel`): forked from its own, or on other hosts
+(`python -m paradnn.worker.host`), and gone with it.
 
-Each builds the same step and then serves requests through a channel of its own: to run so many steps, or to report its
-memory. Collectives keep the steps of all processes together, so none can go on without the others: when one exits
-that should not, the kernel kills the point's own process (SIGIO), whatever that is waiting for; the driver reports it.
+Each runs as many steps as it is asked for through a channel of its own. None can go on without the others: when one
+exits that should not, the kernel kills the point's own process (SIGIO), whatever that is waiting for; the driver
+reports it.
 """
 
 from __future__ import annotations
@@ -17,24 +17,19 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
 from paradnn.worker.addresses import LOOPBACK, host_and_port, listen, with_port
-from paradnn.worker.device_layout import DeviceLayout, RemoteProcess, layout_of
-from paradnn.worker.errors import Ended, Unavailable, ending_of
-from paradnn.worker.fork_server import Phases, die_with_parent
-from paradnn.worker.frameworks import Framework, Step, distributed, load
+from paradnn.worker.errors import Ended, Unavailable
+from paradnn.worker.fork_server import die_with_parent
+from paradnn.worker.frameworks import Step
 from paradnn.worker.messages import PROTOCOL_VERSION
-from paradnn.worker.meters import MemoryMeter, Taken
-from paradnn.worker.profile.shapes import Cost
 
-#: What a process is asked for, beside a number of steps.
-_COMPILED, _MEMORY = "compiled", "memory"
 #: Seconds without any answer after which a peer counts as gone.
 _LONGEST = 30.0
 #: Seconds that a process which failed leaves the point's own process to report it.
@@ -69,6 +64,30 @@ def truncated(peer: str, got: int, wanted: int) -> RankFailed:
     return RankFailed("crash", f"{peer} closed the connection after {got:,} of {wanted:,} bytes of a message")
 
 
+@dataclass(frozen=True)
+class RemoteProcess:
+    """Process number `rank` of a point, on another host.
+
+    `address`: host:port that is free for it; `local`: address of this host as it is known there. The connection `life`
+    closes when either side exits.
+    """
+
+    rank: int
+    address: str
+    local: str
+    channel: Connection
+    life: int
+
+    def begin(self, addresses: Sequence[str]) -> None:
+        """Let it find the others at these addresses, of which its transport knows whose they are."""
+        self.channel.send(tuple(addresses))
+
+    def close(self) -> None:
+        """End it."""
+        os.close(self.life)
+        self.channel.close()
+
+
 class ProcessGroup:
     """Processes 1 to `count` - 1 of a point; this one is number 0.
 
@@ -100,35 +119,22 @@ class ProcessGroup:
         for life in self._lives:
             die_with(life)
 
-    def start(self, request: int | str) -> None:
-        """Let every other process run so many steps, or do what else it is asked for."""
+    def start(self, steps: int) -> None:
+        """Let every other process run so many steps."""
         try:
             for channel in self._channels:
-                channel.send(request)
+                channel.send(steps)
         except OSError as error:
             raise self.failure() or RankFailed("crash", f"a process of the point is gone: {error}") from error
 
-    def results(self) -> list[Any]:
-        """What every other process gives for its last request; raises RankFailed."""
+    def wait(self) -> None:
+        """Until every other process has run its steps; raises RankFailed."""
         try:
-            found = []
             for channel in self._channels:
-                found.append(channel.recv())
-                if isinstance(found[-1], RankFailed):
-                    raise found[-1]
-            return found
+                if isinstance(result := channel.recv(), RankFailed):
+                    raise result
         except (EOFError, OSError):
             raise RankFailed("crash", "a process of the point exited without a report") from None
-
-    def compiled(self) -> None:
-        """Tell every other process that the steps that count begin."""
-        self.start(_COMPILED)
-        self.results()
-
-    def memory(self) -> list[Taken]:
-        """What every other process took."""
-        self.start(_MEMORY)
-        return self.results()
 
     def failure(self) -> RankFailed | None:
         """The failure that another process reports, waiting a moment for it."""
@@ -153,39 +159,26 @@ class ProcessGroup:
 
 
 class GroupStep(Step):
-    """A step of all processes at once; its loss is the mean of their losses, as each has as many examples."""
+    """A step of all processes at once, without a loss."""
 
     def __init__(self, step: Step, group: ProcessGroup) -> None:
-        self._step = step
-        self._group = group
+        self._step, self._group = step, group
 
     def run(self, steps: int) -> float | None:
-        """See `paradnn.worker.frameworks.Step`: every process has run its steps and waited for its devices."""
+        """See `paradnn.worker.frameworks.Step`: every process has run its steps."""
         self._group.start(steps)
-        losses = [self._step.run(steps), *self._group.results()]
-        known = [loss for loss in losses if loss is not None]
-        return sum(known) / len(known) if known else None
-
-    def compilations(self) -> int:
-        return self._step.compilations()  # the other processes compile the same at the same time
-
-    def compile_note(self) -> str | None:
-        return self._step.compile_note()
-
-    def product_flops(self) -> dict[str, float]:
-        return self._step.product_flops()  # to look runs no step, since the others would have to run it too
-
-    def kernel_cost(self, name: str, kind: str) -> Cost:
-        return self._step.kernel_cost(name, kind)  # kernels are traced in this process alone
+        self._step.run(steps)
+        self._group.wait()
+        return None
 
 
-def serve_steps(channel: Connection, step: Step, meter: MemoryMeter) -> None:
-    """Run as many steps as are asked for, or report the memory, until the channel closes."""
-    own: dict[Any, Callable[[], Any]] = {_COMPILED: meter.compiled, _MEMORY: meter.taken}
+def serve_steps(channel: Connection, step: Step) -> None:
+    """Run as many steps as are asked for, until the channel closes."""
     with contextlib.suppress(EOFError):
         while True:
-            request = channel.recv()
-            channel.send(own[request]() if request in own else step.run(request))
+            step.run(channel.recv())
+            channel.send(None)
+
 
 
 def die_with(life: int) -> None:
@@ -286,11 +279,14 @@ def _ask(address: str, key: bytes, asked: Asked, patience: float) -> RemoteProce
     local, there = connected.getsockname()[0], connected.getpeername()[0]
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
-        with _closed_on_fault(connected):
+        with contextlib.ExitStack() as on_fault:
+            on_fault.callback(connected.close)
             _prove(connected, key, address, patience)
+            on_fault.pop_all()
         channel = Connection(connected.detach())
         channel.send(asked)
-        _wait(channel, address, patience)
+        if not channel.poll(patience):
+            raise silent(f"the server at {address}", patience)
         answer = channel.recv()
     except AuthenticationError:
         raise Unavailable(f"the server at {address} has another key: set the same {KEY} on both hosts") from None
@@ -301,15 +297,6 @@ def _ask(address: str, key: bytes, asked: Asked, patience: float) -> RemoteProce
     own_port, life_port = answer
     life = _connect((there, life_port), address, patience)
     return RemoteProcess(asked.rank, with_port(there, own_port), local, channel, _keep(life))
-
-
-@contextmanager
-def _closed_on_fault(connected: socket.socket) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        connected.close()
-        raise
 
 
 def _prove(connected: socket.socket, key: bytes, address: str, patience: float) -> None:
@@ -409,11 +396,6 @@ def _connect(to: tuple[str, int], address: str, patience: float) -> socket.socke
     return connected
 
 
-def _wait(channel: Connection, address: str, patience: float) -> None:
-    if not channel.poll(patience):
-        raise silent(f"the server at {address}", patience)
-
-
 def _keep(life: socket.socket) -> int:
     """The descriptor of a connection of whose other end the kernel asks now and then whether it is there."""
     life.settimeout(None)
@@ -421,47 +403,3 @@ def _keep(life: socket.socket) -> int:
     for name, value in _ALIVE:
         life.setsockopt(socket.IPPROTO_TCP, name, value)
     return life.detach()
-
-
-def start_ranks(
-    request: Mapping[str, Any], framework: Framework, layout: DeviceLayout
-) -> tuple[ProcessGroup, DeviceLayout]:
-    """The other processes of a point, and the layout with where all are: each builds the same step over its own
-    devices, and serves it."""
-    distributed(framework, layout)  # raises Unavailable before any is started
-    elsewhere = processes_elsewhere(request, layout.processes)
-    layout = layout.with_others(elsewhere)
-
-    def serve(rank: int, channel: Connection) -> None:
-        _serve_rank(request, framework, layout.of_rank(rank), channel)
-
-    return ProcessGroup(layout.processes, serve, elsewhere), layout
-
-
-def serve_elsewhere(
-    point: Mapping[str, Any], rank: int, addresses: Sequence[str], own: socket.socket, channel: Connection
-) -> None:
-    """Be process `rank` of a point of another host; TensorFlow listens where `own` did. Raises RankFailed."""
-    own.close()
-    try:
-        layout = layout_of(point, addresses)
-        assert layout
-    except Unavailable as error:
-        raise RankFailed("unavailable", f"process {rank + 1}: {error}") from error
-    _serve_rank(point, load(point["framework"]["name"]), layout.of_rank(rank), channel)
-
-
-def _serve_rank(request: Mapping[str, Any], framework: Framework, layout: DeviceLayout, channel: Connection) -> None:
-    from paradnn.worker.step import prepare_step  # with Keras, which a server of a host does without
-
-    phases, own = Phases(lambda *_: None), distributed(framework, layout)
-    meter = MemoryMeter()
-    try:
-        with phases("build"):
-            own.open_device(request["platform"])
-            _, step = prepare_step(request, own)
-        phases.current = "run"
-        serve_steps(channel, step, meter)
-    except Exception as error:
-        outcome, reason = ending_of(error, own, phases.current)
-        raise RankFailed(outcome, f"process {layout.rank + 1} of {layout.processes}: {reason}") from error

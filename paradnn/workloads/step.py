@@ -44,15 +44,12 @@ class Step(Workload):
 def measure_step(run: PointRun, beside: Beside | None) -> None:
     """Build, compile, warm up and measure a step of the point's model, then what is measured `beside`."""
     from paradnn.worker.input import open_feed, reads_files
-    from paradnn.worker.process_group import GroupStep
     from paradnn.worker.single_steps import compile_steps
     from paradnn.worker.step import prepare_step, product_flops
 
     point, phases = run.request, run.phases
     with phases("build"):
         workload, step = prepare_step(point, run.framework)
-        if run.group:
-            step = GroupStep(step, run.group)
     with phases("input") if reads_files(point) else contextlib.nullcontext():
         fed = open_feed(point, workload, run.framework, step)
     with phases("compile"):
@@ -60,8 +57,6 @@ def measure_step(run: PointRun, beside: Beside | None) -> None:
         products = product_flops(step)
         then = beside(workload, step) if beside else None
     run.memory.compiled()
-    if run.group:
-        run.group.compiled()
     timed = run.time(fed.run if fed else step.run, step)
     run.note_measured(timed, workload, compilation, products, first_loss)
     if then:

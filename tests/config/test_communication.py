@@ -62,7 +62,6 @@ def test_what_cannot_be_is_named(given: dict[str, Any], message: str) -> None:
 def test_what_messages_have_not_is_refused() -> None:
     for more, key in (
         ({"batch_size": 2}, "batch_size=2: model=channel has no batch; leave it out, and set model.bytes"),
-        ({"transport": "grpc"}, "transport=grpc: is for devices .* set transport=local"),
         ({"precision": "bfloat16"}, "precision=bfloat16: model=channel sends bytes"),
         ({"mode": "train"}, "mode=train"),
         ({"devices": 2}, "devices=2"),

@@ -18,15 +18,13 @@ def channel(hosts: int = 2, **model: Any) -> Point:
     return read_point({**CHANNEL, "hosts": hosts, "model": {"name": "channel", **model}})
 
 
-def devices(count: int, hosts: int, transport: str = "grpc", **further: Any) -> Point:
-    model = {"name": "fc", "layers": 1, "nodes": 8, "input_size": 4, "output_size": 2}
-    return read_point({"model": model, "devices": count, "hosts": hosts, "transport": transport, **further})
+def devices(count: int, hosts: int) -> Point:
+    return read_point({"model": {"name": "fc"}, "devices": count, "hosts": hosts})
 
 
 def test_on_how_many_hosts_is_part_of_a_point() -> None:
     assert point_id(channel(hosts=1)) == point_id(read_point({**CHANNEL, "model": {"name": "channel"}}))
     assert point_id(channel(hosts=2)) != point_id(channel(hosts=1))
-    assert point_id(devices(4, 2)) != point_id(devices(4, 4)) != point_id(devices(4, 1))
     assert run_name(channel()).endswith("2 hosts")
 
 
@@ -45,11 +43,11 @@ def test_messages_cross_hosts(given: dict[str, Any], hosts: int) -> None:
             lambda: channel(2, transport="gloo", pattern="broadcast", processes=3),
             "hosts=2: does not divide the 3 processes of model=channel",
         ),
-        (lambda: devices(4, 2, "local"), "hosts=2: is for several devices with transport=grpc, and for messages"),
-        (lambda: devices(1, 2), "hosts=2: is for several devices with transport=grpc"),
-        (lambda: devices(3, 2, batch_size=6), "hosts=2: does not divide the 3 processes of devices=3"),
+        (lambda: devices(4, 2), "hosts=2: is for messages between processes: .* set hosts=1, or model=channel"),
         (
-            lambda: devices(2, 2, software={"name": "mine", "python": "/usr/bin/python3"}),
+            lambda: read_point(
+                {**CHANNEL, "hosts": 2, "model": {"name": "channel"}, "software": {"name": "mine", "python": "/bin/py"}}
+            ),
             "hosts=2: is not for software=mine: the other hosts have the interpreter of this command",
         ),
     ],

@@ -142,9 +142,9 @@ def test_a_stopped_sweep_ends_cleanly_and_goes_on(store: Store, number: signal.S
     assert "outcome" not in store.runs()[0]
 
 
-def test_a_driver_killed_while_processes_meet_over_grpc_leaves_none_of_them(store: Store) -> None:
-    point = [*(entry for entry in TINY if "min_seconds" not in entry), "measure.min_seconds=1000"]
-    with driver(store, "devices=2", "transport=grpc", *point) as process:
+def test_a_driver_killed_while_a_point_has_several_processes_leaves_none_of_them(store: Store) -> None:
+    messages = ["model=channel", "measure=quick", "measure.min_seconds=1000", "measure.max_seconds=1000"]
+    with driver(store, *messages) as process:
         assert wait_for(lambda: (child := measuring_child(process)) and children_of(child))
         started = children_of(process.pid)
         assert len(started) >= 3, "the worker, the point, its second process"

@@ -18,15 +18,14 @@ def point(**model: Any) -> dict[str, Any]:
 
 def measure_beside(point: dict[str, Any], server: int, there: int) -> None:
     """Be the process of a point, so many of whose others are below a server."""
-    processes = Processes(point, None)
-    processes.step().run(5)
-    assert wait_for(lambda: len(children_of(server)) == there)
-    processes.group.close()  # else they end as soon as nothing refers to them, and this process by that
+    with Processes(point) as processes:
+        processes.step().run(5)
+        assert wait_for(lambda: len(children_of(server)) == there)
 
 
 def measure_until_killed(point: dict[str, Any], says: Connection) -> None:
     """Say that a message went there and back: both sides then hold the connection that nothing is sent over."""
-    processes = Processes(point, None)
+    processes = Processes(point)
     processes.step().run(1)
     says.send("both are there")
     time.sleep(1000)

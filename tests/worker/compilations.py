@@ -33,9 +33,9 @@ def main(mode: str, devices: int, families: list[str]) -> None:
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     point = {"mode": mode, "compile": "graph", "precision": "float32", "optimizer": RULE, "batch_size": BATCH}
-    point |= {"platform": {"name": "cpu", "threads": None, "index": 0}, "devices": devices, "transport": "local"}
-    layout = layout_of(point)
-    framework = frameworks.distributed(framework, layout) if layout else framework
+    point |= {"platform": {"name": "cpu", "threads": None, "index": 0}, "devices": devices}
+    if devices > 1:
+        framework = frameworks.distributed(framework, layout_of(devices, point["platform"]))
     framework.open_device(point["platform"])
     counts: dict[str, list[list[int]]] = {}
     for family in families:

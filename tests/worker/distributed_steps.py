@@ -1,4 +1,4 @@
-"""`python -m tests.worker.distributed_steps FRAMEWORK COMPILE DEVICES TRANSPORT SEED OUT.npz FAMILY...`
+"""`python -m tests.worker.distributed_steps FRAMEWORK COMPILE DEVICES SEED OUT.npz FAMILY...`
 
 Steps over several devices: three of the paper's optimizer on weights of NumPy's, on the batch drawn from SEED. Writes
 for each family the losses, and the weights before and after. DEVICES is a number, or "shards of N": one device of
@@ -15,7 +15,6 @@ import numpy as np
 
 from paradnn.worker import frameworks
 from paradnn.worker.device_layout import layout_of
-from paradnn.worker.process_group import GroupStep, ProcessGroup
 from tests.worker.families import BATCH, MODELS
 from tests.worker.one_step import draw
 
@@ -66,9 +65,7 @@ def shards_in_turn(workload: Any, batch: Any, count: int) -> Any:
     return Step()
 
 
-def main(
-    name: str, compile_mode: str, devices: str, transport: str, seed: int, target: str, families: list[str]
-) -> None:
+def main(name: str, compile_mode: str, devices: str, seed: int, target: str, families: list[str]) -> None:
     plain = frameworks.load(name)
     from paradnn.worker.step import synthetic_batch
 
@@ -80,39 +77,23 @@ def main(
         "optimizer": RULE,
         "batch_size": BATCH,
         "platform": {"name": "cpu", "threads": None, "index": 0},
-        "transport": transport,
         "devices": 1 if shards else int(devices),
     }
-    layout = layout_of(point)
-
-    def serve(rank: int, channel: Any) -> None:
-        assert layout is not None
-        own = frameworks.distributed(plain, layout.of_rank(rank))
-        own.open_device(point["platform"])
-        for family in families:
-            workload = fresh(own, family)
-            step = own.make_step(workload, synthetic_batch(workload, BATCH, seed), point)
-            for _ in range(STEPS):
-                channel.send(step.run(channel.recv()))
-
-    group = ProcessGroup(layout.processes, serve) if layout and layout.processes > 1 else None
-    framework = frameworks.distributed(plain, layout) if layout else plain
+    several = int(point["devices"]) > 1
+    framework = frameworks.distributed(plain, layout_of(point["devices"], point["platform"])) if several else plain
     framework.open_device(point["platform"])
     found: dict[str, Any] = {}
     for family in families:
         workload = fresh(framework, family)
         batch = synthetic_batch(workload, BATCH, seed)
         step: Any = shards_in_turn(workload, batch, shards) if shards else framework.make_step(workload, batch, point)
-        running = GroupStep(step, group) if group else step
         found |= {f"{family}/start/{index}": values for index, values in enumerate(read(workload))}
-        found[f"{family}/losses"] = [running.run(1) for _ in range(STEPS)]
+        found[f"{family}/losses"] = [step.run(1) for _ in range(STEPS)]
         if name == "jax":
             step.assign(step.values())
         found |= {f"{family}/weight/{index}": values for index, values in enumerate(read(workload))}
     np.savez(target, **found)
-    if group:
-        group.close()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:5], int(sys.argv[5]), sys.argv[6], sys.argv[7:])
+    main(*sys.argv[1:4], int(sys.argv[4]), sys.argv[5], sys.argv[6:])

@@ -17,7 +17,7 @@ from paradnn.config.outcome import PointResult
 from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from paradnn.families import model_of
 from paradnn.worker.messages import NoProfile, Profile
-from tests.conftest import TINY, Store, process
+from tests.conftest import Store, process
 from tests.worker.families import BATCH, MODELS
 from tests.worker.memory_checks import check_memory
 from tests.worker.two_hosts import ADDRESSES, QUICK, second_host
@@ -67,11 +67,6 @@ def test_jax_reduces_over_devices_within_its_program(pool: WorkerPool) -> None:
     profile = result.answer.profile
     assert profile.product_flops == pytest.approx(costs.flops_per_step, rel=0.1)
     assert "communication" in {row["category"] for row in profile.operation_types.rows()}
-    result = measure(pool, "jax", "fc", devices=2, transport="grpc")
-    assert (result.outcome, result.reason) == (
-        "unavailable",
-        "transport=grpc is TensorFlow's here; JAX's devices meet in one process",
-    )
 
 
 CASES = [
@@ -210,8 +205,7 @@ def test_memory_is_that_of_a_plain_process(pool: WorkerPool, framework: str, com
 
 @pytest.mark.parametrize("address", ADDRESSES)
 @pytest.mark.parametrize(
-    ("framework", "transport", "patterns"),
-    [("torch", "gloo", "all_reduce,broadcast,latency,bandwidth"), ("jax", "jax", "all_reduce")],
+    ("framework", "transport", "patterns"), [("torch", "gloo", "all_reduce,broadcast,latency,bandwidth")]
 )
 def test_messages_of_a_framework_cross_hosts(
     address: str, framework: str, transport: str, patterns: str, store: Store
@@ -225,19 +219,6 @@ def test_messages_of_a_framework_cross_hosts(
     assert {(point["outcome"], point.get("reason")) for point in points} == {("ok", None)}
     assert len(points) == patterns.count(",") + 2
     assert {store.values("params", point["run_id"])["framework.name"] for point in points} == {framework}
-
-
-@pytest.mark.parametrize(
-    ("framework", "reason"),
-    [("tensorflow", ""), ("jax", "transport=grpc is TensorFlow's here"), ("torch", "runs on one device")],
-)
-def test_a_training_step_over_hosts_is_tensorflows(framework: str, reason: str, store: Store) -> None:
-    with second_host() as variables:
-        command = [f"framework={framework}", "devices=2", "transport=grpc", *TINY, *QUICK]
-        done = process(["paradnn.train", *command], store, **variables)
-    [point] = store.runs()
-    assert point["outcome"] == ("unavailable" if reason else "ok"), done.stdout + done.stderr
-    assert reason in point.get("reason", "")
 
 
 @pytest.mark.parametrize("framework", ["jax", "torch"])

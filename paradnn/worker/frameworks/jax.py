@@ -21,7 +21,7 @@ import keras
 import numpy as np
 
 from paradnn.families.built import BuiltModel
-from paradnn.worker.device_layout import DeviceLayout
+from paradnn.worker.device_layout import DeviceLayout, bind
 from paradnn.worker.frameworks import Batch, Framework, Step, Unavailable
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
@@ -292,8 +292,6 @@ class DistributedJax(Jax):
 
     def __init__(self, layout: DeviceLayout) -> None:
         super().__init__()
-        if layout.transport != "local":
-            raise Unavailable(f"transport={layout.transport} is TensorFlow's here; JAX's devices meet in one process")
         self._layout = layout
         self._devices: list[Any] = []
         self._mesh: Any = None
@@ -301,7 +299,7 @@ class DistributedJax(Jax):
     def open_device(self, platform: Mapping[str, Any]) -> None:
         kind, index, wanted = platform["name"], int(platform["index"]), self._layout.devices
         if kind == "cpu":
-            self._layout.bind()
+            bind(self._layout.cores)
             # One pool serves all devices of the CPU; the variable is what XLA sizes it by. A device that waits for the
             # others in an all-reduce holds a thread: with none to spare the others never get there.
             os.environ["NPROC"] = str(wanted * (self._layout.threads + 1))

@@ -20,8 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from paradnn.families.built import BuiltModel
-from paradnn.worker.addresses import host_and_port
-from paradnn.worker.device_layout import DeviceLayout
+from paradnn.worker.device_layout import DeviceLayout, bind
 from paradnn.worker.frameworks import Batch, Framework, Step, Unavailable
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
@@ -327,8 +326,7 @@ def inference_step(workload: BuiltModel, number: bool) -> Any:
 FRAMEWORK = TensorFlow
 
 
-# Over several devices: one compiled step under a tf.distribute strategy, gradients all-reduced. Devices of one process
-# meet under MirroredStrategy, processes under MultiWorkerMirroredStrategy with ring collectives over gRPC. Each replica
+# Over several devices: one compiled step under tf.distribute's MirroredStrategy, gradients all-reduced. Each replica
 # has its shard of the batch in place, its own batch statistics (tf.distribute's way), and the same weights after every
 # update: Keras' optimizers sum the gradients over replicas, of losses divided by their number.
 
@@ -342,7 +340,7 @@ class DistributedTensorFlow(TensorFlow):
         super().__init__()
         self._layout = layout
         self._strategy: Any = None
-        self._opened: tuple[str, ...] = ()
+        self._opened: list[str] = []
 
     def open_device(self, platform: Mapping[str, Any]) -> None:
         kind, index = platform["name"].upper(), int(platform["index"])
@@ -352,12 +350,9 @@ class DistributedTensorFlow(TensorFlow):
             self._open_gpus(index)
         else:
             raise Unavailable("several TPU cores need tf.distribute's TPUStrategy, which is not wired here")
-        self._opened = tuple(f"{kind}:{number}" for number in range(self._layout.local_devices))
+        self._opened = [f"{kind}:{number}" for number in range(self._layout.devices)]
         self._device = self._opened[0]
-        if self._layout.transport == "grpc":
-            self._strategy = self._join()
-        else:
-            self._strategy = tf.distribute.MirroredStrategy(list(self._opened))
+        self._strategy = tf.distribute.MirroredStrategy(self._opened)
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         scope: contextlib.AbstractContextManager[Any] = self._strategy.scope()
@@ -394,17 +389,14 @@ class DistributedTensorFlow(TensorFlow):
         """Logical devices of the one CPU, each with a pool of its own of as many threads as it has cores."""
         if index:
             raise Unavailable(f"TensorFlow {tf.__version__} sees 1 CPU device(s), not number {index}")
-        layout, local = self._layout, self._layout.local_devices
-        layout.bind()
+        layout = self._layout
+        bind(layout.cores)
         # Devices of a process share one pool unless TensorFlow is configured otherwise.
         os.environ["TF_OVERRIDE_GLOBAL_THREADPOOL"] = "1"
-        # A proxy of the environment is not for these hosts.
-        hosts = dict.fromkeys(host_and_port(address)[0] for address in layout.addresses)
-        os.environ["no_grpc_proxy"] = ",".join(hosts)  # noqa: SIM112 - gRPC reads it in lower case
         tf.config.threading.set_intra_op_parallelism_threads(layout.threads)
-        tf.config.threading.set_inter_op_parallelism_threads(local * layout.threads)
+        tf.config.threading.set_inter_op_parallelism_threads(layout.devices * layout.threads)
         cpu = tf.config.list_physical_devices("CPU")[0]
-        logical = [tf.config.LogicalDeviceConfiguration() for _ in range(local)]
+        logical = [tf.config.LogicalDeviceConfiguration() for _ in range(layout.devices)]
         tf.config.set_logical_device_configuration(cpu, logical)
 
     def _open_gpus(self, index: int) -> None:
@@ -418,23 +410,13 @@ class DistributedTensorFlow(TensorFlow):
         for device in chosen:
             tf.config.experimental.set_memory_growth(device, True)
 
-    def _join(self) -> Any:
-        """The strategy over all processes; returns when all of them are there."""
-        cluster = tf.train.ClusterSpec({"worker": list(self._layout.addresses)})
-        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-            cluster, task_type="worker", task_id=self._layout.rank, rpc_layer="grpc"
-        )
-        ring = tf.distribute.experimental.CommunicationImplementation.RING
-        options = tf.distribute.experimental.CommunicationOptions(implementation=ring)
-        return tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
-
     def _place(self, array: Any, batch_size: int) -> Any:
-        """Each local replica's examples of `array` (batch_size, ...), on its device."""
+        """Each replica's examples of `array` (batch_size, ...), on its device."""
 
         def shard(context: Any) -> tf.Tensor:
-            local = context.replica_id_in_sync_group - self._layout.rank * self._layout.local_devices
-            with tf.device(self._opened[local]):
-                return tf.identity(tf.constant(array[self._layout.shard(local, batch_size)]))
+            number = context.replica_id_in_sync_group
+            with tf.device(self._opened[number]):
+                return tf.identity(tf.constant(array[self._layout.shard(number, batch_size)]))
 
         return self._strategy.experimental_distribute_values_from_function(shard)
 
@@ -451,13 +433,13 @@ class _DistributedStep(CompiledStep):
     def run(self, steps: int) -> float | None:
         for _ in range(steps):
             output = self.function(*self.arguments)
-        # Every device is waited for; the mean of the local shards' losses.
+        # Every device is waited for; the mean of the shards' losses.
         shards = self._strategy.experimental_local_results(tf.nest.flatten(output)[0])
         values = [wait_for(shard) for shard in shards]
         return sum(map(float, values)) / len(values) if self._training else None
 
     def product_flops(self) -> dict[str, float]:
-        # Replicas are called from the graph in a way that hides their shapes, and a step takes all processes.
+        # Replicas are called from the graph in a way that hides their shapes.
         return {}
 
     def compile_note(self) -> str | None:

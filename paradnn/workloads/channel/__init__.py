@@ -5,6 +5,7 @@ The family trains nothing and has no batch, as a kernel; what moves is bytes, an
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -78,9 +79,8 @@ class Communication(Messages):
 
     def in_point(self, point: PointT) -> PointT:
         given: Any = point
-        shared = "is for devices that share a step; messages have model.transport"
         sent = "model=channel sends bytes, and float32 where a framework does"
-        expect(("transport", given.transport, "local", shared), ("precision", given.precision, "float32", sent))
+        expect(("precision", given.precision, "float32", sent))
         given = super().in_point(given)
         wanted = _FRAMEWORKS.get(self.transport, given.framework.name)
         if given.framework.name not in (wanted, "tensorflow"):
@@ -125,23 +125,23 @@ class Channel(Workload):
     reason, declares, headlines = "trains nothing", _METRICS, {"transfer_us": "us a message"}
 
     def open(self, run: PointRun) -> None:
-        from paradnn.workloads.channel.processes import Processes
-
-        with run.phases("build"):
-            processes = Processes(run.request, run.framework)
-            run.group, run.step = processes.group, processes.step()
+        """Nothing: a step needs no device."""
 
     def measure(self, run: PointRun) -> None:
         from paradnn.worker.single_steps import compile_steps
+        from paradnn.workloads.channel.processes import Processes
 
-        step, model = run.step, run.request["model"]
-        with run.phases("compile"):
-            compilation, _ = compile_steps(step)
-        run.memory.compiled()
-        run.note_measured(run.time(step.run, step), None, compilation, {})
-        if model["pattern"] == "latency" and model["transport"] not in _FRAMEWORKS:
-            run.note_latencies(step.run)
-        run.note_own_memory()
+        model = run.request["model"]
+        with contextlib.ExitStack() as ending:
+            with run.phases("build"):
+                step = ending.enter_context(Processes(run.request)).step()
+            with run.phases("compile"):
+                compilation, _ = compile_steps(step)
+            run.memory.compiled()
+            run.note_measured(run.time(step.run, step), None, compilation, {})
+            if model["pattern"] == "latency" and model["transport"] not in _FRAMEWORKS:
+                run.note_latencies(step.run)
+            run.note_own_memory()
 
     def elsewhere(self) -> Callable[..., None]:
         from paradnn.workloads.channel.processes import serve_elsewhere

@@ -9,26 +9,27 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from socket import socket
 from typing import Any
 
 import numpy as np
 
-from paradnn.worker.addresses import LOOPBACK, listen, with_port
+from paradnn.worker.addresses import host_and_port, listen, with_port
 from paradnn.worker.affinity import bind_cores
-from paradnn.worker.device_layout import DeviceLayout, RemoteProcess, layout_of
+from paradnn.worker.device_layout import bind, layout_of
 from paradnn.worker.errors import Unavailable
-from paradnn.worker.frameworks import Framework, Step, distributed, load
-from paradnn.worker.meters import MemoryMeter, keep_freed
+from paradnn.worker.frameworks import Step
+from paradnn.worker.meters import keep_freed
 from paradnn.worker.process_group import (
     GroupStep,
     ProcessGroup,
     RankFailed,
+    RemoteProcess,
     local_address,
     patience_of,
     processes_elsewhere,
@@ -51,22 +52,33 @@ class _Idle(Step):
 class Processes:
     """The processes of a point, on its cores: this one, which is measured, and those that it starts.
 
-    They end with this one, or when nothing refers to them. Raises Unavailable and RankFailed.
+    They end with the `with` that it is entered by, at the latest with this one. Raises Unavailable and RankFailed.
     """
 
-    def __init__(self, point: Mapping[str, Any], framework: Framework) -> None:
+    def __init__(self, point: Mapping[str, Any]) -> None:
         bind_cores(point["platform"])
         keep_freed()
-        self._means, count = _means_of(point, framework), _count_of(point)
+        self._means, count = _means_of(point), _count_of(point)
         elsewhere = processes_elsewhere(point, count, point["model"]["port"])
         self._means.meet(elsewhere)
-        self.group = ProcessGroup(count, lambda *which: _serve(self._means, *which), elsewhere) if count > 1 else None
+        self.group = ProcessGroup(count, lambda *which: _serve(self._means, *which), elsewhere)
         self._means.parted()
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        # One process that fails takes the others with it: the first says why, unless memory ended here.
+        failed = isinstance(error, Exception) and not isinstance(error, MemoryError)
+        other = self.group.failure() if failed else None
+        self.group.close()
+        if other:
+            raise other from error
 
     def step(self) -> Any:
         """The step of this process, or of all that take turns with it."""
         own = self._means.step(0)
-        return GroupStep(own, self.group) if isinstance(self._means, _Collective) and self.group else own
+        return GroupStep(own, self.group) if isinstance(self._means, _Collective) else own
 
 
 def serve_elsewhere(
@@ -75,14 +87,13 @@ def serve_elsewhere(
     """Be process `rank` of a point that another host measures, and listen on `own`. Raises RankFailed."""
     bind_cores(point["platform"])
     keep_freed()
-    means = _means_of(point, load("tensorflow") if point["model"]["transport"] == "tensorflow" else None)
+    means = _means_of(point)
     means.join(addresses, own)
     _serve(means, rank, channel)
 
 
-def _means_of(point: Mapping[str, Any], framework: Framework | None) -> _Served | _Collective:
-    served = point["model"]["transport"] in ("tcp", "grpc")
-    return _Served(point) if served else _Collective(point, framework)
+def _means_of(point: Mapping[str, Any]) -> _Served | _Collective:
+    return _Served(point) if point["model"]["transport"] in ("tcp", "grpc") else _Collective(point)
 
 
 def _count_of(point: Mapping[str, Any]) -> int:
@@ -138,7 +149,7 @@ class _Served:
         server = serve_calls(self._address) if self._is_grpc else None
         if not server:
             threading.Thread(target=serve_connections, args=(self._socket, self._point), daemon=True).start()
-        serve_steps(channel, _Idle(), MemoryMeter())
+        serve_steps(channel, _Idle())
         if server:
             server.stop(None)
 
@@ -156,51 +167,37 @@ def make_message(size: int, seed: int) -> bytes:
 class _Collective:
     """A framework's processes, all of which do the same; as `_Served` otherwise."""
 
-    def __init__(self, point: Mapping[str, Any], framework: Framework | None) -> None:
-        self._point, self._framework = point, framework
-        self._layout: DeviceLayout | None = None
-        self._address = ""
+    def __init__(self, point: Mapping[str, Any]) -> None:
+        self._point = point
+        self._addresses: Sequence[str] = ()
 
     def meet(self, elsewhere: Sequence[RemoteProcess]) -> None:
-        """Find a port for all, and let those of other hosts know it."""
-        model = self._point["model"]
-        if layout := self._laid_out():  # which tells them
-            if model["port"]:
-                ports = range(model["port"], model["port"] + model["processes"])
-                for port in ports:
-                    listen(port).close()
-                layout = replace(layout, addresses=tuple(f"{LOOPBACK}:{port}" for port in ports))
-            self._layout = layout.with_others(elsewhere)
-            return
-        with contextlib.closing(listen(model["port"], local_address(elsewhere))) as free:
-            self._address = with_port(*free.getsockname()[:2])
+        """Find ports for all, TensorFlow's each, others the first, and let those of other hosts know them."""
+        model, host = self._point["model"], local_address(elsewhere)
+        here = _count_of(self._point) - len(elsewhere) if model["transport"] == "tensorflow" else 1
+        with contextlib.ExitStack() as held:  # until the last is chosen, so that none comes twice
+            free = [held.enter_context(listen(model["port"] and model["port"] + n, host)) for n in range(here)]
+            own = [with_port(*each.getsockname()[:2]) for each in free]
+        self._addresses = [*own, *(each.address for each in elsewhere)]
         for each in elsewhere:
-            each.begin([self._address])
+            each.begin(self._addresses)
 
     def join(self, addresses: Sequence[str], own: socket) -> None:
         own.close()
-        self._layout, self._address = self._laid_out(addresses), addresses[0]
-
-    def _laid_out(self, addresses: Sequence[str] = ()) -> DeviceLayout | None:
-        """Which process has which cores and address, for TensorFlow, which asks for them."""
-        model = self._point["model"]
-        if model["transport"] != "tensorflow":
-            return None
-        return layout_of({**self._point, "devices": model["processes"], "transport": "grpc"}, addresses)
+        self._addresses = addresses
 
     def parted(self) -> None:
         """There is nothing to let go of."""
 
     def serve(self, rank: int, channel: Connection) -> None:
-        serve_steps(channel, self.step(rank), MemoryMeter())
+        serve_steps(channel, self.step(rank))
 
     def step(self, rank: int) -> Any:
         point, processes, pattern = self._point, _count_of(self._point), self._point["model"]["pattern"]
-        if self._layout:
-            assert self._framework
-            step: Any = _TensorFlowStep(point, distributed(self._framework, self._layout.of_rank(rank)))
+        if point["model"]["transport"] == "tensorflow":
+            step: Any = _TensorFlowStep(point, rank, self._addresses)
         else:
-            step = _TorchStep(point, rank, processes, self._address)
+            step = _TorchStep(point, rank, processes, self._addresses[0])
         # Every process begins with its rank + 1: their sum, or the first one's.
         wanted = {"all_reduce": processes * (processes + 1) / 2, "broadcast": 1.0}.get(pattern)
         if wanted is not None and not np.allclose(found := step.checked(), wanted):
@@ -262,12 +259,27 @@ class _TorchStep(Step):
 class _TensorFlowStep(Step):
     """All-reduce as a MultiWorkerMirroredStrategy does of gradients: ring collectives over gRPC."""
 
-    def __init__(self, point: Mapping[str, Any], framework: Framework) -> None:
+    def __init__(self, point: Mapping[str, Any], rank: int, addresses: Sequence[str]) -> None:
         import tensorflow as tf
 
-        framework.open_device(point["platform"])
-        with framework.scope():
-            self._strategy = strategy = tf.distribute.get_strategy()
+        if (kind := point["platform"]["name"]) != "cpu":
+            raise Unavailable(f"model.transport=tensorflow is for platform=cpu, not {kind}")
+        # Each process has its own cores, as if it were a host of that many.
+        here = len(addresses) // int(point.get("hosts", 1))
+        layout = layout_of(here, point["platform"])
+        bind(layout.cores[rank % here * layout.threads :][: layout.threads])
+        tf.config.threading.set_intra_op_parallelism_threads(layout.threads)
+        tf.config.threading.set_inter_op_parallelism_threads(layout.threads)
+        # A proxy of the environment is not for these hosts.
+        hosts = dict.fromkeys(host_and_port(address)[0] for address in addresses)
+        os.environ["no_grpc_proxy"] = ",".join(hosts)  # noqa: SIM112 - gRPC reads it in lower case
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            tf.train.ClusterSpec({"worker": list(addresses)}), task_type="worker", task_id=rank, rpc_layer="grpc"
+        )
+        ring = tf.distribute.experimental.CommunicationImplementation.RING
+        options = tf.distribute.experimental.CommunicationOptions(implementation=ring)
+        # It returns when all are there.
+        self._strategy = strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
         self._tf, self._count = tf, point["model"]["bytes"] // _FLOAT_BYTES
         self._values = self._spread(0.0)
 
