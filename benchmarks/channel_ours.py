@@ -21,13 +21,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("framework", choices=frameworks.FRAMEWORKS)
     given, _ = parser.parse_known_args()
-    framework = frameworks.load(given.framework)
+    frameworks.load(given.framework)
     from paradnn.workloads.channel.processes import Processes
 
     kept: list[Processes] = []  # the pipes to the other processes close when nothing refers to them
 
     def make(model: str) -> Step:
-        kept.append(Processes(request_of(point(model)), framework))
+        kept.append(Processes(request_of(point(model))))
         step = kept[-1].step()
 
         def run(steps: int) -> float:

@@ -180,7 +180,6 @@ def serve_steps(channel: Connection, step: Step) -> None:
             channel.send(None)
 
 
-
 def die_with(life: int) -> None:
     """Let the kernel kill this process by SIGIO when the other end of a pipe or a connection is closed: its holder has
     exited. Nothing is sent over it, which would be a signal too.
