@@ -1,10 +1,8 @@
 """Queries that come by a schedule, from a process of its own, which nothing in the process that serves can delay.
 
-    python -m paradnn.workloads.serve.generator RATE SEED SECONDS QUERIES
-
-A byte on its standard input starts it, and it writes two 64-bit numbers for each query: when it was to come and when it
-was issued, ns on the monotonic clock, which all processes of a host share. What the pipe does not take is written with
-a later query. It sleeps between queries: a process that spins would have a core of the machine that is measured.
+A byte on the standard input of that process starts it, and it writes two 64-bit numbers for each query: when it was to
+come and when it was issued, ns on the monotonic clock, which all processes of a host share. What the pipe does not take
+is written with a later query. It sleeps between queries: a process that spins would have a core of what is measured.
 
 The schedule is MLPerf LoadGen's, query for query, of the same seed: libstdc++'s std::exponential_distribution from a
 std::mt19937. Python's generator is the same one seeded otherwise, so its state is set here as C++ seeds it.
@@ -110,7 +108,7 @@ class Generated:
     """
 
     def __init__(self, rate: float, seed: int, seconds: float, queries: int) -> None:
-        command = [sys.executable, "-m", "paradnn.workloads.serve.generator", repr(rate), str(seed)]
+        command = [sys.executable, "-c", f"from {__name__} import main; main()", repr(rate), str(seed)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self._process = subprocess.Popen([*command, repr(seconds), str(queries)], **pipes)  # type: ignore[call-overload]
         self._input, self._output = self._process.stdin.fileno(), self._process.stdout.fileno()
@@ -151,7 +149,3 @@ class Generated:
             select.select([self._output], [], [], left)
         elif left:
             time.sleep(left)
-
-
-if __name__ == "__main__":
-    main()

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -210,7 +211,7 @@ class _ScheduledRuns:
             reason = f"{wanted}: even a single query takes longer: {alone * 1e3:.3g} ms; raise the limit, or choose a "
             return _checked(None, Served(QueryLog(), problem=f"{reason}smaller model"), self._service, [])
         capacity, precision = self._service.capacity, self._settings["precision"]
-        found = find_peak(self._probe, self._whole, capacity, precision, self._has_time)
+        found = find_peak(self._probe, partial(self._tried, length=self._full), capacity, precision, self._has_time)
         run: Served = found.run or Served(QueryLog())
         if not found.held and run.outcome != "timeout":
             reason = "measure.timeout leaves no time to search; raise it, or ask for fewer server.min_seconds"
@@ -228,21 +229,17 @@ class _ScheduledRuns:
         return time.monotonic() + needed < self._until / 1e9
 
     def _probe(self, rate: float) -> bool:
-        watch = LimitWatch(self._limit)
-        run = self._run(rate, self._short, watch)
-        return self._note(rate, run, False if run.problem else watch.look())
+        return self._tried(rate, self._short, LimitWatch(self._limit))[0]
 
-    def _whole(self, rate: float) -> tuple[bool, Served]:
-        run = self._run(rate, self._full)
-        return self._note(rate, run, False if run.problem else self._limit.verdict(run.log.latencies())), run
-
-    def _note(self, rate: float, run: Served, held: bool | None) -> bool:
-        """Keep a probe; whether it held."""
+    def _tried(self, rate: float, length: tuple[float, int], watch: LimitWatch | None = None) -> tuple[bool, Served]:
+        """Whether a rate held, and what was served; noted as a probe."""
+        run = self._run(rate, length, watch)
         log, latencies = run.log, run.log.latencies()
+        held = False if run.problem else watch.look() if watch else self._limit.verdict(latencies)
         late = sum(latency > self._limit.latency for latency in latencies)
         latency = percentile(latencies, self._limit.share) / 1e9 if latencies else 0.0
         self._probes.append(Probe(rate, len(log), late, log.seconds(), latency, held, run.problem))
-        return held is True
+        return held is True, run
 
     def _run(self, rate: float, length: tuple[float, int], watch: LimitWatch | None = None) -> Served:
         """What was served at `rate` in so many seconds, and queries, at least; why it was not what was asked for."""
