@@ -48,13 +48,9 @@ class AuditOptions(Arguments):
     json: str | None = option(None, "write the findings to FILE", metavar="FILE")
 
 
-@dataclass(frozen=True)
-class Series:
-    """A number that was measured, in `unit`; `values` in the order of time where the file has them, else empty.
-
-    `middle` is the median (else the mean), `spread` the standard deviation over `count` of them, NaN where it is not
-    said. `higher`: more is better.
-    """
+class Series(NamedTuple):
+    """A number that was measured, in `unit`: the median (else the mean) of `count`, their standard deviation (NaN where
+    it is not said), and they themselves in the order of time where the file has them. `higher`: more is better."""
 
     name: str
     unit: str
@@ -71,7 +67,7 @@ class Results(NamedTuple):
     file: str
     kind: str
     series: tuple[Series, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
 
 
 class Finding(NamedTuple):
@@ -99,28 +95,29 @@ class Kind(NamedTuple):
 
 def _number(value: Any) -> float:
     """A finite number, else NaN."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return math.nan
     try:
-        number = float(value)
+        number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
     except OverflowError:
         return math.nan
     return number if math.isfinite(number) else math.nan
 
 
-def _series(
-    name: str, unit: str, raw: Any, middle: Any, spread: Any = None, count: Any = 1, higher: bool = False
-) -> Series | None:
-    """A series from a list of raw values, but for those that are no positive numbers; else from a summary; None where
-    there is neither."""
+def _series(name: Any, unit: str, cells: Mapping[str, Any], raw: Any = None, higher: bool = False) -> Series | None:
+    """A series from a list of raw values, but for those that are no positive numbers; else from the cells of a summary,
+    however they are called; None where there is neither."""
+
+    def cell(*names: str) -> float:
+        return _number(next((cells[each] for each in names if each in cells), None))
+
     known = tuple(value for value in map(_number, raw) if value > 0) if isinstance(raw, list) else ()
     if known:
         scatter = statistics.stdev(known) if len(known) > 1 else math.nan
-        return Series(name, unit, statistics.median(known), scatter, len(known), known, higher)
-    value, number = _number(middle), _number(count)
-    if not value > 0:
+        return Series(str(name), unit, statistics.median(known), scatter, len(known), known, higher)
+    middle, count = cell("median", "p50", "mean", "avg"), cell("count", "rounds")
+    if not middle > 0:
         return None
-    return Series(name, unit, value, _number(spread), int(number) if number >= 1 else 1, (), higher)
+    spread = cell("stddev", "std_dev", "std")
+    return Series(str(name), unit, middle, spread, int(count) if count >= 1 else 1, (), higher)
 
 
 def _entries(document: Any, key: str) -> list[Mapping[str, Any]]:
@@ -138,16 +135,16 @@ def _inner(entry: Any, *keys: str) -> Mapping[str, Any]:
 
 def _hyperfine(document: Any) -> Read:
     for entry in _entries(document, "results"):
-        name, codes = str(entry.get("command", "?")), entry.get("exit_codes")
-        yield _series(name, "s", entry.get("times"), entry.get("median", entry.get("mean")), entry.get("stddev"))
+        name, codes = entry.get("command", "?"), entry.get("exit_codes")
+        yield _series(name, "s", entry, entry.get("times"))
         if isinstance(codes, list) and (failed := sum(code != 0 for code in codes)):
             yield f"{name}: {failed} of {len(codes)} runs failed, and their times are among the others"
 
 
 def _pytest(document: Any) -> Read:
     for entry in _entries(document, "benchmarks"):
-        stats, name = _inner(entry, "stats"), str(entry.get("fullname", entry.get("name", "?")))
-        yield _series(name, "s", stats.get("data"), stats.get("median"), stats.get("stddev"), stats.get("rounds"))
+        stats = _inner(entry, "stats")
+        yield _series(entry.get("fullname", entry.get("name", "?")), "s", stats, stats.get("data"))
 
 
 def _google(document: Any) -> Read:
@@ -160,7 +157,7 @@ def _google(document: Any) -> Read:
             values.setdefault((name, str(entry.get("time_unit", "ns"))), []).append(entry.get("real_time"))
     if _inner(document, "context").get("cpu_scaling_enabled") is True:
         yield "the processor's clock was scaled while this was measured (its own warning)"
-    yield from (_series(name, unit, found, None) for (name, unit), found in values.items())
+    yield from (_series(name, unit, {}, found) for (name, unit), found in values.items())
 
 
 def _asv(document: Any) -> Read:
@@ -173,7 +170,7 @@ def _asv(document: Any) -> Read:
         numbers = numbers if isinstance(numbers, list) else [numbers]
         for place, value in enumerate(numbers):
             own = samples[place] if isinstance(samples, list) and place < len(samples) else None
-            yield _series(name if len(numbers) == 1 else f"{name}[{place}]", "s", own, value)
+            yield _series(name if len(numbers) == 1 else f"{name}[{place}]", "s", {"median": value}, own)
 
 
 #: Of load tests: what stands in a summary, and whether more is better.
@@ -190,30 +187,27 @@ def _aiperf(document: Any) -> Read:
     body = _inner(document, "records") or document
     for name, higher in _AIPERF.items():
         cells = _inner(body, name)
-        middle = cells.get("p50", cells.get("avg"))
-        yield _series(name, str(cells.get("unit", "")), None, middle, cells.get("std"), cells.get("count"), higher)
+        yield _series(name, str(cells.get("unit", "")), cells, higher=higher)
     yield from _lost("", _inner(body, "error_request_count").get("avg"))
 
 
 def _guidellm(document: Any) -> Read:
     for place, entry in enumerate(_entries(document, "benchmarks"), 1):
         for name, found in _inner(entry, "metrics").items():
-            cells, higher = _inner(found, "successful"), "per_second" in name
-            unit = "ms" if name.endswith("_ms") else "s" if "latency" in name else "1/s" if higher else ""
-            spread = cells.get("std_dev", cells.get("std"))
-            if unit:
-                label = f"{name} (load {place})"
-                yield _series(label, unit, None, cells.get("median"), spread, cells.get("count"), higher)
+            higher = "per_second" in name
+            if unit := "ms" if name.endswith("_ms") else "s" if "latency" in name else "1/s" if higher else "":
+                yield _series(f"{name} (load {place})", unit, _inner(found, "successful"), higher=higher)
         totals = _inner(entry, "metrics", "request_totals") or _inner(entry, "run_stats", "requests_made")
         yield from _lost(f"load {place}: ", totals.get("errored"))
 
 
 def _vllm(document: Any) -> Read:
     for name in ("request_throughput", "output_throughput"):
-        yield _series(name, "1/s", None, document.get(name), higher=True)
+        yield _series(name, "1/s", {"mean": document.get(name)}, higher=True)
     for name in ("ttft", "tpot", "itl", "e2el"):
-        middle, spread = document.get(f"median_{name}_ms", document.get(f"mean_{name}_ms")), f"std_{name}_ms"
-        yield _series(f"{name}_ms", "ms", None, middle, document.get(spread), document.get("completed"))
+        keys = {word: f"{word}_{name}_ms" for word in ("median", "mean", "std")}
+        cells = {word: document[key] for word, key in keys.items() if key in document}
+        yield _series(f"{name}_ms", "ms", {**cells, "count": document.get("completed")})
     yield from _lost("", document.get("failed"))
 
 
@@ -225,11 +219,11 @@ def _lost(begin: str, count: Any) -> Read:
 def _loadgen(text: Any) -> Read:
     cells = dict(re.findall(r"^\s*([^:\n=]{1,60}?)\s*:\s*(.{1,60}?)\s*$", text, flags=re.MULTILINE))
     for name, value in cells.items():
+        higher = "per second" in name
         with contextlib.suppress(ValueError):
-            if name.endswith("latency (ns)"):
-                yield _series(name.removesuffix(" (ns)"), "ns", None, float(value))
-            elif "per second" in name:
-                yield _series(name, "1/s", None, float(value), higher=True)
+            if higher or name.endswith("latency (ns)"):
+                unit = "1/s" if higher else "ns"
+                yield _series(name.removesuffix(" (ns)"), unit, {"mean": float(value)}, higher=higher)
     if (valid := cells.get("Result is", "VALID")) != "VALID":
         yield f"its own rules call it {valid}"
 
@@ -315,21 +309,12 @@ def _within(series: Series) -> Finding:
 
 def _beside(series: Sequence[Series]) -> Iterator[Finding]:
     """The series of one file, such as hyperfine's commands, against the first of the same unit."""
-    commands = [one for one in series if one.unit == series[0].unit and one.values]
-    if len(commands) < 2 or len(commands) > _SHOWN:
-        return
-    first = commands[0]
-    for other in commands[1:]:
-        ratio = first.middle / other.middle
-        apart = f"{100 * abs(ratio - 1):.2g}%"
-        remedy = f"paradnn compare '{first.name}' '{other.name}' runs both by turns"
-        yield Finding(
-            f"{first.name} and {other.name}",
-            f"They differ by {apart}, but one was measured before the other: a drift of the machine looks the same. "
-            f"No verdict; {remedy}.",
-            "no verdict",
-            ratio,
-        )
+    first, *others = [one for one in series if one.unit == series[0].unit and one.values] or [series[0]]
+    for other in others if len(others) < _SHOWN else ():
+        ratio, remedy = first.middle / other.middle, f"paradnn compare '{first.name}' '{other.name}' runs both by turns"
+        apart = f"They differ by {100 * abs(ratio - 1):.2g}%, but one was measured before the other"
+        sentence = f"{apart}: a drift of the machine looks the same. No verdict; {remedy}."
+        yield Finding(f"{first.name} and {other.name}", sentence, "no verdict", ratio)
 
 
 def _between(first: Sequence[Series], second: Sequence[Series]) -> Finding:
@@ -337,11 +322,11 @@ def _between(first: Sequence[Series], second: Sequence[Series]) -> Finding:
     logs = [[math.log(one.middle) * (1 if one.higher else -1) for one in side] for side in (first, second)]
     name, ratio = first[0].name, math.exp(statistics.fmean(logs[0]) - statistics.fmean(logs[1]))
     apart = f"The sides differ by {100 * abs(ratio - 1):.2g}%"
-    counts = [len(side) for side in logs]
-    if min(counts) < SESSIONS:
-        runs = "one session each" if max(counts) == 1 else f"{counts[0]} and {counts[1]} sessions"
-        remedy = f"{SESSIONS} or more a side, by turns, would tell"
-        return Finding(name, f"{apart}: {runs}, no verdict; {remedy}.", "no verdict", ratio)
+    one, two = map(len, logs)
+    if min(one, two) < SESSIONS:
+        runs = "one session each" if max(one, two) == 1 else f"{one} and {two} sessions"
+        words = f"{apart}: {runs}, no verdict; {SESSIONS} or more a side, by turns, would tell."
+        return Finding(name, words, "no verdict", ratio)
     if not any(map(statistics.variance, logs)):
         return Finding(name, f"{apart}: sessions are copies of each other.", "no verdict", ratio)
     from scipy import stats
@@ -352,38 +337,34 @@ def _between(first: Sequence[Series], second: Sequence[Series]) -> Finding:
     if low > 1 or high < 1:
         verdict, side, times = ("faster", "first", ratio) if low > 1 else ("slower", "second", 1 / ratio)
         words = f"The {side} side is {times:.3g} times as good"
-    basis = f"95% interval of the ratio {low:.3g} to {high:.3g} over {counts[0]} and {counts[1]} sessions"
+    basis = f"95% interval of the ratio {low:.3g} to {high:.3g} over {one} and {two} sessions"
     sentence = f"{words} ({basis}), if the sessions of both sides alternated in time."
     return Finding(name, sentence, verdict, ratio, low, high)
 
 
 def _by_name(side: Sequence[Results]) -> dict[str, list[Series]]:
     found: dict[str, list[Series]] = {}
-    for results in side:
-        for series in results.series:
-            found.setdefault(series.name, []).append(series)
+    for series in (series for results in side for series in results.series):
+        found.setdefault(series.name, []).append(series)
     return found
 
 
 def _listed(names: Iterable[str]) -> str:
     known = list(names)
-    more = f" and {len(known) - 5} more" if len(known) > 5 else ""
-    return ", ".join(known[:5]) + more
+    return ", ".join(known[:5]) + (f" and {len(known) - 5} more" if len(known) > 5 else "")
 
 
 def _shown(value: float, unit: str) -> str:
-    scale = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}.get(unit)
-    if scale is None:
+    scale = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+    if unit not in scale:
         return short(value, unit, digits=3)
-    sizes = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
-    size, name = next((one for one in sizes if value * scale >= one[0]), sizes[-1])
-    return f"{value * scale / size:.3g} {name}"
+    name = next((name for name in ("s", "ms", "us") if value * scale[unit] >= scale[name]), "ns")
+    return f"{value * scale[unit] / scale[name]:.3g} {name}"
 
 
 def audit(options: AuditOptions, selection: Selection) -> None:
     """Print what may be concluded, and write it where --json says so."""
-    if set(options.files) & set(options.against or ()):
-        shared = sorted(set(options.files) & set(options.against or ()))
+    if shared := sorted(set(options.files) & set(options.against or ())):
         raise ConfigError("--against", shared[0], "is on both sides", "give two sides that share no file")
     sides = [[read_results(Path(name)) for name in names] for names in (options.files, options.against) if names]
     for results in (result for side in sides for result in side):

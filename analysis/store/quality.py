@@ -7,8 +7,9 @@ quality.text()   "Left out: 3 runs with failed checks, 12 copies of other runs; 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import math
 from dataclasses import asdict, dataclass, field
+from decimal import Decimal
 from typing import Any
 
 from analysis.lazy import np, pd
@@ -30,8 +31,8 @@ _TIMINGS = (
 #: spread of 1% agree in five digits once in 3,000 times.
 _DIGITS = 5
 _BEYOND = 1.1  # times the slowest block
-_INTERVALS = (("step_time", "_ms"), ("examples_per_second", ""))  # names and units of what has an interval of a run
-_MOST_DIGITS = 15  # that a stored number has
+_BLOCKS = ("step_time_ms", "step_time_low_ms", "step_time_high_ms", "step_time_min_ms", "step_time_max_ms")
+_ENDS = (*_BLOCKS[1:3], "examples_per_second_low", "examples_per_second_high")
 
 
 @dataclass(frozen=True)
@@ -77,19 +78,16 @@ class Quality:
             f"{runs(self.contended)} on a contended machine": self.contended * strict,
             f"{self.impossible} infinite or impossible values": self.impossible,
         }
-        left_out = ", ".join(words for words, count in out.items() if count)
+        rest = f"{counted(self.partly_failed, 'point')} rest on the replicates that did not fail ({failed} failed)"
+        shared = f"{runs(self.contended)} shared the machine with other work (--steady-only leaves such runs out)"
+        steps = f"{runs(self.scenarios)} of scenarios count for the steps that they time, not for their queries"
         parts = {
-            f"left out: {left_out}": len(left_out),
+            f"left out: {', '.join(words for words, count in out.items() if count)}": sum(out.values()),
             f"{runs(self.unsteady)} {'are' if self.unsteady > 1 else 'is'} not steady": self.unsteady * (not strict),
-            f"{runs(self.contended)} shared the machine with other work (--steady-only leaves such runs out)": (
-                self.contended * (not strict)
-            ),
+            shared: self.contended * (not strict),
             f"{runs(self.wild)} without an interval, which would reach far beyond every block": self.wild,
-            f"{counted(self.partly_failed, 'point')} rest on the replicates that did not fail ({failed} failed)": (
-                self.partly_failed
-            ),
-            f"{runs(self.scenarios)} of scenarios count for the steps that they time, not for their queries "
-            "(docs/serving.md)": self.scenarios,
+            rest: self.partly_failed,
+            f"{steps} (docs/serving.md)": self.scenarios,
         }
         line = "; ".join(words for words, count in parts.items() if count)
         return f"{line[0].upper()}{line[1:]}." if line else ""
@@ -106,16 +104,19 @@ def admit(frame: pd.DataFrame, steady_only: bool = False) -> tuple[pd.DataFrame,
     copied = ~wrong & copies(frame)
     contended = ~wrong & ~copied & _begins(frame, "contended", "true")
     unsteady = ~wrong & ~copied & ~contended & is_ok(frame).to_numpy() & _begins(frame, "steady", "false")
-    out = wrong | copied | ((unsteady | contended) if steady_only else np.zeros(len(frame), dtype=bool))
+    out = wrong | copied | ((unsteady | contended) & steady_only)
     kept = frame[~out].reset_index(drop=True) if out.any() else frame
-    kept, impossible = _without_impossible(kept)
+    numbers = kept[[name for name in units(kept.columns) if pd.api.types.is_float_dtype(kept[name])]]
+    impossible = numbers.abs() > _LARGEST
+    if impossible.any(axis=None):
+        kept = kept.assign(**{name: numbers[name].mask(bad) for name, bad in impossible.items() if bad.any()})
     kept, wild = without_wild_intervals(kept)
     points, failed = _failed_beside_ok(kept)
     return kept, Quality(
         runs=len(frame),
         failed_checks=int(wrong.sum()),
         copies=int(copied.sum()),
-        impossible=impossible,
+        impossible=int(impossible.to_numpy().sum()),
         wild=wild,
         unsteady=int(unsteady.sum()),
         contended=int(contended.sum()),
@@ -141,40 +142,25 @@ def copies(frame: pd.DataFrame) -> np.ndarray:
         return found
     keys = [name for name in ("point_id", "environment_id") if name in frame]
     places = np.flatnonzero(ok & ~found & frame["point_id"].notna().to_numpy())
-    timings = [
-        [frame[name].to_numpy(dtype="float64", na_value=np.nan) for name in names if name in frame]
-        for names in _TIMINGS
-    ]
+    timings = [frame.reindex(columns=list(names)).astype("float64").to_numpy() for names in _TIMINGS]
     for _, same in pd.Series(places).groupby(frame.iloc[places].groupby(keys, dropna=False).ngroup().to_numpy()):
         first: list[int] = []
         for place in same if len(same) > 1 else ():
-            found[place] = any(_are_one(timings, place, other) for other in first)
+            pairs = ([list(map(_shared, rows[place], rows[other])) for rows in timings] for other in first)
+            found[place] = any(min(map(min, d)) >= 0 and sum(map(max, d)) >= _DIGITS for d in pairs)
             first += [] if found[place] else [place]
     return found
 
 
-def _are_one(timings: Sequence[Sequence[np.ndarray]], one: int, other: int) -> bool:
-    """Whether two runs have the same timings to rounding."""
-    digits = 0
-    for columns in timings:
-        most = 0
-        for a, b in ((column[one], column[other]) for column in columns):
-            if not (np.isfinite(a) and np.isfinite(b)):
-                continue
-            if abs(a - b) > 1e-3 * max(abs(a), abs(b)):
-                return False
-            fewer = min(_digits(a), _digits(b))
-            if float(f"{a:.{fewer}g}") != float(f"{b:.{fewer}g}"):
-                return False
-            most = max(most, fewer)
-        digits += most
-    return digits >= _DIGITS
-
-
-def _digits(value: float) -> int:
-    """The significant digits that a number is written with."""
-    mantissa = f"{value:.{_MOST_DIGITS}g}".partition("e")[0].lstrip("-")
-    return max(len(mantissa.replace(".", "").strip("0")), 1)
+def _shared(one: float, other: float) -> float:
+    """The digits in which two timings agree, all of the one with fewer; 0 where one is not known, -1 if they differ."""
+    if not (math.isfinite(one) and math.isfinite(other)):
+        return 0
+    if abs(one - other) > 1e-3 * max(abs(one), abs(other)):
+        return -1
+    texts = (f"{each:.15g}" for each in (one, other))  # what a stored number has
+    fewer = min(len(Decimal(text).normalize().as_tuple().digits) for text in texts)
+    return fewer if f"{one:.{fewer}g}" == f"{other:.{fewer}g}" else -1
 
 
 def _begins(frame: pd.DataFrame, name: str, word: str) -> np.ndarray:
@@ -185,40 +171,18 @@ def _begins(frame: pd.DataFrame, name: str, word: str) -> np.ndarray:
     return said.to_numpy(dtype=bool, na_value=False)
 
 
-def _without_impossible(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """The frame with infinite and impossibly large values of metrics as missing, and how many there were."""
-    count, changed = 0, {}
-    for name in units(frame.columns):
-        if not pd.api.types.is_float_dtype(frame[name]):
-            continue
-        values = frame[name].to_numpy(dtype="float64", na_value=np.nan)
-        with np.errstate(invalid="ignore"):
-            bad = np.abs(values) > _LARGEST
-        if bad.any():
-            count += int(bad.sum())
-            changed[name] = np.where(bad, np.nan, values)
-    return (frame.assign(**changed) if changed else frame), count
-
-
 def without_wild_intervals(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     """The frame without intervals that cannot be, and how many runs had one.
 
     Such an interval is wider than what it is of, to each side in the mean, or ends a tenth and more beyond the fastest
     or the slowest block that was measured. Runs stored before intervals ended at those have them.
     """
-    names = ("step_time_ms", "step_time_low_ms", "step_time_high_ms", "step_time_min_ms", "step_time_max_ms")
-    if any(name not in frame for name in names[:3]):
-        return frame, 0
-    value, low, high, fastest, slowest = (
-        frame[name].to_numpy(dtype="float64", na_value=np.nan) if name in frame else np.full(len(frame), np.nan)
-        for name in names
-    )
+    value, low, high, fastest, slowest = frame.reindex(columns=list(_BLOCKS)).astype("float64").to_numpy().T
     with np.errstate(invalid="ignore"):
         wild = (high - low > 2 * value) | (low < fastest / _BEYOND) | (high > slowest * _BEYOND)
-    if not wild.any():
-        return frame, 0
-    ends = [f"{name}{end}{unit}" for name, unit in _INTERVALS for end in ("_low", "_high")]
-    return frame.assign(**{name: frame[name].mask(wild) for name in ends if name in frame}), int(wild.sum())
+    if wild.any():
+        frame = frame.assign(**{name: frame[name].mask(wild) for name in _ENDS if name in frame})
+    return frame, int(wild.sum())
 
 
 def _failed_beside_ok(frame: pd.DataFrame) -> tuple[int, dict[str, int]]:
