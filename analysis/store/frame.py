@@ -7,9 +7,10 @@ repetitions of a point down to one row with their spread.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, get_args, get_type_hints
 
@@ -22,24 +23,7 @@ from paradnn.store.metrics import metric
 from paradnn.store.runs import LATER_PARAMS, protocol_name
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from paradnn.store.columns import Records, Texts
-
-#: Columns that every frame has, whatever the store holds; they stand first.
-CORE = (
-    "run_id",
-    "run_name",
-    "experiment",
-    "status",
-    "start_time",
-    "end_time",
-    "parent_run_id",
-    "artifact_uri",
-    "family",
-    "device",
-    "outcome",
-)
 
 #: What runs must share to be one population: hardware and software, how they were timed, what a run holds, and whether
 #: it times a step or a training, whose steps wait for real batches.
@@ -47,6 +31,8 @@ IDENTITY = ("environment_id", "protocol_id", "schema_version", "task")
 
 #: Its tag is the number of a launched task, its param what a run does, and older: the number has a column of its own.
 _TASK, _TASK_NUMBER = "task", "launched_task"
+#: What the store says of each run in words.
+_OF_RUNS = ("run_id", "run_name", "experiment", "status", "artifact_uri")
 #: Tags that are not text.
 _TYPED_TAGS = ("replicate", "steady", "contended")
 
@@ -64,72 +50,48 @@ _NUMBER = re.compile(r"[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf|nan)", re.IGNOR
 def build(records: Records) -> pd.DataFrame:
     """The frame of some records, sorted by start time and run id, with `attrs["units"]` (column -> unit).
 
-    Columns: CORE, then params, metrics and tags, each in alphabetical order. Where names meet, the first of these
-    wins; a tag fills in for runs that lack the param of its name, but for `task`, whose tag is `launched_task`. Params
-    are Int64, float64, boolean or text as all their values allow; "null" is missing, and what is no finite number or
-    truth value where options take nothing else. Metrics are float64; tags are text but for `replicate`, `steady` and
-    `contended`, and `mlflow.*` tags are left out but for the parent run. `protocol` is the name of `protocol_id`.
+    Columns: what every run has, then params, metrics and tags, each in alphabetical order. Where names meet, the first
+    of these wins; a tag fills in for runs that lack the param of its name, but for `task`, whose tag is
+    `launched_task`. Params are Int64, float64, boolean or text as all their values allow; "null" is missing, and what
+    is no finite number or truth value where options take nothing else. Metrics are float64; tags are text but for
+    `replicate`, `steady` and `contended`, and `mlflow.*` tags are left out but for the parent run. `protocol` is the
+    name of `protocol_id`.
     """
-    runs = records.runs
+    params, tags = dict(records.params), dict(records.tags)  # of a key beside them every run lacks the value
+    runs = {name: pd.Series([getattr(run, name) for run in records.runs], dtype="str") for name in _OF_RUNS}
+    kinds, outcomes = records.tags["kind"], records.tags["outcome"]
+    # Other kinds of runs, of earlier versions, say how they ended as points do.
+    of_points = np.where((kinds.codes < 0) | kinds.are("point"), outcomes.codes, -1)
     columns: dict[str, object] = {
-        "run_id": _plain(run.run_id for run in runs),
-        "run_name": _plain(run.run_name for run in runs),
-        "experiment": _text(stored.Texts.of(run.experiment for run in runs)),
-        "status": _text(stored.Texts.of(run.status for run in runs)),
-        "start_time": _time(run.start_ms for run in runs),
-        "end_time": _time(run.end_ms for run in runs),
-        "parent_run_id": _text(_column(records.tags, "mlflow.parentRunId", records)),
-        "artifact_uri": _plain(run.artifact_uri for run in runs),
-        "family": _text(_column(records.params, "model.name", records)),
-        "device": _text(_column(records.tags, "device", records)),
-        "outcome": _text(_outcomes(records)),
+        **{name: runs[name] for name in _OF_RUNS[:4]},
+        "start_time": _time(run.start_ms for run in records.runs),
+        "end_time": _time(run.end_ms for run in records.runs),
+        "parent_run_id": _text(records.tags["mlflow.parentRunId"]),
+        "artifact_uri": runs["artifact_uri"],
+        "family": _text(records.params["model.name"]),
+        "device": _text(records.tags["device"]),
+        "outcome": _text(stored.Texts(of_points, outcomes.places)),
     }
-    for name in sorted({*records.params, *({_TASK} & records.tags.keys())}):
-        values = _completed(name, records)
-        if name in records.tags and name != _TASK:
-            values = values.filled(records.tags[name])
-        if name not in columns:
-            columns[name] = _typed(values, _kinds().get(name))
-    columns |= {name: records.numbers(name) for name in sorted(records.metrics) if name not in columns}
-    if _TASK in records.tags:
-        columns[_TASK_NUMBER] = _text(records.tags[_TASK])
-    for name, tag in sorted(records.tags.items()):
-        if not name.startswith("mlflow.") and name not in columns:
-            columns[name] = _typed(tag, _kinds().get(name)) if name in _TYPED_TAGS else _text(tag)
-    if "protocol_id" in records.tags and "protocol" not in columns:
-        known = records.tags["protocol_id"]
-        named = stored.Texts.of(text and protocol_name(text) for text in known.places)
-        columns["protocol"] = _text(stored.Texts(np.append(named.codes, np.int32(-1))[known.codes], named.places))
+    models = records.tags["source"].are("measured") & (records.params["model.name"].codes >= 0)
+    for name in sorted({*params, *({_TASK} & tags.keys())}):
+        values = records.params[name]
+        if name in LATER_PARAMS:  # what it meant by default where a measured run is older than it
+            values = values.filled(stored.Texts(np.where(models, 0, -1).astype("int32"), {LATER_PARAMS[name]: 0}))
+        if name in tags and name != _TASK:
+            values = values.filled(tags[name])
+        columns.setdefault(name, _typed(values, _kinds().get(name)))
+    for name in sorted(records.metrics):
+        columns.setdefault(name, records.numbers(name))
+    if _TASK in tags:
+        columns[_TASK_NUMBER] = _text(tags[_TASK])
+    for name in sorted(name for name in tags if not name.startswith("mlflow.") and name not in columns):
+        columns[name] = _typed(tags[name], _kinds().get(name)) if name in _TYPED_TAGS else _text(tags[name])
+    if (known := tags.get("protocol_id")) and "protocol" not in columns:
+        names = [*(text and protocol_name(text) for text in known.places), None]
+        columns["protocol"] = pd.Series(pd.array(names, dtype="str")[known.codes])
     frame = pd.DataFrame(columns).sort_values(["start_time", "run_id"], kind="stable", ignore_index=True)
     frame.attrs["units"] = units(frame.columns)
     return frame
-
-
-def _column(columns: Mapping[str, Texts], name: str, records: Records) -> Texts:
-    return columns[name] if name in columns else stored.Texts.missing(len(records.runs))
-
-
-def _is(column: Texts, text: str) -> NDArray[np.bool_]:
-    """(runs,) which runs have the text."""
-    return np.equal(column.codes, column.places.get(text, -2))
-
-
-def _outcomes(records: Records) -> Texts:
-    """How points ended. Other kinds of runs, of earlier versions, say how they ended as points do."""
-    outcomes, kinds = (_column(records.tags, name, records) for name in ("outcome", "kind"))
-    points = (kinds.codes < 0) | _is(kinds, "point")
-    return stored.Texts(np.where(points, outcomes.codes, -1), outcomes.places)
-
-
-def _completed(name: str, records: Records) -> Texts:
-    """A param, with what it meant by default where a measured run is older than it."""
-    values = _column(records.params, name, records)
-    if name not in LATER_PARAMS:
-        return values
-    ours = _is(_column(records.tags, "source", records), "measured")
-    models = _column(records.params, "model.name", records).codes >= 0
-    default = np.where(ours & models, 0, -1).astype("int32")
-    return values.filled(stored.Texts(default, {LATER_PARAMS[name]: 0}))
 
 
 class _Units(dict[str, str]):
@@ -143,10 +105,8 @@ def units(names: Iterable[str]) -> dict[str, str]:
     """Column -> unit, for the columns that are registered metrics."""
     found = _Units()
     for name in names:
-        try:
+        with contextlib.suppress(KeyError):
             found[name] = metric(name).unit
-        except KeyError:
-            continue
     return found
 
 
@@ -173,41 +133,30 @@ def require_homogeneous(frame: pd.DataFrame, keys: Sequence[str] = IDENTITY, poo
         return frame
     text = "; ".join(_difference(frame, key) for key in different)
     if not pool:
-        choice = " ".join(_option(key) for key in different)
-        remedy = f"choose with {choice}, or pool them with --pool"
-        raise HeterogeneousError(f"these runs are heterogeneous: {text}; {remedy}")
+        flags = {"task": "--where task=...", "protocol_id": "--protocol ..."}
+        choice = " ".join(flags.get(key, f"--tag {key}=...") for key in different)
+        raise HeterogeneousError(
+            f"these runs are heterogeneous: {text}; choose with {choice}, or pool them with --pool"
+        )
     pooled = frame.copy(deep=False)
     pooled.attrs["pooled"] = text
     return pooled
-
-
-def _option(key: str) -> str:
-    if key == "task":
-        return "--where task=..."
-    return "--protocol ..." if key == "protocol_id" else f"--tag {key}=..."
 
 
 def _difference(frame: pd.DataFrame, key: str) -> str:
     """How many values a key has, over how many runs each, and what else goes with it."""
     named = "protocol" if key == "protocol_id" and "protocol" in frame else key
     values = frame[named].astype("str").fillna("(none)")
-    counts = values.value_counts()
+    counts, causes = values.value_counts(), []
     shown = ", ".join(f"{value} ({counted(count, 'run')})" for value, count in counts.head(3).items())
     more = f" and {len(counts) - 3} more" if len(counts) > 3 else ""
-    causes = []
-    for name in frame.columns:
-        if name in (key, named) or not str(name).startswith(_EXPLAIN.get(key, ())):
-            continue
+    for name in (name for name in frame if str(name).startswith(_EXPLAIN.get(key, ())) and name not in (key, named)):
         text = frame[name].astype("str").fillna("(none)")
+        held = text.unique()
         # An explanation is constant within each group and not the same in all of them.
-        if text.nunique() > 1 and text.groupby(values).nunique().max() == 1:
-            causes.append(f"{name} ({_listed(text.unique())})")
+        if len(held) > 1 and text.groupby(values).nunique().max() == 1:
+            causes.append(f"{name} ({' / '.join(held[:3])}{f' / {len(held) - 3} more' if len(held) > 3 else ''})")
     return f"{named} = {shown}{more}" + (f", differing in {', '.join(causes)}" if causes else "")
-
-
-def _listed(values: Iterable[str], limit: int = 3) -> str:
-    found = list(values)
-    return " / ".join(found[:limit]) + (f" / {len(found) - limit} more" if len(found) > limit else "")
 
 
 def aggregate_replicates(frame: pd.DataFrame) -> pd.DataFrame:
@@ -225,7 +174,9 @@ def aggregate_replicates(frame: pd.DataFrame) -> pd.DataFrame:
     group = frame.groupby(keys, sort=False, dropna=False).ngroup().to_numpy()
     ok = is_ok(frame).to_numpy()
     table = pd.DataFrame({"group": group, "ok": ok, "outcome": frame["outcome"].astype("object")})
-    ending = table["group"].map(_endings(table))
+    counts = table.groupby(["group", "ok", "outcome"]).size().reset_index(name="count")
+    order = counts.sort_values(["ok", "count", "outcome"], ascending=[False, False, True]).drop_duplicates("group")
+    ending = table["group"].map(order.set_index("group")["outcome"])
     chosen = table["outcome"].eq(ending) | ending.isna()
     first = table[chosen].drop_duplicates("group").sort_values("group").index
     result = frame.loc[first].reset_index(drop=True)
@@ -233,25 +184,12 @@ def aggregate_replicates(frame: pd.DataFrame) -> pd.DataFrame:
     middle = values.median().reindex(range(len(result)))
     spread = (values.std() / values.mean().abs()).reindex(range(len(result))).add_suffix("_spread")
     result[measured] = middle.where(middle.notna(), result[measured].astype("float64"))
-    counted = table.groupby("group")["ok"]
-    extra = pd.DataFrame({"replicates": counted.sum(), "replicates_failed": counted.size() - counted.sum()})
+    held = table.groupby("group")["ok"]
+    extra = pd.DataFrame({"replicates": held.sum(), "replicates_failed": held.size() - held.sum()})
     result = pd.concat([result, extra, spread], axis=1)
     result.attrs = dict(frame.attrs)
     result.attrs["units"] = _Units(frame.attrs.get("units", {}) | {f"{name}_spread": "1" for name in measured})
     return result
-
-
-def _endings(table: pd.DataFrame) -> pd.Series[str]:
-    """Group -> ok where any of its rows is ok, else its commonest outcome; groups without an outcome are absent."""
-    counts = table.groupby(["group", "outcome"]).size().reset_index(name="count")
-    counts["ok"] = counts["outcome"] == "ok"
-    best = counts.sort_values(["ok", "count", "outcome"], ascending=[False, False, True]).drop_duplicates("group")
-    return best.set_index("group")["outcome"]
-
-
-def _plain(values: Iterable[str | None]) -> pd.Series:
-    """A column of texts that mostly differ."""
-    return pd.Series(pd.array(list(values), dtype="str"))
 
 
 def _text(column: Texts) -> pd.Series:
@@ -283,28 +221,26 @@ def _kinds() -> dict[str, type]:
         for name, hint in get_type_hints(options).items():
             kinds.setdefault(f"{prefix}{name}", set()).update(get_args(hint) or {hint})
     known = {name: held - {type(None)} for name, held in kinds.items()}
-    return {
-        name: bool if held == {bool} else float
-        for name, held in known.items()
-        if held <= {int, float} or held == {bool}
-    }
-
-
-def _is_of(kind: type, text: str) -> bool:
-    """Whether a text is a truth value, or a finite number."""
-    if kind is bool:
-        return text in ("true", "false")
-    return bool(_NUMBER.fullmatch(text)) and len(text) < _LONGEST and math.isfinite(float(text))
+    found: dict[str, type] = {name: float for name, held in known.items() if held <= {int, float}}
+    return found | {name: bool for name, held in known.items() if held == {bool}}
 
 
 def _typed(column: Texts, kind: type | None = None) -> pd.Series:
     """Params as the narrowest of Int64, float64, boolean and text that holds them all; "null" is missing, and what is
-    not of the `kind` that is asked."""
+    not of the `kind` that is asked: a truth value, or a finite number."""
+
+    def fits(text: str) -> bool:
+        if kind is bool:
+            return text in ("true", "false")
+        is_number = len(text) < _LONGEST and bool(_NUMBER.fullmatch(text))
+        return kind is None or (is_number and math.isfinite(float(text)))
+
     codes = column.codes
     held = np.bincount(codes + 1, minlength=len(column.places) + 1)[1:] > 0
-    distinct = [text if there and text != "null" else None for text, there in zip(column.places, held, strict=True)]
-    if kind is not None:
-        distinct = [text if text is not None and _is_of(kind, text) else None for text in distinct]
+    distinct = [
+        text if there and text != "null" and fits(text) else None
+        for text, there in zip(column.places, held, strict=True)
+    ]
     values = [text for text in distinct if text is not None]
     lacking = np.array([*(text is None for text in distinct), True])[codes]
     if values and set(values) <= {"true", "false"}:

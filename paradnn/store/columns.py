@@ -39,6 +39,10 @@ class Texts:
         values = [*self.places, None]  # code -1 finds the last one
         return iter([values[code] for code in self.codes.tolist()])
 
+    def are(self, text: str) -> NDArray[np.bool_]:
+        """(runs,) which runs have the text."""
+        return np.equal(self.codes, self.places.get(text, -2))
+
     def filled(self, other: Texts) -> Texts:
         """The column, with those of another one where it has no text."""
         whole = Texts(self.codes.copy(), dict(self.places))
