@@ -14,14 +14,15 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
+import numpy as np
 import pandas as pd
 
 from analysis.store.frame import build
 from paradnn.core.words import counted, did_you_mean
 from paradnn.errors import ConfigError, DataError, SchemaError, StoreError
-from paradnn.store.address import BUNDLE, address_of, artifact_folder, local_folder, without_secrets
+from paradnn.store.address import BUNDLE, address_of, artifact_folder, without_secrets
 from paradnn.store.bundle import read_artifact as read_bundled
 from paradnn.store.columns import Records, Texts
 from paradnn.store.errors import store_errors
@@ -30,27 +31,16 @@ from paradnn.store.reader import Way, open_reader, read_columns
 from paradnn.store.records import Query, Values
 from paradnn.store.runs import OUTCOME_TAGS, SCHEMA_VERSION
 
-if TYPE_CHECKING:
-    pass
-
 Choice = str | Sequence[str] | None
 Stores = str | Sequence[str] | None
 Time = str | datetime | pd.Timestamp | None
 
 #: What the frame's own columns and the schema check are made from, whatever columns are asked for.
 _ALWAYS = ("model.name", "device", *OUTCOME_TAGS, "kind", "schema_version", "protocol_id", "mlflow.parentRunId")
+_RATES = ("flops_per_second", "bytes_per_second", "arithmetic_intensity")
 #: What a table of operations holds of each type: how often it ran and its own seconds in the profile, its share of the
 #: profiled time, FLOPs and bytes moved, both rates while it runs, FLOPs / bytes.
-NUMBERS = (
-    "count",
-    "self_seconds",
-    "share",
-    "flops",
-    "bytes",
-    "flops_per_second",
-    "bytes_per_second",
-    "arithmetic_intensity",
-)
+NUMBERS = ("count", "self_seconds", "share", "flops", "bytes", *_RATES)
 
 
 def load(
@@ -90,11 +80,17 @@ def load(
         unfinished=unfinished,
         columns={} if columns is None else {kind: {*columns, *_ALWAYS} for kind in get_args(Values)},
     )
-    stores = _stores(tracking_uri)
-    parts = [_read(uri, reader, query, "the store" if len(stores) == 1 else "") for uri in stores]
-    if len(stores) > 1:
-        for uri, part in zip(stores, parts, strict=True):
-            part.tags["store"] = Texts.of([_name(uri)] * len(part.runs))
+    stores, parts = _stores(tracking_uri), []
+    for uri in stores:
+        address = address_of(uri)
+        records, known = read_columns(address, query, reader)
+        for name in query.experiments:
+            if name not in known:
+                where, held = "the store" if len(stores) == 1 else address.public, ", ".join(known) or "none"
+                raise StoreError(f"experiment={name}: no such experiment in {where}; it has {held}")
+        if len(stores) > 1:
+            records.tags["store"] = Texts.of([_name(uri)] * len(records.runs))
+        parts.append(records)
     records = parts[0] if len(parts) == 1 else Records.joined(parts)
     _check_schema(records)
     frame = build(records)
@@ -105,17 +101,6 @@ def _stores(tracking_uri: Stores) -> list[str | None]:
     """The stores that are meant, each once; None is the default one."""
     given: list[str | None] = [tracking_uri] if isinstance(tracking_uri, str) else list(tracking_uri or ())
     return list(dict.fromkeys(given)) or [None]
-
-
-def _read(uri: str | None, way: Way, query: Query, called: str) -> Records:
-    """The runs of one store; `called` is its name in messages, if not its address."""
-    address = address_of(uri)
-    records, known = read_columns(address, query, way)
-    for name in query.experiments:
-        if name not in known:
-            held = ", ".join(known) or "none"
-            raise StoreError(f"experiment={name}: no such experiment in {called or address.public}; it has {held}")
-    return records
 
 
 def _name(uri: str | None) -> str:
@@ -154,8 +139,7 @@ def _check_schema(records: Records) -> None:
     """Every run that says what kind it is must be of this schema."""
     nothing = Texts.missing(len(records.runs))
     versions, kinds = records.tags.get("schema_version", nothing), records.tags.get("kind", nothing)
-    other = (kinds.codes >= 0) & (versions.codes != versions.places.get(SCHEMA_VERSION, -2))
-    for place in other.nonzero()[0][:1]:
+    for place in np.flatnonzero((kinds.codes >= 0) & ~versions.are(SCHEMA_VERSION))[:1]:
         version = list(versions)[place] or "(none)"
         raise SchemaError(
             f"schema_version={version} in run {records.runs[place].run_id}, but this analysis "
@@ -171,10 +155,9 @@ def load_table(run_id: str, name: str, tracking_uri: Stores = None) -> pd.DataFr
         store = open_reader(address_of(uri))
         try:
             query = Query(tuple(store.experiments()), run_id=run_id, unfinished=True, columns=nothing)
-            for row in store.read(query):
-                content = _artifact(row.run.artifact_uri or "", run_id, name, uri)
-                if content is not None:
-                    return _parse(content, name, run_id)
+            found = (_artifact(row.run.artifact_uri or "", run_id, name, uri) for row in store.read(query))
+            if content := next(filter(None, found), None):
+                return _parse(content, name, run_id)
         except StoreError as error:
             missing = error
     raise StoreError(f"run {run_id} has no table {name}: profile it when it is measured ({missing})")
@@ -185,19 +168,17 @@ def load_tables(frame: pd.DataFrame, name: str, tracking_uri: Stores = None) -> 
 
     Runs without such a table are passed over. Raises DataError for a damaged table.
     """
-    found = []
-    for run_id, content in load_files(frame, name, tracking_uri).items():
-        table = _parse(content, name, run_id)
+    tables = {
+        run_id: _parse(content, name, run_id) for run_id, content in load_files(frame, name, tracking_uri).items()
+    }
+    for run_id, table in tables.items():
         table.insert(0, "run_id", run_id)
-        found.append(table)
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame({"run_id": pd.Series(dtype="str")})
+    nothing = pd.DataFrame({"run_id": pd.Series(dtype="str")})
+    return pd.concat(tables.values(), ignore_index=True) if tables else nothing
 
 
 def load_files(frame: pd.DataFrame, name: str, tracking_uri: Stores = None) -> dict[str, bytes]:
-    """Run id -> the content of an artifact; runs without it are passed over.
-
-    Files in local folders and bundles are read directly; others are fetched eight at a time.
-    """
+    """Run id -> the content of an artifact, eight fetched at a time; runs without it are passed over."""
     stores = frame["store"] if "store" in frame else [None] * len(frame)
     given = _stores(tracking_uri)
     named = {_name(uri): uri for uri in given}
@@ -220,10 +201,8 @@ def load_files(frame: pd.DataFrame, name: str, tracking_uri: Stores = None) -> d
         except StoreError:
             return row[1], None
 
-    near = [row for row in rows if row[0].startswith(f"{BUNDLE}:") or local_folder(row[0]) is not None]
-    far = [row for row in rows if row not in near] if len(near) < len(rows) else []
     with ThreadPoolExecutor(8) as pool:
-        files = [*map(fetch, near), *pool.map(fetch, far)]
+        files = [*pool.map(fetch, rows)]
     if problems:
         warnings.warn(f"files of {counted(len(problems), 'run')} are not read: {problems[0]}", stacklevel=2)
     return {run_id: content for run_id, content in files if content is not None}
