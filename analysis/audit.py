@@ -48,7 +48,8 @@ class AuditOptions(Arguments):
     json: str | None = option(None, "write the findings to FILE", metavar="FILE")
 
 
-class Series(NamedTuple):
+@dataclass(frozen=True)
+class Series:
     """A number that was measured, in `unit`: the median (else the mean) of `count`, their standard deviation (NaN where
     it is not said), and they themselves in the order of time where the file has them. `higher`: more is better."""
 

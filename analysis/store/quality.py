@@ -109,7 +109,7 @@ def admit(frame: pd.DataFrame, steady_only: bool = False) -> tuple[pd.DataFrame,
     numbers = kept[[name for name in units(kept.columns) if pd.api.types.is_float_dtype(kept[name])]]
     impossible = numbers.abs() > _LARGEST
     if impossible.any(axis=None):
-        kept = kept.assign(**{name: numbers[name].mask(bad) for name, bad in impossible.items() if bad.any()})
+        kept = kept.assign(**{str(name): numbers[name].mask(bad) for name, bad in impossible.items() if bad.any()})
     kept, wild = without_wild_intervals(kept)
     points, failed = _failed_beside_ok(kept)
     return kept, Quality(
