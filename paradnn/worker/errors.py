@@ -17,14 +17,10 @@ def ending_of(error: Exception, framework: Framework, phase: str) -> tuple[str, 
     """Outcome and one-line reason of what was raised in `phase`."""
     if isinstance(error, Ended):
         return error.outcome, str(error)
-    reason = f"{phase}: {_line(error)}"
+    # The exception's type and the first line of its message, which names the operation.
+    lines = str(error).strip().splitlines()
+    reason = f"{phase}: {type(error).__name__}: {lines[0][:300] if lines else ''}".rstrip(": ")
     if isinstance(error, MemoryError):
         return "oom_host", reason
     traceback.print_exc()
     return framework.classify(error, phase) or "crash", reason
-
-
-def _line(error: BaseException) -> str:
-    """The exception's type and the first line of its message, which names the operation."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}".rstrip(": ")

@@ -108,7 +108,11 @@ def _child(request: Request, channel: Channel, handler: Handler, worker: int, cl
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for descriptor in (0, *closing):
             os.close(descriptor)
-        _redirect(request.stderr)
+        if request.stderr:  # what the framework prints goes to the point's own file, so that a crash can be explained
+            descriptor = os.open(request.stderr, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            os.dup2(descriptor, 2)
+            os.dup2(descriptor, 1)
+            os.close(descriptor)
         channel.send(Started(request.id, os.getpid()))
 
         def report(news: str | Part, answer: Answer | None) -> None:
@@ -121,15 +125,6 @@ def _child(request: Request, channel: Channel, handler: Handler, worker: int, cl
     finally:
         sys.stderr.flush()
         os._exit(code)
-
-
-def _redirect(path: str | None) -> None:
-    """Let what the framework prints go to the point's own file, so that a crash can be explained."""
-    if path:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(descriptor, 2)
-        os.dup2(descriptor, 1)
-        os.close(descriptor)
 
 
 class _Lines:

@@ -82,7 +82,7 @@ def _serve(listening: socket.socket, key: bytes, with_stdin: bool) -> None:
         ready, _, _ = select.select(watched, [], [], 1.0 if strangers or running else None)
         if 0 in ready and not os.read(0, 4096):
             return
-        running -= _ended(running)
+        running -= {pid for pid in running if os.waitpid(pid, os.WNOHANG)[0]}
         if listening.fileno() in ready:
             _let_in(listening, strangers)
         for number, stranger in list(strangers.items()):
@@ -108,11 +108,6 @@ def _let_in(listening: socket.socket, strangers: dict[int, Stranger]) -> None:
     if len(strangers) == _MOST_STRANGERS:
         strangers.pop(next(iter(strangers))).connected.close()
     strangers[connected.fileno()] = stranger
-
-
-def _ended(running: set[int]) -> set[int]:
-    """Those of our processes that have ended."""
-    return {pid for pid in running if os.waitpid(pid, os.WNOHANG)[0]}
 
 
 def _fork(stranger: Stranger, strangers: Mapping[int, Stranger], listening: socket.socket) -> int:

@@ -289,8 +289,8 @@ class _Measuring:
                 return blocks
             # Looking takes longer the more blocks there are: every twentieth of them is often enough.
             if len(blocks) >= max(FEWEST_TO_STOP, 1.05 * looked):
-                looked = len(blocks)
-                if _half_width(blocks) <= protocol.relative_interval:
+                looked, ends = len(blocks), block_interval(blocks)
+                if ends and (ends[1] - ends[0]) / 2 / statistics.median(blocks) <= protocol.relative_interval:
                     return blocks
 
     def _refer_in_turn(self, blocks: int, start: float) -> None:
@@ -308,12 +308,6 @@ class _Measuring:
     def _refer(self, blocks: int) -> None:
         if self._reference is not None:
             self._references.append(References(blocks, dict(self._reference())))
-
-
-def _half_width(blocks: Sequence[float]) -> float:
-    """Half the 95% interval of the median, as a share of it; infinite where there is none."""
-    interval = block_interval(blocks)
-    return (interval[1] - interval[0]) / 2 / statistics.median(blocks) if interval else math.inf
 
 
 def _verdict(warmup: Sequence[float], blocks: Sequence[float]) -> tuple[bool, str]:

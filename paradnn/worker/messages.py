@@ -52,7 +52,6 @@ class InputMeasurement:
     threads: int
 
     def __post_init__(self) -> None:
-        """Raise ValueError where no rate can be computed."""
         pairs = [*self.free_step_seconds, *self.fed_step_seconds]
         if len(self.free_step_seconds) != len(self.fed_step_seconds) or not pairs or min(pairs) <= 0:
             raise ValueError("there are no pairs of step times")
@@ -81,7 +80,6 @@ class References:
     seconds: dict[str, float]
 
     def __post_init__(self) -> None:
-        """Raise ValueError where a kernel took no time."""
         if not all(1e-12 <= seconds < 1e9 for seconds in self.seconds.values()):
             raise ValueError("a reference kernel took no time")
 
@@ -107,7 +105,6 @@ class Timing:
     beside: float = 0.0
 
     def __post_init__(self) -> None:
-        """Raise ValueError where no rate can be computed: a block takes a nanosecond at least."""
         if self.steps_per_block < 1 or not self.blocks or not all(1e-9 <= block < 1e9 for block in self.blocks):
             raise ValueError("there is no block of steps that took time")
 
@@ -147,7 +144,6 @@ class Compilation:
     contention: Contention | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError where no first step was timed."""
         if not self.seconds or len(self.seconds) != len(self.programs):
             raise ValueError("there is no first step with its seconds and its programs")
 
@@ -179,7 +175,6 @@ class Table:
     data: list[list[Any]]
 
     def __post_init__(self) -> None:
-        """Raise ValueError where a row is not as long as the columns."""
         if any(len(row) != len(self.columns) for row in self.data):
             raise ValueError(f"a row does not have the {len(self.columns)} columns")
 
@@ -282,7 +277,6 @@ class Answer:
     peak_rates: PeakRates | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError for an `ok` without what was asked for."""
         given = (self.measurement, self.peak_rates, self.work)
         if self.outcome == "ok" and all(part is None for part in given):
             raise ValueError("the outcome is ok, but nothing was measured")

@@ -121,16 +121,7 @@ def between(before: Counters, after: Counters) -> Contention:
     else:
         steal = None
     throttled = rate("throttled", seconds)
-    reason = _reason(after.cores, seconds, own, foreign, steal, throttled)
-    return Contention(after.cores, own, foreign, steal, rate("switches", seconds), throttled, reason)
-
-
-def _reason(
-    cores: int, seconds: float, own: float | None, foreign: float | None, steal: float | None, throttled: float | None
-) -> str | None:
-    """Why the blocks are contended; None where they are not."""
-    reasons = []
-    taken = foreign or 0.0
+    reasons, taken, cores = [], foreign or 0.0, after.cores
     unsure = UNSURE / seconds if seconds else math.inf
     if taken > max(FOREIGN, unsure) or (taken * cores > TAKEN_CORES and taken + (own or 0.0) > FULL):
         reasons.append(f"other processes took {taken * cores:.1f} of {cores} core{'s' if cores > 1 else ''}")
@@ -138,7 +129,8 @@ def _reason(
         reasons.append(f"the hypervisor took {steal:.0%} of the cores' time (steal)")
     if throttled is not None and throttled > THROTTLED:
         reasons.append(f"the control group's CPU quota stopped the point for {throttled:.0%} of the time")
-    return "; ".join(reasons) or None
+    reason = "; ".join(reasons) or None
+    return Contention(after.cores, own, foreign, steal, rate("switches", seconds), throttled, reason)
 
 
 def _core_seconds(root: Path, cores: list[int]) -> tuple[float | None, float | None, float | None]:

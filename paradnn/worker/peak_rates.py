@@ -46,17 +46,15 @@ def measure_peak_rates(request: Mapping[str, Any], framework: Framework, phase: 
 
     With `only`, rows of an earlier answer, those kernels alone are measured, in another process.
     """
-    memory = request["memory_bytes"]
-    if only := request.get("only"):
-        with phase("matmul"):
-            matmul = [_product(framework, row["precision"], row["size"], row["compile"]) for row in only["matmul"]]
-        with phase("bandwidth"):
-            bandwidth = [_bandwidth(framework, row["array_bytes"]) for row in only["bandwidth"]]
-        return PeakRates(matmul, bandwidth, _references(request["platform"]["name"]))
+    memory, only = request["memory_bytes"], request.get("only")
     with phase("matmul"):
-        matmul = [row for precision in _PRECISIONS for row in _matmul(framework, precision, memory)]
+        if only:
+            matmul = [_product(framework, row["precision"], row["size"], row["compile"]) for row in only["matmul"]]
+        else:
+            matmul = [row for precision in _PRECISIONS for row in _matmul(framework, precision, memory)]
     with phase("bandwidth"):
-        bandwidth = [_bandwidth(framework, size) for size in ARRAY_BYTES if 4 * size < memory]
+        sizes = [row["array_bytes"] for row in only["bandwidth"]] if only else ARRAY_BYTES
+        bandwidth = [_bandwidth(framework, size) for size in sizes if only or 4 * size < memory]
     return PeakRates(matmul, bandwidth, _references(request["platform"]["name"]))
 
 

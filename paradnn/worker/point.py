@@ -17,8 +17,7 @@ from paradnn.core.workload import asked_for
 from paradnn.families import model_of, optimizer_slots
 from paradnn.families.built import BuiltModel
 from paradnn.families.layers import Costs, Layer, sum_costs
-from paradnn.worker.affinity import bind_cores
-from paradnn.worker.device_layout import layout_of
+from paradnn.worker.affinity import bind_cores, layout_of
 from paradnn.worker.errors import ending_of
 from paradnn.worker.fork_server import Phases, Report
 from paradnn.worker.frameworks import Framework, Step, distributed

@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from paradnn.worker import frameworks
-from paradnn.worker.device_layout import layout_of
+from paradnn.worker.affinity import layout_of
 from tests.worker.families import BATCH, MODELS
 
 STEPS = 3

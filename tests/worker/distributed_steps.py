@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from paradnn.worker import frameworks
-from paradnn.worker.device_layout import layout_of
+from paradnn.worker.affinity import layout_of
 from tests.worker.families import BATCH, MODELS
 from tests.worker.one_step import draw
 

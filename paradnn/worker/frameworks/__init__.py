@@ -23,7 +23,7 @@ from paradnn.worker.versions import FRAMEWORKS
 
 if TYPE_CHECKING:  # importing Keras belongs to `load`, where a failure is reported
     from paradnn.families.built import BuiltModel
-    from paradnn.worker.device_layout import DeviceLayout
+    from paradnn.worker.affinity import DeviceLayout
 
 __all__ = ["FRAMEWORKS", "Batch", "Framework", "Step", "Unavailable", "distributed", "load"]
 

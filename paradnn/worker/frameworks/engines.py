@@ -11,8 +11,8 @@ precision explains, is no measurement.
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,17 +30,15 @@ CALIBRATION = 8
 _TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.02, "int8": 0.5, "int8_dynamic": 0.5}
 
 
-class Session(ABC):
-    """A converted model, loaded, with its inputs in place."""
+@dataclass(frozen=True)
+class Session:
+    """A converted model, loaded, with its inputs in place: bytes of the artefact, one step, its outputs, and the
+    type in which it computes by its own word."""
 
-    #: Bytes of the artefact, the type in which it computes by its own word, and one step, which ends with its outputs.
     size: int
-    computes: str = ""
     run: Callable[[], Any]
-
-    @abstractmethod
-    def outputs(self) -> Sequence[Any]:
-        """Those of the last step."""
+    outputs: Callable[[], Sequence[Any]]
+    computes: str = ""
 
 
 class Source:

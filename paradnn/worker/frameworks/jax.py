@@ -21,7 +21,7 @@ import keras
 import numpy as np
 
 from paradnn.families.built import BuiltModel
-from paradnn.worker.device_layout import DeviceLayout, bind
+from paradnn.worker.affinity import DeviceLayout, bind
 from paradnn.worker.frameworks import Batch, Framework, Step, Unavailable
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
@@ -40,6 +40,7 @@ class Jax(Framework):
 
     def __init__(self) -> None:
         self._device: Any = None
+        self._devices: Sequence[Any] = ()
 
     def open_device(self, platform: Mapping[str, Any]) -> None:
         kind, index = platform["name"], int(platform["index"])
@@ -51,6 +52,7 @@ class Jax(Framework):
         if index >= len(devices):
             raise Unavailable(f"JAX {jax.__version__} sees {len(devices)} {kind} device(s), not number {index}")
         self._device = devices[index]
+        self._devices = [self._device]
         # Keras' variables and the batch go where the process' default device is.
         jax.config.update("jax_default_device", self._device)
 
@@ -93,8 +95,9 @@ class Jax(Framework):
 
     def peak_device_memory(self) -> int | None:
         # None on a CPU; some plug-ins report nothing.
-        statistics = self._device.memory_stats() if self._device is not None else None
-        return int(statistics["peak_bytes_in_use"]) if statistics and "peak_bytes_in_use" in statistics else None
+        peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use") for device in self._devices]
+        known = [int(peak) for peak in peaks if peak is not None]
+        return sum(known) if known else None
 
     def out_of_memory(self, error: BaseException) -> str | None:
         if not isinstance(error, RuntimeError) or "RESOURCE_EXHAUSTED" not in str(error):
@@ -128,7 +131,7 @@ class CompiledStep(Step):
         donated: tuple[int, ...] = ()
         self._constants: tuple[Any, ...] = (inputs,)
         if self._carrying:
-            self.function, donated = _carrying_step(workload), (1,)
+            self.function, donated = _inference_step(workload, carrying=True), (1,)
         elif optimizer is None:
             self.function = self._forward
         else:
@@ -233,24 +236,16 @@ def _training_step(workload: BuiltModel, optimizer: keras.optimizers.Optimizer) 
     return train_step
 
 
-def _inference_step(workload: BuiltModel) -> Any:
+def _inference_step(workload: BuiltModel, carrying: bool = False) -> Any:
+    """(weights, other variables, inputs) -> outputs; `carrying`: and the other variables as they are then."""
     model = workload.model
 
     def inference_step(weights: Any, others: Any, inputs: Any) -> Any:
-        outputs, _ = model.stateless_call(weights, others, inputs[0] if len(inputs) == 1 else inputs, training=False)
-        return outputs
+        batch = inputs[0] if len(inputs) == 1 else inputs
+        outputs, carried = model.stateless_call(weights, others, batch, training=False)
+        return (outputs, carried) if carrying else outputs
 
     return inference_step
-
-
-def _carrying_step(workload: BuiltModel) -> Any:
-    """(weights, other variables, inputs) -> outputs, and the other variables as they are then."""
-    model = workload.model
-
-    def carrying_step(weights: Any, others: Any, inputs: Any) -> Any:
-        return model.stateless_call(weights, others, inputs[0] if len(inputs) == 1 else inputs, training=False)
-
-    return carrying_step
 
 
 def _repeated_add(size: int, precision: str) -> Callable[[int], None]:
@@ -293,7 +288,6 @@ class DistributedJax(Jax):
     def __init__(self, layout: DeviceLayout) -> None:
         super().__init__()
         self._layout = layout
-        self._devices: list[Any] = []
         self._mesh: Any = None
 
     def open_device(self, platform: Mapping[str, Any]) -> None:
@@ -328,11 +322,6 @@ class DistributedJax(Jax):
         outputs = sharded if optimizer is None else everywhere
         eager = point["compile"] == "eager"
         return CompiledStep(workload, optimizer, inputs, targets, everywhere, eager=eager, outputs=outputs)
-
-    def peak_device_memory(self) -> int | None:
-        peaks = [(device.memory_stats() or {}).get("peak_bytes_in_use") for device in self._devices]
-        known = [int(peak) for peak in peaks if peak is not None]
-        return sum(known) if known else None
 
 
 DISTRIBUTED = DistributedJax

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
-from typing import Any
 
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
@@ -36,26 +34,21 @@ class LiteRT(Engine):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that inputs and outputs stay float32, as they are to
                 content = converter.convert()
-            return _Loaded(content, source)
+            return _loaded(content, source)
         except (RuntimeError, ValueError) as error:
             raise self.refused(error) from error
 
 
-class _Loaded(Session):
-    def __init__(self, content: bytes, source: Source) -> None:
-        self.size = len(content)
-        threads = source.threads or len(os.sched_getaffinity(0))
-        self._interpreter = Interpreter(model_content=content, num_threads=threads)
-        self._interpreter.allocate_tensors()
-        # By name: the order is the converter's own.
-        places = sorted(self._interpreter.get_input_details(), key=lambda place: place["name"])
-        for place, array in zip(places, source.batch, strict=True):
-            self._interpreter.set_tensor(place["index"], array)
-        self._outputs = [place["index"] for place in self._interpreter.get_output_details()]
-        self.run = self._interpreter.invoke
-
-    def outputs(self) -> Sequence[Any]:
-        return [self._interpreter.get_tensor(place) for place in self._outputs]
+def _loaded(content: bytes, source: Source) -> Session:
+    threads = source.threads or len(os.sched_getaffinity(0))
+    interpreter = Interpreter(model_content=content, num_threads=threads)
+    interpreter.allocate_tensors()
+    # By name: the order is the converter's own.
+    places = sorted(interpreter.get_input_details(), key=lambda place: place["name"])
+    for place, array in zip(places, source.batch, strict=True):
+        interpreter.set_tensor(place["index"], array)
+    results = [place["index"] for place in interpreter.get_output_details()]
+    return Session(len(content), interpreter.invoke, lambda: [interpreter.get_tensor(place) for place in results])
 
 
 FRAMEWORK = LiteRT

@@ -27,7 +27,7 @@ class OnnxRuntime(Engine):
         model = onnx_model(source)
         content = model.SerializeToString() if precision == "float32" else quantised(model, source, precision)
         try:
-            return _Loaded(content, source)
+            return _loaded(content, source)
         except Exception as error:  # its exceptions share no class of their own
             raise self.refused(error) from error
 
@@ -68,26 +68,19 @@ def quantised(model: Any, source: Source, precision: str) -> bytes:
         return after.read_bytes()
 
 
-class _Loaded(Session):
-    def __init__(self, content: bytes, source: Source) -> None:
-        self.size = len(content)
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-        if source.threads:
-            options.intra_op_num_threads = source.threads
-        self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-        # Bound once: neither inputs nor outputs are copied in a step.
-        self._bound = self._session.io_binding()
-        for entry, array in zip(self._session.get_inputs(), source.batch, strict=True):
-            self._bound.bind_cpu_input(entry.name, np.ascontiguousarray(array))
-        for entry in self._session.get_outputs():
-            self._bound.bind_output(entry.name)
-
-        self.run = functools.partial(self._session.run_with_iobinding, self._bound)
-
-    def outputs(self) -> Sequence[Any]:
-        found: list[Any] = self._bound.copy_outputs_to_cpu()
-        return found
+def _loaded(content: bytes, source: Source) -> Session:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    if source.threads:
+        options.intra_op_num_threads = source.threads
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    # Bound once: neither inputs nor outputs are copied in a step.
+    bound = session.io_binding()
+    for entry, array in zip(session.get_inputs(), source.batch, strict=True):
+        bound.bind_cpu_input(entry.name, np.ascontiguousarray(array))
+    for entry in session.get_outputs():
+        bound.bind_output(entry.name)
+    return Session(len(content), functools.partial(session.run_with_iobinding, bound), bound.copy_outputs_to_cpu)
 
 
 FRAMEWORK = OnnxRuntime

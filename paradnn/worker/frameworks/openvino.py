@@ -34,29 +34,27 @@ class OpenVino(Engine):
                 raise Unavailable(f"precision=int8 is calibrated by ONNX Runtime's tools: {error}") from None
             content = quantised(model, source, precision)
         try:
-            return _Loaded(content, source, _HINTS[precision])
+            return _loaded(content, source, _HINTS[precision])
         except RuntimeError as error:
             raise self.refused(error, -1) from error
 
 
-class _Loaded(Session):
-    def __init__(self, content: bytes, source: Source, hint: str) -> None:
-        self.size = len(content)
-        settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": hint, "PERFORMANCE_HINT": "LATENCY"}
-        if source.threads:
-            settings["INFERENCE_NUM_THREADS"] = source.threads
-        core = openvino.Core()
-        compiled = core.compile_model(core.read_model(content), "CPU", settings)
-        self.computes = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
-        self._request = compiled.create_infer_request()
-        self.run = self._request.infer
-        for place, array in enumerate(source.batch):
-            # Shared, so that no step copies it.
-            self._request.set_input_tensor(place, openvino.Tensor(np.ascontiguousarray(array), shared_memory=True))
-        self._count = len(compiled.outputs)
+def _loaded(content: bytes, source: Source, hint: str) -> Session:
+    settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": hint, "PERFORMANCE_HINT": "LATENCY"}
+    if source.threads:
+        settings["INFERENCE_NUM_THREADS"] = source.threads
+    core = openvino.Core()
+    compiled = core.compile_model(core.read_model(content), "CPU", settings)
+    request = compiled.create_infer_request()
+    for place, array in enumerate(source.batch):
+        # Shared, so that no step copies it.
+        request.set_input_tensor(place, openvino.Tensor(np.ascontiguousarray(array), shared_memory=True))
 
-    def outputs(self) -> Sequence[Any]:
-        return [self._request.get_output_tensor(place).data.copy() for place in range(self._count)]
+    def outputs() -> Sequence[Any]:
+        return [request.get_output_tensor(place).data.copy() for place in range(len(compiled.outputs))]
+
+    computes = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+    return Session(len(content), request.infer, outputs, computes)
 
 
 FRAMEWORK = OpenVino

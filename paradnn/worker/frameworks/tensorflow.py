@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from paradnn.families.built import BuiltModel
-from paradnn.worker.device_layout import DeviceLayout, bind
+from paradnn.worker.affinity import DeviceLayout, bind
 from paradnn.worker.frameworks import Batch, Framework, Step, Unavailable
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
@@ -38,6 +38,7 @@ class TensorFlow(Framework):
 
     def __init__(self) -> None:
         self._device = "CPU:0"
+        self._opened: list[str] = []
         self._compiled = False
 
     def open_device(self, platform: Mapping[str, Any]) -> None:
@@ -53,6 +54,7 @@ class TensorFlow(Framework):
             tf.config.set_visible_devices([devices[index]], "GPU")
             tf.config.experimental.set_memory_growth(devices[index], True)
         self._device = "TPU" if kind == "TPU" else f"{kind}:0"
+        self._opened = [self._device]
 
     def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
         self._compiled = point["compile"] == "xla"
@@ -117,7 +119,7 @@ class TensorFlow(Framework):
     def peak_device_memory(self) -> int | None:
         if self._device.startswith("CPU"):
             return None
-        return int(tf.config.experimental.get_memory_info(self._device)["peak"])
+        return sum(int(tf.config.experimental.get_memory_info(name)["peak"]) for name in self._opened)
 
     def out_of_memory(self, error: BaseException) -> str | None:
         # XLA on a GPU reports exhausted memory as an internal error.
@@ -340,7 +342,6 @@ class DistributedTensorFlow(TensorFlow):
         super().__init__()
         self._layout = layout
         self._strategy: Any = None
-        self._opened: list[str] = []
 
     def open_device(self, platform: Mapping[str, Any]) -> None:
         kind, index = platform["name"].upper(), int(platform["index"])
@@ -379,11 +380,6 @@ class DistributedTensorFlow(TensorFlow):
 
         function = step if point["compile"] == "eager" else tf.function(step)
         return _DistributedStep(function, arguments, contextlib.nullcontext, point, strategy)
-
-    def peak_device_memory(self) -> int | None:
-        if self._device.startswith("CPU"):
-            return None
-        return sum(int(tf.config.experimental.get_memory_info(name)["peak"]) for name in self._opened)
 
     def _open_cores(self, index: int) -> None:
         """Logical devices of the one CPU, each with a pool of its own of as many threads as it has cores."""

@@ -33,6 +33,7 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from paradnn.core.words import counted
 from paradnn.families.built import BuiltModel
 from paradnn.worker.frameworks import Batch, Framework, Step, Unavailable
 from paradnn.worker.optimizers import make_optimizer
@@ -315,14 +316,10 @@ def _compile_note() -> str:
     """What torch.compile counted: graphs, where it had to break them, and what it compiled again and why."""
     breaks = dynamo.counters["graph_break"]
     again = [entry.recompile_reason for entry in dynamo.get_compilation_metrics() if entry.recompile_reason]
-    parts = [_counted(dynamo.counters["stats"]["unique_graphs"], "graph")]
-    parts.append(_counted(sum(breaks.values()), "graph break") + _reason(max(breaks, key=breaks.get) if breaks else ""))
-    parts.append(_counted(len(again), "recompilation") + _reason(again[-1] if again else ""))
+    parts = [counted(dynamo.counters["stats"]["unique_graphs"], "graph")]
+    parts.append(counted(sum(breaks.values()), "graph break") + _reason(max(breaks, key=breaks.get) if breaks else ""))
+    parts.append(counted(len(again), "recompilation") + _reason(again[-1] if again else ""))
     return f"torch.compile: {', '.join(parts)}"
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _reason(text: str) -> str:

@@ -7,7 +7,6 @@ between stays in registers. Of a fusion that reads or updates slices of a larger
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from paradnn.worker.profile.shapes import (
     matmul_flops,
     plain_cost,
     spatial_pairs,
+    sum_products,
     total_bytes,
 )
 
@@ -55,12 +55,9 @@ class HloCosts:
 
     def product_flops(self) -> dict[str, float]:
         """FLOPs of all products of the programs by the type that they multiply; the body of a loop counts once."""
-        total: defaultdict[str, float] = defaultdict(float)
-        for _, instruction, by_id in self._home.values():
-            if instruction.opcode != "fusion":  # what is in it is counted there
-                cost = _cost(instruction, by_id)
-                total[cost.dtype or "unknown"] += cost.product_flops
-        return {dtype: flops for dtype, flops in total.items() if flops}
+        # What is in a fusion is counted there.
+        plain = ((entry, by_id) for _, entry, by_id in self._home.values() if entry.opcode != "fusion")
+        return sum_products(_cost(*each) for each in plain)
 
     def _fusion(self, module: Any, instruction: Any, by_id: dict[int, Any]) -> Cost:
         inner = []

@@ -69,6 +69,15 @@ def plain_cost(kind: str, category: str, inputs: Sequence[Shape | None], outputs
     return Cost(kind, category, float(sum(worked)) if worked else None, moved)
 
 
+def sum_products(costs: Iterable[Cost]) -> dict[str, float]:
+    """FLOPs of all products by the type that they multiply."""
+    total: dict[str, float] = {}
+    for cost in costs:
+        if cost.product_flops:
+            total[cost.dtype or "unknown"] = total.get(cost.dtype or "unknown", 0.0) + cost.product_flops
+    return total
+
+
 def matmul_flops(output: Sequence[int], contracted: int) -> int:
     """2 x elements of the product x length of the contracted dimension; batched products included."""
     return 2 * math.prod(output) * contracted

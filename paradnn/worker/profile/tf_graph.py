@@ -8,14 +8,21 @@ optimizer fuses nodes under the name of the last one, rewrites some into others,
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-from paradnn.worker.profile.shapes import Cost, Shape, convolution_flops, matmul_flops, plain_cost, total_bytes
+from paradnn.worker.profile.shapes import (
+    Cost,
+    Shape,
+    convolution_flops,
+    matmul_flops,
+    plain_cost,
+    sum_products,
+    total_bytes,
+)
 
 _MATMUL = {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "XlaDotV2"}
 _CONVOLUTION = re.compile(r"(Conv[23]D|DepthwiseConv2dNative)(Backprop(Input|Filter)(V2)?)?$")
@@ -77,13 +84,12 @@ class GraphCosts:
 
     def product_flops(self) -> dict[str, float]:
         """FLOPs of all products in the graph by the type that they multiply; the body of a loop counts once."""
-        total: defaultdict[str, float] = defaultdict(float)
-        for scope in (self._main, *self._functions.values()):
-            for node in scope.values():
-                if categorise(node.kind) in ("matmul", "convolution"):
-                    cost = _cost(node.kind, node.kind, scope, node)
-                    total[cost.dtype or "unknown"] += cost.product_flops
-        return {dtype: flops for dtype, flops in total.items() if flops}
+        return sum_products(
+            _cost(node.kind, node.kind, scope, node)
+            for scope in (self._main, *self._functions.values())
+            for node in scope.values()
+            if categorise(node.kind) in ("matmul", "convolution")
+        )
 
     def _find(self, name: str, kind: str) -> tuple[_Scope, _Node | None]:
         """The node of a kernel, by its path through the calls that were inlined.

@@ -157,7 +157,7 @@ def read_trace(folder: Path) -> Trace:
     trace = Trace(duration * 1e-12, file=files[-1])
     trace.modules, named = _modules(space, HloProto)
     # Where a device has a plane of its own the host's events are only launches.
-    devices = [plane for plane in space.planes if is_device(plane)]
+    devices = [plane for plane in space.planes if plane.name.startswith(("/device:GPU", "/device:TPU")) and plane.lines]
     for plane in devices or [plane for plane in space.planes if plane.name.startswith("/host:CPU")]:
         (read_device if devices else _read_host)(plane, trace, origin, named)
     return trace
@@ -282,11 +282,6 @@ _CATEGORIES = {
     "data movement": r"copy|memcpy|memset|transpose|data formatting|infeed|outfeed|gather|scatter",
     "elementwise": r"fusion|elementwise",
 }
-
-
-def is_device(plane: Any) -> bool:
-    """Whether a plane is a device's own, with something in it."""
-    return plane.name.startswith(("/device:GPU", "/device:TPU")) and len(plane.lines) > 0
 
 
 def read_device(plane: Any, trace: Trace, origin: int, named: ModuleName) -> None:

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 
 from paradnn.worker.addresses import host_and_port, listen, with_port
-from paradnn.worker.affinity import bind_cores
-from paradnn.worker.device_layout import bind, layout_of
+from paradnn.worker.affinity import bind, bind_cores, layout_of
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.frameworks import Step
 from paradnn.worker.meters import keep_freed
