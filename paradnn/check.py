@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from paradnn.cli.console import Screen
@@ -64,9 +64,8 @@ def _show(findings: Sequence[Finding]) -> None:
     if not console.is_terminal:
         console = Screen(width=140)
     console.print(f"{verdict(findings)}\n", soft_wrap=True, markup=False)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("", "what", "now", "why it matters"):
-        table.add_column(heading, no_wrap=heading == "what")
+    headings = "", Column("what", no_wrap=True), "now", "why it matters"
+    table = Table(*headings, box=None, pad_edge=False, header_style="bold")
     for finding in sorted(findings, key=lambda entry: not entry.harms):
         mark = Text("harms", "red") if finding.harms else Text("")
         table.add_row(mark, finding.what, Text(finding.value), Text(finding.why))

@@ -29,16 +29,14 @@ class _Platform(NamedTuple):
     """One platform of the archive. `cores`: the archive counts the FLOPs of one of so many cores; `peak` in FLOP/s as
     Table 3 of the paper states it."""
 
-    name: str
     device: str
-    precision: str
-    compile: str
     cores: int
     peak: float
+    params: Mapping[str, str]
 
 
-_TPU = _Platform("tpu", "TPU v2", "bfloat16", "xla", 8, 180e12)
-_GPU = _Platform("gpu", "V100", "float16", "graph", 1, 125e12)
+_TPU = _Platform("TPU v2", 8, 180e12, {"platform.name": "tpu", "precision": "bfloat16", "compile": "xla"})
+_GPU = _Platform("V100", 1, 125e12, {"platform.name": "gpu", "precision": "float16", "compile": "graph"})
 _MEASURED = {"tpu_fc.json": _TPU, "gpu_fc.json": _GPU}
 _TRACE, _OPERATIONS = "fc_trace_10sec.json", "fc_trace_10sec_opbreakdown.json"
 # The traces are in percent of the TPU v2 board's peaks; this one is B/s of Table 3 of the paper.
@@ -111,7 +109,7 @@ def _take(runs: dict[tuple[str, str], PublishedRun], platform: _Platform, label:
     if match is None or ("time_perc" in entry) != (match[6] is not None) or not all(map(int, match.groups()[:5])):
         raise ValueError("its label is not of a model" + " and an operation" * ("time_perc" in entry))
     point = label if match[6] is None else label[: match.start(6) - 1]
-    key = platform.name, point
+    key = platform.device, point
     known = runs.get(key) or _run(platform, match.groups()[:5], point)
     if "rawMB" in entry:
         _traced(known, match[6], entry)
@@ -135,9 +133,7 @@ def _run(platform: _Platform, sizes: Sequence[str], label: str) -> PublishedRun:
         "framework.name": "tensorflow",
         "mode": "train",
         **{name: str(int(size)) for name, size in zip(_SIZES, sizes, strict=True)},
-        "precision": platform.precision,
-        "platform.name": platform.name,
-        "compile": platform.compile,
+        **platform.params,
         "replicate": "0",
     }
     tags = {
@@ -149,7 +145,7 @@ def _run(platform: _Platform, sizes: Sequence[str], label: str) -> PublishedRun:
         "mlflow.note.content": _NOTE.format(platform.device),
     }
     layers, nodes, batch = params["model.layers"], params["model.nodes"], params["batch_size"]
-    name = f"fc {layers}x{nodes} b{batch} {platform.precision} {platform.device}"
+    name = f"fc {layers}x{nodes} b{batch} {params['precision']} {platform.device}"
     return PublishedRun(digest(platform.device, label), name, params, tags, {})
 
 
