@@ -51,7 +51,7 @@ def test_every_configuration_says_how_to_run_it() -> None:
         ("model.nodes=1,2", "model.nodes=1,2: several values are a sweep; add -m"),
         ("model.nodes=[1", "model.nodes"),
         ("experiment=quick", "experiment=quick: describes a sweep; add -m"),
-        ("hydra/launcher=slurm", "hydra/launcher=slurm: no such option; choose one of basic"),
+        ("hydra/job_logging=nope", "hydra/job_logging=nope: no such option; did you mean none? choose one of default"),
         ("model=null", "Config group override must be a string or a list"),
         ("software.python=/nope", "software.python=/nope: does not run"),
         ("tracking.uri=sqlite:////proc/x/y.db", "tracking.uri=sqlite:////proc/x/y.db: /proc/x cannot be made"),
