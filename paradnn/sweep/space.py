@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -82,15 +82,16 @@ def expand(loader: ConfigLoader, master: DictConfig, arguments: Sequence[str], p
         for grid in builder.of_families(sweep.grids, arguments) or [{}]
     ]
     grids = _zipped(every, sweep.zip)
-    sizes = [math.prod(_lengths(dimensions)) for dimensions in grids]
-    if sum(sizes) > MAX_POINTS:
+    lengths = [[len(axes[0].strings) for axes in dimensions] for dimensions in grids]
+    total = sum(map(math.prod, lengths))
+    if total > MAX_POINTS:
         remedy = "name fewer values, or set sweep.sample"
-        raise ConfigError("sweep", f"{sum(sizes):,} points", f"is more than {MAX_POINTS:,}", remedy)
-    shares = _shares(sizes, sweep.sample) if sweep.sample else sizes
-    for dimensions, size, share in zip(grids, sizes, shares, strict=True):
-        lengths = _lengths(dimensions)
-        chosen = itertools.product(*map(range, lengths)) if share >= size else _spread(lengths, share, sweep.seed)
-        plan.points.extend(builder.point(dimensions, choice) for choice in chosen)
+        raise ConfigError("sweep", f"{total:,} points", f"is more than {MAX_POINTS:,}", remedy)
+    chosen = _spread(total, min(sweep.sample or total, total), sweep.seed)
+    place = itertools.count()
+    for dimensions, counts in zip(grids, lengths, strict=True):
+        combinations = itertools.product(*map(range, counts))
+        plan.points.extend(builder.point(dimensions, choice) for choice in combinations if next(place) in chosen)
     if sweep.order == "random":
         random.Random(sweep.seed).shuffle(plan.points)
     return plan
@@ -215,35 +216,14 @@ def _dimensions(axes: Mapping[str, _Axis], groups: Sequence[Sequence[str]]) -> l
     return list(dimensions.values())
 
 
-def _lengths(dimensions: Sequence[_Dimension]) -> list[int]:
-    return [len(axes[0].strings) for axes in dimensions]
-
-
-def _shares(sizes: Sequence[int], sample: int) -> list[int]:
-    """How many points each grid gives to a sample: in proportion, at least one each while there are enough."""
-    total = sum(sizes)
-    if sample >= total:
-        return list(sizes)
-    shares = [min(size, max(1, round(sample * size / total))) for size in sizes]
-    while sum(shares) != sample:
-        step = 1 if sum(shares) < sample else -1
-        shares[max(range(len(sizes)), key=lambda index: step * (sizes[index] / total * sample - shares[index]))] += step
-    return shares
-
-
-def _spread(lengths: Sequence[int], count: int, seed: int) -> list[tuple[int, ...]]:
-    """`count` distinct combinations, drawn evenly over the grid by a scrambled Halton sequence."""
-    from scipy.stats import qmc
-
-    sequence = qmc.Halton(d=max(1, len(lengths)), seed=seed)
-    chosen: dict[tuple[int, ...], None] = {}
-    for _ in range(64):
-        for draw in sequence.random(4 * count):
-            if len(chosen) == count:
-                return list(chosen)
-            chosen[tuple(int(share * length) for share, length in zip(draw, lengths, strict=True))] = None
-    rest = [choice for choice in itertools.product(*map(range, lengths)) if choice not in chosen]
-    return [*chosen, *random.Random(seed).sample(rest, count - len(chosen))]
+def _spread(total: int, count: int, seed: int) -> Container[int]:
+    """`count` of `total` places, evenly: by steps of the golden ratio that meet every place before one comes again, and
+    so every value of an axis about as often as any other."""
+    if count == total:
+        return range(total)
+    step = next(step for step in itertools.count(round(0.618034 * total) or 1) if math.gcd(step, total) == 1)
+    first = random.Random(seed).randrange(total)
+    return {(first + step * number) % total for number in range(count)}
 
 
 def _require_key(config: Mapping[str, Any], key: str, value: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -149,6 +150,8 @@ def test_a_sample_is_spread_over_every_axis(count: int) -> None:
     if count >= 50:
         assert {point.model.layers for point in read} == {4, 8, 16, 32, 64, 128}
         assert {point.batch_size for point in read} == {2**power for power in range(6, 15)}
+        for times in (Counter(point.model.layers for point in read), Counter(point.batch_size for point in read)):
+            assert max(times.values()) - min(times.values()) <= 3, "each value about as often"
 
 
 def test_a_sample_of_every_point_is_every_point() -> None:
