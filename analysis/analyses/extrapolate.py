@@ -97,19 +97,22 @@ def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> Answer:
     ConfigError for a run, points or a device that is not there, NotEnoughData for too few kernels, SchemaError for
     kernels of several environments or protocols.
     """
+    from analysis.store.load import load_tables
+
     require_runs(frame)
     rows = _chosen(frame, options)
     records = rows.to_dict("records")
     for row in records:
         require_step(row, *(() if options.model is None else ("--model", "name other points")))
     kernels = fit_kernels(frame, options.to, records[0], options.pool)
-    differing = [
-        name for name in ("precision", "framework.name", "compile") if name in rows and rows[name].nunique() > 1
-    ]
-    if differing:
+    if differing := [name for name in _SAME if name in rows and rows[name].nunique() > 1]:
         values = ", ".join(map(str, rows[differing[0]].unique()))
         raise ConfigError("--run", differing[0], f"differs: {values}", f"choose one with --where {differing[0]}=...")
-    tables = _operations(rows, options)
+    profiled = rows[rows["profile"].eq("ok").fillna(False)] if "profile" in rows else rows[:0]
+    tables = {}
+    if len(profiled):
+        read = load_tables(profiled, "operations.json", options.store)
+        tables = {str(run_id): table for run_id, table in read.groupby("run_id")}
     steps = [step_of(row, kernels, tables.get(str(row.get("run_id")))) for row in records]
     table = _beside_measured(rows, steps, kernels.device)
     return Answer(
@@ -155,16 +158,6 @@ def _chosen(frame: pd.DataFrame, options: ExtrapolateOptions) -> pd.DataFrame:
     if runs.empty:
         raise ConfigError("--run", "(none given)", "no model was measured", "name points with --model")
     return runs.reset_index(drop=True)
-
-
-def _operations(rows: pd.DataFrame, options: ExtrapolateOptions) -> dict[str, pd.DataFrame]:
-    """Run id -> the operation table of a run that was profiled."""
-    from analysis.store.load import load_tables
-
-    if "profile" not in rows or not rows["profile"].eq("ok").any():
-        return {}
-    tables = load_tables(rows[rows["profile"].eq("ok")], "operations.json", options.store)
-    return {str(run_id): table for run_id, table in tables.groupby("run_id")}
 
 
 _TIME = "step_time_ms"
@@ -274,9 +267,9 @@ def _kernel_runs(frame: pd.DataFrame, device: str, like: Row) -> pd.DataFrame:
     for name, value in wanted.items():
         runs = runs[runs[name].eq(value) | runs[name].isna()]
     if runs.empty:
-        told = " ".join(f"{name}={value}" for name, value in wanted.items())
+        words = " ".join(f"{name}={value}" for name, value in wanted.items())
         remedy = "measure some, as in python -m paradnn.train -m experiment=kernels"
-        raise NotEnoughData(f"no kernel ran on {device} with {told}; {remedy}")
+        raise NotEnoughData(f"no kernel ran on {device} with {words}; {remedy}")
     return runs
 
 

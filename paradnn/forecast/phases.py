@@ -152,7 +152,8 @@ def _add_steps(phases: dict[str, Array], step: Array, points: Table, extra: Arra
     phases["measure"] = measure_seconds(blocks, settings)
     inference = (points.text("mode") != "train")[:, None]
     if inference.any():
-        phases["latency"] = np.where(inference, latency_seconds(step), 0.0)
+        single = np.minimum(_LATENCY_STEPS, np.ceil(_LATENCY_SECONDS / step)) * step
+        phases["latency"] = np.where(inference, single, 0.0)
     for work in WORKLOADS.values():
         phases |= work.forecast(points, step, phases)
     if "profile" in phases:
@@ -216,11 +217,6 @@ def measure_seconds(blocks: Blocks, settings: _Settings) -> Array:
     enough = np.maximum(np.ceil(settings["min_seconds"] / blocks.seconds), settings["min_blocks"])
     longest = np.ceil(settings["max_seconds"] / blocks.seconds)
     return np.asarray(np.maximum(1.0, np.minimum(enough, longest)) * blocks.seconds)
-
-
-def latency_seconds(step: Array) -> Array:
-    """Seconds of the single synchronised steps of inference."""
-    return np.asarray(np.minimum(_LATENCY_STEPS, np.ceil(_LATENCY_SECONDS / step)) * step)
 
 
 def profile_seconds(step: Array, seconds_left: Array) -> Array:
