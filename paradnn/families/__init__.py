@@ -1,4 +1,4 @@
-"""The families of models that can be measured, each in one file: its options, its layers, its Keras model.
+"""The families of models that can be measured: options, layers, Keras models; those that share layers share a file.
 
 A file of this folder, or of another package (`paradnn.core.registry`), holds a dataclass of options below `Model` and a
 `Family` that names it; help, checks, completion, plans, records and analyses follow from the two:
