@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from paradnn.core.metric import interval_names
-from paradnn.core.workload import WORKLOADS
+from paradnn.core.workload import WORKLOADS, Workload
 
 #: An interval that reaches further, as a share of the value, says nothing.
 _WIDEST = 10.0
@@ -37,20 +37,18 @@ class Headline:
 
 def headline(metrics: Mapping[str, float]) -> Headline | None:
     """What the run was measured for; None where it has no time."""
-    kinds = sorted(WORKLOADS.values(), key=lambda work: -work.place)  # a point under load has timed steps too
-    found = (_first(metrics, work.headlines) for work in kinds)
-    return next(filter(None, found), None) or throughput(metrics)
+    return _first(metrics, lambda work: work.headlines) or throughput(metrics)
 
 
 def throughput(metrics: Mapping[str, float]) -> Headline | None:
     """Tokens or examples a second of the timed steps; None where there are none."""
-    kinds = sorted(WORKLOADS.values(), key=lambda work: -work.place)
-    return next(filter(None, (_first(metrics, work.rates) for work in kinds)), None)
+    return _first(metrics, lambda work: work.rates)
 
 
-def _first(metrics: Mapping[str, float], units: Mapping[str, str]) -> Headline | None:
-    for name, unit in units.items():
-        if name in metrics:
-            low, high = (metrics.get(end) for end in interval_names(name))
-            return Headline(metrics[name], unit, (low, high) if low is not None and high is not None else None)
+def _first(metrics: Mapping[str, float], units: Callable[[Workload], Mapping[str, str]]) -> Headline | None:
+    for work in sorted(WORKLOADS.values(), key=lambda work: -work.place):  # a point under load has timed steps too
+        for name, unit in units(work).items():
+            if name in metrics:
+                low, high = (metrics.get(end) for end in interval_names(name))
+                return Headline(metrics[name], unit, (low, high) if low is not None and high is not None else None)
     return None

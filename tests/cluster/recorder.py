@@ -13,6 +13,8 @@ from collections import deque
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
+from paradnn.store.journal import Journal
+from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.runs import SCHEMA_VERSION, Claim, ClaimedElsewhere, Record
 from paradnn.store.tracker import open_tracker
 
@@ -42,6 +44,14 @@ def record_of(claim: Claim) -> Record:
         start_time=claim.start_time,
         end_time=int(time.time() * 1000),
     )
+
+
+def claimed(tracker: Journal | MlflowStore, number: int) -> Claim:
+    """A point that nobody else holds or has measured."""
+    identity = Identity(str(number), ENVIRONMENT, 0)
+    claim = tracker.begin(identity, f"point {number}", tags_of(identity), 60.0, lambda tags: True)
+    assert isinstance(claim, Claim)
+    return claim
 
 
 def main() -> None:

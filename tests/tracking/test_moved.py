@@ -11,13 +11,11 @@ from pathlib import Path
 import pytest
 
 from analysis.store.load import load, load_table, load_tables
-from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.store.address import address_of
 from paradnn.store.client import open_experiment
 from paradnn.store.mlflow_store import MlflowStore
-from paradnn.store.runs import Claim
-from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
+from tests.cluster.recorder import claimed, record_of
 from tests.conftest import ROOT, Store
 
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload``")  # MLflow's own query, with SQLAlchemy 2.1
@@ -28,9 +26,7 @@ TABLE = {"columns": ["type", "share"], "data": [["MatMul", 1.0]]}
 def record(uri: str, number: int) -> str:
     """A run of a point with an artifact; its id."""
     tracker = MlflowStore(Tracking(uri=uri))
-    tags = tags_of(Identity(str(number), "e", 0))
-    claim = tracker.begin(Identity(str(number), ENVIRONMENT, 0), "point", tags, 60.0, lambda tags: True)
-    assert isinstance(claim, Claim)
+    claim = claimed(tracker, number)
     made = record_of(claim)
     made.artifacts["operation_types.json"] = TABLE
     return tracker.record(claim, made, dict)

@@ -25,7 +25,7 @@ from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.runs import Claim, Finished
 from paradnn.store.tracker import Tracker, open_tracker, sync
 from tests.cluster.postgres import server
-from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
+from tests.cluster.recorder import ENVIRONMENT, claimed, record_of, tags_of
 from tests.conftest import TINY, Store, run
 from tests.processes import wait_for
 from tests.session.test_faults import driver, is_stopped
@@ -83,9 +83,7 @@ def test_offline_files_are_logged_once_and_damaged_ones_are_named(store: Store, 
 def test_a_run_that_was_recorded_but_for_its_end_is_ended(store: Store, tmp_path: Path) -> None:
     """The server went away between the two; the result was kept as a file, and is known when that is uploaded."""
     tracker = MlflowStore(Tracking(uri=store.uri))
-    identity = Identity("1", ENVIRONMENT, 0)
-    claim = tracker.begin(identity, "point 1", tags_of(identity), 60.0, lambda tags: True)
-    assert isinstance(claim, Claim)
+    claim = claimed(tracker, 1)
     record = record_of(claim)
     files = Journal(tmp_path)
     kept = tmp_path / f"{files.record(claim, record, dict)}.json"
@@ -183,11 +181,8 @@ def test_drivers_without_their_store_do_not_wait_for_what_the_other_has_measured
     places = [Identity(name, ENVIRONMENT, 0) for name in "12"]
     for driver_ in drivers:
         driver_._lost(StoreAwayError("it does not answer"))
-    claims = [
-        one.begin(place, "p", tags_of(place), 60, lambda _: True) for one, place in zip(drivers, places, strict=True)
-    ]
+    claims = [claimed(one, number) for number, one in enumerate(drivers, 1)]
     for one, claim in zip(drivers, claims, strict=True):
-        assert isinstance(claim, Claim)
         one.record(claim, record_of(claim), dict)
     for one, place in zip(drivers, reversed(places), strict=True):
         assert isinstance(one.begin(place, "p", tags_of(place), 60, lambda _: True), Finished)
@@ -204,10 +199,8 @@ def test_drivers_without_their_store_do_not_wait_for_what_the_other_has_measured
 
 def records(folder: Path, store: Store) -> tuple[Path, dict[str, object]]:
     """A result that is right, and what it holds."""
-    identity = Identity("1", ENVIRONMENT, 0)
     journal = Journal(folder)
-    claim = journal.begin(identity, "p", tags_of(identity), 60.0, lambda _: True)
-    assert isinstance(claim, Claim)
+    claim = claimed(journal, 1)
     path = journal.path_of(journal.record(claim, record_of(claim), dict))
     return path, read_document(path)
 
@@ -277,9 +270,7 @@ def test_what_a_killed_driver_left_is_logged_by_the_next_one(store: Store, tmp_p
     """It was killed after it had written the result, and before the store had it."""
     settings, said = Tracking(uri=store.uri, folder=str(tmp_path)), []
     first = open_tracker(settings, said.append)
-    identity = Identity("1", ENVIRONMENT, 0)
-    claim = first.begin(identity, "point 1", tags_of(identity), 60.0, lambda _: True)
-    assert isinstance(claim, Claim)
+    claim = claimed(first, 1)
     dead = json.dumps(json.loads(owner_tag()) | {"started": 1.0})
     document = first.document(claim, record_of(claim), {})
     kept = first.keep(replace(document, owner=dead))
@@ -294,12 +285,7 @@ def test_neither_store_nor_disk_takes_a_result(store: Store, tmp_path: Path, mon
     """One line names what is not kept, at once; the next result is recorded when there is room again."""
     said: list[str] = []
     tracker = open_tracker(Tracking(uri=store.uri, folder=str(tmp_path), patience=0.0), said.append)
-    claims = [
-        tracker.begin(
-            Identity(name, ENVIRONMENT, 0), name, tags_of(Identity(name, ENVIRONMENT, 0)), 60.0, lambda _: True
-        )
-        for name in ("1", "2")
-    ]
+    claims = [claimed(tracker, number) for number in (1, 2)]
     monkeypatch.setattr(os, "fsync", full)
     store.change(
         "CREATE TRIGGER full BEFORE INSERT ON params BEGIN SELECT RAISE(FAIL, 'database or disk is full'); END"
@@ -346,7 +332,5 @@ def test_a_full_disk_is_said_in_one_line_and_nothing_is_lost(
 
 def record_until_full(tracker: Tracker) -> None:
     for number in range(500):
-        point = Identity(str(number), ENVIRONMENT, 0)
-        claim = tracker.begin(point, "p", tags_of(point), 60.0, lambda _: True)
-        assert isinstance(claim, Claim)
+        claim = claimed(tracker, number)
         tracker.record(claim, replace(record_of(claim), artifacts={"a.txt": "x" * 9000}), dict)

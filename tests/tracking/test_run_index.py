@@ -36,7 +36,7 @@ from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.reader import open_reader
 from paradnn.store.runs import EXPIRES, OWNER, Claim, Record, SweepRun
 from paradnn.worker.messages import Answer, ArrayRate, PeakRates, ProductRate
-from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
+from tests.cluster.recorder import ENVIRONMENT, claimed, record_of, tags_of
 from tests.conftest import Store
 from tests.processes import started, wait_for
 
@@ -272,9 +272,7 @@ def test_a_clock_before_1970_and_seven_digits(store: Store, monkeypatch: pytest.
     tracker = MlflowStore(Tracking(uri=store.uri))
     tracker.open_sweep("s", "", {"sweep_id": "s"})
     values = {"examples_per_second": 95235.81553959007, "parameters": 123456789012.0, "final_loss": math.nan}
-    identity = Identity("1", ENVIRONMENT, 0)
-    claim = tracker.begin(identity, "p", tags_of(identity), 60.0, lambda _: True)
-    assert isinstance(claim, Claim)
+    claim = claimed(tracker, 1)
     tracker.record(claim, replace(record_of(claim), metrics=values), dict)
     tracker.close_sweep(SweepRun("FINISHED", "", {"points": 1.0}))
     assert [status for (status,) in store.query("SELECT status FROM runs")] == ["FINISHED"] * 2
