@@ -31,8 +31,6 @@ from paradnn.worker.process_group import KEY, RankFailed, Stranger, accept, run_
 _PATIENCE, _SHOW = 30.0, 10.0
 #: Connections that have not shown the key yet, of which the oldest goes first, and processes that run.
 _MOST_STRANGERS, _MOST_PROCESSES = 64, 512
-#: Where Slurm tells a step's processes the address of the host that started it.
-_LAUNCHED_FROM = "SLURM_LAUNCH_NODE_IPADDR"
 
 
 def main() -> int:
@@ -40,9 +38,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m paradnn.worker.host", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--host", type=own_address, help="address to listen on (default: that which Slurm reaches, else 127.0.0.1)"
-    )
+    parser.add_argument("--host", type=own_address, default=LOOPBACK, help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=port_number, default=0, help="0: any that is free, which is printed (default)")
     parser.add_argument("--with-stdin", action="store_true", help="end when standard input does")
     given = parser.parse_args()
@@ -50,7 +46,7 @@ def main() -> int:
         print(f"error: {KEY} is not set: give the hosts a secret of their own, the same on each", file=sys.stderr)
         return 2
     try:
-        listening = listen(given.port, given.host or _own_address(), "--port")
+        listening = listen(given.port, given.host, "--port")
     except Unavailable as error:
         print(f"error: --port: {error}", file=sys.stderr)
         return 2
@@ -61,15 +57,6 @@ def main() -> int:
     except KeyboardInterrupt:
         return 130
     return 0
-
-
-def _own_address() -> str:
-    """This host's address on the way to the one from which Slurm started it."""
-    if (origin := os.environ.get(_LAUNCHED_FROM)) is None:
-        return LOOPBACK
-    with socket.socket(socket.AF_INET6 if ":" in origin else socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((origin, 9))  # nothing is sent
-        return str(probe.getsockname()[0])
 
 
 def _serve(listening: socket.socket, key: bytes, with_stdin: bool) -> None:
