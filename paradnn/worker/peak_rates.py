@@ -54,7 +54,11 @@ def measure_peak_rates(request: Mapping[str, Any], framework: Framework, phase: 
             matmul = [row for precision in _PRECISIONS for row in _matmul(framework, precision, memory)]
     with phase("bandwidth"):
         sizes = [row["array_bytes"] for row in only["bandwidth"]] if only else ARRAY_BYTES
-        bandwidth = [_bandwidth(framework, size) for size in sizes if only or 4 * size < memory]
+        bandwidth = []
+        for size in (size for size in sizes if only or 4 * size < memory):
+            run = framework.make_kernel("add", size // 4, "float32", "graph")
+            run(1)
+            bandwidth.append(ArrayRate(size, *_rates(run, 3.0 * size * REPEATS)))
     return PeakRates(matmul, bandwidth, _references(request["platform"]["name"]))
 
 
@@ -75,12 +79,6 @@ def _product(framework: Framework, precision: str, size: int, compile: str) -> P
     run = framework.make_kernel("matmul", size, precision, compile)
     run(1)
     return ProductRate(precision, size, compile, *_rates(run, 2.0 * size**3))
-
-
-def _bandwidth(framework: Framework, array_bytes: int) -> ArrayRate:
-    run = framework.make_kernel("add", array_bytes // 4, "float32", "graph")
-    run(1)
-    return ArrayRate(array_bytes, *_rates(run, 3.0 * array_bytes * REPEATS))
 
 
 def _rates(run: Callable[[int], None], work: float) -> tuple[float, float, float, int, bool, str | None]:

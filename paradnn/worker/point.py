@@ -22,7 +22,7 @@ from paradnn.worker.errors import ending_of
 from paradnn.worker.fork_server import Phases, Report
 from paradnn.worker.frameworks import Framework, Step, distributed
 from paradnn.worker.measure import BlocksWatch, Protocol, Run, measure_steps
-from paradnn.worker.messages import Answer, Compilation, Contention, Measurement, NoProfile, Profile, References, Timing
+from paradnn.worker.messages import Answer, Compilation, Contention, Measurement, Profile, References, Timing
 from paradnn.worker.meters import EnergyMeter, MemoryMeter, open_meter
 from paradnn.worker.peak_rates import measure_peak_rates
 from paradnn.worker.profile.run import profile_steps
@@ -151,7 +151,11 @@ class PointRun:
             self.note_memory()
         if self.request["measure"]["profile"] or self.request["measure"]["keep_trace"]:
             with self.phases("profile", replace(self.answered, outcome="ok")):
-                self.note(profile=self._profile(step))
+                keeps = self.request["measure"]["keep_trace"]
+                profile = profile_steps(self.framework, step, self.step_seconds(), keeps, self.seconds_left)
+                if isinstance(profile, Profile):
+                    profile = replace(profile, devices=self.devices)
+                self.note(profile=profile)
 
     def note_contention(self, phase: str, seen: Contention | None) -> None:
         """What disturbed a phase beside the measured blocks."""
@@ -183,11 +187,6 @@ class PointRun:
         assert self.answered.measurement
         timing = self.answered.measurement.timing
         return statistics.median(timing.blocks) / timing.steps_per_block
-
-    def _profile(self, step: Step) -> Profile | NoProfile:
-        keeps = self.request["measure"]["keep_trace"]
-        profile = profile_steps(self.framework, step, self.step_seconds(), keeps, self.seconds_left)
-        return profile if isinstance(profile, NoProfile) else replace(profile, devices=self.devices)
 
 
 def _elements(arrays: Sequence[Any]) -> int:

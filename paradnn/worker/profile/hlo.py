@@ -83,7 +83,8 @@ def _cost(instruction: Any, by_id: dict[int, Any]) -> Cost:
     """The cost of an instruction that is no fusion."""
     opcode, target = instruction.opcode, instruction.custom_call_target
     inputs, outputs = _operands(instruction, by_id), _shapes(instruction.shape)
-    library = _library(target)
+    names = {"conv": "convolution", "fmha": "attention", "matmul": "dot", "gemm": "dot", "dot": "dot"}
+    library = next((kind for word, kind in names.items() if word in target.lower()), None)  # what its call computes
     kind, category = f"{opcode} {target}".strip(), _category(library or opcode)
     moved = float(total_bytes(inputs) + total_bytes(outputs))
     if category in ("matmul", "convolution"):
@@ -128,12 +129,6 @@ def _convolution(instruction: Any, inputs: Sequence[Shape], outputs: Sequence[Sh
     # Groups of features are in the filter's shape already, groups of the batch in the output's.
     channels = inputs[1].dimensions[numbers.kernel_input_feature_dimension]
     return convolution_flops(outer, pairs, int(channels))
-
-
-def _library(target: str) -> str | None:
-    """What a library call computes, by its name."""
-    names = {"conv": "convolution", "fmha": "attention", "matmul": "dot", "gemm": "dot", "dot": "dot"}
-    return next((kind for word, kind in names.items() if word in target.lower()), None)
 
 
 def _category(opcode: str) -> str:

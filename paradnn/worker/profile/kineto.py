@@ -232,7 +232,10 @@ def aten_cost(kind: str, call: Call) -> Cost:
     # In place or not, the output is written once; that of a _foreach operation is as long as its first list.
     lists = [shapes for shapes in inputs if len(shapes) > 1]
     widest = max(known, key=lambda shape: shape.bytes // max(1, shape.elements))
-    written = [] if category in ("data movement", "reduction") else [Shape(widest.dtype, _broadcast(known))]
+    # An elementwise operation's inputs are spread to the same dimensions.
+    backwards = itertools.zip_longest(*(shape.dimensions[::-1] for shape in known), fillvalue=1)
+    spread = Shape(widest.dtype, tuple(map(max, backwards))[::-1])
+    written = [] if category in ("data movement", "reduction") else [spread]
     return plain_cost(kind, category, known, lists[0] if lists and written else written)
 
 
@@ -310,12 +313,6 @@ def _tensors(call: Call) -> list[list[Shape]]:
 
 def _nested(dims: Any) -> bool:
     return bool(dims) and isinstance(dims[0], (list, tuple))
-
-
-def _broadcast(known: Sequence[Shape]) -> tuple[int, ...]:
-    """The dimensions that the inputs of an elementwise operation are spread to."""
-    backwards = itertools.zip_longest(*(shape.dimensions[::-1] for shape in known), fillvalue=1)
-    return tuple(map(max, backwards))[::-1]
 
 
 def _list(call: Call, place: int) -> list[int]:
