@@ -102,7 +102,7 @@ class Table:
     def words(self) -> list[frozenset[tuple[str, str]]]:
         """What may change a step's time and is not at its default, as (key, value)."""
         point = texts(request_of(Point(model=None)))  # type: ignore[arg-type]
-        usual = {key: value for key, value in point.items() if key != "model"}.items()
+        usual = {**LATER_PARAMS, **{key: value for key, value in point.items() if key != "model"}}.items()
         return [
             frozenset(item for item in row.items() - usual if item[0] in _WORDS or item[0].startswith(_WORD_GROUPS))
             for row in self.rows
@@ -173,7 +173,8 @@ def table_of_points(
     """The table of planned points, from the ids and devices of their environments."""
     columns = cost_columns(points)
     costs, load = np.stack([columns[name] for name in _COSTS], axis=1), np.full(len(points), np.nan)
-    rows = [row_of(point) for point in points]
+    # As past runs have them, with keys that points no longer have: else nothing planned is like anything measured.
+    rows = [{**LATER_PARAMS, **row_of(point)} for point in points]
     peaks = _peaks(rows, devices, rates)
     return Table(rows, environments, [PLANNED] * len(points), _known(costs, rows), peaks, load)
 
