@@ -114,7 +114,8 @@ def answer(
         if not others and refusal is None:
             return analyse(frame, options)
         try:
-            result = analyse(_rows(frame, chosen), options)
+            taken = frame["run_id"].isin({run for each in chosen for run in each.rows["run_id"]})
+            result = analyse(frame[taken].reset_index(drop=True), options)
         except ParadnnError as error:
             if refusal is None:
                 raise
@@ -149,12 +150,6 @@ def _choices(frame: pd.DataFrame, selection: Selection) -> Iterator[tuple[list[P
             first.setdefault(tuple(each.value(key) for key in keys), each)
         chosen = list(first.values())
         yield chosen, [each for each in populations if each not in chosen], how
-
-
-def _rows(frame: pd.DataFrame, chosen: Sequence[Population]) -> pd.DataFrame:
-    """The runs of populations, in the order of the frame."""
-    wanted = frame["run_id"].isin({run for each in chosen for run in each.rows["run_id"]})
-    return frame[wanted].reset_index(drop=True)
 
 
 def _said(

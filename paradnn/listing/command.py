@@ -41,16 +41,11 @@ def entries(kind: str) -> list[tuple[str, str]]:
     if group == "hydra" or not options_of(group):
         known = [*KINDS, *groups()]
         raise ConfigError("list", kind, "no such kind", f"{did_you_mean(kind, known)}choose one of {', '.join(known)}")
-    return [(option, _described(group, option)) for option in options_of(group)]
-
-
-def _described(group: str, option: str) -> str:
-    """What an option is, and for a model its keys."""
-    words = words_of(group, option)
-    if group != "model":
-        return words
-    keys = ", ".join(f"model.{key}={value}" for key, value in content_of(group, option).items() if key != "name")
-    return f"{words} {keys}"
+    found = {option: words_of(group, option) for option in options_of(group)}
+    for option in found if group == "model" else ():
+        content = content_of(group, option).items()
+        found[option] += " " + ", ".join(f"model.{key}={value}" for key, value in content if key != "name")
+    return list(found.items())
 
 
 @program
@@ -62,20 +57,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if len(given) > 2:
         raise ConfigError("list", " ".join(given), "are too many words", "write a kind, then one word that is quoted")
-    for name, text in _matching(given[0], given[1] if len(given) > 1 else ""):
-        print(_line(name, text))
-    return 0
-
-
-def _matching(kind: str, word: str) -> list[tuple[str, str]]:
+    kind, word = given[0], given[1] if len(given) > 1 else ""
     every = entries(kind)
     found = [pair for pair in every if word.lower() in " ".join(pair).lower()]
     if not found:
-        names = [
-            part for name, _ in every for part in (name.partition("=")[0], name.partition("=")[0].rpartition(".")[2])
-        ]
-        raise ParadnnError(f"no {kind} with {word!r}; {did_you_mean(word, names)}paradnn list {kind} shows all")
-    return found
+        keys = [name.partition("=")[0] for name, _ in every]
+        hint = did_you_mean(word, [part for key in keys for part in (key, key.rpartition(".")[2])])
+        raise ParadnnError(f"no {kind} with {word!r}; {hint}paradnn list {kind} shows all")
+    for name, text in found:
+        print(_line(name, text))
+    return 0
 
 
 def _line(name: str, text: str) -> str:
