@@ -26,7 +26,6 @@ POOLING = {
     "sensitivity": ["--metric", "examples_per_second"],
     "boxplot": ["--by", "device", "--metric", "examples_per_second"],
     "overhead": [],
-    "layers": [],
     "roofline": [],
     "speedup": ["--a", f"device={SIDES[0]}", "--b", f"device={SIDES[1]}"],
     "compare": [f"device={SIDES[0]}", f"device={SIDES[1]}"],
