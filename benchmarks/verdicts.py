@@ -20,11 +20,11 @@ from analysis.analyses.boxplot import box_statistics
 from analysis.analyses.breakdown import measure_shares
 from analysis.analyses.compare import compare_points
 from analysis.analyses.infeed import input_waits
-from analysis.analyses.sensitivity import SensitivityOptions, adjusted, sensitivity
+from analysis.analyses.sensitivity import SensitivityOptions, sensitivity
 from analysis.analyses.speedup import pair_points
 from analysis.roofs import place_models
 from analysis.roofs import summary as under_roof
-from analysis.statistics.contrast import Contrast, Verdict
+from analysis.statistics.contrast import Contrast, Verdict, adjusted
 from analysis.statistics.dependence import Unit, crossed_mean, crossed_quantile, crossed_share, levels_of
 from analysis.statistics.regression import regress
 
@@ -261,7 +261,7 @@ def noise_terms(random: np.random.Generator, draws: int, terms: int = 15, points
     alone = together = 0
     for _ in range(draws):
         design = pd.DataFrame(random.normal(size=(points, terms)), columns=[f"x{n}" for n in range(terms)])
-        found = regress(design, random.normal(size=points)).weights["p"]
+        found = regress(design, random.normal(size=points)).weights["p"].to_numpy()
         alone += bool((found <= 0.05).any())
         together += bool((adjusted(found) <= 0.05).any())
     told = f"{alone / draws:.1%} by single tests, {together / draws:.1%} as told"

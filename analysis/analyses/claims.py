@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.claims.evaluate import Data, Finding, Verdict, judge, sentences, summary, table
 from analysis.claims.kinds import Answer, Claim
 from analysis.claims.load import load_claims, observations, restate
 from analysis.lazy import drawing, np, pd, ticker
@@ -23,8 +24,6 @@ from paradnn.errors import ConfigError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from analysis.claims.evaluate import Finding, Verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,16 +52,12 @@ class ClaimsResult(Result):
 
     @property
     def table(self) -> pd.DataFrame:
-        from analysis.claims.evaluate import table
-
         return table(self.verdicts)
 
     def _figure(self) -> Figure:
         return draw_claims(self.verdicts)
 
     def _paragraphs(self) -> Iterator[Paragraph]:
-        from analysis.claims.evaluate import sentences
-
         for verdict in self.verdicts:
             answer = f"{verdict.answer.upper()}{verdict.extent}"
             yield Paragraph(f"{verdict.title}: {answer}", tuple(sentences(verdict)))
@@ -70,9 +65,7 @@ class ClaimsResult(Result):
 
     def closing(self) -> list[Paragraph]:
         """What holds for all claims together."""
-        from analysis.claims.evaluate import summary
-
-        return [*map(Paragraph, summary(self.verdicts))]
+        return [Paragraph(summary(self.verdicts))]
 
 
 @analysis(
@@ -95,7 +88,6 @@ def check_claims(frame: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
     ConfigError for an id that no claim has, DataError for a file that holds no claims. What stands in the way of one
     check is named in its finding.
     """
-    from analysis.claims.evaluate import Data, judge
     from analysis.store.load import load_types
 
     claims = _only(load_claims(Path(options.file)) if options.file else observations(), options.only)

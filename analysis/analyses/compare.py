@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from analysis.labels import label
-from analysis.lazy import drawing, np, pd, stats
+from analysis.lazy import drawing, np, pd
 from analysis.options import option
 from analysis.registry import analysis
 from analysis.result import Result
@@ -28,7 +28,7 @@ from analysis.sides import (
     sources_of,
     tidy,
 )
-from analysis.statistics.contrast import MARGIN, Contrast, Verdict, equivalent, judge
+from analysis.statistics.contrast import MARGIN, Contrast, Verdict, adjusted, equivalent, judge
 from analysis.statistics.dependence import MINIMUM_POINTS, Unit
 from analysis.statistics.pairing import pair
 from analysis.store.frame import families
@@ -61,35 +61,42 @@ class CompareOptions(PairedOptions):
     )
 
 
+class Comparison(NamedTuple):
+    """`cells`: a row for each paired point, with the columns of `pairing.pair` (p_value only where tested) and
+    `tested`, `p_adjusted` (Benjamini-Hochberg over all tested cells) and `verdict`, any but NOT_ENOUGH. `families`: a
+    row for each family that either side measured, as `contrast.Contrast.row` and `judge` give it (any verdict but
+    UNTESTED), with `tested`, `a_better`, `b_better` and `same`, cells found by the tests."""
+
+    cells: pd.DataFrame
+    families: pd.DataFrame
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class CompareResult(Result):
-    """The cells of both sides with interval, test and verdict, and a verdict for each family."""
+    """The cells of both sides and the families (`Comparison`), and what was asked."""
 
-    comparison: Comparison
+    cells: pd.DataFrame
+    families: pd.DataFrame
     sides: Sides
+    asked: CompareOptions
 
     @property
     def table(self) -> pd.DataFrame:
-        return tidy(self.comparison.cells, _KEPT)
-
-    @property
-    def families(self) -> pd.DataFrame:
-        """A row for each family, with its verdict."""
-        return self.comparison.families
+        return tidy(self.cells, _KEPT)
 
     def _figure(self) -> Figure:
-        return draw_comparison(self.comparison, self.sides.name_a, self.sides.name_b)
+        return _draw(self)
 
     def _paragraphs(self) -> Iterator[str]:
-        metric, cells = self.comparison.metric, self.comparison.cells
+        metric, cells = self.asked.metric, self.cells
         word = "faster" if is_speed(metric) else "better"
         a, b = names = self.sides.called
         yield f"{self.sides.named()}Ratios are {a} over {b} in {metric}, above 1 where {a} is {word}."
         for row in self.families.to_dict("records"):
-            yield _sentence(row, word, self.comparison.margin, names)
+            yield _sentence(row, word, self.asked.margin, names)
         yield from no_verdict(cells)
         if len(cells):
-            yield _tests(self.comparison, word, names)
+            yield _tests(cells, self.asked, word, names)
             samples = dict.fromkeys(self.families.loc[self.families["points"] > 0, "sample"])
             yield f"Intervals are 95%; those of means are over {'; '.join(samples)}. {sources_of(cells)}"
         yield from apart(cells, self.sides)
@@ -115,10 +122,8 @@ def compare(frame: pd.DataFrame, options: CompareOptions) -> CompareResult:
     """
     sides = choose_sides(frame, [options.a], [options.b], ("A", "B"), options.pool)
     on = join_on(options.on, sides)
-    comparison = compare_points(
-        sides.a, sides.b, options.metric, on, rate=options.rate, margin=options.margin, unit=options.unit
-    )
-    return CompareResult(comparison=comparison, sides=sides, sources=sides.sources, pooled=sides.pooled)
+    found = compare_points(sides.a, sides.b, options.metric, on, options.rate, options.margin, options.unit)
+    return CompareResult(**found._asdict(), sides=sides, asked=options, sources=sides.sources, pooled=sides.pooled)
 
 
 def _sentence(row: dict[Any, Any], word: str, margin: float, names: tuple[str, str]) -> str:
@@ -149,9 +154,8 @@ def _sentence(row: dict[Any, Any], word: str, margin: float, names: tuple[str, s
     )
 
 
-def _tests(comparison: Comparison, word: str, names: tuple[str, str]) -> str:
+def _tests(cells: pd.DataFrame, asked: CompareOptions, word: str, names: tuple[str, str]) -> str:
     """What was tested, and what the tests found."""
-    cells = comparison.cells
     tested, counts = int(cells["tested"].sum()), cells["verdict"].value_counts()
     if not tested and not cells["comparable"].any():
         return "No cell is tested, since the sessions of the sides carry no verdict."
@@ -162,7 +166,7 @@ def _tests(comparison: Comparison, word: str, names: tuple[str, str]) -> str:
     why = f" {lacking} of {len(cells)} cells are not tested: a test takes {REPLICATES} replicates on both sides."
     return (
         f"Of {tested} cells tested (Welch's t on logarithms) {names[0]} is {word} in {a}, {names[1]} in {b}, {same} "
-        f"are the same within {comparison.margin:.0%}; at most {comparison.rate:.0%} of these are expected to be false "
+        f"are the same within {asked.margin:.0%}; at most {asked.rate:.0%} of these are expected to be false "
         f"(Benjamini-Hochberg).{why if lacking else ''}"
     )
 
@@ -170,23 +174,6 @@ def _tests(comparison: Comparison, word: str, names: tuple[str, str]) -> str:
 #: Replicates on each side that a test needs: with two, a t of one degree of freedom finds next to nothing, and a
 #: single outlier cannot be recognised.
 REPLICATES = 3
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The result.
-
-    `cells`: a row for each paired point, with the columns of `pairing.pair` (p_value only where tested) and `tested`,
-    `p_adjusted` (Benjamini-Hochberg over all tested cells) and `verdict`, any but NOT_ENOUGH. `families`: a row for
-    each family that either side measured, as `contrast.Contrast.row` and `judge` give it (any verdict but UNTESTED),
-    with `tested`, `a_better`, `b_better` and `same`, cells found by the tests.
-    """
-
-    metric: str
-    cells: pd.DataFrame
-    families: pd.DataFrame
-    rate: float
-    margin: float
 
 
 def compare_points(
@@ -213,8 +200,15 @@ def compare_points(
     tested = cells["comparable"] & enough & cells["p_value"].notna()
     cells["p_value"] = cells["p_value"].where(tested)
     cells["tested"] = tested
-    cells["p_adjusted"] = adjust(cells["p_value"].to_numpy())
-    cells["verdict"] = _verdicts(cells, rate, margin)
+    cells["p_adjusted"] = adjusted(cells["p_value"].to_numpy(), discoveries=True)
+    logs = np.log(cells["speedup"].to_numpy(dtype="float64"))
+    same = equivalent(logs, logs, cells["log_error"].to_numpy(), cells["degrees"].to_numpy(), margin)
+    same = adjusted(np.where(tested, same, np.nan), discoveries=True) <= rate
+    cells["verdict"] = np.select(
+        [~cells["comparable"].astype(bool), ~tested, same, cells["p_adjusted"] <= rate],
+        [Verdict.WITHHELD, Verdict.UNTESTED, Verdict.SAME, np.where(logs > 0, Verdict.A_BETTER, Verdict.B_BETTER)],
+        Verdict.NOT_SHOWN,
+    )
     cells.attrs = attrs
     names = families(pd.DataFrame({"family": [*a["family"].dropna().unique(), *b["family"].dropna().unique()]}))
     contrasts = [Contrast.of(cells, name, unit) for name in names]
@@ -226,31 +220,7 @@ def compare_points(
     few = rows["basis"] == "few"
     rows.loc[few, "basis"] = np.where(rows.loc[few, "by_tests"].notna(), "tests", "nothing")
     rows.loc[few, "verdict"] = rows.loc[few, "by_tests"].fillna(Verdict.NOT_ENOUGH.value)
-    return Comparison(metric, cells, rows.drop(columns="by_tests"), rate, margin)
-
-
-def _verdicts(cells: pd.DataFrame, rate: float, margin: float) -> np.ndarray:
-    """The verdict of each cell."""
-    tested = cells["tested"].to_numpy()
-    logs = np.log(cells["speedup"].to_numpy(dtype="float64"))
-    same = equivalent(logs, logs, cells["log_error"].to_numpy(), cells["degrees"].to_numpy(), margin)
-    same = adjust(np.where(tested, same, np.nan)) <= rate
-    found: np.ndarray = np.select(
-        [~cells["comparable"].to_numpy(dtype=bool), ~tested, same, cells["p_adjusted"] <= rate],
-        [Verdict.WITHHELD, Verdict.UNTESTED, Verdict.SAME, np.where(logs > 0, Verdict.A_BETTER, Verdict.B_BETTER)],
-        Verdict.NOT_SHOWN,
-    )
-    return found
-
-
-def adjust(p_values: np.ndarray) -> np.ndarray:
-    """p values adjusted for the rate of false discoveries (Benjamini and Hochberg, J. Royal Statistical Society B 57,
-    1995), NaN where there is none. Holds for tests that are independent or positively dependent, as cells of one sweep
-    are whose sides share a machine."""
-    adjusted, known = np.full(len(p_values), np.nan), ~np.isnan(p_values)
-    if known.any():
-        adjusted[known] = stats.false_discovery_control(p_values[known], method="bh")
-    return adjusted
+    return Comparison(cells, rows.drop(columns="by_tests"))
 
 
 def _of_cells(cells: pd.DataFrame) -> dict[str, Any]:
@@ -276,9 +246,10 @@ def _looks() -> dict[Verdict, tuple[str, str]]:
     }
 
 
-def draw_comparison(found: Comparison, a: str = "A", b: str = "B") -> Figure:
+def _draw(found: CompareResult) -> Figure:
     """A row for each family: a mark for each cell, coloured by its verdict, and the geometric mean with its 95%
     interval over points in black. Right of 1 `a` is better."""
+    a, b = found.sides.name_a, found.sides.name_b
     families = [str(family) for family in found.families["family"]]
     drawn, (axes,) = drawing.panels(1, 8.0, 1.2 + 0.8 * len(families))
     axes.axvline(1, color="#333333", linewidth=1)
@@ -298,7 +269,7 @@ def draw_comparison(found: Comparison, a: str = "A", b: str = "B") -> Figure:
     ]
     drawing.names(axes.yaxis, words)
     axes.set_ylim(len(families) - 0.45, -0.55)
-    drawing.finish(axes, f"{label(found.metric)}: {a} against {b}", f"speedup of {a} over {b}")
+    drawing.finish(axes, f"{label(found.asked.metric)}: {a} against {b}", f"speedup of {a} over {b}")
     axes.grid(axis="y", visible=False)
     drawing.ratio_axis(axes.xaxis)
     handles: list[Any] = [

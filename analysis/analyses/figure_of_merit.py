@@ -21,7 +21,8 @@ from analysis.options import Options, option
 from analysis.registry import analysis
 from analysis.result import Answer, Paragraph, pooled_within, require_runs
 from analysis.statistics.dependence import Component, satterthwaite
-from analysis.statistics.pairing import direction, sessions_add
+from analysis.statistics.pairing import direction
+from analysis.statistics.sessions import arrange
 from analysis.store.frame import is_ok
 from paradnn.core.words import counted
 from paradnn.errors import ConfigError, NotEnoughData
@@ -244,11 +245,14 @@ def _sessions(a: pd.DataFrame, b: pd.DataFrame, keys: list[str], metric: str) ->
     """Why two sides cannot be told from their sessions, empty where they can; and what their sessions add."""
     both = pd.concat([a, b], ignore_index=True)
     points = both.groupby(keys, dropna=False).ngroup().to_numpy()
-    arrangement, between = sessions_add(a, b, points, np.log(_numbers(both, metric)))
+    arrangement = arrange(a, b, points, np.log(_numbers(both, metric)))
     if not arrangement.design.comparable:
         return arrangement.design.text(), ()
     outside = len(set(points) - set(points[arrangement.used]))
-    return f"{counted(outside, 'point')} of both were measured in different sessions" if outside else "", between
+    return (
+        f"{counted(outside, 'point')} of both were measured in different sessions" if outside else "",
+        arrangement.between,
+    )
 
 
 def _row(

@@ -31,6 +31,7 @@ from analysis.lazy import drawing, np, pd, stats
 from analysis.options import Options, option, unit_option
 from analysis.registry import Shown, analysis
 from analysis.result import Answer, Headline, Paragraph, pooled_within
+from analysis.statistics.contrast import adjusted
 from analysis.statistics.dependence import Component, levels_of, satterthwaite
 from analysis.statistics.regression import Lacking, Regression, regress
 from analysis.statistics.sessions import sessions_of
@@ -71,23 +72,13 @@ class SensitivityOptions(Options):
     )
     unit: Literal["crossed", "model", "point"] = unit_option()
 
-    @property
-    def log_terms(self) -> bool:
-        """Whether hyperparameters become logarithms."""
-        return self.log_scale in ("hyperparameters", "both")
-
-    @property
-    def log_metric(self) -> bool:
-        """Whether the metric becomes one."""
-        return self.log_scale in ("metric", "both")
-
 
 @dataclass(frozen=True)
 class Fit(GroupKey):
     """The regression of one family on one device. `weights` are those of the regression, the largest first, with
     `p_adjusted` for the number of terms, `doubling` (what doubling the hyperparameter multiplies the metric by, NaN
     where not both are logarithms) and `verdict`: depends, values differ (but no slope is shown), not shown, or none
-    (sessions). `constant` maps every column without variation to its value."""
+    (sessions). `constant` maps every column without variation to its value; `notes` end what is said of it."""
 
     regression: Regression
     weights: pd.DataFrame
@@ -95,6 +86,7 @@ class Fit(GroupKey):
     head: str
     notes: tuple[str, ...]
     sample: str
+    sources: tuple[str, ...]
 
     def strongest(self) -> tuple[str, list[str]] | None:
         """(the largest weight on which the metric depends, the terms that may weigh as much); None without one."""
@@ -142,22 +134,19 @@ def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Answer:
     pooled = pooled_within(frame, ["family", "device"], pool=True) if options.pool else ""
     metric = find_metric(frame, options.metric) if options.metric else choose_metric(frame)
     chosen = [find_column(frame, name, "--on") for name in options.on or ()]
-    fits, lacking, used = [], [], []
+    fits, lacking = [], []
     for group in groups(frame):
         try:
-            fit, run_ids = _fit(group, metric, chosen, options)
+            fits.append(_fit(group, metric, chosen, options))
         except NotEnoughData as problem:
             lacking.append(Lacking(group.name, str(problem)))
-            continue
-        fits.append(fit)
-        used += run_ids
     if not fits:
         remedy = "measure more points, or choose fewer hyperparameters with --on"
         raise NotEnoughData(f"not enough data to explain {metric}", lacking, remedy)
-    response = f"{'log ' * options.log_metric}{metric}"
+    logarithm = "log " * (options.log_scale in ("metric", "both"))
     over = "; ".join(dict.fromkeys(fit.sample for fit in fits))
     weigh = (
-        f"A weight is the change of {response}, in its standard deviations, for one standard deviation of the "
+        f"A weight is the change of {logarithm}{metric}, in its standard deviations, for one standard deviation of the "
         f"hyperparameter; {LEVEL:.0%} intervals over {over}, and over the values that a hyperparameter has."
     )
     unit = frame.attrs.get("units", {}).get(metric, "")
@@ -168,9 +157,9 @@ def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Answer:
             *(f"{each}: no fit." for each in lacking),
             weigh,
         ],
-        picture=lambda: _draw(fits, f"{'log ' * options.log_metric}{label(metric)}", options.log_terms),
+        picture=lambda: _draw(fits, f"{logarithm}{label(metric)}", options.log_scale in ("hyperparameters", "both")),
         stands_out=_headline(fits, metric),
-        sources=tuple(used),
+        sources=tuple(run for fit in fits for run in fit.sources),
         pooled=pooled,
     )
 
@@ -201,8 +190,8 @@ def _headline(fits: Sequence[Fit], metric: str) -> Headline | None:
     return Headline("What it depends on", words)
 
 
-def _fit(group: Group, metric: str, chosen: Sequence[str], options: SensitivityOptions) -> tuple[Fit, list[str]]:
-    """The fit of one group and the ids of the runs it rests on."""
+def _fit(group: Group, metric: str, chosen: Sequence[str], options: SensitivityOptions) -> Fit:
+    """The fit of one group."""
     ok = is_ok(group.rows)
     measured = group.rows[ok & group.rows[metric].notna()]
     if measured.empty:
@@ -215,9 +204,9 @@ def _fit(group: Group, metric: str, chosen: Sequence[str], options: SensitivityO
         raise NotEnoughData(f"no measured run has all of {', '.join(map(label, names))}; choose some with --on")
     constant = {name: str(rows[name].iloc[0]) for name in names if rows[name].nunique() == 1}
     varying = [name for name in names if name not in constant]
-    design, baselines = encode(rows, varying, options.log_terms)
+    design, baselines = encode(rows, varying, options.log_scale in ("hyperparameters", "both"))
     values = rows[metric].to_numpy(dtype="float64")
-    if options.log_metric:
+    if options.log_scale in ("metric", "both"):
         values = _logarithms(values, metric, "leave those runs out with --where")
     session, levels = _sessions(measured, rows), levels_of(rows, options.unit)
     how: dict[str, Any] = {"levels": None if options.unit == "point" else levels, "by_value": options.unit == "crossed"}
@@ -239,7 +228,7 @@ def _fit(group: Group, metric: str, chosen: Sequence[str], options: SensitivityO
     others += [name for name in settings(rows) if name not in names]
     lacking = len(every) - len(rows), int(ok.sum()) - len(measured)
     logarithms = [name for name in varying if options.log_scale == "both" and _takes_logarithm(rows[name])]
-    fit = Fit(
+    return Fit(
         family=group.family,
         device=group.device,
         regression=fitted,
@@ -248,17 +237,16 @@ def _fit(group: Group, metric: str, chosen: Sequence[str], options: SensitivityO
         head=f"{head}.",
         notes=tuple(_notes(fitted, constant, baselines, others, *lacking)),
         sample=levels.words,
+        sources=tuple(measured["run_id"]),
     )
-    return fit, list(measured["run_id"])
 
 
 def _judged(weights: pd.DataFrame, share: pd.Series, logarithms: Sequence[str]) -> pd.DataFrame:
     """`Fit.weights`, the largest first; `share` is that of each term's variance between sessions."""
     found = weights.sort_values("weight", key=lambda column: -column.abs(), kind="stable")
     apart = share.reindex(found.index) >= _OF_SESSIONS
-    found["p_adjusted"] = adjusted(found.loc[~apart, "p"]).reindex(found.index)
-    given = adjusted(found.loc[~apart, "p_given"]).reindex(found.index)
-    slope, differs = (p.le(_RATE).to_numpy() for p in (found["p_adjusted"], given))
+    found["p_adjusted"], given = (adjusted(found[name].mask(apart).to_numpy()) for name in ("p", "p_given"))
+    slope, differs = found["p_adjusted"].le(_RATE).to_numpy(), given <= _RATE
     slope = slope & (found["low"] * found["high"] > 0).to_numpy()
     names = ["none (sessions)", "depends", "values differ"]
     found["verdict"] = np.select([apart.to_numpy(), slope, differs], names, "not shown")
@@ -309,10 +297,9 @@ def _describe(fit: Fit, options: SensitivityOptions, unit: str) -> Iterator[str]
             f"No verdict on {', '.join(apart)}: other values were measured in other sessions, whose own shifts cannot "
             "be told from an effect; measure all of them in one session, or some again in each (replicate=0,1)."
         )
-    poor = found.r2_held_out < _POOR and not options.log_metric
-    error = (
-        f"a factor of {math.exp(found.rmse_held_out):.2f}" if options.log_metric else short(found.rmse_held_out, unit)
-    )
+    log = options.log_scale in ("metric", "both")
+    poor = found.r2_held_out < _POOR and not log
+    error = f"a factor of {math.exp(found.rmse_held_out):.2f}" if log else short(found.rmse_held_out, unit)
     yield (
         f"R² {found.r2:.2f}; on held-out points {found.r2_held_out:.2f}, typically off by {error}."
         + " A straight line describes less than half of it: try --log-scale both." * poor
@@ -347,13 +334,6 @@ def _weight(term: str, row: pd.Series) -> str:
     value, low, high = (f"{row[name]:+.{digits}f}" for name in ("weight", "low", "high"))
     doubling = f", doubling it multiplies by {row['doubling']:.2f}" if pd.notna(row["doubling"]) else ""
     return f"{term} {value} ({low} to {high}){doubling}"
-
-
-def adjusted(p_values: pd.Series) -> pd.Series:
-    """p of n terms such that with no effect at all any of them falls below 0.05 in at most 5% of fits (Holm,
-    Scandinavian J. Statistics 6, 1979). That of statsmodels collects garbage at each call, a tenth of a second."""
-    ordered = p_values.sort_values(kind="stable")
-    return (ordered * np.arange(len(ordered), 0, -1)).cummax().clip(upper=1)
 
 
 def encode(frame: pd.DataFrame, names: Sequence[str], log: bool = False) -> tuple[pd.DataFrame, dict[str, str]]:

@@ -2,15 +2,14 @@
 
 Starts from `pairing.pair`, so that every ratio is of one point on both sides. Out come the share of points where A
 wins, the geometric mean and the quartiles of the speedup for each family, and a regression of its logarithm on the
-hyperparameters, which shows where A pays. With `--equal` also for which value of a hyperparameter the two are equally
-good, such as the density of a matrix at which a sparse product takes as long as a dense one.
+hyperparameters, which shows where A pays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from analysis.analyses.sensitivity import encode
 from analysis.columns import find_column, hyperparameters
@@ -35,7 +34,7 @@ from analysis.sides import (
 )
 from analysis.statistics.contrast import Contrast
 from analysis.statistics.dependence import Unit, levels_of
-from analysis.statistics.pairing import RESULT_COLUMNS, pair
+from analysis.statistics.pairing import pair
 from analysis.statistics.regression import Lacking, Regression, regress
 from analysis.store.frame import families
 from paradnn.errors import ConfigError, NotEnoughData
@@ -70,12 +69,6 @@ class SpeedupOptions(PairedOptions):
     terms: tuple[str, ...] | None = option(
         None, "hyperparameters of the regression (default: all that vary)", metavar="X,Y", names="columns"
     )
-    equal: str | None = option(
-        None,
-        "hyperparameter: say for which of its values A and B are equally good, such as density",
-        metavar="C",
-        names="columns",
-    )
     operations: bool = option(False, "compare the operations of profiled runs")
     ridge: tuple[float, ...] = option(
         (),
@@ -86,16 +79,33 @@ class SpeedupOptions(PairedOptions):
     )
 
 
+class SpeedupFit(NamedTuple):
+    """What the speedup of a family depends on. `logarithms` names the hyperparameters taken as log2: a slope is in
+    doublings of the speedup, per doubling of such a hyperparameter."""
+
+    family: str
+    regression: Regression
+    logarithms: tuple[str, ...]
+    baselines: Mapping[str, str]
+
+
+class Speedup(NamedTuple):
+    """`pairs` as `pairing.pair` gives them, `families` as `summarise` does, a fit for each family that allows one, and
+    in `lacking` why the others have none."""
+
+    pairs: pd.DataFrame
+    families: pd.DataFrame
+    fits: tuple[SpeedupFit, ...]
+    lacking: tuple[Lacking, ...]
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SpeedupResult(Result):
-    """The pairs of A and B, a summary and a regression for each family; `x` and `colour` say how they are drawn."""
+    """The pairs of A and B, a summary and a regression for each family; `asked` says how they are drawn."""
 
     speedup: Speedup
     sides: Sides
-    metric: str
-    x: str
-    colour: str | None
-    equal: Paragraph | None = None
+    asked: SpeedupOptions
 
     @property
     def table(self) -> pd.DataFrame:
@@ -104,26 +114,26 @@ class SpeedupResult(Result):
     @property
     def families(self) -> pd.DataFrame:
         """A row for each family, and one for all: the share of points in which A wins, means and quartiles."""
-        return self.speedup.summary
+        return self.speedup.families
 
     def _figure(self) -> Figure:
-        pairs = self.speedup.pairs
+        pairs, asked = self.speedup.pairs, self.asked
         if len(self.families) > _PANELS + 1:
             raise ConfigError("--family", "(all)", f"more than {_PANELS} families do not fit one figure", "choose some")
-        colour = find_column(pairs, self.colour, "--colour") if self.colour else None
-        x = find_column(pairs, self.x, "--x")
+        colour = find_column(pairs, asked.colour, "--colour") if asked.colour else None
+        x = find_column(pairs, asked.x, "--x")
         if not _is_number(pairs[x]):
             raise ConfigError("--x", x, "is not a number", "choose for example parameters or nodes")
         return draw_speedup(self.speedup, x, colour, self.sides.name_a, self.sides.name_b)
 
     def _paragraphs(self) -> Iterator[Paragraph | str]:
-        of, sides = self.speedup, self.sides
+        of, sides, metric = self.speedup, self.sides, self.asked.metric
         a, b = names = sides.called
         if of.pairs.empty:
             yield f"No point was measured on both sides, of {len(sides.a)} runs of {a} and {len(sides.b)} of {b}."
         else:
-            yield f"{sides.named()}Speedup is {a} over {b} in {self.metric}, above 1 where {a} is better."
-            word = "faster" if is_speed(self.metric) else f"better in {self.metric}"
+            yield f"{sides.named()}Speedup is {a} over {b} in {metric}, above 1 where {a} is better."
+            word = "faster" if is_speed(metric) else f"better in {metric}"
             for row in self.families.to_dict("records"):
                 yield _family(row, word, names)
             yield (
@@ -132,10 +142,7 @@ class SpeedupResult(Result):
             )
             yield from no_verdict(of.pairs)
         yield from map(_fit, of.fits)
-        if self.equal is not None:
-            yield self.equal
-        for lacking in of.lacking:
-            yield f"{lacking}: no regression."
+        yield from (f"{lacking}: no regression." for lacking in of.lacking)
         yield from apart(of.pairs, sides)
 
 
@@ -168,38 +175,7 @@ def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> SpeedupResult | Ans
     numbers = [name for name in sides.a.columns if _is_number(sides.a[name])]
     carry = tuple(dict.fromkeys(name for name in ("parameters", options.x) if name in numbers))
     pairs = pair_points(sides.a, sides.b, options.metric, on, carry, options.terms, options.unit)
-    return SpeedupResult(
-        speedup=pairs,
-        equal=_equal(pairs.pairs, options.equal, carry, sides.called) if options.equal else None,
-        sides=sides,
-        metric=options.metric,
-        x=options.x,
-        colour=options.colour,
-        sources=sides.sources,
-        pooled=sides.pooled,
-    )
-
-
-def _equal(pairs: pd.DataFrame, wanted: str, carried: Sequence[str], names: tuple[str, str]) -> Paragraph:
-    """Where the sides are equal, a line for each group of points."""
-    column = find_column(pairs, wanted, "--equal")
-    others = [str(name) for name in pairs if name not in (*RESULT_COLUMNS, *carried, column)]
-    keys = [name for name in others if pairs[name].nunique(dropna=False) > 1]
-    lines = []
-    for row in equal_at(pairs, column, keys).to_dict("records"):
-        group = ", ".join(f"{name} {row[name]}" for name in keys)
-        first, other = names if row["ahead"] == "A" else names[::-1]
-        ends = f"{row['lowest']:g} to {row['highest']:g}"
-        text = f"who is ahead changes {row['crossings']} times from {ends}"
-        if row["crossings"] == 0:
-            text = f"{first} is ahead from {ends}"
-        elif row["crossings"] == 1:
-            low = f"{row['low']:.3g}" if row["low"] > -np.inf else f"below {row['lowest']:g}"
-            high = f"{row['high']:.3g}" if row["high"] < np.inf else f"above {row['highest']:g}"
-            known = f"{low} to {high}" if row["low"] == row["low"] else "without an interval"
-            text = f"equal at {row['value']:.3g} ({known}); {first} is ahead below, {other} above"
-        lines.append(f"{group}: {text}." if group else f"{text}.")
-    return Paragraph(f"Where {names[0]} and {names[1]} are equal in {column}:", tuple(lines))
+    return SpeedupResult(speedup=pairs, sides=sides, asked=options, sources=sides.sources, pooled=sides.pooled)
 
 
 def _family(row: dict[Any, Any], word: str, names: tuple[str, str]) -> str:
@@ -227,28 +203,6 @@ def _fit(fit: SpeedupFit) -> str:
 
 def _is_number(column: pd.Series) -> bool:
     return pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
-
-
-@dataclass(frozen=True)
-class SpeedupFit:
-    """What the speedup of a family depends on. `logarithms` names the hyperparameters taken as log2: a slope is in
-    doublings of the speedup, per doubling of such a hyperparameter."""
-
-    family: str
-    regression: Regression
-    logarithms: tuple[str, ...]
-    baselines: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Speedup:
-    """The result: `pairs` as `pairing.pair` gives them, `summary` as `summarise` does, a fit for each family that
-    allows one, and in `lacking` why the others have none."""
-
-    pairs: pd.DataFrame
-    summary: pd.DataFrame
-    fits: tuple[SpeedupFit, ...]
-    lacking: tuple[Lacking, ...]
 
 
 def pair_points(
@@ -293,66 +247,6 @@ def _fit_of(family: str, rows: pd.DataFrame, terms: Sequence[str] | None, unit: 
     ratio = rows["speedup"].to_numpy(dtype="float64")
     found = regress(design, np.log2(ratio), levels=levels_of(rows, unit, axes=_VALUES))
     return SpeedupFit(family, found, tuple(logarithms), baselines)
-
-
-def equal_at(pairs: pd.DataFrame, column: str, keys: Sequence[str]) -> pd.DataFrame:
-    """Where A and B are equal in `column`, for each group of pairs that are alike in `keys`.
-
-    `pairs` as `pairing.pair` gives them. Between neighbouring values the logarithm of the speedup is taken as a
-    straight line, over the logarithm of the column where all its values are positive. Columns: the `keys`; `points`;
-    `lowest` and `highest`, the values that were measured; `ahead`, who is ahead at the lowest; `crossings`, how often
-    that changes; `value`, where, NaN unless it changes once; `low` and `high`, the 95% interval of that: for these
-    values the interval of the speedup holds 1. An end beyond the values that were measured is infinite, one of pairs
-    without intervals NaN. ConfigError for a column that is no number, or has one value in each group.
-    """
-    if not _is_number(pairs[column]):
-        raise ConfigError("--equal", column, "is no number", "choose for example batch_size")
-    groups = pairs.groupby(list(keys), sort=False, dropna=False) if keys else [((), pairs)]
-    rows = [
-        {**dict(zip(keys, values, strict=True)), **_equal_where(group, column)}
-        for values, group in groups
-        if group[column].nunique() > 1
-    ]
-    if not rows:
-        raise ConfigError("--equal", column, "has one value in all pairs that differ in nothing else", "sweep it")
-    return pd.DataFrame(rows)
-
-
-def _equal_where(group: pd.DataFrame, column: str) -> dict[str, float | int | str]:
-    rows = group.sort_values(column)
-    at = rows[column].to_numpy(dtype="float64")
-    scale, shown = (np.log, np.exp) if (at > 0).all() else (np.asarray, np.asarray)
-    middle, below, above = (
-        np.log(rows[name].to_numpy(dtype="float64")) for name in ("speedup", "speedup_low", "speedup_high")
-    )
-    places, falls = _crossings(scale(at), middle), middle[0] > 0
-    value, low, high = np.nan, np.nan, np.nan
-    if len(places) == 1:
-        value = float(shown(places[0]))
-        # What falls below 1 may have done so where the lower end of its interval does, and must have where the upper.
-        first, last = (below, above) if falls else (above, below)
-        if np.isfinite(below).all() and np.isfinite(above).all():
-            before, after = _crossings(scale(at), first), _crossings(scale(at), last)
-            low, high = float(shown(before[0])) if before else -np.inf, float(shown(after[-1])) if after else np.inf
-    return {
-        "points": len(rows),
-        "lowest": at[0],
-        "highest": at[-1],
-        "ahead": "A" if falls else "B",
-        "crossings": len(places),
-        "value": value,
-        "low": low,
-        "high": high,
-    }
-
-
-def _crossings(x: np.ndarray, y: np.ndarray) -> list[float]:
-    """Where a line through points (n,) changes sign."""
-    changes = np.flatnonzero(np.sign(y[1:]) * np.sign(y[:-1]) < 0)
-    found = [x[i] - y[i] * (x[i + 1] - x[i]) / (y[i + 1] - y[i]) for i in changes]
-    # A point that lies on 1 is a crossing where its neighbours lie on both sides.
-    on = [i for i in range(1, len(y) - 1) if y[i] == 0 and y[i - 1] * y[i + 1] < 0]
-    return sorted(map(float, [*found, *x[on]]))
 
 
 def draw_speedup(

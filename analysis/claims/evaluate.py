@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -32,7 +32,7 @@ from paradnn.forecast.estimate import LEVEL, Estimate
 
 @dataclass
 class Data:
-    """A frame, how to read its operation tables, whether heterogeneous runs are pooled, and the level of intervals.
+    """A frame, how to read its operation tables, and whether heterogeneous runs are pooled.
 
     `read_operations` takes runs and returns the rows of their operation tables with `run_id`; without it the shares
     in the frame's op_share.* columns stand for them. `used` gathers the ids of the runs that answers rest on, `pooled`
@@ -42,7 +42,6 @@ class Data:
     frame: pd.DataFrame
     read_operations: Callable[[pd.DataFrame], pd.DataFrame] | None = None
     pool: bool = False
-    level: float = LEVEL
     used: set[str] = field(default_factory=set)
     pooled: set[str] = field(default_factory=set)
 
@@ -81,22 +80,15 @@ def side(data: Data, conditions: Conditions, metric: str | None = None) -> pd.Da
     """
     rows = require(data.frame, conditions)
     if metric is not None:
-        rows = rows[is_ok(rows)]
+        ok = rows[is_ok(rows)]
+        rows = ok[ok[metric].notna()] if metric in ok else ok.iloc[:0]
         if rows.empty:
-            raise NotEnoughData("none of these runs is ok")
-        held = rows[rows[metric].notna()] if metric in rows else rows.iloc[:0]
-        if held.empty:
-            raise NotEnoughData(f"no {metric} was measured in these {len(rows)} runs")
-        rows = held
+            what = f"no {metric} was measured in these {len(ok)} runs" if len(ok) else "none of these runs is ok"
+            raise NotEnoughData(what)
     rows = require_homogeneous(rows, pool=data.pool)
     data.used.update(rows["run_id"])
     data.pooled |= {rows.attrs["pooled"]} if rows.attrs.get("pooled") else set()
     return rows
-
-
-def points(data: Data, conditions: Conditions, metric: str) -> pd.DataFrame:
-    """A row for each point that was measured, replicates brought to their median."""
-    return aggregate_replicates(side(data, conditions, metric))
 
 
 def paired_points(
@@ -153,8 +145,6 @@ _NAMES = ("model.name",)
 #: What may set runs apart without being a hyperparameter: its effect is taken out of a weight.
 _SETTINGS = ("device", "environment_id", "precision", "compile", "mode")
 _SETTING_PREFIXES = ("optimizer.", "platform.", "framework.", "data.", "software.")
-#: What is said where the sides' sessions cannot be told apart.
-_ALLOWED = f" (a session may shift a side by {ALLOWANCE - 1:.0%})"
 _SMALLEST = math.nextafter(0, 1)
 UNDECIDED = "undecided: the interval includes the bound; measure more points"
 
@@ -163,21 +153,19 @@ UNDECIDED = "undecided: the interval includes the bound; measure more points"
 class Finding:
     """An answer to a check: `quantity` says what `value` is, `missing` why there is none or no answer.
 
-    An interval that straddles the `bound` is not enough data, with `points` above 0. `together` is the answer with an
-    interval so wide that those of all checks hold at once.
+    An interval that straddles the `bound` is not enough data, with `points` above 0.
     """
 
     check: Check
     answer: Answer
     quantity: str = ""
-    value: float = np.nan
-    low: float = np.nan
-    high: float = np.nan
+    value: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
     needed: str = ""
     points: int = 0
     missing: str = ""
     bound: Bound = field(default_factory=Bound)
-    together: Answer = Answer.NOT_ENOUGH
 
 
 def evaluate(check: Check, data: Data) -> Finding:
@@ -189,30 +177,30 @@ def evaluate(check: Check, data: Data) -> Finding:
 
 
 def _finding(
-    check: Check, quantity: str, estimates: Sequence[Estimate], bound: Bound, count: int, needed: str = ""
+    check: Check, quantity: str, estimates: Sequence[Estimate], count: int, bound: Bound | None = None, needed: str = ""
 ) -> Finding:
     """The answer of one estimate, or of several that must all hold: the one that says least for the claim."""
+    bound = bound or check.bound
     answers = [bound.answer(estimate.low, estimate.high) for estimate in estimates]
     answer = next(one for one in _ORDER if one in answers)
-    worst = estimates[answers.index(answer)]
-    missing = "" if answer is not Answer.NOT_ENOUGH else UNDECIDED
-    if missing and not np.isfinite([worst.low, worst.high]).all():
-        missing = f"undecided: {count} points are too few for an interval with two ends"
+    worst, missing = estimates[answers.index(answer)], ""
+    if answer is Answer.NOT_ENOUGH:
+        known = np.isfinite([worst.low, worst.high]).all()
+        missing = UNDECIDED if known else f"undecided: {count} points are too few for an interval with two ends"
     return Finding(check, answer, quantity, *worst, needed or str(bound), count, missing, bound)
 
 
 def _trend(check: Check, data: Data) -> Finding:
-    rows = _rows(check, data, [check.of])
-    found = _weights(check, rows, [check.of], data.level)
+    found = _weights(check, _rows(check, data, [check.of]), [check.of])
     rises = check.direction == "rises"
     bound, needed = (Bound(low=_SMALLEST), "above 0") if rises else (Bound(high=-_SMALLEST), "below 0")
-    return _finding(check, f"{check.scale} weight", [_weight(found, check.of)], bound, found.rows, needed)
+    return _finding(check, f"{check.scale} weight", [_weight(found, check.of)], found.rows, bound, needed)
 
 
 def _ranking(check: Check, data: Data) -> Finding:
     columns = [check.larger, *check.than]
     rows = _rows(check, data, columns)
-    signs = np.sign(_weights(check, rows, columns, data.level).weights["weight"])
+    signs = np.sign(_weights(check, rows, columns).weights["weight"])
     design, response = _design(check, rows, columns)
     scores, estimates = (design - design.mean()) / design.std(), []
     for other in check.than:
@@ -221,30 +209,28 @@ def _ranking(check: Check, data: Data) -> Finding:
         one, two = (scores[name] * signs[name] for name in (check.larger, other))
         rest = scores.drop(columns=[check.larger, other])
         both = pd.concat([(one - two).rename("difference"), (one + two).rename("sum"), rest], axis=1)
-        found = regress(both, response, level=data.level, levels=levels_of(rows))
+        found = regress(both, response, levels=levels_of(rows))
         estimates.append(_weight(found, "difference", 2 / float(both["difference"].std())))
-    bound = Bound(low=_SMALLEST)
-    return _finding(check, f"difference of {check.scale} weights", estimates, bound, found.rows, "above 0")
+    what = f"difference of {check.scale} weights"
+    return _finding(check, what, estimates, found.rows, Bound(low=_SMALLEST), "above 0")
 
 
 def _compare(check: Check, data: Data) -> Finding:
     found = Contrast.of(paired_points(data, check.where, check.a, check.b, check.metric), "all")
-    allowance, missing = _allowance(found), found.missing
-    value, low, high = (found.share(check.margin * shift, data.level) for shift in (1.0, allowance, 1 / allowance))
+    value, low, high = (found.share(check.margin * by) for by in (1.0, found.allowance, 1 / found.allowance))
     share = Estimate(value.value, low.low, high.high)
-    name = "share of points" + (_ALLOWED if allowance > 1 else "")
-    finding = _finding(check, name, [share], check.bound, len(found.ratios))
-    hits, whole = int((found.ratios > check.margin).sum()), len(found.ratios) + missing
-    return _bounded(finding, check.bound, missing, hits / whole, (hits + missing) / whole)
+    finding = _finding(check, f"share of points{_said(found.allowance)}", [share], len(found.ratios))
+    hits, whole = int((found.ratios > check.margin).sum()), len(found.ratios) + found.missing
+    return _bounded(finding, found.missing, hits / whole, (hits + found.missing) / whole)
 
 
-def _bounded(finding: Finding, bound: Bound, count: int, low: float, high: float) -> Finding:
+def _bounded(finding: Finding, count: int, low: float, high: float) -> Finding:
     """A finding over pairs, where one side alone measured `count` points that both tried: over all of them the number
     lies between `low` and `high`, whatever these would have given. What does not hold at both ends is not decided."""
     if not count:
         return finding
     told = f"{finding.quantity}, between {low:.3g} and {high:.3g} with the {count} points that one side alone measured,"
-    if finding.answer is Answer.NOT_ENOUGH or bound.answer(low, high) is finding.answer:
+    if finding.answer is Answer.NOT_ENOUGH or finding.bound.answer(low, high) is finding.answer:
         return replace(finding, quantity=told)
     reason = "undecided: points that one side alone measured could turn it"
     return replace(finding, quantity=told, answer=Answer.NOT_ENOUGH, missing=reason)
@@ -258,7 +244,7 @@ def _ratio(check: Check, data: Data) -> Finding:
         pairs = [(new, old) for old, new in itertools.pairwise(each)]
     if not check.paired:
         return _unpaired(check, data, pairs)
-    estimates, contrasts = [], []
+    contrasts = []
     for a, b in pairs:
         rows = (
             paired_operations(data, check.where, a, b, check.operations, check.metric)
@@ -266,40 +252,38 @@ def _ratio(check: Check, data: Data) -> Finding:
             else paired_points(data, check.where, a, b, check.metric)
         )
         contrasts.append(Contrast.of(rows, "all"))
-        estimates.append(_shifted(contrasts[-1].quantile(check.quantile, data.level), _allowance(contrasts[-1])))
+    estimates = [_shifted(one.quantile(check.quantile), one.allowance) for one in contrasts]
     name = "median speedup" if check.quantile == 0.5 else f"{check.middle()} of speedups"
-    name += _ALLOWED if max(map(_allowance, contrasts)) > 1 else ""
-    finding = _finding(check, name, estimates, check.bound, min(len(one.ratios) for one in contrasts))
+    name += _said(max(one.allowance for one in contrasts))
+    finding = _finding(check, name, estimates, min(len(one.ratios) for one in contrasts))
     if check.operations or len(contrasts) > 1:
         return finding
     (found,) = contrasts
     low = np.quantile(np.append(found.ratios, np.zeros(found.missing)), check.quantile, method="lower")
     high = np.quantile(np.append(found.ratios, np.full(found.missing, np.inf)), check.quantile, method="higher")
-    return _bounded(finding, check.bound, found.missing, float(low), float(high))
+    return _bounded(finding, found.missing, float(low), float(high))
 
 
 def _unpaired(check: Check, data: Data, pairs: Sequence[tuple[Conditions, Conditions]]) -> Finding:
-    """A's quantile over B's, whose points need not be the same. Each has an interval at 97.5% for a level of 95%, so
-    that both hold (Bonferroni)."""
+    """A's quantile over B's, whose points need not be the same. Each has an interval at 97.5%, so that both hold
+    (Bonferroni)."""
     estimates, allowances, counts = [], [], []
     for a, b in pairs:
-        samples = [points(data, {**check.where, **each}, check.metric) for each in (a, b)]
+        samples = [aggregate_replicates(side(data, {**check.where, **each}, check.metric)) for each in (a, b)]
         one, two = (
-            crossed_quantile(rows[check.metric], levels_of(rows), check.quantile, (1 + data.level) / 2)
-            for rows in samples
+            crossed_quantile(rows[check.metric], levels_of(rows), check.quantile, (1 + LEVEL) / 2) for rows in samples
         )
         with np.errstate(divide="ignore", invalid="ignore"):
             ends = np.divide([one.value, one.low, one.high], [two.value, two.high, two.low])
         allowances.append(1.0 if arrange(samples[0], samples[1]).design.comparable else ALLOWANCE)
         estimates.append(_shifted(Estimate(*map(float, ends)), allowances[-1]))
         counts.append(min(map(len, samples)))
-    name = f"ratio of {check.middle()}s" + (_ALLOWED if max(allowances) > 1 else "")
-    return _finding(check, name, estimates, check.bound, min(counts))
+    return _finding(check, f"ratio of {check.middle()}s{_said(max(allowances))}", estimates, min(counts))
 
 
-def _allowance(found: Contrast) -> float:
-    """What a session may have done to the sides as a whole, as a factor; 1 where their sessions can be told apart."""
-    return 1.0 if found.comparable else ALLOWANCE
+def _said(allowance: float) -> str:
+    """What is said where the sides' sessions cannot be told apart."""
+    return f" (a session may shift a side by {ALLOWANCE - 1:.0%})" if allowance > 1 else ""
 
 
 def _shifted(found: Estimate, allowance: float) -> Estimate:
@@ -307,9 +291,9 @@ def _shifted(found: Estimate, allowance: float) -> Estimate:
 
 
 def _threshold(check: Check, data: Data) -> Finding:
-    rows = points(data, check.where, check.metric)
-    found = crossed_quantile(rows[check.metric], levels_of(rows), check.quantile, data.level)
-    return _finding(check, check.middle(), [found], check.bound, len(rows))
+    rows = aggregate_replicates(side(data, check.where, check.metric))
+    found = crossed_quantile(rows[check.metric], levels_of(rows), check.quantile)
+    return _finding(check, check.middle(), [found], len(rows))
 
 
 def _share(check: Check, data: Data) -> Finding:
@@ -325,8 +309,8 @@ def _share(check: Check, data: Data) -> Finding:
     shares = shares.groupby(runs.set_index("run_id")["point_id"].reindex(shares.index).to_numpy()).median()
     levels = levels_of(runs.drop_duplicates("point_id").set_index("point_id").reindex(shares.index))
     name = "median share" if check.quantile == 0.5 else f"{check.middle()} of shares"
-    found = crossed_quantile(shares, levels, check.quantile, data.level)
-    return _finding(check, name, [found], check.bound, len(shares))
+    found = crossed_quantile(shares, levels, check.quantile)
+    return _finding(check, name, [found], len(shares))
 
 
 def _outcome(check: Check, data: Data) -> Finding:
@@ -342,17 +326,17 @@ def _outcome(check: Check, data: Data) -> Finding:
         raise NotEnoughData(f"none of the {len(asked)} points that did was tried with {in_words(check.a)}")
     tried = sides[0].assign(_key=_keyed(sides[0], keys)).drop_duplicates("_key")
     tried = tried[tried["_key"].isin(both)]
-    share = crossed_share(tried["_key"].isin(wanted), levels_of(tried), data.level)
-    return _finding(check, "share of points", [share], check.bound, len(both))
+    share = crossed_share(tried["_key"].isin(wanted), levels_of(tried))
+    return _finding(check, "share of points", [share], len(both))
 
 
 def _scaling(check: Check, data: Data) -> Finding:
     from analysis.analyses.scaling import fit_scaling
 
     rows = side(data, check.where, check.metric)
-    families = fit_scaling(rows, check.metric, check.by, data.pool, data.level).families
+    families = fit_scaling(rows, check.metric, check.by, data.pool).families
     estimates = [Estimate(*family.fraction) for family in families]
-    return _finding(check, "non-parallel fraction", estimates, check.bound, sum(family.points for family in families))
+    return _finding(check, "non-parallel fraction", estimates, sum(family.points for family in families))
 
 
 _EVALUATORS: dict[str, Callable[[Check, Data], Finding]] = {
@@ -380,7 +364,7 @@ def _rows(check: Check, data: Data, columns: Sequence[str]) -> pd.DataFrame:
         rows = paired_points(data, check.where, check.a, check.b, check.metric, wanted)
         rows = rows.assign(response=rows["speedup"])
     else:
-        rows = points(data, check.where, check.metric)
+        rows = aggregate_replicates(side(data, check.where, check.metric))
         rows = rows.assign(response=rows[check.metric])
     for name in wanted:
         if name not in rows or rows[name].notna().sum() == 0:
@@ -388,12 +372,12 @@ def _rows(check: Check, data: Data, columns: Sequence[str]) -> pd.DataFrame:
     return rows[rows[wanted].notna().all(axis=1)]
 
 
-def _weights(check: Check, rows: pd.DataFrame, columns: Sequence[str], level: float) -> Regression:
+def _weights(check: Check, rows: pd.DataFrame, columns: Sequence[str]) -> Regression:
     design, response = _design(check, rows, columns)
     words = [name for name in columns if name not in design]
     if words:
         raise NotEnoughData(f"{words[0]} is a word, not a number")
-    found = regress(design, response, level=level, levels=levels_of(rows))
+    found = regress(design, response, levels=levels_of(rows))
     for name in columns:
         if name not in found.weights.index:
             reason = f"goes with {', '.join(found.collinear[name])}" if name in found.collinear else "does not vary"
@@ -474,26 +458,9 @@ class Verdict:
         return sum(finding.points > 0 for finding in self.findings)
 
 
-def judge(
-    claims: Sequence[Claim], data: Data, evaluate: Callable[[Check, Data], Finding] = evaluate
-) -> tuple[Verdict, ...]:
-    """Answer every claim over one frame: each check by itself, and all that have data together.
-
-    Intervals that each hold at 1 - a / m hold at once in 1 - a, however the m checks hang together (Bonferroni).
-    """
-    alone = [[evaluate(check, data) for check in claim.checks] for claim in claims]
-    measured = sum(finding.points > 0 for findings in alone for finding in findings)
-    level, data.level = data.level, 1 - (1 - data.level) / max(measured, 1)
-
-    def together(finding: Finding) -> Finding:
-        answer = evaluate(finding.check, data).answer if finding.points and measured > 1 else finding.answer
-        return replace(finding, together=answer)
-
-    try:
-        found = [tuple(map(together, findings)) for findings in alone]
-    finally:
-        data.level = level
-    return tuple(Verdict(claim, findings) for claim, findings in zip(claims, found, strict=True))
+def judge(claims: Sequence[Claim], data: Data) -> tuple[Verdict, ...]:
+    """Answer every claim over one frame."""
+    return tuple(Verdict(claim, tuple(evaluate(check, data) for check in claim.checks)) for claim in claims)
 
 
 def table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
@@ -505,7 +472,6 @@ def table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
             "claim_answer": verdict.answer.value,
             "check": str(finding.check),
             "answer": finding.answer.value,
-            "answer_together": finding.together.value,
             **{name: getattr(finding, name) for name in numbers},
         }
         for verdict in verdicts
@@ -514,21 +480,13 @@ def table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def summary(verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """A sentence that counts the answers, and one of how many stay when all intervals are to hold at once."""
+def summary(verdicts: Sequence[Verdict]) -> str:
+    """A sentence that counts the answers."""
     counts = ", ".join(f"{sum(verdict.answer is answer for verdict in verdicts)} {answer}" for answer in Answer)
-    yield (
+    return (
         f"{len(verdicts)} claims: {counts}. Intervals are 95% for each check by itself, over models and batch sizes "
         "as a sample of their kind; an interval that holds both sides of a claim leaves it undecided."
     )
-    found = [finding for verdict in verdicts for finding in verdict.findings if finding.points]
-    decided = [finding for finding in found if finding.answer is not Answer.NOT_ENOUGH]
-    if len(found) > 1 and decided:
-        kept = sum(finding.together == finding.answer for finding in decided)
-        yield (
-            f"With intervals so wide that all {len(found)} hold at once in 95% (Bonferroni), {kept} of the "
-            f"{len(decided)} decided checks stay decided."
-        )
 
 
 def sentences(verdict: Verdict) -> list[str]:
@@ -544,8 +502,6 @@ def _sentence(finding: Finding) -> str:
     )
     interval = "(no interval)" if low == high == "unknown" else f"(95% interval {low} to {high})"
     reason = f"; {finding.missing}" if finding.missing else ""
-    if finding.answer != finding.together:
-        reason += "; by itself, not with all checks together"
     return (
         f"{finding.answer}: {finding.check}: {finding.quantity} {value} {interval} over {finding.points} points, "
         f"{finding.needed} is needed{reason}"

@@ -48,20 +48,18 @@ def parse_claims(text: str, source: str) -> tuple[Claim, ...]:
         raise DataError(f"{source}{where}: is not YAML: {' '.join(str(problem).split())}; fix that line") from None
     if not isinstance(entries, list) or not entries:
         raise DataError(f"{source}: holds no list of claims; begin each with '- id: ...', see observations.yaml")
-    claims = [_claim(entry, number, source) for number, entry in enumerate(entries, 1)]
-    seen: set[str] = set()
-    for claim in claims:
-        if claim.id in seen:
+    claims: dict[str, Claim] = {}
+    for number, entry in enumerate(entries, 1):
+        claim = _claim(entry, number, source)
+        if claim.id in claims:
             raise ConfigError(f"{source}: claim {claim.id}: id", claim.id, "is there twice", "give each claim its own")
-        seen.add(claim.id)
-    return tuple(claims)
+        claims[claim.id] = claim
+    return tuple(claims.values())
 
 
 def _claim(entry: Any, number: int, source: str) -> Claim:
     place = f"{source}: claim {entry.get('id', number) if isinstance(entry, dict) else number}"
-    if not isinstance(entry, dict):
-        raise ConfigError(place, entry, "is no mapping", "write its keys: id, says, checks")
-    _known(entry, _CLAIM_KEYS, place)
+    _mapping(entry, _CLAIM_KEYS, place, ": id, says, checks")
     for key in ("id", "says", "checks"):
         if entry.get(key) in (None, "", []):
             raise ConfigError(f"{place}: {key}", "(none)", "is missing", f"write {key}: ...")
@@ -69,52 +67,47 @@ def _claim(entry: Any, number: int, source: str) -> Claim:
         raise ConfigError(f"{place}: checks", entry["checks"], "is no list", "begin each check with '- kind: ...'")
     shared = _conditions(entry.get("where", {}), f"{place}: where")
     checks = [_check(check, shared, f"{place}: check {place_in}") for place_in, check in enumerate(entry["checks"], 1)]
-    return Claim(
-        str(entry["id"]),
-        _text(entry["says"], f"{place}: says"),
-        tuple(checks),
-        _text(entry.get("proof", ""), f"{place}: proof"),
-    )
+    says, proof = (_text(entry.get(key, ""), f"{place}: {key}") for key in ("says", "proof"))
+    return Claim(str(entry["id"]), says, tuple(checks), proof)
 
 
 def _check(entry: Any, shared: Conditions, place: str) -> Check:
-    if not isinstance(entry, dict):
-        raise ConfigError(place, entry, "is no mapping", "write its keys, first kind: ...")
-    name = str(entry.get("kind"))
-    if name not in KINDS:
-        raise ConfigError(
-            f"{place}: kind", entry.get("kind", "(none)"), "no such kind", f"choose of {', '.join(KINDS)}"
-        )
-    kind = KINDS[name]
-    bounds = _BOUNDS if "bound" in kind.fields else ()
-    _known(entry, ["kind", "where", "name", *(set(kind.fields) - {"bound"}), *bounds], place)
+    kind = entry.get("kind") if isinstance(entry, dict) else None
+    if isinstance(entry, dict) and str(kind) not in KINDS:
+        known = f"choose of {', '.join(KINDS)}"
+        raise ConfigError(f"{place}: kind", "(none)" if kind is None else kind, "no such kind", known)
+    takes = KINDS[str(kind)][1].split() if kind else []
+    fields = {name.rstrip("!") for name in takes}
+    bounds = _BOUNDS if "bound" in fields else ()
+    _mapping(entry, ["kind", "where", "name", *(fields - {"bound"}), *bounds], place, ", first kind: ...")
     given: dict[str, Any] = {
         name: _PARSERS[name](value, f"{place}: {name}") for name, value in entry.items() if name in _PARSERS
     }
-    given["where"] = {**shared, **given.get("where", {})}
-    if bounds:
-        given |= _bound(entry, place)
-    for needed in kind.required:
+    given |= _bound(entry, place)
+    for needed in (name[:-1] for name in takes if name.endswith("!")):
         if needed not in given:
             wanted = " or ".join(_BOUNDS) if needed == "bound" else needed
-            raise ConfigError(f"{place}: {wanted}", "(none)", f"is missing in a {name}", f"write {wanted}: ...")
-    _sides(entry, name, place)
-    return Check(name, **given)
+            raise ConfigError(f"{place}: {wanted}", "(none)", f"is missing in a {kind}", f"write {wanted}: ...")
+    _sides(entry, place)
+    return Check(str(kind), **{**given, "where": {**shared, **given.get("where", {})}})
 
 
-def _sides(entry: Mapping[str, Any], kind: str, place: str) -> None:
+def _sides(entry: Mapping[str, Any], place: str) -> None:
     """A and B go together, and a ratio has either them or versions that follow each other."""
     if ("a" in entry) != ("b" in entry):
         lacking = "b" if "a" in entry else "a"
         raise ConfigError(f"{place}: {lacking}", "(none)", "is missing", "a speedup has two sides: write a: and b:")
-    if kind == "ratio" and ("a" in entry) == ("successive" in entry):
+    if entry["kind"] == "ratio" and ("a" in entry) == ("successive" in entry):
         given, remedy = "both" if "a" in entry else "neither", "write a: and b:, or successive: version.tensorflow"
         raise ConfigError(f"{place}: a, b or successive", given, "a ratio has two sides, or versions in a row", remedy)
-    if kind == "ratio" and "operations" in entry and entry.get("paired") is False:
+    if "operations" in entry and entry.get("paired") is False:
         raise ConfigError(f"{place}: paired", False, "operations are always paired", "leave it out")
 
 
-def _known(entry: Mapping[Any, Any], allowed: Any, place: str) -> None:
+def _mapping(entry: Any, allowed: Sequence[str], place: str, needed: str) -> None:
+    """ConfigError for what is no mapping, or has other keys."""
+    if not isinstance(entry, dict):
+        raise ConfigError(place, entry, "is no mapping", f"write its keys{needed}")
     for key, value in entry.items():
         if key not in allowed:
             close = difflib.get_close_matches(str(key), sorted(allowed), n=1)
@@ -174,12 +167,8 @@ def _number(value: Any, key: str) -> float:
     return float(value)
 
 
-def _as_it_is(value: Any, key: str) -> Any:
-    return value
-
-
 def _good(
-    read: Callable[[Any, str], Any], is_good: Callable[[Any], bool], problem: str, remedy: str
+    is_good: Callable[[Any], bool], problem: str, remedy: str, read: Callable[[Any, str], Any] = lambda value, _: value
 ) -> Callable[[Any, str], Any]:
     """What reads a value, and refuses one that is not good."""
 
@@ -194,11 +183,11 @@ def _good(
 
 
 def _one_of(*choices: str) -> Callable[[Any, str], Any]:
-    return _good(_as_it_is, choices.__contains__, "no such choice", f"choose one of {', '.join(choices)}")
+    return _good(choices.__contains__, "no such choice", f"choose one of {', '.join(choices)}")
 
 
-_SOME = _good(_conditions, bool, "chooses nothing", "write for example {platform.name: gpu}")
-_NAMES = _good(_texts, bool, "is empty", "name at least one")
+_SOME = _good(bool, "chooses nothing", "write for example {platform.name: gpu}", _conditions)
+_NAMES = _good(bool, "is empty", "name at least one", _texts)
 _BETWEEN = "must lie between 0 and 1", "0.5 is the median, 0.9 the 90th percentile"
 #: What reads each field of a check but its bound.
 _PARSERS: dict[str, Callable[[Any, str], Any]] = {
@@ -209,9 +198,9 @@ _PARSERS: dict[str, Callable[[Any, str], Any]] = {
     "given": _texts,
     "scale": _one_of("rank", "linear"),
     "direction": _one_of("rises", "falls"),
-    "margin": _good(_number, lambda number: number > 0, "must be positive", "1.1 asks for a tenth more speed"),
-    "quantile": _good(_number, lambda number: 0 < number < 1, *_BETWEEN),
-    "paired": _good(_as_it_is, lambda value: isinstance(value, bool), "expects true or false", "write true or false"),
+    "margin": _good(lambda number: number > 0, "must be positive", "1.1 asks for a tenth more speed", _number),
+    "quantile": _good(lambda number: 0 < number < 1, *_BETWEEN, _number),
+    "paired": _good(lambda value: isinstance(value, bool), "expects true or false", "write true or false"),
 }
 
 
@@ -230,7 +219,7 @@ def restate(claims: Sequence[Claim], names: Mapping[str, str]) -> tuple[Claim, .
         return dataclasses.replace(old, values=tuple(names.get(value, value) for value in old.values))
 
     def check(old: Check) -> Check:
-        return dataclasses.replace(old, where=conditions(old.where), a=conditions(old.a), b=conditions(old.b))
+        return dataclasses.replace(old, **{name: conditions(getattr(old, name)) for name in ("where", "a", "b")})
 
     reading = ", ".join(f"{old} read as {new}" for old, new in names.items())
     found = []

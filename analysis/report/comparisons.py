@@ -126,7 +126,7 @@ def compared(comparison: Comparison) -> Iterator[Finding]:
     anchor, (a, b) = comparison.sections[0].anchor, (comparison.a.name, comparison.b.name)
     for row in comparison.rows:
         yield Finding(FASTER, _sentence(row, a, b, comparison), anchor)
-    differ = comparison.result.comparison.cells.attrs.get("differ", {})
+    differ = comparison.result.cells.attrs.get("differ", {})
     # What one side alone records, the section of the comparison lists.
     known = {name: values for name, values in differ.items() if name not in _SAID and "(none)" not in values}
     if said := [f"{label(name)} ({one} / {two})" for name, (one, two) in known.items()]:
@@ -153,14 +153,14 @@ def _sentence(row: Mapping[Any, Any], a: str, b: str, comparison: Comparison) ->
     )
     models, verdict = f"{row['family']} models", row["verdict"]
     if verdict == Verdict.WITHHELD:
-        design = sampling(comparison.result.comparison.cells, str(row["family"])).design
+        design = sampling(comparison.result.cells, str(row["family"])).design
         reason = _REASONS.get(design.standing, "their sessions do not allow one")
         why = reason.format(*(counted(count, "session") for count in design.sessions))
         return f"No verdict on {models} between {a} and {b}: {why}; {REMEDY}. As measured, {words}."
     begin = {
         Verdict.A_BETTER: f"{faster} is faster on {models}",
         Verdict.B_BETTER: f"{faster} is faster on {models}",
-        Verdict.SAME: f"{a} and {b} are equally fast on {models}, within {comparison.result.comparison.margin:.0%}",
+        Verdict.SAME: f"{a} and {b} are equally fast on {models}, within {comparison.result.asked.margin:.0%}",
         Verdict.NOT_SHOWN: f"No difference between {a} and {b} is shown on {models}",
     }.get(verdict, f"Not enough data on {models} for {a} and {b}")
     return f"{begin}: {words}."

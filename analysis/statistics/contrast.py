@@ -20,14 +20,15 @@ from analysis.statistics.dependence import (
     Component,
     Levels,
     Unit,
-    crossed_mean,
     crossed_quantile,
     crossed_share,
     crossed_variance,
+    geometric_mean,
     levels_of,
     satterthwaite,
 )
 from analysis.statistics.pairing import Sampling, sampling
+from analysis.statistics.sessions import ALLOWANCE
 from paradnn.forecast.estimate import LEVEL, Estimate
 
 #: Differences up to this are called the same, where that is shown.
@@ -85,9 +86,14 @@ class Contrast:
         return bool(len(self.pairs)) and bool(self.pairs["comparable"].all())
 
     @property
+    def allowance(self) -> float:
+        """What a session may have done to the sides as a whole, as a factor; 1 where their sessions can be told."""
+        return 1.0 if self.comparable else ALLOWANCE
+
+    @property
     def missing(self) -> int:
         """Points that both sides tried and one alone measured."""
-        return self.sampling.missing.a + self.sampling.missing.b
+        return sum(self.sampling.missing)
 
     @cached_property
     def error(self) -> Component:
@@ -97,38 +103,37 @@ class Contrast:
         parts = [crossed_variance(np.log(self.ratios), self.levels), *self.sampling.between]
         return Component(sum(part.variance for part in parts), satterthwaite(parts))
 
-    def mean(self, level: float = LEVEL) -> Estimate:
+    def mean(self) -> Estimate:
         """The geometric mean with its interval, which has no ends below MINIMUM_POINTS."""
-        found = crossed_mean(np.log(self.ratios), self.levels, level, self.sampling.between)
-        return Estimate(*(float(np.exp(end)) for end in found))
+        return geometric_mean(self.ratios, self.levels, more=self.sampling.between)
 
-    def share(self, above: float = 1.0, level: float = LEVEL) -> Estimate:
+    def share(self, above: float = 1.0) -> Estimate:
         """The share of points with a ratio above a number: its interval over points (`crossed_share`), joined by
         variance estimates recovery with that of the shares that sessions could have made of it."""
         logs = np.log(self.ratios)
-        found = crossed_share(self.ratios > above, self.levels, level, latent=logs)
-        if not (shift := self._session_reach(level)) or not len(logs):
+        found = crossed_share(self.ratios > above, self.levels, latent=logs)
+        if not (shift := self._session_reach()) or not len(logs):
             return found
         value, low, high = found
         least, most = ((logs - math.log(above) > by).mean() for by in (shift, -shift))
         down, up = math.hypot(value - low, value - least), math.hypot(high - value, most - value)
         return Estimate(value, max(value - down, 0.0), min(value + up, 1.0))
 
-    def quantile(self, share: float = 0.5, level: float = LEVEL) -> Estimate:
+    def quantile(self, share: float = 0.5) -> Estimate:
         """A quantile of the ratios: its interval over points (`crossed_quantile`), widened by what sessions add."""
-        found = crossed_quantile(self.ratios, self.levels, share, level)
-        if not (shift := self._session_reach(level)):
+        found = crossed_quantile(self.ratios, self.levels, share)
+        if not (shift := self._session_reach()):
             return found
         with np.errstate(divide="ignore"):
             value, low, high = np.log(found)
         ends = value - math.hypot(value - low, shift), value + math.hypot(high - value, shift)
         return Estimate(found.value, *map(math.exp, ends))
 
-    def _session_reach(self, level: float) -> float:
+    def _session_reach(self) -> float:
         """How far the sessions may have moved all log ratios."""
         parts = list(self.sampling.between)
         error = math.sqrt(sum(part.variance for part in parts))
-        return error and float(stats.t.ppf((1 + level) / 2, satterthwaite(parts))) * error
+        return error and float(stats.t.ppf((1 + LEVEL) / 2, satterthwaite(parts))) * error
 
     def bounds(self) -> dict[str, float]:
         """Where the share of wins, the median and the geometric mean lie whatever the points would have given that ran
@@ -167,8 +172,8 @@ class Contrast:
             **dict(zip(("geometric_mean", "geometric_mean_low", "geometric_mean_high"), mean, strict=True)),
             "sample": self.levels.words,
             **dict(zip(("minimum", "q25", "median", "q75", "maximum"), quantiles.tolist(), strict=True)),
-            "missing_a": missing.a,
-            "missing_b": missing.b,
+            "missing_a": missing[0],
+            "missing_b": missing[1],
             "left": self.left,
             "comparable": self.comparable,
             "error": math.sqrt(self.error.variance),
@@ -182,7 +187,7 @@ def judge(rows: pd.DataFrame, margin: float = MARGIN, rate: float = 0.05) -> pd.
 
     Equivalence first: the same where both one-sided tests against +-log(1 + margin) say so (Schuirmann, J.
     Pharmacokinetics and Biopharmaceutics 15, 1987); then A or B, by Student's t. Both are held over the page by Holm's
-    rule (Scandinavian J. of Statistics 6, 1979), and both must hold whatever the points would have given that one side
+    rule (`adjusted`), and both must hold whatever the points would have given that one side
     alone ran. `basis` is "points" for such a verdict; where there is none it says why: "sessions", "few" points,
     "missing" ones, or the "page", whose other tests take what this one alone would say.
     """
@@ -195,14 +200,13 @@ def judge(rows: pd.DataFrame, margin: float = MARGIN, rate: float = 0.05) -> pd.
     few = ~(rows["points"].to_numpy() >= MINIMUM_POINTS)
     able = ~few & ~apart
 
-    def tests(least: np.ndarray, most: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def tests(least: np.ndarray, most: np.ndarray) -> list[np.ndarray]:
         different = 2 * np.minimum(stats.t.sf(least / error, freedom), stats.t.cdf(most / error, freedom))
-        return np.where(able, np.minimum(different, 1), np.nan), np.where(
-            able, equivalent(least, most, error, freedom, margin), np.nan
-        )
+        same = equivalent(least, most, error, freedom, margin)
+        return [np.where(able, p, np.nan) for p in (np.minimum(different, 1), same)]
 
     different, same = tests(least, most)
-    seen, alike = (holm(p) <= rate for p in (different, same))
+    seen, alike = (adjusted(p) <= rate for p in (different, same))
     ahead = np.where(mean > 0, Verdict.A_BETTER, Verdict.B_BETTER)
     verdict = np.select(
         [apart, few, alike, seen], [Verdict.WITHHELD, Verdict.NOT_ENOUGH, Verdict.SAME, ahead], Verdict.NOT_SHOWN
@@ -215,14 +219,22 @@ def judge(rows: pd.DataFrame, margin: float = MARGIN, rate: float = 0.05) -> pd.
     return rows.assign(verdict=verdict, basis=basis)
 
 
-def holm(p_values: np.ndarray) -> np.ndarray:
-    """p values adjusted so that with 95% none of a page is false, NaN where there is none."""
-    from statsmodels.stats.multitest import multipletests
+def adjusted(p_values: np.ndarray, discoveries: bool = False) -> np.ndarray:
+    """p values adjusted for being many, NaN where there is none.
 
-    adjusted, known = np.full(len(p_values), np.nan), ~np.isnan(p_values)
-    if known.any():
-        adjusted[known] = multipletests(p_values[known], method="holm")[1]
-    return adjusted
+    Such that with 95% none of those below 0.05 is false (Holm, Scandinavian J. of Statistics 6, 1979), or with
+    `discoveries` no more than 5% of them are expected to be (Benjamini and Hochberg, J. Royal Statistical Society B 57,
+    1995), which holds for tests that are independent or positively dependent, as those are whose sides share a machine.
+    """
+    found, known = np.full(len(p_values), np.nan), ~np.isnan(p_values)
+    p = p_values[known]
+    if discoveries and len(p):
+        found[known] = stats.false_discovery_control(p, method="bh")
+    else:
+        order = np.argsort(p)
+        steps = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+        found[np.flatnonzero(known)[order]] = np.minimum(steps, 1)
+    return found
 
 
 def equivalent(

@@ -84,12 +84,13 @@ class Design:
 
 class Arrangement(NamedTuple):
     """The design of two sides' runs; the session or host of each run that counts as one measurement, None where runs
-    count by themselves (runs of A, then of B); and which runs stand in a comparison, the others having no counterpart
-    in their session."""
+    count by themselves (runs of A, then of B); which runs stand in a comparison, the others having no counterpart
+    in their session; and what the sessions of each side add to the variance of the mean log ratio."""
 
     design: Design
     units: np.ndarray
     used: np.ndarray
+    between: tuple[Component, ...] = ()
 
 
 def sessions_of(runs: pd.DataFrame) -> np.ndarray:
@@ -118,10 +119,14 @@ def sessions_of(runs: pd.DataFrame) -> np.ndarray:
     return found
 
 
-def arrange(a: pd.DataFrame, b: pd.DataFrame, points: np.ndarray | None = None) -> Arrangement:
-    """How the runs of two sides, of the same `points` (runs of A, then of B), stand to each other in time."""
+def arrange(
+    a: pd.DataFrame, b: pd.DataFrame, points: np.ndarray | None = None, logs: np.ndarray | None = None
+) -> Arrangement:
+    """How the runs of two sides, of the same `points` (runs of A, then of B), stand to each other in time, and with
+    the `logs` of what they measured what their sessions add."""
     runs = pd.concat([a, b], ignore_index=True)
     side = np.repeat([0, 1], [len(a), len(b)])
+    point = np.zeros(len(runs), dtype="int64") if points is None else points
     none, every = np.full(len(runs), None, dtype=object), np.ones(len(runs), dtype=bool)
     sessions = sessions_of(runs)
     if any(session is None for session in sessions) or not len(a) or not len(b):
@@ -131,23 +136,29 @@ def arrange(a: pd.DataFrame, b: pd.DataFrame, points: np.ndarray | None = None) 
     protocols = [set(one["protocol_id"].dropna()) if "protocol_id" in one else set() for one in (a, b)]
     if all(protocols) and not protocols[0] & protocols[1]:
         return Arrangement(Design(Standing.PROTOCOLS, counts), none, every)
-    point = np.zeros(len(runs), dtype="int64") if points is None else points
     table = pd.DataFrame({"point": point, "block": blocks, "side": side})
     within = (table.groupby(["point", "block"])["side"].transform("nunique") == 2).to_numpy()
     inside, whole = len(set(point[within])), len(set(point))
     if inside >= min(MINIMUM_POINTS, whole) or 2 * inside >= whole:
         return Arrangement(Design(Standing.TOGETHER, counts), none, within)
     hosts = [set(one["host"].dropna()) if "host" in one else set() for one in (a, b)]
+    turns = _even(*_middles(runs, side, blocks))
     if all(hosts) and not hosts[0] & hosts[1]:
+        counts, lacking = (len(hosts[0]), len(hosts[1])), Standing.HOSTS
         units = runs["host"].to_numpy(dtype=object)
-        counts = len(hosts[0]), len(hosts[1])
-        enough = min(counts) >= FEWEST_SESSIONS and _even(*_middles(runs, side, blocks))
-        return Arrangement(Design(Standing.REPEATED if enough else Standing.HOSTS, counts), units, every)
-    if min(counts) < FEWEST_SESSIONS or set(blocks[side == 0]) & set(blocks[side == 1]):
+    elif min(counts) < FEWEST_SESSIONS or set(blocks[side == 0]) & set(blocks[side == 1]):
         split = set(sessions[side == 0]) & set(sessions[side == 1])
         return Arrangement(Design(Standing.APART if split else Standing.ALONE, counts), none, every)
-    turns = _even(*_middles(runs, side, blocks))
-    return Arrangement(Design(Standing.REPEATED if turns else Standing.APART, counts), blocks, every)
+    else:
+        units, lacking = blocks, Standing.APART
+    design = Design(Standing.REPEATED if turns and min(counts) >= FEWEST_SESSIONS else lacking, counts)
+    if logs is None or not design.comparable:
+        return Arrangement(design, units, every)
+    between = [session_component(logs[side == one], point[side == one], units[side == one]) for one in (0, 1)]
+    known = tuple(component for component in between if component is not None)
+    if len(known) < 2:
+        return Arrangement(Design(Standing.ALONE, counts), units, every)
+    return Arrangement(design, units, every, known)
 
 
 def session_component(logs: np.ndarray, points: np.ndarray, sessions: np.ndarray) -> Component | None:

@@ -313,21 +313,6 @@ def test_a_claim_stands_with_what_has_data_and_falls_with_one_check() -> None:
         assert list(table(verdicts)["claim_answer"]) == [expected] * len(checks)
 
 
-def test_many_checks_at_once_ask_for_more_than_each_alone() -> None:
-    """Six wins of six: the exact interval begins at 0.025 ^ (1/6) = 0.54; beside another check at 0.0125 ^ (1/6)."""
-    few = POINTS.iloc[:24:4]  # six models
-    frame = pd.concat([side("tpu", few, 2 * FLAT[:6]), side("gpu", few, FLAT[:6])], ignore_index=True)
-    checks = ", ".join(f"{{kind: compare, {TPU_GPU}, at_least: {bound}}}" for bound in (0.5, 0.4))
-    verdicts = judge(parse_claims(f"- {{id: 1, says: it, checks: [{checks}]}}", "test"), data := Data(frame))
-    assert [finding.answer for finding in verdicts[0].findings] == ["supported", "supported"]
-    assert list(table(verdicts)["answer_together"]) == ["not enough data", "supported"]
-    assert "all 2 hold at once in 95% (Bonferroni), 1 of the 2 decided checks stay decided" in text(verdicts)
-    assert text(verdicts).count("by itself, not with all checks together") == 1
-    alone = judge(parse_claims(f"- {{id: 1, says: it, checks: [{checks.partition('}, {')[0]}}}]}}", "test"), data)
-    assert alone[0].findings[0].together == "supported"
-    assert "Bonferroni" not in text(alone)
-
-
 def test_points_that_one_side_alone_measured_can_turn_a_claim() -> None:
     """All pairs are won; 40 of 64 points that B tried and lost in a crash leave the share between 38% and 100%."""
     frame = two_sides(np.full(len(POINTS), 3.0))

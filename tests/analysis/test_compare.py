@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.analyses.compare import CompareOptions, CompareResult, Verdict, adjust, compare_points
+from analysis.analyses.compare import CompareOptions, CompareResult, Verdict, compare_points
 from analysis.analyses.compare import compare as command
+from analysis.statistics.contrast import adjusted
 from paradnn.errors import ConfigError, ParadnnError, SchemaError
 from tests.analysis.test_pairing import side
 
@@ -29,9 +30,9 @@ def test_false_discoveries_are_held_as_by_hand() -> None:
     p = np.array([0.010, np.nan, 0.020, 0.039, 0.005, 0.600])
     # Sorted 0.005 0.010 0.020 0.039 0.600, times 5/1 5/2 5/3 5/4 5/5, the least from the right.
     expected = [0.025, np.nan, 1 / 30, 0.04875, 0.025, 0.6]
-    np.testing.assert_allclose(adjust(p), expected)
-    np.testing.assert_allclose(adjust(np.array([0.9, 0.8])), [0.9, 0.9])
-    assert np.isnan(adjust(np.array([np.nan]))).all()
+    np.testing.assert_allclose(adjusted(p, discoveries=True), expected)
+    np.testing.assert_allclose(adjusted(np.array([0.9, 0.8]), discoveries=True), [0.9, 0.9])
+    assert np.isnan(adjusted(np.array([np.nan]), discoveries=True)).all()
 
 
 def test_a_planted_difference_is_found_in_its_direction() -> None:
@@ -70,7 +71,7 @@ def test_alike_sides_are_seldom_called_different() -> None:
     random = np.random.default_rng(5)
     logs = random.normal(0, 0.05, (2, 1000, 20, 4))
     p = stats.ttest_ind(logs[0], logs[1], axis=-1, equal_var=False).pvalue
-    any_found = np.array([(adjust(row) <= 0.05).any() for row in p])
+    any_found = np.array([(adjusted(row, discoveries=True) <= 0.05).any() for row in p])
     assert any_found.mean() <= 0.07
 
 

@@ -124,7 +124,7 @@ def test_one_run_that_failed_its_checks_hides_nothing() -> None:
     a["examples_per_second"] *= 1.2
     a.loc[0, ["examples_per_second", "checks"]] = [a.loc[0, "examples_per_second"] / 1000, "failed: too slow"]
     result = command(pd.concat([a, b], ignore_index=True), CompareOptions(a="device=A", b="device=B"))
-    assert (result.comparison.cells["verdict"] == "A better").all()
+    assert (result.cells["verdict"] == "A better").all()
 
 
 def test_copies_are_no_replicates() -> None:
@@ -137,6 +137,6 @@ def test_copies_are_no_replicates() -> None:
             rates = [float(f"{value:.{digits}g}") for value in one["examples_per_second"]]
             sides.append(one.assign(run_id=one["run_id"] + f"-{digits}", examples_per_second=rates))
     result = command(pd.concat(sides, ignore_index=True), CompareOptions(a="device=A", b="device=B"))
-    assert result.comparison.cells["tested"].sum() == 0
+    assert result.cells["tested"].sum() == 0
     assert result.families["verdict"].iloc[0] in ("no difference shown", "the same within the margin")
     assert "Left out: 108 copies of other runs." in result.text()

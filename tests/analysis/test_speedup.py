@@ -34,7 +34,7 @@ def test_the_published_share_of_wins_and_weights_are_those_of_the_files(tmp_path
     folder = published_folder(tmp_path)
     plain = plain_pairs(folder)
     found = pair_points(*published(folder))
-    row = found.summary.iloc[0]
+    row = found.families.iloc[0]
     assert (row["points"], row["wins"]) == (len(plain), (plain["speedup"] > 1).sum())
     assert row["geometric_mean"] == pytest.approx(np.exp(np.log(plain["speedup"]).mean()))
     np.testing.assert_allclose(
@@ -103,7 +103,7 @@ def test_terms_are_chosen_by_short_names_and_wrong_ones_named() -> None:
 def test_no_pairs_is_an_empty_result() -> None:
     a, b = grid((0.5, 0.0), 0.01)
     nothing = pair_points(a, b.assign(outcome="oom_device"))
-    assert (len(nothing.pairs), len(nothing.summary), nothing.fits) == (0, 0, ())
+    assert (len(nothing.pairs), len(nothing.families), nothing.fits) == (0, 0, ())
 
 
 def ask(frame: pd.DataFrame, **options: Any) -> Result:
