@@ -219,7 +219,7 @@ def restate(claims: Sequence[Claim], names: Mapping[str, str]) -> tuple[Claim, .
         return dataclasses.replace(old, values=tuple(names.get(value, value) for value in old.values))
 
     def check(old: Check) -> Check:
-        return dataclasses.replace(old, **{name: conditions(getattr(old, name)) for name in ("where", "a", "b")})
+        return dataclasses.replace(old, where=conditions(old.where), a=conditions(old.a), b=conditions(old.b))
 
     reading = ", ".join(f"{old} read as {new}" for old, new in names.items())
     found = []

@@ -265,7 +265,7 @@ def _stacked(a: pd.DataFrame, b: pd.DataFrame, keys: Sequence[str]) -> pd.DataFr
 
 
 def _mixed(found: _Match) -> Iterator[_Mixed]:
-    names = [name for name in found.runs if name not in found.keys and (describes(name) or is_place(name))]
+    names = [name for name in map(str, found.runs) if name not in found.keys and (describes(name) or is_place(name))]
     for side in (0, 1):
         mine = (found.side == side) & np.isin(found.point, found.both)
         frame, points = found.runs[mine], found.point[mine]
