@@ -119,8 +119,6 @@ def pair(
         found.keys, key=lambda column: column.map(order) if column.name == "family" else column, ignore_index=True
     )
     missing = _missing(a, b, metric, found.keys)
-    keys = [name for name in found.keys if name not in found.further] if len(one) and len(two) else []
-    held = {name: (values_of(one[name]), values_of(two[name])) for name in keys}
     result.attrs = {
         "metric": metric,
         "sampling": {
@@ -128,11 +126,7 @@ def pair(
             for family in {*sampled, *missing}
         },
         "differ": found.differ,
-        "disjoint": {
-            name: tuple(map(shown, values))
-            for name, values in held.items()
-            if any(values) and not values[0] & values[1]
-        },
+        "disjoint": _disjoint(found, one, two),
         "mixed": found.mixed,
         "alone": alone,
     }
@@ -179,6 +173,13 @@ def _positive(column: pd.Series) -> np.ndarray[Any, Any]:
     values = column.to_numpy(dtype="float64", na_value=np.nan)
     positive: np.ndarray[Any, Any] = np.isfinite(values) & (values > 0)
     return positive
+
+
+def _disjoint(found: _Match, a: pd.DataFrame, b: pd.DataFrame) -> dict[str, tuple[str, str]]:
+    """The join columns in which the sides share no value, with the values of both."""
+    keys = [name for name in found.keys if name not in found.further] if len(a) and len(b) else []
+    held = {name: (values_of(a[name]), values_of(b[name])) for name in keys}
+    return {name: (shown(of_a), shown(of_b)) for name, (of_a, of_b) in held.items() if of_a | of_b and not of_a & of_b}
 
 
 def _left_out(rows: pd.DataFrame, kept: pd.DataFrame) -> int:
