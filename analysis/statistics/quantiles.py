@@ -35,20 +35,15 @@ def quantile_interval(values: ArrayLike, share: float = 0.5, level: float = LEVE
     if n == 0:
         return Estimate(np.nan, np.nan, np.nan)
     first, last = _ranks(n, share, level)
-    low = ordered[first] if first is not None else -np.inf
-    high = ordered[last] if last is not None else np.inf
+    low, high = ordered[first] if first >= 0 else -np.inf, ordered[last] if last < n else np.inf
     return Estimate(float(np.quantile(ordered, share)), float(low), float(high))
 
 
 @functools.lru_cache(maxsize=1024)
-def _ranks(n: int, share: float, level: float) -> tuple[int | None, int | None]:
-    """Which of n ordered values, from 0, are the ends of the interval; None where there is none."""
+def _ranks(n: int, share: float, level: float) -> tuple[int, int]:
+    """Which of n ordered values, from 0, are the ends of the interval; -1 and n stand for none."""
     tail = (1 - level) / 2
-    below = stats.binom.cdf(np.arange(n + 1), n, share)  # P(B <= i)
-    fitting = int(np.searchsorted(below, tail, side="right"))  # number of i with P(B <= i) <= tail
-    above = stats.binom.sf(np.arange(-1, n), n, share)  # P(B >= i), falling in i
-    reached = np.flatnonzero(above[1:] <= tail)
-    return fitting - 1 if fitting > 0 else None, int(reached[0]) if len(reached) else None
+    return int(stats.binom.ppf(tail, n, share)) - 1, int(stats.binom.isf(tail, n, share))
 
 
 def bootstrap_ratio(above: ArrayLike, below: ArrayLike, level: float = LEVEL, draws: int | None = None) -> Estimate:
