@@ -38,7 +38,7 @@ DATA = Path(__file__).with_name("data")
 #: Timings that a predictor is fitted on at most; they are in random order.
 _FITTED = 300
 #: Devices are compared with the same one where that is possible.
-_ENGINES = ("vLLM", "SGLang", "TensorRT-LLM", "PyTorch", "TensorFlow")
+_ENGINES = ("vLLM", "SGLang", "TensorRT-LLM", "PyTorch", "TensorFlow", "NCCL", "oneCCL")
 _SIZES = [name for name in COLUMNS if name not in ("flops", "bytes")]
 
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from analysis.atlas import DATA, Group, operations_of, order_of
-from analysis.atlas.kernels import COLUMNS, Columns, attention, convolution, decode, moved, product
+from analysis.atlas.kernels import COLUMNS, Columns, attention, collective, convolution, decode, experts, moved, product
 from analysis.lazy import np, pd, special
 from paradnn.errors import DataError
 from paradnn.forecast.operation_times import LEAST, OperationTimes
@@ -99,7 +99,7 @@ def _commit(folder: Path) -> str:
 
 
 def _timings(
-    columns: Columns, seconds: pd.Series, variant: str, weights: Sequence[str], frame: pd.DataFrame
+    columns: Columns, seconds: pd.Series, variant: str | pd.Series, weights: Sequence[str], frame: pd.DataFrame
 ) -> pd.DataFrame:
     """Timings that can be, of a published table; `weights` are its columns that say which are of one weight."""
     rows = pd.DataFrame({name: columns.get(name, 1) for name in COLUMNS}, index=frame.index)
@@ -130,8 +130,22 @@ _FILES: dict[str, tuple[str, str, Sequence[str], Callable[[pd.DataFrame, float],
         lambda f, width: decode(f["batch_size"], f["step"] + 1, f["num_heads"], f["num_key_value_heads"], f["head_dim"],
                                 f["window_size"], width),
     ),
+    "moe_perf": (
+        "experts", "moe_dtype", ("hidden_size", "inter_size", "num_experts", "moe_tp_size", "moe_ep_size"),
+        lambda f, width: experts(f["num_tokens"], f["hidden_size"], f["inter_size"], f["topk"], f["num_experts"],
+                                 f["moe_tp_size"], f["moe_ep_size"], width),
+    ),
+    **{
+        f"{name}_perf": (
+            "collective", f"{column}_dtype", ("num_gpus",),
+            lambda f, _: collective(f["op_name"], f["num_gpus"], 2 * f["message_size"]),
+        )
+        for name, column in (("nccl", "nccl"), ("custom_allreduce", "allreduce"))
+    },
 }  # fmt: skip
-_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
+#: What distinguishes timings of equal sizes.
+_VARIANTS = {"experts": "distribution", "collective": "op_name"}
+_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", "nccl": "NCCL", "oneccl": "oneCCL"}
 
 
 def _aiconfigurator(folder: Path) -> Iterator[_Table]:
@@ -153,7 +167,7 @@ def _aiconfigurator(folder: Path) -> Iterator[_Table]:
                 frame = frame.assign(window_size=0)
             for name, rows in frame.groupby(column, sort=True):
                 precision = {"half": "bfloat16", "float16": "bfloat16"}.get(str(name), str(name))
-                if precision not in _WIDTHS:
+                if precision not in _WIDTHS or (kind == "collective" and precision != "bfloat16"):
                     continue
                 group = Group(
                     source="ai-dynamo/aiconfigurator", commit=commit, device=_device(system),
@@ -161,7 +175,9 @@ def _aiconfigurator(folder: Path) -> Iterator[_Table]:
                     rows=len(rows),
                 )  # fmt: skip
                 rows = rows.sample(min(len(rows), _LOOKED_AT), random_state=0)
-                yield group, _timings(arithmetic(rows, _WIDTHS[precision]), rows["latency"] / 1e3, "", weights, rows)
+                variant = rows[_VARIANTS[kind]].astype(str) if kind in _VARIANTS else ""
+                columns, seconds = arithmetic(rows, _WIDTHS[precision]), rows["latency"] / 1e3
+                yield group, _timings(columns, seconds, variant, weights, rows)
 
 
 def _device(system: str) -> str:

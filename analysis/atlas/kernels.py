@@ -17,6 +17,11 @@ Columns = Mapping[str, Any]
 COLUMNS = ("m", "n", "k", "flops", "bytes", "batch", "calls", "images", "window", "stride")
 
 
+#: Bytes that a collective puts on the wire of each device, per byte of its message, over n devices: rings, as Thakur,
+#: Rabenseifner and Gropp 2005 (Optimization of collective communication operations in MPICH) count them.
+_ON_THE_WIRE = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "alltoall": 1.0}
+
+
 def product(m: Any, n: Any, k: Any, width: float, batch: Any = 1, weight_width: float | None = None) -> Columns:
     """m x k by k x n, `batch` of them beside each other; the second operand may have a width of its own."""
     own = width if weight_width is None else weight_width
@@ -63,3 +68,35 @@ def decode(batch: Any, length: Any, heads: Any, key_heads: Any, size: Any, windo
     moved_bytes = 1.0 * batch * size * (2 * width * seen * key_heads + 4 * heads)
     shape = {"batch": batch, "images": heads, "window": key_heads}
     return {"m": 1, "n": seen, "k": size, "flops": 4.0 * batch * heads * seen * size, "bytes": moved_bytes, **shape}
+
+
+def experts(
+    tokens: Any, hidden: Any, inner: Any, chosen: Any, count: Any, tensor: Any, parallel: Any, width: float
+) -> Columns:
+    """The gated feed-forward layers of a mixture of `count` experts of which each token takes `chosen`, on one of
+    `parallel` devices that share experts and `tensor` that share each; `width` of a weight. Experts that any token
+    takes are read: of e experts and t choices at random e (1 - exp(-t / e))."""
+    taken, own, inner = tokens * chosen / parallel, count / parallel, inner / tensor
+    touched = own * (1 - np.exp(-taken / own))
+    moved_bytes = width * touched * 3 * inner * hidden + 4.0 * taken * (hidden + inner)
+    shape = {"batch": np.maximum(1, touched), "images": np.maximum(1, own), "window": chosen}
+    return {
+        "m": np.maximum(1, taken),
+        "n": inner,
+        "k": hidden,
+        "flops": 6.0 * taken * inner * hidden,
+        "bytes": moved_bytes,
+        **shape,
+    }
+
+
+def collective(name: Any, devices: Any, message: Any) -> Columns:
+    """A collective of a `message` in bytes over so many devices."""
+    factor = np.vectorize(lambda word: _ON_THE_WIRE.get(word, 1.0))(name) * (devices - 1) / devices
+    return {
+        "m": devices,
+        "n": 1,
+        "k": 1,
+        "flops": np.ones_like(1.0 * message),
+        "bytes": np.maximum(1.0, factor * message),
+    }

@@ -13,7 +13,7 @@ from analysis.atlas import DATA, load
 from analysis.atlas.ask import main as ask
 from analysis.atlas.build import build_atlas
 from analysis.atlas.expect import expect, published
-from analysis.atlas.kernels import attention, decode, product
+from analysis.atlas.kernels import attention, decode, experts, product
 from analysis.atlas.normal import judge
 from paradnn.errors import ConfigError, DataError
 
@@ -59,6 +59,7 @@ def test_a_predictor_holds_timings_of_other_weights_in_its_intervals() -> None:
         (attention(2, 8, 4, 4, 16), sum(4 * 2 * 4 * 16 * seen for seen in range(1, 9)), 2 * 4 * (2 * 8 * 4 * 16)),
         (attention(1, 8, 1, 1, 1, window=3), 4 * (1 + 2 + 3 * 6), 2 * 4 * 8),
         (decode(1, 10, 4, 2, 8, width=1), 4 * 10 * 4 * 8, 2 * 10 * 2 * 8 + 4 * 4 * 8),
+        (experts(10_000, 64, 32, 2, 8, 1, 1, 2), 6 * 20_000 * 32 * 64, 2 * 8 * 3 * 32 * 64 + 4 * 20_000 * 96),
     ],
 )
 def test_arithmetic_of_kernels_equals_what_is_counted_by_hand(columns: dict, flops: float, moved: float) -> None:
