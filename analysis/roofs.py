@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -25,9 +26,9 @@ class Verdict(StrEnum):
     cross the links, which are no ceiling of this roof."""
 
     MEMORY = "memory-bound"
-    COMPUTE = "compute-bound"
-    RIDGE = "at the ridge"
     TRANSFER = "between devices"
+    RIDGE = "at the ridge"
+    COMPUTE = "compute-bound"
     UNKNOWN = "unknown"
 
 
@@ -286,16 +287,23 @@ def describe(roof: Roof) -> str:
     return f"{peak}, {bandwidth}{ridge} ({roof.source})"
 
 
-def marks(axes: Axes, points: pd.DataFrame, size: Any, colour: Any, marker: str) -> None:
-    """Points by intensity and rate, set apart by a white rim where they overlap."""
-    axes.scatter(
-        points["arithmetic_intensity"],
-        points["flops_per_second"],
-        s=size,
-        marker=marker,
-        facecolors=colour,
-        edgecolors="white",
-        linewidths=0.4,
-        alpha=0.8,
-        zorder=2,
-    )
+def roof_in_words(roof: Roof) -> str:
+    """The ceilings with their sources and the ridge point, or what is not known of them."""
+    name = f"{roof.device} in {roof.precision}"
+    peak, bandwidth = short(roof.peak or 0, "FLOP/s", digits=3), short(roof.bandwidth or 0, "B/s", digits=3)
+    if roof.ridge is None:
+        known = [f"peak {peak} ({roof.peak_source})"] if roof.peak else []
+        known += [f"bandwidth {bandwidth} ({roof.bandwidth_source})"] if roof.bandwidth else []
+        extent = f"only its {known[0]} is known" if known else "neither ceiling is known"
+        return f"{name}: no roof, {extent}; measure the ceilings with python -m paradnn.ceilings."
+    same = roof.peak_source == roof.bandwidth_source
+    source = f"{roof.peak_source} ceilings" if same else f"ceilings, {roof.source}"
+    spread = ""
+    if roof.ridge_low != roof.ridge_high:
+        spread = f" ({roof.ridge_low:.3g} to {roof.ridge_high:.3g} over its runs)"
+    return f"{name}: {source}, {peak} and {bandwidth}; the ridge point is at {roof.ridge:.3g} FLOP/B{spread}."
+
+
+def percent(value: float) -> str:
+    """A share to three digits, "unknown" where it is NaN."""
+    return "unknown" if math.isnan(value) else short(value, share=True, digits=3)

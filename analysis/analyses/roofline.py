@@ -16,13 +16,13 @@ from analysis.columns import find_column
 from analysis.format import short
 from analysis.labels import label
 from analysis.lazy import drawing, pd
-from analysis.operations import ModelOperationsResult, operations_of, operations_of_all, percent, roof_in_words
+from analysis.operations import ALL, OperationsResult, operations_of
 from analysis.options import Options, option, unit_option
-from analysis.registry import Remedy, Shown, analysis
-from analysis.result import Answer, Headline, Paragraph, Result, pooled_within, require_runs
-from analysis.roofs import Roofline, Verdict, describe, frame_roof, place_models, summary
+from analysis.registry import Shown, analysis
+from analysis.result import Headline, Paragraph, Result, pooled_within, require_runs
+from analysis.roofs import Roofline, Verdict, describe, frame_roof, percent, place_models, roof_in_words, summary
 from analysis.statistics.dependence import Unit, crossed_share, levels_of
-from analysis.store.frame import aggregate_replicates, is_ok
+from analysis.store.frame import aggregate_replicates
 from paradnn.core.words import counted
 from paradnn.errors import ConfigError
 from paradnn.platform.specifications import find_hardware
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 _FAR = 0.1  # share of the roof below which neither ceiling explains a rate
 _WAITING = 0.1  # infeed fraction above which a point waits for its input
 _PANELS = 6
-_ALL = "all"  # no run's id begins so: ids are hexadecimal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,22 +143,10 @@ class RooflineResult(Result):
 
 
 def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
-    """The models, then the operations of the profiled run with the highest rate, as the one with the most to show."""
+    """The models, then the types of operation of those that were profiled."""
     yield Shown()
-    title = "Roofline of one model's operations"
-    shares = [str(name) for name in rows.columns if str(name).startswith("op_share.")]
-    profiled = rows[rows[shares].notna().any(axis=1) & is_ok(rows)]
-    rates = profiled["flops_per_second"].dropna() if "flops_per_second" in profiled else profiled.index.to_series()[:0]
-    if not len(rates):
-        remedy = Remedy(("measure.profile=true",))
-        yield Shown(title=title, key="operations", lacks="none of these runs was profiled", remedy=remedy)
-        return
-    run = str(profiled["run_id"].loc[rates.index].iloc[int(rates.argmax())])
-    reading = (
-        "Each mark is an operation, the larger the more of the step's time it takes. It is the profiled run with the "
-        "highest FLOP rate."
-    )
-    yield Shown(RooflineOptions(operations=run), title, reading, key="operations")
+    title, reading = "Roofline of the operations", "Each mark is a type of operation of one model."
+    yield Shown(RooflineOptions(operations=ALL), title, reading, key="operations")
 
 
 @analysis(
@@ -178,7 +165,7 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
     ),
     shown=_shown,
 )
-def roofline(frame: pd.DataFrame, options: RooflineOptions) -> RooflineResult | Answer | ModelOperationsResult:
+def roofline(frame: pd.DataFrame, options: RooflineOptions) -> RooflineResult | OperationsResult:
     """Models under their roofs, replicates counted once; with `operations` the operations of that run, or of all.
 
     ConfigError for a colour that is no column, NotEnoughData without runs, SchemaError for heterogeneous runs of a
@@ -187,12 +174,12 @@ def roofline(frame: pd.DataFrame, options: RooflineOptions) -> RooflineResult | 
     if options.operations and options.colour not in (None, "type"):
         problem = "is of models: operations have that of their type"
         raise ConfigError("--colour", options.colour, problem, "leave it out")
-    if options.operations and options.operations != _ALL:
+    if options.operations and options.operations != ALL:
         return operations_of(options.operations, frame, options.store)
     require_runs(frame)
     pooled = pooled_within(frame, ["device"], options.pool)
     if options.operations:
-        return operations_of_all(frame, options.store, pooled, options.unit)
+        return operations_of(ALL, frame, options.store, pooled, options.unit)
     rows = aggregate_replicates(frame)
     colour = find_column(rows, options.colour, "--colour") if options.colour else None
     placed = place_models(rows, find_hardware)

@@ -23,8 +23,9 @@ from analysis.claims.load import parse_claims
 from analysis.drawing import page
 from analysis.operation_speedup import draw_operations as draw_operation_speedups
 from analysis.operation_speedup import operation_speedup
-from analysis.operations import draw_operations, operation_roofline
+from analysis.operations import OperationsResult, place_operations
 from analysis.roofs import Roof, place_models
+from analysis.statistics.dependence import levels_of
 from paradnn.families import FAMILIES
 from tests.analysis import (
     test_infeed,
@@ -97,7 +98,12 @@ def _infeed() -> Figure:
 
 def _operations() -> Figure:
     roof = Roof(LONG, "float32", 8e12, 4e11, "measured", "measured")
-    return draw_operations(operation_roofline(test_roofline.operations(), roof), f"fc on {LONG}", (30.0, 4e12))
+    table = test_roofline.operations().assign(run_id="r", device=LONG, precision="float32")
+    found, models = place_operations(table, [roof])
+    levels = levels_of(models)
+    return OperationsResult(
+        roofs=(roof,), operations=found, models=models, levels=levels, alone="fc", sources=()
+    )._figure()
 
 
 def _operation_speedups() -> Figure:

@@ -23,7 +23,7 @@ from analysis.analyses.parameters import ParametersOptions, parameters
 from analysis.analyses.roofline import RooflineOptions, RooflineResult, roofline
 from analysis.analyses.sensitivity import SensitivityOptions, sensitivity
 from analysis.analyses.speedup import SpeedupOptions, speedup
-from analysis.operations import ModelOperationsResult
+from analysis.operations import OperationsResult
 from analysis.result import Result
 from paradnn.errors import ConfigError, StoreError
 from tests.analysis.legible import faults
@@ -43,9 +43,9 @@ def frame(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pd.DataFrame]:
 
 
 @pytest.fixture(scope="module")
-def operations(frame: pd.DataFrame) -> ModelOperationsResult:
+def operations(frame: pd.DataFrame) -> OperationsResult:
     result = roofline(frame, RooflineOptions(operations="all"))
-    assert isinstance(result, ModelOperationsResult)
+    assert isinstance(result, OperationsResult)
     return result
 
 
@@ -56,7 +56,7 @@ def plain() -> pd.DataFrame:
 
 
 def test_figure_3b_has_853_operations_and_only_output_fusions_are_compute_bound(
-    operations: ModelOperationsResult, tmp_path: Path
+    operations: OperationsResult, tmp_path: Path
 ) -> None:
     rows = plain()
     rows = rows[(rows["time_perc"] >= 1) & (rows["flops_perc"] > 0) & (rows["type"] != "while")]
@@ -72,7 +72,7 @@ def test_figure_3b_has_853_operations_and_only_output_fusions_are_compute_bound(
     operations.figure().savefig(tmp_path / "figure3b.png")
 
 
-def test_sums_over_cores_are_told_apart_from_memory(operations: ModelOperationsResult) -> None:
+def test_sums_over_cores_are_told_apart_from_memory(operations: OperationsResult) -> None:
     rows = plain()
     sums = rows[rows["type"] == "cross-replica-sum"]
     assert sums["intensity"].between(0.12, 0.126).all()

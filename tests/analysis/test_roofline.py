@@ -13,7 +13,7 @@ import pytest
 from analysis.analyses.roofline import RooflineOptions, RooflineResult
 from analysis.analyses.roofline import roofline as analyse
 from analysis.cli import main
-from analysis.operations import operation_roofline
+from analysis.operations import place_operations
 from analysis.roofs import Roof, find_roofs, place_models, summary, verdict
 from paradnn.errors import ConfigError, NotEnoughData, SchemaError
 from tests.analysis.conftest import Writer
@@ -139,18 +139,19 @@ def operations() -> pd.DataFrame:
 
 def test_the_time_of_operations_adds_up_under_each_verdict() -> None:
     roof = Roof("Made", "float32", PEAK, BANDWIDTH, "measured", "measured")
-    found = operation_roofline(operations(), roof)
-    assert list(found.operations["name"]) == ["MatMul.1", "MatMul.2", "add", "tiny"]
-    assert list(found.operations["drawn"]) == [True, True, True, False]
-    np.testing.assert_allclose(found.operations["roof_share"], [6 / 8, 0.5, 0.8, 0.8])
-    assert found.time["compute-bound"] == pytest.approx(0.5)
-    assert found.time["memory-bound"] == pytest.approx(0.355)
-    assert (found.without_flops, found.unplaced) == (pytest.approx(0.08), pytest.approx(0.02))
-    assert sum(found.time.values()) + found.without_flops + found.unplaced == pytest.approx(found.covered)
-    by_type = operation_roofline(operations().drop(columns="operation").iloc[[0, 2]], roof)
-    assert list(by_type.operations["name"]) == ["MatMul", "AddV2"]
-    blind = operation_roofline(operations(), Roof("?", "float32", None, None, "unknown", "unknown"))
-    assert blind.time["unknown"] == pytest.approx(0.855)
+    table = operations().assign(run_id="r", device="Made", precision="float32")
+    found, models = place_operations(table, [roof])
+    assert list(found["name"]) == ["MatMul.1", "MatMul.2", "add", "tiny"]
+    assert list(found["drawn"]) == [True, True, True, False]
+    np.testing.assert_allclose(found["roof_share"], [6 / 8, 0.5, 0.8, 0.8])
+    (time,) = models.drop(columns=["run_id", "device", "precision"]).to_dict("records")
+    assert (time["compute-bound"], time["memory-bound"]) == (pytest.approx(0.5), pytest.approx(0.355))
+    assert (time["without_flops"], time["unplaced"]) == (pytest.approx(0.08), pytest.approx(0.02))
+    assert sum(time.values()) == pytest.approx(2 * time["covered"])
+    by_type, _ = place_operations(table.drop(columns="operation").iloc[[0, 2]], [roof])
+    assert list(by_type["name"]) == ["MatMul", "AddV2"]
+    blind = place_operations(table, [Roof("Made", "float32", None, None, "unknown", "unknown")])[1]
+    assert blind["unknown"].tolist() == [pytest.approx(0.855)]
 
 
 def said(frame: pd.DataFrame, **options: Any) -> RooflineResult:
@@ -242,8 +243,8 @@ def test_operations_of_a_run_from_the_store(
     picture = tmp_path / "operations.svg"
     assert main(["roofline", "--store", uri, "--operations", full[:20], "--figure", str(picture)]) == 0
     out = capsys.readouterr().out
-    assert "Of the profiled time: 35.5% in memory-bound operations, 50% in compute-bound operations, 8% in" in out
-    assert "2% in operations with FLOPs but without a rate, 4.5% in no row of the table." in out
+    assert "Of the profiled time: 35.5% memory-bound, 50% compute-bound, 8% without FLOPs, " in out
+    assert "2% with FLOPs but without a rate, 4.5% in no row of the table." in out
     # 0.5 (1 - 6/8) + 0.2 (1 - 1/2) + 0.155 (1 - 0.8)
     assert "would save 25.6% of the time; most of it: MatMul.1 (compute-bound, at 75% of its roof) 12.5%" in out
     assert picture.stat().st_size > 10_000
