@@ -34,8 +34,7 @@ Gate = Literal["steps", "queries", "untimed", "none"]
 class Shown:
     """An analysis as a section of the report tries it: with which options, how it is headed and read.
 
-    `families` narrows the runs; `key` names the section where the command's name would not do; `lacks` says why it
-    cannot be made of these runs, `remedy` what would supply it where that is not the analysis' own.
+    `families` narrows the runs; `key` names the section where the command's name would not do.
     """
 
     options: Options | None = None
@@ -43,21 +42,6 @@ class Shown:
     reading: str = ""
     families: tuple[str, ...] = ()
     key: str = ""
-    lacks: str = ""
-    remedy: Remedy | None = None
-
-
-@dataclass(frozen=True)
-class Remedy:
-    """What a sweep must vary or record beside its family for an analysis to have data.
-
-    `words` are overrides; `families` are swept where the runs' own would not do; `then` are the words of the analysis'
-    command where it must be asked in another way.
-    """
-
-    words: tuple[str, ...] = ()
-    families: tuple[str, ...] = ()
-    then: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +52,7 @@ class Analysis(Generic[OptionsT, ResultT]):
     what was left out. `columns` limits what is read from the store, `read` reads something else where the options say
     so; `one_protocol` is for one that would refuse heterogeneous runs part by part, not as a whole, `counts` for one to
     which no run is an answer. In the report it stands in a `section` of each system, of all systems or of pairs of
-    them, by its `order`: `shown` says as what, once with its default options unless it is given; `remedy` says what to
-    measure where data are missing.
+    them, by its `order`: `shown` says as what, once with its default options unless it is given.
     """
 
     options: type[OptionsT]
@@ -83,7 +66,6 @@ class Analysis(Generic[OptionsT, ResultT]):
     section: Literal["system", "all", "pair", ""] = ""
     order: int = 0
     shown: Callable[[pd.DataFrame], Iterable[Shown]] | None = None
-    remedy: Callable[[pd.DataFrame], Remedy] | None = None
     draws: bool = True
     columns: tuple[str, ...] | None = None
     read: Callable[[Any, Any, Any], pd.DataFrame | None] | None = None
@@ -120,10 +102,10 @@ class Analysis(Generic[OptionsT, ResultT]):
         return self.order
 
     def shows(self, rows: pd.DataFrame) -> Iterator[Shown]:
-        """The sections that these runs may carry, each with title, reading and, unless it lacks data, options."""
+        """The sections that these runs may carry, each with options, title and reading."""
         for each in (Shown(),) if self.shown is None else self.shown(rows):
-            options = each.options if each.options or each.lacks else self.options()
-            yield replace(each, options=options, title=each.title or self.title, reading=each.reading or self.reading)
+            options, title = each.options or self.options(), each.title or self.title
+            yield replace(each, options=options, title=title, reading=each.reading or self.reading)
 
 
 def analysis(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from analysis.format import short
 from analysis.lazy import drawing, np, pd, ticker
 from analysis.options import Options, unit_option
-from analysis.registry import Remedy, analysis
+from analysis.registry import analysis
 from analysis.result import Answer, Headline, Paragraph, pooled_within
 from analysis.statistics.dependence import Unit, crossed_quantile, levels_of
 from analysis.store.frame import aggregate_replicates, families, is_ok
@@ -61,7 +61,6 @@ class Shares(NamedTuple):
     title="Where the step's time goes",
     reading="Median share of the profiled step, over the models of a family. What is blank ran in no known "
     "operation, or medians do not add up to the whole.",
-    remedy=lambda rows: Remedy(("measure.profile=true",)),
 )
 def breakdown(frame: pd.DataFrame, options: BreakdownOptions) -> Answer:
     """Median share of every category and type of operation, family by family.

@@ -29,7 +29,7 @@ from analysis.format import is_share, short
 from analysis.labels import label, labelled
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
-from analysis.registry import Remedy, Shown, analysis
+from analysis.registry import Shown, analysis
 from analysis.result import Answer, Paragraph, pooled_within
 from analysis.statistics.regression import Lacking
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
@@ -62,13 +62,9 @@ class HeatmapOptions(Options):
 def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
     """A map for each kind of family over its two first hyperparameters that vary."""
     for names, x, y in maps_of(rows):
-        title, key = f"Heat map: {', '.join(names)}", f"heatmap-{names[0]}"
         if y:
-            yield Shown(HeatmapOptions(x=x, y=y), title, families=names, key=key)
-        else:
-            only = f"only {x} varies" if x else "no hyperparameter varies"
-            lacks = f"{only} in these runs, a map takes two"
-            yield Shown(title=title, key=key, lacks=lacks, remedy=Remedy(families=names))
+            title = f"Heat map: {', '.join(names)}"
+            yield Shown(HeatmapOptions(x=x, y=y), title, families=names, key=f"heatmap-{names[0]}")
 
 
 def maps_of(rows: pd.DataFrame) -> Iterator[tuple[tuple[str, ...], str, str]]:

@@ -17,14 +17,13 @@ from analysis.columns import GroupKey, groups, hyperparameters, settings
 from analysis.format import percent_interval, short
 from analysis.lazy import drawing, np, pd, stats, ticker
 from analysis.options import Options, option, unit_option
-from analysis.registry import Remedy, analysis
+from analysis.registry import analysis
 from analysis.result import Answer, Paragraph, joined
 from analysis.sides import rare
 from analysis.statistics.dependence import Levels, Unit, crossed_quantile, crossed_share, jackknifed, levels_of
 from analysis.statistics.regression import Lacking
-from analysis.store.frame import aggregate_replicates, families, is_ok, require_homogeneous
+from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from paradnn.errors import NotEnoughData
-from paradnn.families import FAMILIES
 from paradnn.forecast.estimate import LEVEL, Estimate
 
 if TYPE_CHECKING:
@@ -98,12 +97,6 @@ class Infeed:
     pooled: str
 
 
-def _remedy(rows: pd.DataFrame) -> Remedy:
-    """Images from a file, of the first family that takes them."""
-    images = [name for name in families(rows) if name in FAMILIES and FAMILIES[name].sweep]
-    return Remedy(("data=images",), (*(name for name in images if FAMILIES[name].data == "images"), "residual")[:1])
-
-
 @analysis(
     InfeedOptions,
     summary="share of the step spent waiting for input, against the size of the model",
@@ -115,7 +108,6 @@ def _remedy(rows: pd.DataFrame) -> Remedy:
     order=80,
     title="Waiting for input",
     reading="Share of the step in which the device waits for its next batch.",
-    remedy=_remedy,
 )
 def infeed(frame: pd.DataFrame, options: InfeedOptions) -> Answer:
     """Which models wait for their input, how the wait falls with size, and what input without cost would bring.

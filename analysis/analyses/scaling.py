@@ -16,7 +16,7 @@ from analysis.format import percent_interval, short
 from analysis.labels import label, unit_of
 from analysis.lazy import drawing, np, pd, stats
 from analysis.options import Options, option
-from analysis.registry import Remedy, Shown, analysis
+from analysis.registry import Shown, analysis
 from analysis.result import Paragraph, Result, joined
 from analysis.statistics.dependence import Levels, crossed_quantile, crossed_variance, levels_of
 from analysis.statistics.pairing import RESULT_COLUMNS, pair, sampling
@@ -145,13 +145,6 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
     yield Shown(ScalingOptions(by="platform.threads") if threads and not devices else None)
 
 
-def _remedy(rows: pd.DataFrame) -> Remedy:
-    """Over devices on GPUs, else over threads."""
-    if "platform.name" in rows and set(rows["platform.name"].dropna()) == {"gpu"}:
-        return Remedy(("devices=1,2",), then=("",))
-    return Remedy(("platform.threads=1,2",), then=("--by", "platform.threads"))
-
-
 @analysis(
     ScalingOptions,
     summary="speed over device counts, with Amdahl's non-parallel fraction",
@@ -163,7 +156,6 @@ def _remedy(rows: pd.DataFrame) -> Remedy:
     title="Scaling over devices",
     reading=("Speed against the same point on one device, with Amdahl's fraction."),
     shown=_shown,
-    remedy=_remedy,
 )
 def scaling(frame: pd.DataFrame, options: ScalingOptions) -> Result:
     """Every point on several devices against itself on one, and Amdahl's fraction of each family.

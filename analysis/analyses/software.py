@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from analysis.labels import label, not_recorded
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option, unit_option
-from analysis.registry import Remedy, analysis
+from analysis.registry import analysis
 from analysis.result import Answer, joined
 from analysis.statistics.contrast import MARGIN, Contrast, Verdict, judge
 from analysis.statistics.dependence import Unit
@@ -56,7 +56,6 @@ class SoftwareOptions(Options):
     order=100,
     title="Precision, compilation and versions",
     reading=("Speedup over the baseline, point by point: median and 90th percentile."),
-    remedy=lambda rows: Remedy(("precision=float32,bfloat16",)),
 )
 def software(frame: pd.DataFrame, options: SoftwareOptions) -> Answer:
     """What each version, precision or compile mode brings over its baseline, family by family.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import groupby
@@ -18,14 +18,14 @@ from analysis.claims.evaluate import sentences
 from analysis.claims.kinds import Answer
 from analysis.options import Selection, command_line
 from analysis.prices import PriceList, priced
-from analysis.registry import Shown
+from analysis.registry import Analysis, Shown
 from analysis.report.comparisons import compare_populations
 from analysis.report.findings import find
 from analysis.report.page import legible, render
-from analysis.report.populations import Population, split
+from analysis.report.populations import split
 from analysis.report.results import chart, results
-from analysis.report.sections import Chapter, Context, Item, Missing, Section, across, outline, run_section
-from analysis.report.systems import beside, counts, systems
+from analysis.report.sections import Chapter, Context, Missing, outline
+from analysis.report.systems import counts, systems
 from analysis.store.frame import families
 from analysis.store.quality import without_wild_intervals
 from paradnn.core.words import counted
@@ -35,7 +35,6 @@ from paradnn.store.address import address_of, without_secrets
 Audience = Literal["both", "manager"]
 #: Answer -> the class that colours it.
 _LOOKS = {Answer.SUPPORTED: "supported", Answer.REFUTED: "refuted", Answer.NOT_ENOUGH: "open"}
-_DECIDING = ("sensitivity", "roofline", "breakdown", "frontier")  # analyses that the first screen takes
 _POPULATIONS = 8  # shown in full
 
 
@@ -59,21 +58,31 @@ def make_report(
     if selection.store:
         selection = replace(selection, store=tuple(map(without_secrets, selection.store)))
     populations = split(frame, selection, pool)
-    shown, chapters, missing = populations[:_POPULATIONS], [], list[Missing]()
-    for population in shown:
-        show(population.name)
-        chapters.append(Chapter(population, _made(_tried(population, context), missing)))
+    shown, chapters = populations[:_POPULATIONS], []
+    for one in shown:
+        show(one.name)
+        asked = outline("system", one.rows)
+        chapters.append(Chapter(one, context.sections(asked, one.rows, one.selection, one.key, one.name)))
     show("comparisons")
-    comparisons, not_compared = ([], []) if pool else compare_populations(shown, frame, selection, context)
-    missing += not_compared
+    comparisons = [] if pool else compare_populations(shown, frame, selection, context)
 
-    def of_all(items: Iterable[Item]) -> list[Section]:
-        asked = (item for item in items if _is_asked(item, context))
-        return _made((run_section(item, frame, selection, "all", "all runs", context) for item in asked), missing)
+    def of_all(asked: Iterator[tuple[Analysis[Any, Any], Shown]]) -> list[Any]:
+        return context.sections(asked, frame, selection, "all", "all runs")
 
-    choices, shared = of_all(across(frame, prices.given)), of_all(_versions(shown, pool))
+    choices = of_all(outline("all", frame, prices.given))
+    # Software against software where one device was measured with several; each alone has its own section.
+    several = not pool and len({one.device for one in shown}) < len(shown)
+    versions = Shown(SoftwareOptions(), "Software versions on one device", software.reading)
+    shared = of_all(iter([(software, versions)] if several else []))
     show("claims")
-    missing += [_left_out(one) for one in populations[_POPULATIONS:]]
+    claims = of_all(iter([(replace(check_claims, function=_measured), Shown(ClaimsOptions(), check_claims.title))]))
+    context.missing += [
+        Missing("Further populations", one.name, f"left out to keep the page small: report {shlex.join(words)}")
+        for one in populations[_POPULATIONS:]
+        for words in [command_line(one.selection)]
+    ]
+    stores = [address_of(uri) for uri in context.store] or [address_of()]
+    store = next((each for each in stores if not each.is_bundle), stores[0])
     answers = groupby(find(chapters, comparisons, choices), lambda one: one.topic)
     return render(
         "page.html",
@@ -84,89 +93,38 @@ def make_report(
         choices=choices,
         comparisons=comparisons,
         shared=shared,
-        claims=of_all([_CLAIMS])[:1],
-        missing=_grouped(missing),
+        claims=claims,
+        missing=_grouped(context.missing),
         command=_command(selection, pool, audience, prices),
-        **_described(shown, context, selection),
+        looks=_LOOKS,
+        sentences=sentences,
+        names=[one.name for one in shown],
+        runs=counted(sum(len(one.rows) for one in shown), "run"),
+        families=list(dict.fromkeys(name for one in shown for name in families(one.rows))),
+        chart=chart(shown),
+        results=results(
+            shown, shlex.join(["python", "-m", "analysis", "export", "runs.csv", *command_line(selection)])
+        ),
+        systems=systems(shown, context.store[0] if context.store else None),
+        counts=counts(shown),
+        store=", ".join(each.public for each in stores),
+        ui=ui_address(store.uri),
+        ui_command=f"python -m paradnn.ui --store {shlex.quote(store.public)}",
     )
 
 
-def _left_out(one: Population) -> Missing:
-    command = shlex.join(["python", "-m", "analysis", "report", *command_line(one.selection)])
-    return Missing("Further populations", one.name, "left out to keep the page small", command)
-
-
-def _is_asked(item: Item | Missing, context: Context) -> bool:
-    """For a manager, what the verdict takes."""
-    return context.draw or (isinstance(item, Item) and item.options.command in _DECIDING)
-
-
-def _tried(one: Population, context: Context) -> Iterator[Section | Missing]:
-    """Every analysis of a population. What the published files do not hold, no command supplies."""
-    for item in outline(one):
-        if _is_asked(item, context):
-            made: Section | Missing
-            if isinstance(item, Item):
-                made = run_section(item, one.rows, one.selection, one.key, one.name, context)
-            else:
-                made = item
-            if isinstance(made, Missing) and one.published:
-                made = made._replace(reason=f"{made.reason}; the published files do not hold it", remedy="")
-            yield made
-
-
-def _made(tried: Iterable[Section | Missing], missing: list[Missing]) -> list[Section]:
-    """The sections of what was tried; the others join what is missing."""
-    every = list(tried)
-    missing += [one for one in every if isinstance(one, Missing)]
-    return [one for one in every if isinstance(one, Section)]
-
-
-def _versions(populations: Sequence[Population], pool: bool) -> Iterator[Item]:
-    """Software against software where one device was measured with several; each alone has its own section."""
-    devices = [population.device for population in populations]
-    if not pool and len(set(devices)) < len(devices):
-        yield Item(software, Shown(SoftwareOptions(), "Software versions on one device", software.reading))
-
-
-def _measured_claims(runs: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
+def _measured(runs: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
     """The claims that have data."""
-    result = check_claims(runs, options)
+    result = check_claims.function(runs, options)
     return replace(result, verdicts=tuple(verdict for verdict in result.verdicts if verdict.measured))
 
 
-_CLAIMS = Item(_measured_claims, Shown(ClaimsOptions(), check_claims.title, check_claims.reading))
-
-
-def _described(shown: Sequence[Population], context: Context, selection: Selection) -> dict[str, Any]:
-    """What the page says of the systems, of what they measured, and of where the runs are."""
-    stores = [address_of(uri) for uri in context.store] or [address_of()]
-    store = next((each for each in stores if not each.is_bundle), stores[0])
-    whole = shlex.join(["python", "-m", "analysis", "export", "runs.csv", *command_line(selection)])
-    described = systems(shown, context.store[0] if context.store else None)
-    return {
-        "looks": _LOOKS,
-        "sentences": sentences,
-        "names": [one.name for one in shown],
-        "runs": counted(sum(len(one.rows) for one in shown), "run"),
-        "families": list(dict.fromkeys(name for one in shown for name in families(one.rows))),
-        "chart": chart(shown),
-        "results": results(shown, whole),
-        "systems": described,
-        "beside": beside(described) if len(shown) == 1 else [],
-        "counts": counts(shown),
-        "store": ", ".join(each.public for each in stores),
-        "ui": ui_address(store.uri),
-        "ui_command": f"python -m paradnn.ui --store {shlex.quote(store.public)}",
-    }
-
-
-def _grouped(missing: Iterable[Missing]) -> list[tuple[str, str, str, str]]:
-    """(title, of, reason, remedy) of each analysis that could not be made; those with the same reason together."""
-    groups: dict[tuple[str, str, str], list[str]] = {}
-    for title, of, reason, remedy in missing:
-        groups.setdefault((title, reason, remedy), []).append(of)
-    return [(title, "; ".join(of), reason, remedy) for (title, reason, remedy), of in groups.items()]
+def _grouped(missing: Iterable[Missing]) -> list[tuple[str, str, str]]:
+    """(title, of, reason) of each analysis that could not be made; those with the same reason together."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for title, of, reason in missing:
+        groups.setdefault((title, reason), []).append(of)
+    return [(title, "; ".join(of), reason) for (title, reason), of in groups.items()]
 
 
 def ui_address(uri: str) -> str:

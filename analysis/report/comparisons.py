@@ -15,8 +15,8 @@ from analysis.labels import label
 from analysis.options import Selection
 from analysis.prices import PRICE
 from analysis.registry import Shown
-from analysis.report.populations import Population, supply
-from analysis.report.sections import Context, Finding, Item, Missing, Section, run_section
+from analysis.report.populations import Population
+from analysis.report.sections import Context, Finding, Missing, Section
 from analysis.statistics.contrast import Verdict
 from analysis.statistics.pairing import sampling
 from analysis.statistics.sessions import REMEDY, Standing
@@ -59,25 +59,20 @@ class Comparison(NamedTuple):
 
 def compare_populations(
     populations: Sequence[Population], frame: pd.DataFrame, selection: Selection, context: Context
-) -> tuple[list[Comparison], list[Missing]]:
-    """The comparisons of any two populations that pair, and why others do not; more than can be shown are counted."""
+) -> list[Comparison]:
+    """The comparisons of any two populations that pair; why others do not, and how many were not tried, is missing."""
     comparisons: list[Comparison] = []
-    missing: list[Missing] = []
     couples = list(combinations([one for one in populations if is_ok(one.rows).any()], 2))
     for number, (one, other) in enumerate(couples):
         if number >= _TRIED or len(comparisons) >= _SHOWN:
-            left = f"{len(couples) - number} pairs of populations were not tried, to keep the page small"
-            missing.append(Missing("Comparisons", "further populations", left, "python -m analysis compare A B"))
+            left = f"{len(couples) - number} pairs of populations were not tried, to keep the page small: compare A B"
+            context.missing.append(Missing("Comparisons", "further populations", left))
             break
         # On one device the later over the earlier; else as the populations stand.
         later = one.device == other.device and one.rows["start_time"].min() < other.rows["start_time"].min()
         a, b = (other, one) if later else (one, other)
-        outcome = _compare(a, b, f"c{number + 1}", frame, selection, context)
-        if isinstance(outcome, Missing):
-            missing.append(outcome)
-        else:
-            comparisons.append(outcome)
-    return comparisons, missing
+        comparisons += _compare(a, b, f"c{number + 1}", frame, selection, context)
+    return comparisons
 
 
 def side_of(population: Population, other: Population, frame: pd.DataFrame) -> str:
@@ -95,30 +90,29 @@ def side_of(population: Population, other: Population, frame: pd.DataFrame) -> s
 
 def _compare(
     a: Population, b: Population, key: str, frame: pd.DataFrame, selection: Selection, context: Context
-) -> Comparison | Missing:
+) -> Iterator[Comparison]:
     """Cell by cell, then against the size of the models, then operation by operation where both were profiled."""
-    of, remedy = f"{a.name} over {b.name}", supply(compare, a)
-    side_a, side_b = side_of(a, b, frame), side_of(b, a, frame)
+    of, sides = f"{a.name} over {b.name}", (side_of(a, b, frame), side_of(b, a, frame))
     common = tuple(name for name in families(a.rows) if name in families(b.rows))
     if not common:
-        return Missing("Comparison", of, "they have no model family in common", remedy)
+        context.missing.append(Missing("Comparison", of, "they have no model family in common"))
+        return
     narrowed = () if len(common) == len(families(a.rows)) == len(families(b.rows)) else common
 
-    def made(of_what: Any, options: Any, title: str, reading: str, name: str = "") -> Section | Missing:
-        item = Item(of_what, Shown(options, title, reading, narrowed, name), remedy)
-        return run_section(item, frame, selection, key, of, context)
+    def made(one: Any, options: Any, title: str, reading: str, name: str = "") -> Section | None:
+        return context.section(one, Shown(options, title, reading, narrowed, name), frame, selection, key, of)
 
     reading = "Each mark is a point that both measured; the bar is the geometric mean with its 95% interval."
-    first = made(compare, CompareOptions(a=side_a, b=side_b), "Cell by cell", reading)
-    if isinstance(first, Missing):
-        return first._replace(title="Comparison")
-    options, reading = SpeedupOptions(a=(side_a,), b=(side_b,)), f"Points above 1 are faster on {a.name}."
+    first = made(compare, CompareOptions(a=sides[0], b=sides[1]), "Comparison, cell by cell", reading)
+    if first is None:
+        return
+    options, reading = SpeedupOptions(a=sides[:1], b=sides[1:]), f"Points above 1 are faster on {a.name}."
     more = [made(speedup, options, "What the speedup depends on", reading)]
     if a.profiled().any() and b.profiled().any():
         reading = "Speedup of the FLOP rate of each operation type."
         more.append(made(speedup, replace(options, operations=True), "Operation by operation", reading, "operations"))
     assert isinstance(first.result, CompareResult)
-    return Comparison(a, b, first.result, tuple(each for each in (first, *more) if isinstance(each, Section)))
+    yield Comparison(a, b, first.result, tuple(each for each in (first, *more) if each))
 
 
 def compared(comparison: Comparison) -> Iterator[Finding]:

@@ -1,6 +1,7 @@
 """What a page says first: what it costs, what is fastest, what limits it, what to change next, how far to trust it.
 
-Of one system that is all; of several the verdict on them comes before. A sentence points at the section that it is of.
+A question is a function of a population that answers in sentences, each with a command to go on with or none; of
+several systems the verdict on them comes before. A sentence points at the section that it is of.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from analysis.labels import label
 from analysis.prices import PRICE
 from analysis.report.comparisons import COSTS, FASTER, Comparison, compared, hourly, relative_costs
 from analysis.report.populations import Population, surroundings
-from analysis.report.results import interval_of, model_name, rate
+from analysis.report.results import AT_BATCH, interval_of, model_name, rate
 from analysis.report.sections import Chapter, Finding, Section
 from analysis.report.systems import are_busy, flagged
 from analysis.store.frame import families, is_ok
@@ -53,39 +54,52 @@ _BUSY = " (which was measured beside other work, and is too low)"
 _FAR = 0.5  # of the roof, below which neither arithmetic nor memory is what limits
 #: What is paid for, by metric. A run counts as the first of which it has a cost: what serves queries has steps too.
 _KINDS = {
-    "cost_to_target": "a training to its target costs",
-    "cost_of_learning": "a training costs",
-    "cost_per_million_queries": "a million queries cost",
-    "cost_per_million_tokens": "a million tokens cost",
-    "cost_per_million_examples": "a million examples cost",
+    "cost_to_target": "A training to its target costs",
+    "cost_of_learning": "A training costs",
+    "cost_per_million_queries": "A million queries cost",
+    "cost_per_million_tokens": "A million tokens cost",
+    "cost_per_million_examples": "A million examples cost",
 }
+
+
+Answers = Iterator[tuple[str, str]]
 
 
 def find(chapters: Sequence[Chapter], comparisons: Sequence[Comparison], choices: Sequence[Section]) -> list[Finding]:
     """Everything that is said first, in the order of the page."""
-    every = [*_costs(chapters, comparisons, choices), *_explanation(chapters), *_decision(chapters, comparisons)]
+
+    def ask(topic: str, tell: Callable[[Population], Answers], of: Sequence[Chapter] = chapters) -> list[Finding]:
+        told = ((chapter.population, answer) for chapter in of for answer in tell(chapter.population))
+        return [Finding(topic, _named(one, chapters) + words, one.key, command) for one, (words, command) in told]
+
+    priced = [chapter for chapter in chapters if chapter.population.rows[PRICE].notna().any()]
+    between = [finding for comparison in comparisons for finding in compared(comparison)]
+    every = [finding for comparison in comparisons if priced for finding in relative_costs(comparison)]
+    every += ask(COSTS, _own_costs, priced)
+    every += [one._replace(anchor="results") for one in ask(FASTEST, _fastest, chapters[:_SYSTEMS])]
+    every += [*ask(LIMITS, _below_the_roof)[:1], *_headlines(chapters), *ask(NEXT, _change)[:1], *between]
+    if not between and len(chapters) > 1:
+        words = (
+            f"No point was measured on two of {', '.join(one.population.name for one in chapters)}: none can be "
+            "preferred. Measure the same sweep on both, into the same store, or compare settings by turns with "
+            "python -m paradnn.compare."
+        )
+        every.append(Finding(FASTER, words, chapters[0].population.key))
+    every += [*ask(MEMORY_ENDS, _memory), *ask(TRUST, _trust)]
+    for section in choices if priced else ():
+        if isinstance(section.result, FrontierResult):
+            ends = map(section.result.ends, section.result.largest[:_TASKS])
+            every += [Finding(CHOOSE, words, section.anchor) for words in ends]
     places = {topic: place for place, topic in enumerate(TOPICS)}
     return sorted(every, key=lambda one: places.get(one.topic, len(TOPICS)))
 
 
-def _costs(
-    chapters: Sequence[Chapter], comparisons: Sequence[Comparison], choices: Sequence[Section]
-) -> Iterator[Finding]:
-    """What systems cost against each other, what the work costs on each, and what to choose; nothing without prices."""
-    priced = [chapter.population for chapter in chapters if chapter.population.rows[PRICE].notna().any()]
-    if not priced:
-        return
-    for comparison in comparisons:
-        yield from relative_costs(comparison)
-    for population in priced:
-        yield from _own_costs(population)
-    for section in choices:
-        if isinstance(section.result, FrontierResult):
-            for one in section.result.largest[:_TASKS]:
-                yield Finding(CHOOSE, section.result.ends(one), section.anchor)
+def _named(one: Population, chapters: Sequence[Chapter]) -> str:
+    """What a sentence about a population begins with, where it is one of several."""
+    return f"{one.name}: " if len(chapters) > 1 else ""
 
 
-def _own_costs(population: Population) -> Iterator[Finding]:
+def _own_costs(population: Population) -> Answers:
     """What each kind of work costs, from the cheapest model to the dearest."""
     rows = population.rows[is_ok(population.rows) & ~population.rows["family"].isin(message_families())]
     price, currency = hourly(rows), population.value("price_currency") or ""
@@ -97,45 +111,12 @@ def _own_costs(population: Population) -> Iterator[Finding]:
         for mode, part in mine.groupby("mode", sort=False) if "mode" in mine else [("", mine)]:
             values = part[metric].astype("float64")
             ends = part.loc[[*dict.fromkeys((values.idxmin(), values.idxmax()))]].to_dict("records")
-            each = [f"{short(float(row[metric]), currency, digits=3)} ({model_name(row, batch=True)})" for row in ends]
+            each = [f"{short(float(row[metric]), currency, digits=3)} ({model_name(row, AT_BATCH)})" for row in ends]
             extent = each[0] if len(each) == 1 else f"from {each[0]} to {each[1]}"
-            where = " in inference" if mode == "inference" else ""
-            yield Finding(COSTS, f"{population.name}: {what} {extent}{where}{hour}.", population.key)
+            yield f"{what} {extent}{' in inference' if mode == 'inference' else ''}{hour}.", ""
 
 
-def _explanation(chapters: Sequence[Chapter]) -> Iterator[Finding]:
-    """What is fastest, what limits it and what to change, of the first systems."""
-    for chapter in chapters[:_SYSTEMS]:
-        for words in _fastest(chapter.population):
-            yield Finding(FASTEST, chapter.named(len(chapters) > 1) + words, "results")
-    yield from _each(_below_the_roof, LIMITS, chapters)[:1]
-    yield from (one for one in _headlines(chapters, 1) if one.topic != DEPENDS)
-    yield from _each(_change, NEXT, chapters)[:1]
-
-
-def _each(tell: Any, topic: str, chapters: Sequence[Chapter]) -> list[Finding]:
-    """What `tell` says of each system: words and a command, or None."""
-    told = [(chapter.named(len(chapters) > 1), chapter.population, tell(chapter.population)) for chapter in chapters]
-    return [Finding(topic, name + said[0], one.key, said[1]) for name, one, said in told if said]
-
-
-def _decision(chapters: Sequence[Chapter], comparisons: Sequence[Comparison]) -> Iterator[Finding]:
-    """Which of several systems is faster and on what that depends; where memory ends, and how far to trust it."""
-    found = [finding for comparison in comparisons for finding in compared(comparison)]
-    yield from found
-    if not found and len(chapters) > 1:
-        names = ", ".join(chapter.population.name for chapter in chapters)
-        words = (
-            f"No point was measured on two of {names}: none can be preferred. Measure the same sweep on both, into the "
-            "same store, or compare settings by turns with python -m paradnn.compare."
-        )
-        yield Finding(FASTER, words, chapters[0].population.key)
-    yield from (one for one in _headlines(chapters, _SYSTEMS) if one.topic == DEPENDS)
-    yield from _each(_memory, MEMORY_ENDS, chapters)
-    yield from _each(_trust, TRUST, chapters)
-
-
-def _fastest(population: Population) -> Iterator[str]:
+def _fastest(population: Population) -> Answers:
     """The point with the highest throughput, and the one with the highest FLOP rate, with its share of the peak."""
     points = population.points
     if not len(points):
@@ -147,78 +128,78 @@ def _fastest(population: Population) -> Iterator[str]:
     reach = [(interval_of(other) or (0.0, other["examples_per_second"]))[1] for other in points.to_dict("records")]
     if ends and (rivals := sum(end >= ends[0] for end in reach) - 1):
         most += f"; {counted(rivals, 'other')} may be as fast, and the highest of several such is high by chance"
-    yield f"{_called(row)}: {rate(row['examples_per_second'])} examples/s ({interval}){most}."
-    if "flops_per_second" not in points or not points["flops_per_second"].notna().any():
-        return
-    row = points.iloc[int(points["flops_per_second"].astype("float64").fillna(0).argmax())].to_dict()
-    words = f"Most arithmetic: {_called(row)}, {short(row['flops_per_second'], 'FLOP/s', digits=3)}"
-    share = row.get("flops_utilization")
-    if share is not None and pd.notna(share):
-        words += f", {short(share, share=True, digits=3)} of this machine's measured peak"
-        words += _BUSY if are_busy(points) else ""
-    yield f"{words}."
+    yield f"{_called(row)}: {rate(row['examples_per_second'])} examples/s ({interval}){most}.", ""
+    if "flops_per_second" in points and points["flops_per_second"].notna().any():
+        row = points.iloc[int(points["flops_per_second"].astype("float64").fillna(0).argmax())].to_dict()
+        words = f"Most arithmetic: {_called(row)}, {short(row['flops_per_second'], 'FLOP/s', digits=3)}"
+        share = row.get("flops_utilization")
+        if share is not None and pd.notna(share):
+            words += f", {short(share, share=True, digits=3)} of this machine's measured peak"
+            words += _BUSY if are_busy(points) else ""
+        yield f"{words}.", ""
 
 
 def _called(row: dict[Any, Any]) -> str:
     mode = row.get("mode", "train")
-    return model_name(row, batch=True) + ("" if mode == "train" or pd.isna(mode) else f" ({mode})")
+    return model_name(row, AT_BATCH) + ("" if mode == "train" or pd.isna(mode) else f" ({mode})")
 
 
-def _below_the_roof(population: Population) -> tuple[str, str] | None:
+def _below_the_roof(population: Population) -> Answers:
     """Where most models are far below their roof, that neither arithmetic nor memory is what limits them."""
     points = population.points
     shares = points["roofline_fraction"].astype("float64") if "roofline_fraction" in points else pd.Series(dtype=float)
-    if not shares.notna().any() or shares.median() >= _FAR:
-        return None
-    disturbed = flagged(points, "contended", True) > _FAR * len(points)
-    cause = "other work on the machine and small operations" if disturbed else "small operations, or waiting for input,"
-    words = (
-        f"Mostly neither arithmetic nor memory: the median point reaches {short(shares.median(), share=True)} of what "
-        f"the machine's measured peaks allow; {cause} take the rest."
-    )
-    return words, ""
+    if shares.notna().any() and shares.median() < _FAR:
+        disturbed = flagged(points, "contended", True) > _FAR * len(points)
+        cause = (
+            "other work on the machine and small operations" if disturbed else "small operations, or waiting for input,"
+        )
+        words = (
+            f"Mostly neither arithmetic nor memory: the median point reaches {short(shares.median(), share=True)} of"
+        )
+        yield f"{words} what the machine's measured peaks allow; {cause} take the rest.", ""
 
 
-def _headlines(chapters: Sequence[Chapter], most: int) -> Iterator[Finding]:
-    """What analyses say first, each analysis of at most so many systems."""
+def _headlines(chapters: Sequence[Chapter]) -> Iterator[Finding]:
+    """What analyses say first: each of one system, what it depends on of two."""
     counts: Counter[str] = Counter()
     for chapter in chapters:
         for section in chapter.sections:
             found = section.result.headline()
-            if found is None or counts[section.name] >= most:
-                continue
-            counts[section.name] += 1
-            words = chapter.named(len(chapters) > 1) + found.words
-            if "roof" in found.words and are_busy(chapter.population.rows):
-                words += " The peaks were measured beside other work and are too low."
-            yield Finding(found.topic, words[0].upper() + words[1:], section.anchor)
+            if found is not None and counts[section.name] < (_SYSTEMS if found.topic == DEPENDS else 1):
+                counts[section.name] += 1
+                words = _named(chapter.population, chapters) + found.words
+                if "roof" in found.words and are_busy(chapter.population.rows):
+                    words += " The peaks were measured beside other work and are too low."
+                yield Finding(found.topic, words[0].upper() + words[1:], section.anchor)
 
 
-def _change(population: Population) -> tuple[str, str] | None:
+def _change(population: Population) -> Answers:
     """The setting that brought most, and what to measure next: beyond its largest value, else what was not varied."""
     points = population.points
     if population.published or not len(points):
-        return None
+        return
     pairs = {name: found for name, usual in _LEVERS.items() if len(found := _lever(points, name, usual))}
     gains = {name: float(np.exp(np.log(found["gain"]).mean())) for name, found in pairs.items()}
     column = max(gains, key=lambda name: gains[name], default="")
     if column and gains[column] >= _GAIN:
-        words, largest = f"{_gain(column, pairs[column])}.", points[column].max() if column == "batch_size" else None
+        words, largest = _gain(column, pairs[column]), points[column].max() if column == "batch_size" else None
         if largest is None or (pairs[column]["best"] == largest).mean() <= _FAR:
-            return words, ""
+            yield f"{words}.", ""
+            return
         own = points[points["family"].eq(points["family"].mode()[0])]
-        return f"{words} The largest was the fastest: measure larger ones.", _command(population, own, _larger(largest))
+        yield f"{words}. The largest was the fastest: measure larger ones.", _command(population, own, _larger(largest))
+        return
     # No setting brought anything, or none was varied: of the model that is farthest from its roof.
     names = ("roofline_fraction", "examples_per_second")
     name = next(name for name in names if name in points and points[name].notna().any())
     row = points.iloc[[int(points[name].astype("float64").fillna(np.inf).argmin())]]
     batch = row["batch_size"].iloc[0] if "batch_size" in row and not column else None
-    words = "No other setting was faster" if column else "Nothing but the models was varied"
     what, more = "another precision", "precision=float32,bfloat16"
     if batch is not None and pd.notna(batch):
         what, more = "larger batches", _larger(batch)
+    words = "No other setting was faster" if column else "Nothing but the models was varied"
     words += f": try {what}, first where most can be gained, on {model_name(row.iloc[0].to_dict())}."
-    return words, _command(population, row, more)
+    yield words, _command(population, row, more)
 
 
 def _lever(points: pd.DataFrame, column: str, reference: str | None) -> pd.DataFrame:
@@ -285,21 +266,20 @@ def _command(population: Population, rows: pd.DataFrame, more: str) -> str:
     return shlex.join(["python", "-m", "paradnn.train", "-m", *words, more, *surroundings(population)])
 
 
-def _memory(population: Population) -> tuple[str, str] | None:
+def _memory(population: Population) -> Answers:
     """Where memory ends: of each family the smallest point that did not fit, and the largest that ran."""
     rows = population.rows
     ok, full = is_ok(rows), rows["outcome"].isin(MEMORY)
-    if not full.any():
-        if "peak_memory_bytes" not in rows or not rows.loc[ok, "peak_memory_bytes"].notna().any():
-            return None
+    if full.any():
+        parts = []
+        for family in families(rows[full]):
+            mine = rows["family"].eq(family)
+            failed, ran = (_by_size(rows[which & mine]) for which in (full, ok))
+            parts.append(f"the smallest {failed[0]}" + (f", the largest that ran {ran[-1]}" if ran else ""))
+        yield f"{counted(int(full.sum()), 'point')} of {len(rows):,} did not fit: {'; '.join(parts)}.", ""
+    elif "peak_memory_bytes" in rows and rows.loc[ok, "peak_memory_bytes"].notna().any():
         most = float(rows.loc[ok, "peak_memory_bytes"].max())
-        return f"Every point fitted; the largest took {most / 2**30:.3g} GiB.", ""
-    parts = []
-    for family in families(rows[full]):
-        mine = rows["family"].eq(family)
-        failed, ran = (_by_size(rows[which & mine]) for which in (full, ok))
-        parts.append(f"the smallest {failed[0]}" + (f", the largest that ran {ran[-1]}" if ran else ""))
-    return f"{counted(int(full.sum()), 'point')} of {len(rows):,} did not fit: {'; '.join(parts)}.", ""
+        yield f"Every point fitted; the largest took {most / 2**30:.3g} GiB.", ""
 
 
 def _by_size(rows: pd.DataFrame) -> list[str]:
@@ -307,16 +287,16 @@ def _by_size(rows: pd.DataFrame) -> list[str]:
     size = rows["batch_size"].astype("float64").fillna(1)
     size = size * rows["parameters"].astype("float64").fillna(1) if "parameters" in rows else size
     ends = [int(size.argmin()), int(size.argmax())] if len(rows) else []
-    return [model_name(rows.iloc[place].to_dict(), batch=True) for place in ends]
+    return [model_name(rows.iloc[place].to_dict(), AT_BATCH) for place in ends]
 
 
-def _trust(population: Population) -> tuple[str, str] | None:
+def _trust(population: Population) -> Answers:
     """What of the measured points is not to be relied on, how wide their intervals are, and what to do."""
     rows = population.rows[is_ok(population.rows)]
-    if not len(rows):
-        return None
-    if population.published:
-        return "Published figures, one for each point, without an interval.", ""
+    if population.published or not len(rows):
+        if len(rows):
+            yield "Published figures, one for each point, without an interval.", ""
+        return
     counts = {
         "beside other work on the machine": flagged(rows, "contended", True),
         "not steady": flagged(rows, "steady", False),
@@ -333,7 +313,7 @@ def _trust(population: Population) -> tuple[str, str] | None:
         words.append("Measure them again on a quiet machine; this says what disturbs it:")
     elif population.value("measure.processes") == "1":
         words.append("These intervals are of one process each; measure=standard has several, whose spread is larger.")
-    return " ".join(words), "python -m paradnn.check" if doubtful else ""
+    yield " ".join(words), "python -m paradnn.check" if doubtful else ""
 
 
 def _widths(points: pd.DataFrame) -> Iterator[str]:

@@ -1,12 +1,7 @@
-"""The runs of a store by environment and protocol, never pooled, and the commands that supply what they lack.
-
-A command measures with the protocol, platform and framework of the runs that are shown. Every one but the last of a
-line is one that `python -m paradnn.plan` takes as well, with the same arguments.
-"""
+"""The runs of a store by environment and protocol, never pooled, and what a command says that measures more of them."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,11 +12,10 @@ import yaml
 
 from analysis.labels import not_recorded
 from analysis.options import Selection
-from analysis.registry import Analysis, Remedy
 from analysis.store.frame import IDENTITY, aggregate_replicates, families, is_ok
 from paradnn.config.identity import EXTRA_KEYS, LIMIT_KEYS
 from paradnn.config.paths import CONFIG
-from paradnn.families import FAMILIES, message_families
+from paradnn.families import message_families
 
 _KEYS = ("device", *IDENTITY)
 #: Groups of the configuration that a population may have in common, with what needs no word.
@@ -139,23 +133,6 @@ def _narrowed(one: Population, frame: pd.DataFrame, keys: Sequence[str]) -> Sele
 def _values(rows: pd.DataFrame, column: str) -> list[str]:
     """The distinct values of a column as text, in order."""
     return sorted({str(value) for value in rows[column].dropna().unique()}) if column in rows else []
-
-
-def supply(one: Analysis[Any, Any], population: Population, needs: Remedy | None = None) -> str:
-    """The command line that measures what an analysis of a population lacks; empty where no sweep would."""
-    needs = needs or (Remedy() if one.remedy is None else one.remedy(population.rows))
-    swept = [name for name, family in FAMILIES.items() if family.sweep]
-    if needs.families and not set(needs.families) & set(swept):
-        return ""
-    own = next((name for name in families(population.rows) if name in swept), "fc")  # else the simplest
-    sweep = sweep_of([*needs.families] or [own], population, *needs.words)
-    return f"{sweep} && {shlex.join(('python', '-m', 'analysis', one.name, *needs.then))}" if needs.then else sweep
-
-
-def sweep_of(names: list[str], population: Population, *more: str) -> str:
-    """A sweep of some families that have their hyperparameters in common, measured as the population was."""
-    words = [f"model={','.join(names)}", *FAMILIES[names[0]].sweep.split(), *more] if names[0] in FAMILIES else []
-    return shlex.join(["python", "-m", "paradnn.train", "-m", *words, *surroundings(population)])
 
 
 def surroundings(population: Population) -> Iterator[str]:

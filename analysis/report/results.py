@@ -30,9 +30,9 @@ from paradnn.families import FAMILIES
 _CAP = 200  # rows of a table that are in the page
 _CROWDED = 10  # columns above which a printed table is set smaller
 _IDS = ("run_id", "a_run_id", "b_run_id")
-_SHOWN = 12  # rows that stand open; of more, the models that span each family, and all of them folded
 _SETTINGS = ("mode", "compile", "optimizer.name", "data.name", "devices", "platform.threads", "framework.name")
 _MARKS, _SYSTEMS = 18, 4  # of the chart
+AT_BATCH = " at batch size {:,.0f}"
 
 Row = Mapping[Any, Any]
 
@@ -136,27 +136,13 @@ def _number(row: Row, name: str) -> float:
     return float(value) if _known(value) else math.nan  # type: ignore[arg-type]
 
 
-class Results(NamedTuple):
-    """What was measured: the table that stands open, that of all points where it is another, what was not measured."""
-
-    shown: Table | None
-    title: str
-    whole: Table | None
-    failed: Sequence[str]
-
-
-def results(populations: Sequence[Population], whole: str) -> Results:
+def results(populations: Sequence[Population], whole: str) -> tuple[Table | None, list[str]]:
     """The measured points, and what was not measured in sentences; `whole` is the command that writes every run."""
     failed = [f"{one.name}: {words}." for one in populations if (words := _failed(one))]
     tables = [_measured(one, one.points) for one in populations if len(one.points)]
     if not tables:
-        return Results(None, "No point was measured.", None, failed)
-    every = frame_table(pd.concat(tables, ignore_index=True), "Measured points", whole)
-    if sum(map(len, tables)) <= _SHOWN:
-        return Results(every, "", None, failed)
-    title = "The smallest, the middle and the largest model of each family, at its fastest setting"
-    spanning = [_measured(one, _spanning(one.points)) for one in populations if len(one.points)]
-    return Results(frame_table(pd.concat(spanning, ignore_index=True), title), f"{title}.", every, failed)
+        return None, ["No point was measured.", *failed]
+    return frame_table(pd.concat(tables, ignore_index=True), "Measured points", whole), failed
 
 
 def fastest_settings(points: pd.DataFrame) -> pd.DataFrame:
@@ -164,12 +150,6 @@ def fastest_settings(points: pd.DataFrame) -> pd.DataFrame:
     model = ["family", *(name for name in map(str, points.columns) if name.startswith(("model.", "generate.")))]
     first = points.sort_values("examples_per_second", ascending=False, kind="stable").drop_duplicates(model)
     return points[points.index.isin(first.index)]
-
-
-def _spanning(points: pd.DataFrame) -> pd.DataFrame:
-    """Of each family the smallest, the middle and the largest model, each at its fastest."""
-    groups = fastest_settings(points).groupby("family", sort=False)
-    return pd.concat([own.iloc[[*dict.fromkeys((0, len(own) // 2, len(own) - 1))]] for _, own in groups])
 
 
 def _measured(one: Population, points: pd.DataFrame) -> pd.DataFrame:
@@ -211,10 +191,10 @@ def rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else short(value, digits=4)
 
 
-def model_name(values: Row, batch: bool = False) -> str:
+def model_name(values: Row, batch: str = "") -> str:
     """Family and size, such as "fc 4x1024", as the names of runs have them; the family alone where more is unknown.
 
-    `batch`: with the batch size, where it is known.
+    `batch`: how the batch size is written behind, where it is known.
     """
     name = family = str(values["family"])
     if family in FAMILIES:
@@ -229,7 +209,7 @@ def model_name(values: Row, batch: bool = False) -> str:
             prompt, tokens = (_number(values, f"generate.{each}") for each in ("prompt", "tokens"))
             name += f" generate {prompt:.0f}+{tokens:.0f}" if prompt == prompt and tokens == tokens else ""
     size = _number(values, "batch_size")
-    return f"{name} at batch size {size:,.0f}" if batch and size == size else name
+    return name + batch.format(size) if size == size else name
 
 
 def _option(value: Any) -> Any:
@@ -261,15 +241,9 @@ def _failed(one: Population) -> str:
     return "; ".join(f"{counted(int(count), 'point')} {what}" for what, count in words.value_counts().items())
 
 
-class Chart(NamedTuple):
-    """The picture of the first screen, and what stands below it."""
-
-    figure: Markup
-    caption: str
-
-
-def chart(populations: Sequence[Population]) -> Chart | None:
-    """Throughput by model, each at its fastest setting where all points do not fit; None where nothing was measured."""
+def chart(populations: Sequence[Population]) -> tuple[Markup, str] | None:
+    """The picture of the first screen, and what stands below it: throughput by model, each at its fastest setting where
+    all points do not fit; None where nothing was measured."""
     tables = {one.name: one.points for one in populations if len(one.points)}
     tables = dict([*tables.items()][:_SYSTEMS])
     if not tables:
@@ -278,12 +252,12 @@ def chart(populations: Sequence[Population]) -> Chart | None:
     if whole > _MARKS * len(tables):
         tables = {name: fastest_settings(points) for name, points in tables.items()}
     groups = {name: _values_by_name(points) for name, points in tables.items()}
-    counts = pd.concat([table["value"] for table in groups.values()]).groupby(level=0, sort=False).size()
+    values = pd.concat([table["value"] for table in groups.values()]).groupby(level=0, sort=False)
+    counts = values.size()
     names = counts.index[counts == counts.max()]
     names = list(names[np.unique(np.linspace(0, len(names) - 1, _MARKS).round().astype(int))])
     groups = {name: table.loc[table.index.intersection(names)] for name, table in groups.items()}
-    best = pd.concat([table["value"] for table in groups.values()]).groupby(level=0).max()
-    rows = {name: f"{name} {short(best[name], digits=3)}" for name in names}
+    rows = {name: f"{name} {short(best, digits=3)}" for name, best in values.max()[names].items()}
     with drawing.page(None):
         drawn, axes = drawing.figure(7.0, 0.8 + 0.3 * len(names))
         axes.set_xscale("log")
@@ -298,16 +272,18 @@ def chart(populations: Sequence[Population]) -> Chart | None:
     marks = sum(map(len, groups.values()))
     if marks < whole:
         caption += f" {marks} of {whole:,} points, each model at its fastest setting; the table below has all."
-    return Chart(figure, caption)
+    return figure, caption
 
 
 def _values_by_name(points: pd.DataFrame) -> pd.DataFrame:
     """Throughput (value, low, high) by the name of a point; the fastest of those that share one."""
     rows = points.to_dict("records")
-    sizes = [_number(row, "batch_size") for row in rows]
-    names = [model_name(row) + (f" b{size:.0f}" if size == size else "") for row, size in zip(rows, sizes, strict=True)]
     ends = [interval_of(row) or (math.nan, math.nan) for row in rows]
-    table = pd.DataFrame(ends, index=names, columns=["low", "high"])
-    table["value"] = points["examples_per_second"].to_numpy(dtype="float64")
-    fastest = table.assign(place=range(len(table))).sort_values("value", ascending=False, kind="stable")
-    return table.iloc[sorted(fastest[~fastest.index.duplicated()]["place"])]
+    table = pd.DataFrame(ends, columns=["low", "high"]).assign(
+        value=[float(row["examples_per_second"]) for row in rows]
+    )
+    table.index = pd.Index([model_name(row, " b{:.0f}") for row in rows])
+    best = (
+        table.reset_index().sort_values("value", ascending=False, kind="stable").drop_duplicates("index").sort_index()
+    )
+    return best.set_index("index")

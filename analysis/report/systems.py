@@ -16,7 +16,6 @@ from paradnn.core.words import counted
 
 _FRAMEWORKS = ("tensorflow", "jax", "torch", "keras", "python")
 _UNKNOWN = "not recorded"
-_BESIDE = ("Memory", "Largest point", "Measured hardware peaks", "Software", "Measured (UTC)", "Protocol")
 
 
 def systems(populations: Sequence[Population], store: str | None) -> list[tuple[str, list[str]]]:
@@ -27,11 +26,6 @@ def systems(populations: Sequence[Population], store: str | None) -> list[tuple[
         for name in described[0]
         if any(each[name] for each in described)
     ]
-
-
-def beside(described: Sequence[tuple[str, Sequence[str]]]) -> list[tuple[str, str]]:
-    """What is known of one system beside its throughput, in a few lines."""
-    return [(name, cells[0]) for name, cells in described if name in _BESIDE]
 
 
 def _described(one: Population, store: str | None) -> dict[str, str]:

@@ -8,10 +8,8 @@ import pytest
 
 from analysis.analyses.predict import PredictOptions, predict, predicted_maps
 from analysis.columns import groups
-from analysis.options import Selection
 from analysis.prediction import Space, complete, is_sparse, space_of
-from analysis.report.populations import Population
-from analysis.report.sections import Item, outline
+from analysis.report.sections import outline
 from analysis.store.past import read_space
 from paradnn.errors import ParadnnError
 from tests.analysis.planted import POINTS, runs
@@ -181,11 +179,7 @@ def test_a_predicted_map_counts_what_was_measured() -> None:
 
 def test_the_report_maps_the_whole_space_of_a_sample() -> None:
     whole_map, part_map = (
-        [
-            item.shown.title
-            for item in outline(Population("p1", "Test CPU", rows, Selection()))
-            if isinstance(item, Item) and "map" in item.shown.title
-        ]
+        [shown.title for _, shown in outline("system", rows) if "map" in shown.title]
         for rows in (whole(), part(whole(), 20))
     )
     assert whole_map == ["Heat map: fc"]

@@ -1,4 +1,4 @@
-"""What the report decides: verdict, results, systems, and commands that supply what is missing."""
+"""What the report decides: verdict, results, systems, and what to measure next."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ import pandas as pd
 import pytest
 
 from analysis.options import Selection
-from analysis.prices import PriceList, priced
-from analysis.registry import ANALYSES
+from analysis.prices import PRICE, PriceList, priced
 from analysis.report import make_report
 from analysis.report.comparisons import compare_populations
 from analysis.report.findings import find
-from analysis.report.populations import Population, split, supply, sweep_of
-from analysis.report.results import Results, model_name, results
-from analysis.report.sections import Chapter, Context, Item, Section, across, outline, run_section
+from analysis.report.populations import Population, split, surroundings
+from analysis.report.results import Table, model_name, results
+from analysis.report.sections import Chapter, Context, outline
 from analysis.report.systems import systems
 from paradnn.config.point import Measure
 from tests.analysis.planted import grid, runs
@@ -55,10 +54,10 @@ def population(**columns: object) -> Population:
     return found
 
 
-def words(found: Results) -> str:
-    """What the open table says, a line for each row."""
-    assert found.shown is not None
-    lines = [found.shown.head, *([cell.words for cell in row] for row in found.shown.rows)]
+def words(found: Table | None) -> str:
+    """What the table says, a line for each row."""
+    assert found is not None
+    lines = [found.head, *([cell.words for cell in row] for row in found.rows)]
     return "\n".join("|".join([*map(str, line), ""]) for line in lines)
 
 
@@ -71,51 +70,42 @@ def test_messages_are_no_results_and_what_trains_nothing_has_no_optimizer() -> N
         ignore_index=True,
     )
     (found,) = split(both, Selection())
-    page = words(results([found], ""))
+    page = words(results([found], "")[0])
     assert "sgd" in page
     assert "rmsprop" not in page
     assert "channel" not in page
 
 
-def test_every_proposed_command_is_a_plan_of_the_same_protocol(empty_database: Path, tmp_path: Path) -> None:
-    """As a user would ask: the plan of the same arguments has points to measure; a limit is no part of a protocol."""
-    here, store = population(), Store(tmp_path)
+def test_the_proposed_command_is_a_plan_of_the_same_protocol(empty_database: Path, tmp_path: Path) -> None:
+    """As a user would ask: the plan of the same arguments has points to measure."""
     (tmp_path / "mlflow.db").write_bytes(empty_database.read_bytes())
-    items = [item for item in outline(here) if isinstance(item, Item)]
-    lines = {line.partition(" && ")[0] for item in items if (line := item.remedy)}
-    assert len(lines) > 4
-    for place, line in enumerate(sorted(lines)):
-        python, flag, module, *arguments = shlex.split(line)
-        assert (python, flag, module) == ("python", "-m", "paradnn.train")
-        assert "measure=quick" in arguments
-        assert not [word for word in arguments if word.startswith("measure.timeout")]
-        if place % 3:  # a third of them is planned
-            continue
-        done = run(["paradnn.plan", *arguments], store)
-        assert done.returncode == 0, (line, done.stderr)
-        assert re.search(r"to measure +[1-9]", done.stdout), (line, done.stdout)
+    (command,) = [
+        one.command for one in find([Chapter(population(**{PRICE: None}), [])], [], []) if "train" in one.command
+    ]
+    python, flag, module, *arguments = shlex.split(command)
+    assert (python, flag, module) == ("python", "-m", "paradnn.train")
+    done = run(["paradnn.plan", *arguments], Store(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"to measure +[1-9]", done.stdout), done.stdout
 
 
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({}, "measure=quick"),
-        ({"measure.min_seconds": 0.02}, "measure=quick measure.min_seconds=0.02"),
-        ({"measure.processes": 3}, "measure=quick measure.processes=3"),
-        ({"framework.name": "jax"}, "framework=jax measure=quick"),
+        ({}, ["measure=quick"]),
+        ({"measure.min_seconds": 0.02}, ["measure=quick", "measure.min_seconds=0.02"]),
+        ({"measure.processes": 3}, ["measure=quick", "measure.processes=3"]),
+        ({"framework.name": "jax"}, ["framework=jax", "measure=quick"]),
     ],
 )
-def test_a_command_says_what_its_runs_have_in_common(columns: dict[str, object], words: str) -> None:
-    line = supply(ANALYSES["sensitivity"], population(**columns))
-    assert line.endswith(f"batch_size=64,256,1024 {words}")
+def test_a_command_says_what_its_runs_have_in_common(columns: dict[str, object], words: list[str]) -> None:
+    """A limit, such as measure.timeout, is no part of a protocol."""
+    assert list(surroundings(population(**columns))) == words
 
 
 def test_the_standard_protocol_needs_no_word_and_others_get_their_own() -> None:
     standard = {f"measure.{key}": value for key, value in asdict(Measure()).items() if value is not None}
-    assert sweep_of(["fc"], population(**standard | {"measure.processes": 5})).endswith("batch_size=64,256,1024")
-    assert "platform.threads=1,2" in supply(ANALYSES["scaling"], population())
-    assert "devices=1,2" in supply(ANALYSES["scaling"], population(**{"platform.name": "gpu"}))
-    assert "model=residual" in supply(ANALYSES["infeed"], population())
+    assert list(surroundings(population(**standard | {"measure.processes": 5}))) == []
 
 
 def test_models_are_named_as_their_runs_are() -> None:
@@ -141,7 +131,7 @@ def test_results_have_the_time_and_the_price_of_a_million_examples() -> None:
     )
     (one,) = split(rows, Selection())
     (priced_one,) = split(priced(rows, PriceList({"Test CPU": 3.6})), Selection())
-    table = results([priced_one], "").shown
+    table, _ = results([priced_one], "")
     assert table is not None
     assert "precision = float32" in table.note
     assert "quality = steady, single process" in table.note
@@ -149,19 +139,7 @@ def test_results_have_the_time_and_the_price_of_a_million_examples() -> None:
     cells = dict(zip(table.head, (cell.words for cell in table.rows[0]), strict=True))
     assert [*cells.values()] == ["fc 4x64", "32", "1", "1k", "900\u00a0to\u00a01.1k", "16.67", "0.03125"]
     assert "peak memory (GiB) = 2" in table.note
-    assert "cost" not in words(results([one], ""))
-
-
-def test_many_points_are_folded_and_three_models_of_each_family_stand_open() -> None:
-    rows = measured()
-    (one,) = split(rows, Selection())
-    found = results([one], "python -m analysis export runs.csv")
-    assert found.shown is not None
-    assert found.whole is not None
-    assert (len(found.shown.rows), len(found.whole.rows)) == (3, len(rows))
-    # Each of the three at its fastest batch.
-    best = rows.groupby("parameters")["examples_per_second"].max()
-    assert {row[1].exact for row in found.shown.rows} <= set(best)
+    assert "cost" not in words(results([one], "")[0])
 
 
 def test_systems_say_what_their_runs_recorded(tmp_path: Path) -> None:
@@ -200,9 +178,8 @@ def first_screen(frame: pd.DataFrame, prices: PriceList | None = None) -> str:
     prices = prices or PriceList()
     frame, context = priced(frame, prices), Context((), False, draw=False)
     shown = split(frame, Selection())
-    tried = [run_section(item, frame, Selection(), "all", "all runs", context) for item in across(frame, prices.given)]
-    choices = [one for one in tried if isinstance(one, Section)]
-    comparisons, _ = compare_populations(shown, frame, Selection(), context)
+    choices = context.sections(outline("all", frame, prices.given), frame, Selection(), "all", "all runs")
+    comparisons = compare_populations(shown, frame, Selection(), context)
     found = find([Chapter(one, []) for one in shown], comparisons, choices)
     return "\n".join(f"{one.topic}: {one.words} {one.command}" for one in found)
 
@@ -262,7 +239,7 @@ def test_a_manager_reads_first_what_it_costs(two_devices: pd.DataFrame) -> None:
         prices = PriceList({"X1": price, "Y2": 7.2}, "EUR")
         said = first_screen(two_devices, prices)
         assert said.startswith(f"What it costs: {words}"), said
-        assert "Y2: a million examples cost from " in said
+        assert "Y2: A million examples cost from " in said
         assert " at a price of 7.2 EUR an hour." in said
         assert said.index("What it costs") < said.index("Which is faster")
     assert "cost" not in first_screen(two_devices)
@@ -276,7 +253,8 @@ def test_costs_are_those_of_the_cheapest_and_the_dearest_model_of_each_kind_of_w
     rows = pd.concat([trains, answers], ignore_index=True)
     said = first_screen(rows, PriceList({"Test CPU": 3.6}))
     assert (
-        "Test CPU: a million examples cost from 1 (fc 4x64 at batch size 32) to 2 (fc 4x256 at batch size 32)" in said
+        "What it costs: A million examples cost from 1 (fc 4x64 at batch size 32) to 2 (fc 4x256 at batch size 32)"
+        in said
     )
     assert "cost from 0.25 (fc 4x64 at batch size 32) to 0.5 (fc 4x256 at batch size 32) in inference, at a" in said
 
