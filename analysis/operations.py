@@ -236,9 +236,9 @@ class OperationsResult(Result):
             mine = points[points["device"].eq(device) & points["precision"].eq(precision)]
             for _, kinds, look in looks:
                 rows = mine[mine["type"].isin(kinds)]
-                size, rim = (20 + 900 * rows["share"] if self.alone else 16), {"edgecolors": "white", "linewidths": 0.4}
+                size: Any = 20 + 900 * rows["share"] if self.alone else 16
                 x, y = rows["arithmetic_intensity"], rows["flops_per_second"]
-                axes.scatter(x, y, s=size, alpha=0.8, zorder=2, **rim, **look)
+                axes.scatter(x, y, s=size, alpha=0.8, zorder=2, edgecolors="white", linewidths=0.4, **look)
             roof = next(roof for roof in self.roofs if (roof.device, roof.precision) == (device, precision))
             frame_roof(axes, mine, roof)
             whose = self.alone or f"{mine['run_id'].nunique()} models"
