@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import groupby
@@ -22,7 +22,7 @@ from analysis.registry import Analysis, Shown
 from analysis.report.comparisons import compare_populations
 from analysis.report.findings import find
 from analysis.report.page import legible, render
-from analysis.report.populations import split
+from analysis.report.populations import Population, split
 from analysis.report.results import chart, results
 from analysis.report.sections import Chapter, Context, Missing, outline
 from analysis.report.systems import counts, systems
@@ -76,13 +76,6 @@ def make_report(
     shared = of_all(iter([(software, versions)] if several else []))
     show("claims")
     claims = of_all(iter([(replace(check_claims, function=_measured), Shown(ClaimsOptions(), check_claims.title))]))
-    context.missing += [
-        Missing("Further populations", one.name, f"left out to keep the page small: report {shlex.join(words)}")
-        for one in populations[_POPULATIONS:]
-        for words in [command_line(one.selection)]
-    ]
-    stores = [address_of(uri) for uri in context.store] or [address_of()]
-    store = next((each for each in stores if not each.is_bundle), stores[0])
     answers = groupby(find(chapters, comparisons, choices), lambda one: one.topic)
     return render(
         "page.html",
@@ -94,23 +87,36 @@ def make_report(
         comparisons=comparisons,
         shared=shared,
         claims=claims,
-        missing=_grouped(context.missing),
+        missing=_grouped([*context.missing, *map(_left_out, populations[_POPULATIONS:])]),
         command=_command(selection, pool, audience, prices),
-        looks=_LOOKS,
-        sentences=sentences,
-        names=[one.name for one in shown],
-        runs=counted(sum(len(one.rows) for one in shown), "run"),
-        families=list(dict.fromkeys(name for one in shown for name in families(one.rows))),
-        chart=chart(shown),
-        results=results(
-            shown, shlex.join(["python", "-m", "analysis", "export", "runs.csv", *command_line(selection)])
-        ),
-        systems=systems(shown, context.store[0] if context.store else None),
-        counts=counts(shown),
-        store=", ".join(each.public for each in stores),
-        ui=ui_address(store.uri),
-        ui_command=f"python -m paradnn.ui --store {shlex.quote(store.public)}",
+        **_described(shown, selection, context),
     )
+
+
+def _described(shown: Sequence[Population], selection: Selection, context: Context) -> dict[str, Any]:
+    """What the page says of the systems, of what they measured, and of where the runs are."""
+    stores = [address_of(uri) for uri in context.store] or [address_of()]
+    store = next((each for each in stores if not each.is_bundle), stores[0])
+    whole = shlex.join(["python", "-m", "analysis", "export", "runs.csv", *command_line(selection)])
+    return {
+        "looks": _LOOKS,
+        "sentences": sentences,
+        "names": [one.name for one in shown],
+        "runs": counted(sum(len(one.rows) for one in shown), "run"),
+        "families": list(dict.fromkeys(name for one in shown for name in families(one.rows))),
+        "chart": chart(shown),
+        "results": results(shown, whole),
+        "systems": systems(shown, context.store[0] if context.store else None),
+        "counts": counts(shown),
+        "store": ", ".join(each.public for each in stores),
+        "ui": ui_address(store.uri),
+        "ui_command": f"python -m paradnn.ui --store {shlex.quote(store.public)}",
+    }
+
+
+def _left_out(one: Population) -> Missing:
+    command = shlex.join(["python", "-m", "analysis", "report", *command_line(one.selection)])
+    return Missing("Further populations", one.name, f"left out to keep the page small: {command}")
 
 
 def _measured(runs: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
