@@ -24,9 +24,10 @@ from paradnn.worker.affinity import DeviceLayout, bind
 from paradnn.worker.frameworks import Batch, Framework, Step, Unavailable
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
+from paradnn.worker.profile.categories import categorise
 from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.shapes import Cost
-from paradnn.worker.profile.tf_graph import GraphCosts, categorise
+from paradnn.worker.profile.tf_graph import GraphCosts
 from paradnn.worker.profile.trace import COMPILED, WINDOW, Trace, read_trace
 
 
@@ -189,7 +190,7 @@ class CompiledStep(Step):
         return f"tf.function was traced {traced} times" if traced > 1 else None
 
     def kernel_cost(self, name: str, kind: str) -> Cost:
-        return self._graph_costs().cost(name, kind) if self._traced else Cost(kind, categorise(kind))
+        return self._graph_costs().cost(name, kind) if self._traced else Cost(kind, categorise("tensorflow", kind))
 
     def product_flops(self) -> dict[str, float]:
         if self._traced:

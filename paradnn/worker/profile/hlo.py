@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from paradnn.worker.profile.categories import PRODUCTS, categorise
 from paradnn.worker.profile.shapes import (
     Cost,
     Shape,
@@ -26,12 +27,7 @@ from paradnn.worker.profile.shapes import (
 _NUMBERED = "pred int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64"
 _DTYPES = dict(enumerate(_NUMBERED.split(), 1)) | {15: "complex64", 16: "bfloat16", 18: "complex128"}
 
-_CONTROL = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id", "replica-id"}
-_CONTROL |= {"while", "call", "conditional"}
 _SLICES = {"slice", "dynamic-slice", "gather", "dynamic-update-slice"}
-_MOVEMENT = _SLICES | {"copy", "transpose", "reshape", "broadcast", "concatenate", "scatter", "pad", "reverse", "iota"}
-_MOVEMENT |= {"convert", "bitcast-convert", "copy-start", "copy-done"}
-_COLLECTIVE = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective")
 
 
 class HloCosts:
@@ -73,7 +69,7 @@ class HloCosts:
         moved = None if _SLICES & set(kinds) else float(total_bytes(shapes))
         for wanted in ("convolution", "dot", "reduce-window", "reduce", "scatter", "gather"):
             if wanted in kinds:
-                return Cost(f"fusion with {wanted}", _category(wanted), flops, moved, products, dtype)
+                return Cost(f"fusion with {wanted}", categorise("hlo", wanted), flops, moved, products, dtype)
         if all(cost.category in ("data movement", "control") for cost in inner):
             return Cost("fusion moving data", "data movement", flops, moved)
         return Cost("fusion elementwise", "elementwise", flops, moved)
@@ -85,9 +81,9 @@ def _cost(instruction: Any, by_id: dict[int, Any]) -> Cost:
     inputs, outputs = _operands(instruction, by_id), _shapes(instruction.shape)
     names = {"conv": "convolution", "fmha": "attention", "matmul": "dot", "gemm": "dot", "dot": "dot"}
     library = next((kind for word, kind in names.items() if word in target.lower()), None)  # what its call computes
-    kind, category = f"{opcode} {target}".strip(), _category(library or opcode)
+    kind, category = f"{opcode} {target}".strip(), categorise("hlo", library or opcode)
     moved = float(total_bytes(inputs) + total_bytes(outputs))
-    if category in ("matmul", "convolution"):
+    if category in PRODUCTS:
         flops = _products(library or opcode, instruction, inputs, outputs)
         return Cost(kind, category, flops, moved, flops or 0.0, inputs[0].dtype if inputs else None)
     if category == "other":
@@ -129,22 +125,6 @@ def _convolution(instruction: Any, inputs: Sequence[Shape], outputs: Sequence[Sh
     # Groups of features are in the filter's shape already, groups of the batch in the output's.
     channels = inputs[1].dimensions[numbers.kernel_input_feature_dimension]
     return convolution_flops(outer, pairs, int(channels))
-
-
-def _category(opcode: str) -> str:
-    if opcode in ("dot", "attention"):
-        return "matmul"
-    if opcode == "convolution":
-        return "convolution"
-    if opcode.startswith(_COLLECTIVE):
-        return "communication"
-    if opcode in ("reduce", "reduce-window", "select-and-scatter", "sort"):
-        return "reduction"
-    if opcode in _CONTROL:
-        return "control"
-    if opcode in _MOVEMENT:
-        return "data movement"
-    return "other" if opcode == "custom-call" else "elementwise"
 
 
 def _operands(instruction: Any, by_id: dict[int, Any]) -> list[Shape]:

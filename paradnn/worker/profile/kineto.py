@@ -8,7 +8,6 @@ arguments that are recorded with it.
 
 from __future__ import annotations
 
-import functools
 import gzip
 import itertools
 import json
@@ -18,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from paradnn.worker.profile.categories import PRODUCTS, categorise
 from paradnn.worker.profile.shapes import (
     Cost,
     Shape,
@@ -27,12 +27,11 @@ from paradnn.worker.profile.shapes import (
     plain_cost,
     total_bytes,
 )
-from paradnn.worker.profile.trace import WINDOW, Event, Trace, kernel_category
+from paradnn.worker.profile.trace import WINDOW, Event, Trace
 
 #: The trace's name; the suffix is what TensorBoard's plug-in for PyTorch looks for.
 FILE = "paradnn.pt.trace.json.gz"
 
-_PRODUCTS = ("matmul", "convolution")
 _DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
 #: What the compiler names a stretch of its own code, where the code's parts have no events.
 _REGION = "## Call CompiledFxGraph"
@@ -87,10 +86,10 @@ def _calls(events: Iterable[Raw]) -> tuple[dict[int, Raw], list[Raw], set[int]]:
         for event in sorted(lane, key=lambda event: (event["ts"], -event["dur"])):
             while within and event["ts"] >= within[-1]["ts"] + within[-1]["dur"]:
                 within.pop()
-            product = next((outer for outer in within if categorise(outer["name"]) in _PRODUCTS), None)
+            product = next((outer for outer in within if categorise("torch", outer["name"]) in PRODUCTS), None)
             if product is None:
                 operations.append(event)
-                if categorise(event["name"]) != "control":
+                if categorise("torch", event["name"]) != "control":
                     # Scalars and buffers are prepared by calls too; a call that hands its whole input on does no more.
                     size = elements(event.get("args", {}))
                     callers.update(id(outer) for outer in within if 2 * size >= elements(outer.get("args", {})))
@@ -105,7 +104,7 @@ def _operation(call: Raw, calls_others: bool = False) -> tuple[str, str, Cost]:
     kind = call["name"].split(": ")[0]
     if kind.startswith(_REGION):
         return "compiled region", "compiled region", Cost("compiled region", "elementwise")
-    if calls_others or categorise(kind) == "control":
+    if calls_others or categorise("torch", kind) == "control":
         return kind, kind, Cost(kind, "control", 0.0, 0.0)
     arguments = call.get("args", {})
     return kind, label(kind, arguments), aten_cost(kind, arguments)
@@ -124,8 +123,8 @@ def _read_device(events: Iterable[Raw], owners: Mapping[int, Raw], trace: Trace,
             begun.add(id(owner))
         else:
             kind = name = event["name"].split("(")[0].removeprefix("void ")
-            category = categorise(kind)
-            cost = Cost(kind, kernel_category(event["name"]) if category == "control" else category)
+            category = categorise("torch", kind)
+            cost = Cost(kind, categorise("kernel", event["name"].lower()) if category == "control" else category)
         trace.stated[name, kind] = cost
         start = (event["ts"] - origin) * 1e-6
         lane = f"stream {arguments.get('stream', event['tid'])}"
@@ -136,80 +135,17 @@ _DTYPES = {"float": "float32", "double": "float64", "c10::BFloat16": "bfloat16",
 _DTYPES |= {"int": "int32", "long int": "int64", "long": "int64", "short": "int16"}
 _DTYPES |= {"unsigned char": "uint8", "signed char": "int8"}
 
-#: The two factors of each matrix product, by their places among the arguments.
-_MATMUL = dict.fromkeys(("aten::mm", "aten::bmm", "aten::mv", "aten::dot"), (0, 1))
-_ADDED = ("aten::addmm", "aten::addmm_", "aten::baddbmm", "aten::baddbmm_", "aten::addmv", "aten::addmv_")
-_MATMUL |= dict.fromkeys((*_ADDED, "aten::_addmm_activation"), (1, 2))
-_CONVOLUTION = {
-    "aten::convolution",
-    "aten::convolution_overrideable",
-    "aten::convolution_backward",
-    "mkldnn::_convolution_pointwise",
-}
-#: Fused attention: where the first argument that is a query stands, and which of its dimensions counts tokens. What
-#: `scaled_dot_product_attention` calls has a name of its own on a CPU; on a GPU the kernels belong to the inner names.
-_ATTENTION = {
-    "aten::_scaled_dot_product_flash_attention_for_cpu": (0, 2),
-    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": (1, 2),
-    "aten::_flash_attention_forward": (0, 1),
-    "aten::_flash_attention_backward": (1, 1),
-    "aten::_efficient_attention_forward": (0, 1),
-    "aten::_efficient_attention_backward": (1, 1),
-    "aten::_scaled_dot_product_cudnn_attention": (0, 2),
-    "aten::_scaled_dot_product_cudnn_attention_backward": (1, 2),
-}
-_LINEAR = {"mkldnn::_linear_pointwise", "mkl::_mkl_linear"}
 #: A loop that torch.compile fused; its name says what is in it, and nothing of its shapes.
 _FUSED = re.compile(r"(?:graph_\d+_)?(cpp_fused|triton_[a-z]+_fused)\w*")
-_RECURRENT = {"aten::_cudnn_rnn", "aten::_cudnn_rnn_backward", "aten::miopen_rnn", "aten::miopen_rnn_backward"}
-
-#: They describe a buffer in another way, or only call others where nothing is to be done.
-_FREE = re.compile(
-    r"aten::(_?reshape\w*|view\w*|_unsafe_view|t|transpose|permute|expand\w*|slice|select|narrow|as_strided\w*|detach\w*|"
-    r"alias|unsqueeze|squeeze|unbind|split\w*|chunk|unfold|empty\w*|new_empty\w*|resize_|resolve_\w+|lift_fresh|item|"
-    r"_local_scalar_dense|result_type|to|_has_compatible\w*|contiguous|type_as|requires_grad_|set_|is_\w+)$"
-)
-_MOVEMENT = re.compile(
-    r"aten::(_to_copy|copy_|_foreach_copy_|cat|_cat|stack|index\w*|_index_put_impl_|gather|scatter\w*|embedding|"
-    r"embedding_dense_backward|fill_|zero_|_foreach_zero_|constant_pad_nd|repeat|roll|flip|masked_fill\w*|narrow_copy|"
-    r"select_backward|slice_backward|unfold_backward|_pin_memory|one_hot)$"
-)
-_REDUCTION = re.compile(
-    r"aten::(sum|mean|max|min|amax|amin|prod|any|all|argmax|argmin|norm|var|std|var_mean|_foreach_norm|_?log_softmax\w*|"
-    r"_?softmax\w*|nll_loss\w*|max_pool2d\w*|avg_pool2d\w*|adaptive_avg_pool2d\w*|\w*batch_norm\w*|mkldnn_max_pool2d\w*|"
-    r"mse_loss\w*)$"
-)
-
-Call = Mapping[str, Any]
 
 
-@functools.cache
-def categorise(kind: str) -> str:
-    """Our category of an operation's name."""
-    if kind in _MATMUL or kind in _LINEAR or kind in _RECURRENT or kind in _ATTENTION:
-        return "matmul"
-    if kind in _CONVOLUTION:
-        return "convolution"
-    if fused := _FUSED.match(kind):
-        return "reduction" if fused[1] in ("triton_red_fused", "triton_per_fused") else "elementwise"
-    if not kind.startswith(("aten::", "c10d::", "inductor::")):
-        return "control"  # a node of the autograd graph, which calls others
-    if kind.startswith("c10d::"):
-        return "communication"
-    if _FREE.match(kind):
-        return "control"
-    if _REDUCTION.match(kind):
-        return "reduction"
-    return "data movement" if _MOVEMENT.match(kind) else "elementwise"
-
-
-def elements(call: Call) -> int:
+def elements(call: Raw) -> int:
     """How many elements the largest argument has."""
     given = filter(None, call.get("Input Dims", ()))
     return max((sum(map(math.prod, dims)) if _nested(dims) else math.prod(dims) for dims in given), default=0)
 
 
-def label(kind: str, call: Call) -> str:
+def label(kind: str, call: Raw) -> str:
     """The operation with the shapes of its tensors: what has other shapes is another row of the table."""
     if _FUSED.match(kind):
         return kind
@@ -218,14 +154,14 @@ def label(kind: str, call: Call) -> str:
     return f"{kind}({', '.join([*shapes, *listed])})"
 
 
-def aten_cost(kind: str, call: Call) -> Cost:
+def aten_cost(kind: str, call: Raw) -> Cost:
     """The cost of one call; `call` holds what the profiler recorded: Input Dims, Input type, Concrete Inputs."""
-    category = categorise(kind)
+    category = categorise("torch", kind)
     if fused := _FUSED.match(kind):
         return Cost(f"{fused[1]}, compiled loop", category)
     inputs = _tensors(call)
     known = [shape for shapes in inputs for shape in shapes]
-    if category in _PRODUCTS:
+    if category in PRODUCTS:
         return _product(kind, category, call, inputs)
     if category == "control" or not known:
         return plain_cost(kind, category, [], [])
@@ -239,42 +175,42 @@ def aten_cost(kind: str, call: Call) -> Cost:
     return plain_cost(kind, category, known, lists[0] if lists and written else written)
 
 
-def _product(kind: str, category: str, call: Call, inputs: Sequence[Sequence[Shape]]) -> Cost:
+def _product(kind: str, category: str, call: Raw, inputs: Sequence[Sequence[Shape]]) -> Cost:
     flops: float | None = None
     moved: float | None = None
-    if kind in _ATTENTION:
+    if "attention" in kind:
         return _attention(kind, inputs)
-    factors = [inputs[place] for place in _MATMUL.get(kind, (0, 1)) if place < len(inputs)]
+    factors = inputs[1:3] if "add" in kind else inputs[:2]  # what a product is added to comes first
     if len(factors) < 2 or not all(factors):
         return Cost(kind, category)
     (left, *_), (right, *_) = factors
-    if kind in _MATMUL:
+    if category == "convolution":
+        flops = _convolution(kind, call, inputs)
+    elif "linear" in kind:
+        flops = 2 * left.elements * (right.elements // left.dimensions[-1])
+    elif "rnn" not in kind:
         # A vector on the right leaves no dimension of its own.
         output = (*left.dimensions[:-1], *right.dimensions[1:][-1:])
         flops = matmul_flops(output, left.dimensions[-1])
         moved = left.bytes + right.bytes + math.prod(output) * left.bytes // max(1, left.elements)
-    elif kind in _LINEAR:
-        flops = 2 * left.elements * (right.elements // left.dimensions[-1])
-    elif kind in _CONVOLUTION:
-        flops = _convolution(kind, call, inputs)
     return Cost(kind, category, flops, moved, flops or 0.0, left.dtype)
 
 
 def _attention(kind: str, inputs: Sequence[Sequence[Shape]]) -> Cost:
     """Reads query, key, value (backward: gradient, output and sums too); writes the output, or three gradients."""
-    place, tokens = _ATTENTION[kind]
-    operands = inputs[place : place + 3]
+    backward = "backward" in kind
+    operands = inputs[backward : backward + 3]
     if len(operands) < 3 or not all(operands):
         return Cost(kind, "matmul")
     shapes = [shape for shape, *_ in operands]
     query, key, _ = shapes
-    backward = place == 1
-    flops = float(attention_flops(query, key.dimensions[tokens], backward=backward))
+    tokens = key.dimensions[2 if "scaled_dot_product" in kind else 1]
+    flops = float(attention_flops(query, tokens, backward=backward))
     moved = total_bytes([shape for given in inputs for shape in given] + (shapes if backward else [query]))
     return Cost(kind, "matmul", flops, float(moved), flops, query.dtype)
 
 
-def _convolution(kind: str, call: Call, inputs: Sequence[Sequence[Shape]]) -> float | None:
+def _convolution(kind: str, call: Raw, inputs: Sequence[Sequence[Shape]]) -> float | None:
     """2 x output elements x kernel positions x channels of a group; the backward pass as often as gradients are asked.
 
     aten::convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups);
@@ -297,7 +233,7 @@ def _convolution(kind: str, call: Call, inputs: Sequence[Sequence[Shape]]) -> fl
     return float(convolution_flops((image[0], weight[0], *sizes), weight[2:], weight[1]))
 
 
-def _tensors(call: Call) -> list[list[Shape]]:
+def _tensors(call: Raw) -> list[list[Shape]]:
     """The tensors of each argument; an argument that is no tensor has none."""
     tensors = []
     for dims, kind in zip(call.get("Input Dims", ()), call.get("Input type", ()), strict=False):
@@ -315,7 +251,7 @@ def _nested(dims: Any) -> bool:
     return bool(dims) and isinstance(dims[0], (list, tuple))
 
 
-def _list(call: Call, place: int) -> list[int]:
+def _list(call: Raw, place: int) -> list[int]:
     """A list argument as the profiler writes it: "[1, 1]" or "[True, True, False]"."""
     values = call.get("Concrete Inputs", ())
     text = values[place] if -len(values) <= place < len(values) else ""

@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from paradnn.worker.profile.categories import PRODUCTS, categorise
 from paradnn.worker.profile.shapes import (
     Cost,
     Shape,
@@ -24,25 +25,6 @@ from paradnn.worker.profile.shapes import (
     total_bytes,
 )
 
-_MATMUL = {"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Einsum", "XlaDotV2"}
-_CONVOLUTION = re.compile(r"(Conv[23]D|DepthwiseConv2dNative)(Backprop(Input|Filter)(V2)?)?$")
-_REDUCTION = re.compile(
-    r"(Sum|Mean|Max|Min|Prod|Any|All|ArgM(ax|in)|BiasAddGrad|L2Loss|(Max|Avg)Pool(Grad)?|(Unsorted)?SegmentSum|"
-    r"(Log)?Softmax|(Sparse)?SoftmaxCrossEntropyWithLogits)$"
-)
-#: They hand a buffer on and move nothing, or decide what runs.
-_CONTROL = re.compile(
-    r"(Reshape|Identity(N)?|(Read|Assign)VariableOp|Squeeze|ExpandDims|(Variable)?Shape|StopGradient|Const|NoOp|"
-    r"VarHandleOp|PreventGradient|Enter|Exit|Merge|Switch|NextIteration|LoopCond|While|If|Case|_(Host)?(Recv|Send)|_Arg|"
-    r"_Retval|Less|LogicalAnd)$"
-)
-#: Between devices; an event of it lasts until the others have come, too.
-_COLLECTIVE = re.compile(r"(Collective|Nccl|XlaAllReduce)")
-_MOVEMENT = re.compile(
-    r"(TensorList|ScopedAllocator|Gather|Scatter|Resource(Gather|Scatter)|Strided|Concat|Split|Pack$|Unpack$|Slice$|"
-    r"Pad|MirrorPad|Tile$|"
-    r"Transpose|Fill$|ZerosLike$|OnesLike$|BroadcastTo$|Copy|Reverse|Snapshot$|Range$|Unique|Where$|ReverseV2$)"
-)
 _REWRITTEN = re.compile(r"ArithmeticOptimizer/[A-Za-z]+_(?:(?:Leaf|Internal)_\d+_)?")
 _PREFIX = re.compile(r".*/_\d+/(.+)")
 #: What an inlined call puts before the names within, after its own name; and the attribute that names the function.
@@ -76,9 +58,9 @@ class GraphCosts:
         """The cost of a kernel, by its name and type as a trace has them."""
         # oneDNN's kernels do what the graph's operation does, some of them with the bias's part fused in.
         bare = re.sub(r"^_(Mkl(Native)?)?(Fused)?|WithBias$", "", kind)
-        category = categorise(bare)
+        category = categorise("tensorflow", bare)
         scope, node = self._find(name, bare)
-        if node is not None and node.kind != bare and category in ("matmul", "convolution"):
+        if node is not None and node.kind != bare and category in PRODUCTS:
             node = _fused_from(scope, node, bare)
         return Cost(kind, category) if node is None else _cost(kind, bare, scope, node)
 
@@ -88,7 +70,7 @@ class GraphCosts:
             _cost(node.kind, node.kind, scope, node)
             for scope in (self._main, *self._functions.values())
             for node in scope.values()
-            if categorise(node.kind) in ("matmul", "convolution")
+            if categorise("tensorflow", node.kind) in PRODUCTS
         )
 
     def _find(self, name: str, kind: str) -> tuple[_Scope, _Node | None]:
@@ -143,23 +125,14 @@ def _called(caller: _Node, branch: re.Match[str] | None) -> str:
     return str(attributes[key].func.name) if key in attributes else ""
 
 
-def categorise(kind: str) -> str:
-    """Our category of a TensorFlow operation type."""
-    if kind in _MATMUL:
-        return "matmul"
-    patterns = {"convolution": _CONVOLUTION, "reduction": _REDUCTION, "control": _CONTROL}
-    patterns |= {"communication": _COLLECTIVE, "data movement": _MOVEMENT}
-    return next((category for category, pattern in patterns.items() if pattern.match(kind)), "elementwise")
-
-
 def _cost(kind: str, bare: str, scope: _Scope, node: _Node) -> Cost:
-    category = categorise(bare)
+    category = categorise("tensorflow", bare)
     inputs = [_shape(scope, reference) for reference in node.inputs if not reference.startswith("^")]
     outputs = [shape for shape in node.outputs if shape is not None]
     # An update writes the variable that its first input, a handle, stands for.
     if bare.startswith(("AssignSub", "AssignAdd")) and inputs[-1] is not None:
         return Cost(kind, category, inputs[-1].elements, 3 * inputs[-1].bytes)
-    if category not in ("matmul", "convolution"):
+    if category not in PRODUCTS:
         return plain_cost(kind, category, inputs, outputs)
     flops = (_matmul if category == "matmul" else _convolution)(bare, node, inputs, outputs)
     known = [shape for shape in inputs if shape is not None]

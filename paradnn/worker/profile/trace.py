@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from paradnn.worker.errors import Unavailable
+from paradnn.worker.profile.categories import PRODUCTS, categorise
 from paradnn.worker.profile.shapes import Cost
 
 # From events on several threads to time that adds up.
@@ -45,10 +47,6 @@ class Usage:
     wall_seconds: float = 0.0
 
 
-#: When it is, whether an operation begins then, and which.
-_Edge = tuple[float, bool, tuple[str, str]]
-
-
 def attribute(events: Iterable[Event], start: float, end: float) -> tuple[dict[tuple[str, str], Usage], float]:
     """Usage of every (name, kind), and the seconds of [start, end] in which nothing ran."""
     usage: defaultdict[tuple[str, str], Usage] = defaultdict(Usage)
@@ -60,56 +58,41 @@ def attribute(events: Iterable[Event], start: float, end: float) -> tuple[dict[t
             usage[event.name, event.kind].count += event.start >= start and not event.continues
     edges = []
     for members in lanes.values():
-        for key, begins, ends in _innermost(members):
-            low, high = max(begins, start), min(ends, end)
+        for event, begins, ends in _innermost(members):
+            low, high, key = max(begins, start), min(ends, end), (event.name, event.kind)
             if high > low:
                 usage[key].self_seconds += high - low
-                edges += [(low, True, key), (high, False, key)]
-    return dict(usage), _divide(sorted(edges), usage, start, end)
-
-
-def _innermost(events: Sequence[Event]) -> list[tuple[tuple[str, str], float, float]]:
-    """The stretches of a lane in which an event is the innermost one."""
-    stretches: list[tuple[tuple[str, str], float, float]] = []
-    stack: list[Event] = []
-    since = 0.0
-
-    def close(until: float) -> None:
-        nonlocal since
-        while stack and stack[-1].end <= until:
-            event = stack.pop()
-            if event.end > since:
-                stretches.append(((event.name, event.kind), since, event.end))
-                since = event.end
-
-    for event in sorted(events, key=lambda event: (event.start, -event.end)):
-        close(event.start)
-        if stack and event.start > since:
-            stretches.append(((stack[-1].name, stack[-1].kind), since, event.start))
-        since = max(since, event.start)
-        stack.append(event)
-    close(float("inf"))
-    return stretches
-
-
-def _divide(edges: Sequence[_Edge], usage: dict[tuple[str, str], Usage], start: float, end: float) -> float:
-    """Divide every instant among the running operations; the seconds that none explains."""
+                edges += [(low, 1, key), (high, -1, key)]
     running: Counter[tuple[str, str]] = Counter()
     active, idle, now = 0, 0.0, start
-    for time, opens, key in edges:
-        passed = time - now
-        if passed > 0:
-            if active:
-                for name, times in running.items():
-                    usage[name].wall_seconds += passed * times / active
-            else:
-                idle += passed
+    for time, change, key in [*sorted(edges), (end, 0, ("", ""))]:
+        if time > now:
+            for name, times in running.items():
+                usage[name].wall_seconds += (time - now) * times / active
+            idle += 0.0 if active else time - now
             now = time
-        active += 1 if opens else -1
-        running[key] += 1 if opens else -1
+        active += change
+        running[key] += change
         if not running[key]:
             del running[key]
-    return idle + max(0.0, end - now)
+    return dict(usage), idle
+
+
+def _innermost(events: Iterable[Event]) -> Iterator[tuple[Event, float, float]]:
+    """The stretches of a lane in which an event is the innermost one."""
+    stack: list[Event] = []
+    since = 0.0
+    last = Event("", "", "", math.inf, math.inf)
+    for event in [*sorted(events, key=lambda event: (event.start, -event.end)), last]:
+        while stack and stack[-1].end <= event.start:
+            inner = stack.pop()
+            if inner.end > since:
+                yield inner, since, inner.end
+                since = inner.end
+        if stack and event.start > since:
+            yield stack[-1], since, event.start
+        since = max(since, event.start)
+        stack.append(event)
 
 
 #: How the kind of a compiled program's event begins; the module's name follows.
@@ -274,14 +257,6 @@ def _kernel(name: str) -> tuple[str, str] | None:
 _COMPUTE_LINES = {"GPU": "Stream", "TPU": "XLA Ops"}
 _ANNOTATIONS = ("tf_op", "annotation")
 _OPERATION = re.compile(r"([^:#]+):([A-Za-z_]\w*)")
-_CATEGORIES = {
-    "convolution": r"conv",
-    "matmul": r"dot|matmul|gemm",
-    "communication": r"all-reduce|all-gather|reduce-scatter|all-to-all|collective|nccl",
-    "reduction": r"reduce",
-    "data movement": r"copy|memcpy|memset|transpose|data formatting|infeed|outfeed|gather|scatter",
-    "elementwise": r"fusion|elementwise",
-}
 
 
 def read_device(plane: Any, trace: Trace, origin: int, named: ModuleName) -> None:
@@ -326,16 +301,11 @@ def _operation(metadata: Any, values: Mapping[str, Any], named: ModuleName) -> t
 
 def _stated(name: str, values: Mapping[str, Any]) -> Cost | None:
     """The cost that the profiler states, or what a kernel without an operation plainly is."""
-    category = kernel_category(f"{values.get('hlo_category', '')} {name}")
+    category = categorise("kernel", f"{values.get('hlo_category', '')} {name}".lower())
     kind = str(values.get("hlo_category") or name.split("(")[0])
     if "bytes_accessed" in values:
         flops = float(values.get("model_flops") or values.get("flops") or 0)
-        products = flops if category in ("matmul", "convolution") else 0.0
+        products = flops if category in PRODUCTS else 0.0
         return Cost(kind, category, flops, float(values["bytes_accessed"]), products)
     named = any(key in values for key in ("hlo_op", *_ANNOTATIONS))
     return None if named else Cost(kind, category)
-
-
-def kernel_category(name: str) -> str:
-    """Our category of a kernel, by what its name plainly says."""
-    return next((group for group, words in _CATEGORIES.items() if re.search(words, name.lower())), "other")
