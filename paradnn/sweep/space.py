@@ -10,6 +10,7 @@ line's axes on top. Axes that `sweep.zip` names together go together, value by v
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import math
 import random
@@ -83,11 +84,12 @@ def expand(loader: ConfigLoader, master: DictConfig, arguments: Sequence[str], p
     ]
     grids = _zipped(every, sweep.zip)
     lengths = [[len(axes[0].strings) for axes in dimensions] for dimensions in grids]
-    total = sum(map(math.prod, lengths))
+    sizes = [*map(math.prod, lengths)]
+    total = sum(sizes)
     if total > MAX_POINTS:
         remedy = "name fewer values, or set sweep.sample"
         raise ConfigError("sweep", f"{total:,} points", f"is more than {MAX_POINTS:,}", remedy)
-    chosen = _spread(total, min(sweep.sample or total, total), sweep.seed)
+    chosen = _spread(sizes, min(sweep.sample or total, total), sweep.seed)
     place = itertools.count()
     for dimensions, counts in zip(grids, lengths, strict=True):
         combinations = itertools.product(*map(range, counts))
@@ -216,14 +218,20 @@ def _dimensions(axes: Mapping[str, _Axis], groups: Sequence[Sequence[str]]) -> l
     return list(dimensions.values())
 
 
-def _spread(total: int, count: int, seed: int) -> Container[int]:
-    """`count` of `total` places, evenly: by steps of the golden ratio that meet every place before one comes again, and
-    so every value of an axis about as often as any other."""
+def _spread(sizes: Sequence[int], count: int, seed: int) -> Container[int]:
+    """`count` places of grids of these sizes, one after the other, evenly: by steps of the golden ratio that meet every
+    place before one comes again, and so every value of an axis about as often as any other. The first place that is met
+    in a grid comes before all others: a family of few points is in the sample too."""
+    total = sum(sizes)
     if count == total:
         return range(total)
     step = next(step for step in itertools.count(round(0.618034 * total) or 1) if math.gcd(step, total) == 1)
     first = random.Random(seed).randrange(total)
-    return {(first + step * number) % total for number in range(count)}
+    walk = [(first + step * number) % total for number in range(total)]
+    ends, met = list(itertools.accumulate(sizes)), dict[int, int]()
+    for place in walk:
+        met.setdefault(bisect.bisect(ends, place), place)
+    return set(itertools.islice(dict.fromkeys([*met.values(), *walk]), count))
 
 
 def _require_key(config: Mapping[str, Any], key: str, value: Any) -> None:

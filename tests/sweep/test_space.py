@@ -154,6 +154,24 @@ def test_a_sample_is_spread_over_every_axis(count: int) -> None:
             assert max(times.values()) - min(times.values()) <= 3, "each value about as often"
 
 
+@pytest.mark.parametrize("count", [2, 4, 40, 5003])
+def test_a_sample_has_a_point_of_every_grid_however_small(count: int) -> None:
+    grids = [
+        {"model": "fc", "model.nodes": "range(32,532)", "batch_size": "range(1,11)"},
+        {"model": "lstm", "batch_size": "1,2"},
+        {"model": "gru"},
+        {"model": "residual", "batch_size": "1,2"},
+    ]
+    master: DictConfig = compose("config", overrides=[f"sweep.sample={count}"], return_hydra_config=True)
+    master.sweep.grids = grids
+    plan = expand(GlobalHydra.instance().config_loader(), master, [], {})
+    times = Counter(plan.bases[base]["model"]["name"] for base, _ in plan.points)
+    assert times.total() == count
+    assert len(times) == min(count, len(grids)), "one each while there are as many"
+    if count == 40:
+        assert times["fc"] == 37, "and the others by the sizes"
+
+
 def test_a_sample_of_every_point_is_every_point() -> None:
     assert len(plan_of("model.nodes=1,2,3", "batch_size=1,2", "sweep.sample=6").points) == 6
     assert len(plan_of("model.nodes=1,2,3", "batch_size=1,2", "sweep.sample=99").points) == 6
