@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -33,3 +35,14 @@ def with_ends(name: str, unit: str, better: str | None, kind: str, description: 
         for end, word in zip(interval_names(name), ("lower", "upper"), strict=True)
     )
     return (Metric(name, unit, better, kind, description), *ends)
+
+
+def declared(file: str) -> tuple[Metric, ...]:
+    """Those of the table `metrics.csv` beside a module; a row with `ends` has the metrics of its 95% interval behind
+    it."""
+    found: list[Metric] = []
+    with Path(file).with_name("metrics.csv").open(encoding="utf-8", newline="") as table:
+        for name, unit, better, kind, ends, description in list(csv.reader(table))[1:]:
+            own = with_ends(name, unit, better or None, kind, description)
+            found += own if ends else own[:1]
+    return tuple(found)

@@ -121,7 +121,7 @@ class Workload:
     group: ClassVar[str] = ""
     #: Why a point whose other keys say something else is refused, as in "scenario=server is for inference".
     reason: ClassVar[str] = "has no such"
-    #: Metrics of its own, declared where they are computed.
+    #: Metrics of its own, in Python or, of a folder, in a table (`paradnn.core.metric.declared`).
     declares: ClassVar[tuple[Metric, ...]] = ()
     #: What is shown of a run in one number, by metric with its unit, the most telling first; and rates of its steps.
     headlines: ClassVar[Mapping[str, str]] = {}

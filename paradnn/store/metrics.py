@@ -1,15 +1,13 @@
-"""The registry of metrics: what every recorded number means. A kind of work declares its own where they are computed
-(`paradnn.core.workload`); the table beside this file has the others, and no other is recorded."""
+"""The registry of metrics: what every recorded number means. A kind of work declares its own (`paradnn.core.workload`);
+the table beside this file has the others, and no other is recorded."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from paradnn.core.metric import Metric, interval_names, with_ends
+from paradnn.core.metric import Metric, declared, interval_names
 from paradnn.core.workload import WORKLOADS
 
 _COMMON = (
@@ -31,22 +29,13 @@ def _phases() -> tuple[str, ...]:
 PHASES = _phases()
 
 
-def _table() -> list[Metric]:
-    """What no kind of work declares; a row with `ends` has the metrics of its 95% interval behind it."""
-    found: list[Metric] = []
-    with Path(__file__).with_suffix(".csv").open(encoding="utf-8", newline="") as file:
-        for name, unit, better, kind, ends, description in list(csv.reader(file))[1:]:
-            own = with_ends(name, unit, better or None, kind, description)
-            found += own if ends else own[:1]
-    phases = (
-        Metric(f"phase_{name}_seconds", "s", "lower", "phases", f"wall time of the phase '{name}'") for name in PHASES
-    )
-    return [*found, *phases]
-
-
+_TABLE = [
+    *declared(__file__),
+    *(Metric(f"phase_{name}_seconds", "s", "lower", "phases", f"wall time of the phase '{name}'") for name in PHASES),
+]
 #: Metrics whose names end in what they are of, such as `op_share.MatMul`, by what those begin with; and all others.
-FAMILIES = {f"{entry.name.partition('.')[0]}.": entry for entry in _table() if "<" in entry.name}
-METRICS = {entry.name: entry for entry in _table() if "<" not in entry.name}
+FAMILIES = {f"{entry.name.partition('.')[0]}.": entry for entry in _TABLE if "<" in entry.name}
+METRICS = {entry.name: entry for entry in _TABLE if "<" not in entry.name}
 METRICS |= {entry.name: entry for work in WORKLOADS.values() for entry in work.declares}
 
 

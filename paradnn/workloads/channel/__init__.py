@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from paradnn.core.metric import with_ends
+from paradnn.core.metric import declared
 from paradnn.core.schema import option
 from paradnn.core.workload import Words, Workload, expect
 from paradnn.errors import ConfigError
@@ -108,21 +108,12 @@ def bus_factor(pattern: str, processes: int) -> float:
     return 2 * (processes - 1) / processes if pattern == "all_reduce" else 1.0
 
 
-_METRICS = (
-    *with_ends("transfer_us", "us", "lower", "communication", "time of one message one way, or of a collective"),
-    *with_ends("round_trip_us", "us", "lower", "communication", "a message there and back (pattern=latency)"),
-    *with_ends("sent_bytes_per_second", "B/s", "higher", "communication", "bytes of messages, or a collective / time"),
-    *with_ends("bus_bytes_per_second", "B/s", "higher", "communication", "of a collective, on each process' link"),
-    *with_ends("messages_per_second", "1/s", "higher", "communication", "messages of all senders, or collectives"),
-)
-
-
 @dataclass(frozen=True)
 class Channel(Workload):
     """Steps that are messages; what they are is the model's options."""
 
     name, key, place, unit = "channel", "model", 50, "exchange"
-    reason, declares, headlines = "trains nothing", _METRICS, {"transfer_us": "us a message"}
+    reason, declares, headlines = "trains nothing", declared(__file__), {"transfer_us": "us a message"}
 
     def open(self, run: PointRun) -> None:
         """Nothing: a step needs no device."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paradnn.core.metric import Metric, with_ends
+from paradnn.core.metric import declared
 from paradnn.core.schema import option, read
 from paradnn.core.workload import Part, Words, Workload, expect, sent
 from paradnn.errors import ConfigError
@@ -25,25 +25,6 @@ if TYPE_CHECKING:
     from paradnn.worker.point import PointRun
 
 __all__ = ["GENERATE", "Generate"]
-
-_METRICS = (
-    *with_ends("time_to_first_token_ms", "ms", "lower", "generation", "reading the prompts, median block"),
-    *with_ends("time_per_output_token_ms", "ms", "lower", "generation", "step_time_ms of a generation"),
-    *with_ends("tokens_per_second", "1/s", "higher", "generation", "batch_size / decode step time"),
-    *with_ends("tokens_per_second_per_user", "1/s", "higher", "generation", "1 / decode step time"),
-    Metric("generation_ms", "ms", "lower", "generation", "first token + (generate.tokens - 1) decode steps"),
-    Metric("prompt_tokens_per_second", "1/s", "higher", "generation", "tokens of all prompts / time to first token"),
-    Metric("cache_bytes", "B", None, "generation", "analytic bytes of keys and values of all layers and examples"),
-    Metric("decode_flops", "FLOP", None, "generation", "flops_per_step of a generation: a token of each example"),
-    Metric("decode_bytes", "B", None, "generation", "bytes_per_step of a generation: weights once, the cache"),
-    Metric("decode_bandwidth_fraction", "1", "higher", "generation", "decode_bytes / time / peak_bytes_per_second"),
-    Metric("prefill_flops", "FLOP", None, "generation", "analytic matmul work of reading the prompts"),
-    Metric("prefill_bytes", "B", None, "generation", "analytic compulsory memory traffic of reading the prompts"),
-    Metric("prefill_intensity", "FLOP/B", None, "generation", "prefill_flops / prefill_bytes"),
-    Metric("prefill_flops_per_second", "FLOP/s", "higher", "generation", "prefill_flops / time to first token"),
-    Metric("prefill_flops_utilization", "1", "higher", "generation", "prefill_flops_per_second / its peak"),
-    Metric("prefill_compile_seconds", "s", "lower", "generation", "first runs of the prompts, until none compiled"),
-)
 
 
 @dataclass(frozen=True)
@@ -63,7 +44,7 @@ class Generate(Workload):
 
     name, group, key, place = "generate", "generate", "mode", 10
     mode, unit, same_step = "generate", "token of each example", False
-    declares, parts, rates = _METRICS, (Generation,), {"tokens_per_second": "tokens/s"}
+    declares, parts, rates = declared(__file__), (Generation,), {"tokens_per_second": "tokens/s"}
     phases, disturbed = {"prefill": "compile"}, {"prefill": "while prompts were read: "}
     profiled_whole = False  # products of one token are small, and many are fused with others
 

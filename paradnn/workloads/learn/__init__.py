@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paradnn.core.metric import Metric
+from paradnn.core.metric import declared
 from paradnn.core.schema import option
 from paradnn.core.words import counted
 from paradnn.core.workload import Moment, Part, Words, Workload, expect
@@ -25,24 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LEARN", "Learn"]
 
-#: The first four have a value for each epoch.
-_METRICS = (
-    Metric("heldout_accuracy", "1", "higher", "learning", "learn.metric over the held-out examples after the epoch"),
-    Metric("heldout_loss", "1", "lower", "learning", "mean cross entropy over the held-out examples"),
-    Metric("train_loss", "1", "lower", "learning", "loss of the epoch's last batch"),
-    Metric("learning_seconds", "s", None, "learning", "time that counts, from the first step to the epoch's end"),
-    Metric("seconds_to_target", "s", "lower", "learning", "the same, to the end of the first epoch with learn.target"),
-    Metric("epochs_to_target", "1", "lower", "learning", "epochs until then"),
-    Metric("epochs_to_target_deviation", "1", None, "learning", "their standard deviation, of a reference point"),
-    Metric("steps_to_target", "1", "lower", "learning", "steps until then"),
-    Metric("examples_to_target", "1", "lower", "learning", "examples trained with until then"),
-    Metric("energy_to_target_joules", "J", "lower", "learning", "energy of the package or board until then"),
-    Metric("best_accuracy", "1", "higher", "learning", "the best of all epochs"),
-    Metric("epochs", "1", None, "learning", "epochs of the whole training"),
-    Metric("epochs_below_target", "1", "lower", "learning", "epochs below learn.target after it was reached"),
-    Metric("evaluation_seconds", "s", "lower", "learning", "what all evaluations took"),
-)
-
 
 @dataclass(frozen=True)
 class Learn(Workload):
@@ -50,7 +32,7 @@ class Learn(Workload):
 
     name, group, key, place = "learn", "learn", "task", 40
     mode, unit, reason, resumes = "train", "training step", "trains", True
-    declares, inputs, parts, phases = _METRICS, SETS, (Epoch, Epochs), {"learn": "latency"}
+    declares, inputs, parts, phases = declared(__file__), SETS, (Epoch, Epochs), {"learn": "latency"}
     later: ClassVar[Mapping[str, Any]] = {"learn.schedule": "constant", "learn.warmup_epochs": 0}
 
     metric: str = option(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paradnn.core.metric import Metric, with_ends
+from paradnn.core.metric import declared
 from paradnn.core.schema import option
 from paradnn.core.workload import Words, Workload, expect, sent
 from paradnn.errors import ConfigError
@@ -37,8 +37,6 @@ _QUERIES = "and for at least so many queries"
 _PERCENTILES = (50, 90, 95, 99, 99.9)
 #: LoadGen's, of its early stopping in streams.
 _CONFIDENCE = 0.99
-_PARTS = {"queue": "a query's time from its schedule to its batch", "service": "its batch's time"}
-_RANKS = {"mean": "mean", "p50": "median", "p99": "99th percentile"}
 
 
 def process_seed(seed: int, replicate: int, process: int) -> int:
@@ -46,46 +44,10 @@ def process_seed(seed: int, replicate: int, process: int) -> int:
     return (seed + replicate * 0x85EBCA77 + process * 0x9E3779B1) % 2**32
 
 
-_METRICS = (
-    *(
-        entry
-        for share in ("95", "99.9")
-        for entry in with_ends(
-            f"latency_p{share}_ms", "ms", "lower", "load", f"{share}th percentile of a query's latency"
-        )
-    ),
-    *(
-        Metric(f"{part}_{rank}_ms", "ms", "lower", "load", f"{word} of {what}")
-        for part, what in _PARTS.items()
-        for rank, word in _RANKS.items()
-    ),
-    *(
-        Metric(name, unit, better, "load", text)
-        for name, unit, better, text in (
-            ("latency_mean_ms", "ms", "lower", "mean latency of a query, from its scheduled time"),
-            ("latency_max_ms", "ms", "lower", "longest latency of a query"),
-            ("latency_early_stopping_ms", "ms", "lower", "LoadGen's estimate of a stream's percentile"),
-            ("single_query_ms", "ms", "lower", "median time of a query that is served alone, before the load"),
-            ("queries", "1", None, "queries that were served"),
-            ("queries_per_second", "1/s", "higher", "queries served / time from the first to come to the last end"),
-            ("queries_per_batch", "1", None, "mean number of queries that were served at once"),
-            ("scheduled_queries_per_second", "1/s", None, "rate of the schedule"),
-            ("goodput_per_second", "1/s", "higher", "queries within server.latency_ms / the same time"),
-            ("in_time_fraction", "1", "higher", "share of the queries within server.latency_ms"),
-            ("failed_queries_per_second", "1/s", None, "lowest rate above it that failed, if one did in each process"),
-            ("generator_late_p99_ms", "ms", "lower", "99th percentile of how late queries were issued"),
-            ("generator_late_max_ms", "ms", "lower", "latest that a query was issued after its scheduled time"),
-        )
-    ),
-    *with_ends("peak_queries_per_second", "1/s", "higher", "load", "highest rate found at which the limit was held"),
-    Metric("energy_per_query_joules", "J", "lower", "cost", "energy of the package or board under load / queries"),
-)
-
-
 class _Scenario(Workload):
     """What all scenarios have in common."""
 
-    key, reason, declares, parts = "scenario", "is for inference", _METRICS, (Load,)
+    key, reason, declares, parts = "scenario", "is for inference", declared(__file__), (Load,)
     headlines: ClassVar[Mapping[str, str]] = {
         "peak_queries_per_second": "queries/s",
         "goodput_per_second": "queries/s in time",
