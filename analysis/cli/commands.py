@@ -6,6 +6,7 @@ These take its runs elsewhere, log those of others and the published ones, make 
 from __future__ import annotations
 
 import argparse
+import csv
 import dataclasses
 import shlex
 import sys
@@ -125,23 +126,18 @@ def _one_experiment(selection: Selection, usual: str) -> str:
 
 
 def _published(
-    name: str,
-    folder: str,
-    example: str,
-    summary: str,
-    where: str,
-    own: bool = True,
-    units: str = "runs",
-    then: str = "",
+    name: str, experiment: str, units: str, folder: str, example: str, summary: str, where: str, then: str
 ) -> Command:
-    """The command that logs what `analysis.published` finds in a `folder`, into an experiment of its `own` name unless
-    one is named; `where` the data are, `then` the words to go on with."""
-    experiment = name if own else "paradnn"
+    """The command that logs what `analysis.published` finds in a `folder` into an `experiment`, unless another one is
+    named; `where` the data are, `then` the words to go on with."""
     field: Any = option(text=folder, metavar="DIR", positional=True)
-    namespace = {"command": f"import-{name}", "__module__": __name__}
-    fields = [("dir", str, field)]
     options = dataclasses.make_dataclass(
-        "FolderOptions", fields, bases=(Arguments,), frozen=True, kw_only=True, namespace=namespace
+        "FolderOptions",
+        [("dir", str, field)],
+        bases=(Arguments,),
+        frozen=True,
+        kw_only=True,
+        namespace={"command": f"import-{name}", "__module__": __name__},
     )
 
     def act(options: Any, selection: Selection) -> None:
@@ -161,46 +157,13 @@ def _published(
 
     description = (
         f"{summary[0].upper()}{summary[1:]}, marked source=published, into the experiment\n{experiment} unless"
+        f" --experiment names another. They are in {where}.\nWhat is there is not logged again."
     )
-    description += f" --experiment names another. They are in {where}.\nWhat is there is not logged again."
     return Command(options, summary, description, f"python -m analysis import-{name} {example}", act, selects=False)
 
 
-_PUBLISHED = (
-    _published(
-        "archive",
-        "folder with tpu_fc.json, gpu_fc.json, fc_trace_10sec*.json",
-        "../paradnn-original/scripts/data",
-        "log the published ParaDnn measurements (TPU v2, V100) as runs",
-        "github.com/Emma926/paradnn, folder scripts/data",
-        own=False,
-    ),
-    _published(
-        "deepbench",
-        "folder with DeepBench_*.xlsx, in it or below",
-        "../DeepBench/results",
-        "log DeepBench's published timings of kernels (V100, T4, MI25, Xeon Phi and others) as runs",
-        "github.com/baidu-research/DeepBench, folder results",
-        own=False,
-    ),
-    _published(
-        "vidur",
-        "a clone of microsoft/vidur, or its folder data/profiling/network",
-        "../vidur",
-        "log Vidur's published times of all-reduce and send/receive (A40, A100, H100) as runs of channels",
-        "github.com/microsoft/vidur, folder data/profiling/network",
-        then="Fit them: python -m analysis channel",
-    ),
-    _published(
-        "dawnbench",
-        "a clone of stanford-futuredata/dawn-bench-entries",
-        "../dawn-bench-entries",
-        "log DAWNBench's 69 training entries as runs that learn",
-        "github.com/stanford-futuredata/dawn-bench-entries",
-        units="series",
-        then="Score them: python -m analysis time-to-accuracy",
-    ),
-)
+with (Path(__file__).parents[1] / "published/sources.csv").open(encoding="utf-8", newline="") as _table:
+    _PUBLISHED = tuple(_published(**row) for row in csv.DictReader(_table))
 
 
 @dataclass(frozen=True, kw_only=True)

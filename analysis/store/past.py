@@ -7,10 +7,7 @@ axes of a sweep, expanded as the driver would and not measured.
 
 from __future__ import annotations
 
-import functools
-import json
 import shlex
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,8 +16,8 @@ import pandas as pd
 from analysis.store.frame import typed
 from paradnn.config.point import Optimizer
 from paradnn.errors import ConfigError, ParadnnError
-from paradnn.families import model_of
-from paradnn.forecast.table import NOISE_METRICS, Table, stated_noise
+from paradnn.families import Model
+from paradnn.forecast.table import NOISE_METRICS, Table, of_model, stated_noise
 from paradnn.platform.specifications import find_hardware
 from paradnn.store.runs import LATER_PARAMS
 
@@ -45,9 +42,11 @@ def costs_of(points: pd.DataFrame) -> pd.DataFrame:
     A key that the points lack counts as what the original suite had: training, float32, RMSprop, one device.
     """
     names = [name for name in points if str(name).startswith(("model.", "generate.", "optimizer.")) or name in _KEYS]
-    families = points["family"].astype("str")
-    rows = [_work(name, frozenset(row.items())) for name, row in zip(families, _texts(points[names]), strict=True)]
-    return pd.DataFrame(rows, columns=list(WORK), index=points.index, dtype="float64")
+    rows, families = _texts(points[names]), points["family"].astype("str")
+    keys = ({**row, "model.name": name} for row, name in zip(rows, families, strict=True))
+    given = (tuple(item for item in row.items() if item[1] != "null") for row in keys)
+    found = [of_model(items, _work, (np.nan,) * len(WORK)) for items in given]
+    return pd.DataFrame(found, columns=list(WORK), index=points.index, dtype="float64")
 
 
 def table_of(points: pd.DataFrame, rates: tuple[float, float]) -> Table:
@@ -104,34 +103,20 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool | np.bool_) else str(value)
 
 
-@functools.lru_cache(maxsize=65536)
-def _work(family: str, keys: frozenset[tuple[str, str]]) -> tuple[float, ...]:
-    row: Mapping[str, Any] = {key: _value(text) for key, text in keys if text != "null"}
-    model = {key.removeprefix("model."): value for key, value in row.items() if key.startswith("model.")}
-    try:
-        found = model_of({"name": family, **model})
-        if found.is_counted:  # once it was measured, which predicts nothing
-            return (1.0,) * len(WORK)
-        costs = found.costs(
-            batch_size=row["batch_size"],
-            precision=row.get("precision", "float32"),
-            mode=row.get("mode", "train"),
-            optimizer=row.get("optimizer.name", "rmsprop"),
-            momentum=row.get("optimizer.momentum", Optimizer().momentum),
-            devices=row.get("devices", 1),
-            prompt=row.get("generate.prompt", 0),
-            tokens=row.get("generate.tokens", 0),
-        )
-    except (KeyError, TypeError, ValueError, ZeroDivisionError):  # no such model, or one of another version
-        return (np.nan,) * len(WORK)
+def _work(model: Model, **row: Any) -> tuple[float, ...]:
+    if model.is_counted:  # once it was measured, which predicts nothing
+        return (1.0,) * len(WORK)
+    costs = model.costs(
+        batch_size=row["batch_size"],
+        precision=row.get("precision", "float32"),
+        mode=row.get("mode", "train"),
+        optimizer=row.get("optimizer.name", "rmsprop"),
+        momentum=row.get("optimizer.momentum", Optimizer().momentum),
+        devices=row.get("devices", 1),
+        prompt=row.get("generate.prompt", 0),
+        tokens=row.get("generate.tokens", 0),
+    )
     return tuple(float(getattr(costs, name)) for name in WORK)
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def read_space(text: str, option: str = "--space") -> pd.DataFrame:

@@ -90,13 +90,17 @@ class Table:
     @cached_property
     def layers(self) -> Array:
         """(n,) layers; ten for a model that this version does not know."""
-        return np.array([_of_model(row, Model.layer_count, 10) for row in self.rows], dtype=float)
+        return np.array(self._of_models(Model.layer_count, 10), dtype=float)
 
     @cached_property
     def examples(self) -> Array:
         """(n, 2) numbers of an example's input and of its target, a one for each class; of a model that this version
         does not know a thousand and ten."""
-        return np.array([_of_model(row, Model.example_sizes, (1000, 10)) for row in self.rows], float).reshape(-1, 2)
+        return np.array(self._of_models(Model.example_sizes, (1000, 10)), dtype=float).reshape(-1, 2)
+
+    def _of_models(self, figure: Callable[[Model], Any], unknown: Any) -> list[Any]:
+        models = (tuple(item for item in row.items() if item[0].startswith("model.")) for row in self.rows)
+        return [of_model(items, figure, unknown) for items in models]
 
     @cached_property
     def words(self) -> list[frozenset[tuple[str, str]]]:
@@ -128,15 +132,15 @@ def _known(costs: Array, rows: Sequence[Mapping[str, str]]) -> Array:
     return np.asarray(np.where(counted, 1.0, np.maximum(costs, 1.0)))
 
 
-def _of_model(row: Mapping[str, str], figure: Callable[[Model], Any], unknown: Any) -> Any:
-    return _of_items(tuple(item for item in row.items() if item[0].startswith("model.")), figure, unknown)
-
-
 @functools.lru_cache(maxsize=65536)
-def _of_items(model: tuple[tuple[str, str], ...], figure: Callable[[Model], Any], unknown: Any) -> Any:
+def of_model(items: tuple[tuple[str, str], ...], figure: Callable[..., Any], unknown: Any) -> Any:
+    """`figure` of the model that items of a row say as the store keeps them, and of the row's other keys by name;
+    `unknown` of a model that this version does not know."""
+    row = {key: _value(text) for key, text in items}
+    model = {key.removeprefix("model."): row.pop(key) for key in [*row] if key.startswith("model.")}
     try:
-        return figure(model_of({key.removeprefix("model."): _value(value) for key, value in model}))
-    except (KeyError, TypeError, ValueError, ConfigError):  # of another version
+        return figure(model_of(model), **row)
+    except (KeyError, TypeError, ValueError, ZeroDivisionError, ConfigError):
         return unknown
 
 
