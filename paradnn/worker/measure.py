@@ -23,7 +23,6 @@ from paradnn.worker.meters import ContentionWatch, EnergyMeter
 from paradnn.worker.series import FEWEST, block_interval, find_change
 
 if TYPE_CHECKING:
-    from paradnn.worker.frameworks import Step
     from paradnn.worker.turns import Turn
 
 #: Blocks in each of the two windows whose agreement ends the warm-up.
@@ -80,21 +79,25 @@ class Protocol:
 
 
 class Watch:
-    """Watches the attempts at the measured blocks, each from its first block to its last, for what others take."""
+    """Watches the attempts at the measured blocks, each from its first block to its last: what others take, and of a
+    model's step the energy and the programs compiled meanwhile."""
 
-    def __init__(self) -> None:
-        self._watch = ContentionWatch()
-        self._seen: list[Contention | None] = []
+    def __init__(self, meter: EnergyMeter | None = None, compilations: Callable[[], int] = lambda: 0) -> None:
+        self._watch, self._meter = ContentionWatch(), meter or EnergyMeter("unavailable")
+        self._compilations, self._compiled = compilations, 0
+        self._seen: list[tuple[Contention | None, float | None, int]] = []
         self._kept = -1
 
     def start(self) -> None:
         """An attempt begins."""
+        self._compiled = self._compilations()
+        self._meter.start()
         self._watch.start()
 
     def stop(self) -> float:
         """It has ended: what others took of it, 0 where nothing disturbed it."""
         seen = self._watch.stop()
-        self._seen.append(seen)
+        self._seen.append((seen, self._meter.joules(), self._compilations() - self._compiled))
         return seen.taken if seen and seen.reason else 0.0
 
     def keep(self, attempt: int) -> None:
@@ -104,35 +107,16 @@ class Watch:
     @property
     def contention(self) -> Contention | None:
         """What disturbed the blocks that count; None where the system does not tell."""
-        return self._seen[self._kept]
-
-
-class BlocksWatch(Watch):
-    """Energy and compilations, too, of the attempt that counts."""
-
-    def __init__(self, meter: EnergyMeter, step: Step) -> None:
-        super().__init__()
-        self._meter, self._step, self._compiled = meter, step, 0
-        self._spent: list[tuple[float | None, int]] = []
-
-    def start(self) -> None:
-        self._compiled = self._step.compilations()
-        self._meter.start()
-        super().start()
-
-    def stop(self) -> float:
-        taken = super().stop()
-        self._spent.append((self._meter.joules(), self._step.compilations() - self._compiled))
-        return taken
+        return self._seen[self._kept][0]
 
     @property
     def energy(self) -> tuple[float | None, str]:
         """Joules, None where they are not known, and where they come from."""
-        return self._spent[self._kept][0], self._meter.source
+        return self._seen[self._kept][1], self._meter.source
 
     def judged(self, timing: Timing) -> Timing:
         """`timing`, not steady where something was compiled meanwhile."""
-        if not (compiled := self._spent[self._kept][1]):
+        if not (compiled := self._seen[self._kept][2]):
             return timing
         reason = f"the measured steps compiled {compiled} program(s); {timing.steady_reason}"
         return replace(timing, steady=False, steady_reason=reason)

@@ -21,7 +21,7 @@ from paradnn.worker.affinity import bind_cores, layout_of
 from paradnn.worker.errors import ending_of
 from paradnn.worker.fork_server import Phases, Report
 from paradnn.worker.frameworks import Framework, Step, distributed
-from paradnn.worker.measure import BlocksWatch, Protocol, Run, measure_steps
+from paradnn.worker.measure import Protocol, Run, Watch, measure_steps
 from paradnn.worker.messages import Answer, Compilation, Contention, Measurement, Profile, References, Timing
 from paradnn.worker.meters import EnergyMeter, MemoryMeter, open_meter
 from paradnn.worker.peak_rates import measure_peak_rates
@@ -109,7 +109,7 @@ class PointRun:
 
     def time(self, run: Run, step: Step, phase: Phase | None = None) -> Timed:
         """The timed blocks, joules and where they come from, and what disturbed the blocks."""
-        watch = BlocksWatch(self.meter(), step)
+        watch = Watch(self.meter(), step.compilations)
         protocol, own = Protocol.of(self.request["measure"]), self.reference
         timing = measure_steps(run, protocol, phase or self.phases, watch=watch, reference=own, turn=self.turn)
         if self.turn:

@@ -24,7 +24,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
-from paradnn.worker.addresses import LOOPBACK, host_and_port, listen, with_port
+from paradnn.worker.addresses import host_and_port, listen, with_port
 from paradnn.worker.errors import Ended, Unavailable
 from paradnn.worker.fork_server import die_with_parent
 from paradnn.worker.frameworks import Step
@@ -69,7 +69,7 @@ class RemoteProcess:
     """Process number `rank` of a point, on another host.
 
     `address`: host:port that is free for it; `local`: address of this host as it is known there. The connection `life`
-    closes when either side exits.
+    closes when either side exits. Over `channel` it is sent the addresses at which all find each other.
     """
 
     rank: int
@@ -77,10 +77,6 @@ class RemoteProcess:
     local: str
     channel: Connection
     life: int
-
-    def begin(self, addresses: Sequence[str]) -> None:
-        """Let it find the others at these addresses, of which its transport knows whose they are."""
-        self.channel.send(tuple(addresses))
 
     def close(self) -> None:
         """End it."""
@@ -119,16 +115,14 @@ class ProcessGroup:
         for life in self._lives:
             die_with(life)
 
-    def start(self, steps: int) -> None:
-        """Let every other process run so many steps."""
+    def run(self, own: Step, steps: int) -> None:
+        """Let every process run so many steps, this one those of `own`; raises RankFailed."""
         try:
             for channel in self._channels:
                 channel.send(steps)
         except OSError as error:
             raise self.failure() or RankFailed("crash", f"a process of the point is gone: {error}") from error
-
-    def wait(self) -> None:
-        """Until every other process has run its steps; raises RankFailed."""
+        own.run(steps)
         try:
             for channel in self._channels:
                 if isinstance(result := channel.recv(), RankFailed):
@@ -166,9 +160,7 @@ class GroupStep(Step):
 
     def run(self, steps: int) -> float | None:
         """See `paradnn.worker.frameworks.Step`: every process has run its steps."""
-        self._group.start(steps)
-        self._step.run(steps)
-        self._group.wait()
+        self._group.run(self._step, steps)
         return None
 
 
@@ -265,11 +257,6 @@ def processes_elsewhere(point: Mapping[str, Any], count: int, port: int = 0) -> 
             one.close()
         raise
     return found
-
-
-def local_address(elsewhere: Sequence[RemoteProcess]) -> str:
-    """Where processes of this host listen: the loopback, where there are no others."""
-    return elsewhere[0].local if elsewhere else LOOPBACK
 
 
 def _ask(address: str, key: bytes, asked: Asked, patience: float) -> RemoteProcess:

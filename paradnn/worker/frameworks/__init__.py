@@ -61,6 +61,8 @@ class Step:
 
     # Of frameworks whose steps can learn:
 
+    _variables: Sequence[Any] = ()
+
     def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float | None:
         """As `run`, each step on arguments of its own: (inputs, targets), in inference (inputs,)."""
         raise NotImplementedError
@@ -71,7 +73,8 @@ class Step:
 
     def assign(self, values: Sequence[Any]) -> None:
         """Let the variables have `values`, as `values()` gave them."""
-        raise NotImplementedError
+        for variable, value in zip(self._variables, values, strict=True):
+            variable.assign(value)
 
     def outputs(self, inputs: Sequence[Any]) -> Any:
         """What the model says of `inputs`, as a NumPy array; compiled as the step is."""

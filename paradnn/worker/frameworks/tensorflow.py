@@ -76,14 +76,16 @@ class TensorFlow(Framework):
                 function, arguments = inference_step(workload, number), tuple(inputs)
         forward = inference_step(workload, compiled)
         if compiled:
-            function, forward = (tf.function(each, jit_compile=_jit(point["compile"])) for each in (function, forward))
+            function, forward = (
+                tf.function(each, jit_compile=point["compile"] == "xla" or None) for each in (function, forward)
+            )
         return CompiledStep(function, arguments, self._placed, point, variables, forward)
 
     def make_kernel(self, name: str, size: int, precision: str, compile: str) -> Callable[[int], None]:
         with self._placed():
             if name == "matmul":
                 left, right = (tf.cast(tf.random.normal([size, size]), precision) for _ in range(2))
-                function, arguments = tf.function(_product, jit_compile=_jit(compile)), [left, right]
+                function, arguments = tf.function(_product, jit_compile=compile == "xla" or None), [left, right]
             else:
                 function, arguments = _repeated_add(size, precision), [tf.ones([size], precision)]
 
@@ -172,10 +174,6 @@ class CompiledStep(Step):
     def values(self) -> list[Any]:
         return [variable.numpy().copy() for variable in self._variables]
 
-    def assign(self, values: Sequence[Any]) -> None:
-        for variable, value in zip(self._variables, values, strict=True):
-            variable.assign(value)
-
     def outputs(self, inputs: Sequence[Any]) -> Any:
         with self._placed():
             return self._forward(*inputs)[-1].numpy()
@@ -256,10 +254,6 @@ def wait_for(output: Any) -> Any:
         return np.asarray(memoryview(first))
     except (ValueError, TypeError):  # a type that buffers do not know
         return first.numpy()
-
-
-def _jit(compile: str) -> bool | None:
-    return True if compile == "xla" else None
 
 
 def _product(left: tf.Tensor, right: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

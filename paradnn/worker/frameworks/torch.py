@@ -227,10 +227,6 @@ class _Step(Step):
     def values(self) -> list[Any]:
         return [variable.value.detach().cpu().numpy().copy() for variable in self._variables]
 
-    def assign(self, values: Sequence[Any]) -> None:
-        for variable, value in zip(self._variables, values, strict=True):
-            variable.assign(value)
-
     def outputs(self, inputs: Sequence[Any]) -> Any:
         arrays = [torch.from_numpy(array).to(self._device) for array in inputs]
         with torch.no_grad():
@@ -252,29 +248,17 @@ class _Step(Step):
 
 def _loss_of(workload: BuiltModel, targets: Sequence[Any]) -> Any:
     model, loss_of = workload.model, workload.loss
-
-    def compute(batch: Any) -> Any:
-        return loss_of(targets, model(batch, training=True))
-
-    return compute
+    return lambda batch: loss_of(targets, model(batch, training=True))
 
 
 def _outputs_of(workload: BuiltModel) -> Any:
     model = workload.model
-
-    def compute(batch: Any) -> Any:
-        return model(batch, training=False)
-
-    return compute
+    return lambda batch: model(batch, training=False)
 
 
 def _update_of(workload: BuiltModel, optimizer: keras.optimizers.Optimizer) -> Any:
     variables = workload.model.trainable_variables
-
-    def update(gradients: Sequence[Any]) -> None:
-        optimizer.apply(gradients, variables)
-
-    return update
+    return lambda gradients: optimizer.apply(gradients, variables)
 
 
 def _training_step(workload: BuiltModel, compute: Any, optimizer: keras.optimizers.Optimizer, update: Any) -> Any:

@@ -12,7 +12,7 @@ import fcntl
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -178,9 +178,22 @@ _LIGHT, _COLOUR, _GRAIN, _FIELDS = 52.0, 10.0, 3.0, 8
 
 
 def generated_images(options: Mapping[str, Any]) -> list[Path]:
-    """TFRecord files with `examples` pictures of mean `width` x `height`; made now where they are not there."""
+    """TFRecord files with `examples` pictures of mean `width` x `height`; where they are not there one process makes
+    them, the others wait."""
     parts = [options[key] for key in ("examples", "width", "height")]
-    return ready(f"images-{'x'.join(map(str, parts))}-v{_VERSION}", lambda folder: _write_images(folder, *parts))
+    name = f"images-{'x'.join(map(str, parts))}-v{_VERSION}"
+    given = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    sets = (given if given.is_absolute() else Path.home() / ".cache") / "paradnn" / "data"
+    folder, making = sets / name, sets / f"{name}.making"
+    sets.mkdir(parents=True, exist_ok=True)
+    with (sets / f".{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            shutil.rmtree(making, ignore_errors=True)
+            making.mkdir()
+            _write_images(making, *parts)
+            making.rename(folder)
+    return sorted(folder.iterdir())
 
 
 def _noise(generator: np.random.Generator, size: int) -> np.ndarray:
@@ -224,19 +237,3 @@ def _write_images(folder: Path, examples: int, width: int, height: int) -> None:
                     "image/class/label": tf.train.Feature(int64_list=label),
                 }
                 writer.write(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
-
-
-def ready(name: str, write: Callable[[Path], None]) -> list[Path]:
-    """The files of a set; `write` makes them in a folder where they are not there: one process, the others wait."""
-    given = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    sets = (given if given.is_absolute() else Path.home() / ".cache") / "paradnn" / "data"
-    folder, making = sets / name, sets / f"{name}.making"
-    sets.mkdir(parents=True, exist_ok=True)
-    with (sets / f".{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            shutil.rmtree(making, ignore_errors=True)
-            making.mkdir()
-            write(making)
-            making.rename(folder)
-    return sorted(folder.iterdir())

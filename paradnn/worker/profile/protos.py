@@ -21,7 +21,6 @@ FIELDS: dict[str, dict[str, tuple[int, str]]] = {
     "XLine": {"name": (2, "string"), "timestamp_ns": (3, "int64"), "events": (4, "XEvent")},
     "XEvent": {
         "metadata_id": (1, "int64"), "offset_ps": (2, "int64"), "duration_ps": (3, "int64"), "stats": (4, "XStat"),
-        "num_occurrences": (5, "int64"),
     },
     "XStat": {
         "metadata_id": (1, "int64"), "double_value": (2, "double"), "uint64_value": (3, "uint64"),
@@ -33,20 +32,19 @@ FIELDS: dict[str, dict[str, tuple[int, str]]] = {
     "HloProto": {"hlo_module": (1, "[HloModuleProto]")},
     "HloModuleProto": {"name": (1, "string"), "computations": (3, "HloComputationProto")},
     "HloComputationProto": {
-        "name": (1, "string"), "instructions": (2, "HloInstructionProto"), "id": (5, "int64"), "root_id": (6, "int64"),
+        "name": (1, "string"), "instructions": (2, "HloInstructionProto"), "id": (5, "int64"),
     },
     "HloInstructionProto": {
-        "name": (1, "string"), "opcode": (2, "string"), "shape": (3, "[ShapeProto]"), "metadata": (7, "[OpMetadata]"),
-        "parameter_number": (9, "int64"), "window": (15, "[Window]"),
+        "name": (1, "string"), "opcode": (2, "string"), "shape": (3, "[ShapeProto]"),
+        "window": (15, "[Window]"),
         "convolution_dimension_numbers": (16, "[ConvolutionDimensionNumbers]"), "custom_call_target": (28, "string"),
         "dot_dimension_numbers": (30, "[DotDimensionNumbers]"), "id": (35, "int64"), "operand_ids": (36, "int64*"),
         "called_computation_ids": (38, "int64*"), "batch_group_count": (58, "int64"),
     },
     "ShapeProto": {"element_type": (2, "int32"), "dimensions": (3, "int64*"), "tuple_shapes": (4, "ShapeProto")},
-    "OpMetadata": {"op_type": (1, "string"), "op_name": (2, "string")},
     "Window": {"dimensions": (1, "WindowDimension")},
     "WindowDimension": {
-        "size": (1, "int64"), "stride": (2, "int64"), "padding_low": (3, "int64"), "padding_high": (4, "int64"),
+        "size": (1, "int64"), "stride": (2, "int64"), "padding_low": (3, "int64"),
         "window_dilation": (5, "int64"), "base_dilation": (6, "int64"),
     },
     "ConvolutionDimensionNumbers": {

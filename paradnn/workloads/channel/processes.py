@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from paradnn.worker.addresses import host_and_port, listen, with_port
+from paradnn.worker.addresses import LOOPBACK, host_and_port, listen, with_port
 from paradnn.worker.affinity import bind, bind_cores, layout_of
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.frameworks import Step
@@ -29,7 +29,6 @@ from paradnn.worker.process_group import (
     ProcessGroup,
     RankFailed,
     RemoteProcess,
-    local_address,
     patience_of,
     processes_elsewhere,
     serve_steps,
@@ -129,9 +128,9 @@ class _Served:
         if elsewhere:
             self._address = elsewhere[0].address
         else:
-            self.join((), listen(self._point["model"]["port"], local_address(elsewhere)))
+            self.join((), listen(self._point["model"]["port"], LOOPBACK))
         for each in elsewhere:
-            each.begin([self._address])
+            each.channel.send((self._address,))
 
     def join(self, addresses: Sequence[str], own: socket) -> None:
         """Be the server, which listens on `own`."""
@@ -172,14 +171,14 @@ class _Collective:
 
     def meet(self, elsewhere: Sequence[RemoteProcess]) -> None:
         """Find ports for all, TensorFlow's each, others the first, and let those of other hosts know them."""
-        model, host = self._point["model"], local_address(elsewhere)
+        model, host = self._point["model"], elsewhere[0].local if elsewhere else LOOPBACK
         here = _count_of(self._point) - len(elsewhere) if model["transport"] == "tensorflow" else 1
         with contextlib.ExitStack() as held:  # until the last is chosen, so that none comes twice
             free = [held.enter_context(listen(model["port"] and model["port"] + n, host)) for n in range(here)]
             own = [with_port(*each.getsockname()[:2]) for each in free]
         self._addresses = [*own, *(each.address for each in elsewhere)]
         for each in elsewhere:
-            each.begin(self._addresses)
+            each.channel.send(tuple(self._addresses))
 
     def join(self, addresses: Sequence[str], own: socket) -> None:
         own.close()

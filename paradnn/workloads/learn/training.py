@@ -25,7 +25,7 @@ import numpy as np
 from paradnn.worker.channel import MessageError, plain, read_message
 from paradnn.worker.errors import Ended, Unavailable
 from paradnn.worker.frameworks import Step
-from paradnn.worker.measure import BlocksWatch, NotFinite
+from paradnn.worker.measure import NotFinite, Watch
 from paradnn.worker.messages import Timing, Trial
 from paradnn.worker.meters import EnergyMeter
 from paradnn.worker.single_steps import compile_steps
@@ -275,7 +275,7 @@ def measure_training(run: PointRun) -> None:
     run.memory.compiled()
     meter = run.meter()
     epochs: list[Epoch] = []
-    watch = BlocksWatch(EnergyMeter(meter.source), step)
+    watch = Watch(EnergyMeter(meter.source), step.compilations)
 
     def tell(known: list[Epoch]) -> None:
         epochs[:] = known
