@@ -243,19 +243,21 @@ def test_a_point_with_input_is_measured_whole() -> None:
     assert measured.threads == 2
 
 
-def test_who_asks_while_a_set_is_made_waits_for_it() -> None:
+def test_who_asks_while_a_set_is_made_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, makers = threading.Event(), []
 
-    def write(folder: Path) -> None:
+    def write(folder: Path, *_: int) -> None:
         begun.set()
         time.sleep(0.2)
         makers.append(folder)
         (folder / "file").write_text("content")
 
+    monkeypatch.setattr(generated, "_write_images", write)
+    raced = {"examples": 1, "width": 16, "height": 16}
     with ThreadPoolExecutor() as pool:  # each opens the lock for itself, as processes do
-        first = pool.submit(generated.ready, "raced", write)
+        first = pool.submit(generated.generated_images, raced)
         assert begun.wait(60)
-        second = pool.submit(generated.ready, "raced", write)
+        second = pool.submit(generated.generated_images, raced)
     assert first.result() == second.result()
     assert second.result()[0].read_text() == "content"
     assert len(makers) == 1
