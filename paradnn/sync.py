@@ -16,7 +16,7 @@ from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
 from paradnn.config.point import Tracking
 from paradnn.core.words import counted
-from paradnn.store.journal import default_folder
+from paradnn.store.journal import folder_of
 from paradnn.store.tracker import Synced, sync, sync_command
 
 _LISTED = 10
@@ -25,7 +25,7 @@ _LISTED = 10
 def make_parser() -> Parser:
     """What the command takes."""
     parser = Parser("python -m paradnn.sync", __doc__)
-    parser.add_argument("folder", nargs="?", type=Path, default=default_folder(), help="default: %(default)s")
+    parser.add_argument("folder", nargs="?", type=Path, default=folder_of(Tracking()), help="default: %(default)s")
     parser.add_argument("--uri", help="tracking URI; default: MLFLOW_TRACKING_URI, else sqlite:///mlruns/mlflow.db")
     parser.add_argument("--experiment", default="paradnn", help="MLflow experiment (default: %(default)s)")
     text = "log measurements of points that the store holds already too, as repetitions of them"

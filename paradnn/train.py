@@ -16,7 +16,7 @@ from paradnn.cli.program import program
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point, Settings
-    from paradnn.session.summary import Summary
+    from paradnn.session.course import Summary
     from paradnn.sweep.tasks import SweepInfo
 
 

@@ -14,8 +14,7 @@ from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
 from paradnn.errors import ConfigError, NoStoreError, StoreError
 from paradnn.store.address import StoreAddress, address_of, settle
-from paradnn.store.client import client_of
-from paradnn.store.errors import store_errors
+from paradnn.store.client import client_of, store_errors
 from paradnn.store.mlflow_store import VIEWS, link, view_tags
 
 #: Traces and evaluations, which nothing here uses, would start eight more processes.

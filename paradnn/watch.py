@@ -26,8 +26,7 @@ from paradnn.errors import ConfigError, StoreError
 from paradnn.store.address import address_of
 from paradnn.store.claims import Entry, Owner, RunIndex
 from paradnn.store.reader import Reader, open_reader
-from paradnn.store.records import Query, Row, Values
-from paradnn.store.runs import OWNER
+from paradnn.store.runs import OWNER, Query, Row, Values
 
 #: What is read of each point.
 _READ: Mapping[Values, Collection[str]] = {

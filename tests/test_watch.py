@@ -19,14 +19,12 @@ from rich.console import Console
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
-from paradnn.session.course import Conclusion
-from paradnn.session.parent_run import ParentRun
-from paradnn.session.summary import Summary
+from paradnn.session.course import Conclusion, Summary
+from paradnn.session.session import ParentRun
 from paradnn.store.address import address_of
 from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.reader import open_reader
-from paradnn.store.records import Query
-from paradnn.store.runs import Claim
+from paradnn.store.runs import Claim, Query
 from paradnn.sweep.tasks import SweepInfo
 from paradnn.watch import progress_of, view
 from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of

@@ -24,12 +24,11 @@ from paradnn.core.words import counted, did_you_mean
 from paradnn.errors import ConfigError, DataError, SchemaError, StoreError
 from paradnn.store.address import BUNDLE, address_of, artifact_folder, without_secrets
 from paradnn.store.bundle import read_artifact as read_bundled
+from paradnn.store.client import store_errors
 from paradnn.store.columns import Records, Texts
-from paradnn.store.errors import store_errors
 from paradnn.store.files import PACKED, is_inside, unpack
 from paradnn.store.reader import Way, open_reader, read_columns
-from paradnn.store.records import Query, Values
-from paradnn.store.runs import OUTCOME_TAGS, SCHEMA_VERSION
+from paradnn.store.runs import OUTCOME_TAGS, SCHEMA_VERSION, Query, Values
 
 Choice = str | Sequence[str] | None
 Stores = str | Sequence[str] | None

@@ -18,8 +18,7 @@ from paradnn.config.point import Point
 from paradnn.errors import ConfigError
 from paradnn.execution.turns import Turns
 from paradnn.record.record import run_name
-from paradnn.session.course import Conclusion, Visit
-from paradnn.session.summary import Row
+from paradnn.session.course import Conclusion, Row, Visit
 
 #: Pairs of blocks in a round at least: to build and warm up both sides takes as long as some twenty of them.
 PAIRS = 20

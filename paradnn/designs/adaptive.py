@@ -23,8 +23,7 @@ from paradnn.forecast.history import open_history
 from paradnn.forecast.phases import point_times
 from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.regression import Array, Prediction, one_thread
-from paradnn.session.course import Conclusion, Visit
-from paradnn.session.summary import Row
+from paradnn.session.course import Conclusion, Row, Visit
 from paradnn.sweep.tasks import SweepInfo
 
 #: The error at which a sweep ends to which no end is given.

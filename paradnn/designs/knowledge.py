@@ -25,7 +25,7 @@ from paradnn.forecast.regression import Array
 from paradnn.forecast.status import rates_of, sweep_status
 from paradnn.forecast.table import PastRuns, row_of, table_of_points
 from paradnn.platform.environment import memory_limit
-from paradnn.session.summary import Row
+from paradnn.session.course import Row
 from paradnn.store.runs import ResumePolicy, first_accepted
 
 #: Groups of keys, and keys, that change neither a step nor what memory it takes.

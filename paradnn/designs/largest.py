@@ -20,8 +20,7 @@ from paradnn.execution.workers import WorkerKey
 from paradnn.forecast.history import History, open_history
 from paradnn.platform.environment import memory_limit
 from paradnn.record.record import run_name
-from paradnn.session.course import Conclusion, Visit
-from paradnn.session.summary import Row
+from paradnn.session.course import Conclusion, Row, Visit
 from paradnn.store.runs import ResumePolicy, first_accepted
 
 #: A search begins where the analytic bound is this share of the memory; where that says nothing, with so many examples.

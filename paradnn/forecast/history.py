@@ -18,11 +18,10 @@ from paradnn.config.point import Tracking
 from paradnn.errors import DataError, NoStoreError, StoreError
 from paradnn.store.address import locate
 from paradnn.store.claims import RunIndex
-from paradnn.store.journal import Journal, default_folder, read_record
+from paradnn.store.journal import Journal, folder_of, read_record
 from paradnn.store.metrics import PHASES
 from paradnn.store.reader import Reader, Way, open_reader
-from paradnn.store.records import Query, Values
-from paradnn.store.runs import Finished
+from paradnn.store.runs import Finished, Query, Values
 
 #: Tags that say whether a run is like a planned one.
 _TAGS = ("environment_id", "device", "sweep_id", "outcome", "steady", "kind", "source")
@@ -71,7 +70,7 @@ class History:
 def open_history(settings: Tracking, way: Way = "auto") -> History:
     """The store that the configuration names; one that is not there yet holds nothing."""
     if settings.name == "offline":
-        folder = Path(settings.folder).expanduser().absolute() if settings.folder else default_folder()
+        folder = folder_of(settings)
         return _Files(str(folder)) if folder.is_dir() else History(str(folder))
     address = locate(settings.uri)
     try:

@@ -7,16 +7,16 @@ stored beside it, and every result is checked against itself; a violated check i
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paradnn.config import identity
 from paradnn.config.point import Point
 from paradnn.config.price import Prices
-from paradnn.core.workload import WORKLOADS
+from paradnn.core.metric import interval_names
+from paradnn.core.workload import WORKLOADS, Workload
 from paradnn.platform.environment import Environment
-from paradnn.record.headline import throughput
 from paradnn.record.measured import (
     Measured,
     contradictions,
@@ -42,6 +42,8 @@ from paradnn.worker.messages import Answer, Contention, Profile
 _TABLES = ("operations", "operation_types")
 #: How phases that any kind of work may have are called where they were disturbed.
 _DISTURBED = {"latency": "while single steps were timed: "}
+#: An interval that reaches further, as a share of the value, says nothing.
+_WIDEST = 10.0
 
 
 def run_name(point: Point) -> str:
@@ -225,3 +227,46 @@ def _description(
     rate = None if words and words.replaces else throughput(metrics)
     steps = f"**{rate}**, {metrics['step_time_ms']:.3f} ms a step, " if rate else ""
     return f"{what}{own}\n\n{steps}{steady}."
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The one number of a run that a line of progress or a table shows, in its unit; `ends` of its 95% interval, None
+    where it has none."""
+
+    value: float
+    unit: str
+    ends: tuple[float, float] | None
+
+    def relative(self) -> str:
+        """Half of the interval as a share of the value: "2.1%"; beyond ten times the value it says no more."""
+        if not self.ends:
+            return "-"
+        share = (self.ends[1] - self.ends[0]) / 2 / self.value
+        return f"{share:.1%}" if share < _WIDEST else f">{_WIDEST:.0%}"
+
+    def number(self) -> str:
+        """The value without its unit: "1,234.5"."""
+        return f"{self.value:,.1f}"
+
+    def __str__(self) -> str:
+        return f"{self.number()} {self.unit}"
+
+
+def headline(metrics: Mapping[str, float]) -> Headline | None:
+    """What the run was measured for; None where it has no time."""
+    return _first(metrics, lambda work: work.headlines) or throughput(metrics)
+
+
+def throughput(metrics: Mapping[str, float]) -> Headline | None:
+    """Tokens or examples a second of the timed steps; None where there are none."""
+    return _first(metrics, lambda work: work.rates)
+
+
+def _first(metrics: Mapping[str, float], units: Callable[[Workload], Mapping[str, str]]) -> Headline | None:
+    for work in sorted(WORKLOADS.values(), key=lambda work: -work.place):  # a point under load has timed steps too
+        for name, unit in units(work).items():
+            if name in metrics:
+                low, high = (metrics.get(end) for end in interval_names(name))
+                return Headline(metrics[name], unit, (low, high) if low is not None and high is not None else None)
+    return None

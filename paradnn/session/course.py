@@ -1,14 +1,43 @@
-"""Points that are chosen while they are measured: what a session asks of the code that chooses them."""
+"""What a session asks of the code that chooses points while others are measured, and what became of all of them."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from paradnn.config.point import Point
 from paradnn.execution.turns import Turns
-from paradnn.session.summary import Row
+from paradnn.store.runs import Record
+
+
+@dataclass(frozen=True)
+class Row:
+    """One point of a session and its run; `known`: the store held the outcome already."""
+
+    run_id: str
+    name: str
+    family: str
+    outcome: str
+    reason: str | None
+    metrics: Mapping[str, float]
+    tags: Mapping[str, str]
+    known: bool = False
+
+    @classmethod
+    def of_record(cls, run_id: str, record: Record) -> Row:
+        """The row of a point that was recorded just now."""
+        family = record.params["model.name"]
+        return cls(run_id, record.name, family, record.outcome, record.reason, record.metrics, record.tags)
+
+    @classmethod
+    def of(cls, family: str, values: Mapping[str, Any]) -> Row:
+        """The row of a stored run: its id, name, tags (texts) and metrics in one mapping."""
+        tags = {key: value for key, value in values.items() if isinstance(value, str)}
+        metrics = {key: float(value) for key, value in values.items() if key not in tags}
+        run_id, name, outcome = (tags.pop(key) for key in ("run_id", "name", "outcome"))
+        return cls(run_id, name, family, outcome, tags.pop("reason", None), metrics, tags)
 
 
 @dataclass(frozen=True)
@@ -65,3 +94,53 @@ class Course(Protocol):
 
     def conclusion(self) -> Conclusion:
         """What came of it, also of one that was interrupted."""
+
+
+@dataclass
+class Summary:
+    """Rows of the measured points, and counts of those that needed no measuring.
+
+    skipped: outcomes that the store held already, this sweep's or another driver's. repeated: points that the sweep
+    names twice. parent: id of the parent run. conclusion: what points chosen meanwhile came to, in Markdown."""
+
+    total: int
+    rows: list[Row] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+    repeated: int = 0
+    interrupted: bool = False
+    seconds: float = 0.0
+    where: str = ""
+    parent: str = ""
+    conclusion: str = ""
+
+    @property
+    def outcomes(self) -> Counter[str]:
+        """How many points this session measured with each outcome."""
+        return Counter(row.outcome for row in self.rows if not row.known)
+
+    @property
+    def measured(self) -> int:
+        """Points measured by this session."""
+        return self.outcomes.total()
+
+    @property
+    def missing(self) -> int:
+        """Points without an outcome."""
+        return self.total - self.measured - self.skipped.total() - self.repeated
+
+    @property
+    def exit_code(self) -> int:
+        """0 when every point has an outcome, 130 after an interruption, 1 otherwise."""
+        return 130 if self.interrupted else int(self.missing > 0)
+
+    def counts(self) -> str:
+        """What became of the points, in words."""
+        parts = [", ".join(f"{count} {name}" for name, count in self.outcomes.most_common()) or "none measured"]
+        if self.skipped:
+            known = ", ".join(f"{count} {name}" for name, count in self.skipped.most_common())
+            parts.append(f"{self.skipped.total()} skipped, the store holds their outcome already ({known})")
+        if self.repeated:
+            parts.append(f"{self.repeated} named twice")
+        if self.missing:
+            parts.append(f"{self.missing} not measured")
+        return "; ".join(parts)

@@ -33,7 +33,7 @@ from paradnn.platform.findings import Finding
 from paradnn.platform.load import load_average
 from paradnn.record.measured import Measured, counted_costs, narrow_enough, profile_tags, step_times
 from paradnn.record.record import make_record, point_tags, price_tags, priced, run_name
-from paradnn.session.course import Visit
+from paradnn.session.course import Row, Summary, Visit
 from paradnn.session.hardware_peaks import (
     Ceilings,
     CeilingsKeeper,
@@ -43,7 +43,6 @@ from paradnn.session.hardware_peaks import (
     single_device,
 )
 from paradnn.session.progress import Reporter
-from paradnn.session.summary import Row, Summary
 from paradnn.store.journal import Journal, PartialResults
 from paradnn.store.runs import Claim, ClaimedElsewhere, Finished, Record, ResumePolicy, wanted_extras
 

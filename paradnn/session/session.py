@@ -17,6 +17,7 @@ from typing import Any
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Platform, Point, Settings
+from paradnn.core.words import counted
 from paradnn.errors import ConfigError, WorkerError
 from paradnn.execution.environments import WorkerEnvironments
 from paradnn.execution.hosts import require_hosts
@@ -24,13 +25,13 @@ from paradnn.execution.workers import WorkerKey, WorkerPool
 from paradnn.platform.environment import missing_device
 from paradnn.platform.findings import load_findings
 from paradnn.platform.load import LoadWatch
-from paradnn.session.course import Conclusion, Course
+from paradnn.session.course import Conclusion, Course, Row, Summary
 from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper
 from paradnn.session.measuring import Measuring, SessionContext
-from paradnn.session.parent_run import ParentRun
 from paradnn.session.progress import Reporter
-from paradnn.session.summary import Row, Summary
-from paradnn.store.runs import Finished, first_accepted
+from paradnn.store.address import without_secrets
+from paradnn.store.journal import Journal
+from paradnn.store.runs import Finished, SweepRun, first_accepted
 from paradnn.store.tracker import open_tracker
 from paradnn.sweep.scheduler import job_tags, start_seconds
 from paradnn.sweep.tasks import SweepInfo
@@ -182,6 +183,38 @@ class _Session:
                 todo.append(point)
             seen.add(identity)
         return todo
+
+
+class ParentRun:
+    """The parent run of a sweep as this process sees it; without a sweep all of it does nothing."""
+
+    def __init__(self, tracker: Journal, sweep: SweepInfo | None) -> None:
+        self._tracker = tracker
+        self._sweep = sweep
+        self._opened = False
+
+    def open(self, points: int | None = None) -> str:
+        """Open the parent of so many points to measure; its run id."""
+        if self._sweep is None:
+            return ""
+        self._opened = True
+        command = without_secrets(self._sweep.command)
+        tags = {"sweep_id": self._sweep.sweep_id, "command": command}
+        tags |= {"planned_points": str(points)} if points is not None else {}
+        return self._tracker.open_sweep(self._sweep.name, f"`{command}`\n\nrunning ...", tags)
+
+    def end(self, summary: Summary, conclusion: Conclusion) -> None:
+        """Close what was opened here."""
+        if self._sweep is None or not self._opened:
+            return
+        what = counted(summary.total, "point")
+        state = "interrupted" if summary.interrupted else "finished"
+        closing = f"A sweep of {what}, {state} after {summary.seconds:.0f} s: {summary.counts()}."
+        text = "\n\n".join(filter(None, (f"`{without_secrets(self._sweep.command)}`", conclusion.text, closing)))
+        metrics = {f"points.{name}": float(count) for name, count in summary.outcomes.items()}
+        metrics |= {"points": float(summary.total), **conclusion.metrics}
+        status = "KILLED" if summary.interrupted else "FAILED" if summary.missing else "FINISHED"
+        self._tracker.close_sweep(SweepRun(status, text, metrics, conclusion.artifacts, conclusion.tags))
 
 
 class Interrupted(KeyboardInterrupt):

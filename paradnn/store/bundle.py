@@ -24,8 +24,7 @@ from typing import IO, Any, TypeVar
 from paradnn.errors import DataError, NoStoreError, SchemaError
 from paradnn.store.address import BUNDLE, StoreAddress
 from paradnn.store.files import inside, is_inside, read_json, whole_file
-from paradnn.store.records import Query, Row, Run
-from paradnn.store.runs import SCHEMA_VERSION
+from paradnn.store.runs import SCHEMA_VERSION, Query, Row, Run
 from paradnn.worker.channel import read_message
 
 #: What the files say they are; the number counts versions of their layout.

@@ -22,8 +22,7 @@ from paradnn.config.outcome import OUTCOMES
 from paradnn.errors import StoreError
 from paradnn.store.files import read_json
 from paradnn.store.reader import Reader
-from paradnn.store.records import Query, Values
-from paradnn.store.runs import EXPIRES, OUTCOME_TAGS, OWNER, Finished, outcome_of
+from paradnn.store.runs import EXPIRES, OUTCOME_TAGS, OWNER, Finished, Query, Values, outcome_of
 from paradnn.worker.channel import read_message
 
 if TYPE_CHECKING:

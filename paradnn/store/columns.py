@@ -9,7 +9,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from paradnn.store.records import LARGEST, Row, Run, Values
+from paradnn.store.runs import LARGEST, Row, Run, Values
 
 
 class Texts:

@@ -60,14 +60,9 @@ class Document:
     owner: str | None
 
 
-def default_folder() -> Path:
-    """Where files go when nothing else is said."""
-    return HOME / "mlruns" / "offline"
-
-
 def folder_of(settings: Tracking) -> Path:
     """Where files of these settings go."""
-    return Path(settings.folder).expanduser().absolute() if settings.folder else default_folder()
+    return Path(settings.folder or HOME / "mlruns" / "offline").expanduser().absolute()
 
 
 def store_key(settings: Tracking) -> str:

@@ -49,11 +49,6 @@ def metric(name: str) -> Metric:
     raise KeyError(f"metric {name!r} is not declared; do so where it is computed, with its unit and formula")
 
 
-def metric_names(kind: str) -> list[str]:
-    """The registered names of one kind, in the registry's order."""
-    return [entry.name for entry in METRICS.values() if entry.kind == kind]
-
-
 _HOUR, _MILLION = 3600.0, 1e6
 
 

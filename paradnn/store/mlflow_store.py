@@ -19,11 +19,18 @@ from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.core.scratch import Scratch
 from paradnn.core.workload import Moment
-from paradnn.errors import DataError, StoreError, StoreRefusalError
-from paradnn.store.address import address_of, local_folder, locate
+from paradnn.errors import DataError, NoStoreError, StoreError, StoreRefusalError
+from paradnn.store.address import StoreAddress, address_of, local_folder, locate, settle
 from paradnn.store.claims import Entry, RunIndex, close_abandoned, close_run, expiry, owner_tag, status_of
-from paradnn.store.client import client_of, find_experiment, open_experiment
-from paradnn.store.errors import is_listening, one_line_of, raises_store_errors, store_errors
+from paradnn.store.client import (
+    client_of,
+    is_listening,
+    one_line_of,
+    open_experiment,
+    raises_store_errors,
+    require_usable,
+    store_errors,
+)
 from paradnn.store.files import file_content, inside, pack
 from paradnn.store.journal import Document, identity_of
 from paradnn.store.reader import open_reader
@@ -95,7 +102,7 @@ class MlflowStore:
         # The kind makes the UI show runs, with their descriptions, rather than traces.
         about = {"mlflow.experimentKind": "custom_model_development", _NOTE: _ABOUT, **view_tags()}
         # MLflow's import takes seconds: what is only read needs none of it.
-        client, known = None, find_experiment(self._address, experiment)
+        client, known = None, _find_experiment(self._address, experiment)
         if not known:
             client, known = open_experiment(self._address, experiment, about)
             self._client = client
@@ -321,6 +328,22 @@ class MlflowStore:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(file_content(content))
             get_artifact_repository(address, tracking_uri=self._address.uri).log_artifacts(str(folder))
+
+
+def _find_experiment(address: StoreAddress, name: str) -> str | None:
+    """Id of an experiment that a database holds, read in milliseconds; None where MLflow must be asked or make it.
+    StoreError for one that was deleted, or whose files a server keeps."""
+    if not address.is_sql:
+        return None
+    settle(address)
+    from paradnn.store.sql import SqlReader
+
+    with contextlib.suppress(NoStoreError):
+        tables = SqlReader(address)
+        if not tables.unexpected and (row := tables.experiment(name)):
+            require_usable(address, name, *row[1:])
+            return row[0]
+    return None
 
 
 def _numbers(moments: Sequence[Moment]) -> list[Metric]:

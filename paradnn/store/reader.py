@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from paradnn.errors import StoreError
 from paradnn.store.address import StoreAddress
-from paradnn.store.client import client_of
-from paradnn.store.errors import store_errors
-from paradnn.store.records import Query, Row, Run, number
+from paradnn.store.client import client_of, store_errors
+from paradnn.store.runs import Query, Row, Run, number
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -86,12 +84,12 @@ class SearchReader:
 
     def experiments(self) -> list[str]:
         """The names of the store's experiments that are not deleted."""
-        with self._answers():
+        with store_errors(f"cannot read {self._address.public}"):
             return sorted(experiment.name for experiment in _pages(self._client.search_experiments))
 
     def read(self, query: Query) -> list[Row]:
         """The runs of a query. The server filters what its grammar can say, the rest is filtered here."""
-        with self._answers():
+        with store_errors(f"cannot read {self._address.public}"):
             return list(islice(self._search(query), query.newest))
 
     @cached_property
@@ -125,9 +123,6 @@ class SearchReader:
                 return ""
             self._ids[name] = str(experiment.experiment_id)
         return self._ids[name]
-
-    def _answers(self) -> AbstractContextManager[None]:
-        return store_errors(f"cannot read {self._address.public}")
 
 
 def _pages(search: Callable[..., Any], *given: Any, **options: Any) -> Iterator[Any]:

@@ -20,9 +20,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from paradnn.errors import NoStoreError, StoreError
 from paradnn.store.address import StoreAddress
-from paradnn.store.errors import one_line_of, store_errors
-from paradnn.store.records import Query, Row, Run, Values, number
-from paradnn.store.runs import OUTCOME_TAGS
+from paradnn.store.client import one_line_of, store_errors
+from paradnn.store.runs import OUTCOME_TAGS, Query, Row, Run, Values, number
 
 if TYPE_CHECKING:
     from paradnn.store.columns import Records

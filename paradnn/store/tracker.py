@@ -94,7 +94,14 @@ class Tracker(Journal):
     def close_sweep(self, end: SweepRun) -> None:
         if end.status == "KILLED":  # an interrupted sweep ends at once
             self._patience = 0.0
-        if not self._finally(partial(self._store.close_sweep, end)):
+
+        def close() -> None:
+            self._store.close_sweep(end)
+            self._store.delete_orphaned_claims(self._held)
+
+        try:
+            self._patiently(close)  # after what was kept for the store
+        except StoreAwayError:
             super().close_sweep(end)
             self._unclosed = True
 
@@ -178,18 +185,6 @@ class Tracker(Journal):
             except StoreError as error:
                 self._lost(error)
         raise StoreAwayError(f"{self._store.where}: does not answer")
-
-    def _finally(self, act: Callable[[], None]) -> bool:
-        """Do a last thing, after all that was kept for the store was uploaded; whether that was done."""
-
-        def both() -> None:
-            act()
-            self._store.delete_orphaned_claims(self._held)
-
-        with contextlib.suppress(StoreAwayError):
-            self._patiently(both)
-            return True
-        return False
 
     def _lost(self, error: StoreError) -> None:
         """Note that the store failed; whether it is worth waiting for is a matter of the error and of time."""

@@ -12,7 +12,7 @@ from analysis.store.frame import aggregate_replicates, build, require_homogeneou
 from analysis.store.load import load
 from paradnn.errors import SchemaError
 from paradnn.store.columns import Records
-from paradnn.store.records import Run
+from paradnn.store.runs import Run
 
 
 def records_of(**params: list[str | None]) -> Records:

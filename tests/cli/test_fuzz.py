@@ -24,7 +24,7 @@ from paradnn.listing import command as listing
 from paradnn.listing import completion
 from paradnn.plan import split_options
 from paradnn.record.record import run_name
-from paradnn.session.summary import Summary
+from paradnn.session.course import Summary
 from paradnn.sweep.space import plain
 from tests.conftest import ROOT
 

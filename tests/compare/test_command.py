@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from paradnn.store.metrics import metric_names
+from paradnn.store.metrics import METRICS
 from paradnn.store.mlflow_store import MlflowStore
 from tests.conftest import TINY, Store, run
 
@@ -56,7 +56,8 @@ def test_every_point_is_compared_and_everything_is_recorded(store: Store) -> Non
     metrics = store.values("latest_metrics", parent["run_id"])
     assert metrics["speed_ratio"] == pytest.approx(stats.gmean([*ratios.values()]))
     assert metrics["comparison_rounds"] == 5
-    assert {name for name in metrics if not name.startswith("points")} == set(metric_names("comparison"))
+    declared = {entry.name for entry in METRICS.values() if entry.kind == "comparison"}
+    assert {name for name in metrics if not name.startswith("points")} == declared
     rounds = json.loads(artifact(store, parent["run_id"], "rounds.json").read_text())
     assert sorted(values[-1] for values in rounds["data"]) == pytest.approx(sorted(ratios.values()))
     verdicts = json.loads(artifact(store, parent["run_id"], "verdicts.json").read_text())

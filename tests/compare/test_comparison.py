@@ -16,8 +16,7 @@ from paradnn.compare.verdict import Estimate, Rule, Verdict
 from paradnn.config.point import Point
 from paradnn.errors import ConfigError
 from paradnn.families.fc import FullyConnected
-from paradnn.session.course import Visit
-from paradnn.session.summary import Row
+from paradnn.session.course import Row, Visit
 
 LABELS = ("compile=graph", "compile=xla")
 GRAPH = Point(FullyConnected())

@@ -16,8 +16,7 @@ from paradnn.execution.environments import current_environments
 from paradnn.families.fc import FullyConnected
 from paradnn.forecast.table import row_of
 from paradnn.record.record import point_tags
-from paradnn.session.course import Course, Visit
-from paradnn.session.summary import Row
+from paradnn.session.course import Course, Row, Visit
 from paradnn.store.journal import Journal
 from paradnn.store.runs import Claim, Record
 from paradnn.sweep.tasks import SweepInfo

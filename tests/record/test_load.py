@@ -14,11 +14,10 @@ from paradnn.config.costs import costs_of
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, read_point
 from paradnn.platform.environment import Environment
-from paradnn.record.headline import headline
 from paradnn.record.measured import Measured, quantile_metrics
-from paradnn.record.record import make_record
+from paradnn.record.record import headline, make_record
+from paradnn.session.course import Row
 from paradnn.session.progress import describe_point
-from paradnn.session.summary import Row
 from paradnn.store.runs import Record
 from paradnn.worker.messages import Answer, Compilation, Measurement, Timing, Trial
 from paradnn.workloads.serve.queries import Load, Probe, QueryLog, percentile

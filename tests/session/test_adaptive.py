@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paradnn.store.metrics import metric_names
+from paradnn.store.metrics import METRICS
 from tests.conftest import TINY, Store, run
 
 AXES = [
@@ -30,7 +30,8 @@ def test_what_is_chosen_is_measured_and_the_same_command_goes_on(store: Store) -
     assert "Adaptive: 6 of 12 points measured (50.0%)." in parent["mlflow.note.content"]
     assert "Adaptive: 6 of 12 points measured (50.0%)." in done.stdout
     metrics = store.values("latest_metrics", parent["run_id"])
-    assert {name for name in metrics if not name.startswith("points")} == set(metric_names("design"))
+    declared = {entry.name for entry in METRICS.values() if entry.kind == "design"}
+    assert {name for name in metrics if not name.startswith("points")} == declared
     assert (metrics["design_measured"], metrics["design_candidates"]) == (6, 12)
     [[place]] = store.query("SELECT artifact_uri FROM runs WHERE run_uuid = ?", parent["run_id"])
     looks = json.loads((Path(place.removeprefix("file://")) / "design.json").read_text())

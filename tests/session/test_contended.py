@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from paradnn.platform.load import Load, LoadWatch, Taker
+from paradnn.session.course import Row, Summary
 from paradnn.session.progress import describe_point, describe_sweep
-from paradnn.session.summary import Row, Summary
 from tests.conftest import TINY, Store, run
 
 METRICS = {

@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 
 from paradnn.session import progress
+from paradnn.session.course import Row, Summary
 from paradnn.session.progress import Reporter, describe_sweep
-from paradnn.session.summary import Row, Summary
 
 LONG = "fc 4x[1000,500]+2048 b64 bfloat16 cpu xla inference tensorflow-2.18"
 REASON = "needs at least 31.4 GiB by arithmetic, of 16.4 GiB that a point may take here now"
