@@ -75,7 +75,7 @@ def tasks(frame: pd.DataFrame) -> list[Task]:
             known = dict(zip(keys, values, strict=True))
             varies = [name for name in (*PLATFORM, *_configured(part)) if name in part and name not in keys]
             varies = [name for name in dict.fromkeys(varies) if part[name].nunique(dropna=False) > 1]
-            found.append(Task(_task_name(known, bool(learning)), _kind(known, bool(learning)), part, tuple(varies)))
+            found.append(Task(*_named(known, bool(learning)), part, tuple(varies)))
     names = [task.name for task in found]
     telling = [name for name in _configured(frame) if name.startswith(_TELLING) and frame[name].nunique(False) > 1]
     return [_told_apart(task, telling) if names.count(task.name) > 1 else task for task in found]
@@ -87,12 +87,15 @@ def _told_apart(task: Task, telling: Sequence[str]) -> Task:
     return task if task.kind is Kind.LEARNS or not words else replace(task, name=f"{task.name} ({', '.join(words)})")
 
 
-def _kind(known: Mapping[str, object], learning: bool) -> Kind:
+def _named(known: Mapping[str, object], learning: bool) -> tuple[str, Kind]:
+    """The name of a task and what its runs do, of the columns that make it one."""
     if learning:
-        return Kind.LEARNS
-    if known.get("scenario") in choices("scenario")[1:]:
-        return Kind.SERVES
-    return Kind.GENERATES if known.get("mode") == "generate" else Kind.STEPS
+        return f"learning {known.get('data.name') or 'its data'}", Kind.LEARNS
+    scenario, mode = known.get("scenario"), known.get("mode")
+    kind = Kind.GENERATES if mode == "generate" else Kind.STEPS
+    kind = Kind.SERVES if scenario in choices("scenario")[1:] else kind
+    said = f", {scenario}" if isinstance(scenario, str) and scenario != "closed" else ""
+    return f"{known.get('family')}{f' {mode}' if isinstance(mode, str) else ''}{said}", kind
 
 
 def _configured(rows: pd.DataFrame) -> list[str]:
@@ -100,15 +103,6 @@ def _configured(rows: pd.DataFrame) -> list[str]:
     named = [name for name in map(str, rows.columns) if name in _KEYS or name.startswith(_GROUPS)]
     held = [name for name in named if name not in _ASIDE and not _ASKED.fullmatch(name)]
     return [name for name in held if rows[name].notna().any()]
-
-
-def _task_name(known: dict[str, object], learning: bool) -> str:
-    if learning:
-        return f"learning {known.get('data.name') or 'its data'}"
-    scenario = known.get("scenario")
-    said = f", {scenario}" if isinstance(scenario, str) and scenario != "closed" else ""
-    mode = known.get("mode")
-    return f"{known.get('family')}{f' {mode}' if isinstance(mode, str) else ''}{said}"
 
 
 def words_of(row: pd.Series, columns: Sequence[str]) -> str:
@@ -151,30 +145,25 @@ def estimate(rows: pd.DataFrame, metric: str, error: float) -> tuple[float, floa
         ends = middle, middle - half, middle + half
         middle, low, high = map(math.exp, ends) if log else ends
         return middle, low, high
-    value = float(values[0])
-    low, high = _recorded(metric, value, rows[held].iloc[0])
+    value, ends = float(values[0]), np.array(_recorded(metric, float(values[0]), rows[held].iloc[0]))
     factor = float(stats.norm.ppf(1 - error / 2) / stats.norm.ppf(0.975))
-    return value, _widened(value, low, factor, log), _widened(value, high, factor, log)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        scaled = value * (ends / value) ** factor if log else np.full(2, np.nan)
+    low, high = np.where(log & (ends > 0), scaled, value + factor * (ends - value)).tolist()
+    return value, low, high
 
 
-def _recorded(metric: str, value: float, run: pd.Series) -> tuple[float, float]:
+def _recorded(metric: str, value: float, run: pd.Series) -> list[float]:
     """The ends of a run's interval; a rate that a schedule asks for is exact, and so is what it costs: the highest rate
     lies between what held the limit and what did not."""
+
+    def known(*names: str) -> list[float]:
+        return [math.nan if pd.isna(run.get(name)) else float(run[name]) for name in names]
+
     if metric in ("scheduled_queries_per_second", "cost_per_million_queries"):
-        peak, asked = (_number(run.get(name)) for name in ("peak_queries_per_second", "scheduled_queries_per_second"))
+        peak, asked = known("peak_queries_per_second", "scheduled_queries_per_second")
         if asked > 0 and not peak > 0:
-            return value, value
+            return [value, value]
         if peak > 0 and metric == "scheduled_queries_per_second":
-            return _number(run.get("peak_queries_per_second_low")), _number(run.get("peak_queries_per_second_high"))
-    low, high = (_number(run.get(name)) for name in interval_names(metric))
-    return low, high
-
-
-def _number(value: object) -> float:
-    return math.nan if value is None or pd.isna(value) else float(value)  # type: ignore[call-overload, arg-type]
-
-
-def _widened(value: float, end: float, factor: float, log: bool) -> float:
-    if math.isnan(end):
-        return math.nan
-    return value * (end / value) ** factor if log and end > 0 else value + factor * (end - value)
+            return known("peak_queries_per_second_low", "peak_queries_per_second_high")
+    return known(*interval_names(metric))

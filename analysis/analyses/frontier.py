@@ -12,15 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from analysis.choices import PLATFORM, Kind, Task, estimate, tasks, words_of
 from analysis.format import short
 from analysis.labels import label, unit_of
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
-from analysis.prices import PriceList, currency_of, price_option, priced, read_prices
+from analysis.prices import currency_of, price_option, priced, read_prices
 from analysis.registry import Shown, analysis
 from analysis.result import Paragraph, Result, joined
 from analysis.statistics.regression import Lacking
@@ -50,6 +49,14 @@ _LISTED = 5
 _WRITTEN = 3  # tasks that are written out where no limit asks for all
 _PANELS, _NAMED = 6, 6  # panels of a picture, and choices that are named in each
 _GREY, _LIMIT = "#999999", "#555555"
+#: How a choice may stand among the others.
+ON, UNDECIDED, BEATEN = "on the frontier", "undecided", "beaten"
+#: How it is drawn then, beside the look of its platform.
+_LOOKS: dict[str, dict[str, object]] = {
+    ON: {},
+    UNDECIDED: {"markerfacecolor": "white"},
+    BEATEN: {"color": _GREY, "markersize": 4, "alpha": 0.6, "zorder": 2},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,60 +81,10 @@ class FrontierOptions(Options):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class FrontierResult(Result):
-    """A frontier for each task; `currency` is that of the prices, `limits` are those that were given."""
+    """A row of the table for each choice; `ends` says of each task, those of most choices first, what is best in either
+    quantity, as measured."""
 
-    frontiers: tuple[Frontier, ...]
-    prices: PriceList
-    currency: str
-    limits: Mapping[str, float]
-
-    @property
-    def table(self) -> pd.DataFrame:
-        """A row for each choice."""
-        parts = [one.table.drop(columns="run_ids").assign(task=one.task) for one in self.frontiers]
-        table = pd.concat(parts, ignore_index=True)
-        return table[["task", *(name for name in table.columns if name != "task")]]
-
-    def _figure(self) -> Figure:
-        return draw_frontiers(self.largest, self.limits, self.currency)
-
-    @property
-    def largest(self) -> list[Frontier]:
-        """The frontiers, those of most choices first."""
-        return sorted(self.frontiers, key=lambda one: -len(one.table))
-
-    def ends(self, one: Frontier) -> str:
-        """What is best in either quantity of a frontier, as measured, in a sentence."""
-        told = []
-        for name, other in ((one.x, one.y), (one.y, one.x)):
-            row = one.table.sort_values(name, ascending=less_is_better(name), kind="stable").iloc[0]
-            values = (_quantity(row, metric, self.currency, False) for metric in (name, other))
-            told.append(f"{row['choice']} in {label(name)} ({', '.join(values)})")
-        return f"{one.task}: as measured, of {counted(len(one.table), 'choice')} best are {' and '.join(told)}."
-
-    def _paragraphs(self) -> Iterator[Paragraph]:
-        written = list(self.frontiers) if self.limits else self.largest[:_WRITTEN]
-        for one in written:
-            yield _describe(one, self.currency)
-            if self.limits:
-                yield _advise(one, self.limits, self.currency)
-        if rest := self.largest[len(written) :]:
-            sizes = " to ".join(dict.fromkeys(str(len(one.table)) for one in (rest[-1], rest[0])))
-            yield Paragraph(f"{counted(len(rest), 'further task')} of {sizes} choices: see the table.")
-        if not self.limits:  # about half of the choices keep this one
-            limit = f"{written[0].y}={written[0].table[written[0].y].median():.3g}"
-            yield Paragraph(f"To be told which to choose, say what you need, such as --limit {limit}.")
-        yield Paragraph(
-            "A choice is beaten where another is better whatever the true values within the intervals of both, which "
-            "all hold at once with 95%; it is on the frontier where none can be better, else undecided."
-        )
-        if any(one.apart for one in self.frontiers):
-            yield Paragraph(
-                f"Between choices that were measured in sessions of their own a session may be {ALLOWANCE - 1:.0%}."
-            )
-        if self.prices:
-            said = f": {self.prices.origin}" if self.prices.origin else ""
-            yield Paragraph(f"Prices given here win over those that runs recorded{said}.")
+    ends: tuple[str, ...]
 
 
 def _shown(frame: pd.DataFrame) -> Iterator[Shown]:
@@ -159,14 +116,20 @@ def frontier(frame: pd.DataFrame, options: FrontierOptions) -> FrontierResult:
     prices = read_prices(options.price, frame)
     limits = dict(_limit(name, value) for name, value in options.limit)
     frame = priced(frame, prices)
-    found = frontiers(frame, options.x, options.y, limits, options.pool)
+    found, currency = frontiers(frame, options.x, options.y, limits, options.pool), currency_of(frame)
+    largest = sorted(found, key=lambda one: -len(one.table))
+    said = [*_told(found if limits else largest[:_WRITTEN], largest, limits, currency)]
+    if prices:
+        where = f": {prices.origin}" if prices.origin else ""
+        said.append(Paragraph(f"Prices given here win over those that runs recorded{where}."))
+    table = pd.concat([one.table.assign(task=one.task) for one in found], ignore_index=True)
     return FrontierResult(
-        frontiers=tuple(found),
-        prices=prices,
-        currency=currency_of(frame),
-        limits=limits,
-        sources=tuple(run for one in found for runs in one.table["run_ids"] for run in runs),
+        numbers=table[["task", *table.columns.drop(["task", "run_ids"])]],
+        sentences=said,
+        picture=lambda: draw_frontiers(largest, limits, currency),
+        sources=tuple(table["run_ids"].explode()),
         pooled=joined(one.pooled for one in found),
+        ends=tuple(_best(one, currency) for one in largest),
     )
 
 
@@ -180,16 +143,46 @@ def _limit(name: str, value: str) -> tuple[str, float]:
     return name, number
 
 
-def _describe(one: Frontier, currency: str) -> Paragraph:
-    head = (
-        f"{one.task}: of {counted(len(one.table), 'choice')} in {label(one.x)} against {label(one.y)}, "
-        f"{one.count(Standing.ON)} on the frontier, {one.count(Standing.UNDECIDED)} undecided, "
-        f"{one.count(Standing.BEATEN)} beaten."
+def _told(
+    written: Sequence[Frontier], largest: Sequence[Frontier], limits: Mapping[str, float], currency: str
+) -> Iterator[Paragraph]:
+    """What is said of the tasks that are `written` out, and of all, the largest first."""
+    for one in written:
+        yield _describe(one, currency)
+        if limits:
+            yield _advise(one, limits, currency)
+    if rest := largest[len(written) :]:
+        sizes = " to ".join(dict.fromkeys(str(len(one.table)) for one in (rest[-1], rest[0])))
+        yield Paragraph(f"{counted(len(rest), 'further task')} of {sizes} choices: see the table.")
+    if not limits:  # about half of the choices keep this one
+        limit = f"{written[0].y}={written[0].table[written[0].y].median():.3g}"
+        yield Paragraph(f"To be told which to choose, say what you need, such as --limit {limit}.")
+    yield Paragraph(
+        "A choice is beaten where another is better whatever the true values within the intervals of both, which "
+        "all hold at once with 95%; it is on the frontier where none can be better, else undecided."
     )
-    rows = one.table[~one.table["standing"].eq(Standing.BEATEN.value)]
+    if any(one.apart for one in largest):
+        yield Paragraph(
+            f"Between choices that were measured in sessions of their own a session may be {ALLOWANCE - 1:.0%}."
+        )
+
+
+def _best(one: Frontier, currency: str) -> str:
+    """What is best in either quantity, as measured, in a sentence."""
+    told = []
+    for name, other in ((one.x, one.y), (one.y, one.x)):
+        row = one.table.sort_values(name, ascending=less_is_better(name), kind="stable").iloc[0]
+        values = (_quantity(row, metric, currency, False) for metric in (name, other))
+        told.append(f"{row['choice']} in {label(name)} ({', '.join(values)})")
+    return f"{one.task}: as measured, of {counted(len(one.table), 'choice')} best are {' and '.join(told)}."
+
+
+def _describe(one: Frontier, currency: str) -> Paragraph:
+    counts = ", ".join(f"{one.count(standing)} {standing}" for standing in _LOOKS)
+    rows = one.table[one.table["standing"] != BEATEN]
     points = [
         f"{row['choice']}: {_quantity(row, one.x, currency)}, {_quantity(row, one.y, currency)}"
-        + ("" if row["standing"] == Standing.ON.value else " (undecided)")
+        + ("" if row["standing"] == ON else " (undecided)")
         for _, row in rows.head(_LISTED).iterrows()
     ]
     unknown = int(one.table[[f"{one.x}_high", f"{one.y}_high"]].isna().any(axis=1).sum())
@@ -199,7 +192,8 @@ def _describe(one: Frontier, currency: str) -> Paragraph:
         (one.incomplete, "without one of the quantities left out."),
     ):
         points += [f"{counted(count, 'choice')} {words}"] if count > 0 else []
-    return Paragraph(head, tuple(points))
+    choices = counted(len(one.table), "choice")
+    return Paragraph(f"{one.task}: of {choices} in {label(one.x)} against {label(one.y)}, {counts}.", tuple(points))
 
 
 def _quantity(row: pd.Series, metric: str, currency: str, interval: bool = True) -> str:
@@ -219,13 +213,11 @@ def _advise(one: Frontier, limits: Mapping[str, float], currency: str) -> Paragr
     that are not surely worse; those that would be better but may break a limit; what comes nearest where none keeps
     them at all."""
     by = next((name for name in (one.x, one.y) if name not in limits), one.x)
-    table = one.table
-    ends = {name: _ends(table, name) for name in (by, *limits)}
-    wanted = {name: limit if less_is_better(name) else -limit for name, limit in limits.items()}
-    kept = np.all([ends[name][0] <= limit for name, limit in wanted.items()], axis=0)
-    sure = np.all([ends[name][2] <= limit for name, limit in wanted.items()], axis=0)  # an unknown end is no sure one
-    value, low, high = ends[by]
-    order = np.argsort(value, kind="stable")
+    table = one.table.sort_values(by, ascending=less_is_better(by), kind="stable")
+    value, low, high = _ends(table, by)
+    signed = {name: limit if less_is_better(name) else -limit for name, limit in limits.items()}
+    over = np.array([_ends(table, name) - most for name, most in signed.items()])
+    kept, sure = ((over[:, end] <= 0).all(axis=0) for end in (0, 2))  # an unknown end is no sure one
     asked = " and ".join(
         f"{label(name)} at {'most' if less_is_better(name) else 'least'} "
         f"{short(limit, _unit(name, currency), digits=4)}"
@@ -237,28 +229,18 @@ def _advise(one: Frontier, limits: Mapping[str, float], currency: str) -> Paragr
         return f"{row['choice']}{why}: {', '.join(_quantity(row, metric, currency) for metric in (by, *limits))}"
 
     if not kept.any():
-        excess = [np.maximum(0, ends[name][0] - most) / max(abs(most), 1e-12) for name, most in wanted.items()]
-        nearest = said(int(np.sum(excess, axis=0).argmin()))
-        return Paragraph(f"For {asked} no choice of {one.task} will do; nearest comes {nearest}.")
+        scale = np.maximum(np.abs([*signed.values()]), 1e-12)
+        nearest = int((over[:, 0].clip(0) / scale[:, None]).sum(axis=0).argmin())
+        return Paragraph(f"For {asked} no choice of {one.task} will do; nearest comes {said(nearest)}.")
     if not sure.any():
-        first = said(next(place for place in order if kept[place]))
-        return Paragraph(f"For {asked} no choice of {one.task} surely does; it may be {first}.")
-    best = next(place for place in order if sure[place])
-    rivals = [place for place in order if sure[place] and place != best and not low[place] > high[best]]
-    unsure = [place for place in order if kept[place] and not sure[place] and value[place] < value[best]]
-    way = "lowest" if less_is_better(by) else "highest"
-    why = f", of the {way} {label(by)} among those that surely keep it"
+        return Paragraph(f"For {asked} no choice of {one.task} surely does; it may be {said(int(kept.argmax()))}.")
+    best = int(sure.argmax())
+    rivals = sure & ~(low > high[best]) & (np.arange(len(table)) != best)
+    unsure = kept & ~sure & (value < value[best])
+    why = f", of the {'lowest' if less_is_better(by) else 'highest'} {label(by)} among those that surely keep it"
     heads = (f"Not surely worse in {label(by)}", rivals), ("Better, but not surely within the limit", unsure)
-    points = tuple(f"{head}: {'; '.join(table['choice'].iloc[found[:_LISTED]])}." for head, found in heads if found)
+    points = tuple(f"{head}: {'; '.join(table['choice'][found][:_LISTED])}." for head, found in heads if found.any())
     return Paragraph(f"For {asked} choose {said(best, why)}.", points)
-
-
-class Standing(StrEnum):
-    """How a choice stands among the others."""
-
-    ON = "on the frontier"
-    UNDECIDED = "undecided"
-    BEATEN = "beaten"
 
 
 class Box(NamedTuple):
@@ -276,28 +258,23 @@ class Box(NamedTuple):
         """(n, n) whether choice i surely beats choice j, and whether it may, where a pair's quantities may be moved
         against each other by `shift` (n, k)."""
         low, high = np.where(np.isnan(self.low), -np.inf, self.low), np.where(np.isnan(self.high), np.inf, self.high)
-        surely = beats(high + shift, low)
-        return surely, beats(np.where(np.isnan(self.low), self.value, self.low) - shift, high)
+        return beats(high + shift, low), beats(np.where(np.isnan(self.low), self.value, self.low) - shift, high)
 
 
-def standings(box: Box, tables: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None = None) -> list[Standing]:
-    """How each choice stands, of what each surely does to another and may do; ties beat each other in nothing."""
-    beaten, open_to = map(_by_others, tables or box.beaten())
-    return [
-        Standing.BEATEN if lost else Standing.UNDECIDED if unsure else Standing.ON
-        for lost, unsure in zip(beaten, open_to, strict=True)
-    ]
-
-
-def efficient(box: Box) -> NDArray[np.bool_]:
-    """(n,) which choices no other beats, taken at their values."""
-    return ~_by_others(beats(box.value, box.value))
+def standings(surely: NDArray[np.bool_], may: NDArray[np.bool_]) -> list[str]:
+    """How each choice stands, of what each does to another (`Box.beaten`); ties beat each other in nothing."""
+    return np.select([_by_others(surely), _by_others(may)], [BEATEN, UNDECIDED], ON).tolist()
 
 
 def beats(of: NDArray[np.float64], against: NDArray[np.float64]) -> NDArray[np.bool_]:
     """(n, n) whether choice i at the ends `of` (n, k) beats choice j at the ends `against`."""
     one, other = of[:, None, :], against[None, :, :]
     return np.asarray((one <= other).all(axis=2) & (one < other).any(axis=2))
+
+
+def efficient(box: Box) -> NDArray[np.bool_]:
+    """(n,) which choices no other beats, taken at their values."""
+    return ~_by_others(beats(box.value, box.value))
 
 
 def _by_others(table: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -319,9 +296,9 @@ class Frontier:
     apart: bool
     pooled: str = ""
 
-    def count(self, standing: Standing) -> int:
+    def count(self, standing: str) -> int:
         """How many choices stand so."""
-        return int(self.table["standing"].eq(standing.value).sum())
+        return int(self.table["standing"].eq(standing).sum())
 
 
 def less_is_better(metric: str, option: str = "metric") -> bool:
@@ -358,7 +335,7 @@ def frontiers(
     found, lacking = [], []
     for task in tasks(frame[used]):
         try:
-            found.append(_frontier(task, *_quantities(task, x, y), list(limits), pool))
+            found.append(_frontier(task, x, y, list(limits), pool))
         except NotEnoughData as problem:
             lacking.append(Lacking(task.name, str(problem)))
     if not found:
@@ -370,15 +347,12 @@ def frontiers(
     return found
 
 
-def _quantities(task: Task, x: str | None, y: str | None) -> tuple[str, str]:
+def _frontier(task: Task, x: str | None, y: str | None, limits: Sequence[str], pool: bool) -> Frontier:
+    rows = require_homogeneous(task.rows, ("protocol_id", "schema_version"), pool=pool)
     cost, rate, gain = _AXES[task.kind]
     # Only a schedule asks for a rate.
-    known = [name for name in (cost, rate) if name in task.rows and task.rows[name].notna().any()]
-    return x or next(iter(known), "queries_per_second" if task.kind is Kind.SERVES else rate), y or gain
-
-
-def _frontier(task: Task, x: str, y: str, limits: Sequence[str], pool: bool) -> Frontier:
-    rows = require_homogeneous(task.rows, ("protocol_id", "schema_version"), pool=pool)
+    known = [name for name in (cost, rate) if name in rows and rows[name].notna().any()]
+    x, y = x or next(iter(known), "queries_per_second" if task.kind is Kind.SERVES else rate), y or gain
     metrics = list(dict.fromkeys([x, y, *limits]))
     lacking = [name for name in metrics if name not in rows or not rows[name].notna().any()]
     if lacking:
@@ -396,11 +370,10 @@ def _frontier(task: Task, x: str, y: str, limits: Sequence[str], pool: bool) -> 
     numbered = table["choice"] + ", environment " + (table.groupby("choice").cumcount() + 1).astype(str)
     table["choice"] = table["choice"].where(~table["choice"].duplicated(keep=False), numbered)
     names = list(dict.fromkeys([x, y]))
-    box = Box(*(np.column_stack(parts) for parts in zip(*(_ends(table, name) for name in names), strict=True)))
+    box = Box(*np.stack([_ends(table, name) for name in names], axis=-1))
     parts = [part for part, kept in zip(groups, whole, strict=True) if kept]
     tables, apart = _over_sessions(box, parts, names)
-    table["standing"] = [standing.value for standing in standings(box, tables)]
-    table["efficient"] = efficient(box)
+    table = table.assign(standing=standings(*tables), efficient=efficient(box))
     table = table.sort_values(x, ascending=less_is_better(x), kind="stable", ignore_index=True)
     return Frontier(task.name, x, y, table, incomplete, apart, rows.attrs.get("pooled", ""))
 
@@ -440,13 +413,10 @@ def _row(part: pd.DataFrame, columns: Sequence[str], metrics: Sequence[str], err
     return row
 
 
-def _ends(table: pd.DataFrame, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A quantity with its ends, turned so that less is better."""
-    sign = 1.0 if less_is_better(name) else -1.0
-    value, low, high = (
-        sign * table[column].to_numpy(dtype="float64") for column in (name, f"{name}_low", f"{name}_high")
-    )
-    return (value, low, high) if sign > 0 else (value, high, low)
+def _ends(table: pd.DataFrame, name: str) -> np.ndarray:
+    """(3, n) a quantity with its ends, turned so that less is better."""
+    found = table[[name, f"{name}_low", f"{name}_high"]].to_numpy(dtype="float64").T
+    return found if less_is_better(name) else -found[[0, 2, 1]]
 
 
 def draw_frontiers(found: Sequence[Frontier], limits: Mapping[str, float], currency: str) -> Figure:
@@ -459,9 +429,9 @@ def draw_frontiers(found: Sequence[Frontier], limits: Mapping[str, float], curre
         _panel(axes, one, platforms, limits, currency)
     size = {"marker": "o", "markersize": 7, "color": "black"}
     handles = [
-        drawing.handle("on the frontier", **size),
-        drawing.handle("undecided", **size, markerfacecolor="white"),
-        drawing.handle("beaten", marker="o", markersize=4, color=_GREY),
+        drawing.handle(ON, **size),
+        drawing.handle(UNDECIDED, **size, markerfacecolor="white"),
+        drawing.handle(BEATEN, marker="o", markersize=4, color=_GREY),
     ]
     if any(name in (one.x, one.y) for one in shown for name in limits):
         handles.append(drawing.handle("limit", color=_LIMIT, linewidth=1, linestyle="--"))
@@ -471,15 +441,10 @@ def draw_frontiers(found: Sequence[Frontier], limits: Mapping[str, float], curre
 
 def _panel(axes: Axes, one: Frontier, platforms: Sequence[str], limits: Mapping[str, float], currency: str) -> None:
     x, y = one.x, one.y
-    beaten: dict[str, Any] = {"color": _GREY, "markersize": 4, "alpha": 0.6, "zorder": 2}
-    looks: dict[str, dict[str, Any]] = {
-        Standing.BEATEN.value: beaten,
-        Standing.UNDECIDED.value: {"markerfacecolor": "white"},
-    }
     for row in one.table.to_dict("records"):
         look = drawing.look(row["platform"], platforms) | {"markersize": 7, "elinewidth": 0.8, "zorder": 3}
         ends = {f"{axis}_ends": (row[f"{name}_low"], row[f"{name}_high"]) for axis, name in (("x", x), ("y", y))}
-        drawing.marks(axes, row[x], row[y], **ends, **(look | looks.get(row["standing"], {})))
+        drawing.marks(axes, row[x], row[y], **ends, **(look | _LOOKS[row["standing"]]))
     best = one.table[one.table["efficient"]].sort_values(x)
     axes.step(best[x], best[y], where="post" if less_is_better(x) else "pre", color=_LIMIT, linewidth=1, zorder=1)
     for row in best.head(_NAMED).to_dict("records"):

@@ -88,8 +88,7 @@ def find(chapters: Sequence[Chapter], comparisons: Sequence[Comparison], choices
     every += [*ask(MEMORY_ENDS, _memory), *ask(TRUST, _trust)]
     for section in choices if priced else ():
         if isinstance(section.result, FrontierResult):
-            ends = map(section.result.ends, section.result.largest[:_TASKS])
-            every += [Finding(CHOOSE, words, section.anchor) for words in ends]
+            every += [Finding(CHOOSE, words, section.anchor) for words in section.result.ends[:_TASKS]]
     places = {topic: place for place, topic in enumerate(TOPICS)}
     return sorted(every, key=lambda one: places.get(one.topic, len(TOPICS)))
 

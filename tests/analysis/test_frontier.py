@@ -11,10 +11,8 @@ import pandas as pd
 import pytest
 
 from analysis import FrontierOptions, frontier
-from analysis.analyses.frontier import Box, FrontierResult, Standing, efficient, frontiers, standings
+from analysis.analyses.frontier import BEATEN, ON, UNDECIDED, Box, FrontierResult, efficient, frontiers, standings
 from paradnn.errors import ConfigError, HeterogeneousError, NotEnoughData
-
-ON, UNDECIDED, BEATEN = Standing.ON, Standing.UNDECIDED, Standing.BEATEN
 
 
 def boxed(*choices: tuple[float, float, float, float]) -> Box:
@@ -23,7 +21,7 @@ def boxed(*choices: tuple[float, float, float, float]) -> Box:
     return Box((low + high) / 2, low, high)
 
 
-def by_hand(box: Box) -> list[Standing]:
+def by_hand(box: Box) -> list[str]:
     """Every choice at every corner, against all others at every corner."""
 
     def dominated(point: tuple[float, ...], others: list[tuple[float, ...]]) -> bool:
@@ -43,20 +41,20 @@ def test_standings_are_those_of_brute_force(seed: int) -> None:
     generator = np.random.default_rng(seed)
     middle, half = generator.integers(0, 6, (4, 2)), generator.integers(0, 2, (4, 2))
     box = Box(middle.astype(float), (middle - half).astype(float), (middle + half).astype(float))
-    assert standings(box) == by_hand(box)
+    assert standings(*box.beaten()) == by_hand(box)
 
 
 def test_a_known_frontier_is_found() -> None:
     box = boxed((1, 2, 9, 10), (5, 5.5, 5, 5.5), (9, 10, 1, 2), (7, 8, 7, 8), (4.5, 6, 4.5, 6))
-    assert standings(box) == [ON, UNDECIDED, ON, BEATEN, UNDECIDED]
+    assert standings(*box.beaten()) == [ON, UNDECIDED, ON, BEATEN, UNDECIDED]
     assert efficient(box).tolist() == [True, True, True, False, True]
 
 
 def test_equal_choices_are_undecided_and_exact_ties_beat_each_other_in_nothing() -> None:
-    assert standings(boxed((1, 2, 1, 2), (1, 2, 1, 2))) == [UNDECIDED, UNDECIDED]
-    assert standings(boxed((1, 1, 1, 1), (1, 1, 1, 1))) == [ON, ON]
+    assert standings(*boxed((1, 2, 1, 2), (1, 2, 1, 2)).beaten()) == [UNDECIDED, UNDECIDED]
+    assert standings(*boxed((1, 1, 1, 1), (1, 1, 1, 1)).beaten()) == [ON, ON]
     # One quantity is the same by design, as a rate that was asked for: the other decides.
-    assert standings(boxed((1, 1, 1, 2), (1, 1, 3, 4))) == [ON, BEATEN]
+    assert standings(*boxed((1, 1, 1, 2), (1, 1, 3, 4)).beaten()) == [ON, BEATEN]
 
 
 def test_nothing_is_sure_of_a_choice_without_an_interval() -> None:
@@ -67,11 +65,11 @@ def test_nothing_is_sure_of_a_choice_without_an_interval() -> None:
         np.array([[1.0, nothing], [9.0, 9.0]]),
     )
     # The other is surely worse in the first quantity, so it does not beat this one, which may not beat it.
-    assert standings(box) == [ON, UNDECIDED]
+    assert standings(*box.beaten()) == [ON, UNDECIDED]
     neither = Box(box.value, np.full((2, 2), nothing), np.full((2, 2), nothing))
-    assert standings(neither) == [UNDECIDED, UNDECIDED]
+    assert standings(*neither.beaten()) == [UNDECIDED, UNDECIDED]
     one_sided = Box(box.value, box.low, np.array([[1.0, 2.0], [9.0, 9.0]]))
-    assert standings(one_sided) == [ON, BEATEN]
+    assert standings(*one_sided.beaten()) == [ON, BEATEN]
 
 
 def served(device: str, batch: int, rate: float, latency: float, width: float = 1.02, **more: Any) -> dict[str, Any]:
