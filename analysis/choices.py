@@ -145,11 +145,11 @@ def estimate(rows: pd.DataFrame, metric: str, error: float) -> tuple[float, floa
         ends = middle, middle - half, middle + half
         middle, low, high = map(math.exp, ends) if log else ends
         return middle, low, high
-    value, ends = float(values[0]), np.array(_recorded(metric, float(values[0]), rows[held].iloc[0]))
-    factor = float(stats.norm.ppf(1 - error / 2) / stats.norm.ppf(0.975))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        scaled = value * (ends / value) ** factor if log else np.full(2, np.nan)
-    low, high = np.where(log & (ends > 0), scaled, value + factor * (ends - value)).tolist()
+    value, factor = float(values[0]), float(stats.norm.ppf(1 - error / 2) / stats.norm.ppf(0.975))
+    low, high = (
+        value * (end / value) ** factor if log and end > 0 else value + factor * (end - value)
+        for end in _recorded(metric, value, rows[held].iloc[0])
+    )
     return value, low, high
 
 

@@ -58,30 +58,47 @@ class SoftwareOptions(Options):
     reading=("Speedup over the baseline, point by point: median and 90th percentile."),
 )
 def software(frame: pd.DataFrame, options: SoftwareOptions) -> Answer:
-    """What each version, precision or compile mode brings over its baseline, family by family.
+    """What each version, precision or compile mode brings over its baseline, on each device and family by itself.
 
-    ConfigError for a column or baseline that is not there, NotEnoughData where nothing can be paired, SchemaError for
-    heterogeneous runs of a side.
+    The table has a row for each device, column, value and family, and where there are several one for all of them
+    (family `all`): `over` (the baseline: the one asked for, float32, graph, current or the oldest version), `pairs`,
+    `mean` (geometric), `median` and `p90` of the speedups with their intervals (`_low`, `_high`), `faster`, the share
+    of points above 1, `missing_a` and `missing_b`, points that one side alone ran, `comparable`, whether the sides'
+    sessions allow a verdict, `why` they do not, and the `verdict` with its `basis` (`contrast.judge`, all rows one
+    page). ConfigError for a column or baseline that is not there, NotEnoughData where nothing can be paired,
+    SchemaError for heterogeneous runs of a side.
     """
     if options.baseline is not None and len(options.by or ()) != 1:
         raise ConfigError("--baseline", options.baseline, "is of one column", "name it: --by version.tensorflow")
-    speedups = software_speedups(frame, options.by, options.baseline, options.metric, options.pool, options.unit)
+    measured = frame[is_ok(frame)]
+    if measured.empty:
+        raise NotEnoughData("software: no measured run to compare; measure a point with two versions or precisions")
+    problems = _columns(measured, options.by)
+    lacking = [Lacking(name, problem) for name, problem in problems.items() if problem]
+    rows: list[dict[str, Any]] = []
+    pooled: set[str] = set()
+    for name in (name for name, problem in problems.items() if not problem):
+        for place, runs in _places(measured, name):
+            for pairs in _compare(runs, name, place, options, lacking):
+                rows += _rows(pairs, options.unit)
+                pooled.add(pairs.attrs["pooled"])
+    if not rows:
+        raise NotEnoughData(
+            "not enough data", lacking, "measure the same points with two versions, precisions or compile modes"
+        )
+    table = judge(pd.DataFrame(rows)).rename(columns=_NAMES)[_COLUMNS_OF_TABLE]
     return Answer(
-        numbers=speedups.table,
-        sentences=[*_sentences(speedups)],
-        picture=lambda: draw_software(speedups),
-        sources=speedups.run_ids,
-        pooled=joined(speedups.pooled),
-    )
-
-
-def _sentences(found: Software) -> Iterator[str]:
-    yield from map(_describe, found.table.to_dict("records"))
-    yield from (f"Not compared: {lacking}." for lacking in found.lacking)
-    yield from (f"No verdict: {why}." for why in dict.fromkeys(filter(None, found.table["why"])))
-    yield (
-        f"Speedups are in {found.metric}, point by point; intervals are 95%, over models and batch sizes as a sample "
-        "of their design space; verdicts are on the geometric mean."
+        numbers=table,
+        sentences=[
+            *map(_describe, table.to_dict("records")),
+            *(f"Not compared: {one}." for one in lacking),
+            *(f"No verdict: {why}." for why in dict.fromkeys(filter(None, table["why"]))),
+            f"Speedups are in {options.metric}, point by point; intervals are 95%, over models and batch sizes as a "
+            "sample of their design space; verdicts are on the geometric mean.",
+        ],
+        picture=lambda: _draw(table),
+        sources=tuple(measured["run_id"]),
+        pooled=joined(sorted(pooled)),
     )
 
 
@@ -123,65 +140,6 @@ def _times(row: Mapping[Any, Any], name: str) -> str:
 COLUMNS = ("software.name", "version.tensorflow", "precision", "compile")
 #: The baseline of a column where it is among the values; versions start from the oldest.
 PREFERRED = {"precision": ("float32",), "compile": ("graph", "eager"), "software.name": ("current",)}
-#: Stands for the points of all families together.
-EVERY = "all"
-
-
-@dataclass(frozen=True)
-class Software:
-    """`table` has a row for each device, column, value and family, and where there are several one for all of them
-    (family `all`): `over` (the baseline), `pairs`, `mean` (geometric), `median` and `p90` of the speedups with their
-    intervals (`_low`, `_high`), `faster`, the share of points above 1, `missing_a` and `missing_b`, points that one
-    side alone ran, `comparable`, whether the sides' sessions allow a verdict, `why` they do not, and the `verdict` with
-    its `basis` (`contrast.judge`, all rows one page).
-
-    `pairs` are the points behind it. `lacking` says in words what could not be compared and why, `pooled` what
-    differed among runs that were pooled, `run_ids` are the measured runs.
-    """
-
-    metric: str
-    table: pd.DataFrame
-    pairs: pd.DataFrame
-    lacking: tuple[Lacking, ...]
-    pooled: tuple[str, ...] = ()
-    run_ids: tuple[str, ...] = ()
-
-
-def software_speedups(
-    frame: pd.DataFrame,
-    columns: Sequence[str] | None = None,
-    baseline: str | None = None,
-    metric: str = "examples_per_second",
-    pool: bool = False,
-    unit: Unit = "crossed",
-) -> Software:
-    """Pair every value of a column with its baseline, on each device and family by itself.
-
-    `baseline` is a value of one named column; else float32, graph, current, or the oldest version. Verdicts and 95%
-    intervals are those of `statistics.contrast`. Runs of a side must be homogeneous. Raises ConfigError for a column or
-    a baseline that is not there, NotEnoughData where nothing can be paired.
-    """
-    measured = frame[is_ok(frame)]
-    if measured.empty:
-        raise NotEnoughData("software: no measured run to compare; measure a point with two versions or precisions")
-    chosen = _columns(measured, columns)
-    lacking = [Lacking(name, problem) for name, problem in chosen.items() if problem]
-    parts: list[pd.DataFrame] = []
-    for name in (name for name, problem in chosen.items() if not problem):
-        for place, rows in _places(measured, name):
-            for part in _compare(rows, name, place, baseline, metric, pool):
-                (lacking if isinstance(part, Lacking) else parts).append(part)  # type: ignore[arg-type]
-    if not parts:
-        raise NotEnoughData(
-            "not enough data", lacking, "measure the same points with two versions, precisions or compile modes"
-        )
-    table = judge(pd.DataFrame([row for part in parts for row in _rows(part, unit)]))
-    table = table.rename(columns=_NAMES)[_COLUMNS_OF_TABLE]
-    pooled = {part.attrs["pooled"] for part in parts} - {""}
-    for part in parts:
-        part.attrs = {}
-    pairs = pd.concat(parts, ignore_index=True)
-    return Software(metric, table, pairs, tuple(lacking), tuple(sorted(pooled)), tuple(measured["run_id"]))
 
 
 def order(values: Iterable[str]) -> list[str]:
@@ -222,30 +180,33 @@ def _places(frame: pd.DataFrame, name: str) -> list[tuple[str, pd.DataFrame]]:
 
 
 def _compare(
-    rows: pd.DataFrame, name: str, device: str, baseline: str | None, metric: str, pool: bool
-) -> Iterator[pd.DataFrame | Lacking]:
-    """The pairs of each value with the baseline, on one device, and what could not be compared."""
+    rows: pd.DataFrame, name: str, device: str, options: SoftwareOptions, lacking: list[Lacking]
+) -> Iterator[pd.DataFrame]:
+    """The pairs of each value with the baseline, on one device; what could not be compared is added to `lacking`."""
     about, text = f"{name} on {device}", rows[name].astype("string").astype("object")
+
+    def told(words: str) -> None:
+        lacking.append(Lacking(about, words))
+
     values = order(list(text.dropna().unique()))
     if len(values) < 2:
-        yield Lacking(about, f"all runs have {', '.join(values) or 'none'}")
+        told(f"all runs have {', '.join(values) or 'none'}")
         return
-    base = _baseline(name, values, baseline)
+    base = _baseline(name, values, options.baseline)
     for value in (value for value in values if value != base):
-        sides = [require_homogeneous(rows[text == wanted], pool=pool) for wanted in (value, base)]
-        pairs = pair(sides[0], sides[1], metric)
+        sides = [require_homogeneous(rows[text == wanted], pool=options.pool) for wanted in (value, base)]
+        pairs = pair(sides[0], sides[1], options.metric)
         paired = set(pairs["family"])
         if rest := [family for family in families(pd.concat(sides)) if family not in paired]:
             of = f" of {', '.join(rest)}" if paired else ""
-            yield Lacking(about, f"no point{of} was measured with both {value} and {base}")
+            told(f"no point{of} was measured with both {value} and {base}")
         if pairs.empty:
             continue
         first, second = pairs.attrs["unpaired_a"], pairs.attrs["unpaired_b"]
         if first or second:
-            yield Lacking(about, f"{counted(first, 'point')} of {value} and {second} of {base} have no counterpart")
+            told(f"{counted(first, 'point')} of {value} and {second} of {base} have no counterpart")
         for column, count in pairs.attrs["mixed"].items():
-            points = counted(count, "point")
-            yield Lacking(about, f"{points} of both with runs that differ in {column} on one side alone")
+            told(f"{counted(count, 'point')} of both with runs that differ in {column} on one side alone")
         found = pairs.assign(on_device=device, column=name, value=value, over=base)
         found.attrs = pairs.attrs | {"pooled": joined(side.attrs.get("pooled", "") for side in sides)}
         yield found
@@ -274,7 +235,7 @@ def _rows(pairs: pd.DataFrame, unit: Unit) -> Iterator[dict[str, Any]]:
     first = pairs.iloc[0]
     named = {"device": first["on_device"], **first[["column", "value", "over"]]}
     present = families(pairs)
-    for family in [*present, *([EVERY] if len(present) > 1 else [])]:
+    for family in [*present, *(["all"] if len(present) > 1 else [])]:
         one = Contrast.of(pairs, family, unit)
         quantiles = {
             f"{name}{end}": number
@@ -289,10 +250,10 @@ _HATCHES = ("", "//", "..", "xx", "\\\\", "++", "--")
 _DARK = "#333333"
 
 
-def draw_software(found: Software) -> Figure:
+def _draw(table: pd.DataFrame) -> Figure:
     """A panel for each column on each device: bars for the median speedup over the baseline, diamonds for the 90th
     percentile, both with their intervals; an end that the points are too few for has no whisker."""
-    panels = list(found.table.groupby(["device", "column", "over"], sort=False))
+    panels = list(table.groupby(["device", "column", "over"], sort=False))
     widest = max(len(rows) for _, rows in panels)
     drawn, every = drawing.panels(len(panels), max(7.0, 2.0 + 0.45 * widest), 3.3)
     for each, ((device, column, over), rows) in zip(every, panels, strict=True):

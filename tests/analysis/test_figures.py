@@ -17,7 +17,7 @@ from analysis.analyses.claims import draw_claims
 from analysis.analyses.infeed import draw_infeed, input_waits
 from analysis.analyses.roofline import RooflineResult
 from analysis.analyses.scaling import fit_scaling
-from analysis.analyses.software import draw_software, software_speedups
+from analysis.analyses.software import SoftwareOptions, software
 from analysis.claims.evaluate import Data, judge
 from analysis.claims.load import parse_claims
 from analysis.drawing import page
@@ -61,7 +61,7 @@ def _software() -> Figure:
     version = test_software.version
     old, new, slow = version("2.9"), version("2.16", 2 * test_software.SPREAD), version("2.21", 0.5)
     frame = test_software.both(old, new, slow, version("2.9", family="lstm"), version("2.16", 3.0, family="lstm"))
-    return draw_software(software_speedups(frame.assign(device=LONG)))
+    return software(frame.assign(device=LONG), SoftwareOptions())._figure()
 
 
 def _claims() -> Figure:

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from analysis.analyses.compare import compare_points
-from analysis.analyses.software import software_speedups
+from analysis.analyses.software import SoftwareOptions, software
 from analysis.statistics.contrast import Verdict
 from analysis.statistics.sessions import Design, Standing, arrange, session_component, sessions_of
 from tests.analysis.test_pairing import side
@@ -183,6 +183,6 @@ def test_one_process_a_point_is_never_clear_and_five_are_at_their_rate() -> None
 def test_software_gives_no_verdict_over_sides_of_other_sessions() -> None:
     a, b = planted(3, 1, together=False, true=0.3)
     frame = pd.concat([a.assign(precision="bfloat16", device="X"), b.assign(device="X")], ignore_index=True)
-    row = software_speedups(frame, ["precision"]).table.iloc[0]
+    row = software(frame, SoftwareOptions(by=("precision",))).table.iloc[0]
     assert (row["comparable"], row["verdict"]) == (False, Verdict.WITHHELD)
     assert "python -m paradnn.compare" in row["why"]

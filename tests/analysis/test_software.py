@@ -7,12 +7,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.analyses.software import draw_software, order, software_speedups
+from analysis.analyses.software import SoftwareOptions, order, software
+from analysis.result import Answer
 from paradnn.errors import ConfigError, NotEnoughData, SchemaError
 from tests.analysis.planted import POINTS, runs
 
 ALONE = 10 ** np.random.default_rng(1).uniform(2, 5, len(POINTS))
 SPREAD = np.exp(0.2 * np.random.default_rng(2).standard_normal(len(POINTS)))
+
+
+def compared(frame: pd.DataFrame, by: str | None = None, baseline: str | None = None, **options: Any) -> Answer:
+    return software(frame, SoftwareOptions(by=(by,) if by else None, baseline=baseline, **options))
 
 
 def version(name: str, speedup: Any = 1.0, **columns: Any) -> pd.DataFrame:
@@ -38,7 +43,7 @@ def test_versions_are_compared_with_the_oldest_family_by_family() -> None:
         version("2.9", family="lstm"),
         version("2.16", 3.0, family="lstm"),
     )
-    found = software_speedups(frame)
+    found = compared(frame)
     table = found.table.set_index(["value", "family"])
     assert list(table.index) == [("2.16", "fc"), ("2.16", "lstm"), ("2.16", "all"), ("2.21", "fc")]
     assert set(table["over"]) == {"2.9"}
@@ -53,15 +58,15 @@ def test_versions_are_compared_with_the_oldest_family_by_family() -> None:
     assert every["median"] == pytest.approx(np.median([*(2 * SPREAD), *np.full(len(POINTS), 3.0)]))
     assert every["pairs"] == 2 * len(POINTS)
     assert table.loc[("2.21", "fc"), "faster"] == 0
-    assert set(found.run_ids) == set(frame["run_id"])
+    assert set(found.sources) == set(frame["run_id"])
 
 
 def test_a_baseline_may_be_named() -> None:
     frame = both(version("2.9"), version("2.16", 2.0))
-    row = software_speedups(frame, ["version.tensorflow"], "2.16").table.iloc[0]
+    row = compared(frame, "version.tensorflow", "2.16").table.iloc[0]
     assert (row["value"], row["over"], row["median"]) == ("2.9", "2.16", pytest.approx(0.5))
     with pytest.raises(ConfigError, match=r"--baseline=3: is no value of version.tensorflow; choose one of 2.9, 2.16"):
-        software_speedups(frame, ["version.tensorflow"], "3")
+        compared(frame, "version.tensorflow", "3")
 
 
 def test_precisions_are_compared_within_each_environment() -> None:
@@ -71,7 +76,7 @@ def test_precisions_are_compared_within_each_environment() -> None:
         version("2.9", 1.5, precision="bfloat16"),
         version("2.16", 2.0 * 4, precision="bfloat16"),
     )
-    table = software_speedups(frame, ["precision"]).table.set_index("device")
+    table = compared(frame, "precision").table.set_index("device")
     assert table["median"].to_dict() == pytest.approx({"Test CPU, 2.9": 1.5, "Test CPU, 2.16": 4.0})
     assert list(table.index) == ["Test CPU, 2.9", "Test CPU, 2.16"]
     assert set(table["value"]) == {"bfloat16"}
@@ -81,17 +86,17 @@ def test_precisions_are_compared_within_each_environment() -> None:
 def test_compile_modes_and_lower_is_better() -> None:
     frame = both(version("2.9"), version("2.9", 1.25, compile="xla"))
     frame["step_time_ms"] = 1e6 / frame["examples_per_second"]
-    assert software_speedups(frame).table["column"].tolist() == ["compile"]
+    assert compared(frame).table["column"].tolist() == ["compile"]
     for metric in ("examples_per_second", "step_time_ms"):
-        assert software_speedups(frame, metric=metric).table["median"].tolist() == pytest.approx([1.25])
+        assert compared(frame, metric=metric).table["median"].tolist() == pytest.approx([1.25])
 
 
 def test_families_of_one_mode_alone_are_told_and_no_hindrance() -> None:
     alone = version("2.9", family="lstm").rename(columns={"model.nodes": "model.embedding_size"})
-    found = software_speedups(both(version("2.9"), version("2.9", 1.25, compile="xla"), alone))
+    found = compared(both(version("2.9"), version("2.9", 1.25, compile="xla"), alone))
     assert found.table["family"].tolist() == ["fc"]
-    assert [str(lacking) for lacking in found.lacking if "lstm" in str(lacking)] == [
-        "compile on Test CPU: no point of lstm was measured with both xla and graph"
+    assert [said for said in found.text().splitlines() if said.startswith("Not compared") and "lstm" in said] == [
+        "Not compared: compile on Test CPU: no point of lstm was measured with both xla and graph."
     ]
 
 
@@ -99,7 +104,7 @@ def test_points_that_do_not_pair_are_left_out_and_counted() -> None:
     """Some points of one mode were measured with one thread too, and four of them with one thread alone."""
     threads = "platform.threads"
     graph = version("2.9", **{threads: None})
-    found = software_speedups(
+    found = compared(
         both(
             graph.iloc[4:],
             version("2.9", 0.5, **{threads: 1.0}).head(10),
@@ -108,12 +113,12 @@ def test_points_that_do_not_pair_are_left_out_and_counted() -> None:
     )
     assert found.table["pairs"].tolist() == [len(POINTS) - 4]
     assert found.table["median"].tolist() == pytest.approx([1.25])
-    assert "compile on Test CPU: 4 points of xla and 10 of graph have no counterpart" in map(str, found.lacking)
+    assert "compile on Test CPU: 4 points of xla and 10 of graph have no counterpart." in found.text()
 
 
 def test_a_name_of_the_software_stands_for_its_versions() -> None:
     frame = both(version("2.9", **{"software.name": "old"}), version("2.16", 2.0, **{"software.name": "current"}))
-    row = software_speedups(frame).table.iloc[0]
+    row = compared(frame).table.iloc[0]
     assert (row["column"], row["value"], row["over"]) == ("software.name", "old", "current")
 
 
@@ -121,28 +126,28 @@ def test_what_cannot_be_compared_is_said() -> None:
     with pytest.raises(
         NotEnoughData, match=r"precision: all runs have float32; compile: all runs have graph; measure the"
     ):
-        software_speedups(version("2.9"))
+        compared(version("2.9"))
     with pytest.raises(NotEnoughData, match="software: no measured run to compare"):
-        software_speedups(version("2.9", outcome="crash"))
+        compared(version("2.9", outcome="crash"))
     with pytest.raises(ConfigError, match=r"--by=flags: these runs have no such column; choose of software\.name"):
-        software_speedups(version("2.9"), ["flags"])
+        compared(version("2.9"), "flags")
     apart = both(version("2.9"), version("2.16").assign(batch_size=7))
     with pytest.raises(
         NotEnoughData, match=r"version\.tensorflow on Test CPU: no point was measured with both 2\.16 and 2\.9"
     ):
-        software_speedups(apart)
+        compared(apart)
     devices = both(version("2.9"), version("2.9", precision="bfloat16", device="Other"))
     with pytest.raises(
         NotEnoughData, match="precision on Other: all runs have bfloat16; precision on Test CPU: all runs"
     ):
-        software_speedups(devices)
+        compared(devices)
 
 
 def test_each_side_must_be_alike() -> None:
     mixed = version("2.16", 2.0, protocol_id=np.where(np.arange(64) % 2, "p1", "p2"))
     with pytest.raises(SchemaError, match="these runs are heterogeneous: protocol_id"):
-        software_speedups(both(version("2.9"), mixed))
-    assert software_speedups(both(version("2.9"), mixed), pool=True).pooled[0].startswith("protocol_id")
+        compared(both(version("2.9"), mixed))
+    assert compared(both(version("2.9"), mixed), pool=True).pooled.startswith("protocol_id")
 
 
 def test_versions_are_ordered_by_number() -> None:
@@ -159,7 +164,7 @@ def test_the_figure_is_drawn(tmp_path: Path) -> None:
         version("2.9", family="lstm").head(8),
         version("2.16", 3.0, family="lstm").head(8),
     )
-    figure = draw_software(software_speedups(frame))
+    figure = compared(frame).figure()
     assert [axes.get_title(loc="left") for axes in figure.axes] == [
         "tensorflow version on Test CPU, over 2.9",
         "precision on Test CPU, 2.9, over float32",
