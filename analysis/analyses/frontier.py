@@ -263,7 +263,7 @@ class Box(NamedTuple):
 
 def standings(surely: NDArray[np.bool_], may: NDArray[np.bool_]) -> list[str]:
     """How each choice stands, of what each does to another (`Box.beaten`); ties beat each other in nothing."""
-    return np.select([_by_others(surely), _by_others(may)], [BEATEN, UNDECIDED], ON).tolist()
+    return [*map(str, np.select([_by_others(surely), _by_others(may)], [BEATEN, UNDECIDED], ON))]
 
 
 def beats(of: NDArray[np.float64], against: NDArray[np.float64]) -> NDArray[np.bool_]:
