@@ -87,6 +87,7 @@ _PATTERNS = {
     ),
 }
 
+#: Those that multiply what is counted as a product.
 PRODUCTS = ("matmul", "convolution")
 
 

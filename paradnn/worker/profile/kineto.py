@@ -13,7 +13,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,14 +61,11 @@ def read_kineto(folder: Path, on_device: bool = False) -> Trace:
     device = [event for event in events if event.get("cat") in _DEVICE]
     if on_device and not device:
         raise ValueError("the profiler saw no kernel of the device (is CUPTI there, and permitted?)")
-    if device:
-        _read_device(device, owners, trace, origin)
-        return trace
-    for call in calls:
-        kind, name, cost = _operation(call, id(call) in callers)
+    ran = ((str(call["tid"]), call, _operation(call, id(call) in callers), False) for call in calls)
+    for lane, event, (kind, name, cost), continues in _kernels(device, owners) if device else ran:
         trace.stated[name, kind] = cost
-        start = (call["ts"] - origin) * 1e-6
-        trace.kernels.append(Event(str(call["tid"]), name, kind, start, start + call["dur"] * 1e-6))
+        start = (event["ts"] - origin) * 1e-6
+        trace.kernels.append(Event(lane, name, kind, start, start + event["dur"] * 1e-6, continues))
     return trace
 
 
@@ -110,25 +107,23 @@ def _operation(call: Raw, calls_others: bool = False) -> tuple[str, str, Cost]:
     return kind, label(kind, arguments), aten_cost(kind, arguments)
 
 
-def _read_device(events: Iterable[Raw], owners: Mapping[int, Raw], trace: Trace, origin: float) -> None:
-    """Kernels of a GPU by the operation that launched them; without one they stand under their own name."""
+def _kernels(
+    events: Iterable[Raw], owners: Mapping[int, Raw]
+) -> Iterator[tuple[str, Raw, tuple[str, str, Cost], bool]]:
+    """Kernels of a GPU, each with its stream, the operation that launched it (without one its own name stands for it),
+    and whether it continues what that began."""
     begun: set[int] = set()
     for event in sorted(events, key=lambda event: event["ts"]):
         arguments = event.get("args", {})
-        owner = owners.get(arguments.get("External id", -1))
-        continues = False
-        if owner is not None:
-            kind, name, cost = _operation(owner)
-            continues = id(owner) in begun
+        lane = f"stream {arguments.get('stream', event['tid'])}"
+        if owner := owners.get(arguments.get("External id", -1)):
+            yield lane, event, _operation(owner), id(owner) in begun
             begun.add(id(owner))
         else:
-            kind = name = event["name"].split("(")[0].removeprefix("void ")
+            kind = event["name"].split("(")[0].removeprefix("void ")
             category = categorise("torch", kind)
-            cost = Cost(kind, categorise("kernel", event["name"].lower()) if category == "control" else category)
-        trace.stated[name, kind] = cost
-        start = (event["ts"] - origin) * 1e-6
-        lane = f"stream {arguments.get('stream', event['tid'])}"
-        trace.kernels.append(Event(lane, name, kind, start, start + event["dur"] * 1e-6, continues))
+            category = categorise("kernel", event["name"].lower()) if category == "control" else category
+            yield lane, event, (kind, kind, Cost(kind, category)), False
 
 
 _DTYPES = {"float": "float32", "double": "float64", "c10::BFloat16": "bfloat16", "c10::Half": "float16", "bool": "bool"}

@@ -31,12 +31,9 @@ FIELDS: dict[str, dict[str, tuple[int, str]]] = {
     "XStatMetadata": {"id": (1, "int64"), "name": (2, "string")},
     "HloProto": {"hlo_module": (1, "[HloModuleProto]")},
     "HloModuleProto": {"name": (1, "string"), "computations": (3, "HloComputationProto")},
-    "HloComputationProto": {
-        "name": (1, "string"), "instructions": (2, "HloInstructionProto"), "id": (5, "int64"),
-    },
+    "HloComputationProto": {"name": (1, "string"), "instructions": (2, "HloInstructionProto"), "id": (5, "int64")},
     "HloInstructionProto": {
-        "name": (1, "string"), "opcode": (2, "string"), "shape": (3, "[ShapeProto]"),
-        "window": (15, "[Window]"),
+        "name": (1, "string"), "opcode": (2, "string"), "shape": (3, "[ShapeProto]"), "window": (15, "[Window]"),
         "convolution_dimension_numbers": (16, "[ConvolutionDimensionNumbers]"), "custom_call_target": (28, "string"),
         "dot_dimension_numbers": (30, "[DotDimensionNumbers]"), "id": (35, "int64"), "operand_ids": (36, "int64*"),
         "called_computation_ids": (38, "int64*"), "batch_group_count": (58, "int64"),
