@@ -67,44 +67,88 @@ def _within(row: Mapping[Any, Any], name: str, unit: str = "") -> str:
     draws=False,
 )
 def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Answer:
-    """The harmonic mean of a rate over the points that every side of a column measured, and its ratio to a baseline's.
+    """Compare the sides of a column over the points that all of them measured, which are the suite.
+
+    The table has a row for each side, the baseline first (without one the first by name): side, points, harmonic and
+    arithmetic mean of the rates, merit (harmonic mean / the baseline's) and mean_ratio (mean of the points' ratios to
+    the baseline), the harmonic mean and the merit with the ends of their 95% intervals, NaN where runs have none. A
+    point's rate is the median over its runs, divided by the examples that a unit of work of its family has. Intervals
+    hold the error of each measurement (Student's t, by the delta method on logarithms, with Satterthwaite's degrees of
+    freedom), and of sides in several sessions each what sessions scatter; not the choice of the suite.
 
     ConfigError for what is no rate, column, side or amount of work, NotEnoughData where the sides share no point,
     SchemaError for heterogeneous runs of a side.
     """
     require_runs(frame)
     metric, by = find_metric(frame, options.metric), find_column(frame, options.by, "--by")
-    merit = mean_rates(frame, metric, by, options.baseline, dict(_amount(*pair) for pair in options.work))
-    used = frame[frame["run_id"].isin(merit.run_ids)]
-    unit = "units/s" if options.work else frame.attrs.get("units", {}).get(metric, "")
+    runs, parts = _sides(frame, metric, by, options.baseline)
+    work = dict(_amount(*pair) for pair in options.work)
+    _check_work(work, runs)
+    first, *others = parts
+    shared = [join_columns(parts[first], rows)[0] for rows in parts.values()]
+    keys = [name for name in shared[0] if name != by and all(name in other for other in shared)]
+    points = {name: _points(rows, keys, metric, work) for name, rows in parts.items()}
+    suite = pd.concat({name: each["rate"] for name, each in points.items()}, axis=1, join="inner")
+    if suite.empty:
+        raise NotEnoughData(f"no point was measured with every {by} of {', '.join(parts)}; choose some with --where")
+    left_out = {name: len(each) - len(suite) for name, each in points.items() if len(each) > len(suite)}
+    points = {name: each.loc[suite.index] for name, each in points.items()}
+    used = {name: each["run_ids"].explode().tolist() for name, each in points.items()}
+    apart: dict[str, str] = {}
+    rows = [_row(first, suite, points[first], points[first], ())]
+    for name in others:
+        two = [runs[runs["run_id"].isin(used[one])] for one in (first, name)]
+        reason, between = _sessions(two[0], two[1], keys, metric)
+        apart |= {name: reason} if reason else {}
+        rows.append(_row(name, suite, points[name], points[first], between))
+    sources = tuple(run for listed in used.values() for run in listed)
+    counts = suite.reset_index()["family"].value_counts().to_dict()
+    listed = ", ".join(f"{count} {family}" for family, count in counts.items())
+    missing = ", ".join(f"{count} of {name}" for name, count in left_out.items())
     return Answer(
-        numbers=merit.table,
-        sentences=[*_sentences(merit, unit)],
-        pooled=pooled_within(used, [by], options.pool),
-        sources=merit.run_ids,
+        numbers=pd.DataFrame(rows),
+        sentences=[
+            f"The suite is the {len(suite)} points that every {by} measured: {listed}.",
+            *_means(rows, "units/s" if options.work else frame.attrs.get("units", {}).get(metric, "")),
+            *([f"Left out, since not every side measured them: {missing}."] if missing else []),
+            "95% intervals hold the errors of the measurements; the suite is as it was stated.",
+            *(f"No interval of {name} holds what time does to it: {reason}." for name, reason in apart.items()),
+        ],
+        pooled=pooled_within(frame[frame["run_id"].isin(sources)], [by], options.pool),
+        sources=sources,
     )
 
 
-def _sentences(found: Merit, unit: str) -> Iterator[Paragraph | str]:
-    counts = found.suite["family"].value_counts().to_dict()
-    listed = ", ".join(f"{count} {family}" for family, count in counts.items())
-    yield f"The suite is the {len(found.suite)} points that every {found.by} measured: {listed}."
-    base, beside = None, tuple[str, ...]()
-    for row in found.table.to_dict("records"):
-        rate = f"{short(row['harmonic'], unit, digits=4)}{_within(row, 'harmonic', unit)}"
-        words = f"{row['side']}: {rate} in the harmonic mean"
-        if base is not None:
-            words += f", {short(row['merit'], digits=4)} times {base}{_within(row, 'merit')}"
-            mean = short(row["mean_ratio"], digits=4)
-            beside = (f"The arithmetic mean of the points' ratios, {mean}, is no ratio of times.",)
-        base = base or row["side"]
-        yield Paragraph(f"{words}.", beside)
-    missing = [f"{count} of {name}" for name, count in found.left_out.items()]
-    if missing:
-        yield f"Left out, since not every side measured them: {', '.join(missing)}."
-    yield "95% intervals hold the errors of the measurements; the suite is as it was stated."
-    for name, reason in found.apart.items():
-        yield f"No interval of {name} holds what time does to it: {reason}."
+def _sides(
+    frame: pd.DataFrame, metric: str, by: str, baseline: str | None
+) -> tuple[pd.DataFrame, dict[str, pd.DataFrame]]:
+    """The measured runs, and those of each side, the baseline first."""
+    if direction(metric) != "higher":
+        raise ConfigError("--metric", metric, "is no rate", "choose one that is better high, as examples_per_second")
+    runs = frame[is_ok(frame) & frame[by].notna() & (frame[metric] > 0)] if metric in frame else frame[:0]
+    parts = {str(name): rows for name, rows in runs.groupby(by)}
+    if not parts:
+        raise NotEnoughData(f"no measured run has {metric} and {by}")
+    first = baseline if baseline is not None else next(iter(parts))
+    if first not in parts:
+        raise ConfigError("--baseline", first, f"no run has this {by}", f"choose of {', '.join(parts)}")
+    return runs, {first: parts[first]} | parts
+
+
+def _means(rows: Sequence[Mapping[str, Any]], unit: str) -> Iterator[Paragraph]:
+    base = rows[0]["side"]
+    for row in rows:
+        words = (
+            f"{row['side']}: {short(row['harmonic'], unit, digits=4)}{_within(row, 'harmonic', unit)} in the harmonic"
+        )
+        if row is rows[0]:
+            yield Paragraph(f"{words} mean.")
+            continue
+        mean = short(row["mean_ratio"], digits=4)
+        yield Paragraph(
+            f"{words} mean, {short(row['merit'], digits=4)} times {base}{_within(row, 'merit')}.",
+            (f"The arithmetic mean of the points' ratios, {mean}, is no ratio of times.",),
+        )
 
 
 def _amount(family: str, text: str) -> tuple[str, float]:
@@ -118,67 +162,6 @@ def harmonic_mean(rates: ArrayLike, axis: int = 0) -> np.ndarray:
     """n / sum(1 / x) of positive rates."""
     values = np.asarray(rates, dtype="float64")
     return np.asarray(values.shape[axis] / (1 / values).sum(axis=axis))
-
-
-@dataclass(frozen=True)
-class Merit:
-    """The result. `table`: a row for each side, the baseline first: side, points, harmonic and arithmetic mean of the
-    rates, merit (harmonic mean / the baseline's) and mean_ratio (mean of the points' ratios to the baseline), the
-    harmonic mean and the merit with the ends of their 95% intervals, NaN where runs have none.
-    `suite`: a row for each point of the suite, the rate of each side beside its keys; `left_out`: points that one side
-    or more has not, by side; `apart`: sides -> why their merit cannot be told from their sessions; `run_ids`: the runs
-    of the suite.
-    """
-
-    metric: str
-    by: str
-    table: pd.DataFrame
-    suite: pd.DataFrame
-    left_out: Mapping[str, int]
-    apart: Mapping[str, str]
-    run_ids: tuple[str, ...]
-
-
-def mean_rates(frame: pd.DataFrame, metric: str, by: str, baseline: str | None, work: Mapping[str, float]) -> Merit:
-    """Compare the groups of column `by` over the points that all of them measured, which are the suite.
-
-    A point's rate is the median over its runs, divided by the examples that a unit of `work` of its family has (one
-    where none is given). Intervals hold the error of each measurement (Student's t, by the delta method on logarithms,
-    with Satterthwaite's degrees of freedom), and of sides in several sessions each what sessions scatter; not the
-    choice of the suite. Without `baseline` the first side by name is it.
-
-    ConfigError for a metric that is no rate, a column or a baseline that is not there, a family of `work` that no point
-    is of; NotEnoughData where no point was measured on all sides.
-    """
-    if direction(metric) != "higher":
-        raise ConfigError("--metric", metric, "is no rate", "choose one that is better high, as examples_per_second")
-    runs = frame[is_ok(frame) & frame[by].notna() & (frame[metric] > 0)] if metric in frame else frame[:0]
-    parts = {str(name): rows for name, rows in runs.groupby(by)}
-    if not parts:
-        raise NotEnoughData(f"no measured run has {metric} and {by}")
-    first = baseline if baseline is not None else next(iter(parts))
-    if first not in parts:
-        raise ConfigError("--baseline", first, f"no run has this {by}", f"choose of {', '.join(parts)}")
-    _check_work(work, runs)
-    names = [first, *(name for name in parts if name != first)]
-    shared = [join_columns(parts[first], parts[name])[0] for name in names]
-    keys = [name for name in shared[0] if name != by and all(name in other for other in shared)]
-    points = {name: _points(parts[name], keys, metric, work) for name in names}
-    suite = pd.concat({name: each["rate"] for name, each in points.items()}, axis=1, join="inner")
-    if suite.empty:
-        raise NotEnoughData(f"no point was measured with every {by} of {', '.join(names)}; choose some with --where")
-    left_out = {name: len(each) - len(suite) for name, each in points.items() if len(each) > len(suite)}
-    points = {name: each.loc[suite.index] for name, each in points.items()}
-    used = {name: each["run_ids"].explode().tolist() for name, each in points.items()}
-    apart: dict[str, str] = {}
-    rows = [_row(first, suite, points[first], points[first], ())]
-    for name in names[1:]:
-        two = [runs[runs["run_id"].isin(used[one])] for one in (first, name)]
-        reason, between = _sessions(two[0], two[1], keys, metric)
-        apart |= {name: reason} if reason else {}
-        rows.append(_row(name, suite, points[name], points[first], between))
-    run_ids = tuple(run for listed in used.values() for run in listed)
-    return Merit(metric, by, pd.DataFrame(rows), suite.reset_index(), left_out, apart, run_ids)
 
 
 def _check_work(work: Mapping[str, float], runs: pd.DataFrame) -> None:
@@ -257,7 +240,7 @@ def _sessions(a: pd.DataFrame, b: pd.DataFrame, keys: list[str], metric: str) ->
 
 def _row(
     name: str, suite: pd.DataFrame, points: pd.DataFrame, base: pd.DataFrame, between: tuple[Component, ...]
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """A side of the table; between: what sessions of it and the baseline add to the variance of its merit."""
     (value, log, parts), (unit, base_log, base_parts) = _mean(points), _mean(base)
     harmonic, merit = _ends(value, log, parts), (1.0, 1.0)

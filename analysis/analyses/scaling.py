@@ -181,16 +181,12 @@ def amdahl_fraction(speedup: ArrayLike, count: ArrayLike) -> np.ndarray:
 
 
 def fit_scaling(
-    frame: pd.DataFrame,
-    metric: str = "examples_per_second",
-    by: str = "devices",
-    pool: bool = False,
-    level: float = LEVEL,
+    frame: pd.DataFrame, metric: str = "examples_per_second", by: str = "devices", pool: bool = False
 ) -> ScalingResult:
     """Pair each point on n > 1 devices with itself on one, and fit the fraction of each family.
 
     Amdahl's law says 1 / speedup - 1 / n = s (1 - 1 / n), a line through the origin: s is fitted by least squares over
-    all points and counts of a family. Its interval, of `level`, is over models and batch sizes, which points share
+    all points and counts of a family. Its 95% interval is over models and batch sizes, which points share
     (`dependence`), of points that share nothing a bootstrap-t (`bootstrap_ratio`); all counts of a point count
     together, so it also allows for points that scale differently.
 
@@ -210,7 +206,7 @@ def fit_scaling(
         metric=metric,
         by=by,
         pairs=found,
-        families=tuple(_family(name, found[found["family"] == name], level) for name in families(found)),
+        families=tuple(_family(name, found[found["family"] == name]) for name in families(found)),
         alone=alone,
         apart=apart,
         pooled=joined(rows.attrs.get("pooled", "") for rows in checked),
@@ -253,7 +249,7 @@ def _paired(measured: pd.DataFrame, metric: str, by: str) -> tuple[pd.DataFrame,
     return found, apart
 
 
-def _family(name: str, pairs: pd.DataFrame, level: float) -> FamilyScaling:
+def _family(name: str, pairs: pd.DataFrame) -> FamilyScaling:
     keys = [column for column in pairs if column not in RESULT_COLUMNS and column not in _SHOWN]
     point = pairs.groupby(keys, dropna=False, sort=False).ngroup().to_numpy()
     count = pairs["devices"].to_numpy(dtype="float64")
@@ -268,21 +264,21 @@ def _family(name: str, pairs: pd.DataFrame, level: float) -> FamilyScaling:
         points=len(each),
         measurements=len(pairs),
         counts=tuple(sorted({int(n) for n in pairs["devices"]})),
-        fraction=_fraction(above, below, levels, level),
-        median=crossed_quantile(each, levels, level=level),
-        upper=crossed_quantile(each, levels, 0.9, level),
+        fraction=_fraction(above, below, levels),
+        median=crossed_quantile(each, levels),
+        upper=crossed_quantile(each, levels, 0.9),
         largest=float(each.max()),
-        efficiency=crossed_quantile(most["efficiency"], levels_of(most), level=level),
+        efficiency=crossed_quantile(most["efficiency"], levels_of(most)),
     )
 
 
-def _fraction(above: np.ndarray, below: np.ndarray, levels: Levels, level: float) -> Estimate:
+def _fraction(above: np.ndarray, below: np.ndarray, levels: Levels) -> Estimate:
     """sum(above) / sum(below) over points, with an interval that knows which models and batch sizes they share."""
     if levels.independent:
-        return bootstrap_ratio(above, below, level)
+        return bootstrap_ratio(above, below, LEVEL)
     ratio = float(above.sum() / below.sum())
     variance, freedom = crossed_variance((above - ratio * below) / below.mean(), levels)
-    reach = float(stats.t.ppf((1 + level) / 2, freedom) * np.sqrt(variance))
+    reach = float(stats.t.ppf((1 + LEVEL) / 2, freedom) * np.sqrt(variance))
     return Estimate(ratio, ratio - reach, ratio + reach)
 
 
