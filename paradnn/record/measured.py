@@ -315,11 +315,6 @@ class Measured:
         return "ok", self.results[-1].reason
 
 
-def counted_costs(results: Sequence[PointResult]) -> Costs | None:
-    """The costs that the first process counted; None where arithmetic gives them."""
-    return next((found.counted for answer in results if answer.answer and (found := answer.answer.measurement)), None)
-
-
 def step_times(timing: Timing) -> list[float]:
     """Seconds of a step in each measured block."""
     return [seconds / timing.steps_per_block for seconds in timing.blocks]

@@ -31,7 +31,7 @@ from paradnn.families.layers import Costs
 from paradnn.platform.environment import Environment, exceeds_memory, memory_limit
 from paradnn.platform.findings import Finding
 from paradnn.platform.load import load_average
-from paradnn.record.measured import Measured, counted_costs, narrow_enough, profile_tags, step_times
+from paradnn.record.measured import Measured, measurements, narrow_enough, profile_tags, step_times
 from paradnn.record.record import make_record, point_tags, price_tags, priced, run_name
 from paradnn.session.course import Row, Summary, Visit
 from paradnn.session.hardware_peaks import (
@@ -399,8 +399,9 @@ class OpenPoint:
         peaks = device_peaks(self.point, self.environment, self.ceilings)
         times = self.claim.start_time, int(time.time() * 1000)
         results, costs = self.results, self.costs
-        if counted := counted_costs(results):
-            costs, tags["costs"] = counted, "counted"
+        seen = measurements([each.answer for each in results if each.answer])
+        if seen and seen[0].counted:  # in the program, where arithmetic gives none
+            costs, tags["costs"] = seen[0].counted, "counted"
         while True:
             measured = Measured(self.point, self.environment, costs, results, tags, peaks, self.load, *times)
             try:
@@ -420,6 +421,6 @@ class OpenPoint:
         measure: Measure = self.point.measure
         if measure.relative_interval is None or not 1 < measure.processes <= len(self.results) < measure.max_processes:
             return False
-        ended = (each.answer.measurement for each in self.results if each.outcome == "ok" and each.answer)
-        times = [step_times(measurement.timing) for measurement in ended if measurement]
+        ended = [each.answer for each in self.results if each.outcome == "ok" and each.answer]
+        times = [step_times(measurement.timing) for measurement in measurements(ended)]
         return bool(times) and not narrow_enough(times, measure.relative_interval)
