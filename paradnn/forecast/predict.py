@@ -137,7 +137,7 @@ def _sizes(table: Table) -> list[Array]:
 def _groups(table: Table) -> dict[Hashable, tuple[Array, float]]:
     """What differs between groups: each word, all words with the family together, environments, sessions, crowds."""
     words: Sequence[Sequence[Hashable]]
-    words = [[pair if pair in row else None for row in table.words] for pair in set().union(*table.words)]
+    words = [[pair if pair in row else None for row in table.words] for pair in sorted(set().union(*table.words))]
     variants = [(family, row) if row else None for family, row in zip(table.families, table.words, strict=True)]
     # How many times more threads than cores wanted to run on the host, 1 where that is unknown. A sweep alone on its
     # host shows a load of its cores and a little more.

@@ -9,7 +9,7 @@ import pytest
 
 from paradnn.config.point import Point
 from paradnn.families.kernels import Gemm
-from paradnn.forecast.predict import StepTimeModel
+from paradnn.forecast.predict import StepTimeModel, _groups
 from paradnn.forecast.table import PastRuns, row_of
 from tests.forecast.planted import QUICK, Machine, again, expected_times, fc, grid, lstm, planned_table, rates
 
@@ -120,3 +120,11 @@ def test_a_kernel_is_learnt_from_and_predicted_though_it_has_no_parameters() -> 
     known = expected_times(runs, sizes)
     assert np.isfinite(unknown.step).all()
     assert width(known.step) < width(unknown.step)
+
+
+def test_a_prediction_does_not_hang_on_the_order_of_a_set() -> None:
+    table = planned_table([fc(4, 64, 32), fc(4, 64, 32, precision="bfloat16", compile="xla", devices=2)])
+    words = {pair for row in table.words for pair in row}
+    assert len(words) >= 3
+    columns = [pair for name in _groups(table) for pair in words if name == ("group", pair)]
+    assert columns == sorted(words), "the same in every process, whatever its hashes"
