@@ -273,11 +273,7 @@ def _ratios(scores: pd.DataFrame) -> Iterator[str]:
         if both.empty:
             continue
         logs, epochs = (np.log(both[f"{name}_b"] / both[f"{name}_a"]) for name in ("seconds", "epochs"))
-        one_name, other_name, over = (
-            both["platform_a"].iloc[0],
-            both["platform_b"].iloc[0],
-            counted(len(both), "setting"),
-        )
+        names, over = [both[f"platform_{side}"].iloc[0] for side in "ab"], counted(len(both), "setting")
         # Of each setting what its seeds say, and of several at least what they differ by.
         seeds = sum(np.log(both[f"seconds_high_{side}"] / both[f"seconds_low_{side}"]) ** 2 / 4 for side in "ab")
         half = math.sqrt(float(np.sum(seeds))) / len(both) if np.isfinite(seeds).all() else math.nan
@@ -286,19 +282,12 @@ def _ratios(scores: pd.DataFrame) -> Iterator[str]:
         ratio, low, high = (float(np.exp(logs.mean() + sign * half)) for sign in (0, -1, 1))
         if not low <= 1 <= high and np.isfinite(half):
             if high < 1:
-                one_name, other_name, ratio, low, high, epochs = (
-                    other_name,
-                    one_name,
-                    1 / ratio,
-                    1 / high,
-                    1 / low,
-                    -epochs,
-                )
-            first = f"{one_name} reaches the target {ratio:.3g}x as fast as {other_name}"
+                names, epochs, ratio, low, high = names[::-1], -epochs, 1 / ratio, 1 / high, 1 / low
+            first = f"{names[0]} reaches the target {ratio:.3g}x as fast as {names[1]}"
             first += f" (95% interval {low:.3g} to {high:.3g})"
             yield (f"{first}, which takes {math.exp(epochs.mean()):.3g}x its epochs (geometric means over {over}).")
         elif np.isfinite(half):
             between = f"{low:.3g}x to {high:.3g}x as fast (95% interval, geometric mean over {over})"
-            yield f"Which of {one_name} and {other_name} reaches the target first is not shown: the first is {between}."
+            yield f"Which of {names[0]} and {names[1]} reaches the target first is not shown: the first is {between}."
         else:
-            yield f"{one_name} and {other_name}: no verdict, a setting has too few seeds for an interval; measure four."
+            yield f"{names[0]} and {names[1]}: no verdict, a setting has too few seeds for an interval; measure four."
