@@ -17,6 +17,7 @@ from analysis.lazy import np, optimize, pd, special, stats
 from analysis.statistics.dependence import Component, Levels, crossed_variances
 from paradnn.core.words import counted
 from paradnn.errors import NotEnoughData
+from paradnn.forecast.estimate import LEVEL
 
 _ROWS_PER_COEFFICIENT = 3  # below this many rows for each, intercept included, no fit is attempted
 _FOLDS = 10
@@ -59,13 +60,7 @@ class Regression:
 
 
 def regress(
-    design: pd.DataFrame,
-    response: np.ndarray,
-    *,
-    levels: Levels | None = None,
-    by_value: bool = False,
-    level: float = 0.95,
-    seed: int = 0,
+    design: pd.DataFrame, response: np.ndarray, *, levels: Levels | None = None, by_value: bool = False
 ) -> Regression:
     """Ordinary least squares of a response (n) on the columns of a design (n x k), everything standardised.
 
@@ -94,7 +89,7 @@ def regress(
         taken = np.isfinite(own.freedom)
         variance, freedom = np.where(taken, own.variance, variance), np.where(taken, own.freedom, freedom)
     error = np.sqrt(variance)
-    reach = stats.t.ppf((1 + level) / 2, freedom) * error
+    reach = stats.t.ppf((1 + LEVEL) / 2, freedom) * error
     table = pd.DataFrame(
         {
             "weight": weights,
@@ -110,7 +105,7 @@ def regress(
         index=pd.Index(scores.columns, name="term"),
     )
     correlation = pd.DataFrame(np.corrcoef(np.linalg.pinv(x)[1:]), table.index, table.index)
-    held_out = _held_out(x, y, np.random.default_rng(seed).permutation(len(y)) % min(_FOLDS, len(y)))
+    held_out = _held_out(x, y, np.random.default_rng(0).permutation(len(y)) % min(_FOLDS, len(y)))
     return Regression(table, correlation, len(y), float(fitted.rsquared), *held_out, covariance, constant, collinear)
 
 
@@ -217,12 +212,12 @@ def firth(
 
 
 def profile_interval(
-    design: np.ndarray, hits: np.ndarray, found: np.ndarray, height: float, place: int, level: float = 0.95
+    design: np.ndarray, hits: np.ndarray, found: np.ndarray, height: float, place: int
 ) -> tuple[float, float]:
     """The values of one coefficient at which the penalised log likelihood, the others chosen best, is no further below
     its maximum `height` than chance allows (Heinze and Schemper 2002, section 2.3); an end that is nowhere is infinite.
     """
-    room = stats.chi2.ppf(level, 1) / 2
+    room = stats.chi2.ppf(LEVEL, 1) / 2
     scale = max(abs(float(found[place])), 0.1) / 4
 
     def excess(value: float) -> float:

@@ -71,8 +71,8 @@ def test_held_out_error_is_that_of_unseen_points() -> None:
     draw = np.random.default_rng(5)
     design = pd.DataFrame(draw.normal(size=(100, 2)), columns=["a", "b"])
     y = (design @ [1.0, 2.0] + draw.normal(0, 0.5, 100)).to_numpy()
-    found = regress(design, y, seed=7)
-    fold = np.random.default_rng(7).permutation(100) % 10
+    found = regress(design, y)
+    fold = np.random.default_rng(0).permutation(100) % 10
     error = np.empty(100)
     for k in range(10):
         train, test = fold != k, fold == k
