@@ -263,6 +263,10 @@ class Measuring:
         """Measure two points at once, a block of each by turns, in a worker each."""
         self._context.reporter.begin(f"{' and '.join(run_name(entry.point) for entry in entries)}, by turns")
         schedule, begun = self._clock.schedule(), time.time()
+        for side, entry in enumerate(entries):
+            # Linux ends a worker with the thread that started it: this one lives as long as the session.
+            with contextlib.suppress(OSError):
+                self._context.pool.prepare(WorkerKey.of(entry.point, side))
         with turns, ThreadPoolExecutor(len(entries)) as threads:
             try:
                 sides = [threads.submit(self._process, entry, side) for side, entry in enumerate(entries)]

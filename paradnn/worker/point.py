@@ -138,7 +138,9 @@ class PointRun:
         self.note(measurement=measured)
 
     def note_latencies(self, run: Run) -> None:
-        """Seconds of single steps, and what disturbed them."""
+        """Seconds of single steps, and what disturbed them; not where two points take turns to compare their blocks."""
+        if self.turn:
+            return
         with self.phases("latency"):
             seconds, disturbed = single_latencies(run, self.request["measure"]["max_seconds"])
         self.note_contention("latency", disturbed)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from paradnn.execution.workers import WorkerPool
 from paradnn.store.metrics import METRICS
 from paradnn.store.mlflow_store import MlflowStore
 from tests.conftest import TINY, Store, run
@@ -27,11 +28,13 @@ def artifact(store: Store, run_id: str, name: str) -> Path:
 
 
 @pytest.mark.framework
-def test_every_point_is_compared_and_everything_is_recorded(store: Store) -> None:
+def test_every_point_is_compared_and_everything_is_recorded(store: Store, pool: WorkerPool) -> None:
     axes = [*AXES, "batch_size=4,8"]
     done = run(["paradnn.compare.command", *FEW, "compile=graph", "compile=eager", "--", *axes], store)
     points, [parent] = store.runs(), store.runs("sweep")
     assert len(points) == 20, done.stderr
+    # Both sides' workers serve all rounds: none ends with the thread that measured in it.
+    assert {key.side for key, worker in pool._workers.items() if worker._process.poll() is None} >= {0, 1}
     assert {point["mlflow.parentRunId"] for point in points} == {parent["run_id"]}
     assert {point["comparison"] for point in points} == {parent["sweep_id"]}
     told = {(point["side"], store.values("params", point["run_id"])["compile"]) for point in points}
