@@ -54,9 +54,9 @@ SHARED = (
     *CONFIG,
     *FORECAST,
 )
-MOST_ROOMS, MOST_ARROWS = 29, 158
+MOST_ROOMS, MOST_ARROWS = 28, 150
 #: Lines of Python in these folders together. They go down: the aim is 44,000, 22,000 and 6,000.
-MOST_LINES = {("paradnn", "analysis", "hydra_plugins"): 53_100, ("tests",): 31_500, ("benchmarks",): 5_700}
+MOST_LINES = {("paradnn", "analysis", "hydra_plugins"): 47_450, ("tests",): 29_150, ("benchmarks",): 5_300}
 
 FRAMEWORKS = {"keras", "tensorflow", "jax", "torch"}
 #: None of it is in an interpreter under test.
