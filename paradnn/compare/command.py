@@ -64,15 +64,15 @@ def _compare(request: argparse.Namespace, first: _Composed, second: _Composed) -
     comparison = Comparison(info.sweep_id, pairs, labels, request.rule, request.minutes)
     # What the machine can do at most takes a minute to measure, and says nothing of a ratio.
     summary = follow_course(comparison, replace(first.settings, ceilings=False), info)
+    if request.json and not summary.interrupted:  # before anything is printed: who reads that may be gone
+        whole = comparison.overall()
+        found = answer(whole.estimate, request.rule.margin, len(whole.rounds), summary.seconds, whole.problem)
+        write_json(request.json, found | {"points": verdict_table(comparison)})
     describe(comparison)
     print(f"\n{summary.counts()} in {summary.seconds:.0f} s. Run {summary.parent} in {summary.where}")
     if summary.interrupted:
         print("interrupted; what was measured is recorded, the same command begins again", file=sys.stderr)
         return summary.exit_code
-    if request.json:
-        whole = comparison.overall()
-        found = answer(whole.estimate, request.rule.margin, len(whole.rounds), summary.seconds, whole.problem)
-        write_json(request.json, found | {"points": verdict_table(comparison)})
     verdicts = {result.verdict(request.rule.margin) for result in comparison.results}
     return int(bool(verdicts & {None, Verdict.NOT_SETTLED}))
 
@@ -86,9 +86,9 @@ def _compare_commands(given: argparse.Namespace) -> int:
     texts = given.words or [null_command()]
     labels = given.words if len(texts) == 2 else given.commits or ("first", "second")
     turns, interrupted = take_turns(given, labels, texts if len(texts) == 2 else texts * 2, given.commits, given.rule)
-    describe_turns(turns, given.null)
     if given.json:
         write_json(given.json, turns.document(interrupted))
+    describe_turns(turns, given.null)
     if interrupted:
         print("interrupted", file=sys.stderr)
         return 130

@@ -79,9 +79,9 @@ def _gate(given: argparse.Namespace, slower: float, misses: float) -> int:
         # A head that fails where the base runs is broken, not slow; a base that fails says nothing.
         outcome = Gate.REGRESSED if turns.failed == 0 else Gate.UNDECIDED
     words = sentence(outcome, found, slower, labels, turns)
+    _write(given, words, outcome, found, turns)
     print(words + "\n")
     describe_turns(turns)
-    _write(given, words, outcome, found, turns)
     return 130 if interrupted else outcome.value
 
 

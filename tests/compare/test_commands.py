@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from paradnn.compare.arguments import read_arguments
 from paradnn.compare.commands import Command, Metric, Turns, checkouts, follow, program_of, run_once
 from paradnn.compare.verdict import Rule
 from paradnn.errors import ConfigError
+from tests.conftest import ROOT
 
 SPEED = ["--metric", "speed: ([0-9.]+)", "--higher"]
 
@@ -198,6 +200,16 @@ def test_the_screen_and_the_file_say_the_same(
     assert {"low", "high", "rounds", "seconds"} <= set(found)
     assert (found["verdict"], found["rounds"]) == ("faster", 5)
     assert capsys.readouterr().out.startswith(f"{sides[0]} is 1.1000 times as fast as {sides[1]} (95% interval")
+
+
+def test_the_file_is_written_though_nobody_reads_the_words(tmp_path: Path) -> None:
+    words = ["compare", "--json", "a.json", "--metric", "([0-9]+)", "--rounds", "5", "--most", "5", "echo 2", "echo 3"]
+    read, write = os.pipe()
+    os.close(read)  # as that of `| head` is after some lines
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-m", "paradnn", *words], cwd=tmp_path, stdout=write, env=environ, check=False)
+    os.close(write)
+    assert json.loads((tmp_path / "a.json").read_text())["ratio"] == pytest.approx(1.5)
 
 
 def test_one_command_at_two_commits(
