@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 from analysis.format import short
 from analysis.options import Arguments, Selection, option
 from paradnn.cli.console import say
+from paradnn.core.errors import ConfigError, DataError
 from paradnn.core.words import counted
-from paradnn.errors import ConfigError, DataError
 
 #: A larger file is no summary of a benchmark; JSON of this size takes about ten times as much memory.
 MOST_BYTES = 64 * 2**20

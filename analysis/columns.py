@@ -18,8 +18,8 @@ from analysis.labels import not_recorded
 from analysis.lazy import np, pd
 from analysis.prices import PRICE
 from analysis.store.frame import families, is_ok
+from paradnn.core.errors import ConfigError
 from paradnn.core.workload import choices, key_groups, option_names
-from paradnn.errors import ConfigError
 from paradnn.families import FAMILIES
 from paradnn.store.metrics import METRICS
 

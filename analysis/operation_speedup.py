@@ -20,7 +20,7 @@ from analysis.roofs import find_roofs
 from analysis.sides import KEPT, Sides, apart, mean_in_words, tidy
 from analysis.statistics.dependence import geometric_mean, levels_of
 from analysis.statistics.pairing import RESULT_COLUMNS, pair
-from paradnn.errors import NotEnoughData
+from paradnn.core.errors import NotEnoughData
 from paradnn.platform.specifications import find_hardware
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from analysis.result import Paragraph, Result
 from analysis.roofs import Roof, Verdict, describe, find_roofs, frame_roof, percent, roof_in_words, verdict
 from analysis.statistics.dependence import Levels, Unit, crossed_quantile, levels_of
 from analysis.store.frame import is_ok
-from paradnn.errors import ConfigError, StoreError
+from paradnn.core.errors import ConfigError, StoreError
 from paradnn.forecast.estimate import Estimate
 from paradnn.platform.specifications import find_hardware
 

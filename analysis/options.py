@@ -14,9 +14,9 @@ from functools import partial
 from types import NoneType
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
+from paradnn.core.errors import ConfigError
 from paradnn.core.schema import as_bounded, as_text
 from paradnn.core.schema import option as option
-from paradnn.errors import ConfigError
 
 ArgumentsT = TypeVar("ArgumentsT", bound="Arguments")
 _COLUMN = re.compile(r"([\w.]+)\s*[=<>!]")  # of a condition

@@ -24,8 +24,8 @@ from analysis.lazy import np, pd, special
 from analysis.result import Paragraph
 from analysis.statistics.regression import Lacking, firth
 from analysis.store.frame import IDENTITY, aggregate_replicates, is_ok, require_homogeneous
+from paradnn.core.errors import ConfigError, NotEnoughData, ParadnnError
 from paradnn.core.words import counted
-from paradnn.errors import ConfigError, NotEnoughData, ParadnnError
 
 if TYPE_CHECKING:
     from paradnn.forecast.process import LeftOut

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.options import option
 from paradnn.config.price import load_prices, positive_price
-from paradnn.errors import ConfigError
+from paradnn.core.errors import ConfigError
 from paradnn.store.metrics import COSTS
 
 if TYPE_CHECKING:

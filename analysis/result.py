@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
-from paradnn.errors import NotEnoughData, ParadnnError
+from paradnn.core.errors import NotEnoughData, ParadnnError
 
 if TYPE_CHECKING:
     import pandas as pd

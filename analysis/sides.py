@@ -18,8 +18,8 @@ from analysis.statistics.contrast import MARGIN
 from analysis.statistics.pairing import sampling
 from analysis.store.conditions import parse, select
 from analysis.store.frame import is_ok, require_homogeneous
+from paradnn.core.errors import ConfigError, HeterogeneousError
 from paradnn.core.words import counted
-from paradnn.errors import ConfigError, HeterogeneousError
 from paradnn.store.metrics import metric as registered
 
 #: Columns of a pair that are shown whether they vary or not.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from analysis.lazy import np, pd
-from paradnn.errors import ConfigError
+from paradnn.core.errors import ConfigError
 from paradnn.families import FAMILIES, Model, model_of
 from paradnn.families.operations import Counted, Operation
 

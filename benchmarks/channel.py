@@ -34,8 +34,8 @@ from benchmarks.channel_ours import point
 from benchmarks.common import RESULTS, ROOT, save
 from benchmarks.fidelity import Ratio, quiet, take_turns
 from benchmarks.turns import Failed, Program, Stage
-from paradnn.execution.workers import WorkerKey
-from paradnn.record.measured import mean_interval
+from paradnn.session.measured import mean_interval
+from paradnn.session.workers import WorkerKey
 from paradnn.workloads.channel import transfer_metrics
 
 #: Case -> transport and pattern of ours.

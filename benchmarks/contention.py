@@ -16,7 +16,7 @@ import sys
 from benchmarks.common import save
 from paradnn.config.identity import request_of
 from paradnn.config.point import read_point
-from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
+from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 
 MODELS = {
     "fc": ({"name": "fc", "nodes": 1024}, 256),

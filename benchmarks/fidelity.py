@@ -39,7 +39,7 @@ from rich.table import Table
 from benchmarks.common import RESULTS, ROOT, save
 from benchmarks.fidelity_ours import POINTS, point
 from benchmarks.turns import Failed, Program, Ready, Stage
-from paradnn.execution.workers import WorkerKey
+from paradnn.session.workers import WorkerKey
 from paradnn.worker.series import block_interval
 
 __all__ = ["Ratio", "combine", "differences", "main"]

@@ -19,7 +19,7 @@ from benchmarks.common import RESULTS, ROOT, save
 from benchmarks.fidelity import FRAMEWORKS, Cell, quiet, take_turns
 from benchmarks.kernels_ours import point
 from benchmarks.turns import Failed, Stage
-from paradnn.execution.workers import WorkerKey
+from paradnn.session.workers import WorkerKey
 
 #: DeepBench's, from a product that is mostly its call to one of 15 GFLOP.
 SIZES = "64x1x1216,1760x16x1760,1760x128x1760,5124x700x2048"

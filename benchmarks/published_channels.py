@@ -21,7 +21,7 @@ from rich.table import Table
 from analysis.published.vidur import read_vidur
 from analysis.statistics.transfers import fit_transfers
 from benchmarks.common import RESULTS, save
-from paradnn.errors import DataError
+from paradnn.core.errors import DataError
 
 
 def series(folder: Path) -> Iterator[tuple[dict[str, object], pd.DataFrame]]:

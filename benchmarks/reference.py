@@ -53,8 +53,8 @@ CELLS: dict[str, tuple[dict[str, object], int, str]] = {
 
 def main() -> None:
     """Print a line a cell."""
-    from paradnn.record.measured import mean_interval, step_times
-    from paradnn.record.reference import KERNELS, _slope, _slowness, _step_logs
+    from paradnn.session.measured import mean_interval, step_times
+    from paradnn.session.reference import KERNELS, _slope, _slowness, _step_logs
     from paradnn.worker.fork_server import Phases
     from paradnn.worker.frameworks import load
     from paradnn.worker.measure import Protocol, measure_steps

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import artifact, runs, save, train
-from paradnn.record.measured import summarise
+from paradnn.session.measured import summarise
 
 GRIDS = (
     "sweep.grids=[{model: fc, model.nodes: 512, batch_size: 256},"

@@ -25,7 +25,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 from paradnn.config.point import read_point
 from paradnn.config.identity import limits_id, point_id
-from paradnn.sweep.space import expand
+from paradnn.config.space import expand
 OmegaConf.register_new_resolver("paradnn_help", lambda: "")
 with initialize_config_dir(sys.argv[1] + "/conf", version_base="1.3"):
     master = compose("config", overrides=["experiment=paper_fc"], return_hydra_config=True)

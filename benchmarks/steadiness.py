@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from benchmarks.common import save
+from paradnn.core.messages import Timing
 from paradnn.worker.measure import Protocol, measure_steps
-from paradnn.worker.messages import Timing
 from paradnn.worker.series import FEWEST, block_interval, find_change, median_interval
 
 __all__ = ["PLANTED", "PROTOCOLS", "Coverage", "Machine", "ar1", "coverage", "planted", "stopped"]

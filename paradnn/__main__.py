@@ -7,8 +7,8 @@ import sys
 
 from paradnn.cli.commands import COMMANDS
 from paradnn.cli.program import program
+from paradnn.core.errors import ParadnnError
 from paradnn.core.words import did_you_mean
-from paradnn.errors import ParadnnError
 
 
 @program

@@ -21,9 +21,9 @@ def _measure_ceilings(config: DictConfig) -> int:
     """Measure what the composed configuration names, and print them."""
     from paradnn.cli.console import si
     from paradnn.config.point import read_point, read_settings
-    from paradnn.errors import ConfigError
+    from paradnn.config.space import plain
+    from paradnn.core.errors import ConfigError
     from paradnn.session.session import measure_ceilings
-    from paradnn.sweep.space import plain
 
     content = plain(config)
     settings = read_settings(content)

@@ -19,9 +19,9 @@ from omegaconf import DictConfig
 
 from paradnn.cli.command import run_command
 from paradnn.cli.program import program
+from paradnn.core.errors import ConfigError
 from paradnn.core.schema import option, read
 from paradnn.core.words import MOST_HOSTS
-from paradnn.errors import ConfigError
 
 #: Plans a multirun as a whole.
 _SWEEPER = "hydra/sweeper=plan"
@@ -64,12 +64,12 @@ def split_options(arguments: Sequence[str]) -> tuple[Options, list[str]]:
 def _plan(config: DictConfig, options: Options) -> int:
     """Forecast what measuring the configuration's points would take, and print it."""
     from paradnn.config.point import read_point, read_settings
+    from paradnn.config.space import plain
+    from paradnn.config.tasks import read_plan
     from paradnn.forecast.forecast import describe, forecast, write_points
     from paradnn.forecast.history import open_history
     from paradnn.forecast.status import sweep_status
     from paradnn.session.session import require_possible
-    from paradnn.sweep.space import plain
-    from paradnn.sweep.tasks import read_plan
 
     content = plain(config)
     settings = read_settings(content)

@@ -16,19 +16,19 @@ from paradnn.cli.program import program
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point, Settings
+    from paradnn.config.tasks import SweepInfo
     from paradnn.session.course import Summary
-    from paradnn.sweep.tasks import SweepInfo
 
 
 def _measure(config: DictConfig) -> int:
     """Measure what the configuration describes; the exit code."""
     from paradnn.cli.console import say
     from paradnn.config.point import LARGEST, read_point, read_settings, read_smallest
-    from paradnn.errors import ConfigError
+    from paradnn.config.space import plain
+    from paradnn.config.tasks import read_plan, search_info
+    from paradnn.core.errors import ConfigError
     from paradnn.session.progress import describe_point, describe_sweep
     from paradnn.session.session import measure_points
-    from paradnn.sweep.space import plain
-    from paradnn.sweep.tasks import read_plan, search_info
 
     content = plain(config)
     settings = read_settings(content)

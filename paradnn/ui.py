@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
-from paradnn.errors import ConfigError, NoStoreError, StoreError
+from paradnn.core.errors import ConfigError, NoStoreError, StoreError
 from paradnn.store.address import StoreAddress, address_of, settle
 from paradnn.store.client import client_of, store_errors
 from paradnn.store.mlflow_store import VIEWS, link, view_tags

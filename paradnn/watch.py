@@ -21,8 +21,8 @@ from rich.text import Text
 from paradnn.cli.console import standard_output
 from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
+from paradnn.core.errors import ConfigError, StoreError
 from paradnn.core.words import counted, did_you_mean
-from paradnn.errors import ConfigError, StoreError
 from paradnn.store.address import address_of
 from paradnn.store.claims import Entry, Owner, RunIndex
 from paradnn.store.reader import Reader, open_reader

@@ -22,8 +22,8 @@ from unittest import mock
 import pytest
 import threadpoolctl
 
-from paradnn.execution.workers import WorkerPool
 from paradnn.session import session
+from paradnn.session.workers import WorkerPool
 from tests.processes import children_of
 
 ROOT = Path(__file__).resolve().parent.parent

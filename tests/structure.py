@@ -1,8 +1,9 @@
 """The structure of the code as its imports say it. `python -m tests.structure` draws the picture of it.
 
-A room is a file or folder at the top of `paradnn`, or one of the other packages; a room stands one floor above the
-highest of those it imports. The picture in docs/architecture.md shows every room with the first sentence of its
-docstring, and the arrows that no longer way round replaces.
+A room is a folder of `paradnn`, or one of the other packages; the files at the top of `paradnn`, which `python -m`
+runs, are the room of the commands. A room stands one floor above the highest of those it imports. The picture in
+docs/architecture.md shows every room with the first sentence of its docstring, and the arrows that no longer way round
+replaces.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs" / "images" / "architecture.svg"
+#: The room of the files at the top of `paradnn`.
+COMMANDS = "commands"
 PACKAGES = ("paradnn", "analysis", "hydra_plugins", "benchmarks")
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
@@ -56,7 +59,9 @@ def room_of(module: str) -> str | None:
     if head != "paradnn":
         return head if head in PACKAGES else None
     room = rest.partition(".")[0]
-    return room if f"paradnn.{room}" in MODULES and room != "__main__" else None
+    if f"paradnn.{room}" not in MODULES or room == "__main__":
+        return None
+    return room if (ROOT / "paradnn" / room).is_dir() else COMMANDS
 
 
 def arrows() -> Arrows:
@@ -85,6 +90,7 @@ def captions() -> dict[str, str]:
     files = {room: MODULES.get(f"paradnn.{room}") or MODULES.get(room) for room in arrows()}
     texts = {room: ast.get_docstring(tree(path)) or "" for room, path in files.items() if path}
     # A namespace package has no docstring.
+    texts[COMMANDS] = f"{', '.join(sorted(name[8:] for name in MODULES if room_of(name) == COMMANDS and name[8:]))}"
     texts["hydra_plugins"] = "What Hydra finds by itself: the sweeper that plans."
     return {
         room: " ".join(text.split("\n\n")[0].split()).partition(". ")[0].rstrip(".") for room, text in texts.items()
@@ -144,7 +150,7 @@ def draw() -> str:
     for room, (x, y) in sorted(place.items()):
         width = min(330, WIDTH / counts[y] - GAP)
         lines.append(f'<rect x="{x - width / 2:.0f}" y="{y - BOX / 2:.0f}" width="{width:.0f}" height="{BOX}" rx="7"/>')
-        name = f"{room}/" if (ROOT / "paradnn" / room).is_dir() or (ROOT / room).is_dir() else f"{room}.py"
+        name = room if room == COMMANDS else f"{room}/"
         lines.append(f'<text class="n" x="{x:.0f}" y="{y - 18:.0f}" text-anchor="middle">{name}</text>')
         words = textwrap.wrap(caption.get(room, "").replace("`", ""), int(width / 6.4))[:3]
         lines += [

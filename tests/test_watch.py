@@ -19,13 +19,13 @@ from rich.console import Console
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
+from paradnn.config.tasks import SweepInfo
 from paradnn.session.course import Conclusion, Summary
 from paradnn.session.session import ParentRun
 from paradnn.store.address import address_of
 from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.reader import open_reader
 from paradnn.store.runs import Claim, Query
-from paradnn.sweep.tasks import SweepInfo
 from paradnn.watch import progress_of, view
 from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
 from tests.conftest import ROOT, Store, environment, run

@@ -12,8 +12,8 @@ from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
 from analysis.registry import analysis
 from analysis.result import Answer, Headline, pooled_within, require_runs
+from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
-from paradnn.errors import NotEnoughData
 from paradnn.families import FAMILIES
 
 if TYPE_CHECKING:

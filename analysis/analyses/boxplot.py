@@ -18,8 +18,8 @@ from analysis.sides import apart, choose_sides
 from analysis.statistics.dependence import Unit, crossed_quantile, levels_of
 from analysis.statistics.pairing import pair
 from analysis.store.frame import aggregate_replicates, families, units
+from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
-from paradnn.errors import ConfigError, NotEnoughData
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,8 +18,8 @@ from analysis.registry import analysis
 from analysis.result import Answer, Headline, Paragraph, pooled_within
 from analysis.statistics.dependence import Unit, crossed_quantile, levels_of
 from analysis.store.frame import aggregate_replicates, families, is_ok
+from paradnn.core.errors import ParadnnError
 from paradnn.core.words import counted
-from paradnn.errors import ParadnnError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

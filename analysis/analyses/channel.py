@@ -12,8 +12,8 @@ from analysis.options import Options
 from analysis.registry import Shown, analysis
 from analysis.result import Answer, Paragraph, pooled_within
 from analysis.statistics.transfers import FEWEST, TransferFit, fit_transfers
+from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
-from paradnn.errors import NotEnoughData
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

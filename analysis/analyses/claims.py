@@ -19,7 +19,7 @@ from analysis.options import Options, option
 from analysis.registry import analysis
 from analysis.result import Paragraph, Result, joined
 from analysis.store.conditions import in_words
-from paradnn.errors import ConfigError
+from paradnn.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

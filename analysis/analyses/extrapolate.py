@@ -23,7 +23,7 @@ from analysis.result import Answer, Paragraph, require_runs
 from analysis.steps import OF_KERNELS, OF_OTHERS, Part, Sum, model_in, summed, told
 from analysis.store.conditions import select
 from analysis.store.frame import families, is_ok, require_homogeneous
-from paradnn.errors import ConfigError, NotEnoughData
+from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.families import FAMILIES, Model
 from paradnn.families.operations import Counted, Operation, elementwise_operation
 

@@ -24,8 +24,8 @@ from analysis.statistics.dependence import Component, satterthwaite
 from analysis.statistics.pairing import direction
 from analysis.statistics.sessions import arrange
 from analysis.store.frame import is_ok
+from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
-from paradnn.errors import ConfigError, NotEnoughData
 from paradnn.forecast.estimate import LEVEL
 
 if TYPE_CHECKING:

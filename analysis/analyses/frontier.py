@@ -25,8 +25,8 @@ from analysis.result import Paragraph, Result, joined
 from analysis.statistics.regression import Lacking
 from analysis.statistics.sessions import ALLOWANCE, arrange
 from analysis.store.frame import is_ok, require_homogeneous
+from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
-from paradnn.errors import ConfigError, NotEnoughData
 from paradnn.forecast.estimate import LEVEL
 from paradnn.store.metrics import METRICS
 

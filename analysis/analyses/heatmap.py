@@ -34,8 +34,8 @@ from analysis.result import Answer, Paragraph, pooled_within
 from analysis.statistics.regression import Lacking
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from paradnn.cli.console import si
+from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
-from paradnn.errors import ConfigError, NotEnoughData
 from paradnn.families import FAMILIES
 
 if TYPE_CHECKING:

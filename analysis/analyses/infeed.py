@@ -23,7 +23,7 @@ from analysis.sides import rare
 from analysis.statistics.dependence import Levels, Unit, crossed_quantile, crossed_share, jackknifed, levels_of
 from analysis.statistics.regression import Lacking
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
-from paradnn.errors import NotEnoughData
+from paradnn.core.errors import NotEnoughData
 from paradnn.forecast.estimate import LEVEL, Estimate
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from analysis.options import Options, option
 from analysis.registry import Shown, analysis
 from analysis.result import Answer, Paragraph, joined
 from analysis.store.frame import require_homogeneous
-from paradnn.errors import NotEnoughData
+from paradnn.core.errors import NotEnoughData
 from paradnn.forecast.estimate import LEVEL
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from analysis.registry import Shown, analysis
 from analysis.result import Paragraph, Result, pooled_within
 from analysis.statistics.regression import Lacking, firth, independent_columns, profile_interval
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
+from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
-from paradnn.errors import NotEnoughData
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

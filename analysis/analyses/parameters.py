@@ -15,7 +15,7 @@ from analysis.options import Options, Selection, option
 from analysis.registry import analysis
 from analysis.result import Result, require_runs
 from analysis.store.conditions import select
-from paradnn.errors import ConfigError
+from paradnn.core.errors import ConfigError
 from paradnn.families import FAMILIES
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from analysis.result import Headline, Paragraph, Result, pooled_within, require_
 from analysis.roofs import Roofline, Verdict, describe, frame_roof, percent, place_models, roof_in_words, summary
 from analysis.statistics.dependence import Unit, crossed_share, levels_of
 from analysis.store.frame import aggregate_replicates
+from paradnn.core.errors import ConfigError
 from paradnn.core.words import counted
-from paradnn.errors import ConfigError
 from paradnn.platform.specifications import find_hardware
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from analysis.statistics.dependence import Levels, crossed_quantile, crossed_var
 from analysis.statistics.pairing import RESULT_COLUMNS, pair, sampling
 from analysis.statistics.quantiles import bootstrap_ratio
 from analysis.store.frame import families, is_ok, require_homogeneous
-from paradnn.errors import ConfigError, NotEnoughData
+from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.families import message_families
 from paradnn.forecast.estimate import LEVEL, Estimate
 

@@ -36,8 +36,8 @@ from analysis.statistics.dependence import Component, levels_of, satterthwaite
 from analysis.statistics.regression import Lacking, Regression, regress
 from analysis.statistics.sessions import sessions_of
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
+from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
-from paradnn.errors import ConfigError, NotEnoughData
 from paradnn.forecast.estimate import LEVEL
 
 if TYPE_CHECKING:

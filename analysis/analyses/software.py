@@ -23,8 +23,8 @@ from analysis.statistics.dependence import Unit
 from analysis.statistics.pairing import pair
 from analysis.statistics.regression import Lacking
 from analysis.store.frame import families, is_ok, require_homogeneous
+from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
-from paradnn.errors import ConfigError, NotEnoughData
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -37,7 +37,7 @@ from analysis.statistics.dependence import Unit, levels_of
 from analysis.statistics.pairing import pair
 from analysis.statistics.regression import Lacking, Regression, regress
 from analysis.store.frame import families
-from paradnn.errors import ConfigError, NotEnoughData
+from paradnn.core.errors import ConfigError, NotEnoughData
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

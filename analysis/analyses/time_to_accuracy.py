@@ -21,8 +21,8 @@ from analysis.prices import PRICE, price_option, priced, read_prices
 from analysis.registry import analysis
 from analysis.result import Answer, Paragraph
 from analysis.store.frame import families
+from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
-from paradnn.errors import NotEnoughData
 from paradnn.forecast.estimate import Estimate
 from paradnn.store.metrics import COST_TO_TARGET
 

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.atlas.kernels import COLUMNS
 from analysis.lazy import np, pd
+from paradnn.core.errors import ConfigError
 from paradnn.core.words import did_you_mean
-from paradnn.errors import ConfigError
 from paradnn.families.operations import Operation
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from analysis.steps import model_in
 from paradnn.cli.console import say
 from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
-from paradnn.errors import ConfigError
+from paradnn.core.errors import ConfigError
 
 #: Weights in these are of published kernels, and no precision of one's own runs: the rest of the point is bfloat16.
 _NARROW = ("fp8", "fp8_block", "nvfp4", "int8_wo", "int4_wo", "w4a16_mxfp4")

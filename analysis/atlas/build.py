@@ -20,7 +20,7 @@ from pathlib import Path
 from analysis.atlas import DATA, Group, operations_of, order_of
 from analysis.atlas.kernels import COLUMNS, Columns, attention, collective, convolution, decode, experts, moved, product
 from analysis.lazy import np, pd, special
-from paradnn.errors import DataError
+from paradnn.core.errors import DataError
 from paradnn.forecast.operation_times import LEAST, OperationTimes
 
 #: Timings that are kept of a table, that errors are measured on, and that both are chosen from.

@@ -19,8 +19,8 @@ from analysis.atlas import Group, load, operation
 from analysis.atlas.kernels import attention, decode, moved, product
 from analysis.lazy import np
 from analysis.steps import DRAWS, OF_KERNELS, OF_OTHERS, Part, model_in, summed, told
+from paradnn.core.layers import COMPUTE_BYTES, Costs
 from paradnn.families import FAMILIES, Model
-from paradnn.families.layers import COMPUTE_BYTES, Costs
 from paradnn.families.operations import Counted, product_operations
 
 #: Seconds that a kernel takes within a step at the least, which timings of calls do not hold; an interval whose ends

@@ -26,7 +26,7 @@ from analysis.lazy import pd
 from paradnn.cli.console import say
 from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
-from paradnn.errors import ConfigError
+from paradnn.core.errors import ConfigError
 
 _CODES = {"normal": 0, "slow": 1, "fast": 1, "unknown": 3}
 

@@ -25,8 +25,8 @@ from analysis.statistics.regression import Regression, regress
 from analysis.statistics.sessions import ALLOWANCE, arrange
 from analysis.store.conditions import Condition, Conditions, choose, in_words
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
+from paradnn.core.errors import NotEnoughData, ParadnnError
 from paradnn.core.words import counted
-from paradnn.errors import NotEnoughData, ParadnnError
 from paradnn.forecast.estimate import LEVEL, Estimate
 
 

@@ -15,7 +15,7 @@ import yaml
 
 from analysis.claims.kinds import KINDS, Bound, Check, Claim
 from analysis.store.conditions import Condition, Conditions, conditions_on
-from paradnn.errors import ConfigError, DataError
+from paradnn.core.errors import ConfigError, DataError
 
 _CLAIM_KEYS = ("id", "says", "proof", "where", "checks")
 _BOUNDS = ("at_least", "at_most", "between")

@@ -17,8 +17,8 @@ from analysis.options import Options, Selection, command_line
 from analysis.result import Paragraph, Result
 from analysis.store.conditions import parse, select
 from paradnn.config.outcome import OUTCOMES
+from paradnn.core.errors import ConfigError, HeterogeneousError, ParadnnError
 from paradnn.core.words import counted, did_you_mean
-from paradnn.errors import ConfigError, HeterogeneousError, ParadnnError
 from paradnn.families import FAMILIES
 
 if TYPE_CHECKING:

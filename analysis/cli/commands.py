@@ -23,8 +23,8 @@ from analysis.options import Arguments, Options, Selection, Source, add_argument
 from analysis.prices import price_option, read_prices
 from analysis.registry import ANALYSES, Analysis
 from paradnn.cli.console import Ticker, say
+from paradnn.core.errors import ConfigError, StoreError
 from paradnn.core.words import counted
-from paradnn.errors import ConfigError, StoreError
 from paradnn.store.files import whole_file
 
 

@@ -25,7 +25,7 @@ from analysis.format import short
 from analysis.labels import labelled
 from analysis.options import Arguments, Selection, option
 from paradnn.cli.console import Screen, say, si, standard_output
-from paradnn.errors import ConfigError
+from paradnn.core.errors import ConfigError
 from paradnn.store.files import whole_file
 
 if TYPE_CHECKING:
@@ -141,7 +141,8 @@ def _log(name: str, result: Result, frame: pd.DataFrame, selection: Selection, c
     """Put a result into the store; returns the run's id. All source runs stand in sources.json, and in the tag
     `sources` where they fit; `source_sweeps` names the sweeps they come from."""
     from analysis.store.write import log_run, open_experiment, writing
-    from paradnn.store.address import address_of, without_secrets
+    from paradnn.core.words import without_secrets
+    from paradnn.store.address import address_of
     from paradnn.store.runs import ANALYSIS_OUTCOME, SCHEMA_VERSION
 
     client, experiment_id = open_experiment(selection.written, next(iter(selection.experiment), "paradnn"))

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from analysis.published.source import DAMAGED, Found, Publication, PublishedRun, digest, read_json, reason
 from analysis.store.load import NUMBERS
-from paradnn.errors import DataError
+from paradnn.core.errors import DataError
 from paradnn.store.runs import PUBLISHED
 
 #: 2 March 2020, the first day of MLSys, in Unix milliseconds.

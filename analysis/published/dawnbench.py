@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from analysis.published.source import DAMAGED, Found, Publication, PublishedRun, digest, read_json, read_text, reason
-from paradnn.errors import DataError
+from paradnn.core.errors import DataError
 from paradnn.store.runs import PUBLISHED
 
 _MOST = 1e9  # no epochs and no hours are as many

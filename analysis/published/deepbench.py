@@ -34,8 +34,8 @@ from analysis.published.source import (
 from paradnn.config.costs import costs_of
 from paradnn.config.identity import request_of, texts
 from paradnn.config.point import Point
+from paradnn.core.errors import ConfigError, DataError
 from paradnn.core.workload import asked_for
-from paradnn.errors import ConfigError, DataError
 from paradnn.families import FAMILIES
 from paradnn.platform.specifications import find_hardware
 from paradnn.store.runs import DEEPBENCH

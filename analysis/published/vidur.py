@@ -25,7 +25,7 @@ from analysis.published.source import (
     repeated,
     transfer,
 )
-from paradnn.errors import DataError
+from paradnn.core.errors import DataError
 from paradnn.store.runs import VIDUR
 
 _PATTERNS = ("all_reduce", "send_recv")

@@ -28,8 +28,8 @@ from analysis.report.sections import Chapter, Context, Missing, outline
 from analysis.report.systems import counts, systems
 from analysis.store.frame import families
 from analysis.store.quality import without_wild_intervals
-from paradnn.core.words import counted
-from paradnn.store.address import address_of, without_secrets
+from paradnn.core.words import counted, without_secrets
+from paradnn.store.address import address_of
 
 #: For whom a page is: who decides, for whom no analysis is written out, or who wants to know why too.
 Audience = Literal["both", "manager"]

@@ -23,8 +23,8 @@ from analysis.labels import label, labelled
 from analysis.report.page import embed
 from analysis.report.populations import Population
 from analysis.store.frame import is_ok
+from paradnn.core.errors import ParadnnError
 from paradnn.core.words import counted
-from paradnn.errors import ParadnnError
 from paradnn.families import FAMILIES
 
 _CAP = 200  # rows of a table that are in the page

@@ -18,7 +18,7 @@ from analysis.report.page import embed, slug
 from analysis.report.populations import Population
 from analysis.report.results import Table, frame_table
 from analysis.result import Result
-from paradnn.errors import ParadnnError
+from paradnn.core.errors import ParadnnError
 
 _ALTERNATIVE = 400  # characters of a figure's text alternative
 _LINE = 170  # characters of what stands beside the title of a folded section

@@ -44,7 +44,7 @@ from analysis.lazy import np, pd, stats
 from analysis.statistics.dependence import Component
 from analysis.statistics.sessions import Design, Standing, arrange
 from analysis.store.frame import families, is_ok
-from paradnn.errors import ConfigError
+from paradnn.core.errors import ConfigError
 from paradnn.store.metrics import metric as registered
 
 #: The stated rate of every interval here.

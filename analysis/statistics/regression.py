@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from analysis.lazy import np, optimize, pd, special, stats
 from analysis.statistics.dependence import Component, Levels, crossed_variances
+from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
-from paradnn.errors import NotEnoughData
 from paradnn.forecast.estimate import LEVEL
 
 _ROWS_PER_COEFFICIENT = 3  # below this many rows for each, intercept included, no fit is attempted

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from analysis.lazy import np, pd, stats
-from paradnn.errors import NotEnoughData
+from paradnn.core.errors import NotEnoughData
 from paradnn.forecast.estimate import LEVEL, Estimate
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.lazy import pd
-from paradnn.errors import ConfigError
+from paradnn.core.errors import ConfigError
 
 Value = str | int | float | bool | None
 

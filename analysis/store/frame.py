@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, get_args, get_type_hints
 
 from analysis.lazy import np, pd, stored
 from paradnn.config.point import Measure, Optimizer, Platform
+from paradnn.core.errors import HeterogeneousError, SchemaError
 from paradnn.core.words import counted
-from paradnn.errors import HeterogeneousError, SchemaError
 from paradnn.families import FAMILIES
 from paradnn.store.metrics import metric
 from paradnn.store.runs import LATER_PARAMS, protocol_name

@@ -20,9 +20,9 @@ import numpy as np
 import pandas as pd
 
 from analysis.store.frame import build
-from paradnn.core.words import counted, did_you_mean
-from paradnn.errors import ConfigError, DataError, SchemaError, StoreError
-from paradnn.store.address import BUNDLE, address_of, artifact_folder, without_secrets
+from paradnn.core.errors import ConfigError, DataError, SchemaError, StoreError
+from paradnn.core.words import counted, did_you_mean, without_secrets
+from paradnn.store.address import BUNDLE, address_of, artifact_folder
 from paradnn.store.bundle import read_artifact as read_bundled
 from paradnn.store.client import store_errors
 from paradnn.store.columns import Records, Texts

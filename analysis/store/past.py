@@ -15,7 +15,7 @@ import pandas as pd
 
 from analysis.store.frame import typed
 from paradnn.config.point import Optimizer
-from paradnn.errors import ConfigError, ParadnnError
+from paradnn.core.errors import ConfigError, ParadnnError
 from paradnn.families import Model
 from paradnn.forecast.table import NOISE_METRICS, Table, of_model, stated_noise
 from paradnn.platform.specifications import find_hardware
@@ -131,8 +131,8 @@ def read_space(text: str, option: str = "--space") -> pd.DataFrame:
     from paradnn.cli.overrides import as_axes, check_arguments, is_input_error, one_line
     from paradnn.config.paths import CONFIG
     from paradnn.config.point import read_point
+    from paradnn.config.space import expand
     from paradnn.forecast.table import row_of
-    from paradnn.sweep.space import expand
 
     try:
         words = [word for word in shlex.split(text) if word not in ("-m", "--multirun")]

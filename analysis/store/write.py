@@ -14,8 +14,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paradnn.errors import StoreError
-from paradnn.store.address import BUNDLE, address_of, artifact_folder, without_secrets
+from paradnn.core.errors import StoreError
+from paradnn.core.words import without_secrets
+from paradnn.store.address import BUNDLE, address_of, artifact_folder
 from paradnn.store.bundle import artifacts_of, extract, write_bundle
 from paradnn.store.claims import RunIndex, close_abandoned, owner_tag
 from paradnn.store.client import open_experiment as open_for_writing

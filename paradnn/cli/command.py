@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from paradnn.cli.help import help_text
 from paradnn.cli.overrides import as_axes, check_arguments, is_input_error, one_line, split_overrides
 from paradnn.config.paths import CONFIG
-from paradnn.errors import ParadnnError
+from paradnn.core.errors import ParadnnError
 
 
 class _Task:

@@ -17,6 +17,6 @@ COMMANDS = {
     "sync": ("paradnn.sync", "upload results that were kept as files"),
     "analysis": ("analysis.cli", "analyse the runs in a tracking store, make a report"),
     "ui": ("paradnn.ui", "the MLflow UI of the store, with links to views of it"),
-    "list": ("paradnn.listing.command", "models, presets, metrics, keys: what there is, with a word in it"),
-    "completion": ("paradnn.listing.completion", "complete words in the shell"),
+    "list": ("paradnn.listing", "models, presets, metrics, keys: what there is, with a word in it"),
+    "completion": ("paradnn.completion", "complete words in the shell"),
 }

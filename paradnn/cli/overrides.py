@@ -26,9 +26,9 @@ from omegaconf.errors import OmegaConfBaseException
 from paradnn.cli.help import known_keys
 from paradnn.config.groups import content_of, groups, options_of
 from paradnn.config.paths import CONFIG
+from paradnn.core.errors import ConfigError, ParadnnError
 from paradnn.core.words import did_you_mean
 from paradnn.core.workload import key_groups
-from paradnn.errors import ConfigError, ParadnnError
 
 #: Options of Hydra that add folders of configurations, which may hold any option of any group.
 _FOLDERS = {"--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"}

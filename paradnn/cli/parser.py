@@ -6,8 +6,8 @@ import argparse
 import re
 from typing import Any, NoReturn
 
+from paradnn.core.errors import ParadnnError
 from paradnn.core.words import did_you_mean
-from paradnn.errors import ParadnnError
 
 _CHOICE = re.compile(r"(?:argument (\S+): )?invalid choice: (.*) \(choose from (.*)\)", re.DOTALL)
 _UNKNOWN = re.compile(r"unrecognized arguments: (.*)", re.DOTALL)

@@ -16,7 +16,7 @@ from typing import ParamSpec
 
 import paradnn
 from paradnn.cli.console import visible
-from paradnn.errors import ParadnnError
+from paradnn.core.errors import ParadnnError
 
 P = ParamSpec("P")
 #: Longer words of an error, such as a name that was pasted by mistake, are cut.

@@ -28,7 +28,7 @@ from paradnn.cli.overrides import split_overrides
 from paradnn.cli.parser import Parser
 from paradnn.compare.verdict import FEWEST, Rule
 from paradnn.config.point import SETTINGS_KEYS
-from paradnn.errors import ConfigError, ParadnnError
+from paradnn.core.errors import ConfigError, ParadnnError
 
 _EXAMPLES = """\
 examples:

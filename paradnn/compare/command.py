@@ -18,7 +18,7 @@ from paradnn.core.words import counted
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point, Settings
-    from paradnn.sweep.tasks import SweepInfo
+    from paradnn.config.tasks import SweepInfo
 
 #: Composes and checks a multirun as a whole.
 _SWEEPER = "hydra/sweeper=plan"
@@ -39,8 +39,8 @@ def _compose(arguments: Sequence[str]) -> tuple[int, _Composed | None]:
 
     def keep(config: DictConfig) -> int:
         from paradnn.config.point import read_settings
-        from paradnn.sweep.space import plain
-        from paradnn.sweep.tasks import read_plan
+        from paradnn.config.space import plain
+        from paradnn.config.tasks import read_plan
 
         settings = read_settings(plain(config))
         points, info = read_plan(settings)

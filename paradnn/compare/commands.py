@@ -32,8 +32,8 @@ from typing import IO, Any
 
 from paradnn.compare.text import answer, in_seconds, sentence
 from paradnn.compare.verdict import FEWEST, Estimate, Rule, estimate, orders
+from paradnn.core.errors import ConfigError, ParadnnError
 from paradnn.core.words import counted
-from paradnn.errors import ConfigError, ParadnnError
 
 #: Runs of a short command that make one visit last this long, so that neither clock nor start-up luck decides it.
 VISIT_SECONDS = 0.1

@@ -15,10 +15,10 @@ from paradnn.compare.text import round_table, sentences, verdict_table
 from paradnn.compare.verdict import FEWEST, Estimate, Rule, Verdict, estimate, orders, trimmed
 from paradnn.config.identity import request_of, texts
 from paradnn.config.point import Point
-from paradnn.errors import ConfigError
-from paradnn.execution.turns import Turns
-from paradnn.record.record import run_name
+from paradnn.core.errors import ConfigError
 from paradnn.session.course import Conclusion, Row, Visit
+from paradnn.session.record import run_name
+from paradnn.session.turns import Turns
 
 #: Pairs of blocks in a round at least: to build and warm up both sides takes as long as some twenty of them.
 PAIRS = 20

@@ -1,6 +1,6 @@
 """Two Python functions by finer turns: both alive, blocks of some 50 ms by turns, a fresh pair of processes each round.
 
-The turns are those of two models (`paradnn.execution.turns`). The process stays the unit of replication: a round is one
+The turns are those of two models (`paradnn.session.turns`). The process stays the unit of replication: a round is one
 pair of processes, and its value that of its pairs of blocks (`paradnn.compare.verdict.trimmed`).
 """
 
@@ -22,8 +22,8 @@ from typing import IO, Any
 
 from paradnn.compare.commands import Command, Metric, Progress, Run, Turns, Visit, checkouts, failure_of, follow
 from paradnn.compare.verdict import Rule, orders, trimmed
-from paradnn.errors import ConfigError
-from paradnn.execution.turns import Turns as BlockTurns
+from paradnn.core.errors import ConfigError
+from paradnn.session.turns import Turns as BlockTurns
 
 #: Pairs of blocks in a round.
 BLOCKS = 10

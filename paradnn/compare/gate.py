@@ -25,7 +25,7 @@ from paradnn.compare.commands import WORKING_TREE, Turns
 from paradnn.compare.duet import take_turns
 from paradnn.compare.text import describe_turns, write_json
 from paradnn.compare.verdict import Estimate, Rule, estimate
-from paradnn.errors import ConfigError
+from paradnn.core.errors import ConfigError
 from paradnn.store.files import whole_file
 
 

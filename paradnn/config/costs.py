@@ -6,8 +6,8 @@ from functools import lru_cache
 from typing import Any
 
 from paradnn.config.point import Point
+from paradnn.core.layers import Costs
 from paradnn.families import Model
-from paradnn.families.layers import Costs
 
 
 def costs_of(point: Point) -> Costs:

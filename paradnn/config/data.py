@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+from paradnn.core.errors import ConfigError
 from paradnn.core.schema import option
 from paradnn.core.workload import WORKLOADS, Workload
-from paradnn.errors import ConfigError
 from paradnn.families import FAMILIES
 
 _THREADS = "parallel calls of a stage, and threads in all; null: every core, calls tuned by tf.data"

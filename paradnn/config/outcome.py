@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass, field
 
-from paradnn.worker.messages import Answer
+from paradnn.core.messages import Answer
 
 #: Every outcome, with what it means.
 OUTCOMES: dict[str, str] = {

@@ -2,7 +2,7 @@
 
 Hydra composes plain nested mappings; here they become frozen dataclasses. Every field carries its help text and its
 bounds, so that the checks, `--help` and the documentation speak of the same thing. An error names the dotted key, the
-value and the remedy (`paradnn.errors.ConfigError`).
+value and the remedy (`paradnn.core.errors.ConfigError`).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 from paradnn.config.data import Input, Synthetic, check_input, inputs, with_whole_path
 from paradnn.config.outcome import OUTCOMES
 from paradnn.config.price import Prices, check_prices
+from paradnn.core.errors import ConfigError
+from paradnn.core.layers import COMPUTE_BYTES
 from paradnn.core.schema import memory_bytes, option, read
+from paradnn.core.versions import FRAMEWORKS
+from paradnn.core.words import core_list, core_text
 from paradnn.core.workload import USUAL, WORKLOADS, Workload, asked_for, choices, key_groups
-from paradnn.errors import ConfigError
 from paradnn.families import FAMILIES, Model
-from paradnn.families.layers import COMPUTE_BYTES
-from paradnn.worker.affinity import core_list, core_text
-from paradnn.worker.versions import FRAMEWORKS
 
 # Variables that frameworks read when they are imported. An allow-list, since what is set here is also recorded.
 ENV_PREFIXES = (

@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from paradnn.config.paths import CONFIG
+from paradnn.core.errors import ConfigError
 from paradnn.core.schema import option, read
-from paradnn.errors import ConfigError
 
 
 @dataclass(frozen=True)

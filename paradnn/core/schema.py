@@ -16,8 +16,8 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from paradnn.core.errors import ConfigError
 from paradnn.core.words import did_you_mean
-from paradnn.errors import ConfigError
 
 T = TypeVar("T")
 #: What was read before: the points of a sweep differ in few of their groups.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 #: Numbers of hosts that a forecast is made for.
@@ -27,3 +28,39 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     close = [name for name in names if alike[name] >= max(_ALIKE, best - _AS_GOOD)]
     proposed = swapped or sorted(close, key=lambda name: -alike[name])[:3]
     return f"did you mean {' or '.join(proposed)}? " if proposed else ""
+
+
+def core_list(text: str) -> list[int]:
+    """The cores in a list as the kernel writes it, 0-3,6, in their order; none where a part is no number or range."""
+    cores: set[int] = set()
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if not first.isdigit() or not (last or first).isdigit() or int(last or first) < int(first):
+            return []
+        cores |= set(range(int(first), int(last or first) + 1))
+    return sorted(cores)
+
+
+def core_text(cores: Iterable[int]) -> str:
+    """The same the other way round."""
+    runs: list[list[int]] = []
+    for core in sorted(cores):
+        if runs and core == runs[-1][1] + 1:
+            runs[-1][1] = core
+        else:
+            runs.append([core, core])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+#: User and password, as SQLAlchemy divides an address: a password may hold / and blanks, and no other address.
+_LOGIN = re.compile(r"(?<=://)(?:[^/\s]*@|[^:/@\s]*:(?:(?!\w+://)[^@\n])*@)")
+
+
+def without_secrets(text: str) -> str:
+    """An address, or a text with some, with user, password and query cut out, since they may be credentials."""
+    return re.sub(r"\?[^\s]*", "?***", _LOGIN.sub("***@", text))
+
+
+def without_credentials(uri: str) -> str:
+    """The address without user and password: usable where they come from the environment."""
+    return _LOGIN.sub("", uri)

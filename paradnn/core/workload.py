@@ -24,18 +24,18 @@ from dataclasses import asdict, dataclass, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from paradnn.core.errors import ConfigError
 from paradnn.core.metric import Metric
 from paradnn.core.registry import Registry
 from paradnn.core.schema import read
-from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:
     from paradnn.config.outcome import PointResult
     from paradnn.config.point import Point
+    from paradnn.core.layers import Costs
+    from paradnn.core.messages import Answer
     from paradnn.families import Model
-    from paradnn.families.layers import Costs
-    from paradnn.record.measured import Measured
-    from paradnn.worker.messages import Answer
+    from paradnn.session.measured import Measured
     from paradnn.worker.point import PointRun
 
 #: The keys that say which kind of work a point is, and what they say where they ask for none in particular.
@@ -142,7 +142,7 @@ class Workload:
     resumes: ClassVar[bool] = False
     same_step: ClassVar[bool] = True
     profiled_whole: ClassVar[bool] = True
-    #: Whether it is timed in blocks alone, so that two points can take turns (`paradnn.execution.turns`).
+    #: Whether it is timed in blocks alone, so that two points can take turns (`paradnn.session.turns`).
     by_turns: ClassVar[bool] = False
 
     @property

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paradnn.config.point import Point, Settings
+from paradnn.config.tasks import SweepInfo
 from paradnn.core.words import counted
 from paradnn.designs.choice import Rule, choose, first_points, median_error, strain
 from paradnn.designs.knowledge import Knowledge
@@ -24,7 +25,6 @@ from paradnn.forecast.phases import point_times
 from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.regression import Array, Prediction, one_thread
 from paradnn.session.course import Conclusion, Row, Visit
-from paradnn.sweep.tasks import SweepInfo
 
 #: The error at which a sweep ends to which no end is given.
 _USUAL_ERROR = 0.05

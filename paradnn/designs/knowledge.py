@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Point, Settings
+from paradnn.core.errors import StoreError
 from paradnn.designs.frontier import excluded
-from paradnn.errors import StoreError
 from paradnn.forecast.history import History, Past
 from paradnn.forecast.regression import Array
 from paradnn.forecast.status import rates_of, sweep_status

@@ -15,12 +15,12 @@ from typing import NamedTuple
 from paradnn.config.costs import costs_of
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Point, Settings
-from paradnn.execution.environments import current_environments
-from paradnn.execution.workers import WorkerKey
 from paradnn.forecast.history import History, open_history
 from paradnn.platform.environment import memory_limit
-from paradnn.record.record import run_name
 from paradnn.session.course import Conclusion, Row, Visit
+from paradnn.session.environments import current_environments
+from paradnn.session.record import run_name
+from paradnn.session.workers import WorkerKey
 from paradnn.store.runs import ResumePolicy, first_accepted
 
 #: A search begins where the analytic bound is this share of the memory; where that says nothing, with so many examples.

@@ -30,9 +30,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from paradnn.core.layers import UNKNOWN, Costs, Layer, sum_costs
 from paradnn.core.registry import Registry
 from paradnn.core.schema import read
-from paradnn.families.layers import UNKNOWN, Costs, Layer, sum_costs
 from paradnn.families.operations import Counted, Operation, product_operations
 
 if TYPE_CHECKING:

@@ -27,8 +27,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from paradnn.core.errors import ConfigError
+from paradnn.core.layers import Layer, Multiply, dense, embedding
 from paradnn.core.schema import option
-from paradnn.errors import ConfigError
 from paradnn.families import Family, Model
 from paradnn.families.built import (
     ArraySpec,
@@ -39,7 +40,6 @@ from paradnn.families.built import (
     image_input,
     token_predictor,
 )
-from paradnn.families.layers import Layer, Multiply, dense, embedding
 
 #: Standard deviation of initial weights of language models, as GPT-2's.
 _DEVIATION = 0.02

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
+from paradnn.core.errors import ConfigError
+from paradnn.core.layers import Layer, dense
 from paradnn.core.schema import option
-from paradnn.errors import ConfigError
 from paradnn.families import Family, Model
 from paradnn.families.built import ArraySpec, BuiltModel, classifier, squared_error
-from paradnn.families.layers import Layer, dense
 
 
 @dataclass(frozen=True)

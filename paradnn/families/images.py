@@ -18,10 +18,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from paradnn.core.layers import Convolve, Layer, dense
 from paradnn.core.schema import option
 from paradnn.families import Family, Model
 from paradnn.families.built import BuiltModel, classifier, image_input
-from paradnn.families.layers import Convolve, Layer, dense
 
 _SQUEEZED = (16, 16, 32, 32, 48, 48, 64, 64)
 _SEPARABLE = (64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)

@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from paradnn.core.errors import ConfigError
+from paradnn.core.layers import COMPUTE_BYTES, Convolve, Costs
 from paradnn.core.schema import option
 from paradnn.core.workload import expect
-from paradnn.errors import ConfigError
 from paradnn.families import Family, Model
 from paradnn.families.built import BuiltModel
 from paradnn.families.built import Kernel as Computed
-from paradnn.families.layers import COMPUTE_BYTES, Convolve, Costs
 from paradnn.families.operations import Operation, convolution
 
 if TYPE_CHECKING:

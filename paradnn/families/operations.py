@@ -3,7 +3,7 @@
     Kernel.as_operation(batch_size, precision)                         # of `model=gemm|conv2d|rnn_kernel|...`
     Model.product_list(batch_size=.., precision=.., mode=..)           # products of a step, each with how often
 
-By arithmetic alone, of the shapes that `paradnn.families.layers` follows. A layer's product has three in a training
+By arithmetic alone, of the shapes that `paradnn.core.layers` follows. A layer's product has three in a training
 step: its output, the gradient of its weights and that of its inputs, the last not in a first layer. Of attention every
 head of every example has products of its own, which a framework calls at once. What is done element by element is no
 product: what it moves is `Costs.bytes_per_step`'s.
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paradnn.families.layers import COMPUTE_BYTES, Convolve, Layer, Multiply
+from paradnn.core.layers import COMPUTE_BYTES, Convolve, Layer, Multiply
 
 #: Of what a step computes of a product: its result, and the gradients of what it was made of.
 DIRECTIONS = ("forward", "backward_weights", "backward_input")

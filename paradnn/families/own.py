@@ -20,9 +20,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, TypeVar, cast
 
+from paradnn.core.errors import ConfigError
 from paradnn.core.schema import option, read
 from paradnn.core.workload import Unavailable, expect
-from paradnn.errors import ConfigError
 from paradnn.families import Family, Model
 from paradnn.families.built import BuiltModel
 

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from paradnn.core.layers import Layer
 from paradnn.core.schema import option
 from paradnn.families import Family, Model
 from paradnn.families.built import ArraySpec, BuiltModel, image_input
 from paradnn.families.images import Images, resnet50
-from paradnn.families.layers import Layer
 
 #: Anchors of each place: three sizes in three shapes. Numbers of a box, channels of the pyramid and the heads.
 ANCHORS, _BOX, _PYRAMID = 9, 4, 256

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from paradnn.core.layers import Layer, Multiply, dense, embedding
 from paradnn.core.schema import option
 from paradnn.families import Family, Model
 from paradnn.families.built import BuiltModel, token_predictor
-from paradnn.families.layers import Layer, Multiply, dense, embedding
 
 _GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 #: Bias vectors of a gate: Keras' GRU with reset_after has one for the input and one for the recurrent product.

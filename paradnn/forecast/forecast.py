@@ -22,7 +22,7 @@ from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.regression import Array
 from paradnn.forecast.status import SweepStatus, rates_of
 from paradnn.forecast.table import PastRuns, row_of, table_of_points
-from paradnn.record.record import run_name
+from paradnn.session.record import run_name
 from paradnn.store.files import whole_file
 
 #: Past runs that a prediction looks at: the newest.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
-from paradnn.errors import DataError, NoStoreError, StoreError
+from paradnn.core.errors import DataError, NoStoreError, StoreError
 from paradnn.store.address import locate
 from paradnn.store.claims import RunIndex
 from paradnn.store.journal import Journal, folder_of, read_record

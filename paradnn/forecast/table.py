@@ -16,10 +16,10 @@ from scipy.special import stdtrit
 from paradnn.config.costs import costs_of
 from paradnn.config.identity import request_of, texts
 from paradnn.config.point import Point
+from paradnn.core.errors import ConfigError
+from paradnn.core.layers import Costs
 from paradnn.core.workload import WORKLOADS
-from paradnn.errors import ConfigError
 from paradnn.families import FAMILIES, Model, model_of
-from paradnn.families.layers import Costs
 from paradnn.forecast.history import Past
 from paradnn.forecast.regression import Array
 from paradnn.store.metrics import PHASES

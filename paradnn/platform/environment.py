@@ -23,12 +23,12 @@ import psutil
 from paradnn.config.identity import digest
 from paradnn.config.paths import CHECKOUT
 from paradnn.config.point import Point
+from paradnn.core import versions as worker_versions
+from paradnn.core.errors import ConfigError, WorkerError
+from paradnn.core.layers import Costs
 from paradnn.core.schema import memory_bytes
-from paradnn.errors import ConfigError, WorkerError
-from paradnn.families.layers import Costs
+from paradnn.core.versions import FRAMEWORKS, versions
 from paradnn.platform.findings import Finding, gpu_findings, host_findings, nvidia_smi, read_text
-from paradnn.worker import versions as worker_versions
-from paradnn.worker.versions import FRAMEWORKS, versions
 
 #: What the processor can do that changes how fast a step is.
 _ISA = {

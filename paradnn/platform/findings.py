@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from paradnn.core.words import core_list, core_text
 from paradnn.platform.load import BUSY_CORES, Load
-from paradnn.worker.affinity import core_list, core_text
 
 _CPUS = "sys/devices/system/cpu"
 _TUNE = "sudo python -m pyperf system tune, or: echo {} | sudo tee {} > /dev/null"

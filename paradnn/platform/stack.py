@@ -29,9 +29,9 @@ from typing import Any
 from paradnn.config.identity import digest
 from paradnn.config.paths import CONFIG
 from paradnn.config.point import Software
+from paradnn.core.errors import ConfigError, WorkerError
 from paradnn.core.schema import read
-from paradnn.errors import ConfigError, WorkerError
-from paradnn.store.address import without_secrets
+from paradnn.core.words import without_secrets
 
 _MARKER = "paradnn-stack.json"
 _MAKING = ".making-"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from paradnn.config.point import Point
-from paradnn.execution.turns import Turns
+from paradnn.session.turns import Turns
 from paradnn.store.runs import Record
 
 

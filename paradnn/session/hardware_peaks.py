@@ -16,16 +16,16 @@ from typing import Any
 from paradnn.config.identity import Identity, digest, texts, told, unpriced
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
-from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
+from paradnn.core.channel import plain
+from paradnn.core.messages import ArrayRate, PeakRates, ProductRate
 from paradnn.platform.environment import Environment, available_memory
 from paradnn.platform.load import LoadWatch
 from paradnn.platform.specifications import find_hardware
-from paradnn.record.measured import mean_interval
-from paradnn.record.record import run_tags
+from paradnn.session.measured import mean_interval
+from paradnn.session.record import run_tags
+from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from paradnn.store.journal import Journal
 from paradnn.store.runs import CEILINGS_OUTCOME, ClaimedElsewhere, Finished, Record, outcome_of
-from paradnn.worker.channel import plain
-from paradnn.worker.messages import ArrayRate, PeakRates, ProductRate
 from paradnn.worker.peak_rates import ARRAY_BYTES
 
 #: Changes with what is measured: ceilings of another version are not used.

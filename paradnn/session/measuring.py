@@ -20,20 +20,15 @@ from paradnn.config.costs import costs_of
 from paradnn.config.identity import Identity, point_id, request_of
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Measure, Point, Settings
+from paradnn.core.errors import DataError, StoreError, WorkerError
+from paradnn.core.layers import Costs
 from paradnn.core.words import counted
 from paradnn.core.workload import Moment, Part, Workload
-from paradnn.errors import DataError, StoreError, WorkerError
-from paradnn.execution.environments import WorkerEnvironments
-from paradnn.execution.hosts import other_hosts, require_answers
-from paradnn.execution.turns import Turns
-from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
-from paradnn.families.layers import Costs
 from paradnn.platform.environment import Environment, exceeds_memory, memory_limit
 from paradnn.platform.findings import Finding
 from paradnn.platform.load import load_average
-from paradnn.record.measured import Measured, measurements, narrow_enough, profile_tags, step_times
-from paradnn.record.record import make_record, point_tags, price_tags, priced, run_name
 from paradnn.session.course import Row, Summary, Visit
+from paradnn.session.environments import WorkerEnvironments
 from paradnn.session.hardware_peaks import (
     Ceilings,
     CeilingsKeeper,
@@ -42,7 +37,12 @@ from paradnn.session.hardware_peaks import (
     overrun_tags,
     single_device,
 )
+from paradnn.session.hosts import other_hosts, require_answers
+from paradnn.session.measured import Measured, measurements, narrow_enough, profile_tags, step_times
 from paradnn.session.progress import Reporter
+from paradnn.session.record import make_record, point_tags, price_tags, priced, run_name
+from paradnn.session.turns import Turns
+from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from paradnn.store.journal import Journal, PartialResults
 from paradnn.store.runs import Claim, ClaimedElsewhere, Finished, Record, ResumePolicy, wanted_extras
 

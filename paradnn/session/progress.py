@@ -18,7 +18,7 @@ from rich.text import Text
 from paradnn.cli.console import QUIET_SECONDS, Screen, fitting_table, si, standard_output
 from paradnn.core.words import counted
 from paradnn.core.workload import WORKLOADS, Words
-from paradnn.record.record import headline, throughput
+from paradnn.session.record import headline, throughput
 
 if TYPE_CHECKING:
     from paradnn.session.course import Row, Summary

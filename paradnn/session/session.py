@@ -17,25 +17,23 @@ from typing import Any
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Platform, Point, Settings
-from paradnn.core.words import counted
-from paradnn.errors import ConfigError, WorkerError
-from paradnn.execution.environments import WorkerEnvironments
-from paradnn.execution.hosts import require_hosts
-from paradnn.execution.workers import WorkerKey, WorkerPool
+from paradnn.config.scheduler import job_tags, start_seconds
+from paradnn.config.tasks import SweepInfo
+from paradnn.core.errors import ConfigError, WorkerError
+from paradnn.core.words import core_list, core_text, counted, without_secrets
 from paradnn.platform.environment import missing_device
 from paradnn.platform.findings import load_findings
 from paradnn.platform.load import LoadWatch
 from paradnn.session.course import Conclusion, Course, Row, Summary
+from paradnn.session.environments import WorkerEnvironments
 from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper
+from paradnn.session.hosts import require_hosts
 from paradnn.session.measuring import Measuring, SessionContext
 from paradnn.session.progress import Reporter
-from paradnn.store.address import without_secrets
+from paradnn.session.workers import WorkerKey, WorkerPool
 from paradnn.store.journal import Journal
 from paradnn.store.runs import Finished, SweepRun, first_accepted
 from paradnn.store.tracker import open_tracker
-from paradnn.sweep.scheduler import job_tags, start_seconds
-from paradnn.sweep.tasks import SweepInfo
-from paradnn.worker.affinity import core_list, core_text
 
 
 def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo | None) -> Summary:

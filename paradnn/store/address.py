@@ -16,7 +16,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from paradnn.config.paths import HOME
-from paradnn.errors import DataError, StoreError
+from paradnn.core.errors import DataError, StoreError
+from paradnn.core.words import without_secrets
 from paradnn.store.files import inside
 
 _SQLITE = "sqlite:///"
@@ -120,20 +121,6 @@ def locate(uri: str | None) -> StoreAddress:
     if problem:
         raise StoreError(f"tracking.uri={uri or address.uri}: {problem}; {remedy}")
     return address
-
-
-#: User and password, as SQLAlchemy divides an address: a password may hold / and blanks, and no other address.
-_LOGIN = re.compile(r"(?<=://)(?:[^/\s]*@|[^:/@\s]*:(?:(?!\w+://)[^@\n])*@)")
-
-
-def without_secrets(text: str) -> str:
-    """An address, or a text with some, with user, password and query cut out, since they may be credentials."""
-    return re.sub(r"\?[^\s]*", "?***", _LOGIN.sub("***@", text))
-
-
-def without_credentials(uri: str) -> str:
-    """The address without user and password: usable where they come from the environment."""
-    return _LOGIN.sub("", uri)
 
 
 #: Folders, joined as those of PATH, whose artifacts are read though they are not below the store that names them.

@@ -21,11 +21,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from paradnn.errors import DataError, NoStoreError, SchemaError
+from paradnn.core.channel import read_message
+from paradnn.core.errors import DataError, NoStoreError, SchemaError
 from paradnn.store.address import BUNDLE, StoreAddress
 from paradnn.store.files import inside, is_inside, read_json, whole_file
 from paradnn.store.runs import SCHEMA_VERSION, Query, Row, Run
-from paradnn.worker.channel import read_message
 
 #: What the files say they are; the number counts versions of their layout.
 #:   1  the first.

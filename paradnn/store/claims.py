@@ -19,11 +19,11 @@ import psutil
 
 from paradnn.config.identity import Identity
 from paradnn.config.outcome import OUTCOMES
-from paradnn.errors import StoreError
+from paradnn.core.channel import read_message
+from paradnn.core.errors import StoreError
 from paradnn.store.files import read_json
 from paradnn.store.reader import Reader
 from paradnn.store.runs import EXPIRES, OUTCOME_TAGS, OWNER, Finished, Query, Values, outcome_of
-from paradnn.worker.channel import read_message
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -17,8 +17,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from paradnn.errors import StoreAwayError, StoreError, StoreRefusalError
-from paradnn.store.address import StoreAddress, settle, without_secrets
+from paradnn.core.errors import StoreAwayError, StoreError, StoreRefusalError
+from paradnn.core.words import without_secrets
+from paradnn.store.address import StoreAddress, settle
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from paradnn.errors import ConfigError, DataError
+from paradnn.core.errors import ConfigError, DataError
 
 #: Name of the file that holds others.
 PACKED = "files.json"

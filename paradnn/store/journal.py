@@ -21,8 +21,10 @@ from paradnn.config.identity import Identity, digest
 from paradnn.config.outcome import PointResult
 from paradnn.config.paths import HOME
 from paradnn.config.point import Tracking
+from paradnn.core.channel import MessageError, plain, read_message
+from paradnn.core.errors import DataError, StoreError
+from paradnn.core.messages import PROTOCOL_VERSION
 from paradnn.core.workload import Moment
-from paradnn.errors import DataError, StoreError
 from paradnn.store.address import address_of
 from paradnn.store.claims import Entry, expiry, owner_tag
 from paradnn.store.files import new_file, read_json
@@ -38,8 +40,6 @@ from paradnn.store.runs import (
     RecordingMetrics,
     SweepRun,
 )
-from paradnn.worker.channel import MessageError, plain, read_message
-from paradnn.worker.messages import PROTOCOL_VERSION
 
 #: What the files say they are; the number counts versions of their layout.
 #:   1  the first.

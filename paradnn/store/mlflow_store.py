@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
+from paradnn.core.errors import DataError, NoStoreError, StoreError, StoreRefusalError
 from paradnn.core.scratch import Scratch
 from paradnn.core.workload import Moment
-from paradnn.errors import DataError, NoStoreError, StoreError, StoreRefusalError
 from paradnn.store.address import StoreAddress, address_of, local_folder, locate, settle
 from paradnn.store.claims import Entry, RunIndex, close_abandoned, close_run, expiry, owner_tag, status_of
 from paradnn.store.client import (

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from paradnn.errors import StoreError
+from paradnn.core.errors import StoreError
 from paradnn.store.address import StoreAddress
 from paradnn.store.client import client_of, store_errors
 from paradnn.store.runs import Query, Row, Run, number

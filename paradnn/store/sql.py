@@ -18,7 +18,7 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from paradnn.errors import NoStoreError, StoreError
+from paradnn.core.errors import NoStoreError, StoreError
 from paradnn.store.address import StoreAddress
 from paradnn.store.client import one_line_of, store_errors
 from paradnn.store.runs import OUTCOME_TAGS, Query, Row, Run, Values, number

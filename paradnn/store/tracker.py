@@ -20,10 +20,9 @@ from typing import TypeVar
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
-from paradnn.core.words import counted
+from paradnn.core.errors import DataError, StoreAwayError, StoreError, StoreRefusalError
+from paradnn.core.words import counted, without_credentials
 from paradnn.core.workload import Moment
-from paradnn.errors import DataError, StoreAwayError, StoreError, StoreRefusalError
-from paradnn.store.address import without_credentials
 from paradnn.store.journal import Journal, folder_of, read_record, read_sweep, store_key
 from paradnn.store.mlflow_store import MlflowStore, Uploaded
 from paradnn.store.runs import AcceptsRun, Claim, Claimed, Finished, Record, RecordingMetrics, SweepRun

@@ -14,12 +14,12 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any
 
+from paradnn.core.channel import Channel
+from paradnn.core.messages import PROTOCOL_VERSION, Answer, Failed, Ready
 from paradnn.core.workload import WORKLOADS
 from paradnn.families import FAMILIES
 from paradnn.worker import frameworks
-from paradnn.worker.channel import Channel
 from paradnn.worker.fork_server import Report, die_with_parent, serve
-from paradnn.worker.messages import PROTOCOL_VERSION, Answer, Failed, Ready
 
 
 def main() -> int:

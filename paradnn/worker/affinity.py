@@ -7,10 +7,11 @@ may use when the device is opened. PyTorch counts them earlier, when it is impor
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from paradnn.core.words import core_list, core_text
 from paradnn.worker.errors import Unavailable
 
 
@@ -30,28 +31,6 @@ def bind_cores(platform: Mapping[str, Any]) -> Mapping[str, Any]:
         raise Unavailable(f"platform.cores={given}: core {missing[0]} is none that this process may use: {may}")
     os.sched_setaffinity(0, cores)
     return {**platform, "threads": platform["threads"] or len(cores)}
-
-
-def core_list(text: str) -> list[int]:
-    """The cores in a list as the kernel writes it, 0-3,6, in their order; none where a part is no number or range."""
-    cores: set[int] = set()
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        if not first.isdigit() or not (last or first).isdigit() or int(last or first) < int(first):
-            return []
-        cores |= set(range(int(first), int(last or first) + 1))
-    return sorted(cores)
-
-
-def core_text(cores: Iterable[int]) -> str:
-    """The same the other way round."""
-    runs: list[list[int]] = []
-    for core in sorted(cores):
-        if runs and core == runs[-1][1] + 1:
-            runs[-1][1] = core
-        else:
-            runs.append([core, core])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 # Over which devices of this process a step is distributed. On a CPU a device is a number of cores: `platform.threads`

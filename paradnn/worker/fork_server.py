@@ -18,9 +18,9 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from paradnn.core.channel import Channel, MessageError, read_json, read_message
+from paradnn.core.messages import Answer, Exited, News, PhaseBegun, Refused, Request, Result, Started
 from paradnn.core.workload import Part
-from paradnn.worker.channel import Channel, MessageError, read_json, read_message
-from paradnn.worker.messages import Answer, Exited, News, PhaseBegun, Refused, Request, Result, Started
 from paradnn.worker.meters import give_back, remember_file_pages
 
 #: Reports to the driver that a phase begins, or a piece of what is measured; the answer so far, should it not end.

@@ -17,8 +17,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from paradnn.core.messages import Contention, References, Timing, Trial
 from paradnn.worker.errors import Ended
-from paradnn.worker.messages import Contention, References, Timing, Trial
 from paradnn.worker.meters import ContentionWatch, EnergyMeter
 from paradnn.worker.series import FEWEST, block_interval, find_change
 

@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from paradnn.core.messages import Contention
 from paradnn.core.words import counted
-from paradnn.worker.messages import Contention
 
 #: Shares of the capacity of the point's cores beyond which its blocks are contended (docs/check.md says why these).
 FOREIGN = 0.05

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from paradnn.core.messages import ArrayRate, PeakRates, ProductRate
 from paradnn.worker.measure import Protocol, Watch, measure_steps
-from paradnn.worker.messages import ArrayRate, PeakRates, ProductRate
 
 if TYPE_CHECKING:
     from paradnn.worker.frameworks import Framework

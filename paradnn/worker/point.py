@@ -13,16 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from paradnn.core.layers import Costs, Layer, sum_costs
+from paradnn.core.messages import Answer, Compilation, Contention, Measurement, Profile, References, Timing
 from paradnn.core.workload import asked_for
 from paradnn.families import model_of, optimizer_slots
 from paradnn.families.built import BuiltModel
-from paradnn.families.layers import Costs, Layer, sum_costs
 from paradnn.worker.affinity import bind_cores, layout_of
 from paradnn.worker.errors import ending_of
 from paradnn.worker.fork_server import Phases, Report
 from paradnn.worker.frameworks import Framework, Step, distributed
 from paradnn.worker.measure import Protocol, Run, Watch, measure_steps
-from paradnn.worker.messages import Answer, Compilation, Contention, Measurement, Profile, References, Timing
 from paradnn.worker.meters import EnergyMeter, MemoryMeter, open_meter
 from paradnn.worker.peak_rates import measure_peak_rates
 from paradnn.worker.profile.run import profile_steps

@@ -24,11 +24,11 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
+from paradnn.core.messages import PROTOCOL_VERSION
 from paradnn.worker.addresses import host_and_port, listen, with_port
 from paradnn.worker.errors import Ended, Unavailable
 from paradnn.worker.fork_server import die_with_parent
 from paradnn.worker.frameworks import Step
-from paradnn.worker.messages import PROTOCOL_VERSION
 
 #: Seconds without any answer after which a peer counts as gone.
 _LONGEST = 30.0

@@ -3,7 +3,7 @@
 Three kernels, each some milliseconds: of arithmetic (products and tanh), of memory traffic (the sum of an array that no
 cache holds) and of dispatch (a chain of operations on one number). They are Keras' own operations, uncompiled, so that
 they are the same in every framework, and their sizes are the platform's, so that their times are the same quantity in
-every run. What the record makes of them is in `paradnn.record.reference`.
+every run. What the record makes of them is in `paradnn.session.reference`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from paradnn.worker.messages import Compilation, Contention
+from paradnn.core.messages import Compilation, Contention
 from paradnn.worker.meters import ContentionWatch
 
 if TYPE_CHECKING:

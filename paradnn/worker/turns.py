@@ -1,4 +1,4 @@
-"""A point that takes turns with another: it computes only while its driver lets it (`paradnn.execution.turns`).
+"""A point that takes turns with another: it computes only while its driver lets it (`paradnn.session.turns`).
 
 It holds the machine while it is built and warmed up, and then a block at a time.
 """

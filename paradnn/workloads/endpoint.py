@@ -24,10 +24,10 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
+from paradnn.core.errors import ConfigError
 from paradnn.core.metric import Metric, with_ends
 from paradnn.core.schema import option
 from paradnn.core.workload import Ended, Part, Unavailable, Words, Workload, expect, sent
-from paradnn.errors import ConfigError
 from paradnn.families import Family
 from paradnn.families.kernels import ALONE, Messages
 from paradnn.workloads.serve import check_seconds, peak_metrics, process_seed
@@ -37,8 +37,8 @@ from paradnn.workloads.serve.queries import Probe, percentile
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point
-    from paradnn.record.measured import Measured
-    from paradnn.worker.messages import Answer
+    from paradnn.core.messages import Answer
+    from paradnn.session.measured import Measured
     from paradnn.worker.point import PointRun
 
 PointT = TypeVar("PointT")
@@ -278,7 +278,7 @@ class Endpoint(Workload):
         return False
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
-        from paradnn.record.measured import mean_interval, quantile, quantile_metrics
+        from paradnn.session.measured import mean_interval, quantile, quantile_metrics
 
         given = sent(measured.answers, Requests)
         asked = [one.requests() for one in given]

@@ -14,7 +14,7 @@ import pytest
 from analysis.published.archive import read_archive
 from analysis.published.source import log_found
 from analysis.store.load import load, load_tables
-from paradnn.errors import DataError, StoreError
+from paradnn.core.errors import DataError, StoreError
 
 LABEL = "layer_{}-node_{}-input_2000-output_1000-bs_{}"
 

@@ -15,7 +15,7 @@ from analysis.atlas.build import build_atlas
 from analysis.atlas.expect import expect, published
 from analysis.atlas.kernels import attention, decode, experts, product
 from analysis.atlas.normal import judge
-from paradnn.errors import ConfigError, DataError
+from paradnn.core.errors import ConfigError, DataError
 
 FC = {"family": "fc", "model.layers": 4, "model.nodes": 512, "model.input_size": 2000, "model.output_size": 1000}
 GPT = {"family": "gpt", "model.layers": 4, "model.width": 1024, "model.heads": 16, "model.sequence_length": 512}

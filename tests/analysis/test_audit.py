@@ -12,7 +12,7 @@ import pytest
 
 from analysis.audit import KINDS, AuditOptions, Finding, audit, conclusions, read_results
 from analysis.options import Selection
-from paradnn.errors import ConfigError, DataError
+from paradnn.core.errors import ConfigError, DataError
 
 TIMES = [0.101, 0.099, 0.1, 0.102, 0.098]
 LOADGEN = """================================================

@@ -9,7 +9,7 @@ import pytest
 
 from analysis.analyses.boxplot import LEVELS, BoxplotOptions, box_statistics, boxplot
 from analysis.result import Answer
-from paradnn.errors import ConfigError, NotEnoughData, SchemaError
+from paradnn.core.errors import ConfigError, NotEnoughData, SchemaError
 
 
 def skewed(seed: int = 3) -> pd.DataFrame:

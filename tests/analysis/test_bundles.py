@@ -16,7 +16,7 @@ import pytest
 
 from analysis.cli import main
 from analysis.store.load import load, load_files, load_table, load_tables
-from paradnn.errors import ConfigError, DataError, ParadnnError
+from paradnn.core.errors import ConfigError, DataError, ParadnnError
 from paradnn.store.bundle import FORMAT
 from paradnn.store.files import inside, whole_file
 from paradnn.store.runs import OWNER

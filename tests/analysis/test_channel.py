@@ -8,7 +8,7 @@ import pytest
 
 from analysis.analyses.channel import channel
 from analysis.statistics.transfers import fit_transfers
-from paradnn.errors import NotEnoughData, SchemaError
+from paradnn.core.errors import NotEnoughData, SchemaError
 from tests.analysis.planted import runs
 
 SIZES = 2.0 ** np.arange(0, 23)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from analysis.claims.load import load_claims, parse_claims
-from paradnn.errors import ConfigError, DataError
+from paradnn.core.errors import ConfigError, DataError
 
 GOOD = "- id: 1\n  says: it\n  checks:\n    - {kind: compare, a: {x: 1}, b: {x: 2}, at_least: 0.5}\n"
 

@@ -10,7 +10,7 @@ from scipy import stats
 from analysis.analyses.compare import CompareOptions, CompareResult, Verdict, compare_points
 from analysis.analyses.compare import compare as command
 from analysis.statistics.contrast import adjusted
-from paradnn.errors import ConfigError, ParadnnError, SchemaError
+from paradnn.core.errors import ConfigError, ParadnnError, SchemaError
 from tests.analysis.test_pairing import side
 
 

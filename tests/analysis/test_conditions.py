@@ -8,7 +8,7 @@ import pytest
 from analysis.claims.evaluate import require
 from analysis.claims.load import parse_claims
 from analysis.store.conditions import conditions_on, in_words, select
-from paradnn.errors import ConfigError, NotEnoughData
+from paradnn.core.errors import ConfigError, NotEnoughData
 
 FRAME = pd.DataFrame(
     {

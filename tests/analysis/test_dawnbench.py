@@ -10,7 +10,7 @@ import pytest
 
 from analysis.__main__ import main
 from analysis.published.dawnbench import read_dawnbench
-from paradnn.errors import DataError
+from paradnn.core.errors import DataError
 
 
 def written(folder: Path) -> Path:

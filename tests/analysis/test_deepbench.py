@@ -19,7 +19,7 @@ from analysis.statistics.pairing import pair
 from analysis.store.load import load
 from paradnn.config.identity import point_id, request_of, texts
 from paradnn.config.point import Point
-from paradnn.errors import DataError
+from paradnn.core.errors import DataError
 from paradnn.families import FAMILIES
 from paradnn.platform.specifications import find_hardware
 from paradnn.workloads.step import Step

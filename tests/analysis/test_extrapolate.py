@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis.analyses.extrapolate import ExtrapolateOptions, extrapolate, fit_kernels, step_of
-from paradnn.errors import NotEnoughData, ParadnnError
+from paradnn.core.errors import NotEnoughData, ParadnnError
 from paradnn.families import model_of
 from tests.analysis.planted import runs
 

@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 from analysis.analyses.figure_of_merit import FigureOfMeritOptions, figure_of_merit, harmonic_mean
-from paradnn.errors import ConfigError, HeterogeneousError, NotEnoughData
-from paradnn.record.measured import summarise
+from paradnn.core.errors import ConfigError, HeterogeneousError, NotEnoughData
+from paradnn.session.measured import summarise
 from paradnn.worker.series import block_interval
 from tests.analysis.planted import runs
 

@@ -16,7 +16,7 @@ from analysis.published.archive import read_archive
 from analysis.published.dawnbench import read_dawnbench
 from analysis.published.deepbench import read_deepbench, read_workbook
 from analysis.published.vidur import read_vidur
-from paradnn.errors import DataError
+from paradnn.core.errors import DataError
 from tests.analysis.deepbench import FLOAT, SPECS, folder_of, write
 
 #: Values that no published file has, as they stand in JSON and in tables.

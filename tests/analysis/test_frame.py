@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from analysis.store.frame import aggregate_replicates, build, require_homogeneous
 from analysis.store.load import load
-from paradnn.errors import SchemaError
+from paradnn.core.errors import SchemaError
 from paradnn.store.columns import Records
 from paradnn.store.runs import Run
 

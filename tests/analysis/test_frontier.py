@@ -12,7 +12,7 @@ import pytest
 
 from analysis import FrontierOptions, frontier
 from analysis.analyses.frontier import BEATEN, ON, UNDECIDED, Box, FrontierResult, efficient, frontiers, standings
-from paradnn.errors import ConfigError, HeterogeneousError, NotEnoughData
+from paradnn.core.errors import ConfigError, HeterogeneousError, NotEnoughData
 
 
 def boxed(*choices: tuple[float, float, float, float]) -> Box:

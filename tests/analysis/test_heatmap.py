@@ -15,7 +15,7 @@ from analysis.cli import main
 from analysis.format import is_share, percent_interval, short
 from analysis.store.frame import units
 from analysis.store.load import load
-from paradnn.errors import ParadnnError, SchemaError
+from paradnn.core.errors import ParadnnError, SchemaError
 
 
 def points(rows: list[dict[str, Any]], **columns: Any) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from scipy import stats
 
 from analysis.analyses.infeed import InfeedOptions, _fisher, input_waits, rank_correlation
 from analysis.statistics.dependence import levels_of
-from paradnn.errors import ConfigError, NotEnoughData
+from paradnn.core.errors import ConfigError, NotEnoughData
 from tests.analysis.planted import BATCH, POINTS, SIZE, grid, runs
 
 

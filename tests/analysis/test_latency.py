@@ -10,7 +10,7 @@ import pytest
 
 from analysis import latency
 from analysis.analyses.latency import knee_of, latency_curves
-from paradnn.errors import NotEnoughData
+from paradnn.core.errors import NotEnoughData
 
 
 def queue(rate: float, most: float = 1000.0, width: float = 1.01, batch: int = 1, **more: Any) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from scipy import optimize
 from analysis.analyses.memory import memory as analyse
 from analysis.cli import main
 from analysis.statistics.regression import firth, profile_interval
+from paradnn.core.errors import NotEnoughData
 from paradnn.designs.frontier import sides
-from paradnn.errors import NotEnoughData
 from tests.analysis.planted import grid, runs
 
 

@@ -15,7 +15,7 @@ from analysis.claims.kinds import KINDS
 from analysis.claims.load import observations, restate
 from analysis.published.archive import read_archive
 from analysis.store.load import NUMBERS
-from paradnn.errors import ConfigError
+from paradnn.core.errors import ConfigError
 from tests.analysis.planted import BATCH, POINTS, SIZE, runs
 from tests.analysis.published import frame_of
 from tests.analysis.test_archive import write

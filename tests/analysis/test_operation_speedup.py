@@ -9,7 +9,7 @@ import pytest
 
 from analysis.operation_speedup import Level, operation_speedup
 from analysis.store.load import NUMBERS, load_types
-from paradnn.errors import NotEnoughData
+from paradnn.core.errors import NotEnoughData
 from tests.analysis.test_pairing import side
 
 PEAK, BANDWIDTH = 100e12, 1e12  # B's; A has 2.3 times the peak and 1.5 times the bandwidth

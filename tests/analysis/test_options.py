@@ -15,7 +15,7 @@ from analysis.analyses.speedup import SpeedupOptions
 from analysis.cli import COMMANDS, make_parser
 from analysis.cli.commands import Command
 from analysis.options import Argument, Arguments, Selection, arguments, command_line, read_arguments
-from paradnn.errors import ConfigError
+from paradnn.core.errors import ConfigError
 
 
 def sample(argument: Argument) -> Any:

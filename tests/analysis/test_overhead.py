@@ -10,7 +10,7 @@ import pytest
 from analysis.analyses.overhead import OverheadOptions, OverheadResult
 from analysis.analyses.overhead import overhead as analyse
 from analysis.statistics.quantiles import bootstrap_ratio
-from paradnn.errors import SchemaError
+from paradnn.core.errors import SchemaError
 from paradnn.store.metrics import PHASES
 
 

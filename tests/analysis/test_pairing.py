@@ -13,7 +13,7 @@ from scipy import stats
 
 from analysis.published.archive import read_archive
 from analysis.statistics.pairing import RESULT_COLUMNS, pair
-from paradnn.errors import ConfigError
+from paradnn.core.errors import ConfigError
 from tests.analysis.published import frame_of
 from tests.analysis.test_archive import write
 from tests.conftest import ROOT

@@ -10,7 +10,7 @@ import pytest
 
 from analysis.analyses.parameters import ParametersOptions, parameters, read_models
 from analysis.cli import main
-from paradnn.errors import ConfigError, NotEnoughData
+from paradnn.core.errors import ConfigError, NotEnoughData
 
 
 def models() -> pd.DataFrame:

@@ -13,7 +13,7 @@ from analysis.cli import COMMANDS, main, make_parser
 from analysis.options import read_arguments
 from analysis.result import Result
 from analysis.store.load import load
-from paradnn.errors import SchemaError
+from paradnn.core.errors import SchemaError
 from tests.analysis.planted import grid, runs
 
 SIDES = ["Test tpu", "Test gpu"]

@@ -11,7 +11,7 @@ from analysis.columns import groups
 from analysis.prediction import Space, complete, is_sparse, space_of
 from analysis.report.sections import outline
 from analysis.store.past import read_space
-from paradnn.errors import ParadnnError
+from paradnn.core.errors import ParadnnError
 from tests.analysis.planted import POINTS, runs
 
 LOGS = {name: np.log(POINTS[name].to_numpy(dtype=float)) for name in POINTS}

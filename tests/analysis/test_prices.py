@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis.prices import PriceList, currency_of, priced, read_prices
-from paradnn.errors import ConfigError
+from paradnn.core.errors import ConfigError
 
 
 def run(**more: Any) -> pd.DataFrame:

@@ -25,7 +25,7 @@ from analysis.analyses.sensitivity import SensitivityOptions, sensitivity
 from analysis.analyses.speedup import SpeedupOptions, speedup
 from analysis.operations import OperationsResult
 from analysis.result import Result
-from paradnn.errors import ConfigError, StoreError
+from paradnn.core.errors import ConfigError, StoreError
 from tests.analysis.legible import faults
 from tests.analysis.published import ARCHIVE, published_frame
 

@@ -15,7 +15,7 @@ from analysis.analyses.roofline import roofline as analyse
 from analysis.cli import main
 from analysis.operations import place_operations
 from analysis.roofs import Roof, find_roofs, place_models, summary, verdict
-from paradnn.errors import ConfigError, NotEnoughData, SchemaError
+from paradnn.core.errors import ConfigError, NotEnoughData, SchemaError
 from tests.analysis.conftest import Writer
 
 PEAK, BANDWIDTH = 8e12, 4e11  # ridge point at 20 FLOP/B

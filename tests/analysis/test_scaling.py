@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from analysis.analyses.scaling import amdahl_fraction, amdahl_speedup, fit_scaling
 from analysis.analyses.scaling import scaling as summarised
 from analysis.statistics.quantiles import bootstrap_ratio
-from paradnn.errors import ConfigError, NotEnoughData, SchemaError
+from paradnn.core.errors import ConfigError, NotEnoughData, SchemaError
 from tests.analysis.planted import POINTS, runs
 
 COUNTS = (2, 4, 8)

@@ -14,7 +14,7 @@ from analysis.cli import main
 from analysis.result import Answer
 from analysis.statistics.regression import regress
 from analysis.store.frame import units
-from paradnn.errors import ConfigError, NotEnoughData, ParadnnError, SchemaError
+from paradnn.core.errors import ConfigError, NotEnoughData, ParadnnError, SchemaError
 
 
 def sweep(draw: np.random.Generator, points: int = 200, **columns: Any) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import pytest
 
 from analysis.analyses.software import SoftwareOptions, order, software
 from analysis.result import Answer
-from paradnn.errors import ConfigError, NotEnoughData, SchemaError
+from paradnn.core.errors import ConfigError, NotEnoughData, SchemaError
 from tests.analysis.planted import POINTS, runs
 
 ALONE = 10 ** np.random.default_rng(1).uniform(2, 5, len(POINTS))

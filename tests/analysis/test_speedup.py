@@ -11,7 +11,7 @@ import pytest
 from analysis.analyses.speedup import SpeedupOptions, pair_points, summarise
 from analysis.analyses.speedup import speedup as command
 from analysis.result import Result
-from paradnn.errors import ConfigError
+from paradnn.core.errors import ConfigError
 from tests.analysis.planted import sandwich
 from tests.analysis.test_pairing import SHAPE, plain_pairs, published, published_folder, side
 

@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from analysis.store.load import load, load_table, load_tables
-from paradnn.errors import ConfigError, DataError, SchemaError, StoreError
+from paradnn.core.errors import ConfigError, DataError, SchemaError, StoreError
 from paradnn.store import sql
 from tests.conftest import ROOT
 

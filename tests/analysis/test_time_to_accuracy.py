@@ -13,7 +13,7 @@ from scipy.stats import mstats, t, ttest_1samp
 
 from analysis.analyses.time_to_accuracy import TimeToAccuracyOptions, olympic_mean
 from analysis.analyses.time_to_accuracy import time_to_accuracy as summarise
-from paradnn.errors import ConfigError, NotEnoughData
+from paradnn.core.errors import ConfigError, NotEnoughData
 
 
 def trained(seconds: float, seed: int = 0, batch_size: int = 64, device: str = "A", **more: Any) -> dict[str, Any]:

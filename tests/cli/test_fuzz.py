@@ -12,20 +12,18 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from paradnn import train
+from paradnn import completion, listing, train
 from paradnn.cli.commands import COMMANDS
 from paradnn.cli.help import help_text, known_keys
 from paradnn.cli.program import program
 from paradnn.config.identity import point_id, request_of
 from paradnn.config.point import Point, read_point, read_settings
-from paradnn.errors import ConfigError
+from paradnn.config.space import plain
+from paradnn.core.errors import ConfigError
 from paradnn.families import FAMILIES
-from paradnn.listing import command as listing
-from paradnn.listing import completion
 from paradnn.plan import split_options
-from paradnn.record.record import run_name
 from paradnn.session.course import Summary
-from paradnn.sweep.space import plain
+from paradnn.session.record import run_name
 from tests.conftest import ROOT
 
 KEYS = """model model.layers model.nodes model.input_size model.output_size model.blocks model.filters model.vocab_size

@@ -12,7 +12,7 @@ import pytest
 from paradnn.cli.commands import COMMANDS
 from paradnn.cli.console import Screen, Ticker, say, si, visible
 from paradnn.cli.program import program
-from paradnn.errors import ParadnnError
+from paradnn.core.errors import ParadnnError
 from tests.conftest import ROOT, run
 from tests.processes import hearing_ctrl_c
 

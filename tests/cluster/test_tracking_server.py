@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from analysis.store.load import load, load_tables
-from paradnn.errors import StoreError
+from paradnn.core.errors import StoreError
 from tests.cluster.postgres import Postgres, Server, postgres, server
 from tests.conftest import ROOT, TINY, children_of, environment, run
 from tests.processes import wait_for

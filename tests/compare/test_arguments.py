@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paradnn.compare.arguments import read_arguments
-from paradnn.errors import ParadnnError
+from paradnn.core.errors import ParadnnError
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from paradnn.execution.workers import WorkerPool
+from paradnn.session.workers import WorkerPool
 from paradnn.store.metrics import METRICS
 from paradnn.store.mlflow_store import MlflowStore
 from tests.conftest import TINY, Store, run

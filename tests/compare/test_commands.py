@@ -20,7 +20,7 @@ from paradnn.compare import command, gate
 from paradnn.compare.arguments import read_arguments
 from paradnn.compare.commands import Command, Metric, Turns, checkouts, follow, program_of, run_once
 from paradnn.compare.verdict import Rule
-from paradnn.errors import ConfigError
+from paradnn.core.errors import ConfigError
 from tests.conftest import ROOT
 
 SPEED = ["--metric", "speed: ([0-9.]+)", "--higher"]

@@ -14,7 +14,7 @@ from paradnn.compare.comparison import Comparison, Pair, pairs_of
 from paradnn.compare.text import round_table, sentence, sentences, verdict_table
 from paradnn.compare.verdict import Estimate, Rule, Verdict
 from paradnn.config.point import Point
-from paradnn.errors import ConfigError
+from paradnn.core.errors import ConfigError
 from paradnn.families.fc import FullyConnected
 from paradnn.session.course import Row, Visit
 

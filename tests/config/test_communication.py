@@ -9,7 +9,7 @@ import pytest
 from paradnn.config.costs import costs_of
 from paradnn.config.identity import point_id
 from paradnn.config.point import Point, read_point
-from paradnn.errors import ConfigError
+from paradnn.core.errors import ConfigError
 from paradnn.workloads.channel import bus_factor, transfer_metrics
 
 

@@ -10,9 +10,9 @@ from PIL import Image
 
 from paradnn.config.identity import digest, point_id, protocol_id
 from paradnn.config.point import Measure, read_point
-from paradnn.errors import ConfigError
-from paradnn.record.measured import balance_metrics
-from paradnn.worker.messages import InputMeasurement, PipelinePart
+from paradnn.core.errors import ConfigError
+from paradnn.core.messages import InputMeasurement, PipelinePart
+from paradnn.session.measured import balance_metrics
 from tests.conftest import Store, run
 
 

@@ -11,8 +11,8 @@ import yaml
 from paradnn.config.identity import point_id, request_of, texts
 from paradnn.config.paths import CONFIG
 from paradnn.config.point import Point, read_point
-from paradnn.errors import ConfigError
-from paradnn.record.record import run_name
+from paradnn.core.errors import ConfigError
+from paradnn.session.record import run_name
 from paradnn.workloads.generate import Generate
 
 GPT = {"name": "gpt", "sequence_length": 100}

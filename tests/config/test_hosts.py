@@ -8,8 +8,8 @@ import pytest
 
 from paradnn.config.identity import point_id
 from paradnn.config.point import Point, read_point
-from paradnn.errors import ConfigError
-from paradnn.record.record import run_name
+from paradnn.core.errors import ConfigError
+from paradnn.session.record import run_name
 
 CHANNEL = {"batch_size": 1, "mode": "inference"}
 

@@ -8,7 +8,7 @@ import pytest
 
 from paradnn.config.identity import point_id
 from paradnn.config.point import Point, read_point
-from paradnn.errors import ConfigError
+from paradnn.core.errors import ConfigError
 
 
 def point(name: str, batch_size: int = 1, mode: str = "inference", **others: Any) -> Point:

@@ -8,7 +8,7 @@ import pytest
 
 from paradnn.config.identity import point_id, request_of, texts
 from paradnn.config.point import Point, read_point
-from paradnn.errors import ConfigError
+from paradnn.core.errors import ConfigError
 
 FC = {"name": "fc", "layers": 2, "nodes": 32, "input_size": 64, "output_size": 10}
 

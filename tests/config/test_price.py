@@ -9,10 +9,10 @@ import pytest
 from paradnn.config.identity import point_id, request_of
 from paradnn.config.point import Platform, Point, read_point, read_settings
 from paradnn.config.price import Prices, load_prices, price_tables
-from paradnn.errors import ConfigError
+from paradnn.core.errors import ConfigError
 from paradnn.platform.environment import Environment
-from paradnn.record.record import price_tags, priced
 from paradnn.session.hardware_peaks import ceilings_identity
+from paradnn.session.record import price_tags, priced
 
 ENVIRONMENT = Environment("V100", {}, {}, {"host": "box"})
 TABLE = Prices("USD", "2019", "a page", {"V100": "2.5", "box": "1"})

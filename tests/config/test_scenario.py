@@ -13,10 +13,10 @@ from paradnn.config.groups import store_options
 from paradnn.config.identity import point_id, request_of, texts
 from paradnn.config.paths import CONFIG
 from paradnn.config.point import Point, read_point
+from paradnn.config.space import plain
+from paradnn.core.errors import ConfigError
 from paradnn.core.workload import WORKLOADS
-from paradnn.errors import ConfigError
-from paradnn.record.record import run_name
-from paradnn.sweep.space import plain
+from paradnn.session.record import run_name
 from paradnn.workloads.serve import Server
 
 SCENARIOS = {name: type(work) for name, work in WORKLOADS.items() if work.key == "scenario"}

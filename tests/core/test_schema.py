@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from paradnn.config.point import read_point, read_settings
+from paradnn.core.errors import ConfigError
 from paradnn.core.schema import memory_bytes
-from paradnn.errors import ConfigError
 
 FC = {"model": {"name": "fc"}}
 

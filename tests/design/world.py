@@ -11,15 +11,15 @@ import numpy as np
 from paradnn.config.costs import costs_of
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Measure, Point, Settings, Sweep, Tracking
+from paradnn.config.tasks import SweepInfo
 from paradnn.designs.adaptive import AdaptiveSweep
-from paradnn.execution.environments import current_environments
 from paradnn.families.fc import FullyConnected
 from paradnn.forecast.table import row_of
-from paradnn.record.record import point_tags
 from paradnn.session.course import Course, Row, Visit
+from paradnn.session.environments import current_environments
+from paradnn.session.record import point_tags
 from paradnn.store.journal import Journal
 from paradnn.store.runs import Claim, Record
-from paradnn.sweep.tasks import SweepInfo
 from tests.forecast.planted import QUICK, Machine
 
 __all__ = ["World", "space"]

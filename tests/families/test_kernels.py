@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+from paradnn.core.layers import Costs
 from paradnn.families import FAMILIES, model_of
-from paradnn.families.layers import Costs
 from tests.conftest import ROOT
 
 #: Rows of DeepBench's lists, those that come twice counted twice.

@@ -11,7 +11,7 @@ import pytest
 
 from paradnn.config.identity import point_id, request_of
 from paradnn.config.point import Point, read_point
-from paradnn.errors import ConfigError
+from paradnn.core.errors import ConfigError
 from paradnn.families import model_of
 from tests.conftest import TINY, Store, run
 

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from paradnn.config.point import read_point
+from paradnn.core.messages import Timing
 from paradnn.forecast.phases import calibrate, extra_blocks, measure_seconds, profile_seconds, warmup_seconds
 from paradnn.forecast.table import PastRuns
 from paradnn.store.metrics import PHASES
 from paradnn.worker import measure
-from paradnn.worker.messages import Timing
 from paradnn.worker.profile.run import profile_steps
 from paradnn.workloads.serve import Offline, Server, SingleStream
 from paradnn.workloads.step import Step

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from paradnn.config.point import Software, read_point
-from paradnn.errors import ConfigError, WorkerError
-from paradnn.execution.workers import WorkerKey, WorkerPool
+from paradnn.core.errors import ConfigError, WorkerError
 from paradnn.platform.stack import Stack, _problem, open_stack
+from paradnn.session.workers import WorkerKey, WorkerPool
 from tests.conftest import ROOT, TINY, Store, run
-from tests.execution.test_worker_process import workers
 from tests.processes import PATIENCE, started
+from tests.session.test_worker_process import workers
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 TINYSTACK = Stack("tiny", PYTHON, ("tinystack==1.0",))

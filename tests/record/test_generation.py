@@ -7,11 +7,11 @@ import pytest
 from paradnn.config.costs import costs_of, prefill_costs_of
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, read_point
+from paradnn.core.messages import Answer, Compilation, Measurement, Timing
 from paradnn.platform.environment import Environment
-from paradnn.record.measured import Measured
-from paradnn.record.record import make_record
+from paradnn.session.measured import Measured
+from paradnn.session.record import make_record
 from paradnn.store.runs import Record
-from paradnn.worker.messages import Answer, Compilation, Measurement, Timing
 from paradnn.workloads.generate import Generation
 
 BANDWIDTH, PEAK = 1e10, 1e11

@@ -9,11 +9,11 @@ import pytest
 from paradnn.config.costs import costs_of
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, read_point
+from paradnn.core.messages import Answer
 from paradnn.platform.environment import Environment
-from paradnn.record.measured import Measured
-from paradnn.record.record import make_record
+from paradnn.session.measured import Measured
+from paradnn.session.record import make_record
 from paradnn.store.runs import Record
-from paradnn.worker.messages import Answer
 from paradnn.workloads.learn import LEARN, Epoch, Epochs, Learn
 
 ACCURACIES = (0.5, 0.9, 0.97, 0.96, 0.98)

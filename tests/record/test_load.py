@@ -13,13 +13,13 @@ from scipy import stats
 from paradnn.config.costs import costs_of
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, read_point
+from paradnn.core.messages import Answer, Compilation, Measurement, Timing, Trial
 from paradnn.platform.environment import Environment
-from paradnn.record.measured import Measured, quantile_metrics
-from paradnn.record.record import headline, make_record
 from paradnn.session.course import Row
+from paradnn.session.measured import Measured, quantile_metrics
 from paradnn.session.progress import describe_point
+from paradnn.session.record import headline, make_record
 from paradnn.store.runs import Record
-from paradnn.worker.messages import Answer, Compilation, Measurement, Timing, Trial
 from paradnn.workloads.serve.queries import Load, Probe, QueryLog, percentile
 
 MS = 1_000_000

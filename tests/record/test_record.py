@@ -12,11 +12,7 @@ from scipy import stats
 from paradnn.config.costs import costs_of
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import read_point
-from paradnn.platform.environment import Environment
-from paradnn.record.measured import Measured, compiling_metrics, precision_tags
-from paradnn.record.record import make_record
-from paradnn.store.runs import Record
-from paradnn.worker.messages import (
+from paradnn.core.messages import (
     Answer,
     Compilation,
     Contention,
@@ -28,6 +24,10 @@ from paradnn.worker.messages import (
     Timing,
     Trial,
 )
+from paradnn.platform.environment import Environment
+from paradnn.session.measured import Measured, compiling_metrics, precision_tags
+from paradnn.session.record import make_record
+from paradnn.store.runs import Record
 
 QUIET = Contention(2, 0.75, 0.01, 0.0, 40.0, None, None)
 

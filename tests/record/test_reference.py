@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from paradnn.record.reference import at_reference, chosen_kernel, reference_metrics
+from paradnn.core.messages import References, Timing
+from paradnn.session.reference import at_reference, chosen_kernel, reference_metrics
 from paradnn.worker.measure import Protocol, measure_steps
-from paradnn.worker.messages import References, Timing
 from tests.worker.test_measure import PROTOCOL, Machine
 
 POINTS = 300

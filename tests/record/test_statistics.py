@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from paradnn.record.measured import Summarised, narrow_enough, summarise
+from paradnn.session.measured import Summarised, narrow_enough, summarise
 
 
 def holds(found: Summarised, truth: float) -> bool:

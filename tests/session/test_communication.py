@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from paradnn.config.outcome import PointResult
-from paradnn.execution.workers import Limits, Worker
+from paradnn.session.workers import Limits, Worker
 from paradnn.worker.addresses import listen
 from tests.conftest import Store, process, processes_of_points, run
 from tests.processes import wait_for

@@ -9,7 +9,7 @@ import pytest
 
 from paradnn.config.identity import Identity, point_id, request_of
 from paradnn.config.point import Point, read_point
-from paradnn.errors import ConfigError
+from paradnn.core.errors import ConfigError
 from paradnn.families import model_of
 from paradnn.platform.environment import Environment, exceeds_memory
 from paradnn.session.hardware_peaks import Ceilings, ceilings_identity, device_peaks, single_device

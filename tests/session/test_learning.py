@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paradnn.execution.workers import Limits, Worker, _Watch
+from paradnn.session.workers import Limits, Worker, _Watch
 from tests.conftest import Store, run
 from tests.session.test_faults import driver
 

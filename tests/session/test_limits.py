@@ -12,16 +12,16 @@ import pytest
 from paradnn import ceilings
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Framework, Measure, Platform, Point, Software
-from paradnn.execution.workers import WorkerPool
+from paradnn.core.messages import Answer, PeakRates, ProductRate
 from paradnn.families.fc import FullyConnected
 from paradnn.platform.environment import describe_environment
 from paradnn.platform.load import Load, LoadWatch
 from paradnn.platform.specifications import HARDWARE, find_hardware
 from paradnn.session import hardware_peaks as peaks
 from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, ceilings_identity, overrun_tags
+from paradnn.session.workers import WorkerPool
 from paradnn.store.journal import Journal
 from paradnn.store.runs import ResumePolicy
-from paradnn.worker.messages import Answer, PeakRates, ProductRate
 from tests.conftest import TINY, Store, run
 
 WITH_CEILINGS = [entry for entry in TINY if entry != "ceilings=false"]

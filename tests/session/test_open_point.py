@@ -11,11 +11,11 @@ from paradnn.config.costs import costs_of
 from paradnn.config.identity import Identity
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Measure, Point
+from paradnn.core.messages import Answer, Compilation, Measurement, Timing
 from paradnn.families.fc import FullyConnected
 from paradnn.platform.environment import Environment
 from paradnn.session.measuring import OpenPoint
 from paradnn.store.runs import Claim
-from paradnn.worker.messages import Answer, Compilation, Measurement, Timing
 from paradnn.workloads.serve import Server
 from paradnn.workloads.serve.generator import LOADGEN_SEED
 

@@ -10,9 +10,9 @@ import pytest
 
 from paradnn.config.data import Images
 from paradnn.config.point import Platform, Point
-from paradnn.errors import ConfigError
-from paradnn.execution.hosts import HOSTS, KEY, require_hosts
+from paradnn.core.errors import ConfigError
 from paradnn.families.fc import FullyConnected
+from paradnn.session.hosts import HOSTS, KEY, require_hosts
 from paradnn.session.session import require_possible
 from paradnn.workloads.channel import CHANNEL, Communication
 from tests.conftest import Store, run

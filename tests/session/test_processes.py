@@ -16,13 +16,13 @@ from scipy import stats
 from paradnn.config.identity import Identity
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Tracking
+from paradnn.core.channel import plain
+from paradnn.core.messages import PROTOCOL_VERSION
 from paradnn.session import measuring
 from paradnn.session.measuring import OpenPoint
 from paradnn.store.journal import PartialResults, write_document
 from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.runs import EXPIRES, Claim
-from paradnn.worker.channel import plain
-from paradnn.worker.messages import PROTOCOL_VERSION
 from paradnn.workloads.learn import Epoch
 from paradnn.workloads.learn.training import Checkpoint, unfinished
 from tests.conftest import TINY, Store, run

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from paradnn.errors import ConfigError, WorkerError
-from paradnn.execution.hosts import HOSTS, KEY, other_hosts, require_answers
+from paradnn.core.errors import ConfigError, WorkerError
+from paradnn.session.hosts import HOSTS, KEY, other_hosts, require_answers
 from tests.conftest import Store, run
 from tests.processes import wait_for
 from tests.worker.two_hosts import ADDRESSES, QUICK, second_host

@@ -18,7 +18,7 @@ import pytest
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
-from paradnn.errors import StoreAwayError, StoreError
+from paradnn.core.errors import StoreAwayError, StoreError
 from paradnn.store.claims import owner_tag
 from paradnn.store.journal import Journal, read_document, read_record, write_document
 from paradnn.store.mlflow_store import MlflowStore

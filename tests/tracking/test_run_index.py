@@ -21,21 +21,22 @@ from analysis.store.load import load
 from paradnn.config.identity import Identity
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, Tracking
-from paradnn.errors import NoStoreError, StoreError
-from paradnn.execution.workers import WorkerPool
+from paradnn.core.errors import NoStoreError, StoreError
+from paradnn.core.messages import Answer, ArrayRate, PeakRates, ProductRate
+from paradnn.core.words import without_secrets
 from paradnn.families.fc import FullyConnected
 from paradnn.forecast.history import open_history
 from paradnn.platform.environment import Environment, describe_environment
-from paradnn.record.record import run_tags
 from paradnn.session import hardware_peaks as peaks
+from paradnn.session.record import run_tags
+from paradnn.session.workers import WorkerPool
 from paradnn.store import sql
-from paradnn.store.address import address_of, without_secrets
+from paradnn.store.address import address_of
 from paradnn.store.claims import Entry, RunIndex, owner_tag
 from paradnn.store.journal import Journal, read_record
 from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.reader import open_reader
 from paradnn.store.runs import EXPIRES, OWNER, Claim, Record, SweepRun
-from paradnn.worker.messages import Answer, ArrayRate, PeakRates, ProductRate
 from tests.cluster.recorder import ENVIRONMENT, claimed, record_of, tags_of
 from tests.conftest import Store
 from tests.processes import started, wait_for

@@ -8,7 +8,7 @@ import pytest
 
 from paradnn import ui
 from paradnn.config.point import Tracking
-from paradnn.errors import StoreError
+from paradnn.core.errors import StoreError
 from paradnn.store.address import address_of
 from paradnn.store.mlflow_store import VIEWS, MlflowStore, view_tags
 from tests.conftest import Store

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
+from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from tests.conftest import ROOT
 from tests.worker.families import MODELS, POINT
 

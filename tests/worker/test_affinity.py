@@ -12,9 +12,9 @@ import pytest
 
 from paradnn.config.identity import point_id, request_of
 from paradnn.config.point import Point, read_point
-from paradnn.errors import ConfigError
-from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
-from paradnn.worker.affinity import core_list, core_text
+from paradnn.core.errors import ConfigError
+from paradnn.core.words import core_list, core_text
+from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from tests.conftest import processes_of_points
 
 TINY = {"name": "fc", "layers": 1, "nodes": 8, "input_size": 16, "output_size": 4}

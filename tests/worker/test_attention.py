@@ -10,9 +10,9 @@ import keras
 import numpy as np
 import pytest
 
-from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from paradnn.families import build, model_of
 from paradnn.families.parts.attention import Attention
+from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from tests.worker.families import MODELS
 from tests.worker.test_models import LLAMA, label, point
 

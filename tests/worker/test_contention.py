@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from paradnn.worker.messages import Contention
+from paradnn.core.messages import Contention
 from paradnn.worker.meters import ContentionWatch, Counters, between, read_counters
 from paradnn.worker.single_steps import single_latencies
 from tests.processes import in_fresh_process

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from paradnn.config.outcome import PointResult
-from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from paradnn.families import model_of
+from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from tests.worker.families import BATCH, MODELS
 
 #: Of a loss after three updates, as a share of it: sums over shards are rounded in another order.

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paradnn.core.versions import FRAMEWORKS
 from paradnn.worker.errors import Unavailable
-from paradnn.worker.versions import FRAMEWORKS
 from tests.conftest import ROOT
 
 ENGINES = sorted(name for name, entry in FRAMEWORKS.items() if entry.is_engine)
@@ -108,7 +108,7 @@ def test_outputs_that_are_not_keras_own_are_no_measurement() -> None:
 
 def test_what_describes_an_interpreter_needs_no_package() -> None:
     """Its text is run in interpreters that have none of this project."""
-    tree = ast.parse(Path(ROOT / "paradnn/worker/versions.py").read_text())
+    tree = ast.parse(Path(ROOT / "paradnn/core/versions.py").read_text())
     names = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
     names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert names == {"__future__", "importlib.metadata", "platform", "dataclasses"}

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paradnn.execution.workers import WorkerKey
+from paradnn.session.workers import WorkerKey
 from tests.conftest import ROOT
 from tests.worker.families import MODELS
 

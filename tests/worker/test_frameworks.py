@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from paradnn.config.outcome import PointResult
-from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
+from paradnn.core.messages import NoProfile, Profile
 from paradnn.families import model_of
-from paradnn.worker.messages import NoProfile, Profile
+from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from tests.conftest import Store, process
 from tests.worker.families import BATCH, MODELS
 from tests.worker.memory_checks import check_memory

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from paradnn.families import model_of
+from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.workloads.generate.decoder import Decoder
 from tests.worker.counter import counted_flops

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paradnn.execution.workers import WorkerKey
 from paradnn.families import FAMILIES, model_of
+from paradnn.session.workers import WorkerKey
 from tests.conftest import ROOT
 from tests.worker.kernel_oracle import cell, convolution, gradient
 

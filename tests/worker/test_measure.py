@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from paradnn.core.messages import Timing
 from paradnn.worker.measure import FEWEST_TO_STOP, REPEATS, NotFinite, Protocol, measure_steps
-from paradnn.worker.messages import Timing
 from paradnn.worker.series import block_interval
 
 PROTOCOL = Protocol(min_seconds=1.0, min_blocks=10, max_seconds=60.0, block_seconds=0.1, warmup_seconds=5.0)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
+from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from tests.worker.families import POINT
 from tests.worker.memory_checks import LARGE, TINY, Sized, check_memory
 

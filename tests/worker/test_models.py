@@ -13,9 +13,9 @@ import pytest
 import tensorflow as tf
 from keras.src.ops.numpy import Pad
 
-from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
 from paradnn.families import build, model_of
 from paradnn.families.built import BuiltModel
+from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.optimizers import Course, make_optimizer
 from paradnn.worker.point import answer_request

@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import pytest
 
-from paradnn.errors import ConfigError, WorkerError
-from paradnn.execution.hosts import HOSTS, KEY, other_hosts
+from paradnn.core.errors import ConfigError, WorkerError
+from paradnn.session.hosts import HOSTS, KEY, other_hosts
 from paradnn.worker import process_group as remote
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.process_group import processes_elsewhere

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from paradnn.config.outcome import PointResult
-from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
+from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from paradnn.workloads.learn import Epoch
 from paradnn.workloads.learn.sets import Digits, set_file
 from tests.conftest import processes_of_points

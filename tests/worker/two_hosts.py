@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from paradnn.execution.hosts import HOSTS, KEY
+from paradnn.session.hosts import HOSTS, KEY
 from tests.conftest import ROOT, TINY
 
 SECRET = "what both know"

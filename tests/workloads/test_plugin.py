@@ -31,10 +31,10 @@ SHORT = [word for word in TINY if word.startswith(("measure", "ceilings"))]
 SWEEP = ["task=tally", "mode=inference", "tally.steps=7", "model=plane", "model.wings=2,5", *SHORT]
 COMMANDS = [
     ["paradnn.train", "--help"],
-    ["paradnn.listing.command", "models", "hidden layer between"],
-    ["paradnn.listing.command", "task", "tally"],
-    ["paradnn.listing.completion", "paradnn train model=plane model.w"],
-    ["paradnn.listing.completion", "paradnn train task=ta"],
+    ["paradnn.listing", "models", "hidden layer between"],
+    ["paradnn.listing", "task", "tally"],
+    ["paradnn.completion", "paradnn train model=plane model.w"],
+    ["paradnn.completion", "paradnn train task=ta"],
     ["paradnn.train", "-m", *SWEEP],
     ["paradnn.plan", "-m", *SWEEP],
     ["paradnn.train", *SWEEP[:4], "model.wings=2", *SHORT],

@@ -16,10 +16,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paradnn.core.versions import FRAMEWORKS
 from paradnn.worker.errors import Unavailable
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import Trace, read_trace
-from paradnn.worker.versions import FRAMEWORKS
 
 if TYPE_CHECKING:  # importing Keras belongs to `load`, where a failure is reported
     from paradnn.families.built import BuiltModel

@@ -16,10 +16,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from paradnn.core.messages import InputMeasurement, PipelinePart, Timing
 from paradnn.families.built import BuiltModel
 from paradnn.worker.frameworks import Step, Unavailable
 from paradnn.worker.input.pipelines import ImagePipeline
-from paradnn.worker.messages import InputMeasurement, PipelinePart, Timing
 from paradnn.worker.step import synthetic_batch
 
 #: A pipeline whose process used less than this share of a core for this long has full buffers.

@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from paradnn.core.messages import NoProfile, Profile, Table
 from paradnn.worker.frameworks import Framework, Step, Unavailable
-from paradnn.worker.messages import NoProfile, Profile, Table
 from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import COMPILED, Trace, attribute

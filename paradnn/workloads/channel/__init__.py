@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from paradnn.core.errors import ConfigError
 from paradnn.core.metric import declared
 from paradnn.core.schema import option
 from paradnn.core.workload import Words, Workload, expect
-from paradnn.errors import ConfigError
 from paradnn.families import Family
 from paradnn.families.kernels import ALONE, Messages
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point
-    from paradnn.record.measured import Measured
+    from paradnn.session.measured import Measured
     from paradnn.worker.point import PointRun
 
 __all__ = ["CHANNEL", "COLLECTIVES", "FAMILY", "Channel", "Communication", "bus_factor", "transfer_metrics"]

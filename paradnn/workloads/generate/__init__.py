@@ -11,17 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from paradnn.core.channel import plain_fields
+from paradnn.core.errors import ConfigError
+from paradnn.core.messages import Answer, Compilation, Timing
 from paradnn.core.metric import declared
 from paradnn.core.schema import option, read
 from paradnn.core.workload import Part, Words, Workload, expect, sent
-from paradnn.errors import ConfigError
-from paradnn.worker.channel import plain_fields
-from paradnn.worker.messages import Answer, Compilation, Timing
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point
-    from paradnn.families.layers import Costs
-    from paradnn.record.measured import Measured
+    from paradnn.core.layers import Costs
+    from paradnn.session.measured import Measured
     from paradnn.worker.point import PointRun
 
 __all__ = ["GENERATE", "Generate"]
@@ -126,7 +126,7 @@ class Generate(Workload):
     ) -> dict[str, float]:
         """Time to the first token with its interval, and what reading the prompts comes to."""
         from paradnn.config.costs import prefill_costs_of
-        from paradnn.record.measured import summarise
+        from paradnn.session.measured import summarise
 
         costs, timings = prefill_costs_of(point), [entry.prefill for entry in given]
         times = summarise([[seconds / timing.steps_per_block for seconds in timing.blocks] for timing in timings])

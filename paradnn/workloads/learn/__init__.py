@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from paradnn.core.channel import plain_fields
+from paradnn.core.errors import ConfigError
+from paradnn.core.messages import Answer
 from paradnn.core.metric import declared
 from paradnn.core.schema import option
 from paradnn.core.words import counted
 from paradnn.core.workload import Moment, Part, Words, Workload, expect
-from paradnn.errors import ConfigError
-from paradnn.worker.channel import plain_fields
-from paradnn.worker.messages import Answer
 from paradnn.workloads.learn.messages import Epoch, Epochs, last_epoch
 from paradnn.workloads.learn.sets import SETS, Arrays, input_width, set_file
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from paradnn.config.outcome import PointResult
     from paradnn.config.point import Point
     from paradnn.families import Model
-    from paradnn.record.measured import Measured
+    from paradnn.session.measured import Measured
     from paradnn.worker.point import PointRun
 
 __all__ = ["LEARN", "Learn"]

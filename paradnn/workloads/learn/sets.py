@@ -17,9 +17,9 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from paradnn.config.data import Input
+from paradnn.core.errors import ConfigError, DataError
 from paradnn.core.schema import option
 from paradnn.core.scratch import Scratch
-from paradnn.errors import ConfigError, DataError
 from paradnn.families import FAMILIES
 
 if TYPE_CHECKING:

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from paradnn.worker.channel import MessageError, plain, read_message
+from paradnn.core.channel import MessageError, plain, read_message
+from paradnn.core.messages import Timing, Trial
 from paradnn.worker.errors import Ended, Unavailable
 from paradnn.worker.frameworks import Step
 from paradnn.worker.measure import NotFinite, Watch
-from paradnn.worker.messages import Timing, Trial
 from paradnn.worker.meters import EnergyMeter
 from paradnn.worker.single_steps import compile_steps
 from paradnn.worker.step import product_flops, synthetic_batch

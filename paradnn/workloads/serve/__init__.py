@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from paradnn.core.errors import ConfigError
+from paradnn.core.messages import Answer
 from paradnn.core.metric import declared
 from paradnn.core.schema import option
 from paradnn.core.workload import Words, Workload, expect, sent
-from paradnn.errors import ConfigError
 from paradnn.worker.chance import fewest_to_pass
-from paradnn.worker.messages import Answer
 from paradnn.workloads.serve.generator import LOADGEN_SEED
 from paradnn.workloads.serve.load import OFFLINE_SLACK, measure_served, verdict
 from paradnn.workloads.serve.queries import Load, Probe, QueryLog, load_artifacts, percentile
@@ -26,7 +26,7 @@ from paradnn.workloads.serve.queries import Load, Probe, QueryLog, load_artifact
 if TYPE_CHECKING:
     from paradnn.config.point import Point
     from paradnn.families import Model
-    from paradnn.record.measured import Measured
+    from paradnn.session.measured import Measured
     from paradnn.worker.point import PointRun
 
 __all__ = ["MULTI_STREAM", "OFFLINE", "SERVER", "SINGLE_STREAM", "MultiStream", "Offline", "Server", "SingleStream"]
@@ -92,7 +92,7 @@ class _Scenario(Workload):
     # --- What a run holds
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
-        from paradnn.record.measured import quantile_metrics
+        from paradnn.session.measured import quantile_metrics
 
         given = [load for load in sent(measured.answers, Load) if load.log()]
         if not given or "step_time_ms" not in known:
@@ -318,7 +318,7 @@ def peak_metrics(held: Sequence[float], probes: Sequence[Sequence[Probe]]) -> di
     does and ends where that of the other does; of a single process they are the two rates themselves. Where nothing
     surely failed it has no end.
     """
-    from paradnn.record.measured import mean_interval
+    from paradnn.session.measured import mean_interval
 
     def above(*verdicts: bool | None) -> list[float]:
         """In each process the lowest rate above the one that held, of which this was said."""

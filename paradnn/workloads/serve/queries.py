@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+from paradnn.core.channel import plain
+from paradnn.core.messages import Answer
 from paradnn.core.workload import Part, sent
-from paradnn.worker.channel import plain
-from paradnn.worker.messages import Answer
 
 #: ns on one clock, and how many queries were served in one batch.
 COLUMNS = ("scheduled", "issued", "started", "ended", "together")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from paradnn.core.layers import Layer, dense
 from paradnn.core.schema import option
 from paradnn.families import Family, Model
 from paradnn.families.built import BuiltModel, classifier
-from paradnn.families.layers import Layer, dense
 
 
 @dataclass(frozen=True)

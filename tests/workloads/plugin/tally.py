@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from paradnn.core.errors import ConfigError
 from paradnn.core.metric import Metric
 from paradnn.core.schema import option
 from paradnn.core.workload import Part, Words, Workload
-from paradnn.errors import ConfigError
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point
-    from paradnn.record.measured import Measured
+    from paradnn.session.measured import Measured
     from paradnn.worker.point import PointRun
 
 

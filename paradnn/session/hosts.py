@@ -9,7 +9,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paradnn.errors import ConfigError, WorkerError
+from paradnn.core.errors import ConfigError, WorkerError
 from paradnn.worker.addresses import host_and_port
 from paradnn.worker.process_group import KEY
 

@@ -16,9 +16,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from paradnn.worker.channel import Channel
+from paradnn.core.channel import Channel
+from paradnn.core.messages import PROTOCOL_VERSION, Answer, Compilation, Measurement, NoProfile, Ready, Timing
 from paradnn.worker.fork_server import Report, serve
-from paradnn.worker.messages import PROTOCOL_VERSION, Answer, Compilation, Measurement, NoProfile, Ready, Timing
 
 
 def answer(point: Mapping[str, Any], report: Report) -> Answer:

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
+from paradnn.core.messages import EVENTS, PROTOCOL_VERSION, Event
 from paradnn.core.workload import Part, part_called
-from paradnn.worker.messages import EVENTS, PROTOCOL_VERSION, Event
 
 Message = TypeVar("Message")
 

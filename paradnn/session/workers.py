@@ -22,13 +22,13 @@ import psutil
 from paradnn.config.outcome import OUTCOMES, Ending, PointResult, classify, signal_name
 from paradnn.config.paths import PACKAGE
 from paradnn.config.point import Point
+from paradnn.core import messages
+from paradnn.core.channel import BrokenLine, MessageError, encode, read_event
+from paradnn.core.messages import Answer, Event
 from paradnn.core.scratch import Scratch, remove_leftovers
 from paradnn.core.workload import Part
 from paradnn.platform.environment import available_memory
 from paradnn.platform.stack import interpreter_of
-from paradnn.worker import messages
-from paradnn.worker.channel import BrokenLine, MessageError, encode, read_event
-from paradnn.worker.messages import Answer, Event
 
 #: Variables that bound the threads of an operation, in one framework or another; NPROC is that of XLA's CPU client.
 _THREADS = (

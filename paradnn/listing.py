@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from paradnn.cli.help import documented_keys
 from paradnn.cli.program import program
 from paradnn.config.groups import content_of, groups, options_of, words_of
+from paradnn.core.errors import ConfigError, ParadnnError
 from paradnn.core.words import did_you_mean
-from paradnn.errors import ConfigError, ParadnnError
 from paradnn.store.metrics import METRICS
 
 #: What can be listed -> the group of the configuration that holds it, if any does.

@@ -1,6 +1,6 @@
 """What driver and worker say to each other: frozen dataclasses, built on one side and validated on the other.
 
-One JSON object a line (`paradnn.worker.channel`). The driver writes requests to the worker's standard input:
+One JSON object a line (`paradnn.core.channel`). The driver writes requests to the worker's standard input:
 
     {"protocol": 12, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
 
@@ -23,8 +23,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from paradnn.core.layers import Costs
 from paradnn.core.workload import Part
-from paradnn.families.layers import Costs
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ import pytest
 from paradnn.config.identity import limits_id, request_of
 from paradnn.config.outcome import Ending, classify
 from paradnn.config.point import read_point
+from paradnn.core.errors import ConfigError, WorkerError
+from paradnn.core.messages import NoProfile
 from paradnn.core.scratch import Scratch
-from paradnn.errors import ConfigError, WorkerError
-from paradnn.execution.workers import Limits, Worker, WorkerKey, WorkerPool, _Watch
 from paradnn.platform import environment
-from paradnn.record.measured import profile_tags
+from paradnn.session.measured import profile_tags
+from paradnn.session.workers import Limits, Worker, WorkerKey, WorkerPool, _Watch
 from paradnn.store.runs import ResumePolicy
-from paradnn.worker.messages import NoProfile
 from tests.conftest import ROOT
 from tests.processes import started, wait_for
 

@@ -14,10 +14,13 @@ from typing import Any
 from paradnn.config import identity
 from paradnn.config.point import Point
 from paradnn.config.price import Prices
+from paradnn.core.channel import plain
+from paradnn.core.messages import Answer, Contention, Profile
 from paradnn.core.metric import interval_names
+from paradnn.core.words import without_secrets
 from paradnn.core.workload import WORKLOADS, Workload
 from paradnn.platform.environment import Environment
-from paradnn.record.measured import (
+from paradnn.session.measured import (
     Measured,
     contradictions,
     cost_metrics,
@@ -30,13 +33,10 @@ from paradnn.record.measured import (
     profile_tags,
     summarised,
 )
-from paradnn.record.reference import chosen_kernel, reference_metrics
-from paradnn.store.address import without_secrets
+from paradnn.session.reference import chosen_kernel, reference_metrics
 from paradnn.store.metrics import costs as priced_costs
 from paradnn.store.metrics import metric
 from paradnn.store.runs import SCHEMA_VERSION, Record
-from paradnn.worker.channel import plain
-from paradnn.worker.messages import Answer, Contention, Profile
 
 #: The tables of a profile, as files on the run (`mlflow.load_table` reads them).
 _TABLES = ("operations", "operation_types")

@@ -7,10 +7,10 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 
 from paradnn.config.point import Point
-from paradnn.errors import ParadnnError
-from paradnn.execution.workers import WorkerKey
+from paradnn.core.errors import ParadnnError
 from paradnn.platform.environment import Environment, describe_environment, missing_device, software_versions
 from paradnn.platform.stack import Stack, find_stack, open_stack
+from paradnn.session.workers import WorkerKey
 
 
 def current_environments(points: Iterable[Point]) -> dict[WorkerKey, Environment | None]:

@@ -13,12 +13,12 @@ import numpy as np
 
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
+from paradnn.core.layers import Costs
+from paradnn.core.messages import Answer, InputMeasurement, Measurement, NoProfile, Profile, Timing
 from paradnn.core.metric import interval_names
-from paradnn.families.layers import Costs
 from paradnn.platform.environment import Environment
 from paradnn.store.metrics import PHASES
 from paradnn.worker.chance import events_factor, quantile_ranks
-from paradnn.worker.messages import Answer, InputMeasurement, Measurement, NoProfile, Profile, Timing
 from paradnn.worker.series import block_interval, median_interval, why_no_interval, widened_interval
 
 #: By so much wider is the interval of processes whose number it has itself decided.

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from paradnn.execution import workers as resident
-from paradnn.execution.workers import Resident
+from paradnn.session import workers as resident
+from paradnn.session.workers import Resident
 from tests.processes import started
 
 SIZE, CHILDREN = 64 << 20, 6

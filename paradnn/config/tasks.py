@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paradnn.config.point import LARGEST, Point, Settings, read_point, read_settings, read_smallest
+from paradnn.config.space import expand, plain
+from paradnn.core.errors import ConfigError
 from paradnn.core.words import counted
-from paradnn.errors import ConfigError
-from paradnn.sweep.space import expand, plain
 
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader

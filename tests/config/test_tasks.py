@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from paradnn.config import tasks
 from paradnn.store.metrics import metric
-from paradnn.sweep import tasks
 from tests.conftest import TINY, Store, process, run
 
 PAPER = ("fc", "residual", "bottleneck", "rnn", "lstm", "gru")

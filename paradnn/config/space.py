@@ -24,7 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from paradnn.config.groups import is_open
 from paradnn.config.point import SETTINGS_KEYS, read_settings
-from paradnn.errors import ConfigError
+from paradnn.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from hydra.core.config_loader import ConfigLoader

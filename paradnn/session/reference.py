@@ -19,8 +19,8 @@ from itertools import zip_longest
 
 import numpy as np
 
-from paradnn.record.measured import interval_metrics, step_times, t_quantile
-from paradnn.worker.messages import Timing
+from paradnn.core.messages import Timing
+from paradnn.session.measured import interval_metrics, step_times, t_quantile
 from paradnn.worker.series import FEWEST, block_interval
 
 KERNELS = ("arithmetic", "memory", "dispatch")

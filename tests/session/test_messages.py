@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from paradnn.config.outcome import PointResult
-from paradnn.execution.workers import Limits, WorkerKey, WorkerPool
-from paradnn.worker.channel import MessageError, encode, plain, read_event
-from paradnn.worker.messages import (
+from paradnn.core.channel import MessageError, encode, plain, read_event
+from paradnn.core.messages import (
     PROTOCOL_VERSION,
     Answer,
     Compilation,
@@ -33,6 +32,7 @@ from paradnn.worker.messages import (
     Timing,
     Trial,
 )
+from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from tests.conftest import ROOT
 from tests.processes import started
 
@@ -175,8 +175,8 @@ def test_an_answer_that_is_no_json_is_a_crash(answered: Any, garbage: str) -> No
 @pytest.mark.parametrize("chunk", ["'x' * 2**20", "('x' * 1023 + chr(10)) * 2**10"], ids=["a line", "many"])
 def test_a_worker_that_says_too_much_is_ended(answered: Any, monkeypatch: pytest.MonkeyPatch, chunk: str) -> None:
     """It never ends, where thirty MiB are the most."""
-    monkeypatch.setattr("paradnn.execution.workers._MOST_IN_LINE", 30 * 2**20)
-    monkeypatch.setattr("paradnn.execution.workers._MOST_IN_ALL", 30 * 2**20)
+    monkeypatch.setattr("paradnn.session.workers._MOST_IN_LINE", 30 * 2**20)
+    monkeypatch.setattr("paradnn.session.workers._MOST_IN_ALL", 30 * 2**20)
     result = answered([READY], [], then=f"while True: print({chunk}, end='')")
     assert (result.outcome, result.answer) == ("crash", None)
     assert result.reason.endswith("it says over 30 MiB")
@@ -234,7 +234,7 @@ def test_a_request_of_another_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_messages_need_only_the_standard_library() -> None:
-    code = "import paradnn.worker.channel, sys; print('numpy' in sys.modules)"
+    code = "import paradnn.core.channel, sys; print('numpy' in sys.modules)"
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-S", "-c", code], env=environ, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

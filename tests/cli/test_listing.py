@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from paradnn import completion
+from paradnn import listing as command
 from paradnn.cli.commands import COMMANDS
 from paradnn.cli.help import known_keys
 from paradnn.families import FAMILIES
-from paradnn.listing import command, completion
 from paradnn.store.metrics import METRICS
 from tests.conftest import ROOT
 

@@ -16,8 +16,8 @@ from paradnn.cli.help import help_text
 from paradnn.cli.overrides import as_axes
 from paradnn.config.identity import point_id, request_of
 from paradnn.config.point import read_point
-from paradnn.errors import ConfigError
-from paradnn.sweep.space import Plan, expand, plain
+from paradnn.config.space import Plan, expand, plain
+from paradnn.core.errors import ConfigError
 from tests.conftest import ROOT
 
 

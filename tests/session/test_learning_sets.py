@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from paradnn.errors import DataError
+from paradnn.core.errors import DataError
 from paradnn.worker.errors import Unavailable
 from paradnn.workloads.learn.sets import Cifar10, Cifar100, Digits, Generated, best_accuracy, set_file
 from paradnn.workloads.learn.training import fitted_examples, read_arrays

@@ -20,9 +20,9 @@ from paradnn.cli.overrides import chosen_option, keys_of
 from paradnn.cli.parser import options, sub_commands
 from paradnn.cli.program import program
 from paradnn.config.groups import groups, options_of
-from paradnn.errors import ConfigError
+from paradnn.core.errors import ConfigError
 from paradnn.families import FAMILIES
-from paradnn.listing.command import KINDS, entries
+from paradnn.listing import KINDS, entries
 from paradnn.store.metrics import METRICS
 
 #: What each shell is given. A word that ends in = goes on, any other is followed by a blank.

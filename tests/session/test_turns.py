@@ -11,7 +11,7 @@ from contextlib import nullcontext
 import pytest
 
 from paradnn.compare.verdict import orders, trimmed
-from paradnn.execution.turns import Turns
+from paradnn.session.turns import Turns
 from paradnn.worker.measure import Protocol, measure_steps
 from paradnn.worker.turns import Turn
 

@@ -1,1 +1,0 @@
-"""Worker processes and their lifetime: the driver's side of the pipe."""

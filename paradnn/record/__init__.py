@@ -1,1 +1,0 @@
-"""From a worker's answer to what is stored; pure functions."""
