@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from analysis.columns import join_columns
 from analysis.lazy import drawing, np, pd
 from analysis.operations import MINIMUM_SHARE, TRANSFERS
-from analysis.result import Answer, Paragraph
+from analysis.result import Paragraph, Result
 from analysis.roofs import find_roofs
 from analysis.sides import KEPT, Sides, apart, mean_in_words, tidy
 from analysis.statistics.dependence import geometric_mean, levels_of
@@ -64,7 +64,7 @@ class OperationSpeedup:
     small: int
 
 
-def operations_over(sides: Sides, on: Sequence[str] | None, given: Sequence[float], store: Sequence[str]) -> Answer:
+def operations_over(sides: Sides, on: Sequence[str] | None, given: Sequence[float], store: Sequence[str]) -> Result:
     """The operations of A's profiled runs over those of B's; NotEnoughData where nothing can be paired.
 
     The ridge points (FLOP/B) are as given, else those of the sides' roofs; none where one of these is unknown: half a
@@ -77,7 +77,7 @@ def operations_over(sides: Sides, on: Sequence[str] | None, given: Sequence[floa
     ridges = sorted(given) if given else known
     types = load_types(pd.concat([sides.a, sides.b], ignore_index=True), store)
     speedup = operation_speedup(sides.a, sides.b, types, ridges, on)
-    return Answer(
+    return Result(
         numbers=tidy(speedup.operations, ("operation_type", *KEPT)),
         sentences=[*_sentences(speedup, sides, ridges)],
         picture=lambda: draw_operations(speedup, ridges, sides.name_a, sides.name_b),

@@ -114,9 +114,6 @@ class Result:
         return f"{self.table.to_html(max_rows=20, index=False)}{words}"
 
 
-Answer = Result
-
-
 def pooled_within(frame: pd.DataFrame, by: Sequence[str], pool: bool) -> str:
     """What differs within the groups (columns `by`) in environment, protocol and schema; empty where nothing does.
 

@@ -11,7 +11,7 @@ from analysis.format import short
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
 from analysis.registry import analysis
-from analysis.result import Answer, Headline, pooled_within, require_runs
+from analysis.result import Headline, Result, pooled_within, require_runs
 from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
 from paradnn.families import FAMILIES
@@ -49,7 +49,7 @@ class BesideOptions(Options):
     title="Beside published platforms",
     reading="Marks further right are faster. Bars are 95% intervals; of published steps there is none.",
 )
-def beside(frame: pd.DataFrame, options: BesideOptions) -> Answer:
+def beside(frame: pd.DataFrame, options: BesideOptions) -> Result:
     """Measured models of a frame beside devices of the atlas, a row for each model and platform.
 
     Columns: family, point, device, here and there (examples per second) with _low and _high, source (published: that
@@ -77,7 +77,7 @@ def beside(frame: pd.DataFrame, options: BesideOptions) -> Answer:
         raise NotEnoughData("no model with layers was measured here, such as model=fc")
     table = pd.DataFrame(rows).sort_values(["device", "point"], ignore_index=True)
     here = " and ".join(dict.fromkeys(runs["device"].astype(str)))
-    return Answer(
+    return Result(
         numbers=table,
         sentences=[*_sentences(table, here), *_of_many(len(points))],
         picture=(lambda: draw_beside(table, here)) if table["there"].notna().any() else None,

@@ -13,7 +13,7 @@ from analysis.labels import label, unit_of
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option, unit_option
 from analysis.registry import Shown, analysis
-from analysis.result import Answer, Paragraph, pooled_within, require_runs
+from analysis.result import Paragraph, Result, pooled_within, require_runs
 from analysis.sides import apart, choose_sides
 from analysis.statistics.dependence import Unit, crossed_quantile, levels_of
 from analysis.statistics.pairing import pair
@@ -82,7 +82,7 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
     title="Spread by family",
     shown=_shown,
 )
-def boxplot(frame: pd.DataFrame, options: BoxplotOptions) -> Answer:
+def boxplot(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
     """A box for each value of `by`, over points: replicates count once. With `a` and `b`, of the speedups of A over B,
     point by point.
 
@@ -102,7 +102,7 @@ def boxplot(frame: pd.DataFrame, options: BoxplotOptions) -> Answer:
     return drawn.answer(tuple(frame["run_id"]), pooled)
 
 
-def _speedups(frame: pd.DataFrame, options: BoxplotOptions) -> Answer:
+def _speedups(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
     for name, conditions in (("--a", options.a), ("--b", options.b)):
         if not conditions:
             remedy = "name for example --a 'device=TPU v2' --b device=V100"
@@ -168,13 +168,13 @@ class Boxes:
     what: str
     unit: str
 
-    def answer(self, sources: tuple[str, ...], pooled: str, more: Sequence[Paragraph | str] = ()) -> Answer:
+    def answer(self, sources: tuple[str, ...], pooled: str, more: Sequence[Paragraph | str] = ()) -> Result:
         """The boxes as numbers, without the percentiles that a group has too few points for; in words; and drawn."""
         count = self.rows["count"]
         least = {"p2": WHISKERS, "p9": BOX, "p91": BOX, "p98": WHISKERS}
         table = self.rows.drop(columns="values")
         table = table.assign(**{name: table[name].where(count >= number) for name, number in least.items()})
-        return Answer(
+        return Result(
             numbers=table,
             sentences=[*self._sentences(), *more],
             picture=self.draw if (count > 0).any() else None,

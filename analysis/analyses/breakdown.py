@@ -15,7 +15,7 @@ from analysis.format import short
 from analysis.lazy import drawing, np, pd, ticker
 from analysis.options import Options, unit_option
 from analysis.registry import analysis
-from analysis.result import Answer, Headline, Paragraph, pooled_within
+from analysis.result import Headline, Paragraph, Result, pooled_within
 from analysis.statistics.dependence import Unit, crossed_quantile, levels_of
 from analysis.store.frame import aggregate_replicates, families, is_ok
 from paradnn.core.errors import ParadnnError
@@ -62,7 +62,7 @@ class Shares(NamedTuple):
     reading="Median share of the profiled step, over the models of a family. What is blank ran in no known "
     "operation, or medians do not add up to the whole.",
 )
-def breakdown(frame: pd.DataFrame, options: BreakdownOptions) -> Answer:
+def breakdown(frame: pd.DataFrame, options: BreakdownOptions) -> Result:
     """Median share of every category and type of operation, family by family.
 
     ParadnnError where no run was profiled, SchemaError for heterogeneous runs of a family on a device.
@@ -70,7 +70,7 @@ def breakdown(frame: pd.DataFrame, options: BreakdownOptions) -> Answer:
     pooled = pooled_within(frame, ["family", "device"], options.pool)
     found = measure_shares(frame, options.unit)
     parts = [found.categories, *([] if found.types is found.categories else [found.types])]
-    return Answer(
+    return Result(
         numbers=pd.concat([part for part in parts if len(part)], ignore_index=True),
         sentences=[*_sentences(found)],
         picture=lambda: draw_breakdown(found.categories),

@@ -10,7 +10,7 @@ from analysis.format import short
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options
 from analysis.registry import Shown, analysis
-from analysis.result import Answer, Paragraph, pooled_within
+from analysis.result import Paragraph, Result, pooled_within
 from analysis.statistics.transfers import FEWEST, TransferFit, fit_transfers
 from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
@@ -49,7 +49,7 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
     reading="Lines are start-up + size / bandwidth; a dotted line is a size from which on another one holds.",
     shown=_shown,
 )
-def channel(frame: pd.DataFrame, options: ChannelOptions) -> Answer:
+def channel(frame: pd.DataFrame, options: ChannelOptions) -> Result:
     """Start-up time (us) and bandwidth (B/s) of messages, for each transport and pattern, a row for each piece where a
     protocol changes.
 
@@ -68,7 +68,7 @@ def channel(frame: pd.DataFrame, options: ChannelOptions) -> Answer:
         for each, fit in _fitted(found)
         for piece in fit.pieces
     ]
-    return Answer(
+    return Result(
         numbers=pd.DataFrame(rows, columns=[*names, "median_error"]),
         sentences=[*_sentences(found)],
         picture=lambda: _draw(found),

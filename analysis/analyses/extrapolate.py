@@ -19,7 +19,7 @@ from analysis.format import short
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
 from analysis.registry import analysis
-from analysis.result import Answer, Paragraph, require_runs
+from analysis.result import Paragraph, Result, require_runs
 from analysis.steps import OF_KERNELS, OF_OTHERS, Part, Sum, model_in, summed, told
 from analysis.store.conditions import select
 from analysis.store.frame import families, is_ok, require_homogeneous
@@ -91,7 +91,7 @@ def _sentences(kernels: Kernels, steps: Sequence[Step], table: pd.DataFrame) -> 
     "of that very device, predicted steps stand beside measured ones.",
     example="python -m analysis extrapolate --run 3f2a91 --to 'Tesla V100'",
 )
-def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> Answer:
+def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> Result:
     """Steps of a frame's models, or of points that are named, on a device whose kernels are in the frame.
 
     ConfigError for a run, points or a device that is not there, NotEnoughData for too few kernels, SchemaError for
@@ -115,7 +115,7 @@ def extrapolate(frame: pd.DataFrame, options: ExtrapolateOptions) -> Answer:
         tables = {str(run_id): table for run_id, table in read.groupby("run_id")}
     steps = [step_of(row, kernels, tables.get(str(row.get("run_id")))) for row in records]
     table = _beside_measured(rows, steps, kernels.device)
-    return Answer(
+    return Result(
         numbers=steps[0].operations if len(steps) == 1 else table,
         sentences=[*_sentences(kernels, steps, table)],
         picture=(lambda: _draw(table, kernels.device)) if table["measured"].notna().any() else None,

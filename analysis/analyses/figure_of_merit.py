@@ -19,7 +19,7 @@ from analysis.format import short
 from analysis.lazy import np, pd, stats
 from analysis.options import Options, option
 from analysis.registry import analysis
-from analysis.result import Answer, Paragraph, pooled_within, require_runs
+from analysis.result import Paragraph, Result, pooled_within, require_runs
 from analysis.statistics.dependence import Component, satterthwaite
 from analysis.statistics.pairing import direction
 from analysis.statistics.sessions import arrange
@@ -66,7 +66,7 @@ def _within(row: Mapping[Any, Any], name: str, unit: str = "") -> str:
     example="python -m analysis figure-of-merit --by device --baseline V100 --work fc=1e6 --work resnet50=1e4",
     draws=False,
 )
-def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Answer:
+def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Result:
     """Compare the sides of a column over the points that all of them measured, which are the suite.
 
     The table has a row for each side, the baseline first (without one the first by name): side, points, harmonic and
@@ -105,7 +105,7 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Answe
     counts = suite.reset_index()["family"].value_counts().to_dict()
     listed = ", ".join(f"{count} {family}" for family, count in counts.items())
     missing = ", ".join(f"{count} of {name}" for name, count in left_out.items())
-    return Answer(
+    return Result(
         numbers=pd.DataFrame(rows),
         sentences=[
             f"The suite is the {len(suite)} points that every {by} measured: {listed}.",

@@ -30,7 +30,7 @@ from analysis.labels import label, labelled
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
 from analysis.registry import Shown, analysis
-from analysis.result import Answer, Paragraph, pooled_within
+from analysis.result import Paragraph, Result, pooled_within
 from analysis.statistics.regression import Lacking
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from paradnn.cli.console import si
@@ -101,7 +101,7 @@ def _varied(rows: pd.DataFrame, preferred: Sequence[str]) -> tuple[str, str]:
     reading=("Median of the points in a cell; cells in which nothing ran say why."),
     shown=_shown,
 )
-def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> Answer:
+def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> Result:
     """The median of a metric over two hyperparameters, for each family on each device.
 
     ConfigError for a column or metric that is not there, NotEnoughData without any map, SchemaError for heterogeneous
@@ -109,7 +109,7 @@ def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> Answer:
     """
     maps = heat_maps(frame, options.x, options.y, options.metric, pool=options.pool)
     titles = [f"{each.name}, {maps.metric}: {each.y.column} down, {each.x.column} across" for each in maps.maps]
-    return Answer(
+    return Result(
         numbers=maps.table,
         sentences=[*_sentences(maps)],
         picture=lambda: draw_heat_maps(maps),

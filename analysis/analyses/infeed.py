@@ -18,7 +18,7 @@ from analysis.format import percent_interval, short
 from analysis.lazy import drawing, np, pd, stats, ticker
 from analysis.options import Options, option, unit_option
 from analysis.registry import analysis
-from analysis.result import Answer, Paragraph, joined
+from analysis.result import Paragraph, Result, joined
 from analysis.sides import rare
 from analysis.statistics.dependence import Levels, Unit, crossed_quantile, crossed_share, jackknifed, levels_of
 from analysis.statistics.regression import Lacking
@@ -109,13 +109,13 @@ class Infeed:
     title="Waiting for input",
     reading="Share of the step in which the device waits for its next batch.",
 )
-def infeed(frame: pd.DataFrame, options: InfeedOptions) -> Answer:
+def infeed(frame: pd.DataFrame, options: InfeedOptions) -> Result:
     """Which models wait for their input, how the wait falls with size, and what input without cost would bring.
 
     NotEnoughData where no run has an `infeed_fraction`, SchemaError for heterogeneous runs of a group.
     """
     found = input_waits(frame, options.against, options.threshold, options.pool, options.unit)
-    return Answer(
+    return Result(
         numbers=found.points.rename(columns={"size": found.against}),
         sentences=[*_sentences(found)],
         picture=lambda: draw_infeed(found),

@@ -17,7 +17,7 @@ from analysis.format import short
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
 from analysis.registry import Shown, analysis
-from analysis.result import Answer, Paragraph, joined
+from analysis.result import Paragraph, Result, joined
 from analysis.store.frame import require_homogeneous
 from paradnn.core.errors import NotEnoughData
 from paradnn.forecast.estimate import LEVEL
@@ -88,12 +88,12 @@ def _shown(frame: pd.DataFrame) -> Iterator[Shown]:
     " they were served. Dotted: the highest rate that held its limit.",
     shown=_shown,
 )
-def latency(frame: pd.DataFrame, options: LatencyOptions) -> Answer:
+def latency(frame: pd.DataFrame, options: LatencyOptions) -> Result:
     """Latency over rate, a row for each rate of each policy. NotEnoughData where no run was loaded by a schedule."""
     curves = latency_curves(frame, f"latency_{options.quantile}_ms", options.pool)
     parts = [one.table.assign(task=one.task, policy=one.name) for one in curves]
     table = pd.concat(parts, ignore_index=True)
-    return Answer(
+    return Result(
         numbers=table[["task", "policy", *(name for name in table.columns if name not in ("task", "policy"))]],
         sentences=[*_sentences(curves, options.quantile)],
         picture=lambda: draw_latency(curves[:_CURVES], options.quantile),

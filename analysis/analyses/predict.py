@@ -11,7 +11,7 @@ from analysis.lazy import np, pd
 from analysis.options import Options, option
 from analysis.prediction import Completed, completed_of, is_sparse, told_of
 from analysis.registry import Shown, analysis
-from analysis.result import Answer, pooled_within
+from analysis.result import Result, pooled_within
 from analysis.store.frame import aggregate_replicates, is_ok
 
 
@@ -61,7 +61,7 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
     reading=("The same over the whole grid that these runs are a part of: what was not measured is predicted."),
     shown=_shown,
 )
-def predict(frame: pd.DataFrame, options: PredictOptions) -> Answer:
+def predict(frame: pd.DataFrame, options: PredictOptions) -> Result:
     """Every point of the space that a frame's runs are part of.
 
     ConfigError for a metric that is not predicted or a space that names no points, NotEnoughData for too few runs,
@@ -69,7 +69,7 @@ def predict(frame: pd.DataFrame, options: PredictOptions) -> Answer:
     """
     completed = completed_of(frame, options.metric, options.space, options.pool)
     maps, table = _maps(completed, options), _every_point(completed)
-    return Answer(
+    return Result(
         numbers=table,
         sentences=[*_ends(completed, table), *told_of(completed)],
         picture=None if maps is None else lambda: draw_heat_maps(maps),

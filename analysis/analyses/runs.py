@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from analysis.lazy import pd
 from analysis.options import Options
 from analysis.registry import analysis
-from analysis.result import Answer
+from analysis.result import Result
 from analysis.store.frame import is_ok
 from paradnn.core.words import counted
 
@@ -29,11 +29,11 @@ class RunsOptions(Options):
     draws=False,
     gate="none",
 )
-def runs(frame: pd.DataFrame, options: RunsOptions) -> Answer:
+def runs(frame: pd.DataFrame, options: RunsOptions) -> Result:
     """Runs of each family on each device by outcome, and when the first and the last of them started."""
     del options  # nothing to choose: every run counts
     if frame.empty:
-        return Answer(numbers=frame[["family", "device"]], sentences=["no run matches"], sources=())
+        return Result(numbers=frame[["family", "device"]], sentences=["no run matches"], sources=())
     lacking = {"family": "(none)", "device": "(none)", "outcome": "unfinished"}
     named = frame.assign(**{name: frame[name].fillna(word) for name, word in lacking.items()})
     groups = named.groupby(["family", "device"])
@@ -45,4 +45,4 @@ def runs(frame: pd.DataFrame, options: RunsOptions) -> Answer:
     for name in ("first", "last"):
         table[name] = table[name].dt.strftime("%Y-%m-%d %H:%M")
     words = f"{counted(len(frame), 'run')}, {is_ok(frame).sum()} of them measured"
-    return Answer(numbers=table.reset_index(), sentences=[words], sources=tuple(frame["run_id"]))
+    return Result(numbers=table.reset_index(), sentences=[words], sources=tuple(frame["run_id"]))

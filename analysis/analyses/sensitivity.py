@@ -30,7 +30,7 @@ from analysis.labels import label, term_label
 from analysis.lazy import drawing, np, pd, stats
 from analysis.options import Options, option, unit_option
 from analysis.registry import Shown, analysis
-from analysis.result import Answer, Headline, Paragraph, pooled_within
+from analysis.result import Headline, Paragraph, Result, pooled_within
 from analysis.statistics.contrast import adjusted
 from analysis.statistics.dependence import Component, levels_of, satterthwaite
 from analysis.statistics.regression import Lacking, Regression, regress
@@ -125,7 +125,7 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
     ),
     shown=_shown,
 )
-def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Answer:
+def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
     """The weights of every family on every device, over its ok runs; see `regress` for the formulas.
 
     ConfigError for a column or metric that is not there, NotEnoughData where no group can be fitted, SchemaError for
@@ -150,7 +150,7 @@ def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Answer:
         f"hyperparameter; {LEVEL:.0%} intervals over {over}, and over the values that a hyperparameter has."
     )
     unit = frame.attrs.get("units", {}).get(metric, "")
-    return Answer(
+    return Result(
         numbers=pd.concat([_rows(fit, metric) for fit in fits], ignore_index=True),
         sentences=[
             *(Paragraph(fit.head, tuple(_describe(fit, options, unit))) for fit in fits),

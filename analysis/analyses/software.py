@@ -17,7 +17,7 @@ from analysis.labels import label, not_recorded
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option, unit_option
 from analysis.registry import analysis
-from analysis.result import Answer, joined
+from analysis.result import Result, joined
 from analysis.statistics.contrast import MARGIN, Contrast, Verdict, judge
 from analysis.statistics.dependence import Unit
 from analysis.statistics.pairing import pair
@@ -57,7 +57,7 @@ class SoftwareOptions(Options):
     title="Precision, compilation and versions",
     reading=("Speedup over the baseline, point by point: median and 90th percentile."),
 )
-def software(frame: pd.DataFrame, options: SoftwareOptions) -> Answer:
+def software(frame: pd.DataFrame, options: SoftwareOptions) -> Result:
     """What each version, precision or compile mode brings over its baseline, on each device and family by itself.
 
     The table has a row for each device, column, value and family, and where there are several one for all of them
@@ -87,7 +87,7 @@ def software(frame: pd.DataFrame, options: SoftwareOptions) -> Answer:
             "not enough data", lacking, "measure the same points with two versions, precisions or compile modes"
         )
     table = judge(pd.DataFrame(rows)).rename(columns=_NAMES)[_COLUMNS_OF_TABLE]
-    return Answer(
+    return Result(
         numbers=table,
         sentences=[
             *map(_describe, table.to_dict("records")),

@@ -18,7 +18,7 @@ from analysis.lazy import drawing, np, pd
 from analysis.operation_speedup import operations_over
 from analysis.options import option
 from analysis.registry import analysis
-from analysis.result import Answer, Paragraph, Result
+from analysis.result import Paragraph, Result
 from analysis.sides import (
     KEPT,
     PairedOptions,
@@ -158,7 +158,7 @@ class SpeedupResult(Result):
     order=170,
     title="What the speedup depends on",
 )
-def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> SpeedupResult | Answer:
+def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> Result:
     """A over B point by point: the share of wins, the mean, and what the speedup depends on.
 
     With `operations` the same operation by operation. ConfigError for a side without runs or a column that is not

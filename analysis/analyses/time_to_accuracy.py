@@ -19,7 +19,7 @@ from analysis.lazy import drawing, np, pd, stats
 from analysis.options import Options
 from analysis.prices import PRICE, price_option, priced, read_prices
 from analysis.registry import analysis
-from analysis.result import Answer, Paragraph
+from analysis.result import Paragraph, Result
 from analysis.store.frame import families
 from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
@@ -74,7 +74,7 @@ def _draw(scores: pd.DataFrame) -> Figure:
     "other over the settings that both have. --price adds what it costs.",
     example="python -m analysis time-to-accuracy --family fc --figure accuracy.png",
 )
-def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Answer:
+def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Result:
     """Score every setting of the runs that learn, a row for each on each platform; a setting is all but seed and
     replicate.
 
@@ -99,7 +99,7 @@ def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Ans
         _describe(f"{family} on {platform}", rows)
         for (family, platform), rows in scores.groupby(["family", "platform"], sort=False)
     ]
-    return Answer(
+    return Result(
         numbers=scores.drop(columns="_place"),
         sentences=[
             *said,

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis.analyses.boxplot import LEVELS, BoxplotOptions, box_statistics, boxplot
-from analysis.result import Answer
+from analysis.result import Result
 from paradnn.core.errors import ConfigError, NotEnoughData, SchemaError
 
 
@@ -47,7 +47,7 @@ def test_numbers_stand_in_order_and_groups_can_be_crossed() -> None:
     assert list(crossed["label"]) == ["16, A", "16, B", "128, B", "1024, B"]
 
 
-def said(frame: pd.DataFrame, **options: Any) -> Answer:
+def said(frame: pd.DataFrame, **options: Any) -> Result:
     return boxplot(frame, BoxplotOptions(**options))
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from analysis.analyses.sensitivity import SensitivityOptions, encode, sensitivity
 from analysis.cli import main
-from analysis.result import Answer
+from analysis.result import Result
 from analysis.statistics.regression import regress
 from analysis.store.frame import units
 from paradnn.core.errors import ConfigError, NotEnoughData, ParadnnError, SchemaError
@@ -46,7 +46,7 @@ def sweep(draw: np.random.Generator, points: int = 200, **columns: Any) -> pd.Da
     return frame
 
 
-def fit(frame: pd.DataFrame, **options: Any) -> Answer:
+def fit(frame: pd.DataFrame, **options: Any) -> Result:
     return sensitivity(frame, SensitivityOptions(**options))
 
 

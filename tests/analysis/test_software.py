@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from analysis.analyses.software import SoftwareOptions, order, software
-from analysis.result import Answer
+from analysis.result import Result
 from paradnn.core.errors import ConfigError, NotEnoughData, SchemaError
 from tests.analysis.planted import POINTS, runs
 
@@ -16,7 +16,7 @@ ALONE = 10 ** np.random.default_rng(1).uniform(2, 5, len(POINTS))
 SPREAD = np.exp(0.2 * np.random.default_rng(2).standard_normal(len(POINTS)))
 
 
-def compared(frame: pd.DataFrame, by: str | None = None, baseline: str | None = None, **options: Any) -> Answer:
+def compared(frame: pd.DataFrame, by: str | None = None, baseline: str | None = None, **options: Any) -> Result:
     return software(frame, SoftwareOptions(by=(by,) if by else None, baseline=baseline, **options))
 
 
