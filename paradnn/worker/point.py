@@ -26,9 +26,9 @@ from paradnn.worker.measure import Protocol, Run, Watch, measure_steps
 from paradnn.worker.meters import EnergyMeter, MemoryMeter, open_meter
 from paradnn.worker.peak_rates import measure_peak_rates
 from paradnn.worker.profile.run import profile_steps
+from paradnn.worker.profile.shapes import shares
 from paradnn.worker.reference import Reference
 from paradnn.worker.single_steps import single_latencies
-from paradnn.worker.step import shares
 from paradnn.worker.turns import Turn
 
 #: Enters a phase by its name.

@@ -78,9 +78,3 @@ def product_flops(step: Step) -> dict[str, float]:
     except Exception:
         traceback.print_exc()
         return {}
-
-
-def shares(flops: Mapping[str, float]) -> dict[str, float]:
-    """Each value as a share of all."""
-    total = sum(flops.values())
-    return {name: value / total for name, value in flops.items()} if total else {}

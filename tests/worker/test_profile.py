@@ -19,8 +19,9 @@ from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.profile import protos
 from paradnn.worker.profile import trace as traces
 from paradnn.worker.profile.run import REMAINDER, profile_steps
+from paradnn.worker.profile.shapes import shares
 from paradnn.worker.profile.trace import Event, attribute
-from paradnn.worker.step import POLICIES, shares, synthetic_batch
+from paradnn.worker.step import POLICIES, synthetic_batch
 from tests.worker.counter import counted_flops
 from tests.worker.families import BATCH
 from tests.worker.families import MODELS as FAMILIES
@@ -152,7 +153,7 @@ def test_kernels_of_one_launch_are_one_execution() -> None:
     plane = planted_device("/device:GPU:0", "Stream #13(Compute)", kernels)
     again = plane.lines.add(name="XLA Ops", timestamp_ns=1_000_000)
     again.events.add(metadata_id=1, offset_ps=10**9, duration_ps=5 * 10**8)
-    _, instructions, _ = read_planted(plane)
+    instructions, _ = read_planted(plane)
     assert {(event.name, event.kind) for event in instructions} == {("dot.1", "hlo:step.7")}
     usage, _ = attribute(instructions, 0.0, 1.0)
     assert usage["dot.1", "hlo:step.7"].count == 2
@@ -182,8 +183,8 @@ def planted_device(name: str, line: str, events: list[tuple[str, dict[str, Any],
 
 def read_planted(plane: Any) -> Any:
     trace = traces.Trace(1.0)
-    traces.read_device(plane, trace, 0, lambda name, _: name)
-    return trace.kernels, trace.compiled, trace.stated
+    traces.read_device(plane, trace, 0)
+    return trace.events, trace.stated
 
 
 def test_kernels_of_a_gpu_belong_to_the_operations_that_launched_them() -> None:
@@ -196,12 +197,12 @@ def test_kernels_of_a_gpu_belong_to_the_operations_that_launched_them() -> None:
             ("MemcpyH2D", {}, {"memcpy_details": "size:4"}),
         ],
     )
-    kernels, instructions, stated = read_planted(plane)
+    kernels, stated = read_planted(plane)
     assert [(event.name, event.kind) for event in kernels] == [
         ("model/dense/MatMul", "MatMul"),
+        ("loop_fusion.3", "hlo:step.7"),
         ("MemcpyH2D", "MemcpyH2D"),
     ]
-    assert [(event.name, event.kind) for event in instructions] == [("loop_fusion.3", "hlo:step.7")]
     assert stated["MemcpyH2D", "MemcpyH2D"].category == "data movement"
     assert list(stated) == [("MemcpyH2D", "MemcpyH2D")]
     assert kernels[0].end - kernels[0].start == pytest.approx(5e-4)
@@ -210,8 +211,7 @@ def test_kernels_of_a_gpu_belong_to_the_operations_that_launched_them() -> None:
 def test_operations_of_a_tpu_cost_what_the_compiler_states() -> None:
     stats = {"hlo_category": "convolution fusion", "flops": 4000, "bytes_accessed": 500}
     plane = planted_device("/device:TPU:0", "XLA Ops", [("%fusion.3 = f32[8]{0} fusion(...)", stats, {})])
-    kernels, instructions, stated = read_planted(plane)
-    assert not instructions
+    kernels, stated = read_planted(plane)
     assert [(event.name, event.kind) for event in kernels] == [("fusion.3", "convolution fusion")]
     cost = stated["fusion.3", "convolution fusion"]
     assert (cost.category, cost.flops, cost.bytes, cost.product_flops) == ("convolution", 4000, 500, 4000)

@@ -12,7 +12,7 @@ from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.profile import protos
 from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.run import make_profile
-from paradnn.worker.profile.shapes import Shape, convolution_flops, matmul_flops, spatial_pairs
+from paradnn.worker.profile.shapes import Shape, product_flops, spatial_pairs
 from paradnn.worker.profile.tf_graph import GraphCosts
 from paradnn.worker.profile.trace import read_trace
 
@@ -59,7 +59,7 @@ def test_products_of_small_programs_by_hand(name: str, tmp_path: Path) -> None:
     with TensorFlow().trace(tmp_path) as marked, marked():
         tf.nest.map_structure(lambda tensor: tensor.numpy(), function(*arguments))
     graph = function.get_concrete_function(*arguments).graph.as_graph_def(add_shapes=True)
-    found = make_profile(read_trace(tmp_path), 1, 1.0, GraphCosts(graph).cost, HloCosts([]).cost)
+    found = make_profile(read_trace(tmp_path), 1, 1.0, GraphCosts(graph).cost)
     assert found.product_flops == flops
 
 
@@ -150,10 +150,10 @@ def test_a_filters_gradient_with_the_biass_fused_in_is_the_filters() -> None:
 
 
 def test_flops_of_shapes_by_hand() -> None:
-    assert matmul_flops((3, 5), 7) == 2 * 3 * 5 * 7
-    assert convolution_flops((2, 8, 8, 16), (3, 3), 4) == 2 * 2 * 8 * 8 * 16 * 9 * 4
-    assert Shape("bfloat16", (4, 5)).bytes == 40
-    assert Shape("resource", (4, 5)).bytes == 0
+    assert product_flops((3, 5), 7) == 2 * 3 * 5 * 7
+    assert product_flops((2, 8, 8, 16), 3, 3, 4) == 2 * 2 * 8 * 8 * 16 * 9 * 4
+    sizes = {"bfloat16": 40, "float8_e5m2": 20, "pred": 20, "int4": 10, "complex128": 320, "resource": 0}
+    assert {name: Shape(name, (4, 5)).bytes for name in sizes} == sizes
 
 
 def test_under_a_kernel_larger_than_the_image_xla_multiplies_no_padding() -> None:

@@ -28,7 +28,7 @@ from paradnn.worker.profile.categories import categorise
 from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.tf_graph import GraphCosts
-from paradnn.worker.profile.trace import COMPILED, WINDOW, Trace, read_trace
+from paradnn.worker.profile.trace import WINDOW, Trace, read_trace
 
 
 class TensorFlow(Framework):
@@ -107,7 +107,7 @@ class TensorFlow(Framework):
 
     def read_trace(self, folder: Path) -> Trace:
         trace = super().read_trace(folder)
-        if self._compiled and not trace.compiled:
+        if self._compiled and not trace.ran:
             raise Unavailable(f"TensorFlow {tf.__version__} traces nothing within a program that XLA compiled")
         return trace
 
@@ -239,7 +239,7 @@ def _traced_products(step: CompiledStep) -> dict[str, float]:
         except Unavailable:  # without protobuf
             return {}
     # The trace holds every program of this process.
-    ran = {event.kind.removeprefix(COMPILED) for event in trace.compiled}
+    ran = trace.ran
     return HloCosts([module for module in trace.modules if module.name in ran]).product_flops()
 
 

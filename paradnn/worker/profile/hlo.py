@@ -15,9 +15,8 @@ from paradnn.worker.profile.shapes import (
     Cost,
     Shape,
     attention_flops,
-    convolution_flops,
-    matmul_flops,
     plain_cost,
+    product_flops,
     spatial_pairs,
     sum_products,
     total_bytes,
@@ -34,34 +33,35 @@ class HloCosts:
     """Costs of the instructions of some modules, by the names of instruction and module."""
 
     def __init__(self, modules: Sequence[Any]) -> None:
-        self._computations = {(id(m), c.id): c for m in modules for c in m.computations}
-        self._home: dict[tuple[str, str], tuple[Any, Any, dict[int, Any]]] = {}
-        for module in modules:
-            for computation in module.computations:
-                by_id = {instruction.id: instruction for instruction in computation.instructions}
-                for instruction in computation.instructions:
-                    self._home[module.name, instruction.name] = (module, instruction, by_id)
+        # The instructions of each computation by their numbers.
+        self._computations = {
+            (module.name, computation.id): {entry.id: entry for entry in computation.instructions}
+            for module in modules
+            for computation in module.computations
+        }
+        self._home = {
+            (module, entry.name): (entry, entries)
+            for (module, _), entries in self._computations.items()
+            for entry in entries.values()
+        }
 
-    def cost(self, name: str, module_name: str) -> Cost:
+    def cost(self, name: str, module: str) -> Cost:
         """The cost of one execution of an instruction; of unknown kind where no module has it."""
-        if (module_name, name) not in self._home:
-            return Cost("unknown", "other")
-        module, instruction, by_id = self._home[module_name, name]
-        return self._fusion(module, instruction, by_id) if instruction.opcode == "fusion" else _cost(instruction, by_id)
+        return (
+            self._cost(module, *self._home[module, name]) if (module, name) in self._home else Cost("unknown", "other")
+        )
 
     def product_flops(self) -> dict[str, float]:
         """FLOPs of all products of the programs by the type that they multiply; the body of a loop counts once."""
         # What is in a fusion is counted there.
-        plain = ((entry, by_id) for _, entry, by_id in self._home.values() if entry.opcode != "fusion")
+        plain = (each for each in self._home.values() if each[0].opcode != "fusion")
         return sum_products(_cost(*each) for each in plain)
 
-    def _fusion(self, module: Any, instruction: Any, by_id: dict[int, Any]) -> Cost:
-        inner = []
-        for called in instruction.called_computation_ids:
-            entries = {entry.id: entry for entry in self._computations[id(module), called].instructions}
-            for entry in entries.values():
-                nested = entry.opcode == "fusion"
-                inner.append(self._fusion(module, entry, entries) if nested else _cost(entry, entries))
+    def _cost(self, module: str, instruction: Any, by_id: dict[int, Any]) -> Cost:
+        if instruction.opcode != "fusion":
+            return _cost(instruction, by_id)
+        called = [self._computations[module, number] for number in instruction.called_computation_ids]
+        inner = [self._cost(module, entry, entries) for entries in called for entry in entries.values()]
         kinds = [cost.kind for cost in inner]
         dtype = next((cost.dtype for cost in inner if cost.dtype), None)
         flops, products = sum(cost.flops or 0.0 for cost in inner), sum(cost.product_flops for cost in inner)
@@ -82,7 +82,7 @@ def _cost(instruction: Any, by_id: dict[int, Any]) -> Cost:
     names = {"conv": "convolution", "fmha": "attention", "matmul": "dot", "gemm": "dot", "dot": "dot"}
     library = next((kind for word, kind in names.items() if word in target.lower()), None)  # what its call computes
     kind, category = f"{opcode} {target}".strip(), categorise("hlo", library or opcode)
-    moved = float(total_bytes(inputs) + total_bytes(outputs))
+    moved = float(total_bytes(inputs + outputs))
     if category in PRODUCTS:
         flops = _products(library or opcode, instruction, inputs, outputs)
         return Cost(kind, category, flops, moved, flops or 0.0, inputs[0].dtype if inputs else None)
@@ -90,11 +90,10 @@ def _cost(instruction: Any, by_id: dict[int, Any]) -> Cost:
         return Cost(kind, category, None, moved)
     if opcode == "dynamic-update-slice":  # in place
         return Cost(kind, category, 0.0, 2.0 * inputs[1].bytes)
-    cost = plain_cost(kind, category, inputs, outputs)
     if opcode in ("reduce-window", "select-and-scatter"):
         window = math.prod(dimension.size for dimension in instruction.window.dimensions)
-        return Cost(kind, category, float(outputs[0].elements * window), cost.bytes)
-    return cost
+        return Cost(kind, category, float(outputs[0].elements * window), moved)
+    return plain_cost(kind, category, inputs, outputs)
 
 
 def _products(kind: str, instruction: Any, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float | None:
@@ -102,7 +101,7 @@ def _products(kind: str, instruction: Any, inputs: Sequence[Shape], outputs: Seq
         return None
     if kind == "attention":  # cuDNN's, of query and key (batch, tokens, heads, width of a head)
         backward = "Backward" in instruction.custom_call_target
-        return float(attention_flops(inputs[0], inputs[1].dimensions[1], backward=backward))
+        return attention_flops(inputs[0], inputs[1].dimensions[1], backward=backward)
     if kind == "convolution":
         return _convolution(instruction, inputs, outputs) if instruction.window.dimensions else None
     contracting = instruction.dot_dimension_numbers.lhs_contracting_dimensions
@@ -110,7 +109,7 @@ def _products(kind: str, instruction: Any, inputs: Sequence[Shape], outputs: Seq
     # A library's product contracts the last dimension of its left side.
     library = instruction.opcode != "dot" and not contracting
     contracted = left[-1] if library else math.prod(left[index] for index in contracting)
-    return matmul_flops(outputs[0].dimensions, contracted)
+    return product_flops(outputs[0].dimensions, contracted)
 
 
 def _convolution(instruction: Any, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> float:
@@ -124,7 +123,7 @@ def _convolution(instruction: Any, inputs: Sequence[Shape], outputs: Sequence[Sh
     ]
     # Groups of features are in the filter's shape already, groups of the batch in the output's.
     channels = inputs[1].dimensions[numbers.kernel_input_feature_dimension]
-    return convolution_flops(outer, pairs, int(channels))
+    return product_flops(outer, *pairs, int(channels))
 
 
 def _operands(instruction: Any, by_id: dict[int, Any]) -> list[Shape]:

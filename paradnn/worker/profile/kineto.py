@@ -11,22 +11,13 @@ from __future__ import annotations
 import gzip
 import itertools
 import json
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from paradnn.worker.profile.categories import PRODUCTS, categorise
-from paradnn.worker.profile.shapes import (
-    Cost,
-    Shape,
-    attention_flops,
-    convolution_flops,
-    matmul_flops,
-    plain_cost,
-    total_bytes,
-)
+from paradnn.worker.profile.shapes import Cost, Shape, attention_flops, plain_cost, product_flops, total_bytes
 from paradnn.worker.profile.trace import WINDOW, Event, Trace
 
 #: The trace's name; the suffix is what TensorBoard's plug-in for PyTorch looks for.
@@ -50,11 +41,10 @@ def read_kineto(folder: Path, on_device: bool = False) -> Trace:
     with gzip.open(file, "rt") as handle:
         events = [event for event in json.load(handle)["traceEvents"] if event.get("ph") == "X"]
     # Microseconds since some beginning: subtract it before anything else, a float has no digits to lose.
-    window = next(
-        (event for event in events if event["name"] == WINDOW and event.get("cat") == "user_annotation"), None
-    )
-    if window is None:
+    windows = [event for event in events if event["name"] == WINDOW and event.get("cat") == "user_annotation"]
+    if not windows:
         raise ValueError(f"the trace has no event {WINDOW}")
+    window = windows[0]
     origin = float(window["ts"])
     trace = Trace(float(window["dur"]) * 1e-6, file=file)
     owners, calls, callers = _calls(events)
@@ -65,7 +55,7 @@ def read_kineto(folder: Path, on_device: bool = False) -> Trace:
     for lane, event, (kind, name, cost), continues in _kernels(device, owners) if device else ran:
         trace.stated[name, kind] = cost
         start = (event["ts"] - origin) * 1e-6
-        trace.kernels.append(Event(lane, name, kind, start, start + event["dur"] * 1e-6, continues))
+        trace.events.append(Event(lane, name, kind, start, start + event["dur"] * 1e-6, continues))
     return trace
 
 
@@ -136,16 +126,16 @@ _FUSED = re.compile(r"(?:graph_\d+_)?(cpp_fused|triton_[a-z]+_fused)\w*")
 
 def elements(call: Raw) -> int:
     """How many elements the largest argument has."""
-    given = filter(None, call.get("Input Dims", ()))
-    return max((sum(map(math.prod, dims)) if _nested(dims) else math.prod(dims) for dims in given), default=0)
+    return max((sum(shape.elements for shape in shapes if shape.dimensions) for shapes in _tensors(call)), default=0)
 
 
 def label(kind: str, call: Raw) -> str:
     """The operation with the shapes of its tensors: what has other shapes is another row of the table."""
     if _FUSED.match(kind):
         return kind
-    shapes = ["x".join(map(str, dims)) for dims in call.get("Input Dims", ()) if dims and not _nested(dims)]
-    listed = [f"{len(dims)} tensors" for dims in call.get("Input Dims", ()) if _nested(dims)]
+    given = _tensors(call)
+    shapes = ["x".join(map(str, shapes[0].dimensions)) for shapes in given if len(shapes) == 1 and shapes[0].dimensions]
+    listed = [f"{len(shapes)} tensors" for shapes in given if len(shapes) > 1]
     return f"{kind}({', '.join([*shapes, *listed])})"
 
 
@@ -182,12 +172,12 @@ def _product(kind: str, category: str, call: Raw, inputs: Sequence[Sequence[Shap
     if category == "convolution":
         flops = _convolution(kind, call, inputs)
     elif "linear" in kind:
-        flops = 2 * left.elements * (right.elements // left.dimensions[-1])
+        flops = product_flops(left.dimensions, right.elements // left.dimensions[-1])
     elif "rnn" not in kind:
         # A vector on the right leaves no dimension of its own.
-        output = (*left.dimensions[:-1], *right.dimensions[1:][-1:])
-        flops = matmul_flops(output, left.dimensions[-1])
-        moved = left.bytes + right.bytes + math.prod(output) * left.bytes // max(1, left.elements)
+        output = Shape(left.dtype, (*left.dimensions[:-1], *right.dimensions[1:][-1:]))
+        flops = product_flops(output.dimensions, left.dimensions[-1])
+        moved = float(total_bytes([left, right, output]))
     return Cost(kind, category, flops, moved, flops or 0.0, left.dtype)
 
 
@@ -198,11 +188,10 @@ def _attention(kind: str, inputs: Sequence[Sequence[Shape]]) -> Cost:
     if len(operands) < 3 or not all(operands):
         return Cost(kind, "matmul")
     shapes = [shape for shape, *_ in operands]
-    query, key, _ = shapes
-    tokens = key.dimensions[2 if "scaled_dot_product" in kind else 1]
-    flops = float(attention_flops(query, tokens, backward=backward))
-    moved = total_bytes([shape for given in inputs for shape in given] + (shapes if backward else [query]))
-    return Cost(kind, "matmul", flops, float(moved), flops, query.dtype)
+    tokens = shapes[1].dimensions[2 if "scaled_dot_product" in kind else 1]
+    flops = attention_flops(shapes[0], tokens, backward=backward)
+    moved = total_bytes([shape for given in inputs for shape in given] + (shapes if backward else shapes[:1]))
+    return Cost(kind, "matmul", flops, float(moved), flops, shapes[0].dtype)
 
 
 def _convolution(kind: str, call: Raw, inputs: Sequence[Sequence[Shape]]) -> float | None:
@@ -214,36 +203,29 @@ def _convolution(kind: str, call: Raw, inputs: Sequence[Sequence[Shape]]) -> flo
     if kind == "aten::convolution_backward":
         output, weight = inputs[0][0].dimensions, inputs[2][0].dimensions
         times = sum(_list(call, -1)[:2] or (1, 1))
-        return float(times * convolution_flops(output, weight[2:], weight[1]))
+        return times * product_flops(output, *weight[1:])
     image, weight = inputs[0][0].dimensions, inputs[1][0].dimensions
     places = (3, 4, 5) if kind.startswith("aten::") else (4, 3, 5)
-    stride, padding, dilation = (_list(call, place) for place in places)
+    settings = [_list(call, place) for place in places]
     spatial = len(weight) - 2
-    if not all(len(values) in (1, spatial) for values in (stride, padding, dilation)):
+    if not all(len(values) in (1, spatial) for values in settings):
         return None
-    sizes = []
-    for axis in range(spatial):
-        step, pad, hole = (values[axis if len(values) > 1 else 0] for values in (stride, padding, dilation))
-        sizes.append((image[2 + axis] + 2 * pad - hole * (weight[2 + axis] - 1) - 1) // step + 1)
-    return float(convolution_flops((image[0], weight[0], *sizes), weight[2:], weight[1]))
+    # One value stands for all axes.
+    by_axis = zip(image[2:], weight[2:], *(values * (spatial // len(values)) for values in settings), strict=True)
+    sizes = [(size + 2 * pad - hole * (kernel - 1) - 1) // step + 1 for size, kernel, step, pad, hole in by_axis]
+    return product_flops((image[0], weight[0], *sizes), *weight[1:])
 
 
 def _tensors(call: Raw) -> list[list[Shape]]:
     """The tensors of each argument; an argument that is no tensor has none."""
     tensors = []
     for dims, kind in zip(call.get("Input Dims", ()), call.get("Input type", ()), strict=False):
-        if kind == "TensorList" or _nested(dims):
+        if kind == "TensorList" or (dims and isinstance(dims[0], (list, tuple))):
             # The profiler does not record the type of a list; those are the optimizer's, which keeps float32.
             tensors.append([Shape("float32", tuple(entry)) for entry in dims])
-        elif kind in _DTYPES:
-            tensors.append([Shape(_DTYPES[kind], tuple(dims))])
         else:
-            tensors.append([])
+            tensors.append([Shape(_DTYPES.get(kind, kind), tuple(dims))] if dims or kind in _DTYPES else [])
     return tensors
-
-
-def _nested(dims: Any) -> bool:
-    return bool(dims) and isinstance(dims[0], (list, tuple))
 
 
 def _list(call: Raw, place: int) -> list[int]:

@@ -8,8 +8,7 @@ import math
 import tempfile
 import time
 import traceback
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 from paradnn.core.messages import NoProfile, Profile, Table
 from paradnn.worker.frameworks import Framework, Step, Unavailable
 from paradnn.worker.profile.hlo import HloCosts
-from paradnn.worker.profile.shapes import Cost
+from paradnn.worker.profile.shapes import Cost, shares, sum_products
 from paradnn.worker.profile.trace import COMPILED, Trace, attribute
 
 #: The stretch lasts about this long, within these counts of steps: after some 80 TensorFlow traces no cheap operation.
@@ -64,12 +63,10 @@ def _profile(framework: Framework, step: Step, steps: int, step_seconds: float, 
                 step.run(steps)
                 seconds = time.perf_counter() - begin
         trace = framework.read_trace(folder)
-        slowdown = seconds / steps / step_seconds
-        profile = make_profile(trace, steps, slowdown, step.kernel_cost, HloCosts(trace.modules).cost)
+        kept = {}
         if keep_trace and trace.file:
-            content = base64.b64encode(trace.file.read_bytes()).decode()
-            profile = replace(profile, trace={str(trace.file.relative_to(folder)): content})
-    return profile
+            kept[str(trace.file.relative_to(folder))] = base64.b64encode(trace.file.read_bytes()).decode()
+    return replace(make_profile(trace, steps, seconds / steps / step_seconds, step.kernel_cost), trace=kept)
 
 
 #: Columns of the table of operations; that of the types lacks `operation`. All values are those of one step:
@@ -83,46 +80,37 @@ REMAINDER = "(no operation)"
 Row = dict[str, Any]
 
 
-def make_profile(
-    trace: Trace,
-    steps: int,
-    slowdown: float,
-    kernel_cost: Callable[[str, str], Cost],
-    compiled_cost: Callable[[str, str], Cost],
-) -> Profile:
+def make_profile(trace: Trace, steps: int, slowdown: float, kernel_cost: Callable[[str, str], Cost]) -> Profile:
     """The profile of `steps` traced steps: rows by falling share, the remainder last.
 
-    A cost is looked up by a kernel's name and type, or by the names of an instruction and its module.
+    `kernel_cost`: the cost of a framework's own operation by its name and type, where the trace does not state it.
     """
-    usage, idle = attribute([*trace.kernels, *trace.compiled], 0.0, trace.seconds)
-    rows, products = [], defaultdict[str, float](float)
+    usage, idle = attribute(trace.events, 0.0, trace.seconds)
+    instructions, rows, costs = HloCosts(trace.modules), [], []
     for (name, kind), used in usage.items():
-        compiled = kind.startswith(COMPILED)
-        cost = trace.stated.get((name, kind)) or (
-            compiled_cost(name, kind.removeprefix(COMPILED)) if compiled else kernel_cost(name, kind)
-        )
+        if (cost := trace.stated.get((name, kind))) is None:
+            compiled = kind.startswith(COMPILED)
+            cost = instructions.cost(name, kind.removeprefix(COMPILED)) if compiled else kernel_cost(name, kind)
         count, wall = used.count / steps, used.wall_seconds
         work = [None if each is None else each * count for each in (cost.flops, cost.bytes)]
         times = (used.self_seconds / steps, wall / steps, wall / trace.seconds)
         rows.append(dict(zip(COLUMNS, (name, cost.kind, cost.category, count, *times, *work), strict=False)))
-        if cost.product_flops:
-            products[cost.dtype or "unknown"] += cost.product_flops * count
+        costs.append(replace(cost, product_flops=cost.product_flops * count))
     times = (idle / steps, idle / steps, idle / trace.seconds)
     rest = dict(zip(COLUMNS, (REMAINDER, REMAINDER, REMAINDER, 0.0, *times), strict=False))
-    total = sum(products.values())
+    products = sum_products(costs)
+    # XLA puts what a GPU runs as one graph into a computation of that name (openxla/xprof issues 2544 and 3070).
+    parts = [part.name for module in trace.modules for part in module.computations]
     return Profile(
         operations=_table(rows, rest, COLUMNS),
         operation_types=_table(_types(rows), rest, COLUMNS[1:]),
         step_seconds=trace.seconds / steps,
         unexplained_share=idle / trace.seconds,
-        product_flops=total,
-        product_types={kind: flops / total for kind, flops in products.items()} if total else {},
+        product_flops=sum(products.values()),
+        product_types=shares(products),
         steps=steps,
         slowdown=slowdown,
-        # XLA puts what a GPU runs as one graph into a computation of that name (openxla/xprof issues 2544 and 3070).
-        command_buffers=sum(
-            part.name.startswith("command_buffer") for module in trace.modules for part in module.computations
-        ),
+        command_buffers=sum(name.startswith("command_buffer") for name in parts),
     )
 
 
@@ -137,7 +125,7 @@ def _types(rows: Iterable[Row]) -> list[Row]:
     return list(summed.values())
 
 
-def _table(rows: Iterable[Row], rest: Row, columns: Iterable[str]) -> Table:
+def _table(rows: Iterable[Row], rest: Row, columns: Sequence[str]) -> Table:
     """Rows by falling share and the rest, with rates over the self time where both terms are known and not zero."""
 
     def ratio(row: Row, over: str, under: str) -> float | None:
@@ -148,5 +136,4 @@ def _table(rows: Iterable[Row], rest: Row, columns: Iterable[str]) -> Table:
         row["flops_per_second"] = ratio(row, "flops", "self_seconds")
         row["bytes_per_second"] = ratio(row, "bytes", "self_seconds")
         row["arithmetic_intensity"] = ratio(row, "flops", "bytes")
-    names = list(columns)
-    return Table(names, [[row.get(name) for name in names] for row in ordered])
+    return Table(list(columns), [[row.get(name) for name in columns] for row in ordered])

@@ -9,15 +9,12 @@ written once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-#: Bytes of an element, by the name of its type in TensorFlow and in HLO.
-_BYTES = dict.fromkeys(("pred", "bool", "int8", "uint8"), 1)
-_BYTES |= dict.fromkeys(("int16", "uint16", "bfloat16", "float16"), 2) | dict.fromkeys(
-    ("int32", "uint32", "float32"), 4
-)
-_BYTES |= dict.fromkeys(("int64", "uint64", "float64", "complex64"), 8) | {"complex128": 16}
+#: How many bits an element has, by the name of its type in TensorFlow, PyTorch and HLO.
+_BITS = re.compile(r"(?:float|int|complex)(\d+)")
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,9 @@ class Shape:
     @property
     def bytes(self) -> int:
         """How many bytes it takes; a type that is not known (a handle, a token) takes none."""
-        return self.elements * _BYTES.get(self.dtype, 0)
+        numbered = _BITS.search(self.dtype)
+        bits = int(numbered[1]) if numbered else 8 * (self.dtype in ("pred", "bool"))
+        return self.elements * bits // 8
 
 
 @dataclass(frozen=True)
@@ -62,10 +61,11 @@ def plain_cost(kind: str, category: str, inputs: Sequence[Shape | None], outputs
     if category == "data movement":  # a gather or a slice reads what it writes, not all of its input
         return Cost(kind, category, 0.0, 2.0 * total_bytes(outputs) if outputs else None)
     known = [shape for shape in inputs if shape is not None]
-    worked = [max(shape.elements for shape in known)] if category == "reduction" and known else []
-    worked = worked if category == "reduction" else [shape.elements for shape in outputs]
-    complete = len(known) == len(inputs) and outputs
-    moved = float(total_bytes(known) + total_bytes(outputs)) if complete else None
+    moved = float(total_bytes([*known, *outputs])) if outputs and len(known) == len(inputs) else None
+    if category == "reduction":
+        worked = [max(shape.elements for shape in known)] if known else []
+    else:
+        worked = [shape.elements for shape in outputs]
     return Cost(kind, category, float(sum(worked)) if worked else None, moved)
 
 
@@ -78,22 +78,24 @@ def sum_products(costs: Iterable[Cost]) -> dict[str, float]:
     return total
 
 
-def matmul_flops(output: Sequence[int], contracted: int) -> int:
-    """2 x elements of the product x length of the contracted dimension; batched products included."""
-    return 2 * math.prod(output) * contracted
+def shares(flops: Mapping[str, float]) -> dict[str, float]:
+    """Each value as a share of all."""
+    total = sum(flops.values())
+    return {name: value / total for name, value in flops.items()} if total else {}
 
 
-def attention_flops(query: Shape, keys: int, *, backward: bool = False) -> int:
+def product_flops(output: Sequence[int], *summed: int) -> float:
+    """2 x elements of the output x what each is a sum over: the contracted dimension of matrices, the positions of a
+    convolution's kernel and the input channels of one of its groups."""
+    return 2.0 * math.prod(output) * math.prod(summed)
+
+
+def attention_flops(query: Shape, keys: int, *, backward: bool = False) -> float:
     """2 products of all queries with `keys` keys, 4 in the backward pass; `query` has every head's dimensions.
 
     What a fused kernel computes twice, and what it skips because of a causal mask, makes no difference.
     """
-    return (4 if backward else 2) * 2 * query.elements * keys
-
-
-def convolution_flops(output: Sequence[int], kernel: Sequence[int], channels: int) -> int:
-    """2 x output elements x kernel positions x input channels of the kernel (those of one group)."""
-    return 2 * math.prod(output) * math.prod(kernel) * channels
+    return (4.0 if backward else 2.0) * 2 * query.elements * keys
 
 
 def spatial_pairs(outputs: int, size: int, stride: int, padding: int, dilation: int, base_dilation: int) -> int:

@@ -15,15 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from paradnn.worker.profile.categories import PRODUCTS, categorise
-from paradnn.worker.profile.shapes import (
-    Cost,
-    Shape,
-    convolution_flops,
-    matmul_flops,
-    plain_cost,
-    sum_products,
-    total_bytes,
-)
+from paradnn.worker.profile.shapes import Cost, Shape, plain_cost, product_flops, sum_products, total_bytes
 
 _REWRITTEN = re.compile(r"ArithmeticOptimizer/[A-Za-z]+_(?:(?:Leaf|Internal)_\d+_)?")
 _PREFIX = re.compile(r".*/_\d+/(.+)")
@@ -50,9 +42,9 @@ class GraphCosts:
     def __init__(self, graph: Any) -> None:
         self._main = _scope(graph.node, {})
         self._functions = {
-            function.signature.name: _scope(function.node_def, _arguments(function))
-            for function in graph.library.function
+            each.signature.name: _scope(each.node_def, _arguments(each)) for each in graph.library.function
         }
+        self._scopes = [self._main, *self._functions.values()]
 
     def cost(self, name: str, kind: str) -> Cost:
         """The cost of a kernel, by its name and type as a trace has them."""
@@ -68,7 +60,7 @@ class GraphCosts:
         """FLOPs of all products in the graph by the type that they multiply; the body of a loop counts once."""
         return sum_products(
             _cost(node.kind, node.kind, scope, node)
-            for scope in (self._main, *self._functions.values())
+            for scope in self._scopes
             for node in scope.values()
             if categorise("tensorflow", node.kind) in PRODUCTS
         )
@@ -84,10 +76,8 @@ class GraphCosts:
             return exact
         while match := _PREFIX.fullmatch(names[-1]):
             names.append(match[1])
-        scopes = [self._main, *self._functions.values()]
-        candidates = [(scope, scope[entry]) for entry in names for scope in scopes if entry in scope]
-        candidates.sort(key=lambda pair: pair[1].kind != kind)
-        return candidates[0] if candidates else ({}, None)
+        candidates = [(scope, scope[entry]) for entry in names for scope in self._scopes if entry in scope]
+        return min(candidates, key=lambda pair: pair[1].kind != kind, default=({}, None))
 
     def _follow(self, scope: _Scope, path: str) -> tuple[_Scope, _Node] | None:
         """The node at `path` from a scope on: "call/name" or "loop/body/_12/name" leads into a function."""
@@ -146,14 +136,11 @@ def _matmul(kind: str, node: _Node, inputs: Sequence[Shape | None], outputs: Seq
     if not outputs or len(inputs) < 2:
         return None
     flags = ("adj_x", "adj_y") if kind.startswith("Batch") else ("transpose_a", "transpose_b")
-    first, second = inputs[:2]
-    if first is not None:
-        contracted = first.dimensions[-2 if node.attributes[flags[0]].b else -1]
-    elif second is not None:
-        contracted = second.dimensions[-1 if node.attributes[flags[1]].b else -2]
-    else:
-        return None
-    return matmul_flops(outputs[0].dimensions, contracted)
+    for shape, flag, place in zip(inputs, flags, (-1, -2), strict=False):
+        if shape is not None:
+            contracted = shape.dimensions[-3 - place if node.attributes[flag].b else place]
+            return product_flops(outputs[0].dimensions, contracted)
+    return None
 
 
 def _einsum(node: _Node, inputs: Sequence[Shape | None]) -> float | None:
@@ -166,7 +153,7 @@ def _einsum(node: _Node, inputs: Sequence[Shape | None]) -> float | None:
         if shape is None or "." in term or len(term) != len(shape.dimensions):
             return None
         letters.update(zip(term, shape.dimensions, strict=True))
-    return matmul_flops(list(letters.values()), 1)
+    return product_flops(list(letters.values()))
 
 
 def _convolution(kind: str, node: _Node, inputs: Sequence[Shape | None], outputs: Sequence[Shape]) -> float | None:
@@ -179,16 +166,16 @@ def _convolution(kind: str, node: _Node, inputs: Sequence[Shape | None], outputs
         return None
     window, channels = kernel.dimensions[:-2], kernel.dimensions[-2]
     # A depthwise filter's output channel sees one input channel.
-    return convolution_flops(image.dimensions, window, 1 if kind.startswith("Depthwise") else channels)
+    return product_flops(image.dimensions, *window, 1 if kind.startswith("Depthwise") else channels)
 
 
 def _scope(nodes: Any, arguments: _Scope) -> dict[str, _Node]:
     keys = ("dtype", "DstT", "output_type", "out_type", "T", "Tparams", "element_dtype")
-    own = (
-        _Node(node.name, node.op, tuple(node.input), _outputs(node.attr, _dtype(node.attr, keys)), node.attr)
+    own = {
+        node.name: _Node(node.name, node.op, tuple(node.input), _outputs(node.attr, _dtype(node.attr, keys)), node.attr)
         for node in nodes
-    )
-    return {**arguments, **{node.name: node for node in own}}
+    }
+    return {**arguments, **own}
 
 
 def _arguments(function: Any) -> dict[str, _Node]:

@@ -6,7 +6,7 @@ import math
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -100,24 +100,38 @@ COMPILED = "hlo:"
 #: The annotation around the profiled steps.
 WINDOW = "paradnn_steps"
 
-#: What a module is called in the whole trace, by its own name and its program's number.
-ModuleName = Callable[[str, int | None], str]
-
 
 @dataclass
 class Trace:
     """The profiled steps: how many `seconds` they took, what ran (0 is their beginning), and the HLO modules.
 
-    `compiled` events carry an instruction of a compiled program, `kernels` are a framework's own operations; `stated`
-    are costs that the profiler itself states for some of them; `file` is the trace itself.
+    An event is an instruction of a compiled program, where its kind begins with `COMPILED`, or one of the framework's
+    own operations; `stated` are costs that the profiler itself states for some; `file` is the trace itself.
     """
 
     seconds: float
-    kernels: list[Event] = field(default_factory=list)
-    compiled: list[Event] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
     modules: list[Any] = field(default_factory=list)
     stated: dict[tuple[str, str], Cost] = field(default_factory=dict)
     file: Path | None = None
+    _programs: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def ran(self) -> set[str]:
+        """The modules whose instructions are among the events."""
+        return {event.kind.removeprefix(COMPILED) for event in self.events if event.kind.startswith(COMPILED)}
+
+    def named(self, module: str, program: int | None) -> str:
+        """What a module is called in the whole trace: by its program's number too where names are not enough. JAX
+        without jit compiles a program for each operation and shape, and calls every product "jit_dot_general"."""
+        return module if program is None or self._programs[module] < 2 else f"{module}({program})"
+
+    def add_modules(self, programs: Sequence[tuple[int | None, Any]]) -> None:
+        """The compiled programs, with their numbers; the same one may stand there more than once."""
+        self._programs = Counter(name for name, _ in {(module.name, program) for program, module in programs})
+        for program, module in programs:
+            module.name = self.named(module.name, program)
+            self.modules.append(module)
 
 
 def read_trace(folder: Path) -> Trace:
@@ -128,21 +142,19 @@ def read_trace(folder: Path) -> Trace:
     try:
         from paradnn.worker.profile.protos import HloProto, XSpace
     except ModuleNotFoundError as error:
-        raise Unavailable(
-            f"reading the trace needs the package protobuf: {sys.executable} -m pip install protobuf"
-        ) from error
+        needs = f"reading the trace needs the package protobuf: {sys.executable} -m pip install protobuf"
+        raise Unavailable(needs) from error
     files = sorted(folder.glob("**/*.xplane.pb"), key=lambda path: path.stat().st_mtime)
     if not files:
         raise ValueError(f"the profiler wrote no trace into {folder}")
-    space = XSpace()
-    space.ParseFromString(files[-1].read_bytes())
+    space = XSpace.FromString(files[-1].read_bytes())
     origin, duration = _window(space)
     trace = Trace(duration * 1e-12, file=files[-1])
-    trace.modules, named = _modules(space, HloProto)
+    trace.add_modules(list(_programs(space, HloProto)))
     # Where a device has a plane of its own the host's events are only launches.
     devices = [plane for plane in space.planes if plane.name.startswith(("/device:GPU", "/device:TPU")) and plane.lines]
     for plane in devices or [plane for plane in space.planes if plane.name.startswith("/host:CPU")]:
-        (read_device if devices else _read_host)(plane, trace, origin, named)
+        (read_device if devices else _read_host)(plane, trace, origin)
     return trace
 
 
@@ -173,41 +185,25 @@ def _values(stats: Any, names: Mapping[int, str]) -> dict[str, Any]:
     return values
 
 
-def _modules(space: Any, message: Callable[[], Any]) -> tuple[list[Any], ModuleName]:
-    """The compiled programs, and how events should name them: by their numbers too where names are not enough.
-
-    `message` makes the empty HloProto that a program is parsed into.
-    JAX without jit compiles a program for each operation and shape, and calls every product "jit_dot_general".
-    """
-    programs: list[tuple[int | None, Any]] = []
+def _programs(space: Any, message: Any) -> Iterator[tuple[int | None, Any]]:
+    """The compiled programs and their numbers; `message` is the class HloProto."""
     for plane in space.planes:
         names = {key: entry.name.lower().replace("_", " ") for key, entry in plane.stat_metadata.items()}
         for metadata in plane.event_metadata.values():
             values = _values(metadata.stats, names)
             if "hlo proto" in values:
-                proto = message()
-                proto.ParseFromString(values["hlo proto"])
-                programs.append((values.get("program id"), proto.hlo_module))
-    # The same program may stand in several planes.
-    counts = Counter(name for name, _ in {(module.name, program) for program, module in programs})
-
-    def named(module: str, program: int | None) -> str:
-        return module if program is None or counts[module] < 2 else f"{module}({program})"
-
-    for program, module in programs:
-        module.name = named(module.name, program)
-    return [module for _, module in programs], named
+                yield values.get("program id"), message.FromString(values["hlo proto"]).hlo_module
 
 
 # The host: TensorFlow's kernels are named "scope/name:Type"; the runtime's own functions ("Executor::Process") are not
 # kernels.
-_KERNEL = re.compile(r"([^:]+):([A-Za-z_]\w*)")
+_KERNEL = re.compile(r"([^:#]+):([A-Za-z_]\w*)")
 _EAGER = "EagerLocalExecute: "
 # A function's call and the loops within it contain the operations that are wanted.
 _CONTAINER = re.compile(r"(__inference|__forward|__backward)_|(Stateful)?PartitionedCall$|(Stateless)?(While|If|Case)$")
 
 
-def _read_host(plane: Any, trace: Trace, origin: int, named: ModuleName) -> None:
+def _read_host(plane: Any, trace: Trace, origin: int) -> None:
     stats = {key: entry.name for key, entry in plane.stat_metadata.items()}
     # Most events of a graph are the runtime's own, hundreds of thousands: the fewest are looked at closely.
     kernels = {key: _kernel(entry.name) for key, entry in plane.event_metadata.items()}
@@ -230,12 +226,12 @@ def _read_host(plane: Any, trace: Trace, origin: int, named: ModuleName) -> None
             elif event.metadata_id in endings and "_c" in values:
                 ends[values["_c"]] = start
             elif kernel:
-                trace.kernels.append(Event(lane, *kernel, start, end))
+                trace.events.append(Event(lane, *kernel, start, end))
     for index, (lane, values, start, end) in enumerate(instructions):
         # An instruction that ends on another thread has an event of its own there, and runs on until then.
         finish = max(end, ends.get(values.get("_p", -1), end))
-        kind = COMPILED + named(values.get("hlo_module", ""), values.get("program_id"))
-        trace.compiled.append(Event(f"{lane}/{index}" if finish > end else lane, values["hlo_op"], kind, start, finish))
+        kind = COMPILED + trace.named(values.get("hlo_module", ""), values.get("program_id"))
+        trace.events.append(Event(f"{lane}/{index}" if finish > end else lane, values["hlo_op"], kind, start, finish))
 
 
 def _kernel(name: str) -> tuple[str, str] | None:
@@ -256,43 +252,37 @@ def _kernel(name: str) -> tuple[str, str] | None:
 #: A GPU's plane has a line "XLA Ops" too, which repeats what its streams ran.
 _COMPUTE_LINES = {"GPU": "Stream", "TPU": "XLA Ops"}
 _ANNOTATIONS = ("tf_op", "annotation")
-_OPERATION = re.compile(r"([^:#]+):([A-Za-z_]\w*)")
 
 
-def read_device(plane: Any, trace: Trace, origin: int, named: ModuleName) -> None:
-    """Add to a trace the kernels of a device, its instructions of compiled programs, and the costs that are stated.
-
-    `named(module, program)` is what a compiled program is called in the whole trace.
-    """
+def read_device(plane: Any, trace: Trace, origin: int) -> None:
+    """Add to a trace the kernels of a device, its instructions of compiled programs, and the costs that are stated."""
     names = {key: entry.name for key, entry in plane.stat_metadata.items()}
     wanted = _COMPUTE_LINES["GPU" if plane.name.startswith("/device:GPU") else "TPU"]
     for number, line in enumerate(plane.lines):
         if not line.name.startswith(wanted):
             continue
-        previous, launched = ("", ""), set[str]()
+        previous, launched, lane = ("", ""), set[str](), f"{plane.name}/{line.name}#{number}"
         for event in sorted(line.events, key=lambda event: event.offset_ps):
             metadata = plane.event_metadata[event.metadata_id]
             values = _values(metadata.stats, names) | _values(event.stats, names)
-            name, kind = _operation(metadata, values, named)
+            name, kind = _operation(metadata, values, trace)
             # An operation may launch several kernels, one after the other; the same kernel again is its next execution.
             continues = (name, kind) == previous and metadata.name not in launched
             launched = launched | {metadata.name} if continues else {metadata.name}
             previous = name, kind
-            events = trace.compiled if kind.startswith(COMPILED) else trace.kernels
-            lane = f"{plane.name}/{line.name}#{number}"
-            events.append(Event(lane, name, kind, *_span(line, event, origin), continues))
+            trace.events.append(Event(lane, name, kind, *_span(line, event, origin), continues))
             if (cost := _stated(metadata.name, values)) is not None:
                 trace.stated[name, kind] = cost
 
 
-def _operation(metadata: Any, values: Mapping[str, Any], named: ModuleName) -> tuple[str, str]:
+def _operation(metadata: Any, values: Mapping[str, Any], trace: Trace) -> tuple[str, str]:
     """Name and type of what a kernel belongs to."""
     if "hlo_op" in values:
         # Of nested ones ("while.2::fusion.3") the innermost.
-        module = named(str(values.get("hlo_module", "")), values.get("program_id"))
+        module = trace.named(str(values.get("hlo_module", "")), values.get("program_id"))
         return str(values["hlo_op"]).rpartition("::")[2], f"{COMPILED}{module}"
     for key in _ANNOTATIONS:
-        if match := _OPERATION.match(str(values.get(key, ""))):
+        if match := _KERNEL.match(str(values.get(key, ""))):
             return match[1], match[2]
     # A TPU's metadata is named by the whole instruction: "%fusion.3 = f32[...] ...".
     name = metadata.name.removeprefix("%").split(" = ")[0]
