@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from benchmarks.common import save
 from benchmarks.neusight import GPU, Timed, labelled_models, timed_operations
@@ -29,7 +30,7 @@ FOLDS, SEED = 10, 0
 def stored(store: str, device: str, precision: str) -> Mapping[str, Sequence[Timed]]:
     """Kernels of a device in a store, by kind."""
     from analysis import load
-    from analysis.steps import model_in
+    from analysis.atlas.expect import model_in
     from analysis.store.frame import is_ok
     from paradnn.families import FAMILIES
 
@@ -99,14 +100,29 @@ def operations(sources: Mapping[str, Mapping[str, Sequence[Timed]]], most: int) 
 
 def models(folder: Path, gpu: str, most: int) -> list[dict[str, object]]:
     """Prints how well the steps of labelled models are predicted from at most so many operations a kind."""
-    from analysis.analyses.extrapolate import Kernels
+    from analysis.atlas import Group
+    from analysis.atlas.expect import Part, ends_of, summed
 
-    timed = {kind: sampled(group, most) for kind, group in timed_operations(folder, gpu).items()}
-    counts = {kind: len(group) for kind, group in timed.items()}
-    kernels = Kernels(gpu, {kind: _fitted(group) for kind, group in timed.items()}, counts)
+    timed = timed_operations(folder, gpu)
+    fits = {kind: _fitted(sampled(group, most)) for kind, group in timed.items()}
+    call, about = min(fit.dispatch for fit in fits.values()), {"source": "", "commit": "", "engine": "", "version": ""}
+    groups = {
+        kind: Group(
+            **about, device=gpu, precision="float32", kind=kind, timings=pd.DataFrame(), call=True, start=call,
+            before=fit.dispatch - call, fit=fit,
+        )
+        for kind, fit in fits.items()
+    }  # fmt: skip
     rows: list[dict[str, object]] = []
     for model in labelled_models(folder, gpu):
-        seconds, low, high = kernels.sum_of(model.products, model.others).ends()
+        named = (("products", model.products, ""), ("others", model.others, "are taken for kernels alone"))
+        parts = [
+            Part(name, group, mine, instead)
+            for name, counted, instead in named
+            for kind, group in groups.items()
+            if (mine := [each for each in counted if each.operation.kind == kind])
+        ]
+        seconds, low, high = ends_of(summed(parts)[0])
         row = {
             "model": model.name,
             "seconds": model.seconds,

@@ -149,8 +149,7 @@ def draw_beside(table: pd.DataFrame, here: str) -> Figure:
 
 def _rows(run: Mapping[Any, Any], options: BesideOptions) -> Iterator[dict[str, Any]]:
     from analysis.atlas import load
-    from analysis.atlas.expect import expect, published, words_of
-    from analysis.steps import model_in
+    from analysis.atlas.expect import expect, model_in, published, words_of
 
     model = model_in(run)
     if not FAMILIES[str(run["family"])].has_layers or model.is_kernel or model.is_communication:

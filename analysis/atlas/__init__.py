@@ -17,7 +17,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,20 +35,24 @@ __all__ = ["DATA", "Atlas", "Group", "load", "operation", "operations_of"]
 
 #: The shipped files: timings (a row each, with the number of its group) and the groups.
 DATA = Path(__file__).with_name("data")
-#: Timings that a predictor is fitted on at most; they are in random order.
+#: Timings of whole steps that a predictor is fitted on at most; they are in random order.
 _FITTED = 300
+#: Seconds that a kernel takes within a step at the least, which timings of calls do not hold.
+_KERNEL = 2e-6
 #: Devices are compared with the same one where that is possible.
 _ENGINES = ("vLLM", "SGLang", "TensorRT-LLM", "PyTorch", "TensorFlow", "NCCL", "oneCCL")
 _SIZES = [name for name in COLUMNS if name not in ("flops", "bytes")]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Group:
     """Timings of one kind of kernel on one device with one version of a library.
 
     rows: of the published table; kept: of these in the atlas. median_error, mean_error, coverage: relative errors of
     predictions, and the share in their 95% intervals, over `held_out` timings of weights that were not kept. scale: of
-    intervals. call: whether each was timed as a call from Python, which is no part of a kernel within a step.
+    intervals. call: whether each was timed as a call from Python, which is no part of a kernel within a step. timings:
+    the kept ones, with `seconds`. before: seconds of each operation within a step beside its own. start: of a step that
+    is one call, where that is known. fit: the predictor, where there is one already.
     """
 
     number: int = 0
@@ -67,18 +71,20 @@ class Group:
     coverage: float = math.nan
     scale: float = 1.0
     call: bool = False
+    timings: pd.DataFrame = field(repr=False)
+    before: float = 0.0
+    start: float = 0.0
+    fit: OperationTimes | None = None
 
     @property
     def told(self) -> str:
         """Where its numbers come from, in a line."""
-        error = f", {self.median_error:.1%} median error" if self.held_out else ""
+        error = (
+            f", {self.median_error:.1%} median error, {self.coverage:.0%} in their intervals" if self.held_out else ""
+        )
         kept = f"{self.kept:,} of {self.rows:,} timings{error}"
-        return f"{self.source}: {self.kind} in {self.precision} on {self.device}, {self.engine} {self.version} ({kept})"
-
-    @property
-    def timings(self) -> pd.DataFrame:
-        """The kept timings, with `seconds`."""
-        return load().timings[load().timings["group"] == self.number]
+        engine = f"{self.engine} {self.version}".strip()
+        return f"{self.source}: {self.kind} in {self.precision} on {self.device}, {engine} ({kept})"
 
     @functools.cache  # noqa: B019  groups live as long as the process
     def times(self) -> OperationTimes:
@@ -86,7 +92,7 @@ class Group:
         from paradnn.forecast.operation_times import OperationTimes
 
         rows = self.timings.head(_FITTED)
-        return OperationTimes.fit(operations_of(rows, self.kind), rows["seconds"].to_numpy(dtype=float))
+        return self.fit or OperationTimes.fit(operations_of(rows, self.kind), rows["seconds"].to_numpy(dtype=float))
 
     def predict(self, operations: Sequence[Operation]) -> Prediction:
         """Logarithms of their seconds within a step, with intervals as wide as left-out timings ask for."""
@@ -107,10 +113,9 @@ class Group:
 
 @dataclass(frozen=True)
 class Atlas:
-    """All groups, and their timings."""
+    """All groups."""
 
     groups: tuple[Group, ...]
-    timings: pd.DataFrame
 
     @functools.cached_property
     def devices(self) -> dict[str, set[str]]:
@@ -144,7 +149,8 @@ class Atlas:
             and engine in (None, group.engine)
             and version in (None, group.version)
         ]
-        return max(found, key=lambda group: (-_ENGINES.index(group.engine), order_of(group.version)), default=None)
+        found.sort(key=lambda group: order_of(group.version), reverse=True)
+        return min(found, key=lambda group: (*_ENGINES, group.engine).index(group.engine), default=None)
 
 
 def _words(name: str) -> set[str]:
@@ -159,8 +165,11 @@ def order_of(version: str) -> list[int]:
 @functools.cache
 def load() -> Atlas:
     """What is shipped with the package."""
-    groups = tuple(Group(**one) for one in json.loads((DATA / "groups.json").read_text()))
-    return Atlas(groups, pd.read_parquet(DATA / "timings.parquet"))
+    timings = dict(iter(pd.read_parquet(DATA / "timings.parquet").groupby("group")))
+    known = json.loads((DATA / "groups.json").read_text())
+    return Atlas(
+        tuple(Group(**one, timings=timings[one["number"]], before=_KERNEL if one["call"] else 0.0) for one in known)
+    )
 
 
 def operation(kind: str, columns: Any, variant: str = "") -> Operation:

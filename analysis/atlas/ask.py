@@ -3,13 +3,16 @@
   paradnn ask --device H200 model=gpt batch_size=8 precision=bfloat16 mode=inference
   paradnn ask --device H200 --device "L40S" --price H200=3.5 --price L40S=0.9 model=llama precision=fp8 mode=inference
   paradnn ask --device here model=fc model.nodes=512         from the runs of this machine in the tracking store
+  paradnn ask --device 'Tesla V100' model=fc batch_size=32   from kernels that ran on this device, of the store
 
-The answer is a time with a 95% interval, what it is made from, and what of it is extrapolated; or that it is not known,
-and why. Exit code 1 where no device has an answer.
+A device whose kernels are in the store (paradnn train -m experiment=kernels) is answered from these. The answer is a
+time with a 95% interval, what it is made from, and what of it is extrapolated; or that it is not known, and why. Exit
+code 1 where no device has an answer.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import sys
@@ -18,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from analysis.atlas import load as load_atlas
-from analysis.atlas.expect import Answer, expect, words_of
+from analysis.atlas.expect import Answer, expect, model_in, words_of
+from analysis.atlas.own import kernels_in, own_atlas
 from analysis.format import seconds
 from analysis.lazy import np, pd
-from analysis.steps import model_in
 from paradnn.cli.console import say
 from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
-from paradnn.core.errors import ConfigError
+from paradnn.core.errors import ConfigError, NotEnoughData
 
 #: Weights in these are of published kernels, and no precision of one's own runs: the rest of the point is bfloat16.
 _NARROW = ("fp8", "fp8_block", "nvfp4", "int8_wo", "int4_wo", "w4a16_mxfp4")
@@ -37,7 +40,10 @@ def make_parser() -> Parser:
     parser = Parser("paradnn ask", __doc__)
     parser.add_argument("points", nargs="*", metavar="KEY=VALUE", help="the point, as `paradnn train` takes it")
     parser.add_argument(
-        "--device", action="append", metavar="NAME", help="repeatable; --list names them; `here` is this machine"
+        "--device",
+        action="append",
+        metavar="NAME",
+        help="repeatable; --list names them, or as the store has it; `here` is this machine",
     )
     parser.add_argument(
         "--engine", metavar="NAME", help="vLLM, SGLang, TensorRT-LLM or PyTorch (default: most timings)"
@@ -45,7 +51,7 @@ def make_parser() -> Parser:
     parser.add_argument("--version-of", metavar="VERSION", help="of the engine (default: the newest)")
     parser.add_argument("--price", action="append", default=[], metavar="DEVICE=PER_HOUR", help="repeatable")
     parser.add_argument("--list", action="store_true", help="list the devices with what was timed there")
-    parser.add_argument("--store", metavar="URI", help="of the runs of `here` (default: as for analysis)")
+    parser.add_argument("--store", metavar="URI", help="of one's own runs and kernels (default: as for analysis)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the answer, a list of several")
     return parser
 
@@ -60,12 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not given.device:
         raise ConfigError("--device", "(none)", "is missing", "name one, such as --device H200; --list shows them")
     prices = dict(_price(text) for text in given.price)
-    rows = _rows(given.points)
-    shown = []
+    rows, kernels, shown = _rows(given.points), kernels_in(given.store), []
     for row, device in itertools.product(rows, given.device):
-        is_here = device == _HERE
-        answer = measured_here(row, given.store) if is_here else expect(row, device, given.engine, given.version_of)
-        shown.append(_shown(answer, device, prices))
+        shown.append(_shown(_answer(row, device, kernels, given), device, prices))
         _print(shown[-1])
     known = [one for one in shown if one["seconds"] is not None]
     if len(known) > 1 and len(rows) == 1:
@@ -73,6 +76,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.json:
         given.json.write_text(json.dumps(shown[0] if len(shown) == 1 else shown, indent=1) + "\n")
     return 0 if known else 1
+
+
+def _answer(row: Mapping[Any, Any], device: str, kernels: pd.DataFrame, given: argparse.Namespace) -> Answer:
+    """The step on a device: from its kernels in the store where these are enough, else from the atlas."""
+    if device == _HERE:
+        return measured_here(row, given.store)
+    lacking = ""
+    if kernels["device"].eq(device).any():
+        try:
+            return expect(row, device, atlas=own_atlas(kernels, device, row))
+        except NotEnoughData as problem:
+            lacking = str(problem)
+    try:
+        return expect(row, device, given.engine, given.version_of)
+    except ConfigError:
+        if lacking:
+            return Answer(device, words_of(row, model_in(row)), why=lacking)
+        raise
 
 
 def _rows(words: Sequence[str]) -> list[Mapping[Any, Any]]:

@@ -31,12 +31,10 @@ _WIDTHS = {
     **dict.fromkeys(("fp8", "fp8_block", "int8_wo"), 1.0),
     **dict.fromkeys(("nvfp4", "int4_wo", "w4a16_mxfp4"), 0.5),
 }
+#: Fields of a group that are not written beside its timings.
+_NOT_KEPT = ("timings", "before", "start", "fit")
 #: Intervals are never made narrower than this, and no table is too small to be widened.
 _NARROWEST, _LEVEL = 0.8, 0.95
-
-
-#: A published table: its group, and rows of COLUMNS, variant, seconds and weight (what is held out together).
-_Table = tuple[Group, pd.DataFrame]
 
 
 def build_atlas(
@@ -45,27 +43,28 @@ def build_atlas(
     """Write the atlas' files of the named sources; its groups. DataError for a folder that is none of these."""
     readers = {"aiconfigurator": _aiconfigurator, "neusight": _neusight, "paradnn": _paradnn}
     groups: list[Group] = []
-    kept: list[pd.DataFrame] = []
     for name, folder in sources.items():
         count = len(groups)
-        for table, rows in readers[name](folder):
-            if len(rows) >= 4 * LEAST:
-                group, rows = _chosen(replace(table, number=len(groups)), rows)
-                progress(f"{group.told}; {group.coverage:.0%} in their intervals")
-                groups.append(group)
-                kept.append(rows.assign(group=group.number))
+        for table in readers[name](folder):
+            if len(table.timings) >= 4 * LEAST:
+                groups.append(_chosen(replace(table, number=len(groups))))
+                progress(groups[-1].told)
         if len(groups) == count:
             raise DataError(f"{folder}: holds no table of {name}; clone its repository and name that folder")
     out.mkdir(parents=True, exist_ok=True)
+    kept = (group.timings.assign(group=group.number) for group in groups)
     timings = pd.concat(kept, ignore_index=True).drop(columns="weight")
     types = {**dict.fromkeys(("seconds", "flops", "bytes"), "float32"), "variant": "category", "group": "int32"}
     timings.astype(types).to_parquet(out / "timings.parquet", compression="zstd", index=False)
-    (out / "groups.json").write_text(json.dumps([vars(group) for group in groups], indent=0) + "\n")
+    told = [{name: value for name, value in vars(group).items() if name not in _NOT_KEPT} for group in groups]
+    (out / "groups.json").write_text(json.dumps(told, indent=0) + "\n")
     return groups
 
 
-def _chosen(group: Group, rows: pd.DataFrame) -> _Table:
-    """The group with its errors on timings that were left out, and the timings that are kept: of whole steps all."""
+def _chosen(group: Group) -> Group:
+    """The group with the timings that are kept, of whole steps all, and its errors on those that were left out; before
+    that these have a `weight`: what is held out together."""
+    rows = group.timings
     random = np.random.default_rng(zlib.crc32(repr((group.source, group.device, group.kind, group.version)).encode()))
     order = random.permutation(len(rows))
     fitted, rest = order[:_KEPT], order[_KEPT:]
@@ -89,7 +88,8 @@ def _chosen(group: Group, rows: pd.DataFrame) -> _Table:
         "scale": round(scale, 3),
     }
     chosen = order if group.kind == "fc" else fitted
-    return replace(group, kept=len(chosen), held_out=len(tested), **figures), rows.iloc[chosen]  # type: ignore[arg-type]
+    kept = {"kept": len(chosen), "held_out": len(tested), "timings": rows.iloc[chosen]}
+    return replace(group, **kept, **figures)  # type: ignore[arg-type]
 
 
 def _commit(folder: Path) -> str:
@@ -148,7 +148,7 @@ _VARIANTS = {"experts": "distribution", "collective": "op_name"}
 _NAMES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", "nccl": "NCCL", "oneccl": "oneCCL"}
 
 
-def _aiconfigurator(folder: Path) -> Iterator[_Table]:
+def _aiconfigurator(folder: Path) -> Iterator[Group]:
     """Products of every version; of other kinds the newest version of each engine."""
     root = next(iter(sorted(folder.rglob("systems/data"))), folder)
     commit = _commit(folder)
@@ -169,15 +169,14 @@ def _aiconfigurator(folder: Path) -> Iterator[_Table]:
                 precision = {"half": "bfloat16", "float16": "bfloat16"}.get(str(name), str(name))
                 if precision not in _WIDTHS or (kind == "collective" and precision != "bfloat16"):
                     continue
-                group = Group(
-                    source="ai-dynamo/aiconfigurator", commit=commit, device=_device(system),
-                    engine=_NAMES.get(engine, engine), version=version, precision=precision, kind=kind,
-                    rows=len(rows),
-                )  # fmt: skip
-                rows = rows.sample(min(len(rows), _LOOKED_AT), random_state=0)
+                count, rows = len(rows), rows.sample(min(len(rows), _LOOKED_AT), random_state=0)
                 variant = rows[_VARIANTS[kind]].astype(str) if kind in _VARIANTS else ""
                 columns, seconds = arithmetic(rows, _WIDTHS[precision]), rows["latency"] / 1e3
-                yield group, _timings(columns, seconds, variant, weights, rows)
+                yield Group(
+                    source="ai-dynamo/aiconfigurator", commit=commit, device=_device(system),
+                    engine=_NAMES.get(engine, engine), version=version, precision=precision, kind=kind,
+                    rows=count, timings=_timings(columns, seconds, variant, weights, rows),
+                )  # fmt: skip
 
 
 def _device(system: str) -> str:
@@ -186,7 +185,7 @@ def _device(system: str) -> str:
     return known.get(system, system.upper().replace("_", " ")).removesuffix(" SXM")
 
 
-def _neusight(folder: Path) -> Iterator[_Table]:
+def _neusight(folder: Path) -> Iterator[Group]:
     """Kernels of five GPUs in float32, forward only."""
     commit = _commit(folder)
     kinds: dict[str, tuple[Sequence[str], Callable[[pd.DataFrame], Columns]]] = {
@@ -205,15 +204,15 @@ def _neusight(folder: Path) -> Iterator[_Table]:
         for path in sorted(folder.rglob(f"train/collect/{name}/*/*.csv")):
             frame = pd.read_csv(path).dropna(subset=["Latency"])
             device = re.sub(r"Tesla |NVIDIA |[- ]PCI[Ee]|[- ]\d+GB", "", path.stem).replace("A100", "A100 PCIe")
-            group = Group(
+            variant = "forward" if kind == "conv2d" else "product" if kind == "elementwise" else "nn"
+            yield Group(
                 source="sitar-lab/NeuSight", commit=commit, device=device, engine="PyTorch", version="2.1.0",
                 precision="float32", kind=kind, rows=len(frame), call=True,
+                timings=_timings(arithmetic(frame), frame["Latency"] / 1e3, variant, weights, frame),
             )  # fmt: skip
-            variant = "forward" if kind == "conv2d" else "product" if kind == "elementwise" else "nn"
-            yield group, _timings(arithmetic(frame), frame["Latency"] / 1e3, variant, weights, frame)
 
 
-def _paradnn(folder: Path) -> Iterator[_Table]:
+def _paradnn(folder: Path) -> Iterator[Group]:
     """Whole training steps, a kernel each: a row of the batch by a layer's weights, the layers one after the other."""
     from analysis.published.archive import read_archive
     from paradnn.families import model_of
@@ -232,11 +231,9 @@ def _paradnn(folder: Path) -> Iterator[_Table]:
             sizes = {"m": batch, "n": model["nodes"], "k": model["nodes"], "calls": model["layers"]}
             sizes |= {"images": model["input_size"], "window": model["output_size"]}
             columns.append({**sizes, "flops": costs.flops_per_step, "bytes": costs.bytes_per_step})
-        frame = pd.DataFrame(columns)
-        group = Group(
-            source="Emma926/paradnn", commit="", device=device, engine="TensorFlow", version="1.x", precision=precision,
-            kind="fc", rows=len(frame),
-        )  # fmt: skip
-        seconds = pd.Series([run.metrics["step_time_ms"] / 1e3 for run in rows])
+        frame, seconds = pd.DataFrame(columns), pd.Series([run.metrics["step_time_ms"] / 1e3 for run in rows])
         named = {str(name): frame[name] for name in frame}
-        yield group, _timings(named, seconds, "train", ("n", "calls"), frame)
+        yield Group(
+            source="Emma926/paradnn", commit="", device=device, engine="TensorFlow", version="1.x", precision=precision,
+            kind="fc", rows=len(frame), timings=_timings(named, seconds, "train", ("n", "calls"), frame),
+        )  # fmt: skip

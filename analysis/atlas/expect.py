@@ -5,27 +5,36 @@
 A whole step that was published (`fc` on TPU v2 and V100) is predicted as one. Of other models the products follow from
 the layers, with exact shapes; the two products of an attention are one kernel where the device ran such. What is left
 of the step's traffic is moved at the speed of elementwise kernels, or of products that memory limits. Kernels stood
-alone: what a framework adds between them is not in the sum.
+alone: what a framework adds between them is not in the sum. Draws of all operations are joint, so that a sum is as
+uncertain as it must be: a fit errs in all its operations together.
 """
 
 from __future__ import annotations
 
+import json
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from analysis.atlas import Group, load, operation
-from analysis.atlas.kernels import attention, decode, moved, product
-from analysis.lazy import np
-from analysis.steps import DRAWS, OF_KERNELS, OF_OTHERS, Part, model_in, summed, told
+from analysis.atlas import Atlas, Group, load, operation
+from analysis.atlas.kernels import attention, decode, product
+from analysis.lazy import np, pd
+from paradnn.core.errors import ConfigError
 from paradnn.core.layers import COMPUTE_BYTES, Costs
-from paradnn.families import FAMILIES, Model
-from paradnn.families.operations import Counted, product_operations
+from paradnn.families import FAMILIES, Model, model_of
+from paradnn.families.operations import Counted, Operation, elementwise_operation, product_operations
 
-#: Seconds that a kernel takes within a step at the least, which timings of calls do not hold; an interval whose ends
-#: are further apart than this factor says nothing.
-_KERNEL, _WIDEST = 2e-6, 30.0
+#: Draws of a sum.
+_DRAWS = 2000
+#: Standard deviations of logarithms: how far operations of a step are off together beside kernels of theirs that ran
+#: alone, and beside others that they are taken for (other threads, caches that hold what the operation before wrote,
+#: kernels that a library fuses); how far a step as a whole is off beside that: what the errors of 46 steps ask for,
+#: each family's from the others'.
+_OF_KERNELS, _OF_OTHERS, _WHOLE = 0.1, 0.35, 0.1
+#: An interval whose ends are further apart than this factor says nothing.
+_WIDEST = 30.0
 #: Seconds in which a framework without graphs calls an operation, and the standard deviation of their logarithm.
 _CALL, _CALLS_DIFFER = 1e-5, 0.5
 #: The backward pass of fused attention has five products for the two of the forward pass (Dao 2023, section 3.1).
@@ -57,28 +66,30 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class _Part:
-    """Operations that the timings of one group are of, or those that they stand in for, which is said `instead`."""
+class Part:
+    """Operations that the timings of one group are of, or those that they stand in for, which is said `instead`; parts
+    of one name are off together."""
 
     name: str
     group: Group
     counted: Sequence[Counted]
     instead: str = ""
 
-    def as_part(self) -> Part:
-        """A timing of a call holds no time of the kernel within a step."""
-        context = self.name, OF_OTHERS if self.instead else OF_KERNELS
-        return Part(self.name, self.counted, self.group.predict, context, lambda _: _KERNEL if self.group.call else 0.0)
 
-
-def expect(row: Mapping[Any, Any], device: str, engine: str | None = None, version: str | None = None) -> Answer:
-    """The step of a point (keys of a frame's row) on a device of the atlas, with an engine and version where named."""
-    atlas, model = load(), model_in(row, "KEY=VALUE")
+def expect(
+    row: Mapping[Any, Any],
+    device: str,
+    engine: str | None = None,
+    version: str | None = None,
+    atlas: Atlas | None = None,
+) -> Answer:
+    """The step of a point (keys of a frame's row) on a device of an atlas, with an engine and version where named."""
+    atlas, model = atlas or load(), model_in(row, "KEY=VALUE")
     name, point = atlas.device(device), words_of(row, model)
-    batch, precision, mode = int(row["batch_size"]), str(row["precision"]), told(row, "mode", "train")
+    batch, precision, mode = int(row["batch_size"]), str(row["precision"]), _told(row, "mode", "train")
     if not FAMILIES[str(row["family"])].has_layers or model.is_kernel or model.is_communication:
         return Answer(name, point, why=f"{model.name} is no model with layers; ask for one")
-    if told(row, "devices", "1") not in ("1", "1.0"):
+    if _told(row, "devices", "1") not in ("1", "1.0"):
         return Answer(name, point, why="a step over several devices is not in the atlas; ask for devices=1")
     whole = atlas.find(name, "fc", precision, engine, version)
     if whole is not None and model.name == "fc" and mode == "train":
@@ -94,11 +105,11 @@ def expect(row: Mapping[Any, Any], device: str, engine: str | None = None, versi
     if find("gemm") is None:
         there = sorted({(one.precision, one.kind) for one in atlas.groups if one.device == name})
         known = ", ".join(f"{kind} in {numbers}" for numbers, kind in there)
-        return Answer(name, point, why=f"no products were timed in {precision} there; the atlas has {known}")
+        return Answer(name, point, why=f"no products were timed in {precision} there; there are {known}")
     # What is narrower than 16 bits is of weights alone.
     about: dict[str, Any] = {"batch_size": batch, "precision": precision if precision in COMPUTE_BYTES else "bfloat16"}
     if mode != "generate":
-        costs = model.costs(**about, mode=mode, optimizer=told(row, "optimizer.name", "rmsprop"))
+        costs = model.costs(**about, mode=mode, optimizer=_told(row, "optimizer.name", "rmsprop"))
         return _answer(name, point, _parts(find, model, model.product_list(**about, mode=mode), costs, batch))
     prompt, tokens = (int(row[f"generate.{key}"]) for key in ("prompt", "tokens"))
     lengths = {**about, "prompt": prompt, "tokens": tokens}
@@ -114,7 +125,7 @@ def expect(row: Mapping[Any, Any], device: str, engine: str | None = None, versi
 
 def published(row: Mapping[Any, Any], device: str) -> float | None:
     """Seconds of the very step of a row, where it was published of the device."""
-    if row["family"] != "fc" or told(row, "mode", "train") != "train":
+    if row["family"] != "fc" or _told(row, "mode", "train") != "train":
         return None
     if (group := load().find(device, "fc", str(row["precision"]))) is None:
         return None
@@ -123,9 +134,39 @@ def published(row: Mapping[Any, Any], device: str) -> float | None:
     return float(found["seconds"].iloc[0]) if len(found) else None
 
 
+def model_in(row: Mapping[Any, Any], option: str = "--run") -> Model:
+    """The model of a frame's row; ConfigError, of the `option` that chose it, for a family that this version lacks."""
+    name = str(row.get("family"))
+    if name not in FAMILIES:
+        raise ConfigError(option, name, "is no family that this version knows", "choose other runs")
+    known = FAMILIES[name].options.__dataclass_fields__
+    given = {key: row[f"model.{key}"] for key in known if not _is_missing(row.get(f"model.{key}"))}
+    return model_of({**{key: _plain(value) for key, value in given.items()}, "name": name})
+
+
+def _told(row: Mapping[Any, Any], name: str, otherwise: str) -> str:
+    """A value as text, `otherwise` where the row has none."""
+    return otherwise if _is_missing(row.get(name)) else str(row[name])
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (not isinstance(value, (list, tuple)) and bool(pd.isna(value)))
+
+
+def _plain(value: Any) -> Any:
+    """Of a frame's cell: text of a list or number as these; a count that others in its column made a float, whole."""
+    if isinstance(value, str):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    plain = value.item() if isinstance(value, np.generic) else value
+    return int(plain) if isinstance(plain, float) and plain.is_integer() else plain
+
+
 def words_of(row: Mapping[Any, Any], model: Model) -> str:
     """The point in the words of a list of runs."""
-    mode = told(row, "mode", "train")
+    mode = _told(row, "mode", "train")
     return f"{model.name} {model.size} b{row['batch_size']} {row['precision']}{'' if mode == 'train' else f' {mode}'}"
 
 
@@ -136,51 +177,57 @@ def _fc(model: Model, batch: int) -> dict[str, int]:
     return {"m": batch, "n": sizes["nodes"], "k": sizes["nodes"], **beside}
 
 
-def _whole_step(model: Model, batch: int, precision: str, group: Group) -> _Part:
+def _whole_step(model: Model, batch: int, precision: str, group: Group) -> Part:
     costs = model.costs(batch_size=batch, precision=precision, mode="train", optimizer="rmsprop")
     columns = {**_fc(model, batch), "flops": costs.flops_per_step, "bytes": costs.bytes_per_step}
-    return _Part("whole step", group, [Counted("", operation("fc", columns, "train"), 1.0)])
+    return Part("whole step", group, [Counted("", operation("fc", columns, "train"), 1.0)])
 
 
-def _parts(find: _Find, model: Model, layers: Sequence[Counted], costs: Costs, batch: int) -> list[_Part]:
+def _parts(find: _Find, model: Model, layers: Sequence[Counted], costs: Costs, batch: int) -> list[Part]:
     """Every product of the step in the group that timed its like, and the rest of the traffic."""
     gemm, conv, own = find("gemm"), find("conv2d"), find("elementwise")
     assert gemm is not None
     products = [each for each in layers if each.operation.kind == "gemm"]
     convolved = [each for each in layers if each.operation.kind == "conv2d"]
-    parts = [_Part("products", gemm, _as_products(each for each in products if each.operation.batch == 1))]
+    parts = [Part("products", gemm, _as_products((each for each in products if each.operation.batch == 1), gemm))]
     if conv is not None:
-        backward = [each for each in convolved if each.operation.variant != "forward"]
-        parts.append(_Part("convolutions", conv, [each for each in convolved if each not in backward]))
-        parts.append(_Part("backward convolutions", conv, backward, "are predicted as forward ones"))
+        timed = set(conv.timings["variant"])
+        backward = [each for each in convolved if each.operation.variant not in timed]
+        parts.append(Part("convolutions", conv, [each for each in convolved if each.operation.variant in timed]))
+        parts.append(Part("backward convolutions", conv, backward, "are predicted as forward ones"))
     else:
         instead = "are predicted as products, none was timed there"
-        parts.append(_Part("convolutions", gemm, _as_products(convolved), instead))
+        parts.append(Part("convolutions", gemm, _as_products(convolved, gemm), instead))
     parts += _attention(find, gemm, model, [each for each in products if each.operation.batch > 1], batch)
     left = max(0.0, costs.bytes_per_step - sum(each.count * each.operation.bytes for each in layers))
     count = max(1, len(layers))
     if own is not None:
-        one = operation("elementwise", moved(max(1.0, left / count / 12), 4), "product")
-        parts.append(_Part("other traffic", own, [Counted("", one, count)]))
+        one = elementwise_operation(max(12.0, left / count), own.precision)
+        instead = "is what no step can avoid, as elementwise operations"
+        parts.append(Part("other traffic", own, [Counted("", one, count)], instead))
     elif left:
         # A product by one column is traffic and nothing else.
         side, instead = max(1.0, math.sqrt(left / count / 2)), "is moved as fast as a product's operands"
         one = operation("gemm", product(1, side, side, 2))
-        parts.append(_Part("other traffic", gemm, [Counted("", one, count)], instead))
+        parts.append(Part("other traffic", gemm, [Counted("", one, count)], instead))
     return [part for part in parts if part.counted]
 
 
-def _as_products(counted: Iterable[Counted]) -> list[Counted]:
-    """Posed as products; of those that follow one another a single one, so many times."""
-    found = []
+def _as_products(counted: Iterable[Counted], group: Group) -> list[Counted]:
+    """Posed as products; of those that follow one another a single one, so many times. What the group timed as it is
+    stays so."""
+    found, timed = [], set(group.timings["variant"])
     for each in counted:
+        if each.operation.kind == "gemm" and each.operation.variant in timed:
+            found.append(each)
+            continue
         one, (m, n, k, calls) = each.operation, each.operation.product
         sizes = {"m": m, "n": n, "k": k, "batch": one.batch, "flops": one.flops / calls, "bytes": one.bytes / calls}
         found.append(replace(each, operation=operation("gemm", sizes, "nn"), count=each.count * calls))
     return found
 
 
-def _attention(find: _Find, gemm: Group, model: Model, beside: Sequence[Counted], batch: int) -> Iterator[_Part]:
+def _attention(find: _Find, gemm: Group, model: Model, beside: Sequence[Counted], batch: int) -> Iterator[Part]:
     """Pairs of products by every head, as one kernel where the device timed it, else as products beside each other."""
     forward = [each for each in beside if each.layer.endswith("forward")]
     if not forward:
@@ -191,7 +238,7 @@ def _attention(find: _Find, gemm: Group, model: Model, beside: Sequence[Counted]
     if group is None:
         own = find("bmm")
         instead = "" if own else "are predicted as products beside each other"
-        yield _Part("attention", own or gemm, _as_products(beside), instead)
+        yield Part("attention", own or gemm, _as_products(beside, own or gemm), instead)
         return
     heads = getattr(model, "heads", None) or max(1, forward[0].operation.batch // batch)
     key_heads = getattr(model, "key_heads", heads)
@@ -201,21 +248,49 @@ def _attention(find: _Find, gemm: Group, model: Model, beside: Sequence[Counted]
         shape = (batch, keys if is_decode else tokens, heads, key_heads, size)
         columns = decode(*shape) if is_decode else attention(*shape, causal=group.kind == "attention")
         pairs.append(replace(each, operation=operation(group.kind, columns)))
-    yield _Part("attention", group, pairs)
+    yield Part("attention", group, pairs)
     if len(forward) < len(beside):
         back = [replace(each, count=_BACKWARD * each.count) for each in pairs]
-        yield _Part("attention's backward pass", group, back, f"is taken as {_BACKWARD:g} times its forward pass")
+        yield Part("attention's backward pass", group, back, f"is taken as {_BACKWARD:g} times its forward pass")
 
 
-def _answer(device: str, point: str, parts: Sequence[_Part]) -> Answer:
+def summed(parts: Sequence[Part]) -> tuple[np.ndarray, dict[str, float]]:
+    """(draws,) seconds of a step of all parts; by name what each takes of it."""
+    random = np.random.default_rng(0)
+    total, together = np.full(_DRAWS, max(part.group.start for part in parts)), {}
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for part in parts:
+        counts: defaultdict[Operation, float] = defaultdict(float)  # those that are the same are one
+        for one in part.counted:
+            counts[one.operation] += one.count
+        if part.name not in together:
+            spread = _OF_OTHERS if part.instead else _OF_KERNELS
+            together[part.name] = np.exp(spread * random.standard_normal(_DRAWS))
+        own = np.exp(part.group.predict([*counts]).draws(_DRAWS, random)) + part.group.before
+        drawn = np.array([*counts.values()])[:, None] * own * together[part.name]
+        total = total + drawn.sum(axis=0)
+        seconds[part.name] += float(np.median(drawn, axis=1).sum())
+    return total, seconds
+
+
+def ends_of(total: np.ndarray, is_whole: bool = False) -> tuple[float, float, float]:
+    """Seconds of a step with the ends of its 95% interval, from the draws of its sum; one that was timed `is_whole`."""
+    off = 0.0 if is_whole else _WHOLE * np.random.default_rng(1).standard_normal(_DRAWS)
+    low, high = np.quantile(total * np.exp(off), (0.025, 0.975))
+    return float(np.median(total)), float(low), float(high)
+
+
+def _answer(device: str, point: str, parts: Sequence[Part]) -> Answer:
     """The sum of all parts."""
-    found = summed([part.as_part() for part in parts])
-    if any(part.group.call for part in parts):  # kernels wait for their calls where these take longer
-        seconds = _CALL * np.exp(_CALLS_DIFFER * np.random.default_rng(2).standard_normal(DRAWS))
-        found = replace(found, total=np.maximum(found.total, seconds * found.rows["count"].sum()))
-    middle, low, high = found.ends(is_whole=parts[0].name == "whole step")
-    shares = {str(name): float(share) for name, share in (found.rows.groupby("part")["seconds"].sum() / middle).items()}
-    widest, (least, most) = max(parts, key=lambda part: shares[part.name]), np.quantile(found.total, (0.025, 0.975))
+    total, seconds = summed(parts)
+    if any(part.group.call and not part.group.start for part in parts):
+        # Kernels wait for their calls where these take longer.
+        calls = sum(each.count for part in parts for each in part.counted)
+        each = _CALL * np.exp(_CALLS_DIFFER * np.random.default_rng(2).standard_normal(_DRAWS))
+        total = np.maximum(total, calls * each)
+    middle, low, high = ends_of(total, is_whole=parts[0].name == "whole step")
+    shares = {name: own / middle for name, own in seconds.items()}
+    widest, (least, most) = max(parts, key=lambda part: shares[part.name]), np.quantile(total, (0.025, 0.975))
     if not most < _WIDEST * least:
         return Answer(device, point, why=f"{widest.name} are too far from what was timed there ({widest.group.told})")
     notes, said = [], [part for part in parts if shares[part.name] >= _WORTH_SAYING]

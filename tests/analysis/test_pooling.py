@@ -80,17 +80,7 @@ def answer(name: str, *options: str) -> Result:
 
 def test_every_command_that_analyses_is_here() -> None:
     """But those that count runs or models, the breakdown, tested with the report, and what needs other runs."""
-    others = {
-        "runs",
-        "parameters",
-        "breakdown",
-        "beside",
-        "extrapolate",
-        "time-to-accuracy",
-        "frontier",
-        "latency",
-        "channel",
-    }
+    others = {"runs", "parameters", "breakdown", "beside", "time-to-accuracy", "frontier", "latency", "channel"}
     assert set(POOLING) == {command.name for command in COMMANDS if command.analysis} - others
 
 
