@@ -19,9 +19,9 @@ from analysis.format import short
 from analysis.labels import label, unit_of
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
-from analysis.prices import currency_of, price_option, priced, read_prices
+from analysis.prices import PRICE, currency_of, price_option, priced, read_prices
 from analysis.registry import Shown, analysis
-from analysis.result import Paragraph, Result, joined
+from analysis.result import Headline, Paragraph, Result, joined
 from analysis.statistics.regression import Lacking
 from analysis.statistics.sessions import ALLOWANCE, arrange
 from analysis.store.frame import is_ok, require_homogeneous
@@ -61,7 +61,7 @@ _LOOKS: dict[str, dict[str, object]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class FrontierOptions(Options):
-    """What an hour costs, which quantities, and what is asked of them."""
+    """What an hour costs, and what is asked of the choices."""
 
     command = "frontier"
 
@@ -73,18 +73,6 @@ class FrontierOptions(Options):
         metavar="METRIC=VALUE",
         several="repeat",
     )
-    x: str | None = option(None, "first quantity (default: cost; without prices throughput, or time)", metavar="METRIC")
-    y: str | None = option(
-        None, "second (default: p99 of served queries, median latency of others, accuracy)", metavar="METRIC"
-    )
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class FrontierResult(Result):
-    """A row of the table for each choice; `ends` says of each task, those of most choices first, what is best in either
-    quantity, as measured."""
-
-    ends: tuple[str, ...]
 
 
 def _shown(frame: pd.DataFrame) -> Iterator[Shown]:
@@ -111,36 +99,37 @@ def _shown(frame: pd.DataFrame) -> Iterator[Shown]:
     reading=("The line joins what no other choice beats. Filled: surely so; hollow: undecided; grey: beaten."),
     shown=_shown,
 )
-def frontier(frame: pd.DataFrame, options: FrontierOptions) -> FrontierResult:
-    """The frontiers of measured choices. NotEnoughData where nothing is to be chosen from."""
+def frontier(frame: pd.DataFrame, options: FrontierOptions) -> Result:
+    """The frontiers of measured choices, a row for each choice. NotEnoughData where nothing is to be chosen from."""
     prices = read_prices(options.price, frame)
-    limits = dict(_limit(name, value) for name, value in options.limit)
+    limits = {name: _number(name, value) for name, value in options.limit}
     frame = priced(frame, prices)
-    found, currency = frontiers(frame, options.x, options.y, limits, options.pool), currency_of(frame)
+    found, currency = frontiers(frame, limits, options.pool), currency_of(frame)
     largest = sorted(found, key=lambda one: -len(one.table))
     said = [*_told(found if limits else largest[:_WRITTEN], largest, limits, currency)]
     if prices:
         where = f": {prices.origin}" if prices.origin else ""
         said.append(Paragraph(f"Prices given here win over those that runs recorded{where}."))
     table = pd.concat([one.table.assign(task=one.task) for one in found], ignore_index=True)
-    return FrontierResult(
+    best = Headline("What to choose", " ".join(_best(one, currency) for one in largest[:_WRITTEN]))
+    return Result(
         numbers=table[["task", *table.columns.drop(["task", "run_ids"])]],
         sentences=said,
-        picture=lambda: draw_frontiers(largest, limits, currency),
+        picture=lambda: _draw(largest, limits, currency),
         sources=tuple(table["run_ids"].explode()),
         pooled=joined(one.pooled for one in found),
-        ends=tuple(_best(one, currency) for one in largest),
+        stands_out=best if frame[PRICE].notna().any() else None,
     )
 
 
-def _limit(name: str, value: str) -> tuple[str, float]:
+def _number(name: str, value: str) -> float:
     try:
         number = float(value)
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
         raise ConfigError("--limit", f"{name}={value}", "is no number", "write for example latency_p99_ms=15")
-    return name, number
+    return number
 
 
 def _told(
@@ -178,7 +167,8 @@ def _best(one: Frontier, currency: str) -> str:
 
 
 def _describe(one: Frontier, currency: str) -> Paragraph:
-    counts = ", ".join(f"{one.count(standing)} {standing}" for standing in _LOOKS)
+    standing = one.table["standing"]
+    counts = ", ".join(f"{int((standing == each).sum())} {each}" for each in _LOOKS)
     rows = one.table[one.table["standing"] != BEATEN]
     points = [
         f"{row['choice']}: {_quantity(row, one.x, currency)}, {_quantity(row, one.y, currency)}"
@@ -209,12 +199,11 @@ def _unit(metric: str, currency: str) -> str:
 
 
 def _advise(one: Frontier, limits: Mapping[str, float], currency: str) -> Paragraph:
-    """Which choice to take: the best in the first quantity without a limit, of those that surely keep all limits; those
-    that are not surely worse; those that would be better but may break a limit; what comes nearest where none keeps
-    them at all."""
+    """Which choice to take: the best in the first quantity without a limit, of those that surely keep all limits, and
+    which may be as good; what comes nearest where none keeps them at all."""
     by = next((name for name in (one.x, one.y) if name not in limits), one.x)
     table = one.table.sort_values(by, ascending=less_is_better(by), kind="stable")
-    value, low, high = _ends(table, by)
+    _, low, high = _ends(table, by)
     signed = {name: limit if less_is_better(name) else -limit for name, limit in limits.items()}
     over = np.array([_ends(table, name) - most for name, most in signed.items()])
     kept, sure = ((over[:, end] <= 0).all(axis=0) for end in (0, 2))  # an unknown end is no sure one
@@ -235,11 +224,9 @@ def _advise(one: Frontier, limits: Mapping[str, float], currency: str) -> Paragr
     if not sure.any():
         return Paragraph(f"For {asked} no choice of {one.task} surely does; it may be {said(int(kept.argmax()))}.")
     best = int(sure.argmax())
-    rivals = sure & ~(low > high[best]) & (np.arange(len(table)) != best)
-    unsure = kept & ~sure & (value < value[best])
+    others = kept & ~(low > high[best]) & (np.arange(len(table)) != best)
     why = f", of the {'lowest' if less_is_better(by) else 'highest'} {label(by)} among those that surely keep it"
-    heads = (f"Not surely worse in {label(by)}", rivals), ("Better, but not surely within the limit", unsure)
-    points = tuple(f"{head}: {'; '.join(table['choice'][found][:_LISTED])}." for head, found in heads if found.any())
+    points = (f"Not surely worse: {'; '.join(table['choice'][others][:_LISTED])}.",) if others.any() else ()
     return Paragraph(f"For {asked} choose {said(best, why)}.", points)
 
 
@@ -296,46 +283,34 @@ class Frontier:
     apart: bool
     pooled: str = ""
 
-    def count(self, standing: str) -> int:
-        """How many choices stand so."""
-        return int(self.table["standing"].eq(standing).sum())
 
-
-def less_is_better(metric: str, option: str = "metric") -> bool:
-    """Whether less of a metric is better; ConfigError, of the `option`, where neither is, and for what is no metric."""
+def less_is_better(metric: str) -> bool:
+    """Whether less of a metric is better; ConfigError where neither is, and for what is no metric."""
     known = METRICS.get(metric)
     better = _BETTER.get(metric, known.better if known else None)
     if better is None:
         problem = "is neither better high nor low" if known else "is no metric"
         remedy = "choose one that python -m paradnn list metrics names, such as latency_p99_ms"
-        raise ConfigError(option, metric, problem, remedy)
+        raise ConfigError("--limit", metric, problem, remedy)
     return better == "lower"
 
 
-def frontiers(
-    frame: pd.DataFrame,
-    x: str | None = None,
-    y: str | None = None,
-    limits: Mapping[str, float] | None = None,
-    pool: bool = False,
-) -> list[Frontier]:
-    """A frontier for each task with two choices or more; `x` and `y` are metrics in place of cost (where there are
-    prices, else throughput or time) and of latency or accuracy. `limits` are metrics with what they may be at most, or
-    at least, whichever is better.
+def frontiers(frame: pd.DataFrame, limits: Mapping[str, float] | None = None, pool: bool = False) -> list[Frontier]:
+    """A frontier for each task with two choices or more: of cost (where there are prices, else throughput or time) and
+    of latency or accuracy. `limits` are metrics with what they may be at most, or at least, whichever is better.
 
-    ConfigError for a metric that cannot be compared, NotEnoughData where no task has two choices with both quantities.
+    ConfigError for a limit that is none, NotEnoughData where no task has two choices with both quantities.
     """
     limits = limits or {}
-    for flag, name in (("--x", x), ("--y", y), *(("--limit", name) for name in limits)):
-        if name is not None:
-            less_is_better(name, flag)
+    for name in limits:
+        less_is_better(name)
     used = is_ok(frame)
     if "best_accuracy" in frame:  # trainings count whether or not they reached their target
         used = used | (frame["best_accuracy"].notna() & frame["outcome"].eq("timeout").fillna(False))
     found, lacking = [], []
     for task in tasks(frame[used]):
         try:
-            found.append(_frontier(task, x, y, list(limits), pool))
+            found.append(_frontier(task, list(limits), pool))
         except NotEnoughData as problem:
             lacking.append(Lacking(task.name, str(problem)))
     if not found:
@@ -347,12 +322,12 @@ def frontiers(
     return found
 
 
-def _frontier(task: Task, x: str | None, y: str | None, limits: Sequence[str], pool: bool) -> Frontier:
+def _frontier(task: Task, limits: Sequence[str], pool: bool) -> Frontier:
     rows = require_homogeneous(task.rows, ("protocol_id", "schema_version"), pool=pool)
-    cost, rate, gain = _AXES[task.kind]
+    cost, rate, y = _AXES[task.kind]
     # Only a schedule asks for a rate.
-    known = [name for name in (cost, rate) if name in rows and rows[name].notna().any()]
-    x, y = x or next(iter(known), "queries_per_second" if task.kind is Kind.SERVES else rate), y or gain
+    known = (name for name in (cost, rate) if name in rows and rows[name].notna().any())
+    x = next(known, "queries_per_second" if task.kind is Kind.SERVES else rate)
     metrics = list(dict.fromkeys([x, y, *limits]))
     lacking = [name for name in metrics if name not in rows or not rows[name].notna().any()]
     if lacking:
@@ -369,10 +344,9 @@ def _frontier(task: Task, x: str | None, y: str | None, limits: Sequence[str], p
     # Choices that differ in their environment alone are numbered.
     numbered = table["choice"] + ", environment " + (table.groupby("choice").cumcount() + 1).astype(str)
     table["choice"] = table["choice"].where(~table["choice"].duplicated(keep=False), numbered)
-    names = list(dict.fromkeys([x, y]))
-    box = Box(*np.stack([_ends(table, name) for name in names], axis=-1))
+    box = Box(*np.stack([_ends(table, name) for name in (x, y)], axis=-1))
     parts = [part for part, kept in zip(groups, whole, strict=True) if kept]
-    tables, apart = _over_sessions(box, parts, names)
+    tables, apart = _over_sessions(box, parts, (x, y))
     table = table.assign(standing=standings(*tables), efficient=efficient(box))
     table = table.sort_values(x, ascending=less_is_better(x), kind="stable", ignore_index=True)
     return Frontier(task.name, x, y, table, incomplete, apart, rows.attrs.get("pooled", ""))
@@ -419,7 +393,7 @@ def _ends(table: pd.DataFrame, name: str) -> np.ndarray:
     return found if less_is_better(name) else -found[[0, 2, 1]]
 
 
-def draw_frontiers(found: Sequence[Frontier], limits: Mapping[str, float], currency: str) -> Figure:
+def _draw(found: Sequence[Frontier], limits: Mapping[str, float], currency: str) -> Figure:
     """A panel for each task, six at most, with the line that no choice beats: filled on it, hollow undecided, grey
     beaten; colours are platforms, bars the intervals that hold all at once."""
     shown = found[:_PANELS]

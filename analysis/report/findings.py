@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.analyses.frontier import FrontierResult
 from analysis.analyses.heatmap import MEMORY
 from analysis.format import short
 from analysis.labels import label
@@ -31,12 +30,22 @@ from paradnn.families import FAMILIES, message_families
 
 FASTEST, LIMITS, NEXT = "What is fastest", "What limits it", "What to change next"
 DEPENDS = "What it depends on"
-MEMORY_ENDS, TRUST, CHOOSE = "Where memory ends", "How far to trust it", "What to choose"
+MEMORY_ENDS, TRUST = "Where memory ends", "How far to trust it"
 #: In the order of the page.
-TOPICS = (COSTS, FASTER, FASTEST, "Beside published platforms", LIMITS, NEXT, DEPENDS, MEMORY_ENDS, TRUST, CHOOSE)
+TOPICS = (
+    COSTS,
+    FASTER,
+    FASTEST,
+    "Beside published platforms",
+    LIMITS,
+    NEXT,
+    DEPENDS,
+    MEMORY_ENDS,
+    TRUST,
+    "What to choose",
+)
 
 _SYSTEMS = 2  # whose own answers are given
-_TASKS = 3  # of which is said what to choose
 #: Settings of a model that one can change, with the value that others are set against where it was measured.
 _LEVERS = {
     "batch_size": None,
@@ -86,9 +95,8 @@ def find(chapters: Sequence[Chapter], comparisons: Sequence[Comparison], choices
         )
         every.append(Finding(FASTER, words, chapters[0].population.key))
     every += [*ask(MEMORY_ENDS, _memory), *ask(TRUST, _trust)]
-    for section in choices if priced else ():
-        if isinstance(section.result, FrontierResult):
-            every += [Finding(CHOOSE, words, section.anchor) for words in section.result.ends[:_TASKS]]
+    told = ((section, section.result.headline()) for section in choices)
+    every += [Finding(found.topic, found.words, section.anchor) for section, found in told if found]
     places = {topic: place for place, topic in enumerate(TOPICS)}
     return sorted(every, key=lambda one: places.get(one.topic, len(TOPICS)))
 
