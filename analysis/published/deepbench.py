@@ -25,6 +25,7 @@ from analysis.published.source import (
     Found,
     Publication,
     PublishedRun,
+    device_called,
     digest,
     read_sheets,
     reason,
@@ -43,21 +44,6 @@ from paradnn.store.runs import DEEPBENCH
 #: 7 October 2019, the last change of a spreadsheet, in Unix milliseconds.
 _PUBLISHED = 1_570_406_400_000
 
-#: A platform's name here where two sheets spell one in two ways, or say what is inside in place of what it is.
-_DEVICES = {
-    "NVIDIA Tesla P100": "NVIDIA P100",
-    "Nvidia Tesla M40": "NVIDIA Tesla M40",
-    "Nvidia TitanX": "NVIDIA Titan X (Maxwell)",
-    "Nvidia TitanX Pascal": "NVIDIA Titan X (Pascal)",
-    "Nvidia TitanXp": "NVIDIA Titan Xp",
-    "NVIDIA GTX TitanXp": "NVIDIA Titan Xp",
-    "Nvidia 1080Ti": "NVIDIA GTX 1080 Ti",
-    "AMD Vega Frontier Edition 16GB": "AMD Vega Frontier Edition",
-    "Intel(R) Xeon Phi(TM) 7250F": "Intel Xeon Phi 7250F, 68 cores",
-    "1.2 GHZ quad-core ARM Cortex A53": "Raspberry Pi 3, 4 cores",
-    "Apple A8 dual core 1.4GHz (ARM v8)": "iPhone 6, 2 cores",
-    "Apple A10 quad core 2.3GHz (ARM v8)": "iPhone 7, 4 cores",
-}
 #: By the first word of a device: whose libraries are called, without a framework above them.
 _LIBRARIES = {"NVIDIA": "cuda", "AMD": "rocm", "Intel": "mkl"}
 
@@ -78,8 +64,7 @@ class Platform(NamedTuple):
 
 class Timing(NamedTuple):
     """One timing. `place`: sheet, row and heading. `options` are the kernel's own, by the names of its dataclass, of a
-    channel those of `transfer`; `stated` is the rate in the sheet, FLOP/s, None where there is none; `notes` are other
-    cells of the row that say how it was done."""
+    channel those of `transfer`."""
 
     place: str
     kernel: str
@@ -87,8 +72,6 @@ class Timing(NamedTuple):
     batch_size: int
     precision: str
     seconds: float
-    stated: float | None
-    notes: Mapping[str, str]
 
 
 #: Kernel -> its options, and the heading of each, or of each part.
@@ -108,32 +91,30 @@ _OPTIONS: dict[str, dict[str, str | tuple[str, ...]]] = {
     "rnn_kernel": {"hidden": "hidden units", "steps": "timesteps"},
     "channel": {"size": "size # floats", "processes": "processes"},
 }
-#: Title of a section -> its columns of times: heading, kernel, options that no cell says, heading of the rate. Where
-#: layers have one backward time it is of the inputs' gradient alone: its rate counts one pass.
+#: Title of a section -> its columns of times: heading, kernel, options that no cell says. Where layers have one
+#: backward time it is of the inputs' gradient alone.
+_Times = tuple[tuple[str, str, dict[str, str]], ...]
 _FORWARD, _INPUTS, _WEIGHTS = ({"direction": name} for name in ("forward", "backward_input", "backward_weights"))
-_Times = tuple[tuple[str, str, dict[str, str], str], ...]
-_IMAGES: _Times = (
-    ("forward", "conv2d", _FORWARD | {"layout": "NCHW"}, "forward"),
-    ("wrt inputs", "conv2d", _INPUTS | {"layout": "NCHW"}, "backward inputs"),
-    ("wrt parameters", "conv2d", _WEIGHTS | {"layout": "NCHW"}, "backward weights"),
-)
-_LAYER = (
-    ("time forward", _FORWARD, "forward"),
-    ("time backward", _INPUTS, "backward"),
-    ("time backward wrt inputs", _INPUTS, "backward inputs"),
-    ("time backward wrt weights", _WEIGHTS, "backward weights"),
-)
+_LAYER = {
+    "time forward": _FORWARD,
+    "time backward": _INPUTS,
+    "time backward wrt inputs": _INPUTS,
+    "time backward wrt weights": _WEIGHTS,
+}
 _SECTIONS: dict[str, _Times] = {
-    "dense matrix multiplication": (("time", "gemm", {}, ""),),
-    "sparse matrix multiplication": (("sparse time", "sparse_gemm", {}, "sparse"), ("dense time", "gemm", {}, "dense")),
-    "convolution": _IMAGES,
+    "dense matrix multiplication": (("time", "gemm", {}),),
+    "sparse matrix multiplication": (("sparse time", "sparse_gemm", {}), ("dense time", "gemm", {})),
+    "convolution": tuple(
+        (time, "conv2d", said | {"layout": "NCHW"})
+        for time, said in (("forward", _FORWARD), ("wrt inputs", _INPUTS), ("wrt parameters", _WEIGHTS))
+    ),
     **{
         f"recurrent layers - {cell}": tuple(
-            (time, "rnn_kernel", {"cell": cell, **said}, rate) for time, said, rate in _LAYER
+            (time, "rnn_kernel", {"cell": cell, **said}) for time, said in _LAYER.items()
         )
         for cell in ("vanilla", "lstm", "gru")
     },
-    "all-reduce": (("mean all reduce time", "channel", {"pattern": "all_reduce"}, ""),),
+    "all-reduce": (("mean all reduce time", "channel", {"pattern": "all_reduce"}),),
 }
 #: What the line `Precision` says, of which kernels (of all where none is named) -> of their operands.
 _PRECISIONS = (
@@ -144,7 +125,6 @@ _PRECISIONS = (
 )
 #: First word of the algorithm of an all-reduce -> what carries it.
 _TRANSPORTS = {"nccl": "nccl", "osu": "mpi", "baidu": "baidu", "intel": "mlsl"}
-_UNITS = {"teraflops": 1e12, "gigaflops": 1e9}
 #: Texts in place of a time that say that there is none.
 _NO_TIME = ("n/a", "n/a*", "not supported", "-")
 #: Headings that some sheets spell in another way. Two head the hidden units of LSTM with "Input".
@@ -157,19 +137,19 @@ def read_workbook(path: Path) -> tuple[Platform, list[Timing]]:
         sheets = read_sheets(path)
     except DAMAGED as error:
         raise DataError(f"{path.name} is no spreadsheet: {reason(error)}; {_AGAIN}") from error
-    specs = [name for name in sheets if name.strip().lower() == "specs"]
+    described = [name for name in sheets if name.strip().lower() == "specs"]
     results = [name for name in sheets if any(_title(row) in _SECTIONS for row in sheets[name])]
-    if not specs or not results:
-        missing = "a sheet 'Specs'" if not specs else "a sheet of results"
+    if not described or not results:
+        missing = "a sheet of results" if described else "a sheet 'Specs'"
         raise DataError(f"{path.name} is not DeepBench's: it lacks {missing}; {_AGAIN}")
     timings = [timing for name in results for timing in _timings(path.name, name, sheets[name])]
     if not timings:
         raise DataError(f"{path.name}: holds no timing; {_AGAIN}")
-    lines = {_text(row[0]): _text(row[1]) for row in sheets[specs[0]] if len(row) > 1}
-    said = {key: text for key, text in lines.items() if key and text}
+    lines = ((_text(row[0]), _text(row[1])) for row in sheets[described[0]] if len(row) > 1)
+    specs = {key: text for key, text in lines if key and text not in ("", "-")}
     for key, kind in (("GPU Model", "gpu"), ("CPU Model", "cpu"), ("CPU", "cpu")):
-        if key in said:
-            return Platform(said[key], kind, {name: text for name, text in said.items() if text != "-"}), timings
+        if key in specs:
+            return Platform(specs[key], kind, specs), timings
     raise DataError(f"{path.name}, sheet Specs: names neither GPU Model nor CPU; {_AGAIN}")
 
 
@@ -205,7 +185,8 @@ def _timings(file: str, sheet: str, rows: Sequence[Sequence[Any]]) -> Iterator[T
 
 def _columns(headings: Sequence[Any], sizes: Sequence[str], times: Sequence[str]) -> dict[str, int]:
     """Heading in one spelling -> its column; those of every size, and of a time at least."""
-    found = {_heading(_text(cell)): column for column, cell in enumerate(headings) if column and cell}
+    words = (" ".join(re.sub(r"\(.*?\)", "", _text(cell)).lower().split()) for cell in headings)
+    found = {heading: column for column, heading in enumerate(words) if column and heading}
     for name, other in _OTHERS:
         if name not in found and other in found:
             found[name] = found[other]
@@ -221,19 +202,18 @@ def _row(
     times: _Times, cells: Mapping[str, Any], sizes: Mapping[str, Any], precision: str, place: str
 ) -> Iterator[Timing]:
     """The timings of a row."""
-    notes = {"padded": "true"} if cells.get("padded kernels") == 1 else {}
-    for heading, kernel, said, rate in times:
+    for heading, kernel, said in times:
         milliseconds = cells.get(heading)
         if milliseconds is None or str(milliseconds).strip().lower() in _NO_TIME:
             continue
         if not _is_number(milliseconds) or not milliseconds > 1e-9:
             raise ValueError(f"{heading}={repr(milliseconds)[:80]} is no positive number")
-        used = _text(cells.get(f"{'selected' if kernel == 'channel' else heading} algorithm"))
         options = {
             name: sizes[part] if isinstance(part, str) else tuple(sizes[each] for each in part)
             for name, part in _OPTIONS[kernel].items()
         } | said
         if kernel == "channel":
+            used = _text(cells.get("selected algorithm"))
             if (transport := _TRANSPORTS.get(used.partition(" ")[0].lower())) is None:
                 raise ValueError(f"the algorithm {used!r} is not known")
             options |= {"transport": transport, "hosts": int(cells["hosts"]) if _is_number(cells["hosts"]) else 1}
@@ -244,8 +224,6 @@ def _row(
             batch_size=sizes["n"] if kernel in ("conv2d", "rnn_kernel") else 1,
             precision=precision,
             seconds=float(milliseconds) / 1e3,
-            stated=_rate(rate, cells),
-            notes=notes | ({"algorithm": used} if used else {}),
         )
 
 
@@ -261,27 +239,6 @@ def _size(name: str, value: Any) -> Any:
     if name == "sparsity":
         return round(1 - value, 9)
     return int(value) * (4 if name == "size # floats" else 1)
-
-
-def _rate(rate: str, cells: Mapping[str, Any]) -> float | None:
-    # Some sheets head the rate of the inputs' gradient with "BWD" alone.
-    for name in (rate, rate.removesuffix(" inputs")):
-        for unit, factor in _UNITS.items():
-            value: Any = cells.get(f"{name} {unit}".strip())
-            if _is_number(value):
-                return float(value) * factor
-    return None
-
-
-def _heading(text: str) -> str:
-    """A heading in one spelling: "S (Fitler width)" is "s", "TERAFLOPS BWD Params" "backward weights teraflops"."""
-    words = re.sub(r"\(.*?\)", "", text).lower().split()
-    unit = next((unit for word in words for unit in _UNITS if word.endswith(unit)), "")
-    if not unit:
-        return " ".join(words)
-    spelled = {"fwd": "forward", "bwd": "backward", "parms": "weights", "params": "weights"}
-    kept = [word.removesuffix(unit) for word in words]
-    return " ".join([*(spelled.get(word, word) for word in kept if word), unit])
 
 
 def _title(row: Sequence[Any]) -> str:
@@ -310,7 +267,7 @@ def read_deepbench(folder: Path) -> Found:
 def _publication(path: Path) -> Publication:
     platform, timings = read_workbook(path)
     use = "training" if path.parent.name == "train" else "inference"
-    device = _DEVICES.get(platform.device, platform.device)
+    device = device_called(platform.device)
     source = "github.com/baidu-research/DeepBench, Baidu Research, Apache-2.0"
     about = f"{len(timings):,} timings of {path.name} ({source}); see docs/published-data.md."
     specs, file = platform.specs, f"{use}/{path.name}"
@@ -336,12 +293,12 @@ def _run(timing: Timing, file: str, kind: str, tags: Mapping[str, str]) -> Publi
     note = f"Published timing of DeepBench on {device}, {file}, sheet {timing.place}; "
     own = {"archive_label": f"{file}, {timing.place}", "mlflow.note.content": note + "see docs/published-data.md."}
     params = {**params, "platform.name": kind, "framework.name": library}
-    return PublishedRun("", f"{name} {device}", params, {**tags, **timing.notes, **own}, metrics)
+    return PublishedRun("", f"{name} {device}", params, {**tags, **own}, metrics)
 
 
 def _kernel(timing: Timing, file: str, device: str) -> tuple[str, dict[str, str], dict[str, float]]:
-    """Name, params and metrics of a kernel. There was no compiler: no run has `compile`. FLOPs are counted here; the
-    sheet's rate stands beside them as printed. Of int8 the width of the result is not stated, and so no traffic."""
+    """Name, params and metrics of a kernel. No compiler made it, so no run has `compile`; of int8 the width of the
+    result is not stated, and so no traffic."""
     try:
         model = FAMILIES[timing.kernel].options(name=timing.kernel, **timing.options)
     except ConfigError as error:
@@ -360,8 +317,6 @@ def _kernel(timing: Timing, file: str, device: str) -> tuple[str, dict[str, str]
     if not integers:
         intensity = costs.flops_per_step / costs.bytes_per_step
         metrics |= {"bytes_per_step": costs.bytes_per_step, "arithmetic_intensity": intensity}
-    if timing.stated is not None:
-        metrics["published_flops_per_second"] = timing.stated
     hardware = find_hardware(device)
     if peak := hardware.peak_flops.get(timing.precision) if hardware else None:
         metrics["flops_utilization_spec"] = rate / peak

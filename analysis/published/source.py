@@ -21,6 +21,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,6 +88,13 @@ def _rows(sheet: Any) -> Iterator[tuple[Any, ...]]:
         if number > _MOST_ROWS or len(row) > _MOST_COLUMNS:
             raise ValueError(f"sheet {sheet.title!r} has a cell beyond row {_MOST_ROWS:,} or column {_MOST_COLUMNS}")
         yield row
+
+
+@cache
+def device_called(name: str) -> str:
+    """A platform's name here, where files spell one in two ways, or say what is inside in place of what it is."""
+    with Path(__file__).with_name("devices.csv").open(encoding="utf-8", newline="") as table:
+        return {row["name"]: row["device"] for row in csv.DictReader(table)}.get(name, name)
 
 
 def digest(*parts: str) -> str:

@@ -19,6 +19,7 @@ from analysis.published.source import (
     Found,
     Publication,
     PublishedRun,
+    device_called,
     digest,
     read_text,
     reason,
@@ -31,13 +32,6 @@ from paradnn.store.runs import VIDUR
 _PATTERNS = ("all_reduce", "send_recv")
 #: Column of a count -> the least that it can be.
 _COUNTS = {"num_workers": 2, "size": 1, "devices_per_node": 1}
-_DEVICES = {
-    "a40_pairwise_nvlink": "NVIDIA A40, pairs joined by NVLink",
-    "a100_pairwise_nvlink": "NVIDIA A100, pairs joined by NVLink",
-    "a100_dgx": "NVIDIA A100, DGX",
-    "h100_pairwise_nvlink": "NVIDIA H100, pairs joined by NVLink",
-    "h100_dgx": "NVIDIA H100, DGX",
-}
 _SOURCE = "github.com/microsoft/vidur, folder data/profiling/network"
 _AGAIN = f"fetch it again ({_SOURCE})"
 #: 28 July 2024, the last change of these files, in Unix milliseconds.
@@ -57,7 +51,7 @@ def read_vidur(folder: Path) -> Found:
     seen: dict[str, str] = {}
     for path in paths:
         name, machine, pattern = f"{path.parent.name}/{path.name}", path.parent.name, path.stem
-        device = _DEVICES.get(machine, machine)
+        device = device_called(machine)
         try:
             content = read_text(path)
             if content in seen:

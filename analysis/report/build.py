@@ -23,9 +23,8 @@ from analysis.report.comparisons import compare_populations
 from analysis.report.findings import find
 from analysis.report.page import legible, render
 from analysis.report.populations import Population, split
-from analysis.report.results import chart, results
+from analysis.report.results import chart, results, systems
 from analysis.report.sections import Chapter, Context, Missing, outline
-from analysis.report.systems import counts, systems
 from analysis.store.frame import families
 from analysis.store.quality import without_wild_intervals
 from paradnn.core.words import counted, without_secrets
@@ -107,7 +106,6 @@ def _described(shown: Sequence[Population], selection: Selection, context: Conte
         "chart": chart(shown),
         "results": results(shown, whole),
         "systems": systems(shown, context.store[0] if context.store else None),
-        "counts": counts(shown),
         "store": ", ".join(each.public for each in stores),
         "ui": ui_address(store.uri),
         "ui_command": f"python -m paradnn.ui --store {shlex.quote(store.public)}",

@@ -21,9 +21,8 @@ from analysis.labels import label
 from analysis.prices import PRICE
 from analysis.report.comparisons import COSTS, FASTER, Comparison, compared, hourly, relative_costs
 from analysis.report.populations import Population, surroundings
-from analysis.report.results import AT_BATCH, interval_of, model_name, rate
+from analysis.report.results import AT_BATCH, are_busy, model_name, rate
 from analysis.report.sections import Chapter, Finding, Section
-from analysis.report.systems import are_busy, flagged
 from analysis.store.frame import families, is_ok
 from paradnn.core.words import counted
 from paradnn.families import FAMILIES, message_families
@@ -129,11 +128,11 @@ def _fastest(population: Population) -> Answers:
     if not len(points):
         return
     row = points.iloc[int(points["examples_per_second"].argmax())].to_dict()
-    ends = interval_of(row)
-    interval = f"95% interval {rate(ends[0])} to {rate(ends[1])}" if ends else "no interval"
+    low, high = (row[f"examples_per_second_{end}"] for end in ("low", "high"))
+    interval = f"95% interval {rate(low)} to {rate(high)}" if low == low else "no interval"
     most = f", the most of {counted(len(points), 'point')}" if len(points) > 1 else ""
-    reach = [(interval_of(other) or (0.0, other["examples_per_second"]))[1] for other in points.to_dict("records")]
-    if ends and (rivals := sum(end >= ends[0] for end in reach) - 1):
+    reach = points["examples_per_second_high"].fillna(points["examples_per_second"])
+    if rivals := int((reach >= low).sum()) - 1 if low == low else 0:
         most += f"; {counted(rivals, 'other')} may be as fast, and the highest of several such is high by chance"
     yield f"{_called(row)}: {rate(row['examples_per_second'])} examples/s ({interval}){most}.", ""
     if "flops_per_second" in points and points["flops_per_second"].notna().any():
@@ -156,7 +155,7 @@ def _below_the_roof(population: Population) -> Answers:
     points = population.points
     shares = points["roofline_fraction"].astype("float64") if "roofline_fraction" in points else pd.Series(dtype=float)
     if shares.notna().any() and shares.median() < _FAR:
-        disturbed = flagged(points, "contended", True) > _FAR * len(points)
+        disturbed = _flagged(points, "contended", True) > _FAR * len(points)
         cause = (
             "other work on the machine and small operations" if disturbed else "small operations, or waiting for input,"
         )
@@ -217,8 +216,8 @@ def _lever(points: pd.DataFrame, column: str, reference: str | None) -> pd.DataF
         return points.head(0)
     same = [name for name in map(str, points.columns) if name.startswith(("model.", "generate.")) or name in _SETTINGS]
     same = [name for name in same if name != column and points[name].nunique(dropna=False) > 1]
-    columns = {"rate": "examples_per_second", "low": "examples_per_second_low", "high": "examples_per_second_high"}
-    table = pd.DataFrame({name: points.get(of, np.nan) for name, of in columns.items()})
+    names = {"rate": "examples_per_second", "low": "examples_per_second_low", "high": "examples_per_second_high"}
+    table = pd.DataFrame({name: points[of] for name, of in names.items()})
     table["value"] = points[column]
     table["group"] = points.groupby(["family", *same], dropna=False, sort=False).ngroup()
     table["last"] = table["value"].ne(reference) if reference else table["value"]
@@ -305,8 +304,8 @@ def _trust(population: Population) -> Answers:
             yield "Published figures, one for each point, without an interval.", ""
         return
     counts = {
-        "beside other work on the machine": flagged(rows, "contended", True),
-        "not steady": flagged(rows, "steady", False),
+        "beside other work on the machine": _flagged(rows, "contended", True),
+        "not steady": _flagged(rows, "steady", False),
         "with a failed self-check": int(rows["checks"].str.startswith("failed").sum()) if "checks" in rows else 0,
     }
     doubtful = [f"{count} {what}" for what, count in counts.items() if count]
@@ -325,11 +324,15 @@ def _trust(population: Population) -> Answers:
 
 def _widths(points: pd.DataFrame) -> Iterator[str]:
     """How far intervals reach, in the median and at most; and how many points have none."""
-    names = ("examples_per_second_low", "examples_per_second_high")
-    low, high = (points[name] if name in points else pd.Series(np.nan, points.index) for name in names)
+    low, high = (points[f"examples_per_second_{end}"] for end in ("low", "high"))
     half = ((high - low) / 2 / points["examples_per_second"]).astype("float64").dropna()
     if len(half):
         ends = [short(value, share=True) for value in (half.median(), half.max())]
         yield f"Their 95% intervals reach ±{ends[0]} in the median, ±{ends[1]} at most."
     if lacking := len(points) - len(half):
         yield f"{counted(lacking, 'point')} {'has' if lacking == 1 else 'have'} no interval."
+
+
+def _flagged(rows: pd.DataFrame, column: str, value: bool) -> int:
+    """How many rows say so."""
+    return int((rows[column].astype("boolean") == value).fillna(False).sum()) if column in rows else 0

@@ -56,12 +56,16 @@ class Population:
 
     @cached_property
     def points(self) -> pd.DataFrame:
-        """Its measured points of which a throughput is known, by family and by size; messages are none."""
+        """Its measured points of which a throughput is known, by family and by size, with the ends of its interval or
+        neither; messages are none."""
         ok = self.rows[is_ok(self.rows) & ~self.rows["family"].isin(message_families())]
         if "examples_per_second" not in ok or not ok["examples_per_second"].notna().any():
             return ok.head(0)
         points = aggregate_replicates(ok) if "point_id" in ok else ok
         points = points[points["examples_per_second"] > 0]
+        ends = [f"examples_per_second_{end}" for end in ("low", "high")]
+        known = points.reindex(columns=ends).astype("float64")
+        points = points.assign(**known.where(known.notna().all(axis=1) & (known[ends[0]] > 0)))
         order = {name: place for place, name in enumerate(families(points))}
         keys = points["family"].map(order).rename("order").to_frame()
         for name in ("parameters", "batch_size"):

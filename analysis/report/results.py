@@ -1,4 +1,4 @@
-"""What was measured, as a manager asks: models, throughput, what a million examples take, how sure that is.
+"""What was measured, as a manager asks: models, throughput, what a million examples take, how sure that is, on what.
 
 As tables that sort, with few digits to read, the exact value to sort by and no column that says nothing, and as the
 picture of the first screen: throughput by model, with intervals, a mark for each system.
@@ -23,6 +23,7 @@ from analysis.labels import label, labelled
 from analysis.report.page import embed
 from analysis.report.populations import Population
 from analysis.store.frame import is_ok
+from analysis.store.load import read_environment
 from paradnn.core.errors import ParadnnError
 from paradnn.core.words import counted
 from paradnn.families import FAMILIES
@@ -32,6 +33,8 @@ _CROWDED = 10  # columns above which a printed table is set smaller
 _IDS = ("run_id", "a_run_id", "b_run_id")
 _SETTINGS = ("mode", "compile", "optimizer.name", "data.name", "devices", "platform.threads", "framework.name")
 _MARKS, _SYSTEMS = 18, 4  # of the chart
+_FRAMEWORKS = ("tensorflow", "jax", "torch", "keras", "python")
+_UNKNOWN = "not recorded"
 AT_BATCH = " at batch size {:,.0f}"
 
 Row = Mapping[Any, Any]
@@ -76,10 +79,10 @@ def frame_table(frame: pd.DataFrame, caption: str, whole: str = "", cap: int = _
     """
     if not len(frame):
         return None
-    held = frame[[name for name in frame.columns if frame[name].notna().any()]]
+    held = frame.dropna(axis="columns", how="all")
     same = [name for name in held.columns if held[name].notna().all() and held[name].nunique() == 1]
     same = same if 1 < len(held.columns) > len(same) else []
-    said = ", ".join(f"{label(str(name))} = {_plain(held[name].iloc[0], held[name])}" for name in same)
+    said = ", ".join(f"{label(str(name))} = {_words(held[name].head(1))[0]}" for name in same)
     notes = [f"The same in every row: {said}."] if same else []
     if len(frame) > cap:
         notes.append(f"The first {cap} of {len(frame):,} rows{f'; all of them: {whole}' if whole else '.'}")
@@ -93,63 +96,56 @@ def _columns(frame: pd.DataFrame) -> Iterator[tuple[str, list[Cell]]]:
     names, before = [str(name) for name in frame.columns], ""
     upper = {name: f"{name.removesuffix('low')}high" for name in names if name == "low" or name.endswith("_low")}
     for name in names:
-        if upper.get(name) in names:
-            cells = _ends(frame, before, name, upper[name])
-            if any(cell != _NONE for cell in cells):
-                yield f"95% interval of {label(before)}" if before else "95% interval", cells
+        values = frame[name]
+        if (high := upper.get(name)) in names:
+            no_news = values.isna() | frame[high].isna()
+            no_news |= values.eq(frame[high]) & values.eq(frame[before]) if before else False
+            texts = zip(no_news, _words(values), _words(frame[high]), strict=True)
+            if not no_news.all():
+                heading = f"95% interval of {label(before)}" if before else "95% interval"
+                yield heading, [_NONE if none else Cell("\u00a0to\u00a0".join(ends)) for none, *ends in texts]
         elif name not in upper.values():
-            before, values = name, frame[name]
-            words = [_plain(value, values) for value in values.astype("object")]
-            exact = [float(value) if _is_number(values) and pd.notna(value) else None for value in values]
-            is_run = name in _IDS
-            yield labelled(name), [Cell(*pair, is_run and pair[0] != "-") for pair in zip(words, exact, strict=True)]
-
-
-def _ends(frame: pd.DataFrame, of: str, low: str, high: str) -> list[Cell]:
-    """Both ends in a cell; none where they are the value itself."""
-    found = []
-    for value, *ends in zip(frame[of] if of else [None] * len(frame), frame[low], frame[high], strict=True):
-        nothing = any(pd.isna(end) for end in ends) or (ends[0] == ends[1] == value)
-        words = [_plain(end, frame[name]) for end, name in zip(ends, (low, high), strict=True)]
-        found.append(_NONE if nothing else Cell("\u00a0to\u00a0".join(words)))
-    return found
+            before, is_number = name, _is_number(values)
+            yield (
+                labelled(name),
+                [
+                    _NONE if pd.isna(value) else Cell(text, float(value) if is_number else None, name in _IDS)
+                    for value, text in zip(values, _words(values), strict=True)
+                ],
+            )
 
 
 def _is_number(values: pd.Series) -> bool:
     return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
 
 
-def _plain(value: Any, values: pd.Series) -> str:
-    """One value of a column as text."""
-    if not _known(value):
-        return "-"
-    return short(float(value), digits=4) if _is_number(values) and isinstance(value, float) else str(value)
+def _words(values: pd.Series) -> list[str]:
+    """The values of a column as texts."""
+    rounded = pd.api.types.is_float_dtype(values)
+    return ["-" if pd.isna(one) else short(float(one), digits=4) if rounded else str(one) for one in values]
+
+
+def _number(row: Row, name: str) -> float:
+    """A metric; NaN where the run has none."""
+    return float(row.get(name, math.nan)) if _known(row.get(name)) else math.nan
 
 
 def _known(value: Any) -> bool:
     return value is not None and not (pd.api.types.is_scalar(value) and pd.isna(value))
 
 
-def _number(row: Row, name: str) -> float:
-    """A metric; NaN where the run has none."""
-    value = row.get(name)
-    return float(value) if _known(value) else math.nan  # type: ignore[arg-type]
-
-
 def results(populations: Sequence[Population], whole: str) -> tuple[Table | None, list[str]]:
     """The measured points, and what was not measured in sentences; `whole` is the command that writes every run."""
-    failed = [f"{one.name}: {words}." for one in populations if (words := _failed(one))]
+    failed = []
+    for one in populations:
+        ended = one.rows.loc[~is_ok(one.rows), "outcome"].fillna("unfinished").astype(str)
+        words = ended.map(lambda name: "did not fit its memory" if name in MEMORY else f"ended as {label(name)}")
+        if said := "; ".join(f"{counted(int(count), 'point')} {what}" for what, count in words.value_counts().items()):
+            failed.append(f"{one.name}: {said}.")
     tables = [_measured(one, one.points) for one in populations if len(one.points)]
     if not tables:
         return None, ["No point was measured.", *failed]
     return frame_table(pd.concat(tables, ignore_index=True), "Measured points", whole), failed
-
-
-def fastest_settings(points: pd.DataFrame) -> pd.DataFrame:
-    """Each model at its fastest setting; a token is not an example of another mode, so what generates is by itself."""
-    model = ["family", *(name for name in map(str, points.columns) if name.startswith(("model.", "generate.")))]
-    first = points.sort_values("examples_per_second", ascending=False, kind="stable").drop_duplicates(model)
-    return points[points.index.isin(first.index)]
 
 
 def _measured(one: Population, points: pd.DataFrame) -> pd.DataFrame:
@@ -162,28 +158,20 @@ def _measured(one: Population, points: pd.DataFrame) -> pd.DataFrame:
     settings = {name: points[name] for name in ("batch_size", "precision", *_SETTINGS) if name in points}
     if "optimizer.name" in settings and "mode" in points:
         settings["optimizer.name"] = settings["optimizer.name"].where(points["mode"].eq("train"))
-    rate, memory = of("examples_per_second"), of("peak_device_memory_bytes").fillna(of("peak_memory_bytes"))
+    memory = of("peak_device_memory_bytes").fillna(of("peak_memory_bytes"))
     columns = {
         "system": one.name,
         "model": [model_name(row) for row in rows],
         **settings,
         "cost_per_million_examples": of("cost_per_million_examples"),
         "price_currency": points.get("price_currency"),
-        "examples_per_second": rate,
-        "examples_per_second_low": of("examples_per_second_low"),
-        "examples_per_second_high": of("examples_per_second_high"),
-        "minutes a million examples": 1e6 / rate / 60,
+        **{name: of(name) for name in (f"examples_per_second{end}" for end in ("", "_low", "_high"))},
+        "minutes a million examples": 1e6 / of("examples_per_second") / 60,
         "peak memory (GiB)": memory / 2**30,
         "energy of a million (kWh)": of("energy_per_step_joules") / of("batch_size") / 3.6,
-        "quality": [quality(row, one.published) for row in rows],
+        "quality": "published, one figure, no interval" if one.published else [_quality(row) for row in rows],
     }
     return pd.DataFrame(columns, index=points.index)
-
-
-def interval_of(row: Row) -> tuple[float, float] | None:
-    """The ends of the 95% interval of a point's throughput; None where there is none."""
-    low, high = (_number(row, f"examples_per_second_{end}") for end in ("low", "high"))
-    return (low, high) if low > 0 and high == high else None
 
 
 def rate(value: float) -> str:
@@ -214,44 +202,32 @@ def model_name(values: Row, batch: str = "") -> str:
 
 def _option(value: Any) -> Any:
     """A list of numbers is stored as its text; an address in brackets is no list."""
-    if isinstance(value, str) and value.startswith("[") and value.endswith("]"):
-        return tuple(json.loads(value))
-    return value
+    is_list = isinstance(value, str) and value.startswith("[") and value.endswith("]")
+    return tuple(json.loads(value)) if is_list else value
 
 
-def quality(values: Row, published: bool = False) -> str:
+def _quality(values: Row) -> str:
     """How far a row can be trusted, in words."""
-    if published:
-        return "published, one figure, no interval"
-    steady = values.get("steady")
-    words = [("steady" if steady else "not steady") if _known(steady) else "not checked"]
-    if _number(values, "contended") > 0:
-        words.append("shared its machine")
-    if str(values.get("checks") or "").startswith("failed"):
-        words.append("a self-check failed")
-    processes, replicates = _number(values, "processes"), _number(values, "replicates")
-    words.append(f"{processes:.0f} processes" if processes > 1 else "single process")
-    return ", ".join([*words, *([f"{replicates:.0f} replicates"] if replicates > 1 else [])])
-
-
-def _failed(one: Population) -> str:
-    """What of the points has no row."""
-    ended = one.rows.loc[~is_ok(one.rows), "outcome"].fillna("unfinished").astype(str)
-    words = ended.map(lambda name: "did not fit its memory" if name in MEMORY else f"ended as {label(name)}")
-    return "; ".join(f"{counted(int(count), 'point')} {what}" for what, count in words.value_counts().items())
+    steady, processes, replicates = (_number(values, name) for name in ("steady", "processes", "replicates"))
+    words = {
+        "steady" if steady > 0 else "not steady" if steady == 0 else "not checked": True,
+        "shared its machine": _number(values, "contended") > 0,
+        "a self-check failed": str(values.get("checks") or "").startswith("failed"),
+        f"{processes:.0f} processes" if processes > 1 else "single process": True,
+        f"{replicates:.0f} replicates": replicates > 1,
+    }
+    return ", ".join(word for word, is_so in words.items() if is_so)
 
 
 def chart(populations: Sequence[Population]) -> tuple[Markup, str] | None:
     """The picture of the first screen, and what stands below it: throughput by model, each at its fastest setting where
     all points do not fit; None where nothing was measured."""
-    tables = {one.name: one.points for one in populations if len(one.points)}
-    tables = dict([*tables.items()][:_SYSTEMS])
+    tables = dict([(one.name, one.points) for one in populations if len(one.points)][:_SYSTEMS])
     if not tables:
         return None
     whole = sum(map(len, tables.values()))
-    if whole > _MARKS * len(tables):
-        tables = {name: fastest_settings(points) for name, points in tables.items()}
-    groups = {name: _values_by_name(points) for name, points in tables.items()}
+    few = whole <= _MARKS * len(tables)
+    groups = {name: _values_by_name(points, few) for name, points in tables.items()}
     values = pd.concat([table["value"] for table in groups.values()]).groupby(level=0, sort=False)
     counts = values.size()
     names = counts.index[counts == counts.max()]
@@ -275,15 +251,90 @@ def chart(populations: Sequence[Population]) -> tuple[Markup, str] | None:
     return figure, caption
 
 
-def _values_by_name(points: pd.DataFrame) -> pd.DataFrame:
-    """Throughput (value, low, high) by the name of a point; the fastest of those that share one."""
-    rows = points.to_dict("records")
-    ends = [interval_of(row) or (math.nan, math.nan) for row in rows]
-    table = pd.DataFrame(ends, columns=["low", "high"]).assign(
-        value=[float(row["examples_per_second"]) for row in rows]
-    )
-    table.index = pd.Index([model_name(row, " b{:.0f}") for row in rows])
-    best = (
-        table.reset_index().sort_values("value", ascending=False, kind="stable").drop_duplicates("index").sort_index()
-    )
-    return best.set_index("index")
+def _values_by_name(points: pd.DataFrame, every: bool) -> pd.DataFrame:
+    """Throughput (value, low, high) by the name of a point, the fastest of those that share one; unless `every` setting
+    fits, of each model at its fastest. A token is not an example of another mode, so what generates is by itself."""
+    fast = points.sort_values("examples_per_second", ascending=False, kind="stable")
+    model = ["family", *(name for name in map(str, points.columns) if name.startswith(("model.", "generate.")))]
+    fast = fast if every else fast.drop_duplicates(model)
+    names = {"value": "examples_per_second", "low": "examples_per_second_low", "high": "examples_per_second_high"}
+    table = pd.DataFrame({name: fast[of].astype("float64") for name, of in names.items()})
+    table = table.assign(name=[model_name(row, " b{:.0f}") for row in fast.to_dict("records")]).drop_duplicates("name")
+    return table.loc[points.index.intersection(table.index, sort=False)].set_index("name")
+
+
+def systems(populations: Sequence[Population], store: str | None) -> list[tuple[str, list[str]]]:
+    """(what, of each population what it says) for each thing that describes them; what no system says has no row."""
+    described = [_described(one, store) for one in populations]
+    return [
+        (name, [each[name] or _UNKNOWN for each in described])
+        for name in described[0]
+        if any(each[name] for each in described)
+    ]
+
+
+def _described(one: Population, store: str | None) -> dict[str, str]:
+    """Of what its newest run recorded of the machine, and of all its runs; empty where nothing is known."""
+    last = {} if one.published or not len(one.rows) else one.rows.iloc[-1].to_dict()
+    found = read_environment(last, last.get("store", store)) if last else {}
+    machine: dict[str, Any] = {**found.get("host", {}), **found.get("hardware", {})}
+    cores, physical, memory = (machine.get(name) for name in ("cores", "physical_cores", "memory_gib"))
+    largest = one.points["peak_memory_bytes"].max() if "peak_memory_bytes" in one.points else None
+    ids = [name for name in ("environment_id", "protocol_id") if name in one.rows]
+    cards = [f"{card['name']}, {card['memory']}, driver {card['driver']}" for card in machine.get("accelerators") or ()]
+    kinds = "; ".join(f"{cards.count(kind)} x {kind}" for kind in dict.fromkeys(cards))
+    return {
+        "Processor": str(machine.get("processor", "")),
+        "Cores": f"{cores}{f' ({physical} physical)' if physical not in (None, 0, cores) else ''}" if cores else "",
+        "Memory": f"{memory:g} GiB" if memory else "",
+        "Largest point": short(float(largest) / 2**30, "GiB", digits=3) if largest and largest > 0 else "",
+        "Accelerator": kinds or ("none" if machine or one.value("platform.name") == "cpu" else one.device),
+        "Measured hardware peaks": _peaks(one.rows),
+        "Software": ", ".join(f"{name} {known}" for name in _FRAMEWORKS if (known := one.listed(f"version.{name}"))),
+        "Operating system": " ".join(filter(None, (machine.get("system"), machine.get("kernel")))),
+        "Host": one.listed("host") + (", virtual machine" if machine.get("virtualised") else ""),
+        **_timed(one),
+        "Commit": one.listed("git_commit"),
+        "Identity": ", ".join(f"{name.replace('_', ' ')} {one.listed(name)}" for name in ids if one.listed(name)),
+        "Runs": _runs(one.rows),
+    }
+
+
+def _peaks(rows: pd.DataFrame) -> str:
+    """The hardware peaks that its runs carry as measured; of all precisions the lowest and the highest."""
+    said = []
+    for kind, what, unit in (("flops", "arithmetic", "FLOP/s"), ("bytes", "memory", "B/s")):
+        column = f"peak_{kind}_per_second"
+        if column in rows and rows[column].notna().any():
+            ends = [short(float(value), unit, digits=3) for value in (rows[column].min(), rows[column].max())]
+            said.append(f"{what} {' to '.join(dict.fromkeys(ends))}")
+    note = " (measured beside other work, so too low: utilisations are too high)" if are_busy(rows) else ""
+    return f"{', '.join(said)}{note}" if said else ""
+
+
+def are_busy(rows: pd.DataFrame) -> bool:
+    """Whether runs refer to hardware peaks that were measured beside other work."""
+    return "ceilings_contended" in rows and bool(rows["ceilings_contended"].notna().any())
+
+
+def _timed(one: Population) -> dict[str, str]:
+    """The days and minutes (UTC) between which it was measured, and how."""
+    if one.published:
+        protocol = "one figure for each point, without intervals (docs/published-data.md)"
+        return {"Measured (UTC)": "not published", "Protocol": protocol}
+    started = one.rows["start_time"].dropna()
+    ends = dict.fromkeys(f"{moment:%Y-%m-%d %H:%M}" for moment in (started.min(), started.max()) if len(started))
+    processes, *least = (one.value(f"measure.{name}") for name in ("processes", "min_seconds", "min_blocks"))
+    words = ["single process" if processes == "1" else f"{processes} processes a point"] if processes else []
+    words += ["at least {} s and {} blocks each".format(*least)] if all(least) else []
+    return {"Measured (UTC)": " to ".join(ends), "Protocol": ", ".join(words)}
+
+
+def _runs(rows: pd.DataFrame) -> str:
+    """How many there are, and how often a point was measured."""
+    ok = rows[is_ok(rows)]
+    words = f"{len(ok):,} measured" + (f" of {len(rows):,}" if len(ok) < len(rows) else "")
+    counts = ok.groupby("point_id").size() if "point_id" in ok else pd.Series(dtype=int)
+    if len(counts) and counts.max() > 1:
+        words += f"; {counted(len(counts), 'point')}, {counts.min()} to {counts.max()} times each"
+    return words

@@ -9,11 +9,10 @@ from collections.abc import Callable
 from math import prod
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from analysis.cli import main
-from analysis.published.deepbench import Timing, read_deepbench, read_workbook
+from analysis.published.deepbench import Timing, read_workbook
 from analysis.roofs import place_models
 from analysis.statistics.pairing import pair
 from analysis.store.load import load
@@ -45,17 +44,11 @@ def test_a_file_is_read_section_by_section(tmp_path: Path) -> None:
     }
     second = timings[1]
     assert second.options == {"m": 512, "n": 48000, "k": 2816, "transpose_a": True, "transpose_b": False}
-    assert (second.place, second.seconds, second.stated) == (
-        "Results FP32, row 5, time",
-        9.939e-3,
-        pytest.approx(13.926152731663144e12),
-    )
+    assert (second.place, second.seconds) == ("Results FP32, row 5, time", 9.939e-3)
     convolution = timings[2]
     assert (convolution.options["kernel"], convolution.options["height"], convolution.batch_size) == ((5, 20), 161, 4)
-    assert convolution.notes == {"algorithm": "GEMM"}
     layer = timings[-4]
     assert (layer.options["hidden"], layer.options["steps"], layer.batch_size) == (512, 25, 16)
-    assert layer.stated == 0.94e12  # under a heading that names no result
 
 
 def test_each_section_has_the_precision_of_its_sheet(tmp_path: Path) -> None:
@@ -86,7 +79,7 @@ def test_runs_hold_the_params_of_ones_own(imported: str) -> None:
     }
     assert (run["step_time_ms"], run["precision"], run["mode"], run["replicate"]) == (0.038, "float32", "inference", 0)
     assert run["flops_per_second"] == pytest.approx(2 * prod((1760, 16, 1760)) / 0.038e-3)
-    assert run["flops_per_second"] == pytest.approx(run["published_flops_per_second"])
+    assert run["flops_per_second"] == pytest.approx(2.6085052631578947e12)  # as the sheet prints it
     assert run["bytes_per_step"] == 4 * (1760 * 16 * 2 + 1760**2)
     assert (run["version.cuda"], run["protocol"], run["source"]) == ("10.1", "deepbench", "published")
     assert (
@@ -103,7 +96,6 @@ def test_an_all_reduce_is_a_channel_of_the_library_that_was_fastest(imported: st
     assert frame["transfer_us"].tolist() == pytest.approx([102, 464])
     assert frame["sent_bytes_per_second"].tolist() == pytest.approx([7.84e9 / 2, 13.8e9 / 16], rel=1e-3)
     assert frame["bus_bytes_per_second"].tolist() == pytest.approx([7.84e9 / 2, 2 * 15 / 16 * 13.8e9 / 16], rel=1e-3)
-    assert frame["algorithm"].tolist() == ["NCCL 2.0 MPI", "OSU Allreduce"]
 
 
 def test_parents_are_one_a_file_and_a_second_import_logs_nothing(
@@ -227,16 +219,3 @@ def test_problems_of_v100_are_those_of_its_spreadsheet(own: dict[str, list[Timin
         for options in [next(options for name, _, options, _ in stated() if name == timing.kernel)]
     )
     assert found == Counter((name, batch, *sorted(options.items())) for name, batch, options, _ in stated())
-
-
-def test_rates_of_the_published_files_are_work_over_time(own: dict[str, list[Timing]]) -> None:
-    """But for the oddities that docs/published-data.md names."""
-    assert OWN is not None
-    rows = pd.DataFrame([{**run.params, **run.metrics} for run in read_deepbench(Path(OWN)).runs])
-    rows["ratio"] = rows["published_flops_per_second"] / rows["flops_per_second"]
-    odd = rows[(rows["ratio"] - 1).abs() > 1e-6]
-    assert set(odd["model.name"]) == {"conv2d", "rnn_kernel", "sparse_gemm"}
-    ratio = {name: group["ratio"].round(6) for name, group in odd.groupby("model.name")}
-    assert ratio["rnn_kernel"].between(1, 1.0005).all()  # the inputs' addition
-    assert ratio["conv2d"].between(0.86, 0.995).all()  # half a row of the output
-    assert (len(odd), set(ratio["sparse_gemm"].round(5))) == (879, {19.0, 9.0, 9.5, 4.5})  # of the zeros

@@ -17,9 +17,8 @@ from analysis.report import make_report
 from analysis.report.comparisons import compare_populations
 from analysis.report.findings import find
 from analysis.report.populations import Population, split, surroundings
-from analysis.report.results import Table, model_name, results
+from analysis.report.results import Table, model_name, results, systems
 from analysis.report.sections import Chapter, Context, outline
-from analysis.report.systems import systems
 from paradnn.config.point import Measure
 from tests.analysis.planted import grid, runs
 from tests.conftest import Store, run
