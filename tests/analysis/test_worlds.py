@@ -1,49 +1,41 @@
-"""A few draws of the planted worlds of benchmarks/worlds.py: no sentence that is not so, and what is there is found."""
+"""The planted worlds of benchmarks/worlds.py, through a store and the commands: nothing is said that is not so, and
+what is there is found.
+
+    PARADNN_DRAWS=200 python -m pytest -m long tests/analysis/test_worlds.py -s     prints the rates, with bounds
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
+from pathlib import Path
+
 import pytest
+from scipy import stats
 
-from benchmarks.worlds import rates
+from benchmarks.worlds import WORLDS, rates
 
-#: What must not be said even once in ten draws; over 100 draws it is at most 5% (docs/analysis.md).
-_NEVER = (
-    *("hosts", "slow block", "blocks", "protocols", "choices"),
-    *(pytest.param(world, marks=pytest.mark.long) for world in ("sessions", "late", "nothing small")),
-)
-
-
-@pytest.mark.parametrize("world", _NEVER)
-def test_equal_sides_are_not_told_apart(world: str) -> None:
-    for row in rates([world], 8):
-        assert row["rate"] <= 1 / 8, row
+#: What every run of the tests draws a few times; before, each went wrong in nearly every draw.
+_QUICK = ("hosts", "slow block", "protocols", "one lost", "levels", "sloped")
+#: Bounds hold where no ratio is more extreme than those measured: 55% missed the truth without.
+_KNOWN = {"memory": 0.07}
 
 
-@pytest.mark.long
-def test_points_that_one_side_alone_ran_move_no_interval_beyond_the_truth() -> None:
-    """Bounds hold where no ratio is more extreme than those measured: 55% missed it without."""
-    assert all(row["rate"] <= 0.2 for row in rates(["memory"], 12))
+def check(world: str, draws: int, database: Path, folder: Path) -> None:
+    """A false sentence is said no more often than in 5%, by chance in one table of 17; a true one mostly."""
+    shutil.copy(database, folder / "mlflow.db")
+    for row in rates(world, draws, folder / "mlflow.db"):
+        print(row)
+        most = stats.binom.isf(0.06, row.draws, _KNOWN.get(world, 0.05))
+        assert row.times >= 5 / 8 * row.draws if row.true else row.times <= most, str(row)
 
 
-@pytest.mark.parametrize("world", ["all won", "one lost", pytest.param("power", marks=pytest.mark.long)])
-def test_what_is_there_is_found(world: str) -> None:
-    (row,) = rates([world], 8)
-    assert row["rate"] >= 5 / 8, row
+@pytest.mark.parametrize("world", _QUICK)
+def test_a_few_draws(world: str, empty_database: Path, tmp_path: Path) -> None:
+    check(world, 3, empty_database, tmp_path)
 
 
 @pytest.mark.long
-def test_a_half_per_cent_is_the_same() -> None:
-    rows = {row["said"]: row["rate"] for row in rates(["small"], 8)}
-    assert rows["compare: a difference"] == 0
-    assert rows["compare: the same"] >= 7 / 8
-
-
-@pytest.mark.parametrize("world", ["levels", "resumed", "even"])
-def test_values_and_sessions_that_differ_are_no_slope(world: str) -> None:
-    (row,) = rates([world], 20, seed=1)
-    assert row["rate"] <= 3 / 20, row
-
-
-def test_a_slope_over_four_values_is_found() -> None:
-    (row,) = rates(["sloped"], 10)
-    assert row["rate"] >= 7 / 10
+@pytest.mark.parametrize("world", WORLDS)
+def test_a_world(world: str, empty_database: Path, tmp_path: Path) -> None:
+    check(world, int(os.environ.get("PARADNN_DRAWS", "8")), empty_database, tmp_path)
