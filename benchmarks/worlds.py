@@ -1,6 +1,6 @@
 """Planted worlds, asked as a user asks: how often a command says what is not so, and how often what is.
 
-    python -m benchmarks.worlds [--draws 200] [--only hosts tiles]
+    PARADNN_DRAWS=200 python -m pytest -m long -s tests/analysis/test_worlds.py     [-k hosts]
 
 Each world plants runs with NumPy, writes them into a SQLite store as runs, and reads what the commands print of it. A
 rate comes with its 95% interval (Clopper and Pearson). The figures are those of "Planted worlds" in docs/analysis.md.
@@ -8,13 +8,10 @@ rate comes with its 95% interval (Clopper and Pearson). The figures are those of
 
 from __future__ import annotations
 
-import argparse
 import io
-import logging
 import math
 import re
 import sqlite3
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -431,24 +428,3 @@ def rates(name: str, draws: int, database: Path, seed: int = 0) -> Iterator[Rate
             counts[said] += question.hears(database)
     for said, count in counts.items():
         yield Rate(planted, said, count, draws, questions[said].true)
-
-
-def main() -> None:
-    """Print every rate."""
-    from mlflow import MlflowClient
-
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--draws", type=int, default=200)
-    parser.add_argument("--only", nargs="+", choices=WORLDS, default=list(WORLDS))
-    given = parser.parse_args()
-    logging.disable(logging.INFO)
-    with tempfile.TemporaryDirectory() as folder:
-        database = Path(folder, "mlflow.db")
-        MlflowClient(f"sqlite:///{database}").search_experiments()
-        for name in given.only:
-            for row in rates(name, given.draws, database):
-                print(row, flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,5 @@
 """The planted worlds of benchmarks/worlds.py, through a store and the commands: nothing is said that is not so, and
-what is there is found.
-
-    PARADNN_DRAWS=200 python -m pytest -m long tests/analysis/test_worlds.py -s     prints the rates, with bounds
-"""
+what is there is found."""
 
 from __future__ import annotations
 
