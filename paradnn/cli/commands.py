@@ -7,7 +7,7 @@ COMMANDS = {
     "train": ("paradnn.train", "measure a point, or with -m a sweep"),
     "watch": ("paradnn.watch", "a sweep in progress: points, speeds, expected end"),
     "plan": ("paradnn.plan", "how long a sweep would take; measures nothing"),
-    "compare": ("paradnn.compare.command", "which of two settings, stacks, commands or commits is faster"),
+    "compare": ("paradnn.compare.__main__", "which of two settings, stacks, commands or commits is faster"),
     "gate": ("paradnn.compare.gate", "whether this checkout is slower than a commit, for continuous integration"),
     "ask": ("analysis.atlas.ask", "how long a model would take on devices that one does not have"),
     "normal": ("analysis.atlas.normal", "whether a measured number is what is to be expected of its device"),

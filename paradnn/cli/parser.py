@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
 import re
+from collections.abc import Callable
 from typing import Any, NoReturn
 
-from paradnn.core.errors import ParadnnError
+from paradnn.core.errors import ConfigError, ParadnnError
 from paradnn.core.words import did_you_mean
 
 _CHOICE = re.compile(r"(?:argument (\S+): )?invalid choice: (.*) \(choose from (.*)\)", re.DOTALL)
@@ -35,6 +38,35 @@ class Parser(argparse.ArgumentParser):
             flags = [name for each in parsers for name in options(each) if name.startswith("--")]
             hint = did_you_mean(re.split("[ =]", found[1])[0], flags)
         raise ParadnnError(f"{message}; {hint}{self.prog} --help shows how")
+
+
+def number(flag: str, kind: type = float, least: int = 0) -> Callable[[str], Any]:
+    """What reads a number above 0, or of at least `least`; ConfigError for another."""
+
+    def read(text: str) -> Any:
+        value = math.nan
+        with contextlib.suppress(ValueError):
+            value = kind(text)
+        if not max(least, 1e-9) <= value < math.inf:
+            wanted = f"at least {least}" if least else "positive"
+            raise ConfigError(flag, text, f"must be {wanted}", f"write for example {flag} {max(least, 5)}")
+        return value
+
+    return read
+
+
+def share(flag: str) -> Callable[[str], float]:
+    """What reads a share: 0.05, or 5%; ConfigError for another."""
+
+    def read(text: str) -> float:
+        value = math.nan
+        with contextlib.suppress(ValueError):
+            value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        if not 0.0001 <= value <= 1:
+            raise ConfigError(flag, text, "must be a share from 0.01% to 100%", f"write for example {flag} 2%")
+        return value
+
+    return read
 
 
 def sub_commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:

@@ -1,10 +1,94 @@
-"""`python -m paradnn.compare`."""
+"""`python -m paradnn.compare SIDE SIDE`: which of two is faster on this machine. Wiring only."""
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from paradnn.compare.command import main
+from omegaconf import DictConfig
+
+from paradnn.cli.command import run_command
+from paradnn.cli.program import program
+from paradnn.compare.arguments import read_arguments
+from paradnn.compare.verdict import Verdict
+from paradnn.core.words import counted
+
+if TYPE_CHECKING:
+    from paradnn.config.point import Point, Settings
+    from paradnn.config.tasks import SweepInfo
+
+    Composed = tuple[Settings, Sequence[Point], SweepInfo]
+
+
+@program
+def main() -> int:
+    """Compare two sides: 0 a verdict on every point, 1 a point without one, 2 wrong input, 130 interrupted."""
+    given = read_arguments(sys.argv[1:])
+    if given.sides is None:
+        return _compare_commands(given)
+    sides: list[Composed] = []
+
+    def keep(config: DictConfig) -> int:
+        from paradnn.config.point import read_settings
+        from paradnn.config.space import plain
+        from paradnn.config.tasks import read_plan
+
+        settings = read_settings(plain(config))
+        sides.append((settings, *read_plan(settings)))
+        return 0
+
+    for side in given.sides:
+        # Composed and checked as a whole, as a multirun is.
+        sys.argv[1:] = ["-m", *side.overrides, *given.common, "hydra/sweeper=plan"]
+        if code := run_command(keep):
+            return code
+    return _compare(given, *sides) if len(sides) == 2 else 0  # else its configuration was shown
+
+
+def _compare(given: argparse.Namespace, first: Composed, second: Composed) -> int:
+    """Measure, write, print and record; the exit code."""
+    from paradnn.compare.comparison import Comparison, pairs_of
+    from paradnn.compare.text import describe, write_json
+    from paradnn.session.session import follow_course
+
+    settings, points, info = first
+    pairs = pairs_of(points, second[1], given.null)
+    labels = given.sides[0].label, given.sides[1].label
+    info = replace(info, name=f"{labels[0]} or {labels[1]}, {counted(len(pairs), 'point')}")
+    comparison = Comparison(info.sweep_id, pairs, labels, given.rule, given.minutes)
+    # What the machine can do at most takes a minute to measure, and says nothing of a ratio.
+    summary = follow_course(comparison, replace(settings, ceilings=False), info)
+    if given.json and not summary.interrupted:  # before anything is printed: who reads that may be gone
+        found = comparison.overall().answer() | {"seconds": summary.seconds}
+        write_json(given.json, found | {"points": comparison.verdict_table()})
+    describe(comparison)
+    print(f"\n{summary.counts()} in {summary.seconds:.0f} s. Run {summary.parent} in {summary.where}")
+    if summary.interrupted:
+        print("interrupted; what was measured is recorded, the same command begins again", file=sys.stderr)
+        return summary.exit_code
+    return int(any(result.verdict is Verdict.NOT_SETTLED for result in comparison.results))
+
+
+def _compare_commands(given: argparse.Namespace) -> int:
+    """Run two commands by turns and say which is faster; the exit code."""
+    from paradnn.compare.commands import NULL_COMMAND
+    from paradnn.compare.duet import take_turns
+    from paradnn.compare.text import describe_turns, write_json
+
+    texts = given.words or [NULL_COMMAND]
+    labels = given.words if len(texts) == 2 else given.commits or ("first", "second")
+    turns, interrupted = take_turns(given, labels, texts if len(texts) == 2 else texts * 2, given.commits, given.rule)
+    if given.json:
+        write_json(given.json, turns.document(interrupted))
+    describe_turns(turns, given.null)
+    if interrupted:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return int(turns.verdict is Verdict.NOT_SETTLED)
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,10 +9,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from paradnn.compare.text import round_table, sentences, verdict_table
-from paradnn.compare.verdict import FEWEST, Estimate, Rule, Verdict, estimate, orders, trimmed
+from paradnn.compare.text import Paired
+from paradnn.compare.verdict import Rule, orders, trimmed
 from paradnn.config.identity import request_of, texts
 from paradnn.config.point import Point
 from paradnn.core.errors import ConfigError
@@ -31,37 +31,30 @@ class Pair(NamedTuple):
     points: tuple[Point, Point]
 
 
-class Round(NamedTuple):
-    """What a round measured at one point: examples/s of both sides, of a served model one by the median latency; and
-    the logarithm of the first side's speed over the second's, which block by block is better known than by these."""
-
-    number: int
-    speeds: tuple[float, float]
-    log_ratio: float
-
-
 @dataclass
-class Result:
-    """What is known of one point, or with `name` empty of all together; `problem`: why it cannot be compared,
-    `failures`: how often a side failed, `alone`: whether the sides are no longer measured block by block."""
+class Result(Paired):
+    """What is known of one point, or with `name` empty of all together, round by round: `logs`, block by block better
+    known than by `speeds`, which are examples/s of both sides, of a served model one by the median latency; `numbers`
+    are those of the rounds.
 
-    name: str
-    rounds: list[Round] = field(default_factory=list)
-    problem: str | None = None
+    points: the point on both sides. order: which side goes first, where they do not take `turns` in this round.
+    failures: how often a side failed. alone: whether the sides are no longer measured block by block.
+    """
+
+    name: str = ""
+    points: tuple[Point, ...] = ()
+    order: Iterator[tuple[int, int]] = field(default_factory=lambda: orders(""))
+    turns: Turns | None = None
+    numbers: list[int] = field(default_factory=list)
+    speeds: list[tuple[float, float]] = field(default_factory=list)
     failures: Counter[int] = field(default_factory=Counter)
     alone: bool = False
 
-    @property
-    def estimate(self) -> Estimate | None:
-        """The ratio of speeds; None after fewer than `FEWEST` rounds."""
-        return estimate([entry.log_ratio for entry in self.rounds]) if len(self.rounds) >= FEWEST else None
-
-    def verdict(self, margin: float) -> Verdict | None:
-        """What is said of it; None where a side cannot be measured."""
-        if self.problem:
-            return None
-        found = self.estimate
-        return found.verdict(margin) if found else Verdict.NOT_SETTLED
+    def add(self, number: int, log_ratio: float, speeds: tuple[float, float]) -> None:
+        """What a round measured."""
+        self.numbers.append(number)
+        self.logs.append(log_ratio)
+        self.speeds.append(speeds)
 
 
 def takes_turns(point: Point) -> bool:
@@ -112,26 +105,25 @@ class Comparison:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.labels, self.rule = labels, rule
-        self.results = [Result(pair.name) for pair in pairs]
-        self._name, self._pairs = name, pairs
-        self._random = random.Random(name)
-        self._orders: list[Iterator[tuple[int, int]]] = [orders(f"{name} {index}") for index in range(len(pairs))]
+        self.results = [
+            Result(labels, rule.margin, name=pair.name, points=pair.points, order=orders(f"{name} {index}"))
+            for index, pair in enumerate(pairs)
+        ]
+        self._name, self._random, self._clock = name, random.Random(name), clock
         self._seconds = math.inf if minutes is None else 60 * minutes
-        self._clock = clock
         self._begin: float | None = None
         self._number = 0
-        self._asked: list[tuple[int, int]] = []
-        self._turns: dict[int, Turns | None] = {}
+        self._asked: list[tuple[Result, int]] = []
 
     @property
     def points(self) -> list[Point]:
         """Every point of both sides."""
-        return [point for pair in self._pairs for point in pair.points]
+        return [point for entry in self.results for point in entry.points]
 
     @property
     def left(self) -> int:
         """Measurements at most, less those of the rounds before."""
-        return 2 * len(self._pairs) * (self.rule.most - max(0, self._number - 1))
+        return 2 * len(self.results) * (self.rule.most - max(0, self._number - 1))
 
     @property
     def seconds_left(self) -> float:
@@ -153,13 +145,13 @@ class Comparison:
         if self._number and self._is_over(self._clock() - self._begin):
             return []
         self._number += 1
-        live = [index for index, entry in enumerate(self.results) if not entry.problem]
+        live = [entry for entry in self.results if not entry.problem]
         self._random.shuffle(live)
-        self._turns = {index: self._turns_of(index) for index in live}
-        self._asked = [
-            (index, side) for index in live for side in ((0, 1) if self._turns[index] else next(self._orders[index]))
-        ]
-        return [self._visit(index, side) for index, side in self._asked]
+        self._asked = []
+        for entry in live:
+            entry.turns = self._turns_of(entry)
+            self._asked += [(entry, side) for side in ((0, 1) if entry.turns else next(entry.order))]
+        return [self._visit(*asked) for asked in self._asked]
 
     def wants(self, visit: Visit, claimed: bool) -> bool:
         """Each visit is a part of its round."""
@@ -171,70 +163,91 @@ class Comparison:
         Its interval is that of the mean over just these points: it says how well they were measured, and nothing of
         other points.
         """
-        live = [entry.rounds for entry in self.results if not entry.problem]
+        live = [entry for entry in self.results if not entry.problem]
         if len(live) < 2:
             return self.results[0]
-        means = []
-        for number in sorted(set.intersection(*({one.number for one in rounds} for rounds in live))):
-            both = [one for rounds in live for one in rounds if one.number == number]
-            first, second = (statistics.geometric_mean(one.speeds[side] for one in both) for side in (0, 1))
-            means.append(Round(number, (first, second), statistics.fmean(one.log_ratio for one in both)))
-        return Result("", means)
+        whole = Result(self.labels, self.rule.margin)
+        rounds = [dict(zip(entry.numbers, zip(entry.logs, entry.speeds, strict=True), strict=True)) for entry in live]
+        for number in sorted(set.intersection(*map(set, rounds))):
+            logs, speeds = zip(*(one[number] for one in rounds), strict=True)
+            first, second = map(statistics.geometric_mean, zip(*speeds, strict=True))
+            whole.add(number, statistics.fmean(logs), (first, second))
+        return whole
+
+    def sentences(self) -> list[str]:
+        """A sentence for each point, and one for all of them together."""
+        whole, several = self.overall(), len(self.results) > 1
+        lines = [f"{result.name}: {result}" if several else str(result) for result in self.results]
+        if whole is not self.results[0]:
+            count = sum(not result.problem for result in self.results)
+            lines.append(f"Geometric mean of these {count} points, and of no others: {whole}")
+        return lines
+
+    def verdict_table(self) -> dict[str, Any]:
+        """A row a point: its verdict, the ratio of the first side's speed to the second's, its 95% interval."""
+        columns = ["point", "verdict", "ratio", "low", "high", "rounds", "problem"]
+        known = [result.answer() | {"point": result.name} for result in self.results]
+        rows = [row | ({"verdict": None} if row["problem"] else {}) for row in known]
+        return {"columns": columns, "data": [[row[name] for name in columns] for row in rows]}
+
+    def round_table(self) -> dict[str, Any]:
+        """A row a point and round: examples/s of both sides and their ratio."""
+        columns = ["point", "round", *(f"{label} examples_per_second" for label in self.labels), "ratio"]
+        rows = [
+            [result.name, number, *speeds, math.exp(log)]
+            for result in self.results
+            for number, speeds, log in zip(result.numbers, result.speeds, result.logs, strict=True)
+        ]
+        return {"columns": columns, "data": rows}
 
     def conclusion(self) -> Conclusion:
         """The verdict so far; the metrics are those of the only point, or of all points together."""
         whole = self.overall()
-        metrics = {"comparison_rounds": float(len(whole.rounds))}
+        metrics = {"comparison_rounds": float(whole.rounds)}
         if found := whole.estimate:
             metrics |= {"speed_ratio": found.ratio, "speed_ratio_low": found.low, "speed_ratio_high": found.high}
-        artifacts = {"verdicts.json": verdict_table(self), "rounds.json": round_table(self)}
-        return Conclusion("\n".join(f"- **{line}**" for line in sentences(self)), metrics, {}, artifacts)
+        artifacts = {"verdicts.json": self.verdict_table(), "rounds.json": self.round_table()}
+        return Conclusion("\n".join(f"- **{line}**" for line in self.sentences()), metrics, {}, artifacts)
 
-    def _turns_of(self, index: int) -> Turns | None:
+    def _turns_of(self, entry: Result) -> Turns | None:
         """How the two sides of a point take turns in blocks; None where each is to have the machine to itself."""
-        points = self._pairs[index].points
-        if self.results[index].alone or not all(map(takes_turns, points)):
+        if entry.alone or not all(map(takes_turns, entry.points)):
             return None
-        measures = [point.measure for point in points]
+        measures = [point.measure for point in entry.points]
         seconds, blocks = max(each.min_seconds for each in measures), max(each.min_blocks for each in measures)
-        return Turns(orders(f"{self._name} {index} {self._number}"), seconds, max(blocks, PAIRS))
+        return Turns(orders(f"{self._name} {entry.name} {self._number}"), seconds, max(blocks, PAIRS))
 
-    def _visit(self, index: int, side: int) -> Visit:
-        point = self._pairs[index].points[side]
+    def _visit(self, entry: Result, side: int) -> Visit:
         # The rounds are the processes, of which nobody asks where their time goes.
-        measure = replace(point.measure, processes=1, profile=False)
-        point, tags = replace(point, replicate=self._number, measure=measure), {"comparison": self._name}
-        return Visit(point, {**tags, "side": self.labels[side]}, turns=self._turns[index])
+        measure = replace(entry.points[side].measure, processes=1, profile=False)
+        point = replace(entry.points[side], replicate=self._number, measure=measure)
+        return Visit(point, {"comparison": self._name, "side": self.labels[side]}, turns=entry.turns)
 
     def _take(self, rows: Sequence[Row]) -> None:
         """Note what the last round measured."""
-        speeds: dict[int, dict[int, float]] = {}
-        for (index, side), row in zip(self._asked, rows, strict=True):
-            entry = self.results[index]
-            if row.outcome == "ok":
-                rate = row.metrics.get("examples_per_second") or 1e3 / row.metrics["latency_p50_ms"]
-                speeds.setdefault(index, {})[side] = rate
-                continue
-            if self._turns[index] and row.outcome.startswith(("oom", "timeout")):  # beside the other
-                entry.alone = True
-                continue
-            entry.failures[side] += 1
-            if not entry.rounds or entry.failures[side] > 1:
-                reason = f": {row.reason}" if row.reason else ""
-                problem = f"{self.labels[side]} is {row.outcome}{reason}"
-                entry.problem = f"{entry.problem}; {problem}" if entry.problem else problem
-        for index, both in speeds.items():
-            if len(both) == 2:
-                log_ratio, turns = math.log(both[0] / both[1]), self._turns[index]
-                if turns and turns.pairs:
-                    sizes = [point.batch_size for point in self._pairs[index].points]
-                    log_ratio = math.log(sizes[0] / sizes[1]) + trimmed(turns.pairs)
-                self.results[index].rounds.append(Round(self._number, (both[0], both[1]), log_ratio))
+        asked = list(zip(self._asked, rows, strict=True))
+        for pair in zip(asked[::2], asked[1::2], strict=True):
+            entry, speeds = pair[0][0][0], dict[int, float]()
+            for (_, side), row in pair:
+                if row.outcome == "ok":
+                    speeds[side] = row.metrics.get("examples_per_second") or 1e3 / row.metrics["latency_p50_ms"]
+                elif entry.turns and row.outcome.startswith(("oom", "timeout")):  # beside the other
+                    entry.alone = True
+                else:
+                    entry.failures[side] += 1
+                    if not entry.rounds or entry.failures[side] > 1:
+                        reason = f": {row.reason}" if row.reason else ""
+                        problem = f"{self.labels[side]} is {row.outcome}{reason}"
+                        entry.problem = f"{entry.problem}; {problem}" if entry.problem else problem
+            if len(speeds) == 2:
+                log_ratio = math.log(speeds[0] / speeds[1])
+                if entry.turns and entry.turns.pairs:
+                    sizes = [point.batch_size for point in entry.points]
+                    log_ratio = math.log(sizes[0] / sizes[1]) + trimmed(entry.turns.pairs)
+                entry.add(self._number, log_ratio, (speeds[0], speeds[1]))
 
     def _is_over(self, elapsed: float) -> bool:
-        live = [entry for entry in self.results if not entry.problem]
+        live = [entry.estimate for entry in self.results if not entry.problem]
         if not live or self._number >= self.rule.most or elapsed * (1 + 1 / self._number) > self._seconds:
             return True
-        return self.rule.looks(self._number) and all(
-            found is not None and self.rule.is_enough(found) for found in (entry.estimate for entry in live)
-        )
+        return self.rule.looks(self._number) and all(found and self.rule.is_enough(found) for found in live)

@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from paradnn.compare.commands import Command, Metric, Progress, Run, Turns, Visit, checkouts, failure_of, follow
+from paradnn.compare.commands import Command, Metric, Run, Turns, checkouts, failure_of
 from paradnn.compare.verdict import Rule, orders, trimmed
 from paradnn.core.errors import ConfigError
 from paradnn.session.turns import Turns as BlockTurns
@@ -29,43 +29,42 @@ from paradnn.session.turns import Turns as BlockTurns
 BLOCKS = 10
 #: The exit code of a process that does not find its function (`paradnn.worker.functions`).
 _MISSING = 66
+#: file.py:name or package.module:name.
 _FUNCTION = re.compile(r"[\w./~-]+:[A-Za-z_]\w*")
 
 
-def is_function(word: str) -> bool:
-    """Whether a word of the command line names a function: file.py:name or package.module:name."""
-    return bool(_FUNCTION.fullmatch(word))
-
-
-def named(function: Callable[[], Any] | str) -> str:
-    """The word that names a function of the top level of a file; ConfigError for another."""
+def command_of(function: Callable[[], Any] | str) -> Command:
+    """A side that is a function of the top level of a file, or a command line; ConfigError for another."""
     if isinstance(function, str):
-        return function
+        return Command(function, function)
     source = inspect.getsourcefile(function)
     name = getattr(function, "__qualname__", "")
     if source is None or not name.isidentifier() or not Path(source).is_file():
         remedy = "define it at the top level of a file: fresh processes import it from there"
         raise ConfigError("function", name or function, "cannot be imported by another process", remedy)
-    return f"{source}:{name}"
+    return Command(f"{source}:{name}", f"{source}:{name}")
+
+
+def turns_of(sides: tuple[Command, Command], rule: Rule, metric: Metric | None = None, **how: Any) -> Turns:
+    """Two functions by finer turns, or two commands one after the other; `how` as in `Turns`."""
+    kind = Duet if all(_FUNCTION.fullmatch(side.text) for side in sides) else Turns
+    return kind(sides, rule, metric, **how)
 
 
 class Duet(Turns):
-    """Two functions, each named as `is_function` says; everything else is as for commands."""
+    """Two functions; everything else is as for commands."""
 
     def _programs(self) -> tuple[list[str], list[str]]:
-        for side in self.sides:
-            if not is_function(side.text):
-                raise ConfigError("function", side.text, "names no function", "write file.py:name")
         return [], []
 
     def _warm_up(self) -> None:
         """A round that does not count: what fails in it fails always."""
         self._round()
-        for side in (0, 1):
-            if failure := self.visits[side][-1].failure:
-                self.failed, self.problem = side, f"{self.sides[side].label} failed: {failure}"
-            self.visits[side].clear()
-        self.rounds.clear()
+        for side, visits in enumerate(self.visits):
+            if failures := self.failures(side):
+                self._end(side, f"failed: {failures[-1]}")
+            visits.clear()
+        self.logs.clear()
 
     def _round(self) -> None:
         # The order within a pair of blocks is random in one and the other way round in the next, as in rounds.
@@ -76,11 +75,10 @@ class Duet(Turns):
             turns.play([lambda: first.poll() is not None, lambda: second.poll() is not None])
             failures = [self._failure(number, *one) for number, one in enumerate(started)]
         if not any(failures):
-            self.rounds.append(trimmed(turns.pairs))
-        for number in (0, 1):
-            runs = () if failures[number] else tuple(Run(pair[number], 0.0) for pair in turns.pairs)
-            speed = len(runs) / sum(run.seconds for run in runs) if runs else None
-            self.visits[number].append(Visit(runs, speed, failures[number]))
+            self.logs.append(trimmed(turns.pairs))
+        for number, failure in enumerate(failures):
+            runs = [Run(pair[number], 0.0) for pair in turns.pairs]
+            self.visits[number].append([Run(0.0, 0.0, failure=failure)] if failure else runs)
         self._give_up()
 
     def _failure(self, number: int, process: subprocess.Popen[bytes], err: IO[bytes]) -> str | None:
@@ -121,12 +119,10 @@ def take_turns(
     enough: Callable[[Sequence[float]], bool] | None = None,
 ) -> tuple[Turns, bool]:
     """Two commands or functions as a command line asks for them, to their end; and whether that was an interruption."""
-    kind = Duet if all(map(is_function, texts)) else Turns
-    metric = Metric(given.metric, given.higher)
     with ExitStack() as opened:
         places = opened.enter_context(checkouts(commits, given.setup)) if commits else [None, None]
-        named = zip(labels, texts, places, strict=True)
-        one, two = (Command(label, text, place, given.prepare, given.exit_codes) for label, text, place in named)
+        described = zip(labels, texts, places, strict=True)
+        one, two = (Command(label, text, place, given.prepare, given.exit_codes) for label, text, place in described)
         limits = {"minutes": given.minutes, "timeout": given.timeout, "warmup": given.warmup}
-        turns = kind((one, two), rule, metric, **limits, enough=enough)
-        return turns, follow(turns, Progress(given.minutes))
+        turns = turns_of((one, two), rule, Metric(given.metric, given.higher), **limits, enough=enough)
+        return turns, turns.follow(shows=True)

@@ -18,13 +18,13 @@ from enum import Enum
 from pathlib import Path
 from xml.etree import ElementTree
 
-from paradnn.cli.parser import Parser
+from paradnn.cli.parser import Parser, number, share
 from paradnn.cli.program import program
-from paradnn.compare.arguments import add_command_options, check_commands, parsed
+from paradnn.compare.arguments import COMMAND_MINUTES, add_command_options, parsed
 from paradnn.compare.commands import WORKING_TREE, Turns
 from paradnn.compare.duet import take_turns
 from paradnn.compare.text import describe_turns, write_json
-from paradnn.compare.verdict import Estimate, Rule, estimate
+from paradnn.compare.verdict import COMMAND_ROUNDS, FEWEST, Estimate, Rule, estimate
 from paradnn.core.errors import ConfigError
 from paradnn.store.files import whole_file
 
@@ -53,44 +53,36 @@ def judge(found: Estimate | None, slower: float) -> Gate:
 def main() -> int:
     """Compare, print and write; the exit code."""
     given = parsed(make_parser(), sys.argv[1:])
-    slower = _share("--slower", given.slower)
-    misses = _share("--false-alarms", given.false_alarms)
-    check_commands(given)
     if len(given.words) != 1:
         problem = "one command is needed after --"
         raise ConfigError("command", " ".join(given.words), problem, "write paradnn gate --base main -- COMMAND")
-    return _gate(given, slower, misses)
-
-
-def _gate(given: argparse.Namespace, slower: float, misses: float) -> int:
-    commits = given.head, given.base
+    commits, slower, misses = (given.head, given.base), given.slower, given.false_alarms
     labels = tuple("the working tree" if name == WORKING_TREE else name for name in commits)
-    turns, interrupted = take_turns(
-        given,
-        labels,
-        given.words * 2,
-        commits,
-        Rule(most=given.most),
-        lambda logs: judge(estimate(logs, misses), slower) is not Gate.UNDECIDED,
-    )
-    found = estimate(turns.rounds, misses) if turns.estimate else None
+
+    def enough(logs: Sequence[float]) -> bool:
+        return judge(estimate(logs, misses), slower) is not Gate.UNDECIDED
+
+    turns, interrupted = take_turns(given, labels, given.words * 2, commits, Rule(most=given.most), enough)
+    found = estimate(turns.logs, misses) if turns.estimate else None
     outcome = judge(found, slower)
     if turns.problem:
         # A head that fails where the base runs is broken, not slow; a base that fails says nothing.
         outcome = Gate.REGRESSED if turns.failed == 0 else Gate.UNDECIDED
-    words = sentence(outcome, found, slower, labels, turns)
+    words = _sentence(outcome, found, slower, turns)
     _write(given, words, outcome, found, turns)
     print(words + "\n")
     describe_turns(turns)
     return 130 if interrupted else outcome.value
 
 
-def sentence(outcome: Gate, found: Estimate | None, slower: float, labels: Sequence[str], turns: Turns) -> str:
+def _sentence(outcome: Gate, found: Estimate | None, slower: float, turns: Turns) -> str:
     """The outcome with what it rests on."""
     basis, limit = turns.problem or "too few rounds for an interval", f"{100 * slower:.3g}%"
     if found and not turns.problem:
         ends = [f"{100 * math.expm1(-math.log(end)):+.2g}%" for end in (found.high, found.low)]
-        basis = f"{labels[0]} takes {ends[0]} to {ends[1]} of {labels[1]}'s time more, {found.rounds} rounds"
+        basis = (
+            f"{turns.labels[0]} takes {ends[0]} to {ends[1]} of {turns.labels[1]}'s time more, {found.rounds} rounds"
+        )
     if outcome is Gate.PASSED:
         return f"passed: not slower by {limit} or more ({basis})"
     if outcome is Gate.UNDECIDED:
@@ -133,27 +125,18 @@ def make_parser() -> Parser:
     add("words", nargs="*", metavar="COMMAND", help="what is timed, in each commit's folder")
     add("--base", required=True, metavar="REF", help="the commit to compare with, such as main")
     add("--head", default=WORKING_TREE, metavar="REF", help="a commit in place of the files as they lie here")
-    add("--slower", default="5%", metavar="SHARE", help="the slowdown that is a regression (default: 5%%)")
+    text = "the slowdown that is a regression (default: 5%%)"
+    add("--slower", type=share("--slower"), default="5%", metavar="SHARE", help=text)
     text = "how often at most a slowdown of just that size is called one, or none (default: 5%%)"
-    add("--false-alarms", default="5%", metavar="SHARE", help=text)
-    add("--minutes", type=float, default=10.0, metavar="M", help="undecided after so long (default: %(default)s)")
-    add("--rounds", type=int, default=Rule.least, help=argparse.SUPPRESS)
-    add("--most", type=int, default=640, metavar="N", help="at most so many rounds (default: %(default)s)")
+    add("--false-alarms", type=share("--false-alarms"), default="5%", metavar="SHARE", help=text)
+    text = "undecided after so long (default: %(default)s)"
+    add("--minutes", type=number("--minutes"), default=COMMAND_MINUTES, metavar="M", help=text)
+    text = "at most so many rounds (default: %(default)s)"
+    add("--most", type=number("--most", int, FEWEST), default=COMMAND_ROUNDS, metavar="N", help=text)
     add_command_options(parser)
     for flag, what in (("--json", "numbers and every run"), ("--junit", "a test report"), ("--markdown", "a comment")):
         add(flag, type=Path, metavar="FILE", help=f"write {what} to FILE")
     return parser
-
-
-def _share(flag: str, text: str) -> float:
-    """5% or 0.05 as a number from 0.0001 to 1."""
-    try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        value = math.nan
-    if not 0.0001 <= value <= 1:
-        raise ConfigError(flag, text, "must be a share from 0.01% to 100%", f"write for example {flag} 5%")
-    return value
 
 
 if __name__ == "__main__":

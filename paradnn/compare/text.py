@@ -1,4 +1,4 @@
-"""A comparison in words, with the names of its sides, as tables and as JSON."""
+"""What two sides by turns came to: in words with the names of the sides, as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import json
 import math
 import statistics
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Column
 
 from paradnn.cli.console import fitting_table, standard_output
-from paradnn.compare.verdict import FEWEST, Estimate, Verdict
+from paradnn.compare.verdict import FEWEST, Estimate, Verdict, estimate
 from paradnn.core.words import counted
 from paradnn.store.files import whole_file
 
@@ -24,12 +25,55 @@ if TYPE_CHECKING:
 _MANY = 1000
 
 
-def sentence(found: Estimate | None, labels: tuple[str, str], margin: float, rounds: int, problem: str | None) -> str:
-    """The verdict in words: what is faster, by how much and how sure that is; or why there is none."""
-    if problem:
-        return f"no verdict: {problem}"
-    if found is None:
-        return f"undecided: {counted(rounds, 'round')}, and fewer than {FEWEST} carry no interval"
+@dataclass
+class Paired:
+    """Two sides by turns, as far as they are known; as a text which is faster, by how much and how sure that is.
+
+    logs: logarithms of the first side's speed over the second's, one for each round in which both were measured.
+    margin: a difference of less than this share does not matter. problem: why there can be no verdict.
+    """
+
+    labels: tuple[str, str]
+    margin: float
+    logs: list[float] = field(default_factory=list)
+    problem: str | None = None
+    seconds: float = 0.0
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """The ratio of speeds with its interval; None after fewer than `FEWEST` rounds."""
+        return estimate(self.logs) if len(self.logs) >= FEWEST else None
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds count."""
+        return len(self.logs)
+
+    @property
+    def verdict(self) -> Verdict:
+        """What is said of the first side; undecided where there can be no verdict, too."""
+        found = self.estimate
+        return found.verdict(self.margin) if found and not self.problem else Verdict.NOT_SETTLED
+
+    ratio = property(lambda self: self.estimate and self.estimate.ratio)
+    low = property(lambda self: self.estimate and self.estimate.low)
+    high = property(lambda self: self.estimate and self.estimate.high)
+
+    def answer(self) -> dict[str, Any]:
+        """What --json begins with: the first side's speed over the second's, its 95% interval, a verdict."""
+        names = ("ratio", "low", "high", "verdict", "rounds", "seconds", "problem")
+        return {name: getattr(self, name) for name in names}
+
+    def __str__(self) -> str:
+        if self.problem:
+            return f"no verdict: {self.problem}"
+        if found := self.estimate:
+            return sentence(found, self.labels, self.margin)
+        return f"undecided: {counted(self.rounds, 'round')}, and fewer than {FEWEST} carry no interval"
+
+
+def sentence(found: Estimate, labels: tuple[str, str], margin: float) -> str:
+    """An estimate in words."""
     (first, second), verdict = labels, found.verdict(margin)
     if verdict is Verdict.SLOWER:
         found, first, second = found.inverse(), second, first
@@ -44,57 +88,15 @@ def sentence(found: Estimate | None, labels: tuple[str, str], margin: float, rou
     return f"undecided: {first} is {interval} times as fast as {second} (95% interval, {rounds_of}); {wanted}"
 
 
-def answer(found: Estimate | None, margin: float, rounds: int, seconds: float, problem: str | None) -> dict[str, Any]:
-    """What --json begins with: the first side's speed over the second's, its 95% interval, a verdict."""
-    verdict = found.verdict(margin) if found and not problem else Verdict.NOT_SETTLED
-    more = {"verdict": verdict.value, "rounds": rounds, "seconds": seconds, "problem": problem}
-    return {name: getattr(found, name) if found else None for name in ("ratio", "low", "high")} | more
-
-
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write --json whole or not at all; ConfigError where it cannot be written."""
     with whole_file(path, "--json") as making:
         making.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
-def sentences(comparison: Comparison) -> list[str]:
-    """A sentence for each point, and one for all of them together."""
-    results, whole = comparison.results, comparison.overall()
-    named = [(f"{result.name}: " if len(results) > 1 else "", result) for result in results]
-    if whole is not results[0]:
-        count = sum(not result.problem for result in results)
-        named.append((f"Geometric mean of these {count} points, and of no others: ", whole))
-    labels, margin = comparison.labels, comparison.rule.margin
-    return [
-        begin + sentence(result.estimate, labels, margin, len(result.rounds), result.problem) for begin, result in named
-    ]
-
-
-def verdict_table(comparison: Comparison) -> dict[str, Any]:
-    """A row a point: its verdict, the ratio of the first side's speed to the second's, its 95% interval."""
-    columns = ["point", "verdict", "ratio", "low", "high", "rounds", "problem"]
-    rows = []
-    for result in comparison.results:
-        known = answer(result.estimate, comparison.rule.margin, len(result.rounds), 0.0, result.problem)
-        known |= {"point": result.name} | ({"verdict": None} if result.problem else {})
-        rows.append([known[name] for name in columns])
-    return {"columns": columns, "data": rows}
-
-
-def round_table(comparison: Comparison) -> dict[str, Any]:
-    """A row a point and round: examples/s of both sides and their ratio."""
-    columns = ["point", "round", *(f"{label} examples_per_second" for label in comparison.labels), "ratio"]
-    rows = [
-        [result.name, one.number, *one.speeds, math.exp(one.log_ratio)]
-        for result in comparison.results
-        for one in result.rounds
-    ]
-    return {"columns": columns, "data": rows}
-
-
 def describe(comparison: Comparison) -> None:
     """Sentences and a table on standard output."""
-    _print(*sentences(comparison))
+    _print(*comparison.sentences())
     measured = [result for result in comparison.results if result.rounds]
     if not measured:
         return
@@ -103,9 +105,9 @@ def describe(comparison: Comparison) -> None:
     for result in measured:
         found = result.estimate
         numbers = (_number(found.ratio, found), _interval(found)) if found else ("", "")
-        rates = (f"{statistics.median(side):,.1f}" for side in zip(*(one.speeds for one in result.rounds), strict=True))
-        verdict = result.verdict(comparison.rule.margin) or "no verdict"
-        rows.append((result.name, *rates, *numbers, str(len(result.rounds)), verdict))
+        rates = (f"{statistics.median(side):,.1f}" for side in zip(*result.speeds, strict=True))
+        verdict = "no verdict" if result.problem else result.verdict
+        rows.append((result.name, *rates, *numbers, str(result.rounds), verdict))
     columns = [Column(heading, justify="right") for heading in speeds]
     columns += [Column(heading, justify="right", no_wrap=True) for heading in ("ratio", "95% interval", "rounds")]
     console = standard_output()
@@ -115,56 +117,47 @@ def describe(comparison: Comparison) -> None:
 
 def describe_turns(turns: Turns, null: bool = False) -> None:
     """The verdict on commands, a table of both sides, and what could have been seen."""
-    _print(turns.sentence(), "")
+    _print(str(turns), "")
+    is_time = turns.metric.pattern is None
     values = [turns.values(side) for side in (0, 1)]
-    show = in_seconds if turns.metric.pattern is None else "{:,.6g}".format
-    cpu = [[run.cpu_seconds for visit in visits for run in visit.runs if not run.failure] for visits in turns.visits]
+    cpu = [[run.cpu_seconds for visit in visits for run in visit if not run.failure] for visits in turns.visits]
+    show = in_seconds if is_time else "{:,.6g}".format
     rows = [
         [
-            "time, median" if turns.metric.pattern is None else "metric, median",
-            *(show(statistics.median(found)) if found else "" for found in values),
+            f"{'time' if is_time else 'metric'}, median",
+            *(show(statistics.median(one)) if one else "" for one in values),
         ],
-        ["smallest .. largest", *(f"{show(min(found))} .. {show(max(found))}" if found else "" for found in values)],
+        ["smallest .. largest", *(f"{show(min(one))} .. {show(max(one))}" if one else "" for one in values)],
         ["processor time, median", *(in_seconds(statistics.median(one)) if one else "" for one in cpu)],
         ["runs", *(f"{len(one):,}" for one in cpu)],
     ]
     console = standard_output()
-    columns = [Column(""), *(Column(side.label, justify="right") for side in turns.sides)]
+    columns = [Column(""), *(Column(label, justify="right") for label in turns.labels)]
     console.print(fitting_table(console, columns, rows, ()))
     _print(*_closing(turns, null))
 
 
 def _closing(turns: Turns, null: bool) -> list[str]:
     lines = []
-    for side, visits in zip(turns.sides, turns.visits, strict=True):
-        failures = [visit.failure for visit in visits if visit.failure]
-        if failures and not turns.problem:
-            lines.append(
-                f"{side.label} failed in {len(failures)} of {len(visits)} rounds ({failures[-1]}); the verdict is "
-                "about rounds in which both succeeded."
-            )
-    found, took = turns.estimate, f"{counted(len(turns.rounds), 'round')} by turns in {in_seconds(turns.seconds)}"
+    for side, label in enumerate(turns.labels):
+        if (failures := turns.failures(side)) and not turns.problem:
+            rounds = f"{len(failures)} of {len(turns.visits[side])} rounds ({failures[-1]})"
+            lines.append(f"{label} failed in {rounds}; the verdict is about rounds in which both succeeded.")
+    found, took = turns.estimate, f"{counted(turns.rounds, 'round')} by turns in {in_seconds(turns.seconds)}"
     if found is None:
         return [*lines, f"{took}."]
     lines.append(f"{took}; a side {_percent(found.visible)} faster would be found in four of five such comparisons.")
     if null:
-        seen = ", ".join(f"{_percent(share)} in {minutes} min" for minutes, share in outlook(turns).items())
-        lines.append(f"What this machine can tell apart, in four of five comparisons of such a command: {seen}.")
+
+        def seen(minutes: int) -> str:  # the interval narrows as the root of the rounds, which the time buys
+            rounds = max(FEWEST, found.rounds * 60 * minutes / turns.seconds)
+            share = math.expm1(math.log1p(found.visible) * math.sqrt(found.rounds / rounds))
+            return f"{_percent(share)} in {minutes} min"
+
+        shares = ", ".join(map(seen, (1, 5, 20)))
+        lines.append(f"What this machine can tell apart, in four of five comparisons of such a command: {shares}.")
         lines.append("What hurts most is named by: paradnn check")
     return lines
-
-
-def outlook(turns: Turns) -> dict[int, float]:
-    """By minutes the share by which a side must then be faster to be found in four of five comparisons.
-
-    The interval narrows as the root of the rounds, which the time buys in proportion.
-    """
-    found = turns.estimate
-    if found is None or not turns.seconds:
-        return {}
-    rounds = {minutes: max(FEWEST, found.rounds * 60 * minutes / turns.seconds) for minutes in (1, 5, 20)}
-    visible = math.log1p(found.visible)
-    return {minutes: math.expm1(visible * math.sqrt(found.rounds / count)) for minutes, count in rounds.items()}
 
 
 def in_seconds(value: float) -> str:

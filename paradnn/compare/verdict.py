@@ -17,6 +17,10 @@ from itertools import pairwise
 
 #: Fewer rounds than this carry no interval.
 FEWEST = 5
+#: Rounds after which intervals are looked at: 5, 7, 10, 14, 20, 28, 40, ..., each sqrt(2) of the last.
+LOOKS = tuple(round(FEWEST * 2 ** (step / 2)) for step in range(100))
+#: Rounds of two commands, which may be short, unless --most says another number.
+COMMAND_ROUNDS = 640
 
 
 class Verdict(StrEnum):
@@ -42,10 +46,8 @@ class Estimate:
 
     @property
     def visible(self) -> float:
-        """The share by which a side must be faster to be found so in four of five such comparisons.
-
-        The interval must leave out 1 with a probability of 80%: half of it, and 0.84 standard errors more.
-        """
+        """The share by which a side must be faster to be found so in four of five such comparisons: its interval leaves
+        out 1 with a probability of 80%, half of it and 0.84 standard errors more."""
         return math.expm1(self.half * (1 + 0.8416 / self.quantile))
 
     @property
@@ -68,10 +70,8 @@ class Estimate:
         return Estimate(-self.mean, self.half, self.rounds, self.quantile)
 
     def verdict(self, margin: float) -> Verdict:
-        """What the interval says where a difference of less than `margin` (0.02: 2%) does not matter.
-
-        Equivalence comes first: an interval that lies within the margin as a whole is no difference, even without 1.
-        """
+        """What the interval says where less than `margin` (0.02: 2%) does not matter: no difference where it is within
+        the margin as a whole, even without 1."""
         if abs(self.mean) + self.half <= math.log1p(margin):
             return Verdict.EQUIVALENT
         if abs(self.mean) > self.half:
@@ -81,7 +81,8 @@ class Estimate:
     def rounds_needed(self, margin: float) -> int:
         """About how many rounds would settle it, were the ratio what it seems: the interval narrows as their root."""
         wanted = max(abs(self.mean), math.log1p(margin) - abs(self.mean))
-        return _next_look(math.ceil(self.rounds * (self.half / wanted) ** 2))
+        needed = self.rounds * (self.half / wanted) ** 2
+        return next((look for look in LOOKS if look >= needed), LOOKS[-1])
 
 
 @dataclass(frozen=True)
@@ -94,21 +95,14 @@ class Rule:
     most: int = 40
 
     def is_enough(self, found: Estimate) -> bool:
-        """Whether a look may end it: there is a verdict, and half the interval is at most `within`.
-
-        A large difference need not be known to 2%: a tenth of it, in logarithms, is enough.
-        """
+        """Whether a look may end it: there is a verdict, and half the interval is at most `within`, or a tenth of a
+        large difference, in logarithms."""
         precise = found.half <= max(math.log1p(self.within), abs(found.mean) / 10)
         return precise and found.verdict(self.margin) is not Verdict.NOT_SETTLED
 
     def looks(self, rounds: int) -> bool:
         """Whether the rounds so far are looked at."""
-        return rounds >= self.most or (rounds >= self.least and is_look(rounds))
-
-
-def is_look(rounds: int) -> bool:
-    """Whether intervals are looked at after so many rounds: 5, 7, 10, 14, 20, 28, 40, ..., each sqrt(2) of the last."""
-    return rounds == _next_look(rounds)
+        return rounds >= self.most or (rounds >= self.least and rounds in LOOKS)
 
 
 def orders(seed: object) -> Iterator[tuple[int, int]]:
@@ -157,11 +151,3 @@ def estimate(logs: Sequence[float], misses: float = 0.05) -> Estimate:
     error = math.sqrt(power / (n - 1) / n * (1 + r) / (1 - r))
     quantile = float(stdtrit(n - 1, 1 - level / 2))
     return Estimate(mean, quantile * error, n, quantile)
-
-
-def _next_look(rounds: int) -> int:
-    """The first look that has so many rounds."""
-    step = max(0, math.floor(2 * math.log2(max(rounds, FEWEST) / FEWEST)) - 1)
-    while round(FEWEST * 2 ** (step / 2)) < rounds:
-        step += 1
-    return round(FEWEST * 2 ** (step / 2))

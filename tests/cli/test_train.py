@@ -133,7 +133,7 @@ def test_a_closed_address_is_no_store(store: Store) -> None:
         ["paradnn.train", "-m"],
         ["paradnn.plan", "-m"],
         ["paradnn.ceilings"],
-        ["paradnn.compare.command", "compile=graph", "compile=xla", "--"],
+        ["paradnn.compare.__main__", "compile=graph", "compile=xla", "--"],
     ],
 )
 @pytest.mark.parametrize("word", ["learning=zzz", "sweep.plan=zzz"])

@@ -30,7 +30,7 @@ def artifact(store: Store, run_id: str, name: str) -> Path:
 @pytest.mark.framework
 def test_every_point_is_compared_and_everything_is_recorded(store: Store, pool: WorkerPool) -> None:
     axes = [*AXES, "batch_size=4,8"]
-    done = run(["paradnn.compare.command", *FEW, "compile=graph", "compile=eager", "--", *axes], store)
+    done = run(["paradnn.compare.__main__", *FEW, "compile=graph", "compile=eager", "--", *axes], store)
     points, [parent] = store.runs(), store.runs("sweep")
     assert len(points) == 20, done.stderr
     # Both sides' workers serve all rounds: none ends with the thread that measured in it.
@@ -70,7 +70,7 @@ def test_every_point_is_compared_and_everything_is_recorded(store: Store, pool: 
 
 @pytest.mark.framework
 def test_a_side_that_is_not_there_leaves_no_verdict(store: Store) -> None:
-    done = run(["paradnn.compare.command", *FEW, "platform=cpu", "platform=tpu", *POINT], store)
+    done = run(["paradnn.compare.__main__", *FEW, "platform=cpu", "platform=tpu", *POINT], store)
     assert done.returncode == 1
     assert done.stdout.startswith("no verdict: platform=tpu is unavailable: ")
     assert sorted(point["outcome"] for point in store.runs()) == ["ok", "unavailable"]
@@ -79,7 +79,7 @@ def test_a_side_that_is_not_there_leaves_no_verdict(store: Store) -> None:
 @pytest.mark.framework
 def test_one_side_against_itself_is_kept_as_files_too(tmp_path: Path) -> None:
     where = ["tracking=offline", f"tracking.folder={tmp_path}"]
-    done = run(["paradnn.compare.command", *FEW, "--null", "compile=graph", "compile=graph", *POINT, *where])
+    done = run(["paradnn.compare.__main__", *FEW, "--null", "compile=graph", "compile=graph", *POINT, *where])
     assert done.returncode in (0, 1), done.stderr
     assert "compile=graph (first)" in done.stdout
     assert len(list(tmp_path.glob("point-*.json"))) == 10
@@ -104,7 +104,7 @@ def test_an_interrupted_comparison_keeps_what_it_measured(store: Store, monkeypa
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         sides = ["--within", "0.0001", "--most", "400", "compile=graph", "compile=xla"]
-        done = run(["paradnn.compare.command", *sides, *POINT], store)
+        done = run(["paradnn.compare.__main__", *sides, *POINT], store)
     finally:
         signal.signal(signal.SIGINT, before)
     out, errors = done.stdout, done.stderr
@@ -128,7 +128,7 @@ def test_an_interrupted_comparison_keeps_what_it_measured(store: Store, monkeypa
     ],
 )
 def test_wrong_input_is_told_in_one_line(words: list[str], message: str) -> None:
-    done = run(["paradnn.compare.command", *words])
+    done = run(["paradnn.compare.__main__", *words])
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith("error: ")

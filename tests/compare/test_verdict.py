@@ -11,7 +11,7 @@ from scipy import stats
 from statsmodels.tsa.stattools import acf
 
 from benchmarks.compare_verdicts import MACHINES, tally
-from paradnn.compare.verdict import Estimate, Rule, Verdict, estimate, is_look, orders
+from paradnn.compare.verdict import LOOKS, Estimate, Rule, Verdict, estimate, orders
 
 
 def series(n: int, seed: int, rho: float = 0.0) -> list[float]:
@@ -73,7 +73,7 @@ def test_the_rounds_that_would_tell_are_a_look_and_would(mean: float, half: floa
     found = Estimate(mean, half, 40)
     needed = found.rounds_needed(0.02)
     assert found.verdict(0.02) is Verdict.NOT_SETTLED
-    assert is_look(needed)
+    assert needed in LOOKS
     narrower = half * math.sqrt(40 / needed)
     assert Estimate(mean, narrower * 0.999, needed).verdict(0.02) is not Verdict.NOT_SETTLED
     assert Estimate(mean, narrower * 1.5, needed).verdict(0.02) is Verdict.NOT_SETTLED
@@ -89,7 +89,7 @@ def test_it_ends_with_a_verdict_that_is_precise_enough() -> None:
 
 
 def test_looks_are_few_and_end_at_the_cap() -> None:
-    assert [n for n in range(1, 60) if is_look(n)] == [5, 7, 10, 14, 20, 28, 40, 57]
+    assert [n for n in range(1, 60) if n in LOOKS] == [5, 7, 10, 14, 20, 28, 40, 57]
     assert [n for n in range(1, 13) if Rule(least=6, most=12).looks(n)] == [7, 10, 12]
 
 

@@ -258,7 +258,7 @@ def test_two_endpoints_are_compared(server: _Server, store: Store, tmp_path: Pat
     short = ["model=endpoint", "endpoint.output_tokens=2", "endpoint.min_seconds=0", "endpoint.min_queries=3"]
     limits = ["--rounds", "5", "--most", "5", "--json", str(tmp_path / "found.json")]
     done = run(
-        ["paradnn.compare.command", *limits, *sides, "--", *short, "measure=quick", "measure.warmup_seconds=0"], store
+        ["paradnn.compare.__main__", *limits, *sides, "--", *short, "measure=quick", "measure.warmup_seconds=0"], store
     )
     assert done.returncode in (0, 1), done.stderr
     found = json.loads((tmp_path / "found.json").read_text())
