@@ -1,4 +1,4 @@
-"""The families of models that can be measured: options, layers, Keras models; those that share layers share a file.
+"""The families of models that can be measured: options, layers, Keras models.
 
 A file of this folder, or of another package (`paradnn.core.registry`), holds a dataclass of options below `Model` and a
 `Family` that names it; help, checks, completion, plans, records and analyses follow from the two:
@@ -14,14 +14,10 @@ A file of this folder, or of another package (`paradnn.core.registry`), holds a 
 
     FAMILY = Family("fc", FullyConnected, "vectors", ("nodes",), "model.nodes=64,256,1024", place=0)
 
-Driver, worker and analysis import these files, so Keras and frameworks are imported only within `build`; what families
-share there is in `paradnn.families.parts`.
+Driver, worker and analysis import these files, so Keras and frameworks are imported only within `build`.
 
 FLOPs are the model's own: twice the multiply-accumulates of matrix products and convolutions, forward and backward, as
-Chowdhery et al. (PaLM, appendix B) count model FLOPs. Attention's two products are among them, and a causal mask halves
-neither; padding counts as work, as in TensorFlow's profiler; biases, activations, normalisation, pooling, the loss and
-the optimizer do not count. The backward pass has a product for the weights and one for the input of every layer; the
-first layer's input gradient is not computed. docs/metrics.md says more.
+Chowdhery et al. (PaLM, appendix B) count model FLOPs; docs/metrics.md says more.
 """
 
 from __future__ import annotations
@@ -48,13 +44,9 @@ _SLOTS = {"rmsprop": 2, "momentum": 1, "sgd": 0, "adam": 2}
 class Model:
     """The options of a family, and all that follows from them; what its keys must be together is in `__post_init__`.
 
-    is_kernel: its step is one operation, that is no model of any size. is_communication: its step is messages, which
-    compute nothing. generates: it makes tokens one after the other (`prefill_layers`, `decode_layers`).
-    predicts_tokens: it says of each token which one comes next.
-
-    convolves: over places that may be fewer than a filter's, where some compilers compute no padding. is_depthwise: in
-    groups of one channel, whose gradients some compute over all pairs. is_sparse: of stored elements, which no profiler
-    counts. is_counted: its costs are no arithmetic: the worker counts.
+    is_kernel: its step is one operation. is_communication: its step is messages, which compute nothing. generates: it
+    makes tokens one after the other. predicts_tokens: it says of each token which one comes next. is_counted: its costs
+    are no arithmetic: the worker counts. Of what profilers may count otherwise: convolves, is_depthwise, is_sparse.
 
     shown: the words that distinguish its models in a list, with options in braces: "{layers}x{width}".
     """
@@ -115,11 +107,8 @@ class Model:
         tokens: int = 0,
     ) -> Costs:
         """Costs of one step over all `devices`, each with weights and optimizer variables of its own, without what the
-        all-reduce moves; `mode` is train, inference or generate.
-
-        A step of a generation, of `tokens` after a `prompt`, makes a token of each example; its memory is also that of
-        reading the prompt (`prefill_costs`). ValueError for a family that generates none.
-        """
+        all-reduce moves; `mode` is train, inference or generate: a token of each example, after a `prompt` of which the
+        memory counts too. ValueError for a family that generates none."""
         if mode == "generate":
             step = sum_costs(self.decode_layers(prompt + tokens), batch_size, precision, mode, slots=0)
             first = self.prefill_costs(batch_size=batch_size, precision=precision, prompt=prompt, tokens=tokens)
@@ -132,8 +121,7 @@ class Model:
 
     def prefill_costs(self, *, batch_size: int, precision: str, prompt: int, tokens: int) -> Costs:
         """Costs of reading a batch of prompts into a cache with room for `tokens` more, and of the first of these."""
-        layers = self.prefill_layers(prompt, prompt + tokens)
-        return sum_costs(layers, batch_size, precision, "generate", slots=0)
+        return sum_costs(self.prefill_layers(prompt, prompt + tokens), batch_size, precision, "generate", slots=0)
 
     def prefill_layers(self, prompt: int, length: int) -> Sequence[Layer]:
         """The model that reads a prompt into a cache of `length` places, and says what follows it; ValueError for one
@@ -174,12 +162,11 @@ def optimizer_slots(optimizer: str, momentum: float) -> int:
 class Family:
     """What `model=NAME` can be.
 
-    options: the dataclass of its hyperparameters; families that share it belong together. data: what a batch holds:
-    vectors, images, tokens, or any of them. is_open: it takes further keys. swept: options in which its models differ
-    most, the most telling first. sweep: overrides that sweep them. is_real: a published architecture. place: in the
-    order of figures and tables, which gives it a marker and a colour: new families go to the end. words: what `paradnn
-    list models` says of it, by default what the options say. chosen: options of other groups of the configuration that
-    come with the model: `step` is of keys of the point, `learning` of the optimizer's; the command line has precedence.
+    options: the dataclass of its hyperparameters. data: what a batch holds: vectors, images, tokens, or any. is_open:
+    it takes further keys. swept: options in which its models differ most, the most telling first; sweep: overrides that
+    sweep them. is_real: a published architecture. place: in the order of figures and tables; new families go to the
+    end. words: what `paradnn list models` says of it, by default what the options say. chosen: keys of the point
+    (`step`) and of the optimizer (`learning`) that come with it unless the command line says otherwise.
     """
 
     name: str

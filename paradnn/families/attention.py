@@ -1,19 +1,14 @@
 """Models of attention, and their layers by arithmetic; their Keras counterparts are in `parts.attention`.
 
-`transformer`: the encoder-decoder of Vaswani et al. 2017, as published: post-norm with dropout, also on the embeddings;
-projections of attention without bias; sinusoidal positions added to embeddings times sqrt(width); one table for source,
-target and output; label smoothing. The target comes shifted: inputs are what precedes each target.
-
-`gpt`: GPT-2 (Radford et al. 2019): pre-norm, causal, GELU in its tanh form, learned positions, output tied; without
-dropout, as language models of today are pre-trained. 12 layers of 768 with 12 heads, 1024 positions and 50,257 tokens
-are GPT-2 small.
-
-`llama` (Touvron et al. 2023; grouped queries as in Llama 2): pre-norm, no bias, SwiGLU, RMS normalisation, rotary
-positions (Su et al. 2021, by halves), an output of its own. 32 layers of 4096 with 32 heads, 8 of keys and values,
-14,336 hidden units and 128,256 tokens are Llama 3 8B: 8,030,261,248 parameters.
-
-`vit` (Dosovitskiy et al. 2021): a token of every patch, a learned class token before them, learned positions, pre-norm
-blocks. 12 layers of 768 with 12 heads and patches of 16 on 224 pixels are ViT-B/16.
+- `transformer` (Vaswani et al. 2017), as published: post-norm with dropout, projections of attention without bias,
+  sinusoidal positions, one table for source, target and output, label smoothing. Inputs are what precedes each target.
+- `gpt` (GPT-2, Radford et al. 2019): pre-norm, causal, GELU in its tanh form, learned positions, output tied; without
+  dropout. 12 layers of 768 with 12 heads, 1024 positions and 50,257 tokens are GPT-2 small.
+- `llama` (Touvron et al. 2023; grouped queries as in Llama 2): pre-norm, no bias, SwiGLU, RMS normalisation, rotary
+  positions (Su et al. 2021, by halves), an output of its own. 32 layers of 4096 with 32 heads, 8 of keys and values,
+  14,336 hidden units and 128,256 tokens are Llama 3 8B: 8,030,261,248 parameters.
+- `vit` (Dosovitskiy et al. 2021): a token of every patch, a learned class token before them, learned positions,
+  pre-norm blocks. 12 layers of 768 with 12 heads and patches of 16 on 224 pixels are ViT-B/16.
 
 Attention of T queries to S keys over all heads multiplies 2 T S width: the scores and the weighted sum of values. A
 normalisation takes in the addition before it; softmax, masks, dropout and activations belong to the layer they follow.
@@ -61,15 +56,12 @@ class _Heads(Model):
 def blocks(
     tokens: int, width: int, heads: int, count: int, between: list[Layer] | None = None, last: int | None = None
 ) -> list[Layer]:
-    """Pre-norm blocks and the normalisation after the last: each normalisation but the first adds what was made.
-
-    between: the products of attention, by default of all tokens with each other. last: so many are normalised at last.
-    """
-    first = normalisation(tokens, width, added=False)
+    """Pre-norm blocks and the normalisation after the last, of `last` tokens, by default all; each normalisation but
+    the first adds what was made. between: the products of attention, by default of all tokens with each other."""
     middle = normalisation(tokens, width, hands_on=True)
     work = [*attention_layers(tokens, width, heads, between=between), middle]
     work += [*feed_forward(tokens, width, 4 * width), middle]
-    return [first, *(work * count)[:-1], normalisation(last or tokens, width)]
+    return [normalisation(tokens, width, added=False), *(work * count)[:-1], normalisation(last or tokens, width)]
 
 
 def attention_layers(
@@ -84,20 +76,15 @@ def attention_layers(
 
 
 def products(tokens: int, width: int, heads: int) -> Layer:
-    """Scores, softmax and weighted sum over as many keys as queries, in one kernel that stores no scores.
-
-    Such a kernel saves one number for each query and head, the logarithm of its softmax's sum, and its backward pass
-    reads its output again (Dao et al. 2022, FlashAttention, algorithms 1 and 4).
-    """
+    """Scores, softmax and weighted sum over as many keys as queries, in one kernel that stores no scores: it saves the
+    logarithm of the softmax's sum for each query and head, and its backward pass reads its output again (Dao et al.
+    2022, FlashAttention, algorithms 1 and 4)."""
     made = tokens * width
     return replace(_attention(tokens, tokens, width, heads), inner=heads * tokens, reread=made, kept=made)
 
 
 def cached_attention(tokens: int, keys: int, length: int, width: int, heads: int) -> list[Layer]:
-    """Keys and values of new tokens go into a cache of `length` places; the tokens attend to so many keys.
-
-    Where there are more keys than new ones they are the cache's.
-    """
+    """Keys and values of new tokens go into a cache of `length` places; the tokens attend to so many keys."""
     attention = replace(_attention(tokens, keys, width, heads), held=2 * length * width)
     return [Layer("cache", read=2 * tokens * width, written=2 * tokens * width), attention]
 
@@ -119,10 +106,8 @@ def feed_forward(tokens: int, width: int, hidden: int) -> list[Layer]:
 
 
 def normalisation(tokens: int, width: int, added: bool = True, hands_on: bool = False) -> Layer:
-    """Layer normalisation of a sum (`added`), which it also writes where the next addition needs it (`hands_on`).
-
-    Neither is kept: both follow from what is added.
-    """
+    """Layer normalisation of a sum (`added`), which it also writes where the next addition needs it (`hands_on`);
+    neither is kept: both follow from what is added."""
     elements = tokens * width
     return Layer(
         "normalisation",
@@ -212,11 +197,8 @@ class Transformer(_Heads):
 
 
 def smoothed_cross_entropy(targets: Sequence[Any], logits: Any, smoothing: float) -> Any:
-    """Cross entropy with `smoothing` of each target's probability spread evenly over all classes (Szegedy et al. 2016).
-
-    With z the logits and K their number: (1 - s)(lse z - z[target]) + s (lse z - sum z / K), lse the log of the sum of
-    exponentials; no one-hot matrix is made.
-    """
+    """Cross entropy with `smoothing` of each target's probability spread evenly over all classes (Szegedy et al. 2016):
+    of logits z, (1 - s)(lse z - z[target]) + s (lse z - mean z), lse the log of the sum of exponentials."""
     from keras import ops
 
     if not smoothing:
@@ -247,11 +229,10 @@ class LanguageModel(_Heads):
     def _stack(self, tokens: int, between: list[Layer] | None = None) -> list[Layer]:
         """Layers over so many tokens; of a generation (`between`) the last alone has logits, and positions are read for
         these tokens alone."""
-        positions = [Layer("positions", parameters=tokens * self.width)]  # added where the lookup is
+        positions, last = [Layer("positions", parameters=tokens * self.width)], tokens  # added where the lookup is
         if between:
-            unread = (self.sequence_length - tokens) * self.width
+            unread, last = (self.sequence_length - tokens) * self.width, 1
             positions.append(Layer("other positions", parameters=unread, rows=0))
-        last = 1 if between else tokens
         return [
             lookup(tokens, self.width, self.vocab_size),
             *positions,
@@ -276,10 +257,8 @@ class LanguageModel(_Heads):
 
 
 class Gpt:
-    """The model over a whole sequence as `workload`, and its layers: a generation calls them one by one.
-
-    blocks: of each the attention and the feed-forward layers, each after the normalisation before it.
-    """
+    """The model over a whole sequence as `workload`, and its layers, which a generation calls one by one; blocks: of
+    each the attention and the feed-forward layers, each after the normalisation before it."""
 
     def __init__(self, options: LanguageModel) -> None:
         import keras
@@ -339,11 +318,8 @@ class Llama(_Heads):
         return self.width // self.heads * self.key_heads
 
     def layer_list(self) -> list[Layer]:
-        """Embedding, blocks whose normalisations add what was made before them, and an output of its own.
-
-        A normalisation has scales alone. Rotation, gates and the repetition of keys belong to the layers beside them:
-        the last feed-forward layer reads units and gates.
-        """
+        """Embedding, blocks whose normalisations, of scales alone, add what was made before them, and an output of its
+        own. Rotation, gates and the repetition of keys belong to the layers beside them."""
         length, width = self.sequence_length, self.width
         first, middle, last = (
             replace(normalisation(length, width, added, hands_on), parameters=width)

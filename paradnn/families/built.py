@@ -38,7 +38,6 @@ class Kernel:
 
     @property
     def variables(self) -> list[keras.Variable]:
-        """All of them."""
         return [*self.trainable_variables, *self.non_trainable_variables]
 
     def __call__(self, operands: Any, training: bool = False) -> Any:
@@ -65,11 +64,9 @@ def no_loss(targets: Sequence[Any], outputs: Any) -> Any:
 class BuiltModel:
     """A model with what it takes to train it. `loss(targets, outputs)` is a float32 scalar, a mean over examples.
 
-    A kernel's operands are not examples: `draw(generator, batch_size)` gives its inputs in place of `inputs`, and
-    `prepare` makes operands of them, once, when they are on the device.
-
-    `carried` is a list where a step hands variables on to the next one, as a cache: the same one for workloads that
-    share them. JAX keeps the values of the variables in it, which there is no other place for.
+    Of a kernel `draw(generator, batch_size)` gives the inputs in place of `inputs`, and `prepare` makes operands of
+    them, once, when they are on the device. `carried` is a list where a step hands variables on to the next one, as a
+    cache: the same one for workloads that share them, in which JAX keeps the variables' values.
     """
 
     model: keras.Model | Kernel

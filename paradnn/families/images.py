@@ -3,13 +3,12 @@
 `residual` and `bottleneck` (paper, section 2.1; He et al. 2016): the stride of a bottleneck block sits on its 3x3
 convolution, and a projection replaces the shortcut where the shape changes, as in the common ResNet-50 ("v1.5"): blocks
 3,4,6,3 with 64 filters and 1000 classes have its 25,557,032 parameters. Three groups are the form for small images
-(section 4.2): a 3x3 convolution as stem, no pooling, and shortcuts without parameters, which take every second pixel
-and fill new channels with zeros. Blocks 9,9,9 with 16 filters are ResNet-56.
+(section 4.2): a 3x3 convolution as stem, no pooling, and shortcuts without parameters. Blocks 9,9,9 with 16 filters are
+ResNet-56.
 
-ResNet-50, DenseNet-121 and MobileNet are as `keras.applications` ships them, without weights: ResNet-50 with the stride
-on a block's first convolution and a bias in every convolution. SqueezeNet 1.0 (Iandola et al. 2016) is as published,
-but for the rectifier on the last convolution, whose mean is the logits: it dies within a few steps, and then nothing is
-trained. Kernels begin as He et al. (2015) have it, the last one small.
+ResNet-50 (stride on a block's first convolution, biases), DenseNet-121 and MobileNet are those of `keras.applications`,
+without weights. SqueezeNet 1.0 (Iandola et al. 2016) is as published, but for the rectifier on the last convolution,
+whose mean is the logits: it dies within a few steps, and then nothing is trained.
 """
 
 from __future__ import annotations
@@ -33,9 +32,7 @@ def reach(size: int, kernel: int, stride: int, padding: str) -> int:
     is full: Caffe)."""
     if padding == "same":
         return -(-size // stride)
-    if padding == "whole":
-        return -(-(size - kernel) // stride) + 1
-    return (size + (padding == "end") - kernel) // stride + 1
+    return (size + {"valid": 0, "end": 1, "whole": stride - 1}[padding] - kernel) // stride + 1
 
 
 class Images:
@@ -72,11 +69,9 @@ class Images:
         is_kept: bool = True,
         is_first: bool = False,
     ) -> None:
-        """Convolution, with its bias and rectifier where it has them; `filters` None: one for each channel (depthwise).
-
-        `added`: elements that are added to the output. Normalisation, a rectifier and the next convolution need the
-        output again, so it is kept; `is_kept` is false before what needs it not, such as an average.
-        """
+        """Convolution, with its bias and rectifier where it has them; `filters` None: one for each channel (depthwise);
+        `added`: elements that are added to the output; `is_kept` is false before what needs the output not again, such
+        as an average."""
         read, (high, wide, channels) = self.elements + added, self.shape
         height, width = (reach(size, kernel, stride, padding) for size in (high, wide))
         outputs = channels if filters is None else filters
@@ -101,10 +96,8 @@ class Images:
         )
 
     def normalise(self, shortcut: int = 0, normalisations: int = 1) -> None:
-        """Batch normalisation with its rectifier; at a block's end also of a projection, and the addition.
-
-        shortcut: elements that are added. Its output is not kept: a compiler may compute it again from its inputs.
-        """
+        """Batch normalisation with its rectifier; at a block's end also of a projection, and the addition of `shortcut`
+        elements. Its output is not kept: a compiler may compute it again from its inputs."""
         parameters = normalisations * 2 * self.channels
         self.layers.append(
             Layer(
@@ -124,6 +117,13 @@ class Images:
         made = self.elements
         self.layers.append(Layer(name, read=read, written=made, kept=made, is_last=is_last, targets=int(is_last)))
 
+    def stem(self, filters: int, kernel: int, stride: int, *, bias: bool = False, pools: bool = True) -> None:
+        """The first convolution, normalised, and a pooling that halves its output."""
+        self.convolve(filters, kernel, stride, bias=bias, is_first=True)
+        self.normalise()
+        if pools:
+            self.pool(3, 2)
+
     def classified(self, classes: int) -> list[Layer]:
         """All layers, with the mean of every channel and a dense layer that tells classes apart from it."""
         self.pool()
@@ -133,10 +133,8 @@ class Images:
 def residual_block(
     network: Images, convolutions: Sequence[tuple[int, int, int]], *, bias: bool = False, projects: bool = True
 ) -> None:
-    """Convolutions (filters, kernel, stride), each normalised, and a projection where the shape changes.
-
-    Without one (`projects`) as many elements are added as the block's input has at the places of its output.
-    """
+    """Convolutions (filters, kernel, stride), each normalised, and a projection where the shape changes; without one
+    (`projects`) as many elements are added as the block's input has at the places of its output."""
     shape, output = network.shape, convolutions[-1][0]
     stride = max(stride for _, _, stride in convolutions)
     projected = projects and (network.channels != output or stride != 1)
@@ -149,6 +147,13 @@ def residual_block(
         network.convolve(filters, kernel, step, bias=bias)
     added = network.elements if projected else network.elements * shape[2] // network.channels
     network.normalise(shortcut=added, normalisations=2 if projected else 1)
+
+
+def widths(blocks: Sequence[int], filters: int) -> Iterator[tuple[int, int]]:
+    """Of each block of groups of so many: filters, doubled in each group, and stride."""
+    for group, count in enumerate(blocks):
+        for index in range(count):
+            yield filters * 2**group, 2 if group > 0 and index == 0 else 1
 
 
 @dataclass(frozen=True)
@@ -183,26 +188,21 @@ class Convolutional(Model):
         return len(self.blocks) == 3
 
     @property
-    def stem(self) -> tuple[int, int]:
-        """Kernel and stride of the first convolution."""
-        return (3, 1) if self.is_small else (7, 2)
+    def stem(self) -> tuple[int, int, int]:
+        """Filters, kernel and stride of the first convolution."""
+        return (self.filters, 3, 1) if self.is_small else (self.filters, 7, 2)
 
     def convolutions(self) -> Iterator[list[tuple[int, int, int]]]:
         """Filters, kernel and stride of each convolution of each block."""
-        for group, count in enumerate(self.blocks):
-            for index in range(count):
-                width, stride = self.filters * 2**group, 2 if group > 0 and index == 0 else 1
-                if self.name == "residual":
-                    yield [(width, 3, stride), (width, 3, 1)]
-                else:
-                    yield [(width, 1, 1), (width, 3, stride), (4 * width, 1, 1)]
+        for width, stride in widths(self.blocks, self.filters):
+            if self.name == "residual":
+                yield [(width, 3, stride), (width, 3, 1)]
+            else:
+                yield [(width, 1, 1), (width, 3, stride), (4 * width, 1, 1)]
 
     def layer_list(self) -> list[Layer]:
         network = Images(self.image_size)
-        network.convolve(self.filters, *self.stem, is_first=True)
-        network.normalise()
-        if not self.is_small:
-            network.pool(3, 2)
+        network.stem(*self.stem, pools=not self.is_small)
         for convolutions in self.convolutions():
             residual_block(network, convolutions, projects=not self.is_small)
         return network.classified(self.output_size)
@@ -212,16 +212,19 @@ class Convolutional(Model):
         from keras import layers
 
         inputs = image_input(self.image_size)
-        x = _convolve(inputs, self.filters, *self.stem)
+        x = _convolve(inputs, *self.stem)
         if not self.is_small:
             x = layers.MaxPooling2D(3, 2, padding="same")(x)
-        shortcut = _padded if self.is_small else _projected
         for convolutions in self.convolutions():
             y = x
             for index, convolution in enumerate(convolutions, start=1):
                 y = _convolve(y, *convolution, relu=index < len(convolutions))
-            stride = max(stride for _, _, stride in convolutions)
-            x = layers.ReLU()(layers.Add()([y, shortcut(x, y.shape[-1], stride)]))
+            width, stride = y.shape[-1], max(stride for _, _, stride in convolutions)
+            if self.is_small:
+                x = _padded(x, width, stride)
+            elif x.shape[-1] != width or stride > 1:
+                x = _convolve(x, width, 1, stride, relu=False)
+            x = layers.ReLU()(layers.Add()([y, x]))
         x = layers.Dense(self.output_size)(layers.GlobalAveragePooling2D()(x))
         return classifier(inputs, x, self.output_size)
 
@@ -233,11 +236,6 @@ def _padded(x: Any, width: int, stride: int) -> Any:
     if stride > 1:
         x = x[:, ::stride, ::stride, :]
     return x if x.shape[-1] == width else ops.pad(x, [(0, 0), (0, 0), (0, 0), (0, width - x.shape[-1])])
-
-
-def _projected(x: Any, width: int, stride: int) -> Any:
-    """The block's input, projected where the block changes its shape."""
-    return x if x.shape[-1] == width and stride == 1 else _convolve(x, width, 1, stride, relu=False)
 
 
 def _convolve(x: Any, width: int, kernel: int, stride: int, relu: bool = True) -> Any:
@@ -288,10 +286,8 @@ class MobileNet(Model):
     output_size: int = option(1000, "classes (paper: 1000)", low=2)
 
     def layer_list(self) -> list[Layer]:
-        network = Images(self.image_size)
-        network.convolve(int(32 * self.alpha), 3, 2, is_first=True)
-        network.normalise()
-        previous = 64
+        network, previous = Images(self.image_size), 64
+        network.stem(int(32 * self.alpha), 3, 2, pools=False)
         for filters in _SEPARABLE:
             shrinks = filters != previous
             network.convolve(None, 3, 2 if shrinks else 1, padding="end" if shrinks else "same")
@@ -308,23 +304,17 @@ class MobileNet(Model):
 
 def resnet50(network: Images) -> list[tuple[int, int, int]]:
     """Stem and four groups of blocks; returns the shape of each group's output."""
-    network.convolve(64, 7, 2, bias=True, is_first=True)
-    network.normalise()
-    network.pool(3, 2)
+    network.stem(64, 7, 2, bias=True)
     outputs = []
-    for group, count in enumerate((3, 4, 6, 3)):
-        for index in range(count):
-            width, stride = 64 * 2**group, 2 if group > 0 and index == 0 else 1
-            residual_block(network, [(width, 1, stride), (width, 3, 1), (4 * width, 1, 1)], bias=True)
-        outputs.append(network.shape)
-    return outputs
+    for width, stride in widths((3, 4, 6, 3), 64):
+        outputs += [network.shape] if stride == 2 else []
+        residual_block(network, [(width, 1, stride), (width, 3, 1), (4 * width, 1, 1)], bias=True)
+    return [*outputs, network.shape]
 
 
 def _densenet121(network: Images) -> None:
     """Each layer normalises all features before it and adds 32; halved between four blocks."""
-    network.convolve(64, 7, 2, is_first=True)
-    network.normalise()
-    network.pool(3, 2)
+    network.stem(64, 7, 2)
     for block, count in enumerate((6, 12, 24, 16)):
         if block:
             network.convolve(network.channels // 2, 1, is_kept=False)
@@ -400,13 +390,7 @@ FAMILY = (
     *(
         Family(name, options, "images", is_real=True, place=place, words=words, chosen=chosen)
         for name, options, place, words, chosen in (
-            (
-                "resnet50",
-                Classifier,
-                8,
-                "ResNet-50 of keras.applications (He et al. 2016); v1.5: model=bottleneck.",
-                {},
-            ),
+            ("resnet50", Classifier, 8, _RESNET, {}),
             ("densenet121", Classifier, 9, "DenseNet-121 of keras.applications (Huang et al. 2017).", {}),
             ("mobilenet", MobileNet, 10, "MobileNet of keras.applications (Howard et al. 2017); alpha widens it.", {}),
             ("squeezenet", Classifier, 11, "SqueezeNet 1.0 (Iandola et al. 2016): fire modules.", _SLOWLY),

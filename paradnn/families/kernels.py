@@ -1,8 +1,8 @@
 """Kernels: a step that is one operation, as DeepBench poses them (github.com/baidu-research/DeepBench).
 
-A kernel trains nothing. It is an operation of the framework, called as it is, without Keras' layers around it. Operands
-are drawn in float32, placed on the device, and made there what the operation takes. Every step has them as arguments
-and returns its whole result, so that no compiler can compute either once for all steps.
+A kernel trains nothing. It is an operation of the framework, without Keras' layers around it. Operands are drawn in
+float32, placed on the device, and made there what the operation takes. Every step has them as arguments and returns its
+whole result, so that no compiler can compute either once for all steps.
 """
 
 from __future__ import annotations
@@ -43,11 +43,8 @@ _STATES, _KEPT = {"vanilla": 1, "lstm": 2, "gru": 1}, {"vanilla": 1, "lstm": 1, 
 
 @dataclass(frozen=True)
 class Kernel(Model):
-    """What the options of every kernel have in common.
-
-    has_batch: whether `batch_size` is one of its sizes; where not, a step has one example, the operation.
-    instead_of_batch: the key of the size that grows with the work, where there is no batch.
-    """
+    """What the options of every kernel have in common. has_batch: whether `batch_size` is one of its sizes;
+    instead_of_batch: where not, the key of the size that grows with the work."""
 
     is_kernel: ClassVar[bool] = True
     has_batch: ClassVar[bool] = False
@@ -55,7 +52,7 @@ class Kernel(Model):
 
     def work(self, batch_size: int, width: int) -> tuple[int, int]:
         """FLOPs (twice its multiply-accumulates), and bytes of operands and result, each once, with indices of sparse
-        ones, of elements of `width` bytes; `batch_size` is 1 where it is none of the kernel's sizes."""
+        ones, of elements of `width` bytes."""
         raise NotImplementedError
 
     def costs(self, *, batch_size: int, precision: str, **others: Any) -> Costs:
@@ -93,10 +90,9 @@ class Messages(Kernel):
 
     def in_point(self, point: PointT) -> PointT:
         """`compile` says nothing of it, and presets such as measure=quick profile what there is to profile."""
-        given: Any = point
+        given: Any = super().in_point(point)
         reason = f"model={self.name} has no operations to profile"
         expect(("measure.keep_trace", given.measure.keep_trace, False, reason))
-        given = super().in_point(given)
         compiled = type(given).__dataclass_fields__["compile"].default
         same: PointT = replace(given, measure=replace(given.measure, profile=False), compile=compiled)
         return same
@@ -184,7 +180,6 @@ class SparseGemm(Kernel):
         m, n, k = self.m, self.n, self.k
 
         def draw(generator: np.random.Generator, _: int) -> list[np.ndarray]:
-            """Elements of each row, their columns row by row at places drawn evenly from all, values, and B."""
             counts = generator.multivariate_hypergeometric([k] * m, self.stored_elements, method="marginals")
             drawn = [np.sort(generator.choice(k, count, replace=False, shuffle=False)) for count in counts]
             places = [counts.astype(np.int32), np.concatenate(drawn).astype(np.int32)]
@@ -229,7 +224,7 @@ class Conv2d(Kernel):
     @property
     def product(self) -> Convolve:
         """The convolution of one image."""
-        shape = (self.channels, self.height, self.width, self.filters)
+        shape = self.channels, self.height, self.width, self.filters
         return Convolve(*shape, self.kernel, self.stride, self.padding)
 
     @property
@@ -319,9 +314,8 @@ class RecurrentKernel(Kernel):
     - LSTM: i, f, o = sigmoid(x + h u_ifo), g = tanh(x + h u_g), c' = f c + i g, h' = o tanh(c')
     - GRU: r, z = sigmoid(x + h u_rz), n = tanh(x + r (h u_n)), h' = (1 - z) n + z h
 
-    The gradients are those of any sum over the outputs, written out: `backward_input` goes back through time from what
-    the forward pass has kept, and gives the gradients before each gate; that of the inputs is their sum over the gates.
-    `backward_weights` is one product of all states with these. Series are (steps, batch, width).
+    `backward_input` goes back through time from what the forward pass has kept, and gives the gradients before each
+    gate; that of the inputs is their sum. `backward_weights` is one product of all states with these.
     """
 
     has_batch: ClassVar[bool] = True
@@ -343,7 +337,7 @@ class RecurrentKernel(Kernel):
         return _GATES[self.cell] * self.hidden
 
     def shapes(self, batch_size: int) -> tuple[list[tuple[int, ...]], list[tuple[int, ...]]]:
-        """Of the operands and of the results.
+        """Of the operands and of the results; series are (steps, batch, width).
 
         Forward: inputs, weights, first states -> outputs (and an LSTM's last memory). Backward input: gradients of the
         outputs, weights, what forward has kept -> gradients before the gates and of the first states. Backward weights:
@@ -372,16 +366,14 @@ class RecurrentKernel(Kernel):
         import numpy as np
 
         operations, _ = framework_operations()
-        weights = 1 if self.direction != "backward_weights" else None
 
         def draw(generator: np.random.Generator, count: int) -> list[np.ndarray]:
             arrays = normal(generator, *self.shapes(count)[0])
-            # Weights of this size let states neither grow nor vanish.
-            scale = np.float32(1 / math.sqrt(self.hidden))
-            return [array * scale if place == weights else array for place, array in enumerate(arrays)]
+            if self.direction != "backward_weights":  # weights of this size let states neither grow nor vanish
+                arrays[1] *= np.float32(1 / math.sqrt(self.hidden))
+            return arrays
 
-        compute = getattr(_Cells(self.cell, operations), self.direction)
-        return kernel_workload(compute, draw)
+        return kernel_workload(getattr(_Cells(self.cell, operations), self.direction), draw)
 
 
 class _Cells:
@@ -417,8 +409,7 @@ class _Cells:
         return ((1 - z) * n + z * states[0],)
 
     def backward_input(self, gradients: Any, weights: Any, *kept: Any) -> Any:
-        """Gradients before the gates, and of the first states; of GRU those of the three products, so that the inputs'
-        gradient has that before n's tangent in place of the product's.
+        """Gradients before the gates, of GRU those of the three products, and of the first states.
 
         kept: of vanilla the outputs; of LSTM the gates i, f, g, o and the memories before the steps; of GRU the gates
         r, z, n, the states before the steps, and the products h u_n, which the reset gate multiplies.
@@ -459,10 +450,8 @@ class _Cells:
 
 def _parts(values: Any, count: int) -> list[Any]:
     """The columns of each gate."""
-    if count == 1:
-        return [values]
     width = values.shape[-1] // count
-    return [values[:, gate * width : (gate + 1) * width] for gate in range(count)]
+    return [values] if count == 1 else [values[:, gate * width : (gate + 1) * width] for gate in range(count)]
 
 
 def check_work(key: str, value: int, others: str, flops: int) -> None:
@@ -477,16 +466,12 @@ def kernel_workload(
 ) -> BuiltModel:
     """What a kernel hands to the measurement; `draw` and `prepare` as in `BuiltModel`, by default a cast."""
     operations, dtype = framework_operations()
-
-    def cast(operands: list[Any]) -> list[Any]:
-        return [operations.cast(operand, dtype) for operand in operands]
-
-    return BuiltModel(Computed(compute), (), draw=draw, prepare=prepare or cast)
+    cast = prepare or (lambda operands: [operations.cast(operand, dtype) for operand in operands])
+    return BuiltModel(Computed(compute), (), draw=draw, prepare=cast)
 
 
 def framework_operations() -> tuple[Any, str]:
-    """The operations of the framework that Keras stands on (`paradnn.families.parts`), and the type of the
-    operands."""
+    """The operations of Keras' framework (`paradnn.families.parts`), and the type of the operands."""
     import keras
 
     module = importlib.import_module(f"paradnn.families.parts.{keras.config.backend()}_operations")

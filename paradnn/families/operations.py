@@ -1,12 +1,9 @@
-"""A step as a list of operations, and a kernel as one: what a model of operation times is fitted on and asked for.
+"""A step as a list of operations (`Model.product_list`), and a kernel as one (`Kernel.as_operation`): what a model of
+operation times is fitted on and asked for.
 
-    Kernel.as_operation(batch_size, precision)                         # of `model=gemm|conv2d|rnn_kernel|...`
-    Model.product_list(batch_size=.., precision=.., mode=..)           # products of a step, each with how often
-
-By arithmetic alone, of the shapes that `paradnn.core.layers` follows. A layer's product has three in a training
-step: its output, the gradient of its weights and that of its inputs, the last not in a first layer. Of attention every
-head of every example has products of its own, which a framework calls at once. What is done element by element is no
-product: what it moves is `Costs.bytes_per_step`'s.
+By arithmetic alone. A layer's product has three in a training step: its output, the gradient of its weights and that of
+its inputs, the last not in a first layer. Of attention every head of every example has products of its own, which a
+framework calls at once.
 """
 
 from __future__ import annotations
@@ -24,10 +21,9 @@ DIRECTIONS = ("forward", "backward_weights", "backward_input")
 class Operation:
     """One operation. kind: the kernel that poses it. variant: which matrices are transposed, or the direction.
 
-    m, n, k: the product of its forward direction, of m x k by k x n: of a convolution unrolled images by filters, of a
+    m, n, k: the product of its forward direction, m x k by k x n: of a convolution unrolled images by filters, of a
     recurrent layer states by weights. batch: products beside each other, calls: one after the other, images: in all.
-    window, stride: of a filter, in elements and as the product of both strides. flops, bytes: in all and of its own
-    direction; bytes are operands and result once.
+    window, stride: elements of a filter, product of both strides. flops, bytes: in all; operands and result once.
     """
 
     kind: str

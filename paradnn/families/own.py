@@ -32,6 +32,7 @@ _TYPES = {"int": int, "float": float, "str": str, "bool": bool, "tuple[int, ...]
 _WRITE = "annotate it as int, float, str, bool, Literal['a', 'b'], tuple[int, ...], or one of these | None"
 #: What a parameter has for default that has none, or one that is no constant.
 _REQUIRED, _OTHER = object(), object()
+_SHAPES = ("auto", "classes", "numbers")
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Own(Given):
     output: str = option(
         "auto",
         "what training compares outputs with: classes, numbers, or auto: whichever their shape suggests",
-        choices=("auto", "classes", "numbers"),
+        choices=_SHAPES,
     )
 
     @property
@@ -100,17 +101,18 @@ class Own(Given):
         known = {key: value for key, value in keys.items() if key in cls.__dataclass_fields__}
         path, function = _located(read(cls, known, "model").build)
         content, digest = content_of(path)
-        parameters = _parameters(content, function, str(known.get("build")))
-        further = {key: value for key, value in keys.items() if key not in known}
-        given = {key: value for key, value in further.items() if key not in parameters or value is not None}
-        for key, (_, default, _) in parameters.items():
+        parameters, entries = _parameters(content, function, str(known.get("build"))), []
+        given = {
+            key: value
+            for key, value in keys.items()
+            if key not in known and (key not in parameters or value is not None)
+        }
+        for key, (kind, default, choices) in parameters.items():
             if default is _REQUIRED and key not in given:
                 reason = f"{function} has no default for it"
                 raise ConfigError(f"model.{key}", "null", reason, f"give it: model.{key}=...")
-        entries = (
-            (key, str if choices else kind, None if default in (_REQUIRED, _OTHER) else default, choices)
-            for key, (kind, default, choices) in parameters.items()
-        )
+            default = None if default in (_REQUIRED, _OTHER) else default
+            entries.append((key, str if choices else kind, default, choices))
         located = {"build": f"{path}:{function}", "source": digest}
         return cast(Model, read(_extended(cast(Any, cls), tuple(entries)), {**known, **located, **given}, "model"))
 
@@ -174,16 +176,15 @@ def _parameters(content: bytes, function: str, build: str) -> dict[str, tuple[An
     if function not in known:
         names = ", ".join(known) or "none"
         raise ConfigError("model.build", build, f"there is no function {function}", f"functions there: {names}")
-    found = known[function]
+    found: Any = known[function]
     if isinstance(found, ast.ClassDef):
-        inits = [entry for entry in found.body if isinstance(entry, ast.FunctionDef) and entry.name == "__init__"]
-        if not inits:
+        found = next((entry for entry in found.body if getattr(entry, "name", "") == "__init__"), None)
+        if found is None:
             return {}
-        found = inits[0]
-    every = [*found.args.posonlyargs, *found.args.args]
-    defaults: list[ast.expr | None] = [None] * (len(every) - len(found.args.defaults)) + [*found.args.defaults]
-    pairs = list(zip(every, defaults, strict=True))[found.name == "__init__" :]
-    pairs += list(zip(found.args.kwonlyargs, found.args.kw_defaults, strict=True))
+    given: ast.arguments = found.args
+    every = [*given.posonlyargs, *given.args]
+    defaults = [None] * (len(every) - len(given.defaults)) + [*given.defaults, *given.kw_defaults]
+    pairs = list(zip([*every, *given.kwonlyargs], defaults, strict=True))[found.name == "__init__" :]
     return {entry.arg: _parameter(entry, default, function) for entry, default in pairs}
 
 
@@ -228,16 +229,10 @@ def _imported(path: Path) -> ModuleType:
     sys.path.append(str(folder))
     if len(names) > 1:
         return importlib.import_module(".".join(names[:-1] if path.stem == "__init__" else names))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    spec: Any = importlib.util.spec_from_file_location(path.stem, path)
+    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-_ONNX_ENGINES = ("onnxruntime", "openvino")
 
 
 def _with_file(keys: Mapping[str, Any], key: str, remedy: str) -> dict[str, Any]:
@@ -281,9 +276,7 @@ class KerasFile(_File):
     """A Keras model in its file (`model.save("net.keras")`), loaded in Keras' safe mode: it runs no code of its own."""
 
     name: str = "keras_file"
-    output: str = option(
-        "auto", "what training compares outputs with, as of model=own", choices=("auto", "classes", "numbers")
-    )
+    output: str = option("auto", "what training compares outputs with, as of model=own", choices=_SHAPES)
 
     def in_point(self, point: PointT) -> PointT:
         """Its types are in the file, but for an engine, which converts it."""
@@ -314,8 +307,8 @@ class Onnx(_File):
 
     def in_point(self, point: PointT) -> PointT:
         given: Any = point
-        if (name := given.framework.name) not in _ONNX_ENGINES:
-            remedy = f"set framework to {' or '.join(_ONNX_ENGINES)}"
+        if (name := given.framework.name) not in ("onnxruntime", "openvino"):
+            remedy = "set framework to onnxruntime or openvino"
             raise ConfigError("framework", name, "reads no ONNX files", remedy)
         expect(("mode", given.workload.mode, "inference", "model=onnx trains nothing"))
         return point

@@ -2,8 +2,7 @@
 
 Levels P3 to P7 with 256 channels, P6 made from the backbone's last output, P7 from P6. Two heads of four 3x3
 convolutions, shared by all levels, give for nine anchors a place the logits of each class and four numbers of a box.
-The classes' last bias says at first that one anchor in a hundred is an object. A step's targets are what a matching of
-boxes with anchors makes, which input pipelines do.
+A step's targets are what a matching of boxes with anchors makes, which input pipelines do.
 """
 
 from __future__ import annotations
@@ -41,11 +40,8 @@ class RetinaNet(Model):
         return detector_layers(self.image_size, self.image_size, self.output_size)
 
     def build(self) -> BuiltModel:
-        """Inputs (batch, image_size, image_size, 3); targets classes (batch, anchors), boxes (batch, anchors, 4).
-
-        A class of 0 is none, 1 and on an object's, -1 not to be counted. Outputs are logits (batch, anchors, classes)
-        and boxes, in float32. Anchors go by level from P3, rows, columns, then the nine of a place.
-        """
+        """Inputs (batch, image_size, image_size, 3); targets and outputs as of `detection_loss`, in float32. Anchors go
+        by level from P3, rows, columns, then the nine of a place."""
         import keras
 
         inputs = image_input(self.image_size)
@@ -65,11 +61,8 @@ class RetinaNet(Model):
 
 
 def detector_layers(height: int, width: int, classes: int) -> list[Layer]:
-    """RetinaNet on a ResNet-50: backbone, pyramid P3 to P7, heads of classes and boxes.
-
-    Upward, the coarser level's pixels are repeated and added to the finer's 1x1 convolution, which is one layer with
-    that addition. A head's convolution over all levels is one use of its weights, as a recurrent cell's over time is.
-    """
+    """RetinaNet on a ResNet-50: backbone, pyramid P3 to P7, heads of classes and boxes. A level's 1x1 convolution takes
+    in the addition of the coarser one; a head's convolution over all levels is one use of its weights."""
     network = Images(height, width)
     _, *features = resnet50(network)
     places, coarser = 0, 0
@@ -83,18 +76,17 @@ def detector_layers(height: int, width: int, classes: int) -> list[Layer]:
     for _ in range(2):
         network.convolve(_PYRAMID, 3, 2, bias=True)
         places += network.height * network.width
-    towers = [_shared("tower", places, _PYRAMID)] * 4
-    of_classes = _shared("classes", places, ANCHORS * classes, ANCHORS)
-    of_boxes = _shared("boxes", places, ANCHORS * _BOX, ANCHORS * _BOX)
+
+    def shared(name: str, filters: int, targets: int = 0) -> Layer:
+        """A head's 3x3 convolution over the places of all levels, as if they stood in one column; the last one's
+        outputs are compared with so many `targets` a place."""
+        head = Images(places, 1, _PYRAMID)
+        head.convolve(filters, 3, bias=True)
+        return replace(head.layers[0], name=name, is_last=targets > 0, targets=targets * places)
+
+    towers = [shared("tower", _PYRAMID)] * 4
+    of_classes, of_boxes = shared("classes", ANCHORS * classes, ANCHORS), shared("boxes", *(ANCHORS * _BOX,) * 2)
     return [*network.layers, *towers, of_classes, *towers, of_boxes]
-
-
-def _shared(name: str, places: int, filters: int, targets: int = 0) -> Layer:
-    """A head's 3x3 convolution over the places of all levels, as if they stood in one column; the last one's outputs
-    are compared with so many `targets` a place."""
-    network = Images(places, 1, _PYRAMID)
-    network.convolve(filters, 3, bias=True)
-    return replace(network.layers[0], name=name, is_last=targets > 0, targets=targets * places)
 
 
 def _pyramid(features: Sequence[Any]) -> list[Any]:
@@ -143,8 +135,8 @@ def _convolve(filters: int, kernel: int, name: str, **options: Any) -> Any:
 def detection_loss(targets: Sequence[Any], outputs: Sequence[Any]) -> Any:
     """Focal loss of the classes (alpha 0.25, gamma 2) and smooth L1 of the boxes, both over the number of positives.
 
-    targets: classes (batch, anchors) and boxes (batch, anchors, 4); outputs: logits (batch, anchors, classes), boxes.
-    An anchor of class 0 is background to every class, one of -1 counts for nothing; boxes count where an object is.
+    targets: classes (batch, anchors), 0: background, -1: counts for nothing, and boxes (batch, anchors, 4); outputs:
+    logits (batch, anchors, classes), boxes.
     """
     from keras import ops
 

@@ -1,12 +1,11 @@
 """A model that is served elsewhere (`model=endpoint`), asked by the OpenAI protocol: vLLM, SGLang, llama.cpp, any.
 
-Each process of a point sends requests of its own and streams their answers (docs/serving.md). The standard library
-sends them: nothing of a framework lies between the socket and the clock.
+Each process of a point sends requests of its own and streams their answers, by the standard library alone
+(docs/serving.md).
 """
 
 from __future__ import annotations
 
-import base64
 import http.client
 import itertools
 import json
@@ -16,8 +15,7 @@ import random
 import statistics
 import threading
 import time
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
@@ -25,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 from paradnn.core.errors import ConfigError
-from paradnn.core.metric import Metric, with_ends
+from paradnn.core.metric import declared
 from paradnn.core.schema import option
 from paradnn.core.workload import Ended, Part, Unavailable, Words, Workload, expect, sent
 from paradnn.families import Family
@@ -33,7 +31,7 @@ from paradnn.families.kernels import ALONE, Messages
 from paradnn.workloads.serve import check_seconds, peak_metrics, process_seed
 from paradnn.workloads.serve.generator import arrivals
 from paradnn.workloads.serve.load import find_peak, verdict
-from paradnn.workloads.serve.queries import Probe, percentile
+from paradnn.workloads.serve.queries import Probe, packed, percentile, unpacked
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point
@@ -76,28 +74,10 @@ class Served(Messages):
         return super().in_point(point)
 
 
-_METRICS = (
-    *(
-        entry
-        for name, text in (
-            ("time_to_first_token", "time from when a request was due until its first token"),
-            ("time_per_output_token", "time between the tokens of an answer, in the mean of each request"),
-        )
-        for share in _SHARES[1:]
-        for entry in with_ends(f"{name}_p{share}_ms", "ms", "lower", "load", f"{share}th percentile of the {text}")
-    ),
-    Metric("failed_queries", "1", "lower", "load", "requests that were refused, broke off or gave no token"),
-    Metric("prompt_tokens", "1", None, "load", "mean tokens of a prompt, as the server counts them"),
-    Metric("output_tokens", "1", None, "load", "mean tokens of an answer, as the server counts them"),
-)
-
-
 @dataclass(frozen=True)
 class Request:
-    """One request: when it was due, was sent, gave its first token and its last, ns; tokens of prompt and answer.
-
-    problem: why it failed; it has no tokens then.
-    """
+    """One request: when it was due, was sent, gave its first token and its last, ns; tokens of prompt and answer;
+    problem: why it failed."""
 
     due: int
     sent: int
@@ -108,17 +88,17 @@ class Request:
     problem: str = ""
 
     @property
-    def each(self) -> float | None:
-        """ns between its tokens, in the mean; None of fewer than two."""
-        return (self.last - self.first) / (self.tokens - 1) if self.tokens > 1 else None
+    def times(self) -> dict[str, float | None]:
+        """ns from when it was due to its end and to its first token; between its tokens, None of fewer than two."""
+        each = (self.last - self.first) / (self.tokens - 1) if self.tokens > 1 else None
+        until = {"latency": self.last - self.due, "time_to_first_token": self.first - self.due}
+        return {**until, "time_per_output_token": each}
 
 
 @dataclass(frozen=True)
 class Requests(Part):
-    """What one process asked for, and when (`Request`, packed); rate: requests/s of an open loop, None of a closed one.
-
-    model: what the server calls itself. probes: the rates that a search tried.
-    """
+    """What one process asked for, and when (`Request`, packed); model: what the server calls itself; rate: requests/s
+    of an open loop, None of a closed one; probes: the rates that a search tried."""
 
     of: ClassVar[str] = "requests"
 
@@ -134,15 +114,15 @@ class Requests(Part):
     def requests(self) -> list[Request]:
         """In the order in which they were due."""
         try:
-            return [Request(*row) for row in json.loads(zlib.decompress(base64.b64decode(self.rows, validate=True)))]
-        except (zlib.error, TypeError) as error:
+            return [Request(*row) for row in json.loads(unpacked(self.rows))]
+        except TypeError as error:
             raise ValueError(f"the requests cannot be read: {error}") from error
 
     @classmethod
     def packed(cls, requests: Sequence[Request], *others: Any) -> Requests:
         """Of requests, which end in their order."""
         rows = [list(vars(each).values()) for each in sorted(requests, key=lambda each: each.due)]
-        return cls(base64.b64encode(zlib.compress(json.dumps(rows).encode(), 1)).decode(), *others)
+        return cls(packed(json.dumps(rows).encode()), *others)
 
 
 class _Overload(Ended):
@@ -156,7 +136,7 @@ class Endpoint(Workload):
     """Who asks, for what, and what answers are in time."""
 
     name, group, key, place, unit = "endpoint", "endpoint", "model", 55, "request"
-    reason, declares, parts = "is asked, not trained", _METRICS, (Requests,)
+    reason, declares, parts = "is asked, not trained", declared(__file__), (Requests,)
     headlines, phases = {"time_to_first_token_ms": "ms to the first token"}, {"requests": "warmup"}
     brief: ClassVar[Mapping[str, Any]] = {"min_seconds": 5.0}
 
@@ -238,8 +218,8 @@ class Endpoint(Workload):
 
     def _peak(self, client: Client, run: PointRun, probes: list[Probe]) -> float:
         """The highest rate at which so many are in time; every rate that is tried is noted in `probes`."""
-        sample = client.loop(16, min(_PROBE_SECONDS, self.min_seconds), 16)
-        share = self.percentile / 100
+        share, seconds = self.percentile / 100, min(_PROBE_SECONDS, self.min_seconds)
+        sample = client.loop(16, seconds, 16)
 
         def held(rate: float, seconds: float, queries: int) -> bool:
             asked = client.loop(1, seconds, queries, rate)
@@ -251,26 +231,22 @@ class Endpoint(Workload):
 
         fewest = math.ceil(math.log(1 - self.confidence) / math.log(share)) + 1
         found = find_peak(
-            lambda rate: held(rate, min(_PROBE_SECONDS, self.min_seconds), fewest),
+            lambda rate: held(rate, seconds, fewest),
             lambda rate: (held(rate, self.min_seconds, max(fewest, self.min_queries)), None),
             2 * len(sample) / _seconds(sample),
             _PRECISION,
             lambda rate: run.seconds_left > 2 * (self.min_seconds + _PROBE_SECONDS + fewest / rate),
         )
         if not found.held or found.rate is None:
-            raise _Overload(
-                "endpoint.rate=peak: no rate was shown to hold the limits in the time; raise measure.timeout"
-            )
+            reason = "no rate was shown to hold the limits in the time"
+            raise _Overload(f"endpoint.rate=peak: {reason}; raise measure.timeout")
         return found.rate
 
     def in_time(self, request: Request) -> bool:
         """Whether a request was answered within the limits."""
-        taken = (
-            (request.first - request.due, self.first_token_ms),
-            (request.each or 0.0, self.token_ms),
-            (request.last - request.due, self.request_ms),
-        )
-        return not request.problem and all(limit is None or ns <= limit * 1e6 for ns, limit in taken)
+        limits = (self.request_ms, self.first_token_ms, self.token_ms)
+        taken = zip(request.times.values(), limits, strict=True)
+        return not request.problem and all(limit is None or (ns or 0.0) <= limit * 1e6 for ns, limit in taken)
 
     # --- What a run holds
 
@@ -293,13 +269,8 @@ class Endpoint(Workload):
             "prompt_tokens": statistics.fmean(request.prompt for request in done),
             "output_tokens": statistics.fmean(request.tokens for request in done),
         }
-        times: dict[str, Callable[[Request], float | None]] = {
-            "latency": lambda request: request.last - request.due,
-            "time_to_first_token": lambda request: request.first - request.due,
-            "time_per_output_token": lambda request: request.each,
-        }
-        for name, of in times.items():
-            values = [[ns / 1e6 for request in process if (ns := of(request)) is not None] for process in each]
+        for name in ("latency", "time_to_first_token", "time_per_output_token"):
+            values = [[ns / 1e6 for request in process if (ns := request.times[name]) is not None] for process in each]
             for share in _SHARES if all(values) else ():
                 if all(len(process) * (100 - share) >= 100 for process in values):
                     found = f"{name}_p{share}" if share != 50 or name == "latency" else name
@@ -324,8 +295,7 @@ class Endpoint(Workload):
     def tags(self, measured: Measured) -> dict[str, str]:
         from paradnn.worker.series import FEWEST, find_change
 
-        given = sent(measured.answers, Requests)
-        if not given:
+        if not (given := sent(measured.answers, Requests)):
             return {}
         asked = [each.requests() for each in given]
         problems = [request.problem for each in asked for request in each if request.problem]
@@ -414,7 +384,8 @@ class Client:
         self._runs += 1
         begin, lock, done = time.monotonic_ns() + 2_000_000, threading.Lock(), []
         if rate is None:
-            due: Iterator[int] = self._one_by_one(begin, seconds, queries)
+            numbered = itertools.chain(range(queries), iter(lambda: time.monotonic_ns() < begin + seconds * 1e9, False))
+            due: Iterator[int] = (max(begin, time.monotonic_ns()) for _ in numbered)
         else:
             times = arrivals(rate, (self._options.seed + self._runs) % 2**32, seconds, queries)
             threads, due = min(_MOST_OPEN, len(times)), (begin + after for after in times)
@@ -436,13 +407,6 @@ class Client:
                 running.result()
         return sorted(done, key=lambda request: request.due)
 
-    @staticmethod
-    def _one_by_one(begin: int, seconds: float, queries: int) -> Iterator[int]:
-        count, now = 0, begin
-        while count < queries or now < begin + seconds * 1e9:
-            yield now
-            count, now = count + 1, max(begin, time.monotonic_ns())
-
     def _prompt(self, number: int) -> dict[str, Any]:
         """Words drawn anew, so that no cache of prefixes knows them."""
         draw = random.Random(f"{self._options.seed} {self._runs} {number}")
@@ -451,11 +415,10 @@ class Client:
 
     def ask(self, number: int, due: int) -> Request:
         """Send one request and read its answer to the end."""
-        options = self._options
-        wanted = {"model": self.model, "max_tokens": options.output_tokens, "temperature": 0.0, "ignore_eos": True}
-        stream = {"stream": True, "stream_options": {"include_usage": True}}
+        wanted = {"model": self.model, "max_tokens": self._options.output_tokens, "temperature": 0.0}
+        stream = {"ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
         body = json.dumps({**wanted, **stream, **self._prompt(number)})
-        path = f"{self._path}/chat/completions" if options.api == "chat" else f"{self._path}/completions"
+        path = f"{self._path}/{'chat/' if self._options.api == 'chat' else ''}completions"
         sent = time.monotonic_ns()
         try:
             connection = self._connected()
@@ -475,8 +438,7 @@ class Client:
 def _streamed(response: http.client.HTTPResponse) -> Request:
     """Tokens of an answer that comes as server-sent events, and when they came; raises ValueError for anything else."""
     first = last = parts = 0
-    ended = False
-    usage: Mapping[str, Any] = {}
+    ended, usage = False, dict[str, Any]()
     while line := response.readline(_LINE):
         now = time.monotonic_ns()
         if not line.startswith(b"data:"):

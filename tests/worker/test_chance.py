@@ -11,7 +11,7 @@ import pytest
 from scipy import special, stats
 
 from paradnn.worker.chance import beta_share, events_factor, fewest_to_pass, quantile_ranks
-from paradnn.workloads.serve.load import Limit, LimitWatch
+from paradnn.workloads.serve.load import LimitWatch
 
 
 @pytest.mark.parametrize("a", [0.5, 3, 459, 12_345.6])
@@ -59,9 +59,13 @@ def test_intervals_hold_where_neighbours_share_a_long_queue(load: float, count: 
     assert np.mean(covered) > 0.88
 
 
-def probe(rate: float, latencies: Iterable[int], limit: Limit) -> tuple[bool | None, int]:
+#: 99% of the queries within 1 ms, with a confidence of 99%.
+LIMIT = (1_000_000, 0.99, 0.99)
+
+
+def probe(rate: float, latencies: Iterable[int]) -> tuple[bool | None, int]:
     """The verdict on queries that come evenly, and how many of them there were."""
-    watch = LimitWatch(limit)
+    watch = LimitWatch(*LIMIT)
     for number, latency in enumerate(latencies):
         due = round(number / rate * 1e9)
         if watch([due], due + latency):
@@ -70,22 +74,19 @@ def probe(rate: float, latencies: Iterable[int], limit: Limit) -> tuple[bool | N
 
 
 def test_a_probe_ends_as_soon_as_it_is_sure() -> None:
-    limit = Limit(1_000_000, 0.99, 0.99)
-    assert limit.fewest == fewest_to_pass(0, 0.99, 0.999)
+    fewest = LimitWatch(*LIMIT).fewest
+    assert fewest == fewest_to_pass(0, 0.99, 0.999)
     # At 100 a second the queries decide, at 1,000 a second the two seconds in which a queue would show.
-    assert probe(100, [500] * 10_000, limit) == (True, limit.fewest)
-    assert probe(1_000, [500] * 10_000, limit) == (True, 2_001)
-    assert probe(1_000, [2_000_000] * 10_000, limit) == (False, 2_001)
-    assert probe(100, [500] * 10, limit) == (None, 10)
+    assert probe(100, [500] * 10_000) == (True, fewest)
+    assert probe(1_000, [500] * 10_000) == (True, 2_001)
+    assert probe(1_000, [2_000_000] * 10_000) == (False, 2_001)
+    assert probe(100, [500] * 10) == (None, 10)
 
 
 def test_probes_seldom_err_however_often_they_look() -> None:
     """1.2% of all queries are late, where 1% may be: hardly one of a hundred probes says that the limit holds."""
     random = np.random.default_rng(2)
-    limit = Limit(1_000_000, 0.99, 0.99)
-    verdicts = [
-        probe(1_000, np.where(random.random(6_000) < 0.012, 2_000_000, 500).tolist(), limit)[0] for _ in range(300)
-    ]
+    verdicts = [probe(1_000, np.where(random.random(6_000) < 0.012, 2_000_000, 500).tolist())[0] for _ in range(300)]
     assert verdicts.count(True) <= 6
 
 

@@ -2,8 +2,7 @@
 
 Attention is `keras.ops.dot_product_attention`, so each framework runs its own kernel: on TensorFlow two products with
 a float32 softmax between them, on JAX `jax.nn.dot_product_attention` (cuDNN's flash attention where the GPU has it), on
-PyTorch `scaled_dot_product_attention` (a fused kernel, also on a CPU). No batch has padding, so nothing is masked but
-the future of a causal model.
+PyTorch `scaled_dot_product_attention` (a fused kernel, also on a CPU).
 """
 
 from __future__ import annotations
@@ -16,11 +15,9 @@ from keras import initializers, layers, ops
 
 
 class Attention:
-    """Multi-head attention of tokens to each other, or (`crossed`) to a memory. `last` mixes the heads, each of which
-    is width / heads wide; `joint` makes query, key and value in that order, crossed the last two of the memory.
-
-    `deviation` is that of normal initial weights; None: Glorot's.
-    """
+    """Multi-head attention of tokens to each other, or (`crossed`) to a memory. `joint` makes query, key and value in
+    that order, crossed the last two, of the memory; `last` mixes the heads. `deviation` is that of normal initial
+    weights; None: Glorot's."""
 
     def __init__(
         self, width: int, heads: int, use_bias: bool = True, deviation: float | None = None, crossed: bool = False
@@ -33,10 +30,8 @@ class Attention:
     def __call__(self, x: Any, memory: Any = None, causal: bool = False) -> Any:
         """(batch, tokens, width), memory (batch, keys, width) -> (batch, tokens, width); `causal`: no token sees what
         follows."""
-        if self._query:
-            parts = [self._query(x), *ops.split(self.joint(memory), 2, axis=-1)]
-        else:
-            parts = ops.split(self.joint(x), 3, axis=-1)
+        own = [self._query(x)] if self._query else []
+        parts = [*own, *ops.split(self.joint(memory if own else x), 2 if own else 3, axis=-1)]
         query, key, value = (
             layers.Reshape((part.shape[1], self.heads, part.shape[2] // self.heads))(part) for part in parts
         )
@@ -51,10 +46,8 @@ def mixed(query: Any, key: Any, value: Any, causal: bool) -> Any:
 
 
 def plain_attention(query: Any, key: Any, value: Any, is_causal: bool = False) -> Any:
-    """What `keras.ops.dot_product_attention` computes on TensorFlow, for the Keras of older stacks, which lacks it.
-
-    Query (batch, queries, heads, head), key and value (batch, keys, heads, head) -> as the query; float32 softmax.
-    """
+    """What `keras.ops.dot_product_attention` computes on TensorFlow, for the Keras of older stacks, which lacks it:
+    shapes as of `mixed` -> as the query; float32 softmax."""
     scores = ops.einsum("bqhd,bkhd->bhqk", query, key)
     scores = ops.cast(scores, "float32") / math.sqrt(query.shape[-1])
     if is_causal:
@@ -141,11 +134,11 @@ class Rotation(layers.Layer):  # type: ignore[misc]
         self._turned = [part.astype("float32")[:, None, :] for part in (np.cos(angles), np.sin(angles))]
 
     def build(self, input_shape: Any) -> None:
-        # No variables: frameworks would carry them through every step as if they could change.
-        self._cosine, self._sine = (ops.convert_to_tensor(part, dtype=self.compute_dtype) for part in self._turned)
+        # No variables, as of `Positions`.
+        self._constant = [ops.convert_to_tensor(part, dtype=self.compute_dtype) for part in self._turned]
 
     def call(self, x: Any) -> Any:
-        cosine, sine = ops.convert_to_tensor(self._cosine), ops.convert_to_tensor(self._sine)
+        cosine, sine = map(ops.convert_to_tensor, self._constant)
         first, second = ops.split(x, 2, axis=-1)
         return ops.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -25,14 +26,18 @@ def as_workload(made: Any, name: str, shape: Sequence[int] = (), output: str = "
     `output` says what the outputs are compared with. Raises Unavailable where it is none, or its shapes are not known.
     """
     parts = list(made) if isinstance(made, tuple) else [made]
-    backend = keras.backend.backend()
+
+    def require(wanted: str, what: str) -> None:
+        if (backend := keras.backend.backend()) != wanted:
+            raise Unavailable(f"{name} returns {what}, which runs in framework={wanted}, not in {backend}")
+
     if isinstance(parts[0], keras.Model):
         model, rest = parts[0], parts[1:]
     elif "torch" in sys.modules and isinstance(parts[0], sys.modules["torch"].nn.Module):
-        _require(backend, "torch", name, "a torch.nn.Module")
+        require("torch", "a torch.nn.Module")
         model, rest = _torch_model(parts[0]), parts[1:]
     elif callable(parts[0]) and len(parts) > 1:
-        _require(backend, "jax", name, "a JAX function")
+        require("jax", "a JAX function")
         function = parts[0]
         layer = keras.layers.JaxLayer(lambda params, inputs: function(params, inputs), params=parts[1], dtype="float32")
         model, rest = keras.Sequential([layer]), parts[2:]
@@ -53,11 +58,6 @@ def as_workload(made: Any, name: str, shape: Sequence[int] = (), output: str = "
         return cross_entropy(targets, found) if classes else ops.mean(ops.square(found - targets[0]))
 
     return BuiltModel(model, inputs, (target,), loss)
-
-
-def _require(backend: str, wanted: str, name: str, what: str) -> None:
-    if backend != wanted:
-        raise Unavailable(f"{name} returns {what}, which runs in framework={wanted}, not in {backend}")
 
 
 def _torch_model(module: Any) -> keras.Model:
@@ -115,20 +115,13 @@ def _words(model: keras.Model) -> int:
 @dataclass(frozen=True)
 class OnnxGraph:
     """Where a model is expected: a graph, and its weights for their number. types: of its inputs, as NumPy calls them.
-
-    fixed: the one batch that it has, None for any.
-    """
+    fixed: the one batch that it has, None for any."""
 
     graph: Any
     types: tuple[Any, ...]
     fixed: int | None
     trainable_variables: tuple[Any, ...]
     non_trainable_variables: tuple[Any, ...] = ()
-
-
-@dataclass(frozen=True)
-class _Weight:
-    shape: tuple[int, ...]
 
 
 def onnx_workload(path: Path, shape: tuple[int, ...]) -> BuiltModel:
@@ -153,6 +146,6 @@ def onnx_workload(path: Path, shape: tuple[int, ...]) -> BuiltModel:
         if not each or not all(own):
             raise Unavailable(f"an input of {path.name} has the shape {each}: set model.input_shape, without the batch")
         specs.append(ArraySpec(own, "float32") if kind.kind == "f" else ArraySpec(own, "int32", 2))
-    weights = tuple(_Weight(tuple(entry.dims)) for entry in model.graph.initializer if entry.data_type == 1)
+    weights = tuple(SimpleNamespace(shape=entry.dims) for entry in model.graph.initializer if entry.data_type == 1)
     graph: Any = OnnxGraph(model, types, sizes[0][0] or None, weights)
     return BuiltModel(graph, tuple(specs))

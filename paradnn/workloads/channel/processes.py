@@ -12,7 +12,7 @@ import datetime
 import os
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from socket import socket
 from typing import Any
@@ -56,10 +56,10 @@ class Processes:
     def __init__(self, point: Mapping[str, Any]) -> None:
         bind_cores(point["platform"])
         keep_freed()
-        self._means, count = _means_of(point), _count_of(point)
+        self._means, count = _Means(point), _count_of(point)
         elsewhere = processes_elsewhere(point, count, point["model"]["port"])
         self._means.meet(elsewhere)
-        self.group = ProcessGroup(count, lambda *which: _serve(self._means, *which), elsewhere)
+        self.group = ProcessGroup(count, self._means.serve, elsewhere)
         self._means.parted()
 
     def __enter__(self) -> Processes:
@@ -76,7 +76,7 @@ class Processes:
     def step(self) -> Any:
         """The step of this process, or of all that take turns with it."""
         own = self._means.step(0)
-        return GroupStep(own, self.group) if isinstance(self._means, _Collective) else own
+        return own if self._means.is_served else GroupStep(own, self.group)
 
 
 def serve_elsewhere(
@@ -85,13 +85,9 @@ def serve_elsewhere(
     """Be process `rank` of a point that another host measures, and listen on `own`. Raises RankFailed."""
     bind_cores(point["platform"])
     keep_freed()
-    means = _means_of(point)
+    means = _Means(point)
     means.join(addresses, own)
-    _serve(means, rank, channel)
-
-
-def _means_of(point: Mapping[str, Any]) -> _Served | _Collective:
-    return _Served(point) if point["model"]["transport"] in ("tcp", "grpc") else _Collective(point)
+    means.serve(rank, channel)
 
 
 def _count_of(point: Mapping[str, Any]) -> int:
@@ -100,107 +96,88 @@ def _count_of(point: Mapping[str, Any]) -> int:
     return int(model["processes"]) if model["pattern"] in ("all_reduce", "broadcast") else 2
 
 
-def _serve(means: _Served | _Collective, rank: int, channel: Connection) -> None:
-    try:
-        means.serve(rank, channel)
-    except RankFailed:
-        raise
-    except Unavailable as error:
-        raise RankFailed("unavailable", f"process {rank + 1}: {error}") from error
-    except Exception as error:
-        raise RankFailed("crash", f"process {rank + 1}: {type(error).__name__}: {error}") from error
+class _Means:
+    """How the processes of a point find each other, and what each of them does.
 
-
-class _Served:
-    """Over tcp and grpc: process 1 listens, this one sends to it.
-
-    Before those of this host are forked, and with those of other hosts, `meet` says where the server is; on another
-    host the server does `join`.
+    is_served: over tcp and grpc process 1 listens, and this one sends to it. The processes of a framework all do the
+    same. Before those of this host are forked, and with those of other hosts, `meet` says where they are; on another
+    host each does `join`.
     """
 
     def __init__(self, point: Mapping[str, Any]) -> None:
-        self._point, self._is_grpc = point, point["model"]["transport"] == "grpc"
+        self._point, self._transport = point, point["model"]["transport"]
+        self.is_served = self._transport in ("tcp", "grpc")
         self._socket: socket | None = None
-        self._address = ""
+        self._addresses: Sequence[str] = ()
 
     def meet(self, elsewhere: Sequence[RemoteProcess]) -> None:
-        """Open what a process of this host listens on, and let all know the address."""
-        if elsewhere:
-            self._address = elsewhere[0].address
-        else:
-            self.join((), listen(self._point["model"]["port"], LOOPBACK))
+        """Find ports for those of this host, of TensorFlow for each, else for one, and let all know the addresses."""
+        port, host = self._point["model"]["port"], elsewhere[0].local if elsewhere else LOOPBACK
+        here = _count_of(self._point) - len(elsewhere) if self._transport == "tensorflow" else 1
+        here = 0 if self.is_served and elsewhere else here  # the server is there
+        with contextlib.ExitStack() as held:  # until the last is chosen, so that none comes twice
+            free = [held.enter_context(listen(port and port + n, host)) for n in range(here)]
+            own = [with_port(*each.getsockname()[:2]) for each in free]
+            if self._transport == "tcp" and free:
+                held.pop_all()
+                self._socket = free[0]
+        self._addresses = [*own, *(each.address for each in elsewhere)]
         for each in elsewhere:
-            each.channel.send((self._address,))
+            each.channel.send(tuple(self._addresses))
 
     def join(self, addresses: Sequence[str], own: socket) -> None:
-        """Be the server, which listens on `own`."""
-        self._socket, self._address = own, with_port(*own.getsockname()[:2])
-        if self._is_grpc:
-            self.parted()  # gRPC opens its own; this one has shown that the port is free
+        """Listen on `own`; frameworks, and gRPC, open their own: it has shown that the port is free."""
+        self._socket, self._addresses = own, [with_port(*own.getsockname()[:2])] if self.is_served else addresses
+        if self._transport != "tcp":
+            self.parted()
 
     def parted(self) -> None:
-        """The server is started: let go of what it alone needs."""
+        """The other processes are started: let go of what they alone need."""
         if self._socket:
             self._socket.close()
 
     def serve(self, rank: int, channel: Connection) -> None:
-        server = serve_calls(self._address) if self._is_grpc else None
-        if not server:
-            threading.Thread(target=serve_connections, args=(self._socket, self._point), daemon=True).start()
-        serve_steps(channel, _Idle())
-        if server:
-            server.stop(None)
+        """Be process `rank`, not the one that is measured. Raises RankFailed."""
+        try:
+            if not self.is_served:
+                return serve_steps(channel, self.step(rank))
+            server = serve_calls(self._addresses[0]) if self._transport == "grpc" else None
+            if not server:
+                threading.Thread(target=serve_connections, args=(self._socket, self._point), daemon=True).start()
+            serve_steps(channel, _Idle())
+            if server:
+                server.stop(None)
+        except RankFailed:
+            raise
+        except Unavailable as error:
+            raise RankFailed("unavailable", f"process {rank + 1}: {error}") from error
+        except Exception as error:
+            raise RankFailed("crash", f"process {rank + 1}: {type(error).__name__}: {error}") from error
 
     def step(self, rank: int) -> Any:
-        message = make_message(self._point["model"]["bytes"], self._point["seed"])
-        return (GrpcStep if self._is_grpc else TcpStep)(self._point, self._address, message, patience_of(self._point))
+        """The step of process `rank`; that of a collective has been seen to give what it must."""
+        point, addresses, model = self._point, self._addresses, self._point["model"]
+        if self.is_served:
+            message = make_message(model["bytes"], point["seed"])
+            kind = GrpcStep if self._transport == "grpc" else TcpStep
+            return kind(point, addresses[0], message, patience_of(point))
+        processes, pattern = _count_of(point), model["pattern"]
+        step: Any
+        if self._transport == "tensorflow":
+            step = _TensorFlowStep(point, rank, addresses)
+        else:
+            step = _TorchStep(point, rank, processes, addresses[0])
+        # Every process begins with its rank + 1: their sum, or the first one's.
+        wanted = {"all_reduce": processes * (processes + 1) / 2, "broadcast": 1.0}.get(pattern)
+        if wanted is not None and not np.allclose(found := step.checked(), wanted):
+            raise RankFailed("crash", f"{pattern} of 1 .. {processes} gave {float(np.ravel(found)[0])}, not {wanted}")
+        return step
 
 
 def make_message(size: int, seed: int) -> bytes:
     """So many bytes of noise."""
     noise = random.Random(seed).randbytes(min(_NOISE, size))
     return (noise * -(-size // len(noise)))[:size]
-
-
-class _Collective:
-    """A framework's processes, all of which do the same; as `_Served` otherwise."""
-
-    def __init__(self, point: Mapping[str, Any]) -> None:
-        self._point = point
-        self._addresses: Sequence[str] = ()
-
-    def meet(self, elsewhere: Sequence[RemoteProcess]) -> None:
-        """Find ports for all, TensorFlow's each, others the first, and let those of other hosts know them."""
-        model, host = self._point["model"], elsewhere[0].local if elsewhere else LOOPBACK
-        here = _count_of(self._point) - len(elsewhere) if model["transport"] == "tensorflow" else 1
-        with contextlib.ExitStack() as held:  # until the last is chosen, so that none comes twice
-            free = [held.enter_context(listen(model["port"] and model["port"] + n, host)) for n in range(here)]
-            own = [with_port(*each.getsockname()[:2]) for each in free]
-        self._addresses = [*own, *(each.address for each in elsewhere)]
-        for each in elsewhere:
-            each.channel.send(tuple(self._addresses))
-
-    def join(self, addresses: Sequence[str], own: socket) -> None:
-        own.close()
-        self._addresses = addresses
-
-    def parted(self) -> None:
-        """There is nothing to let go of."""
-
-    def serve(self, rank: int, channel: Connection) -> None:
-        serve_steps(channel, self.step(rank))
-
-    def step(self, rank: int) -> Any:
-        point, processes, pattern = self._point, _count_of(self._point), self._point["model"]["pattern"]
-        if point["model"]["transport"] == "tensorflow":
-            step: Any = _TensorFlowStep(point, rank, self._addresses)
-        else:
-            step = _TorchStep(point, rank, processes, self._addresses[0])
-        # Every process begins with its rank + 1: their sum, or the first one's.
-        wanted = {"all_reduce": processes * (processes + 1) / 2, "broadcast": 1.0}.get(pattern)
-        if wanted is not None and not np.allclose(found := step.checked(), wanted):
-            raise RankFailed("crash", f"{pattern} of 1 .. {processes} gave {float(np.ravel(found)[0])}, not {wanted}")
-        return step
 
 
 class _TorchStep(Step):
@@ -235,22 +212,19 @@ class _TorchStep(Step):
 
     def run(self, steps: int) -> None:
         """So many steps; each ends when this process has its result."""
-        collectives: dict[str, Callable[[], Any]] = {
-            "all_reduce": lambda: self._dist.all_reduce(self._values),
-            "broadcast": lambda: self._dist.broadcast(self._values, 0),
-        }
+        collectives = {"all_reduce": self._dist.all_reduce, "broadcast": lambda values: self._dist.broadcast(values, 0)}
         step = collectives.get(self._pattern, self._exchange)
         for _ in range(steps):
-            step()
+            step(self._values)
             if self._device != "cpu":
                 self._torch.cuda.synchronize()
 
-    def _exchange(self) -> None:
+    def _exchange(self, values: Any) -> None:
         """A window of messages to the other process, and its answer."""
         dist: Any = self._dist
         give, take = (dist.send, dist.recv) if self._rank == 0 else (dist.recv, dist.send)
         for _ in range(self._window):
-            give(self._values, 1 - self._rank)
+            give(values, 1 - self._rank)
         take(self._answer, 1 - self._rank)
 
 

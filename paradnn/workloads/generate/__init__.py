@@ -1,7 +1,6 @@
 """Generating tokens (`mode=generate`): a prompt is read at once, then one token follows the other (docs/generation.md).
 
-A timed step is one decode step: a token of each example. So the step's metrics are those of a token, under the names by
-which servers of language models call them too; what reading the prompts took stands beside it.
+A timed step is one decode step: a token of each example; what reading the prompts took stands beside it.
 """
 
 from __future__ import annotations
@@ -106,11 +105,16 @@ class Generate(Workload):
         return ["generate", f"{self.prompt}+{self.tokens}"]
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
+        """The decode step as time and rate of a token, with an interval where the step has one; the prompts."""
         given, costs, step = sent(measured.answers, Generation), measured.costs, known.get("step_time_ms")
         if not given or step is None:
             return {}
-        batch = measured.point.batch_size
-        found = _token_metrics(batch, known) | self._prefill_metrics(measured.point, given, known)
+        found = self._prefill_metrics(measured.point, given, known)
+        for end, other in (("", ""), ("_low", "_high"), ("_high", "_low")):
+            if milliseconds := known.get(f"step_time{end}_ms"):
+                found[f"time_per_output_token{end}_ms"] = milliseconds
+                found[f"tokens_per_second_per_user{other}"] = 1e3 / milliseconds
+                found[f"tokens_per_second{other}"] = measured.point.batch_size * 1e3 / milliseconds
         found |= {
             "cache_bytes": costs.cache_bytes,
             "decode_flops": costs.flops_per_step,
@@ -145,8 +149,7 @@ class Generate(Workload):
         return found
 
     def tags(self, measured: Measured) -> dict[str, str]:
-        timings = [entry.prefill for entry in sent(measured.answers, Generation)]
-        if not timings:
+        if not (timings := [entry.prefill for entry in sent(measured.answers, Generation)]):
             return {}
         reasons = dict.fromkeys(timing.steady_reason for timing in timings if not timing.steady)
         words = "; ".join(reasons) or timings[0].steady_reason
@@ -157,10 +160,8 @@ class Generate(Workload):
         return {"prefill.json": {"unit": "s", "processes": [plain_fields(entry) for entry in given]}} if given else {}
 
     def contradictions(self, costs: Costs, answer: Answer) -> list[str]:
-        given = answer.work
-        if not isinstance(given, Generation) or given.cache_bytes == costs.cache_bytes:
-            return []
-        return [f"the cache has {given.cache_bytes} bytes, the analytic count is {costs.cache_bytes}"]
+        found = [each.cache_bytes for each in sent([answer], Generation) if each.cache_bytes != costs.cache_bytes]
+        return [f"the cache has {count} bytes, the analytic count is {costs.cache_bytes}" for count in found]
 
     def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
         if "generation_ms" not in metrics:
@@ -179,18 +180,6 @@ class Generate(Workload):
         """Prompts are timed as decode steps are: blocks of the same seconds, unless one is longer than a block."""
         generating = (points.text("mode") == "generate")[:, None]
         return {"prefill": (known["warmup"] + known["measure"]) * generating} if generating.any() else {}
-
-
-def _token_metrics(batch_size: int, known: Mapping[str, float]) -> dict[str, float]:
-    """The decode step as time and rate of a token; an interval where the step has one."""
-    found = {}
-    for end, other in (("", ""), ("_low", "_high"), ("_high", "_low")):
-        if f"step_time{end}_ms" in known:
-            milliseconds = known[f"step_time{end}_ms"]
-            found[f"time_per_output_token{end}_ms"] = milliseconds
-            found[f"tokens_per_second_per_user{other}"] = 1e3 / milliseconds
-            found[f"tokens_per_second{other}"] = batch_size * 1e3 / milliseconds
-    return found
 
 
 GENERATE = Generate()

@@ -1,8 +1,8 @@
 """Greedy generation with a key-value cache: the two phases of it as workloads that share weights and cache.
 
-All shapes are fixed: each decode step reads the whole cache and masks what is not written yet. Its place is a variable,
-so that one program serves all; behind the last it starts again after the prompt. Cache, token and place are variables
-of the model, so that no step waits for the host.
+All shapes are fixed: each decode step reads the whole cache and masks what is not written yet. Cache, token and its
+place are variables, so that one program serves all and no step waits for the host; behind the last place it starts
+again after the prompt.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ from paradnn.families.parts.attention import plain_attention
 
 
 class Decoder:
-    """The phases of a model (options of the family gpt) for so many prompts; the dtype policy is the caller's.
-
-    `prefill` has an input, the prompts (batch, prompt); `decode` has none. Both give logits (batch, vocab_size).
-    `model` is the same over whole sequences. cache_bytes: keys and values of all layers.
-    """
+    """The phases of a model (options of the family gpt) for so many prompts; `prefill` takes the prompts, (batch,
+    prompt), `decode` nothing. Both give logits (batch, vocab_size). `model` is the same over whole sequences;
+    cache_bytes: keys and values of all layers."""
 
     def __init__(self, model: Mapping[str, Any], batch_size: int, prompt: int, tokens: int, compile: str) -> None:
         options = model_of(model)
@@ -34,7 +32,6 @@ class Decoder:
         self._by_xla, self._heads, self.model = compile == "xla", options.heads, self._network.workload.model
         shape = (batch_size, self._heads, self._length, options.width // self._heads)
         dtype = keras.config.dtype_policy().compute_dtype
-        # Each (batch, heads, length, width / heads).
         self._keys, self._values = (
             [_variable(shape, dtype, f"{name}_{number}") for number in range(options.layers)]
             for name in ("keys", "values")

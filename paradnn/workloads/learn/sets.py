@@ -1,7 +1,7 @@
 """Sets to learn from (`data=...` of `task=learn`): typed, what a model must be to learn from one, and as files that a
 worker reads, made here since the interpreter under test has no more than NumPy.
 
-Each file is an .npz with `training`, `training_classes`, `heldout` and `heldout_classes`: examples (n, features), or
+Each is an .npz with `training`, `training_classes`, `heldout` and `heldout_classes`: examples (n, features), or
 pictures (n, pixels, pixels, channels), and their classes (n,).
 """
 
@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from paradnn.config.data import Input
@@ -93,18 +92,16 @@ class Generated(Arrays):
     def arrays(self, width: int = 0) -> Mapping[str, np.ndarray]:
         """The same at every call."""
         import numpy as np
+        from scipy.optimize import brentq
 
-        low, high = 0.0, 2 * _REACH
-        while high - low > 1e-6:
-            middle = (low + high) / 2
-            low, high = (middle, high) if best_accuracy(middle, self.classes) < self.best else (low, middle)
+        distance = brentq(lambda far: best_accuracy(far, self.classes) - self.best, 0.0, 2 * _REACH)
         generator = np.random.default_rng(0)
         axes, _ = np.linalg.qr(generator.standard_normal((width, self.classes)))
         arrays: dict[str, np.ndarray] = {}
         for part, count in (("training", self.training), ("heldout", self.heldout)):
             classes = generator.integers(0, self.classes, count)
             noise = generator.standard_normal((count, width))
-            arrays |= {part: (high * axes.T[classes] + noise).astype("float32"), f"{part}_classes": classes}
+            arrays |= {part: (distance * axes.T[classes] + noise).astype("float32"), f"{part}_classes": classes}
         return arrays
 
 
@@ -115,11 +112,10 @@ def best_accuracy(distance: float, classes: int) -> float:
     axis' noise z beats that of all others: the integral of pdf(z) cdf(z + distance)^(classes - 1) over z.
     """
     import numpy as np
+    from scipy.stats import norm
 
-    normal, points = NormalDist(), np.linspace(-_REACH, _REACH, _PARTS + 1)
-    below = np.array([normal.cdf(point + distance) for point in points])
-    density = np.exp(-(points**2) / 2) / np.sqrt(2 * np.pi)
-    return float(np.trapezoid(density * below ** (classes - 1), points))
+    points = np.linspace(-_REACH, _REACH, _PARTS + 1)
+    return float(np.trapezoid(norm.pdf(points) * norm.cdf(points + distance) ** (classes - 1), points))
 
 
 class Pictures(Arrays):
@@ -155,9 +151,9 @@ class Digits(Pictures):
 
         bunch: Any = load_digits()
         pictures, classes = bunch.images[..., None].astype("float32"), bunch.target
-        fifth = [place % 5 == 4 for place in range(len(classes))]
         found: dict[str, np.ndarray] = {}
-        for part, chosen in (("training", [not heldout for heldout in fifth]), ("heldout", fifth)):
+        for part, held in (("training", False), ("heldout", True)):
+            chosen = [place for place in range(len(classes)) if (place % 5 == 4) is held]
             found |= {part: pictures[chosen], f"{part}_classes": classes[chosen]}
         return found
 
@@ -219,10 +215,8 @@ class Cifar100(_Cifar):
 SETS: dict[str, type[Arrays]] = {"digits": Digits, "generated": Generated, "cifar10": Cifar10, "cifar100": Cifar100}
 
 
-@cache
-def _folder() -> Scratch:
-    """Where this process keeps the files; it goes with the process."""
-    return Scratch()
+#: Where this process keeps the files; it goes with the process.
+_folder = cache(Scratch)
 
 
 @cache

@@ -1,9 +1,8 @@
 """Training until an accuracy is reached: epochs of real batches, each followed by an evaluation on what is held out.
 
 The clock runs while steps do. Before it starts everything was compiled on a synthetic batch, through the same path as
-real ones, and the model is put back to where it was. A checkpoint keeps a training after its epochs, with its clock, so
-that one that is cut short loses at most an epoch: an .npz with the variables in the order of `Step.values` and the
-epochs so far as JSON, whole or not there. Whose it is, and when it goes, is the driver's matter.
+real ones, and the model is put back to where it was. A checkpoint keeps a training after its epochs: an .npz with the
+variables in the order of `Step.values` and the epochs so far as JSON, whole or not there.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from paradnn.worker.measure import NotFinite, Watch
 from paradnn.worker.meters import EnergyMeter
 from paradnn.worker.single_steps import compile_steps
 from paradnn.worker.step import product_flops, synthetic_batch
-from paradnn.workloads.learn.messages import Epoch, Epochs, last_epoch
+from paradnn.workloads.learn import Epoch, Epochs, last_epoch
 
 if TYPE_CHECKING:
     from paradnn.worker.point import PointRun
@@ -51,8 +50,8 @@ def read_arrays(path: str) -> dict[str, np.ndarray]:
 def fitted_examples(arrays: Arrays, shape: tuple[int, ...]) -> Arrays:
     """A set for a model whose input has `shape` without the batch axis: flat, or pictures with pixels repeated.
 
-    Values are standardised by the training part: one mean and one standard deviation for each channel of pictures, for
-    all values otherwise. Inputs (examples, *shape) are float32, classes (examples,) int32.
+    Values are standardised by the training part, of pictures each channel. Inputs (examples, *shape) are float32,
+    classes (examples,) int32.
     """
     training = arrays["training"].astype("float32")
     axes = tuple(range(training.ndim - 1)) if training.ndim == 4 else None
@@ -95,9 +94,8 @@ class Checkpoint:
                 content = json.loads(file["epochs"].tobytes())
             epochs = [read_message(Epoch, entry, f"epochs[{place}]") for place, entry in enumerate(content)]
         except _DAMAGED as error:
-            print(
-                f"{self._path}: no checkpoint, or a damaged one ({error}); starting from the beginning", file=sys.stderr
-            )
+            said = f"no checkpoint, or a damaged one ({error}); starting from the beginning"
+            print(f"{self._path}: {said}", file=sys.stderr)
             return None
         fits = [(value.shape, value.dtype) for value in values] == [(value.shape, value.dtype) for value in like]
         return (epochs, values) if fits and epochs else None
@@ -170,56 +168,45 @@ class Learner:
         """Accuracy and mean cross entropy over the held-out examples."""
         heldout, classes = self._examples["heldout"], self._examples["heldout_classes"]
         count = len(heldout)
-        likeliest, known, losses = _LIKELIEST[self._settings["metric"]], [], []
+        likeliest, judged = _LIKELIEST[self._settings["metric"]], []
         for start in range(0, count, self._size):
             # The last batch is filled with others, so that its shape is that of all.
             indices = np.arange(start, start + self._size) % count
             logits = self._step.outputs([heldout[indices]])[: count - start]
-            judged = judge(logits, classes[start : start + self._size], likeliest)
-            known.append(judged[0])
-            losses.append(judged[1])
-        return float(np.concatenate(known).mean()), float(np.concatenate(losses).mean())
+            judged.append(judge(logits, classes[start : start + self._size], likeliest))
+        known, losses = (np.concatenate(parts) for parts in zip(*judged, strict=True))
+        return float(known.mean()), float(losses.mean())
 
     def learn(self, meter: EnergyMeter, tell: Callable[[list[Epoch]], None]) -> None:
-        """Train to the target and as many epochs after it; `tell` is called with all epochs as each ends.
-
-        A training that has a checkpoint goes on from there, after `tell` was called for the epochs that it holds.
-        Raises NotFinite for a loss that is not, NotReached where the target was not.
-        """
+        """Train to the target and as many epochs after it, from where its checkpoint is; `tell` is called with all
+        epochs as each ends. Raises NotFinite for a loss that is not, NotReached where the target was not."""
         settings = self._settings
         generator = np.random.default_rng(self._point["seed"])
-        epochs: list[Epoch] = []
-        if kept := self._checkpoint.load(self._start):  # put model and order where an earlier process left them
-            epochs, values = kept
-            self._step.assign(values)
+        epochs, values = self._checkpoint.load(self._start) or ([], self._start)
+        self._step.assign(values)  # model and order are where an earlier process left them
         for count in range(1, len(epochs) + 1):
             generator.permutation(len(self._examples["training"]))
             tell(epochs[:count])
-        resumed = bool(epochs)
+        known = len(epochs)
         while len(epochs) < last_epoch(epochs, settings["target"], settings["epochs"], settings["epochs_after"]):
-            epochs.append(self._epoch(len(epochs) + 1, generator, meter, resumed))
-            resumed = False
+            epochs.append(self._epoch(len(epochs) + 1, generator, meter, resumed=len(epochs) == known > 0))
             tell(list(epochs))
             if not math.isfinite(epochs[-1].train_loss):
                 raise NotFinite(f"the loss is {epochs[-1].train_loss} at the end of epoch {len(epochs)}")
             self._checkpoint.save(epochs, self._step.values)
-        best = max(epoch.accuracy for epoch in epochs)
-        if best < settings["target"]:
-            raise NotReached(
-                f"{settings['metric']} {best:.4f} at best in {len(epochs)} epochs (learn.epochs), "
-                f"learn.target={settings['target']}"
-            )
-
-    def _batch(self, chosen: np.ndarray) -> Batch:
-        return [self._examples["training"][chosen]], [self._examples["training_classes"][chosen]]
+        if (best := max(epoch.accuracy for epoch in epochs)) < settings["target"]:
+            reached = f"{settings['metric']} {best:.4f} at best in {len(epochs)} epochs (learn.epochs)"
+            raise NotReached(f"{reached}, learn.target={settings['target']}")
 
     def _epoch(self, number: int, generator: np.random.Generator, meter: EnergyMeter, resumed: bool) -> Epoch:
         meter.start()
         start = time.perf_counter()
         # Whole batches of all training examples in a new order; what is left over waits for another epoch.
-        order, size = generator.permutation(len(self._examples["training"])), self._point["batch_size"]
-        chosen = (order[start : start + size] for start in range(0, self.steps * size, size))
-        loss = self._step.feed(self.steps, lambda: self._batch(next(chosen)))
+        examples, classes = self._examples["training"], self._examples["training_classes"]
+        order, size = generator.permutation(len(examples)), self._point["batch_size"]
+        batches = np.split(order[: self.steps * size], self.steps)
+        chosen = (([examples[places]], [classes[places]]) for places in batches)
+        loss = self._step.feed(self.steps, lambda: next(chosen))
         trained = time.perf_counter()
         joules = meter.joules()
         accuracy, heldout_loss = self.evaluate()

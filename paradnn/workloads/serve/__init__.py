@@ -1,7 +1,6 @@
 """Inference under load (`scenario=...`): who asks, how it is served, what comes of it (docs/serving.md).
 
-Definitions and defaults are MLPerf Inference's, of mlperf.conf and test_settings.h of LoadGen 6.0. What has no default
-there is chosen here: the policy of the server, and the search of the highest rate.
+Definitions and defaults are MLPerf Inference's, of mlperf.conf and test_settings.h of LoadGen 6.0.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ __all__ = ["MULTI_STREAM", "OFFLINE", "SERVER", "SINGLE_STREAM", "MultiStream", 
 _PERCENTILE = "percentile of the latency that the scenario is about"
 _SECONDS = "ask for at least so many seconds"
 _QUERIES = "and for at least so many queries"
+_SEED = "of the arrivals of the first process; the default is LoadGen's, others' follow from it"
 _PERCENTILES = (50, 90, 95, 99, 99.9)
 #: LoadGen's, of its early stopping in streams.
 _CONFIDENCE = 0.99
@@ -56,9 +56,6 @@ class _Scenario(Workload):
     }
     brief: ClassVar[Mapping[str, Any]] = {"min_seconds": 15.0}
     phases, disturbed = {"load": "latency"}, {"load": "under load: "}
-
-    #: How much longer it asks than it is to.
-    slack: ClassVar[float] = 1.0
 
     min_seconds: float
     min_queries: int
@@ -159,13 +156,11 @@ class _Scenario(Workload):
         if not asked.any():
             return {}
         seconds, queries = (points.number(f"{self.name}.min_{what}")[:, None] for what in ("seconds", "queries"))
-        load = np.fmax(seconds * self.slack, queries * self._query_seconds(points, step))
-        found = {"load": np.where(asked, load, known.get("load", np.zeros(step.shape)))}
-        return found | {"latency": np.where(asked, 0.0, known["latency"])}
-
-    def _query_seconds(self, points: Any, step: Any) -> Any:
-        """Seconds from one query to the next."""
-        return step
+        each = 1 / points.number("server.rate")[:, None] if self.name == "server" else step
+        if self.name == "offline":
+            seconds, each = seconds * OFFLINE_SLACK, step / points.number("batch_size")[:, None]
+        load = np.where(asked, np.fmax(seconds, queries * each), known.get("load", np.zeros(step.shape)))
+        return {"load": load, "latency": np.where(asked, 0.0, known["latency"])}
 
 
 @dataclass(frozen=True)
@@ -198,13 +193,9 @@ class Offline(_Scenario):
     """All examples at once, served in batches of batch_size."""
 
     name, group, place = "offline", "offline", 22
-    slack = OFFLINE_SLACK
 
     min_seconds: float = option(600.0, "as many examples as are to take so many seconds", low=0.0, high=86_400.0)
     min_queries: int = option(24_576, "and at least so many examples", low=1, high=10_000_000)
-
-    def _query_seconds(self, points: Any, step: Any) -> Any:
-        return step / points.number("batch_size")[:, None]
 
 
 @dataclass(frozen=True)
@@ -235,12 +226,7 @@ class Server(_Scenario):
     precision: float = option(
         0.05, "rate=peak: how near, as a share, a rate that failed must be to the one that held", low=1e-3, high=1.0
     )
-    seed: int = option(
-        LOADGEN_SEED,
-        "of the arrivals of the first process; the default is LoadGen's, others' follow from it",
-        low=0,
-        high=2**32 - 1,
-    )
+    seed: int = option(LOADGEN_SEED, _SEED, low=0, high=2**32 - 1)
 
     def fitted(self, point: Point) -> Point:
         point = super().fitted(point)
@@ -281,10 +267,8 @@ class Server(_Scenario):
         return metrics
 
     def tags(self, measured: Measured) -> dict[str, str]:
-        """Whether the limit was held, and what says so: over all processes, in their order.
-
-        valid: as MLPerf says it of a run, which is invalid unless its queries show that the limit is held.
-        """
+        """Whether the limit was held, and what says so: over all processes, in their order; valid: as MLPerf says it of
+        a run, which is invalid unless its queries show that the limit is held."""
         if not (given := [load for load in sent(measured.answers, Load) if load.log()]):
             return {}
         late, held = self._late(given), self._held(given)
@@ -307,25 +291,20 @@ class Server(_Scenario):
             remedy = "each takes measure.timeout at most; plan a server.rate=100 for a single one"
             raise ConfigError("server.rate", "peak", reason, remedy)
 
-    def _query_seconds(self, points: Any, step: Any) -> Any:
-        return 1 / points.number("server.rate")[:, None]
-
 
 def peak_metrics(held: Sequence[float], probes: Sequence[Sequence[Probe]]) -> dict[str, float]:
     """The highest rate that held the limit in each process, its interval, and the lowest above it that did not.
 
-    Each process' peak lies between what held and what surely failed, so that the interval begins where that of the one
-    does and ends where that of the other does; of a single process they are the two rates themselves. Where nothing
-    surely failed it has no end.
+    Each process' peak lies between what held and what surely failed: the interval begins where that of the one does and
+    ends where that of the other does; of a single process they are the two rates themselves.
     """
     from paradnn.session.measured import mean_interval
 
     def above(*verdicts: bool | None) -> list[float]:
         """In each process the lowest rate above the one that held, of which this was said."""
         pairs = zip(probes, held, strict=True)
-        return [
-            min((p.rate for p in each if p.held in verdicts and p.rate > low), default=math.inf) for each, low in pairs
-        ]
+        rates = ([p.rate for p in each if p.held in verdicts and p.rate > low] for each, low in pairs)
+        return [min(each, default=math.inf) for each in rates]
 
     failed, surely = above(False, None), above(False)
     ends = held[0], surely[0]
@@ -348,10 +327,8 @@ def check_seconds(group: str, seconds: float, point: Point) -> None:
 
 
 def _early_stopping(share: float, latencies: Sequence[float]) -> float | None:
-    """LoadGen's estimate of a percentile in streams: so high that it is no lower with 99% confidence; None: too few.
-
-    It discards as many of the highest latencies as may be above the percentile for sure.
-    """
+    """LoadGen's estimate of a percentile in streams: so high that it is no lower with 99% confidence; None: too few. It
+    discards as many of the highest latencies as may be above the percentile for sure."""
     count, discarded = len(latencies), 0
     while fewest_to_pass(discarded + 1, share, _CONFIDENCE) + discarded + 1 <= count:
         discarded += 1

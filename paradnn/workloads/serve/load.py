@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +55,18 @@ class Served:
     outcome: str = "ok"
     problem: str | None = None
     joules: float | None = None
+
+    def told(self, what: str, joules: float | None) -> Served:
+        """With its energy, and why `what` ended before its end."""
+        log, seconds = self.log, self.log.seconds()
+        problem = {
+            "ok": None,
+            "timeout": f"{what}: measure.timeout left time for {len(log):,} queries in {seconds:.1f} s; raise it, or "
+            "ask for fewer seconds or queries",
+            "overload": f"{what}: queries come faster than they are served: {len(log) / (seconds or math.inf):,.1f} a "
+            f"second were, and after {seconds:.1f} s {self.waiting:,} waited",
+        }
+        return replace(self, problem=problem[self.outcome], joules=joules)
 
 
 def serve(
@@ -136,6 +147,13 @@ class Service:
     capacity: float
     single_seconds: float
 
+    def load(self, rate: float | None, served: Served, probes: list[Probe]) -> Load:
+        """What it gave; raises NotServed with it where there was a problem."""
+        load = Load(rate, self.single_seconds, served.log.packed(), probes, served.joules)
+        if served.problem:
+            raise NotServed(served.problem, load, "timeout" if served.outcome == "timeout" else "overload")
+        return load
+
 
 def measure_load(
     scenario: str, settings: Mapping[str, Any], service: Service, seconds_left: float, meter: EnergyMeter
@@ -145,49 +163,14 @@ def measure_load(
     usable = seconds_left - _LEFT_SECONDS - service.batch / service.capacity
     until = time.monotonic_ns() + int(usable * 1e9)
     if scenario == "server":
-        runs = _ScheduledRuns(settings, service, until, meter)
-        return runs.peak() if settings["rate"] == "peak" else runs.single(float(settings["rate"]))
+        return _ScheduledRuns(settings, service, until, meter).load()
     seconds, queries, batch = settings["min_seconds"], settings["min_queries"], 0
     if scenario == "offline":
         expected = int(OFFLINE_SLACK * seconds * service.capacity)
         seconds, queries, batch = 0.0, max(queries, expected), service.batch
     meter.start()
     served = serve_closed(service.run, time.monotonic_ns, queries, seconds, batch, until)
-    return _checked(None, replace(_told(served, f"scenario={scenario}"), joules=meter.joules()), service, [])
-
-
-def _checked(rate: float | None, served: Served, service: Service, probes: list[Probe]) -> Load:
-    """The load; raises NotServed with it where there was a problem."""
-    load = Load(rate, service.single_seconds, served.log.packed(), probes, served.joules)
-    if served.problem:
-        raise NotServed(served.problem, load, "timeout" if served.outcome == "timeout" else "overload")
-    return load
-
-
-def _told(served: Served, what: str) -> Served:
-    """With why it ended before its end."""
-    log, done = served.log, len(served.log) / (served.log.seconds() or math.inf)
-    said = {
-        "ok": None,
-        "timeout": f"{what}: measure.timeout left time for {len(log):,} queries in {log.seconds():.1f} s; raise it, or "
-        "ask for fewer seconds or queries",
-        "overload": f"{what}: queries come faster than they are served: {done:,.1f} a second were, and after "
-        f"{log.seconds():.1f} s {served.waiting:,} waited",
-    }
-    return replace(served, problem=said[served.outcome])
-
-
-def late_reason(log: QueryLog, share: float, rate: float) -> str | None:
-    """Why queries did not come as scheduled at `rate`; None where they did."""
-    if not log:
-        return None
-    late, latency = percentile(log.late(), share), percentile(log.latencies(), share)
-    if late <= max(_LATE_ALWAYS, _LATE_SHARE * latency):
-        return None
-    return (
-        f"server.rate={rate:g}: the load generator could not keep up: {late / 1e6:.3g} ms late at p{100 * share:g}, "
-        f"where the latency is {latency / 1e6:.3g} ms; leave it a core (platform.cores), or ask for less"
-    )
+    return service.load(None, served.told(f"scenario={scenario}", meter.joules()), [])
 
 
 class _ScheduledRuns:
@@ -195,70 +178,85 @@ class _ScheduledRuns:
 
     def __init__(self, settings: Mapping[str, Any], service: Service, until: int, meter: EnergyMeter) -> None:
         self._settings, self._service, self._until, self._meter = settings, service, until, meter
-        self._limit = Limit(int(settings["latency_ms"] * 1e6), settings["percentile"] / 100, settings["confidence"])
+        self._limit, self._share = int(settings["latency_ms"] * 1e6), settings["percentile"] / 100
         self._full = float(settings["min_seconds"]), int(settings["min_queries"])
-        self._short = min(self._full[0], _PROBE_SECONDS), 2 * self._limit.fewest
+        self._short = min(self._full[0], _PROBE_SECONDS), 2 * self._watch().fewest
         self._probes: list[Probe] = []
 
-    def single(self, rate: float) -> Load:
-        """At one rate. Raises NotServed."""
-        return _checked(rate, self._run(rate, self._full), self._service, [])
-
-    def peak(self) -> Load:
-        """At the highest rate that holds the limit. Raises NotServed."""
-        alone, wanted = self._service.single_seconds, f"server.latency_ms={self._settings['latency_ms']:g}"
-        if alone * 1e9 > self._limit.latency:
+    def load(self) -> Load:
+        """At the rate that is asked for, or at the highest that holds the limit. Raises NotServed."""
+        service, settings = self._service, self._settings
+        if settings["rate"] != "peak":
+            rate = float(settings["rate"])
+            return service.load(rate, self._run(rate, self._full), [])
+        alone, wanted = service.single_seconds, f"server.latency_ms={settings['latency_ms']:g}"
+        if alone * 1e9 > self._limit:
             reason = f"{wanted}: even a single query takes longer: {alone * 1e3:.3g} ms; raise the limit, or choose a "
-            return _checked(None, Served(QueryLog(), problem=f"{reason}smaller model"), self._service, [])
-        capacity, precision = self._service.capacity, self._settings["precision"]
-        found = find_peak(self._probe, partial(self._tried, length=self._full), capacity, precision, self._has_time)
+            return service.load(None, Served(QueryLog(), problem=f"{reason}smaller model"), [])
+        found = find_peak(self._probe, self._held, service.capacity, settings["precision"], self._has_time)
         run: Served = found.run or Served(QueryLog())
         if not found.held and run.outcome != "timeout":
             reason = "measure.timeout leaves no time to search; raise it, or ask for fewer server.min_seconds"
             if self._probes:
                 lowest = min(probe.rate for probe in self._probes)
-                reason = f"no rate was shown to hold {wanted} at p{self._settings['percentile']:g}, down to "
+                reason = f"no rate was shown to hold {wanted} at p{settings['percentile']:g}, down to "
                 reason += f"{lowest:.3g}/s; one query alone takes {alone * 1e3:.3g} ms"
                 reason += f"; the last run of full length: {run.problem}" if run.problem else ""
             run = replace(run, problem=f"server.rate=peak: {reason}")
-        return _checked(found.rate, run, self._service, self._probes)
+        return service.load(found.rate, run, self._probes)
 
     def _has_time(self, rate: float) -> bool:
         """Whether there is time for another probe and the run of full length, as long as they may take."""
         needed = sum(max(seconds, queries / rate) + _AROUND_SECONDS for seconds, queries in (self._short, self._full))
         return time.monotonic() + needed < self._until / 1e9
 
-    def _probe(self, rate: float) -> bool:
-        return self._tried(rate, self._short, LimitWatch(self._limit))[0]
+    def _watch(self) -> LimitWatch:
+        return LimitWatch(self._limit, self._share, self._settings["confidence"])
 
-    def _tried(self, rate: float, length: tuple[float, int], watch: LimitWatch | None = None) -> tuple[bool, Served]:
-        """Whether a rate held, and what was served; noted as a probe."""
-        run = self._run(rate, length, watch)
-        log, latencies = run.log, run.log.latencies()
-        held = False if run.problem else watch.look() if watch else self._limit.verdict(latencies)
-        late = sum(latency > self._limit.latency for latency in latencies)
-        latency = percentile(latencies, self._limit.share) / 1e9 if latencies else 0.0
-        self._probes.append(Probe(rate, len(log), late, log.seconds(), latency, held, run.problem))
+    def _probe(self, rate: float) -> bool:
+        return self._held(rate, self._watch())[0]
+
+    def _held(self, rate: float, watch: LimitWatch | None = None) -> tuple[bool, Served]:
+        """Whether a rate held, in a run of full length or while a watch looks, and what was served; noted as a
+        probe."""
+        run = self._run(rate, self._short if watch else self._full, watch)
+        latencies = run.log.latencies()
+        late = [0, *accumulate(latency > self._limit for latency in latencies)]
+        error = 1 - self._settings["confidence"]
+        held = False if run.problem else watch.look() if watch else verdict(late[1:], self._share, error)
+        latency = percentile(latencies, self._share) / 1e9 if latencies else 0.0
+        self._probes.append(Probe(rate, len(latencies), late[-1], run.log.seconds(), latency, held, run.problem))
         return held is True, run
 
     def _run(self, rate: float, length: tuple[float, int], watch: LimitWatch | None = None) -> Served:
         """What was served at `rate` in so many seconds, and queries, at least; why it was not what was asked for."""
-        patience = max(_PATIENCE * self._limit.latency, _PATIENCE_SECONDS * 1e9)
+        patience = max(_PATIENCE * self._limit, _PATIENCE_SECONDS * 1e9)
         limits = (self._service.batch, int(self._settings["delay_ms"] * 1e6), patience, self._until)
         with Generated(rate, self._settings["seed"], *length) as arrivals:
             arrivals.begin()
             self._meter.start()
             served = serve(arrivals, self._service.run, time.monotonic_ns, *limits, watch)
-            served = replace(_told(served, f"server.rate={rate:g}"), joules=self._meter.joules())
-        return replace(served, problem=served.problem or late_reason(served.log, self._limit.share, rate))
+            served = served.told(f"server.rate={rate:g}", self._meter.joules())
+        return served if served.problem else replace(served, problem=self._late_reason(served.log, rate))
+
+    def _late_reason(self, log: QueryLog, rate: float) -> str | None:
+        """Why queries did not come as scheduled; None where they did."""
+        if not log:
+            return None
+        late, latency = percentile(log.late(), self._share), percentile(log.latencies(), self._share)
+        if late <= max(_LATE_ALWAYS, _LATE_SHARE * latency):
+            return None
+        return (
+            f"server.rate={rate:g}: the load generator could not keep up: {late / 1e6:.3g} ms late at "
+            f"p{100 * self._share:g}, where the latency is {latency / 1e6:.3g} ms; leave it a core (platform.cores), "
+            "or ask for less"
+        )
 
 
 # Whether a percentile of the latency holds a limit: told at the end of a run, or during it as soon as it is sure.
 
-#: How often a probe may be looked at; each look has so small a part of the chance of a false verdict.
-LOOKS = 10
-#: From one look to the next this many times as many queries.
-_GROWTH = 1.5
+#: How often a probe may be looked at, each time when there are so many times as many queries as at the last look.
+LOOKS, _GROWTH = 10, 1.5
 #: A probe lasts so many times the limit, and so many ns, at least.
 _LIMITS, _LEAST = 20, 2_000_000_000
 
@@ -279,34 +277,20 @@ def verdict(cumulative: Sequence[int], share: float, error: float) -> bool | Non
     return False if unlikely else None
 
 
-@dataclass(frozen=True)
-class Limit:
-    """A share of all queries, as 0.99, is to take no longer than `latency` ns; `confidence` of the verdict."""
-
-    latency: int
-    share: float
-    confidence: float
-
-    def verdict(self, latencies: Sequence[int]) -> bool | None:
-        """What latencies in the order of their queries show: it is held, it is missed (False), or neither."""
-        late = list(accumulate(latency > self.latency for latency in latencies))
-        return verdict(late, self.share, 1 - self.confidence)
-
-    @property
-    def fewest(self) -> int:
-        """Queries after which a probe can be told to hold it, if none of them is late."""
-        return fewest_to_pass(0, self.share, 1 - (1 - self.confidence) / LOOKS)
-
-
 class LimitWatch:
-    """Ends a probe once a verdict is sure: looked at when there are 1.5 times as many queries as at the last look.
+    """Ends a probe once it is sure, with `confidence`, whether a share of all queries takes no longer than `latency`
+    ns. Every look has its part of the chance of a false verdict.
 
     The first look is when queries have come for so long that a queue which grows would show: where twice as many come
     as are served the wait exceeds the limit after twice the limit, where 5% more do after 20 times; or two seconds.
+
+    fewest: queries after which a probe can be told to hold it, if none of them is late.
     """
 
-    def __init__(self, limit: Limit) -> None:
-        self._limit, self._next, self._looks = limit, float(limit.fewest), 0
+    def __init__(self, latency: int, share: float, confidence: float) -> None:
+        self._latency, self._share, self._error = latency, share, (1 - confidence) / LOOKS
+        self.fewest = fewest_to_pass(0, share, 1 - self._error)
+        self._next, self._looks = float(self.fewest), 0
         self._late: list[int] = []
         self._begin: int | None = None
         self.held: bool | None = None
@@ -315,10 +299,10 @@ class LimitWatch:
         """Note a batch, ns: when its queries were to come, and its end; whether the verdict is sure."""
         late = self._late[-1] if self._late else 0
         for due in scheduled:
-            late += ended - due > self._limit.latency
+            late += ended - due > self._latency
             self._late.append(late)
         self._begin = scheduled[0] if self._begin is None else self._begin
-        if scheduled[-1] - self._begin < max(_LEAST, _LIMITS * self._limit.latency) or len(self._late) < self._next:
+        if scheduled[-1] - self._begin < max(_LEAST, _LIMITS * self._latency) or len(self._late) < self._next:
             return False
         self._next = _GROWTH * len(self._late)
         return self.look() is not None
@@ -327,7 +311,7 @@ class LimitWatch:
         """The verdict; None where neither is sure, or where it was looked at too often."""
         if self.held is None and self._looks < LOOKS:
             self._looks += 1
-            self.held = verdict(self._late, self._limit.share, (1 - self._limit.confidence) / LOOKS)
+            self.held = verdict(self._late, self._share, self._error)
         return self.held
 
 

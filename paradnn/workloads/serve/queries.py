@@ -14,6 +14,20 @@ from paradnn.core.channel import plain
 from paradnn.core.messages import Answer
 from paradnn.core.workload import Part, sent
 
+
+def packed(content: bytes) -> str:
+    """Bytes as a text that a message holds."""
+    return base64.b64encode(zlib.compress(content, 1)).decode()
+
+
+def unpacked(text: str) -> bytes:
+    """What `packed` was given; raises ValueError for anything else."""
+    try:
+        return zlib.decompress(base64.b64decode(text, validate=True))
+    except zlib.error as error:
+        raise ValueError(f"what was sent cannot be read: {error}") from error
+
+
 #: ns on one clock, and how many queries were served in one batch.
 COLUMNS = ("scheduled", "issued", "started", "ended", "together")
 #: The histogram counts microseconds, up to an hour, to three digits.
@@ -68,25 +82,15 @@ class QueryLog:
         return (max(self.ended) - min(self.scheduled)) / 1e9 if self else 0.0
 
     def packed(self) -> str:
-        """As text; `unpacked` reads it."""
-        return base64.b64encode(zlib.compress(self._values.tobytes(), 1)).decode()
-
-    @classmethod
-    def unpacked(cls, text: str) -> QueryLog:
-        """What `packed` gave; raises ValueError for anything else."""
-        try:
-            return cls(zlib.decompress(base64.b64decode(text, validate=True)))
-        except zlib.error as error:
-            raise ValueError(f"the queries cannot be read: {error}") from error
+        """As a text."""
+        return packed(self._values.tobytes())
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A look at one rate (queries/s) in the search of the highest: how many were served, how many later than the limit.
-
-    latency: seconds, at the percentile of the limit. held: None where neither verdict was sure; reason: why the load
-    was not what was asked for.
-    """
+    """A look at one rate (queries/s) in the search of the highest: how many were served, how many later than the limit;
+    latency: seconds, at the percentile of the limit; held: None where neither verdict was sure; reason: why the load
+    was not what was asked for."""
 
     rate: float
     queries: int
@@ -99,11 +103,8 @@ class Probe:
 
 @dataclass(frozen=True)
 class Load(Part):
-    """What a scenario gave: the queries (`QueryLog.packed`), and the probes before them, in their order.
-
-    rate: queries/s that were asked for; None where no schedule asks. single_seconds: what one query takes alone.
-    joules: energy while they were served, None where it is not counted.
-    """
+    """What a scenario gave: the queries (`QueryLog.packed`), and the probes before them; rate: queries/s asked, None
+    where no schedule asks; single_seconds: what one query takes alone; joules: energy meanwhile, None: not counted."""
 
     of: ClassVar[str] = "load"
 
@@ -119,7 +120,7 @@ class Load(Part):
 
     def log(self) -> QueryLog:
         """The queries that were served."""
-        return QueryLog.unpacked(self.queries)
+        return QueryLog(unpacked(self.queries))
 
 
 def load_artifacts(answers: Sequence[Answer]) -> dict[str, Any]:
