@@ -29,7 +29,7 @@ from paradnn.worker.measure import NotFinite, Watch
 from paradnn.worker.meters import EnergyMeter
 from paradnn.worker.single_steps import compile_steps
 from paradnn.worker.step import product_flops, synthetic_batch
-from paradnn.workloads.learn import Epoch, Epochs, last_epoch
+from paradnn.workloads.learn.messages import Epoch, Epochs, last_epoch
 
 if TYPE_CHECKING:
     from paradnn.worker.point import PointRun
