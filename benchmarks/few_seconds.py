@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import threadpoolctl
@@ -36,17 +36,17 @@ from tests.forecast.planted import Machine
 LOOKS = 5
 
 
-@dataclass(frozen=True)
-class Measured(History):
-    """A store of these runs, each of a measurement."""
+class Measured:
+    """The claims and ends of a store of these runs, each of a measurement."""
 
-    runs: Mapping[Identity, Past]
+    def __init__(self, runs: Mapping[Identity, Past]) -> None:
+        self.runs = runs
 
     def finished(self, environment_ids: Collection[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
         return {identity: [Finished(run.run_id, run.tags)] for identity, run in self.runs.items()}
 
-    def past(self, devices: Collection[str], most: int) -> list[Past]:
-        return [*self.runs.values()][-most:]
+    def claimed(self) -> set[Identity]:
+        return set()
 
 
 def space() -> list[Point]:
@@ -79,7 +79,7 @@ def prepared(count: int) -> AdaptiveSweep:
         identity = Identity(tags["point_id"], environment.environment_id, point.replicate)
         runs[identity] = replace(past, tags=tags, metrics={**past.metrics, "peak_memory_bytes": 1e9})
     settings = Settings(ceilings=False, sweep=Sweep(design="adaptive", error=1e-6))
-    history = Measured("memory", runs)
+    history = History("memory", Measured(runs), lambda devices, most: [*runs.values()])  # type: ignore[arg-type]
     sweep = AdaptiveSweep(points, settings, SweepInfo("planted", "", ""))
     sweep.knowledge = Knowledge(points, settings, history, "planted")
     return sweep

@@ -6,16 +6,16 @@ offline results file by file.
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from pathlib import Path
 
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
-from paradnn.core.errors import DataError, NoStoreError, StoreError
+from paradnn.core.errors import DataError, NoStoreError
 from paradnn.store.address import locate
 from paradnn.store.claims import RunIndex
 from paradnn.store.journal import Journal, folder_of, read_record
@@ -45,94 +45,69 @@ class Past:
 
 @dataclass(frozen=True)
 class History:
-    """A store, with its address as it may be shown; this one is not there yet, and holds nothing. Methods raise
-    StoreError when it does not answer."""
+    """A store, with its address as it may be shown; one that is not there yet holds nothing. `points` reads the newest
+    measured points on some devices, at most so many. Methods raise StoreError when it does not answer."""
 
     where: str
+    index: Journal | RunIndex | None = None
+    points: Callable[[Collection[str], int], list[Past]] = lambda devices, most: []
 
     def finished(self, environment_ids: Collection[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
-        """Every run with an outcome in these environments, as `Tracker.finished`."""
-        return {}
+        """Every run with an outcome in these environments; of a sweep, in whichever."""
+        return self.index.finished(environment_ids, sweep_id) if self.index else {}
 
     def claimed(self) -> set[Identity]:
         """The points that a living driver is measuring now."""
-        return set()
+        return self.index.claimed() if self.index else set()
 
     def past(self, devices: Collection[str], most: int) -> list[Past]:
         """The newest measured points on these devices, at most so many, in the order of their start."""
-        return []
+        return sorted(self.points(devices, most), key=lambda run: run.start)[-most:]
 
     def metrics(self, run_id: str) -> Mapping[str, float]:
-        """The metrics of one run."""
-        raise StoreError(f"{self.where}: no run {run_id}")
+        """The metrics of a run that is there."""
+        assert self.index
+        return self.index.fetch(run_id)[0]
 
 
 def open_history(settings: Tracking, way: Way = "auto") -> History:
     """The store that the configuration names; one that is not there yet holds nothing."""
     if settings.name == "offline":
         folder = folder_of(settings)
-        return _Files(str(folder)) if folder.is_dir() else History(str(folder))
+        found = (Journal(folder), partial(_in_files, folder)) if folder.is_dir() else ()
+        return History(str(folder), *found)
     address = locate(settings.uri)
     try:
-        return _Store(address.public, open_reader(address, way, pooled=True), settings.experiment)
+        reader = open_reader(address, way, pooled=True)
     except NoStoreError:
         return History(address.public)
+    return History(
+        address.public, RunIndex(reader, settings.experiment), partial(_in_store, reader, settings.experiment)
+    )
 
 
-@dataclass(frozen=True)
-class _Store(History):
-    reader: Reader
-    experiment: str
-
-    def finished(self, environment_ids: Collection[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
-        return RunIndex(self.reader, self.experiment).finished(environment_ids, sweep_id)
-
-    def claimed(self) -> set[Identity]:
-        return RunIndex(self.reader, self.experiment).claimed()
-
-    def past(self, devices: Collection[str], most: int) -> list[Past]:
-        tags = {"kind": ("point",), "source": ("measured",), "device": tuple(devices)}
-        columns: Mapping[Values, Collection[str]] = {"tags": _TAGS, "metrics": _METRICS}
-        rows = self.reader.read(Query((self.experiment,), tags=tags, newest=most, columns=columns))
-        runs = [Past(run.run_id, (run.start_ms or 0) / 1e3, params, found, tags) for run, params, tags, found in rows]
-        return sorted(runs, key=lambda run: run.start)
-
-    def metrics(self, run_id: str) -> Mapping[str, float]:
-        query = Query((self.experiment,), run_id=run_id, columns={"params": (), "tags": ()})
-        for row in self.reader.read(query):
-            return row.metrics
-        return super().metrics(run_id)
+def _in_store(reader: Reader, experiment: str, devices: Collection[str], most: int) -> list[Past]:
+    tags = {"kind": ("point",), "source": ("measured",), "device": tuple(devices)}
+    columns: Mapping[Values, Collection[str]] = {"tags": _TAGS, "metrics": _METRICS}
+    rows = reader.read(Query((experiment,), tags=tags, newest=most, columns=columns))
+    return [Past(run.run_id, (run.start_ms or 0) / 1e3, params, found, tags) for run, params, tags, found in rows]
 
 
-@dataclass(frozen=True)
-class _Files(History):
-    """A folder, each file of which is read once."""
+def _in_files(folder: Path, devices: Collection[str], most: int) -> list[Past]:
+    runs = map(_in_file, folder.glob("point-*.json"))
+    return [run for run in runs if run and run.tags.get("device") in devices]
 
-    @cached_property
-    def _journal(self) -> Journal:
-        return Journal(Path(self.where))
 
-    def finished(self, environment_ids: Collection[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
-        return self._journal.finished(environment_ids, sweep_id)
-
-    def claimed(self) -> set[Identity]:
-        return self._journal.claimed()
-
-    def past(self, devices: Collection[str], most: int) -> list[Past]:
-        return [run for run in self._points if run.tags.get("device") in devices][-most:]
-
-    @cached_property
-    def _points(self) -> list[Past]:
-        found = []
-        for path in Path(self.where).glob("point-*.json"):
-            with contextlib.suppress(DataError):
-                document = read_record(path)
-                record, sweep = document.record, document.sweep
-                if record.tags.get("kind") == "point":
-                    tags = {**record.tags, **({"sweep_id": sweep.tags["sweep_id"]} if sweep else {})}
-                    metrics = {key: value for key, value in record.metrics.items() if math.isfinite(value)}
-                    found.append(Past(path.stem, record.start_time / 1e3, record.params, metrics, tags))
-        return sorted(found, key=lambda run: run.start)
-
-    def metrics(self, run_id: str) -> Mapping[str, float]:
-        return read_record(Path(self.where) / f"{run_id}.json").record.metrics
+@functools.cache
+def _in_file(path: Path) -> Past | None:
+    """A measured point; a file is written once, and read once."""
+    try:
+        document = read_record(path)
+    except DataError:
+        return None
+    record, sweep = document.record, document.sweep
+    tags = {**record.tags, **({"sweep_id": sweep.tags["sweep_id"]} if sweep else {})}
+    metrics = {key: value for key, value in record.metrics.items() if math.isfinite(value)}
+    return (
+        Past(path.stem, record.start_time / 1e3, record.params, metrics, tags) if tags.get("kind") == "point" else None
+    )
