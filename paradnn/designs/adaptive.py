@@ -8,12 +8,11 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from paradnn.config.point import Point, Settings
 from paradnn.config.tasks import SweepInfo
@@ -23,7 +22,7 @@ from paradnn.designs.knowledge import Knowledge
 from paradnn.forecast.history import open_history
 from paradnn.forecast.phases import point_times
 from paradnn.forecast.predict import StepTimeModel
-from paradnn.forecast.regression import Array, Prediction, one_thread
+from paradnn.forecast.regression import one_thread
 from paradnn.session.course import Conclusion, Row, Visit
 
 #: The error at which a sweep ends to which no end is given.
@@ -46,17 +45,6 @@ class Look(NamedTuple):
     measured: int
     minutes: float
     error: float | None
-
-
-class _Forecast(NamedTuple):
-    """What the model says of the candidates: their step, (n,) seconds of measuring each.
-
-    strain: how many times larger its errors at measured points are, each left out, than it states.
-    """
-
-    step: Prediction
-    strain: float
-    seconds: Array
 
 
 class AdaptiveSweep:
@@ -89,6 +77,25 @@ class AdaptiveSweep:
         """What `sweep.minutes` leaves."""
         return math.inf if self.rule.minutes is None else 60 * (self.rule.minutes - self.minutes)
 
+    @property
+    def minutes(self) -> float:
+        """Since the command began."""
+        return (time.monotonic() - self.begin) / 60
+
+    @property
+    def room(self) -> float:
+        """How many points may still be begun within `sweep.points`, those that others measure now counted."""
+        most = math.inf if self.rule.points is None else self.rule.points
+        return max(0, most - self.knowledge.tried - len(self.knowledge.claimed))
+
+    @property
+    def standing(self) -> str:
+        """What the last look knew, in a few words."""
+        if not self.looks:
+            return ""
+        error = self.looks[-1].error
+        return "a start spread over the space" if error is None else f"expected error {error:.1%}"
+
     def batch(self, rows: Sequence[Row]) -> list[Visit]:
         """The next points; at the end, once, what memory excludes."""
         if self._ended:
@@ -111,7 +118,7 @@ class AdaptiveSweep:
         if visit.excluded:
             return True
         if not claimed:
-            return (self.rule.minutes is None or self.minutes < self.rule.minutes) and self.room > 0
+            return self.seconds_left > 0 and self.room > 0
         if self.rule.points is None:
             return True
         self.knowledge.look(read=False)
@@ -129,30 +136,23 @@ class AdaptiveSweep:
                 return chosen
             time.sleep(random.uniform(0.5, 1.5))
 
-    @property
-    def minutes(self) -> float:
-        """Since the command began."""
-        return (time.monotonic() - self.begin) / 60
-
-    @property
-    def room(self) -> int:
-        """How many points may still be begun within `sweep.points`, those that others measure now counted."""
-        most = self.rule.points
-        return self._size if most is None else max(0, most - self.knowledge.tried - len(self.knowledge.claimed))
-
     @one_thread()
     def _choose(self) -> list[int]:
         """Candidates to measure next; none where there is a `reason`, or others measure what is left."""
-        knowledge = self.knowledge
-        self.excluded = knowledge.too_large()
-        unmeasured = self._others({*knowledge.ended, *self.excluded, *knowledge.unavailable()})
-        allowed = unmeasured & self._others(knowledge.claimed)
-        forecast = self._forecast() if knowledge.past else None
-        error = None
-        if forecast and knowledge.tried >= self._start and unmeasured.any():
-            step = forecast.step
-            spread = np.sqrt((step.root[unmeasured] ** 2).sum(axis=1) + step.own[unmeasured])
-            error = median_error(forecast.strain * spread)
+        knowledge, size = self.knowledge, len(self.knowledge.points)
+        self.excluded, every = knowledge.too_large(), np.arange(size)
+        unmeasured = ~np.isin(every, [*knowledge.ended, *self.excluded, *knowledge.unavailable()])
+        allowed = unmeasured & ~np.isin(every, [*knowledge.claimed])
+        # A start is spread over the space; then the points that teach most are chosen.
+        start = min(start_size(len(knowledge.axes)), max(2, (self.rule.points or size) // 2))
+        step, error = None, None
+        if knowledge.past:
+            runs = knowledge.runs()
+            model = StepTimeModel.fit(runs.table, runs.step, runs.noise)
+            step = model.predict(knowledge.table)
+            if knowledge.tried >= start and unmeasured.any():
+                spread = np.sqrt((step.root[unmeasured] ** 2).sum(axis=1) + step.own[unmeasured])
+                error = median_error(strain(model.left_out) * spread)
         look = Look(knowledge.tried, self.minutes, error)
         self.looks.append(look)
         self.reason = self.rule.reached(*look) or ("" if unmeasured.any() else self._exhausted())
@@ -160,35 +160,18 @@ class AdaptiveSweep:
             self.left = 0
             return []
         self.left = self._expected_left(look, int(allowed.sum()))
-        return self._chosen(forecast, unmeasured, allowed, min(self.room, _BATCH))
-
-    @property
-    def standing(self) -> str:
-        """What the last look knew, in a few words."""
-        if not self.looks:
-            return ""
-        error = self.looks[-1].error
-        return "a start spread over the space" if error is None else f"expected error {error:.1%}"
-
-    @property
-    def _size(self) -> int:
-        return len(self.knowledge.points)
-
-    @property
-    def _start(self) -> int:
-        return min(start_size(len(self.knowledge.axes)), max(2, (self.rule.points or self._size) // 2))
-
-    def _others(self, indices: Collection[int]) -> NDArray[np.bool_]:
-        """(n,) which candidates are none of these."""
-        return ~np.isin(np.arange(self._size), [*indices])
-
-    def _forecast(self) -> _Forecast:
-        runs, table = self.knowledge.runs(), self.knowledge.table
-        model = StepTimeModel.fit(runs.table, runs.step, runs.noise)
-        step = model.predict(table)
-        return _Forecast(
-            step, strain(model.left_out), point_times(runs, table, _TIMES, steps=step).seconds.mean(axis=1)
-        )
+        count, chosen = int(min(self.room, _BATCH)), []
+        if knowledge.tried < start:  # what is known to be out of memory left out
+            possible = np.flatnonzero(~np.isin(every, [*self.excluded]))
+            spread_out = possible[first_points(knowledge.coordinates[possible], 2 * start, self._settings.sweep.seed)]
+            chosen = spread_out[allowed[spread_out]][: min(count, start - knowledge.tried)].tolist()
+        if not chosen and step is None:  # all that was tried failed
+            chosen = np.flatnonzero(allowed)[:count].tolist()
+        elif not chosen and step is not None:
+            seconds = point_times(runs, knowledge.table, _TIMES, steps=step).seconds.mean(axis=1)
+            chosen = choose(step, seconds, count, unmeasured.astype(float), allowed, sorted(knowledge.claimed))
+        random.Random(f"{self._settings.sweep.seed} {knowledge.tried}").shuffle(chosen)
+        return chosen
 
     def _exhausted(self) -> str:
         """Why there is nothing left to measure."""
@@ -196,24 +179,6 @@ class AdaptiveSweep:
             return "every point is out of memory"
         which = "every point that fits the memory is measured" if self.excluded else "every point is measured"
         return f"{which} before {' or '.join(self.rule.words)}"
-
-    def _chosen(
-        self, forecast: _Forecast | None, unmeasured: NDArray[np.bool_], allowed: NDArray[np.bool_], count: int
-    ) -> list[int]:
-        missing = self._start - self.knowledge.tried
-        if missing > 0:  # a start that is spread over the space, what is known to be out of memory left out
-            possible = np.flatnonzero(self._others(self.excluded))
-            spread = first_points(self.knowledge.coordinates[possible], 2 * self._start, self._settings.sweep.seed)
-            chosen = [int(possible[index]) for index in spread if allowed[possible[index]]][: min(count, missing)]
-        else:
-            chosen = []
-        if not chosen and forecast is None:  # all that was tried failed
-            chosen = [int(index) for index in np.flatnonzero(allowed)[:count]]
-        elif not chosen and forecast is not None:
-            weights, claimed = unmeasured.astype(float), sorted(self.knowledge.claimed)
-            chosen = choose(forecast.step, forecast.seconds, count, weights, allowed, claimed)
-        random.Random(f"{self._settings.sweep.seed} {self.knowledge.tried}").shuffle(chosen)
-        return chosen
 
     def _expected_left(self, look: Look, allowed: int) -> int:
         """How many points are left until the first rule that can be foretold ends the sweep."""
@@ -223,13 +188,13 @@ class AdaptiveSweep:
             ends.append(max(1, math.ceil(look.measured * ((look.error / rule.error) ** 2 - 1))))
         if rule.minutes is not None and new:  # once this command has measured some itself
             ends.append(max(1, round(new * (rule.minutes / look.minutes - 1))))
-        return min(ends)
+        return int(min(ends))
 
     def conclusion(self) -> Conclusion:
         """The whole design, whichever session or driver measured it."""
         if not self.looks:
             return Conclusion()
-        look, space, ended = self.looks[-1], self._size, self.knowledge.ended
+        look, space, ended = self.looks[-1], len(self.knowledge.points), self.knowledge.ended
         large = sum(one.outcome.startswith("oom") for one in ended.values()) + len(self.excluded.keys() - ended.keys())
         text = f"Adaptive: {look.measured:,} of {counted(space, 'point')} measured ({look.measured / space:.1%})"
         text += f", {large:,} out of memory." if large else "."
@@ -239,6 +204,5 @@ class AdaptiveSweep:
             metrics["design_expected_error"] = look.error
         text += f" Ended by {self.reason}." if self.reason else " Interrupted."
         tags = {"design": "adaptive", "design_end": self.reason or "interrupted"}
-        return Conclusion(
-            text, metrics, tags, {"design.json": {"columns": [*Look._fields], "data": [*map(list, self.looks)]}}
-        )
+        looks = {"columns": [*Look._fields], "data": [*map(list, self.looks)]}
+        return Conclusion(text, metrics, tags, {"design.json": looks})
