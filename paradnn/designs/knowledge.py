@@ -24,7 +24,6 @@ from paradnn.forecast.history import History, Past
 from paradnn.forecast.regression import Array
 from paradnn.forecast.status import rates_of, sweep_status
 from paradnn.forecast.table import PastRuns, row_of, table_of_points
-from paradnn.platform.environment import memory_limit
 from paradnn.session.course import Row
 from paradnn.store.runs import ResumePolicy, first_accepted
 
@@ -64,8 +63,7 @@ class Knowledge:
     def describe(self) -> None:
         """Look at the points by the ceilings that the store has now; ParadnnError as a session's before its first."""
         points, status = self._all, sweep_status(self._all, self._settings, self._history)
-        places = list({one: index for index, one in reversed([*enumerate(status.identities)])}.values())
-        places.reverse()
+        places = sorted({one: index for index, one in reversed([*enumerate(status.identities)])}.values())
         self.points = [points[index] for index in places]
         environments = [status.environments[index] for index in places]
         ids, self._on = [place.environment_id for place in environments], [place.device for place in environments]
@@ -73,11 +71,7 @@ class Knowledge:
         self._rates = rates_of(status)
         table = table_of_points(self.points, ids, self._on, self._rates)
         self.table = replace(table, sessions=[_SESSION] * len(table))
-        self.bounds = status.costs["memory_lower_bound_bytes"][places]
-        limits = {point.measure.memory_limit: point for point in self.points}
-        most = {limit: memory_limit(one) for limit, one in limits.items()}
-        known = [point.platform.name == "cpu" and point.measure.predict_oom for point in self.points]
-        self.limits = np.where(known, [float(most[point.measure.memory_limit]) for point in self.points], np.inf)
+        self.bounds, self.limits = status.costs["memory_lower_bound_bytes"][places], status.limits[places]
         self._workers = [(status.workers[index], repr(points[index].data), points[index].devices) for index in places]
         self.lacks_ceilings = self._settings.ceilings and not all(status.ceilings.values())
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -32,31 +31,28 @@ _UNKNOWN = {"cpu": (5e10, 1e10), "gpu": (1e13, 5e11), "tpu": (5e13, 6e11)}
 class SweepStatus:
     """Points in the order of the sweep, with an entry each in the columns.
 
-    status: done, repeated, oom_predicted or missing. outcomes: the stored one, or the one that arithmetic expects.
-    costs: of every field of `Costs`, (points,). unmade: software stacks that would be made first. limits: bytes that
-    points may take. ceilings: the measured ones of every environment with points below them, None where there are none.
+    identities: of which measurement each is, where it would be measured. status: done, repeated, oom_predicted or
+    missing. outcomes: the stored one, or the one that arithmetic expects. costs: of every field of `Costs`, (points,).
+    limits: (points,) bytes that arithmetic leaves to a point, infinite where it excludes none. unmade: software stacks
+    that would be made first. ceilings: the measured ones of every environment with points below them, None where there
+    are none.
     """
 
     points: Sequence[Point]
+    identities: Sequence[Identity]
     status: NDArray[np.str_]
     outcomes: Sequence[str]
     costs: Mapping[str, Array]
+    limits: Array
     environments: Sequence[Environment]
     workers: Sequence[WorkerKey]
     unmade: Sequence[str]
-    limits: Sequence[int]
     ceilings: Mapping[Identity, Ceilings | None]
 
     @cached_property
     def to_run(self) -> NDArray[np.bool_]:
         """(points,) which are still to be run, if only to be recorded as out of memory."""
         return np.isin(self.status, ("missing", "oom_predicted"))
-
-    @cached_property
-    def identities(self) -> list[Identity]:
-        """Of which measurement each is, where it would be measured."""
-        pairs = zip(self.points, self.environments, strict=True)
-        return [Identity(point_id(point), place.environment_id, point.replicate) for point, place in pairs]
 
 
 def sweep_status(points: Sequence[Point], settings: Settings, history: History) -> SweepStatus:
@@ -65,86 +61,82 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
     Raises ParadnnError as the session would before its first point.
     """
     points = list(points)
-    workers = _workers(points)
-    samples = {id(key): (key, point) for key, point in zip(workers, points, strict=True)}.values()
-    made = current_environments(point for _, point in samples)
+    # Of thousands of points few differ in what decides where they are measured: these share its objects.
+    kinds = [(id(point.software), id(point.framework), id(point.platform)) for point in points]
+    samples = dict(zip(kinds, points, strict=True))
+    workers_of = {kind: WorkerKey.of(point) for kind, point in samples.items()}
+    made = current_environments(samples.values())
     # A stack that is not made: this machine, with software that no run has.
     places = {
         key: environment or describe_environment(key.platform, {"stack": f"not made: {key.python}"})
         for key, environment in made.items()
     }
-    of_worker = {id(key): (places[key], places[key].environment_id) for key, _ in samples}
+    ids = {kind: places[worker].environment_id for kind, worker in workers_of.items()}
     # An unmade stack has no environment yet, and so no runs.
-    known = history.finished({places[key].environment_id for key, environment in made.items() if environment})
-    # One look at the free memory for all that take what is free.
-    limits = {limit: memory_limit(point) for limit, point in {p.measure.memory_limit: p for p in points}.items()}
-    costs = cost_columns(points)
-    policy, seen = ResumePolicy(settings.resume, settings.retry), defaultdict[tuple[str, int], set[str]](set)
-    states: list[tuple[str, str]] = []
-    for point, worker, bound in zip(points, workers, costs["memory_lower_bound_bytes"].tolist(), strict=True):
-        name, (_, place) = point_id(point), of_worker[id(worker)]
-        others = seen[place, point.replicate]
-        runs = known.get(Identity(name, place, point.replicate), ()) if known and policy.looks else ()
-        limit = limits[point.measure.memory_limit] * point.hosts if point.measure.predict_oom else math.inf
-        if done := first_accepted(point, runs, policy):
-            states.append(("done", done.tags["outcome"]))
-        elif name in others:
-            states.append(("repeated", ""))
-        elif point.platform.name == "cpu" and bound > limit:  # `paradnn.platform.environment.exceeds_memory`
-            states.append(("oom_predicted", "oom_predicted"))
-        else:
-            states.append(("missing", "ok"))
-        others.add(name)
+    known = history.finished({ids[kind] for kind, worker in workers_of.items() if made[worker]})
+    costs, limits = cost_columns(points), _limits(points)
+    identities = [
+        Identity(point_id(point), ids[kind], point.replicate) for point, kind in zip(points, kinds, strict=True)
+    ]
+    policy = ResumePolicy(settings.resume, settings.retry)
+    states = [*_states(points, identities, known, policy, costs["memory_lower_bound_bytes"] > limits)]
+    # What only sends is below no ceilings.
+    columns = zip(points, kinds, costs["flops_per_step"].tolist(), strict=True)
+    below = {(kind, point.devices): point for point, kind, flops in columns if below_ceilings(point, flops)}
+    needed = (ceilings_identity(point, places[workers_of[kind]]) for (kind, _), point in below.items())
     return SweepStatus(
         points=points,
+        identities=identities,
         status=np.array([status for status, _ in states], dtype="U13"),
         outcomes=[outcome for _, outcome in states],
         costs=costs,
-        environments=[of_worker[id(worker)][0] for worker in workers],
-        workers=workers,
-        unmade=sorted({point.software.name for key, point in samples if not made[key]}),
-        limits=sorted(set(limits.values())),
-        ceilings=_ceilings(points, workers, costs["flops_per_step"], places, known, history),
+        limits=limits,
+        environments=[places[workers_of[kind]] for kind in kinds],
+        workers=[workers_of[kind] for kind in kinds],
+        unmade=sorted({point.software.name for kind, point in samples.items() if not made[workers_of[kind]]}),
+        ceilings={identity: _ceilings(known.get(identity, ()), history) for identity in needed},
     )
 
 
-def _ceilings(
+def _limits(points: Sequence[Point]) -> Array:
+    """(points,) bytes beyond which `paradnn.platform.environment.exceeds_memory`, infinite where it does not look."""
+    # One look at the free memory for all that take what is free.
+    free = {limit: memory_limit(point) for limit, point in {p.measure.memory_limit: p for p in points}.items()}
+    looks = (point.platform.name == "cpu" and point.measure.predict_oom for point in points)
+    pairs = zip(points, looks, strict=True)
+    return np.array([free[one.measure.memory_limit] * one.hosts if look else math.inf for one, look in pairs])
+
+
+def _states(
     points: Sequence[Point],
-    workers: Sequence[WorkerKey],
-    flops: Array,
-    places: Mapping[WorkerKey, Environment],
+    identities: Sequence[Identity],
     known: Mapping[Identity, Sequence[Finished]],
-    history: History,
-) -> dict[Identity, Ceilings | None]:
-    # Few points differ in what ceilings depend on; what only sends is below none.
-    below = {
-        (id(worker), point.devices): (point, places[worker])
-        for point, worker, each in zip(points, workers, flops, strict=True)
-        if below_ceilings(point, each)
-    }
-    ceilings: dict[Identity, Ceilings | None] = {}
-    for identity in (ceilings_identity(point, environment) for point, environment in below.values()):
-        run = next((run for run in known.get(identity, ()) if outcome_of(run.tags) == "ok"), None)
-        ceilings[identity] = Ceilings.of(run.run_id, history.metrics(run.run_id)) if run else None
-    return ceilings
+    policy: ResumePolicy,
+    too_large: NDArray[np.bool_],
+) -> Iterator[tuple[str, str]]:
+    """Status and outcome of each point."""
+    seen = set[Identity]()
+    for point, identity, is_too_large in zip(points, identities, too_large.tolist(), strict=True):
+        runs = known.get(identity, ()) if policy.looks else ()
+        if done := first_accepted(point, runs, policy):
+            yield "done", done.tags["outcome"]
+        elif identity in seen:
+            yield "repeated", ""
+        else:
+            yield ("oom_predicted", "oom_predicted") if is_too_large else ("missing", "ok")
+        seen.add(identity)
 
 
-def _workers(points: Sequence[Point]) -> list[WorkerKey]:
-    """The worker that measures each point: one object for those whose parts are the same objects."""
-    known: dict[tuple[int, ...], WorkerKey] = {}
-    keys = [(id(point.software), id(point.framework), id(point.platform)) for point in points]
-    for key, point in zip(keys, points, strict=True):
-        if key not in known:
-            known[key] = WorkerKey.of(point)
-    return [known[key] for key in keys]
+def _ceilings(runs: Sequence[Finished], history: History) -> Ceilings | None:
+    run = next((run for run in runs if outcome_of(run.tags) == "ok"), None)
+    return Ceilings.of(run.run_id, history.metrics(run.run_id)) if run else None
 
 
 def rates_of(status: SweepStatus) -> Rates:
     """What devices can do at most, those of past runs too: measured ceilings, else the specification, else a guess."""
     kinds: dict[str, tuple[str, int]] = {}
     measured: dict[tuple[str, str], Ceilings] = {}
-    pairs = zip(status.workers, status.environments, strict=True)
-    for worker, environment in {(id(one), id(other)): (one, other) for one, other in pairs}.values():
+    for worker, environment in dict(zip(status.workers, status.environments, strict=True)).items():
         kinds[environment.device] = (worker.platform, int(environment.hardware["cores"]))
         for identity, ceilings in status.ceilings.items():
             if ceilings and identity.environment_id == environment.environment_id:
