@@ -17,7 +17,8 @@ from paradnn.cli.program import program
 from paradnn.config.point import Tracking
 from paradnn.core.words import counted
 from paradnn.store.journal import folder_of
-from paradnn.store.tracker import Synced, sync, sync_command
+from paradnn.store.mlflow_store import Uploaded
+from paradnn.store.tracker import sync, sync_command
 
 _LISTED = 10
 
@@ -39,21 +40,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = make_parser().parse_args(arguments)
     settings = Tracking(uri=given.uri, experiment=given.experiment)
     try:
-        done = sync(given.folder, settings, repeats=given.repeats)
+        done, problems = sync(given.folder, settings, repeats=given.repeats)
     except KeyboardInterrupt:
         print("interrupted; the same command continues", file=sys.stderr)
         return 130
-    for problem in done.problems:
+    for problem in problems:
         say(f"refused: {problem}", sys.stderr)
-    _describe(done, sync_command(given.folder, settings))
-    return 1 if done.problems else 0
+    logged, known, withheld = ([each for each in done if each[1].state == s] for s in ("logged", "known", "withheld"))
+    counts = f"{len(logged)} logged, {len(known)} logged before, {len(withheld)} not logged"
+    print(f"{counts}, {len(problems)} refused")
+    _explain(withheld, sync_command(given.folder, settings))
+    return 1 if problems else 0
 
 
-def _describe(done: Synced, command: str) -> None:
-    """What became of the files, and how to log those that were not."""
-    withheld = done.of("withheld")
-    counts = f"{len(done.of('logged'))} logged, {len(done.of('known'))} logged before, {len(withheld)} not logged"
-    print(f"{counts}, {len(done.problems)} refused")
+def _explain(withheld: Sequence[tuple[Path, Uploaded]], command: str) -> None:
+    """Why files were not logged, and how to log them."""
     points = [each for each in withheld if each[1].record.tags.get("kind", "point") == "point"]
     if len(withheld) > len(points):
         print(f"{counted(len(withheld) - len(points), 'measurement')} of ceilings not logged: the store has them")

@@ -21,7 +21,7 @@ from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.config.tasks import SweepInfo
 from paradnn.session.course import Conclusion, Summary
-from paradnn.session.session import ParentRun
+from paradnn.session.session import end_parent, open_parent
 from paradnn.store.address import address_of
 from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.reader import open_reader
@@ -42,8 +42,7 @@ class Sweep:
     def __init__(self, store: Store, name: str, planned: int) -> None:
         self.tracker = MlflowStore(Tracking(uri=store.uri))
         self.info = SweepInfo(name, f"fc, {planned} points", "python -m paradnn.train -m ...")
-        self.parent = ParentRun(self.tracker, self.info)
-        self.parent.open(planned)
+        open_parent(self.tracker, self.info, planned)
         self.open: Claim
 
     def begin(self, number: int, name: str | None = None) -> Claim:
@@ -70,7 +69,7 @@ class Sweep:
         self.tracker.record(claim, whole, dict)
 
     def end(self) -> None:
-        self.parent.end(Summary(total=4), Conclusion())
+        end_parent(self.tracker, self.info, Summary(total=4), Conclusion())
 
 
 def half(store: Store, name: str = "20260101-1") -> Sweep:

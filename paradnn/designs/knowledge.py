@@ -25,7 +25,7 @@ from paradnn.forecast.regression import Array
 from paradnn.forecast.status import rates_of, sweep_status
 from paradnn.forecast.table import PastRuns, row_of, table_of_points
 from paradnn.session.course import Row
-from paradnn.store.runs import ResumePolicy, first_accepted
+from paradnn.store.runs import ResumePolicy
 
 #: Groups of keys, and keys, that change neither a step nor what memory it takes.
 _ASIDE = ("measure", "replicate", "seed")
@@ -122,7 +122,7 @@ class Knowledge:
                 if index is None or index in self._own:
                     continue
                 ours = [run for run in runs if run.tags.get("sweep_id") == self._sweep_id]
-                if found := first_accepted(self.points[index], runs, self._policy) or next(iter(ours), None):
+                if found := self._policy.first(self.points[index], runs) or next(iter(ours), None):
                     self.ended[index] = Ended(found.run_id, found.tags["outcome"])
             self._devices |= {run.tags["device"] for runs in known.values() for run in runs if "device" in run.tags}
             self.claimed = {index for index in claimed if index is not None} - self._own - self.ended.keys()

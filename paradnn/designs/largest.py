@@ -21,7 +21,7 @@ from paradnn.session.course import Conclusion, Row, Visit
 from paradnn.session.environments import current_environments
 from paradnn.session.record import run_name
 from paradnn.session.workers import WorkerKey
-from paradnn.store.runs import ResumePolicy, first_accepted
+from paradnn.store.runs import ResumePolicy
 
 #: A search begins where the analytic bound is this share of the memory; where that says nothing, with so many examples.
 _SHARE, _USUAL = 0.25, 64
@@ -165,7 +165,7 @@ class LargestBatch:
         for key in keys:
             point = self._point(*key)
             identity = Identity(point_id(point), self._places.get(WorkerKey.of(point), ""), point.replicate)
-            if run := first_accepted(point, known.get(identity, ()), self._policy):
+            if run := self._policy.first(point, known.get(identity, ())):
                 outcome, found = run.tags["outcome"], True
                 metrics = self._history.metrics(run.run_id) if outcome == "ok" else {}
                 self._take(*key, _Tried(outcome, run.tags.get("reason", ""), metrics))

@@ -21,7 +21,7 @@ from paradnn.platform.specifications import find_hardware
 from paradnn.session.environments import current_environments
 from paradnn.session.hardware_peaks import Ceilings, below_ceilings, ceilings_identity
 from paradnn.session.workers import WorkerKey
-from paradnn.store.runs import Finished, ResumePolicy, first_accepted, outcome_of
+from paradnn.store.runs import Finished, ResumePolicy, outcome_of
 
 #: FLOP/s and B/s where nothing is known: of a CPU's core, of another device.
 _UNKNOWN = {"cpu": (5e10, 1e10), "gpu": (1e13, 5e11), "tpu": (5e13, 6e11)}
@@ -118,7 +118,7 @@ def _states(
     seen = set[Identity]()
     for point, identity, is_too_large in zip(points, identities, too_large.tolist(), strict=True):
         runs = known.get(identity, ()) if policy.looks else ()
-        if done := first_accepted(point, runs, policy):
+        if done := policy.first(point, runs):
             yield "done", done.tags["outcome"]
         elif identity in seen:
             yield "repeated", ""

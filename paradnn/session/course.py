@@ -103,7 +103,7 @@ class Summary:
     skipped: outcomes that the store held already, this sweep's or another driver's. repeated: points that the sweep
     names twice. parent: id of the parent run. conclusion: what points chosen meanwhile came to, in Markdown."""
 
-    total: int
+    total: int = 0
     rows: list[Row] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     repeated: int = 0

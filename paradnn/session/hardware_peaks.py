@@ -25,7 +25,7 @@ from paradnn.session.measured import mean_interval
 from paradnn.session.record import run_tags
 from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from paradnn.store.journal import Journal
-from paradnn.store.runs import CEILINGS_OUTCOME, ClaimedElsewhere, Finished, Record, outcome_of
+from paradnn.store.runs import CEILINGS_OUTCOME, Finished, Record, outcome_of
 from paradnn.worker.peak_rates import ARRAY_BYTES
 
 #: Changes with what is measured: ceilings of another version are not used.
@@ -55,8 +55,8 @@ class Ceilings:
         """The ceilings in a run's metrics and tags."""
         prefix = "peak_flops_per_second."
         peaks = {key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)}
-        contended = (tags or {}).get("contended_reason")
         references = {key: value for key, value in metrics.items() if key.startswith("best_reference_")}
+        contended = (tags or {}).get("contended_reason")
         return cls(run_id, peaks, metrics.get("peak_bytes_per_second"), contended, references)
 
     def emulated(self, precision: str) -> float | None:
@@ -148,7 +148,7 @@ class CeilingsKeeper:
         name = f"ceilings {point.framework.name} {point.platform.name}{stack}"
         tags = run_tags("ceilings", identity, environment)
         deadline, accepts = time.monotonic() + _TIMEOUT, None if again else self._sound(identity)
-        while isinstance(claim := self._tracker.begin(identity, name, tags, _TIMEOUT, accepts), ClaimedElsewhere):
+        while not (claim := self._tracker.begin(identity, name, tags, _TIMEOUT, accepts)):
             if time.monotonic() > deadline:
                 problem = f"another driver has been measuring them for over {_TIMEOUT:.0f} s"
                 self._say(f"no ceilings: {problem}; no utilisation is reported")

@@ -217,9 +217,7 @@ def balance_metrics(
         **{f"input_stage_ms.{name}": 1e3 * seconds for name, seconds in measured.stages.items()},
     }
     for name, values in estimates.items():
-        metrics[name] = statistics.median(values)
-        if interval := median_interval(values):
-            metrics |= {f"{name}_low": interval[0], f"{name}_high": interval[1]}
+        metrics |= {name: statistics.median(values)} | interval_metrics(name, *median_interval(values) or ())
     if platform != "cpu":
         metrics["infeed_fraction"] = max(0.0, 1 - 1 / (1 + metrics["infeed_gain"]))
     return metrics
@@ -376,12 +374,11 @@ def memory_metrics(results: Sequence[PointResult]) -> dict[str, float]:
     report it, what was seen."""
     most: dict[str, float] = {}
     for result in results:
-        answer = result.answer
-        own = answer.peak_memory_bytes if answer else None
-        peak = own if result.outcome == "ok" and own else max(own or 0, result.peak_memory_bytes or 0) or None
-        found = {name: getattr(answer, name, None) for name in ("step_memory_bytes", "peak_device_memory_bytes")}
-        known = given({"peak_memory_bytes": peak, **found})
-        most |= {name: max(value, most.get(name, value)) for name, value in known.items()}
+        names = ("peak_memory_bytes", "step_memory_bytes", "peak_device_memory_bytes")
+        found = {name: getattr(result.answer, name, None) for name in names}
+        if result.outcome != "ok" or not found[names[0]]:
+            found[names[0]] = max(found[names[0]] or 0, result.peak_memory_bytes or 0) or None
+        most |= {name: max(value, most.get(name, value)) for name, value in given(found).items()}
     return most
 
 
@@ -394,7 +391,10 @@ def summarised(point: Point, timings: Sequence[Timing]) -> Summarised:
 def _speed(point: Point, costs: Costs, timings: Sequence[Timing]) -> dict[str, float]:
     """Step times from block times, and what follows from them."""
     times, batch = summarised(point, timings), point.batch_size
-    metrics: dict[str, float | None] = {
+    ends = () if times.low is None or times.high is None else (times.low, times.high)
+    metrics = {
+        **interval_metrics("step_time_ms", *(1e3 * end for end in ends)),
+        **interval_metrics("examples_per_second", *(batch / end for end in reversed(ends))),
         "step_time_ms": times.value * 1e3,
         "step_time_min_ms": times.minimum * 1e3,
         "step_time_max_ms": times.maximum * 1e3,
@@ -411,9 +411,6 @@ def _speed(point: Point, costs: Costs, timings: Sequence[Timing]) -> dict[str, f
         "repeated_seconds": sum(timing.repeated for timing in timings),
         "final_loss": timings[0].final_loss,
     }
-    if times.low is not None and times.high is not None:
-        metrics |= interval_metrics("step_time_ms", times.low * 1e3, times.high * 1e3)
-        metrics |= interval_metrics("examples_per_second", batch / times.high, batch / times.low)
     return given(metrics)
 
 
@@ -436,13 +433,12 @@ def _contention(measured: Sequence[Measurement]) -> dict[str, float]:
     the cores for a step: beside the step time it shows who only waited."""
     found: defaultdict[str, list[float]] = defaultdict(list)
     own = []
-    for entry in measured:
-        if seen := entry.contention:
-            for name, value in vars(seen).items():
-                if name not in ("cores", "reason", "stops") and value is not None:
-                    found[name].append(value)
-            if seen.own_cpu_fraction is not None:
-                own.append(seen.own_cpu_fraction * seen.cores * statistics.fmean(step_times(entry.timing)) * 1e3)
+    for entry, seen in ((entry, entry.contention) for entry in measured if entry.contention):
+        shares = {name: value for name, value in vars(seen).items() if name not in ("cores", "reason", "stops")}
+        for name, value in given(shares).items():
+            found[name].append(value)
+        if seen.own_cpu_fraction is not None:
+            own.append(seen.own_cpu_fraction * seen.cores * statistics.fmean(step_times(entry.timing)) * 1e3)
     metrics = {name: statistics.fmean(values) for name, values in found.items()}
     return metrics | ({"processor_time_ms": statistics.geometric_mean(own)} if own and min(own) > 0 else {})
 
@@ -465,6 +461,6 @@ def given(metrics: Mapping[str, float | None]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if value is not None}
 
 
-def interval_metrics(name: str, low: float, high: float) -> dict[str, float]:
-    """The ends of a metric's 95% interval."""
-    return dict(zip(interval_names(name), (low, high), strict=True))
+def interval_metrics(name: str, *ends: float) -> dict[str, float]:
+    """The ends of a metric's 95% interval, both or none."""
+    return dict(zip(interval_names(name), ends, strict=bool(ends)))

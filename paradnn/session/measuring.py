@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +43,7 @@ from paradnn.session.record import make_record, point_tags, price_tags, priced, 
 from paradnn.session.turns import Turns
 from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from paradnn.store.journal import Journal, PartialResults
-from paradnn.store.runs import Claim, ClaimedElsewhere, Finished, Record, ResumePolicy, wanted_extras
+from paradnn.store.runs import Claim, Finished, Record, ResumePolicy, wanted_extras
 
 #: How many points are open together. A killed driver on another host blocks them for as long as they may take.
 GROUP = 24
@@ -54,74 +53,47 @@ _PAUSE = 2.0
 RENEW = 0.5
 
 
-@dataclass(frozen=True)
-class SessionContext:
-    """What a session works with, for as long as it lasts."""
+@dataclass(eq=False)
+class Measuring:
+    """The points of one session, and what it works with for as long as it lasts. `findings` about the machine go into
+    the environment of every run, `tags` and the metrics `waited` into every run."""
 
     pool: WorkerPool
     tracker: Journal
     environments: WorkerEnvironments
     reporter: Reporter
     settings: Settings
-    summary: Summary
+    findings: Sequence[Finding] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
+    waited: Mapping[str, float] = field(default_factory=dict)
 
-    @property
-    def resume(self) -> ResumePolicy:
-        """Which stored outcomes are enough."""
-        return ResumePolicy(self.settings.resume, self.settings.retry)
+    def __post_init__(self) -> None:
+        self.summary = Summary()
+        self.resume = ResumePolicy(self.settings.resume, self.settings.retry)
+        self.partial = PartialResults(self.settings.tracking)
+        self.ceilings = CeilingsKeeper(self.pool, self.tracker, self.reporter.say)
+        self._random = random.Random(self.settings.sweep.seed)
+        self._open: list[OpenPoint] = []
+        self.start()
 
-
-class _Clock:
-    """What passes between two points is the schedule of the second."""
-
-    def __init__(self) -> None:
+    def start(self) -> None:
+        """What passes from now on is the schedule of the first point."""
         self._free_since = self._begun = time.perf_counter()
 
-    def aside(self, seconds: float) -> None:
-        """So long something was done that is no cost of any point."""
-        self._free_since += seconds
-
-    def schedule(self) -> float:
-        """Seconds since the last point."""
-        return time.perf_counter() - self._free_since
-
-    def measured(self) -> None:
-        """A process of a point has ended."""
-        self._free_since = time.perf_counter()
-
-    def recorded(self, record: Record) -> dict[str, float]:
+    def _recording(self, record: Record) -> dict[str, float]:
         """Metrics of the recording itself, its figure included; what follows falls into the next point's schedule."""
         now = time.perf_counter()
         spent = now - self._free_since
         overhead = spent + sum(record.metrics.get(f"phase_{name}_seconds", 0.0) for name in ("schedule", "start"))
         self._free_since = now
-        return {"phase_record_seconds": spent, "overhead_seconds": overhead, "session_seconds": now - self._begun}
-
-
-class Measuring:
-    """The points of one session; `findings` about the machine go into the environment of every run."""
-
-    def __init__(self, context: SessionContext) -> None:
-        self._context = context
-        self.partial = PartialResults(context.settings.tracking)
-        self._ceilings = CeilingsKeeper(context.pool, context.tracker, context.reporter.say)
-        self._random = random.Random(context.settings.sweep.seed)
-        self._open: list[OpenPoint] = []
-        self._clock = _Clock()
-        self._tags: Mapping[str, str] = {}
-        self._waited: Mapping[str, float] = {}
-        self.findings: Sequence[Finding] = ()
-
-    def start(self, tags: Mapping[str, str], waited: Mapping[str, float]) -> None:
-        """What passes from now on is the schedule of the first point; `tags` and metrics `waited` go to every run."""
-        self._tags, self._waited = {**tags, "session_id": secrets.token_hex(8)}, waited
-        self._clock = _Clock()
+        own = {"phase_record_seconds": spent, "overhead_seconds": overhead, "session_seconds": now - self._begun}
+        return {**own, **self.waited}
 
     def abandon(self) -> None:
         """Give back what is claimed and not recorded."""
         for entry in self._open:
             with contextlib.suppress(Exception):
-                self._context.tracker.abandon(entry.claim, "interrupted before its end")
+                self.tracker.abandon(entry.claim, "interrupted before its end")
 
     def work(self, todo: Sequence[Point]) -> None:
         """Measure all points, group after group; what another driver holds comes again at the end."""
@@ -137,14 +109,14 @@ class Measuring:
             self._further_rounds()
             if elsewhere and elsewhere >= len(queue):
                 # Who waits holds nothing: the other may wait for it.
-                self._context.reporter.begin(f"waiting for {counted(len(queue), 'point')} that another driver measures")
+                self.reporter.begin(f"waiting for {counted(len(queue), 'point')} that another driver measures")
                 time.sleep(random.uniform(0.5, 1.5))
 
     def _further_rounds(self) -> None:
         """Measure what is open in further processes, each once a round, until all is complete."""
         while self._open:
             waiting = list(self._open)
-            if self._context.settings.sweep.order == "random":
+            if self.settings.sweep.order == "random":
                 self._random.shuffle(waiting)
             for entry in waiting:
                 self._further(entry)
@@ -164,33 +136,31 @@ class Measuring:
     def enter(self, visit: Visit, stays: Callable[[], bool] = lambda: True) -> bool:
         """Claim a point and measure it in its first process. False where another driver holds it, or where it does not
         `stay` once it is claimed; else it has an outcome, or will have."""
-        point, context = visit.point, self._context
-        environment = context.environments.environment(point)
+        point = visit.point
+        environment = self.environments.environment(point)
         ceilings = None if visit.excluded else self._ceilings_of(point, environment)
-        tags = {**point_tags(point, environment), **self._tags, **visit.tags}
-        accepts = (lambda known: context.resume.accepts(point, known)) if context.resume.looks else None
-        context.reporter.begin(run_name(point))
+        tags = {**point_tags(point, environment), **self.tags, **visit.tags}
+        accepts = partial(self.resume.accepts, point) if self.resume.looks else None
+        self.reporter.begin(run_name(point))
         # Its processes take turns with those of the whole group; the claim is renewed meanwhile.
         longest = point.measure.timeout * (GROUP if point.measure.processes > 1 else 1)
         identity = self.identity(point)
-        claim = context.tracker.begin(identity, run_name(point), tags, longest, accepts)
-        if isinstance(claim, ClaimedElsewhere):
+        claim = self.tracker.begin(identity, run_name(point), tags, longest, accepts)
+        if claim is None:
             return False
         if isinstance(claim, Finished):
-            self.partial.forget(identity, claim.tags["outcome"])
-            context.summary.skipped[claim.tags["outcome"]] += 1
-            context.reporter.skipped(context.summary.skipped, point.measure.processes)
+            self.skip(identity, claim)
+            self.reporter.skipped(self.summary.skipped, point.measure.processes)
             return True
         if not stays():
-            context.tracker.abandon(claim, "other drivers began the last points at the same time")
+            self.tracker.abandon(claim, "other drivers began the last points at the same time")
             time.sleep(random.uniform(0.2, 1.0))  # else all would come back together
             return False
         known = replace(environment, findings=(*environment.findings, *self.findings))
-        with_price = priced(point, context.settings.price, environment)
-        tags |= price_tags(point, with_price, context.settings.price)
-        costs = costs_of(point)
-        entry = OpenPoint(with_price, known, ceilings, claim, tags, costs, excluded=visit.excluded, longest=longest)
-        entry.turns = visit.turns
+        with_price = priced(point, self.settings.price, environment)
+        tags |= price_tags(point, with_price, self.settings.price)
+        own = (longest, visit.excluded, visit.turns)
+        entry = OpenPoint(with_price, known, ceilings, claim, tags, costs_of(point), *own)
         if not claim.repeats:
             self._take_up(entry)
         self._open.append(entry)
@@ -198,16 +168,22 @@ class Measuring:
             self._further(entry)
         return True
 
+    def skip(self, identity: Identity, done: Finished) -> None:
+        """A point has an outcome already: who recorded it may have been killed before it removed what it kept."""
+        outcome = done.tags["outcome"]
+        self.partial.forget(identity, outcome == "ok")  # what was cut short may be measured again, and go on
+        self.summary.skipped[outcome] += 1
+
     def _ceilings_of(self, point: Point, environment: Environment) -> Ceilings | None:
         """The ceilings of a point's platform; to measure them is no cost of this point, and of no other."""
-        usable = self._context.settings.ceilings and not self._context.environments.problem(point)
+        usable = self.settings.ceilings and not self.environments.problem(point)
         if not usable or not below_ceilings(point, costs_of(point).flops_per_step):
             return None
         begin = time.perf_counter()
-        found = self._ceilings.of(point, environment)
+        found = self.ceilings.of(point, environment)
         spent = time.perf_counter() - begin
-        self._clock.aside(spent)
-        self._context.reporter.aside(spent)
+        self._free_since += spent
+        self.reporter.aside(spent)
         return found
 
     def _take_up(self, entry: OpenPoint) -> None:
@@ -217,65 +193,62 @@ class Measuring:
             has = profile_tags(answer.profile)["extras"].split() if answer.profile else ()
             if not wanted_extras(entry.point).difference(has):
                 entry.results += known
-                self._context.reporter.spared(min(len(known), entry.point.measure.processes))
+                self.reporter.spared(min(len(known), entry.point.measure.processes))
 
     def identity(self, point: Point) -> Identity:
         """The measurement that a point is, on this machine."""
-        environment_id = self._context.environments.environment(point).environment_id
+        environment_id = self.environments.environment(point).environment_id
         return Identity(point_id(point), environment_id, point.replicate)
 
     def _further(self, entry: OpenPoint) -> None:
         if not entry.is_complete:
-            self._measure(entry)
+            several = entry.point.measure.processes > 1
+            entry.turns = None
+            self.reporter.begin(run_name(entry.point), len(entry.results) + 1 if several else None)
+            begun = self._begin()
+            self._ended([entry], [self._process(entry)], begun)
         if entry.is_complete:
             self._record(entry)
         elif not entry.claim.repeats:
             try:
                 self.partial.save(entry.claim.identity, entry.results)
             except StoreError as error:  # where that cannot be done, only a driver that is killed loses it
-                self._context.reporter.say(
-                    f"processes of points that are not complete are not kept: {error}", once=True
-                )
+                self.reporter.say(f"processes of points that are not complete are not kept: {error}", once=True)
 
-    def _measure(self, entry: OpenPoint) -> None:
-        several, reporter = entry.point.measure.processes > 1, self._context.reporter
-        entry.turns = None
-        reporter.begin(run_name(entry.point), len(entry.results) + 1 if several else None)
-        schedule, begun = self._clock.schedule(), time.time()
-        self._ended([entry], [self._process(entry)], schedule, begun)
+    def _begin(self) -> tuple[float, float]:
+        """Seconds since the last process, which are the schedule of the next one, and when that begins."""
+        return time.perf_counter() - self._free_since, time.time()
 
-    def _ended(
-        self, entries: Sequence[OpenPoint], results: Sequence[PointResult], schedule: float, begun: float
-    ) -> None:
+    def _ended(self, entries: Sequence[OpenPoint], results: Sequence[PointResult], begun: tuple[float, float]) -> None:
         """A process of each point has ended."""
-        self._clock.measured()
+        self._free_since = time.perf_counter()
         for entry, result in zip(entries, results, strict=True):
-            entry.results.append(replace(result, phases={**result.phases, "schedule": schedule}, begun=begun))
-            self._context.reporter.process_ended()
+            entry.results.append(replace(result, phases={**result.phases, "schedule": begun[0]}, begun=begun[1]))
+            self.reporter.process_ended()
         # Other hosts believe a claim for as long as it says: what is open for longer says so in time.
         now = time.monotonic()
         for each in self._open:
             if now - each.claimed > RENEW * each.longest:
-                self._context.tracker.renew(each.claim, each.longest)
+                self.tracker.renew(each.claim, each.longest)
                 each.claimed = now
 
     def _take_turns(self, turns: Turns, entries: Sequence[OpenPoint]) -> None:
         """Measure two points at once, a block of each by turns, in a worker each."""
-        self._context.reporter.begin(f"{' and '.join(run_name(entry.point) for entry in entries)}, by turns")
-        schedule, begun = self._clock.schedule(), time.time()
+        self.reporter.begin(f"{' and '.join(run_name(entry.point) for entry in entries)}, by turns")
+        begun = self._begin()
         for side, entry in enumerate(entries):
             # Linux ends a worker with the thread that started it: this one lives as long as the session.
             with contextlib.suppress(OSError):
-                self._context.pool.prepare(WorkerKey.of(entry.point, side))
+                self.pool.prepare(WorkerKey.of(entry.point, side))
         with turns, ThreadPoolExecutor(len(entries)) as threads:
             try:
                 sides = [threads.submit(self._process, entry, side) for side, entry in enumerate(entries)]
                 turns.play([side.done for side in sides])
                 results = [side.result() for side in sides]
             except BaseException:
-                self._context.pool.close()  # what the threads wait for
+                self.pool.close()  # what the threads wait for
                 raise
-        self._ended(entries, results, schedule, begun)
+        self._ended(entries, results, begun)
         for entry in entries:
             self._record(entry)
 
@@ -283,7 +256,7 @@ class Measuring:
         """How one more process of a point ends, or why it is not begun; which of two it is that take turns."""
         sides = 2 if entry.turns else 1  # each waits for the other, and has half of the memory
         limits = Limits(sides * entry.point.measure.timeout, memory_limit(entry.point) // sides)
-        if problem := self._context.environments.problem(entry.point):
+        if problem := self.environments.problem(entry.point):
             return PointResult("unavailable", problem)
         # Out of memory by arithmetic or by what larger and smaller points did: no build is tried.
         if reason := entry.excluded or exceeds_memory(entry.point, entry.costs, limits.memory_bytes):
@@ -295,11 +268,11 @@ class Measuring:
 
     def _in_worker(self, entry: OpenPoint, limits: Limits, side: int) -> PointResult:
         point, request, work = entry.point, entry.request(), entry.point.workload
-        said = NewsSaid(work, partial(self._context.tracker.tell, entry.claim))
+        said = NewsSaid(work, partial(self.tracker.tell, entry.claim))
 
         def news(event: str | Part) -> None:
             if words := event if isinstance(event, str) else said.say(event):
-                self._context.reporter.phase(words)
+                self.reporter.phase(words)
 
         request |= work.request(point)
         if work.resumes and not entry.claim.repeats:
@@ -309,23 +282,20 @@ class Measuring:
         key = WorkerKey.of(point, side)
         if point.hosts > 1:
             request["other_hosts"] = other_hosts(point.hosts, key.variables())
-        result = self._context.pool.measure(key, request, limits, news)
+        result = self.pool.measure(key, request, limits, news)
         if point.hosts > 1 and result.outcome != "ok":
             require_answers()
         return result
 
     def _record(self, entry: OpenPoint) -> None:
-        record, tracker = entry.record(), self._context.tracker
-        run_id = tracker.record(entry.claim, record, lambda: {**self._clock.recorded(record), **self._waited})
+        record, work = entry.record(), entry.point.workload
+        run_id = self.tracker.record(entry.claim, record, partial(self._recording, record))
         self._open.remove(entry)
-        if len(entry.results) > 1 and not entry.claim.repeats:
-            self.partial.remove(entry.claim.identity)
-        work = entry.point.workload
-        if work.resumes and not entry.claim.repeats and work.ended(entry.results[-1]):
-            self.partial.remove_checkpoint(entry.claim.identity)
+        if not entry.claim.repeats:
+            self.partial.forget(entry.claim.identity, work.resumes and work.ended(entry.results[-1]))
         row = Row.of_record(run_id, record)
-        self._context.summary.rows.append(row)
-        self._context.reporter.done(row, entry.wanted)
+        self.summary.rows.append(row)
+        self.reporter.done(row, entry.wanted)
 
 
 class NewsSaid:
@@ -350,8 +320,8 @@ class NewsSaid:
 
 @dataclass
 class OpenPoint:
-    """A claimed point. `excluded`: why it is out of memory without being tried. `longest`: seconds for which its claim
-    holds from `claimed` on (on the monotonic clock)."""
+    """A claimed point. `excluded` and `turns` are those of its visit; `longest`: seconds for which its claim holds from
+    `claimed` on (on the monotonic clock)."""
 
     point: Point
     environment: Environment
@@ -359,12 +329,12 @@ class OpenPoint:
     claim: Claim
     tags: Mapping[str, str]
     costs: Costs
+    longest: float = 0.0
     excluded: str | None = None
+    turns: Turns | None = None
     results: list[PointResult] = field(default_factory=list)
     load: float | None = field(default_factory=load_average)
-    longest: float = 0.0
     claimed: float = field(default_factory=time.monotonic)
-    turns: Turns | None = None
 
     @property
     def wanted(self) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import threading
 import time
@@ -26,13 +27,13 @@ from paradnn.platform.findings import load_findings
 from paradnn.platform.load import LoadWatch
 from paradnn.session.course import Conclusion, Course, Row, Summary
 from paradnn.session.environments import WorkerEnvironments
-from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper
+from paradnn.session.hardware_peaks import Ceilings
 from paradnn.session.hosts import require_hosts
-from paradnn.session.measuring import Measuring, SessionContext
+from paradnn.session.measuring import Measuring
 from paradnn.session.progress import Reporter
 from paradnn.session.workers import WorkerKey, WorkerPool
 from paradnn.store.journal import Journal
-from paradnn.store.runs import Finished, SweepRun, first_accepted
+from paradnn.store.runs import Finished, SweepRun
 from paradnn.store.tracker import open_tracker
 
 
@@ -40,7 +41,7 @@ def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo
     """Measure and record `points` in the given order; `sweep` is None for a single point outside a multirun. Raises
     ParadnnError for what the user can correct before anything is measured."""
     reporter = Reporter(len(points), sweep.name if sweep else None)
-    with _opened(points, len(points), reporter, settings, sweep) as session:
+    with _opened(points, reporter, settings, sweep) as session:
         return session.run(points)
 
 
@@ -49,186 +50,152 @@ def follow_course(course: Course, settings: Settings, sweep: SweepInfo) -> Summa
     ParadnnError as `measure_points` does."""
     reporter = Reporter(course.left, sweep.name, at_most=not course.resumes)
     settings = settings if course.resumes else replace(settings, resume=False)
-    with _opened(course.points, 0, reporter, settings, sweep) as session:
+    with _opened(course.points, reporter, settings, sweep) as session:
         return session.follow(course)
-
-
-@contextlib.contextmanager
-def _opened(
-    points: Sequence[Point], total: int, reporter: Reporter, settings: Settings, sweep: SweepInfo | None
-) -> Iterator[_Session]:
-    watch = LoadWatch()
-    require_possible(points)
-    with interruptible(), WorkerEnvironments(points, reporter.say) as environments, WorkerPool() as pool:
-        tracker = open_tracker(settings.tracking, reporter.say)
-        try:
-            context = SessionContext(pool, tracker, environments, reporter, settings, Summary(total))
-            yield _Session(context, sweep, watch)
-        finally:
-            reporter.close()
 
 
 def measure_ceilings(point: Point, settings: Settings) -> tuple[Ceilings | None, str]:
     """Re-measure the ceilings of a point's platform; also where they are recorded."""
-    require_possible([point])
-    reporter = Reporter(1, None)
-    with interruptible(), WorkerEnvironments([point], reporter.say) as environments, WorkerPool() as pool:
-        if problem := environments.problem(point):
+    with _opened([point], Reporter(1, None), settings, None) as session:
+        if problem := session.environments.problem(point):
             raise WorkerError(problem)
-        environment = environments.environment(point)
-        pool.prepare(WorkerKey.of(point))
+        session.pool.prepare(WorkerKey.of(point))
+        environment = session.environments.environment(point)
+        return session.ceilings.of(point, environment, again=True), session.tracker.where
+
+
+@contextlib.contextmanager
+def _opened(
+    points: Sequence[Point], reporter: Reporter, settings: Settings, sweep: SweepInfo | None
+) -> Iterator[_Session]:
+    watch, begin = LoadWatch(), time.perf_counter()
+    require_possible(points)
+    with interruptible(), WorkerEnvironments(points, reporter.say) as environments, WorkerPool() as pool:
         tracker = open_tracker(settings.tracking, reporter.say)
-        tracker.close_abandoned()
-        return CeilingsKeeper(pool, tracker, reporter.say).of(point, environment, again=True), tracker.where
+        try:
+            tracker.close_abandoned()
+            yield _Session(sweep, watch, begin, pool, tracker, environments, reporter, settings)
+        finally:
+            reporter.close()
 
 
-class _Session:
-    def __init__(self, context: SessionContext, sweep: SweepInfo | None, watch: LoadWatch) -> None:
-        self._context, self._sweep, self._watch = context, sweep, watch
-        self._tracker, self._summary, self._reporter = context.tracker, context.summary, context.reporter
-        self._parent = ParentRun(context.tracker, sweep)
-        self._measuring = Measuring(context)
+class _Session(Measuring):
+    def __init__(self, sweep: SweepInfo | None, watch: LoadWatch, begin: float, *given: Any) -> None:
+        super().__init__(*given)
+        self._sweep, self._watch, self._since = sweep, watch, begin
 
     def run(self, points: Sequence[Point]) -> Summary:
-        begin = time.perf_counter()
-        self._tracker.close_abandoned()
         todo = self._missing(points)
+        self.summary.total = len(points)
         if todo:
-            self._prepare_first(todo)
-            self._parent.open(len(todo))
+            self._prepare(todo, len(todo))
         processes = sum(point.measure.processes for point in todo)
-        return self._carry_out(partial(self._measuring.work, todo), processes, begin, Conclusion)
+        return self._carry_out(partial(self.work, todo), processes, Conclusion)
 
     def follow(self, course: Course) -> Summary:
         """Measure what the course asks for; what it concludes stands on the parent run."""
-        begin = time.perf_counter()
-        self._tracker.close_abandoned()
-        self._prepare_first(course.points)
-        self._summary.parent = self._parent.open()
-        return self._carry_out(lambda: self._visit(course), course.left, begin, course.conclusion)
+        self._prepare(course.points)
+        return self._carry_out(partial(self._visit, course), course.left, course.conclusion)
 
-    def _prepare_first(self, points: Sequence[Point]) -> None:
+    def _prepare(self, points: Sequence[Point], planned: int | None = None) -> None:
         """Start the first worker: the framework's import runs while the driver imports MLflow and opens the sweep."""
-        environments = self._context.environments
-        if first := next((point for point in points if not environments.problem(point)), None):
-            self._context.pool.prepare(WorkerKey.of(first))
+        if first := next((point for point in points if not self.environments.problem(point)), None):
+            self.pool.prepare(WorkerKey.of(first))
+        if self._sweep:
+            self.summary.parent = open_parent(self.tracker, self._sweep, planned)
 
     def _visit(self, course: Course) -> None:
         rows: Sequence[Row] = ()
         while True:
-            self._reporter.begin("the next points")  # where choosing takes a while
-            self._reporter.phase("choosing")
+            self.reporter.begin("the next points")  # where choosing takes a while
+            self.reporter.phase("choosing")
             if not (visits := course.batch(rows)):
                 return
-            self._summary.total += len(visits)
-            self._reporter.standing = course.standing
+            self.summary.total += len(visits)
+            self.reporter.standing = course.standing
             processes = sum(visit.point.measure.processes for visit in visits) / len(visits)
-            self._reporter.expect(course.left, processes, course.seconds_left)
-            before = len(self._summary.rows)
-            self._summary.total -= self._measuring.visit(visits, course.wants)
-            rows = self._summary.rows[before:]
+            self.reporter.expect(course.left, processes, course.seconds_left)
+            before = len(self.summary.rows)
+            self.summary.total -= self.visit(visits, course.wants)
+            rows = self.summary.rows[before:]
 
-    def _carry_out(
-        self, work: Callable[[], object], processes: int, begin: float, conclude: Callable[[], Conclusion]
-    ) -> Summary:
-        how, summary = self._context.settings.sweep, self._summary
-        tags = {"design": how.design} if how.design != "grid" else {"sweep_order": how.order} if self._sweep else {}
-        of = {"sweep_id": self._sweep.sweep_id} if self._sweep else {}
-        self._measuring.start({**job_tags(), **of, **tags}, start_seconds())
-        self._reporter.start(summary.skipped, processes)
+    def _carry_out(self, work: Callable[[], object], processes: int, conclude: Callable[[], Conclusion]) -> Summary:
+        how, summary, sweep = self.settings.sweep, self.summary, self._sweep
+        tags = {"design": how.design} if how.design != "grid" else {"sweep_order": how.order} if sweep else {}
+        of = {"sweep_id": sweep.sweep_id} if sweep else {}
+        self.tags = {**job_tags(), **of, **tags, "session_id": secrets.token_hex(8)}
+        self.waited = start_seconds()
+        self.start()
+        self.reporter.start(summary.skipped, processes)
         if processes:  # what is seen of the machine is recorded with every point
             load = self._watch.look()
-            self._measuring.findings = load_findings(load)
+            self.findings = load_findings(load)
             if load.busy:
                 advice = "intervals will be wide; python -m paradnn.check says more"
-                self._reporter.say(f"this machine is busy: {load}: {advice}")
+                self.reporter.say(f"this machine is busy: {load}: {advice}")
         try:
             work()
         except KeyboardInterrupt:
             summary.interrupted = True
         finally:
-            self._measuring.abandon()
-        summary.seconds = time.perf_counter() - begin
+            self.abandon()
+        summary.seconds = time.perf_counter() - self._since
         conclusion = conclude()
         summary.conclusion = conclusion.text
-        self._parent.end(summary, conclusion)
-        summary.where = self._tracker.where
+        if sweep and summary.parent:
+            end_parent(self.tracker, sweep, summary, conclusion)
+        summary.where = self.tracker.where
         return summary
 
     def _missing(self, points: Sequence[Point]) -> list[Point]:
         """The points without an outcome that is accepted, each once; the others are counted as skipped."""
-        resume = self._context.resume
         known: Mapping[Identity, Sequence[Finished]] = {}
-        if resume.looks:
-            known = self._tracker.finished(self._context.environments.environment_ids)
-        todo, seen = [], set()
+        if self.resume.looks:
+            known = self.tracker.finished(self.environments.environment_ids)
+        todo = {}
         for point in points:
-            identity = self._measuring.identity(point)
-            if done := first_accepted(point, known.get(identity, ()), resume):
-                outcome = done.tags["outcome"]
-                self._measuring.partial.forget(identity, outcome)
-                self._summary.skipped[outcome] += 1
+            identity = self.identity(point)
+            if done := self.resume.first(point, known.get(identity, ())):
+                self.skip(identity, done)
                 if not self._sweep:  # a single point: say what is known of it
-                    metrics, tags = self._tracker.fetch(done.run_id)
+                    metrics, tags = self.tracker.fetch(done.run_id)
                     name = tags.get("mlflow.runName") or tags.get("name") or done.run_id
-                    row = Row(
-                        done.run_id, name, point.model.name, outcome, tags.get("reason"), metrics, tags, known=True
-                    )
-                    self._summary.rows.append(row)
-            elif identity in seen:
-                self._summary.repeated += 1
+                    ending = (done.tags["outcome"], tags.get("reason"))
+                    row = Row(done.run_id, name, point.model.name, *ending, metrics, tags, known=True)
+                    self.summary.rows.append(row)
+            elif identity in todo:
+                self.summary.repeated += 1
             else:
-                todo.append(point)
-            seen.add(identity)
-        return todo
+                todo[identity] = point
+        return [*todo.values()]
 
 
-class ParentRun:
-    """The parent run of a sweep as this process sees it; without a sweep all of it does nothing."""
-
-    def __init__(self, tracker: Journal, sweep: SweepInfo | None) -> None:
-        self._tracker = tracker
-        self._sweep = sweep
-        self._opened = False
-
-    def open(self, points: int | None = None) -> str:
-        """Open the parent of so many points to measure; its run id."""
-        if self._sweep is None:
-            return ""
-        self._opened = True
-        command = without_secrets(self._sweep.command)
-        tags = {"sweep_id": self._sweep.sweep_id, "command": command}
-        tags |= {"planned_points": str(points)} if points is not None else {}
-        return self._tracker.open_sweep(self._sweep.name, f"`{command}`\n\nrunning ...", tags)
-
-    def end(self, summary: Summary, conclusion: Conclusion) -> None:
-        """Close what was opened here."""
-        if self._sweep is None or not self._opened:
-            return
-        what = counted(summary.total, "point")
-        state = "interrupted" if summary.interrupted else "finished"
-        closing = f"A sweep of {what}, {state} after {summary.seconds:.0f} s: {summary.counts()}."
-        text = "\n\n".join(filter(None, (f"`{without_secrets(self._sweep.command)}`", conclusion.text, closing)))
-        metrics = {f"points.{name}": float(count) for name, count in summary.outcomes.items()}
-        metrics |= {"points": float(summary.total), **conclusion.metrics}
-        status = "KILLED" if summary.interrupted else "FAILED" if summary.missing else "FINISHED"
-        self._tracker.close_sweep(SweepRun(status, text, metrics, conclusion.artifacts, conclusion.tags))
+def open_parent(tracker: Journal, sweep: SweepInfo, points: int | None = None) -> str:
+    """Open the parent run of a sweep of so many points to measure; its id."""
+    command = without_secrets(sweep.command)
+    tags = {"sweep_id": sweep.sweep_id, "command": command}
+    tags |= {"planned_points": str(points)} if points is not None else {}
+    return tracker.open_sweep(sweep.name, f"`{command}`\n\nrunning ...", tags)
 
 
-class Interrupted(KeyboardInterrupt):
-    """The user or the system asked the sweep to end (Ctrl-C, SIGTERM)."""
+def end_parent(tracker: Journal, sweep: SweepInfo, summary: Summary, conclusion: Conclusion) -> None:
+    """Close the parent run of a sweep."""
+    state = "interrupted" if summary.interrupted else "finished"
+    what = f"A sweep of {counted(summary.total, 'point')}, {state} after {summary.seconds:.0f} s"
+    said = (f"`{without_secrets(sweep.command)}`", conclusion.text, f"{what}: {summary.counts()}.")
+    metrics = {f"points.{name}": float(count) for name, count in summary.outcomes.items()}
+    metrics |= {"points": float(summary.total), **conclusion.metrics}
+    status = "KILLED" if summary.interrupted else "FAILED" if summary.missing else "FINISHED"
+    end = SweepRun(status, "\n\n".join(filter(None, said)), metrics, conclusion.artifacts, conclusion.tags)
+    tracker.close_sweep(end)
 
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
     """SIGTERM and a closed terminal end the session as Ctrl-C does."""
-
-    def stop(*_: Any) -> None:
-        raise Interrupted
-
     # Only the main thread may ask for signals.
     signals = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
-    previous = [signal.signal(number, stop) for number in signals]
+    previous = [signal.signal(number, signal.default_int_handler) for number in signals]
     try:
         yield
     finally:

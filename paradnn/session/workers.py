@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import selectors
 import shutil
 import signal
 import subprocess
@@ -14,6 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -70,16 +70,12 @@ class WorkerKey:
 
     def variables(self) -> dict[str, str]:
         """What the key says, on any host."""
-        environ = {"KERAS_BACKEND": self.framework, "PYTHONUNBUFFERED": "1"}
+        # JAX would take most of a device's memory at once, and no peak could be measured.
+        device = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
         if self.platform == "cpu":
-            environ["CUDA_VISIBLE_DEVICES"] = "-1"
-            environ |= {"JAX_PLATFORMS": "cpu", "KERAS_TORCH_DEVICE": "cpu"}
-        else:
-            # Without it JAX takes most of a device's memory at once, and no peak can be measured.
-            environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
-        if self.threads:
-            environ |= dict.fromkeys(_THREADS, str(self.threads))
-        return environ | dict(self.env)
+            device = {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu", "KERAS_TORCH_DEVICE": "cpu"}
+        threads = dict.fromkeys(_THREADS, str(self.threads)) if self.threads else {}
+        return {"KERAS_BACKEND": self.framework, "PYTHONUNBUFFERED": "1", **device, **threads, **dict(self.env)}
 
 
 #: Seconds between two looks at the child's memory.
@@ -139,26 +135,20 @@ class Worker:
         path = [str(self._folder.path), environ.get("PYTHONPATH")]
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))
         command = [key.python, "-m", "paradnn.worker", "--framework", key.framework, "--driver", str(os.getpid())]
+        # A session of its own: Ctrl-C in the terminal reaches the driver alone, which then kills the worker.
+        own: dict[str, Any] = {"env": environ, "cwd": self._folder.path, "start_new_session": True}
         with self._log.open("wb") as log:
             try:
-                # A session of its own: Ctrl-C in the terminal reaches the driver alone, which then kills the worker.
-                self._process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    env=environ,
-                    start_new_session=True,
-                    cwd=self._folder.path,
-                )
+                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
+                self._process = subprocess.Popen(command, **pipes, **own)
             except OSError:
                 self._folder.remove()
                 raise
         self.pid = self._process.pid
-        assert self._process.stdout is not None
-        os.set_blocking(self._process.stdout.fileno(), False)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._process.stdout, selectors.EVENT_READ)
+        assert self._process.stdin
+        assert self._process.stdout
+        self._to, self._from = self._process.stdin, self._process.stdout.fileno()
+        os.set_blocking(self._from, False)
         self._buffer = bytearray()
         self._received = 0  # bytes that it has said of the latest point
 
@@ -178,12 +168,10 @@ class Worker:
         self.reached_point = False
         self._broken = None
         stderr = self._folder.path / f"point-{self._points}.log"
-        assert self._process.stdin
+        request = messages.Request(messages.PROTOCOL_VERSION, self._points, dict(point), str(stderr))
         with contextlib.suppress(BrokenPipeError):  # seen at once in `_follow`, as the end of the pipe
-            self._process.stdin.write(
-                encode(messages.Request(messages.PROTOCOL_VERSION, self._points, dict(point), str(stderr)))
-            )
-            self._process.stdin.flush()
+            self._to.write(encode(request))
+            self._to.flush()
         try:
             ending = self._follow(watch, limits, time.perf_counter(), on_news)
         except MessageError as error:
@@ -195,15 +183,9 @@ class Worker:
 
     def close(self) -> None:
         """Kill worker and child; remove their files."""
-        self.alive = False
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
-        self._selector.close()
-        for pipe in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError):
-                assert pipe is not None
-                pipe.close()
+        self._kill_worker()
+        with contextlib.suppress(OSError), self._process:  # waits, and closes the pipes
+            pass
         self._folder.remove()
 
     def _wait_ready(self) -> tuple[str, str] | None:
@@ -271,17 +253,18 @@ class Worker:
             watch.stopped = "memory"
         elif now - sent > limits.timeout:
             watch.stopped = "timeout"
-        if watch.stopped:
-            watch.killed_at = now
-            if watch.pid is None:
-                self._kill_worker()
-                return
+        else:
+            return
+        watch.killed_at = now
+        if watch.pid is None:
+            self._kill_worker()
+        else:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(watch.pid, signal.SIGKILL)
 
     def _kill_worker(self) -> None:
         self.alive = False
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
     def _result(self, watch: _Watch, ending: Ending, limits: Limits, stderr: Path) -> PointResult:
@@ -310,10 +293,9 @@ class Worker:
 
     def _events(self, timeout: float) -> list[Event]:
         """Events that came within `timeout` seconds; at the pipe's end the worker is gone. Raises MessageError."""
-        assert self._process.stdout
-        if not self._selector.select(max(timeout, 0.0)):
+        if not wait([self._from], max(timeout, 0.0)):
             return []
-        data = os.read(self._process.stdout.fileno(), 1 << 20)
+        data = os.read(self._from, 1 << 20)
         self.alive = self.alive and bool(data)
         self._received += len(data)
         self._buffer += data

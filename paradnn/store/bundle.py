@@ -16,16 +16,16 @@ import json
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import make_dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, TypeVar, get_args, get_type_hints
 
 from paradnn.core.channel import read_message
 from paradnn.core.errors import DataError, NoStoreError, SchemaError
 from paradnn.store.address import BUNDLE, StoreAddress
 from paradnn.store.files import inside, is_inside, read_json, whole_file
-from paradnn.store.runs import SCHEMA_VERSION, Query, Row, Run
+from paradnn.store.runs import SCHEMA_VERSION, Query, Row, Run, Values
 
 #: What the files say they are; the number counts versions of their layout.
 #:   1  the first.
@@ -116,30 +116,11 @@ def _place(address: str) -> tuple[Path, str, list[str]]:
     return Path(path), f"artifacts/{run_id}/", _open(Path(path))[2].get(run_id, [])
 
 
-@dataclass(frozen=True)
-class _Line:
-    """A line of runs.jsonl."""
-
-    run_id: str
-    run_name: str | None
-    experiment: str
-    status: str | None
-    start_ms: int | None
-    end_ms: int | None
-    artifact_uri: str | None
-    params: dict[str, str]
-    tags: dict[str, str]
-    metrics: dict[str, float]
-
-    def __post_init__(self) -> None:
-        inside(Path(), self.run_id)
-        if "/" in self.run_id or "#" in self.run_id:
-            raise ValueError(f"run_id={self.run_id[:80]!r} is no id")
-        if not all(0 <= (time or 0) < 2**53 for time in (self.start_ms, self.end_ms)):
-            raise ValueError("a time is none")
-        for key, text in (*self.params.items(), *self.tags.items()):
-            if len(text) > _LONGEST_TEXT or len(key) > _LONGEST_TEXT:
-                raise ValueError(f"{key[:80]} has {len(text):,} letters, at most {_LONGEST_TEXT:,} are read")
+#: A line of runs.jsonl: the fields of a run beside its values.
+_KINDS = get_args(Values)
+_Line: Any = make_dataclass(
+    "_Line", [*get_type_hints(Run).items(), *((kind, get_type_hints(Row)[kind]) for kind in _KINDS)]
+)
 
 
 def _rows(path: Path) -> Iterator[Row]:
@@ -148,15 +129,28 @@ def _rows(path: Path) -> Iterator[Row]:
     with _open(path)[0].open(_RUNS) as lines:
         for number, line in enumerate(iter(lambda: lines.readline(_LONGEST_LINE), b""), 1):
             try:
-                one = read_message(_Line, read_json(line.decode()), "run")
-                if one.run_id in known:
-                    raise ValueError(f"run {one.run_id} is there twice")
+                row = _row(path, line)
+                if row.run.run_id in known:
+                    raise ValueError(f"run {row.run.run_id} is there twice")
             except (ValueError, OverflowError, DataError) as error:
                 problem = " ".join(str(error).split())[:200]
                 raise DataError(f"{path}: line {number} of {_RUNS} is no run: {problem}") from None
-            known.add(one.run_id)
-            values = vars(one) | {"artifact_uri": f"{BUNDLE}:{path}#{one.run_id}"}
-            yield Row(Run(**{field: values[field] for field in Run._fields}), one.params, one.tags, one.metrics)
+            known.add(row.run.run_id)
+            yield row
+
+
+def _row(path: Path, line: bytes) -> Row:
+    one = read_message(_Line, read_json(line.decode()), "run")
+    inside(Path(), one.run_id)
+    if "/" in one.run_id or "#" in one.run_id:
+        raise ValueError(f"run_id={one.run_id[:80]!r} is no id")
+    if not all(0 <= (time or 0) < 2**53 for time in (one.start_ms, one.end_ms)):
+        raise ValueError("a time is none")
+    for key, text in (*one.params.items(), *one.tags.items()):
+        if len(text) > _LONGEST_TEXT or len(key) > _LONGEST_TEXT:
+            raise ValueError(f"{key[:80]} has {len(text):,} letters, at most {_LONGEST_TEXT:,} are read")
+    one.artifact_uri = f"{BUNDLE}:{path}#{one.run_id}"
+    return Row(Run(*(getattr(one, field) for field in Run._fields)), *(getattr(one, kind) for kind in _KINDS))
 
 
 #: An open bundle, the checksums of its files, and the files of each run.

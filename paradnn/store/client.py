@@ -129,7 +129,7 @@ def store_errors(where: str) -> Iterator[None]:
         raise
 
 
-def raises_store_errors(kind: type[T]) -> type[T]:
+def wraps_errors(kind: type[T]) -> type[T]:
     """A class with `where`, all of its public methods inside `store_errors`."""
 
     def inside(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -28,18 +28,7 @@ from paradnn.core.workload import Moment
 from paradnn.store.address import address_of
 from paradnn.store.claims import Entry, expiry, owner_tag
 from paradnn.store.files import new_file, read_json
-from paradnn.store.runs import (
-    OWNER,
-    SCHEMA_VERSION,
-    AcceptsRun,
-    Claim,
-    Claimed,
-    ClaimedElsewhere,
-    Finished,
-    Record,
-    RecordingMetrics,
-    SweepRun,
-)
+from paradnn.store.runs import SCHEMA_VERSION, AcceptsRun, Claim, Claimed, Finished, Record, RecordingMetrics, SweepRun
 
 #: What the files say they are; the number counts versions of their layout.
 #:   1  the first.
@@ -91,8 +80,8 @@ class Journal:
         self._read: set[str] = set()  # names of files that are known
         with contextlib.suppress(*[StoreError] if key else []):  # beside a store it is needed where that is away
             _make(self.folder)
-        if not key and not os.access(self.folder, os.W_OK):
-            raise StoreError(f"tracking.folder={folder}: cannot be written; give another")
+            if not os.access(self.folder, os.W_OK):
+                raise StoreError(f"tracking.folder={folder}: cannot be written; give another")
 
     @property
     def where(self) -> str:
@@ -147,7 +136,7 @@ class Journal:
                 self._claim_path(identity).unlink(missing_ok=True)
             if found or mine:
                 return found or claim
-        return ClaimedElsewhere(str(self._claim_path(identity)))
+        return None
 
     def claimed(self) -> set[Identity]:
         """The points that a living driver is measuring now."""
@@ -156,9 +145,10 @@ class Journal:
 
     def renew(self, claim: Claim, timeout: float) -> None:
         """Let a claim hold for so many seconds from now on."""
+        path = self._claim_path(claim.identity)
         if not claim.repeats:
-            with contextlib.suppress(OSError), _written(self.folder, _owned(claim.identity, timeout)) as made:
-                os.replace(made, self._claim_path(claim.identity))
+            with contextlib.suppress(OSError, StoreError), _written(path, _owned(claim.identity, timeout)) as made:
+                os.replace(made, path)
 
     def tell(self, claim: Claim, moments: Sequence[Moment]) -> None:
         """Let who looks at a point that is being measured see what its epochs gave so far: in a store."""
@@ -194,7 +184,7 @@ class Journal:
         """Results for this store whose driver is gone."""
         for path in self.folder.glob(f"point-{self._key}*.json") if self._key else ():
             with contextlib.suppress(DataError):
-                if Entry(path.stem, "RUNNING", {OWNER: read_record(path).owner or ""}).is_abandoned():
+                if Entry(path.stem, "RUNNING", {"owner": read_record(path).owner or ""}).is_abandoned():
                     yield path
 
     def abandon(self, claim: Claim, reason: str) -> None:
@@ -221,7 +211,7 @@ class Journal:
     def _claim(self, identity: Identity, timeout: float) -> bool:
         path = self._claim_path(identity)
         try:
-            with _refusals_of(path), _written(self.folder, _owned(identity, timeout)) as made:
+            with _written(path, _owned(identity, timeout)) as made:
                 os.link(made, path)  # fails where the name is taken: the claim appears whole or not at all
             return True
         except FileExistsError:
@@ -229,9 +219,7 @@ class Journal:
             return False
 
     def _drop_if_stale(self, path: Path) -> bool:
-        entry = _claim_in(path)
-        stale = entry is not None and entry.is_abandoned()
-        if stale:
+        if stale := bool((entry := _claim_in(path)) and entry.is_abandoned()):
             path.unlink(missing_ok=True)
         return stale
 
@@ -240,32 +228,35 @@ class Journal:
 
 
 def _owned(identity: Identity, timeout: float) -> bytes:
-    claim = {"owner": owner_tag(), "claim_expires": expiry(timeout), "identity": asdict(identity)}
-    return json.dumps(claim).encode()
+    return json.dumps({"owner": owner_tag(), "claim_expires": expiry(timeout), "identity": asdict(identity)}).encode()
 
 
 def _claim_in(path: Path) -> Entry | None:
-    try:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         content = read_json(path.read_text())
         tags = {**content.pop("identity"), **content}
         entry = Entry(path.stem, "RUNNING", {key: str(value) for key, value in tags.items()})
         return entry if entry.is_readable and entry.owner else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+    return None
 
 
 def write_document(path: Path, content: Mapping[str, Any]) -> None:
     """Write one file whole or not at all; raises StoreError when the disk does not take it."""
     body = json.dumps({"format": FORMAT, "schema_version": SCHEMA_VERSION, **content}, sort_keys=True)
     text = json.dumps({"sha256": hashlib.sha256(body.encode()).hexdigest(), "body": body})
-    with _refusals_of(path), _written(path.parent, text.encode()) as made:
+    with _written(path, text.encode()) as made:
         os.replace(made, path)
 
 
 @contextlib.contextmanager
-def _refusals_of(path: Path) -> Iterator[None]:
+def _written(path: Path, data: bytes) -> Iterator[Path]:
+    """A whole file beside `path`, whose name it is to get; StoreError where the disk does not take it."""
     try:
-        yield
+        with new_file(path.parent) as (made, file):
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            yield made
     except FileExistsError:
         raise
     except OSError as error:
@@ -324,15 +315,6 @@ def _checked(path: Path, what: str) -> Iterator[dict[str, Any]]:
         raise DataError(f"{path}: not {what} ({' '.join(str(error).split())[:200]})") from None
 
 
-@contextlib.contextmanager
-def _written(folder: Path, data: bytes) -> Iterator[Path]:
-    with new_file(folder) as (path, file):
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-        yield path
-
-
 class PartialResults:
     """Results of points that are not complete, a file each in the folder of results that wait for the store. Only who
     holds the claim of a point, or finds its outcome, touches its file."""
@@ -357,26 +339,18 @@ class PartialResults:
         content = {"protocol": PROTOCOL_VERSION, "results": plain(list(results))}
         write_document(self._path("partial", identity, "json"), content)
 
-    def remove(self, identity: Identity) -> None:
-        """The point is recorded. A folder that cannot be written holds no file of ours."""
-        with contextlib.suppress(OSError):
-            self._path("partial", identity, "json").unlink(missing_ok=True)
-
-    def forget(self, identity: Identity, outcome: str) -> None:
-        """The point has this outcome already: who recorded it may have been killed before it removed what it kept."""
-        self.remove(identity)
-        if outcome == "ok":  # what was cut short may be measured again, and go on
-            self.remove_checkpoint(identity)
+    def forget(self, identity: Identity, ended: bool) -> None:
+        """The point is recorded, and where it has `ended` no training goes on from its checkpoint, of which a worker
+        that was killed may have left half a file. A folder that cannot be written holds no file of ours."""
+        training = self.checkpoint(identity)
+        checkpoints = (training, training.with_suffix(".part")) if ended else ()
+        for path in (self._path("partial", identity, "json"), *checkpoints):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
 
     def checkpoint(self, identity: Identity) -> Path:
         """Where a worker keeps how far it is, of work that can go on from there."""
         return self._path("training", identity, "npz")
-
-    def remove_checkpoint(self, identity: Identity) -> None:
-        """The training has ended; a worker that was killed may have left a half-written file too."""
-        for path in (self.checkpoint(identity), self.checkpoint(identity).with_suffix(".part")):
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
 
     def _path(self, kind: str, identity: Identity, suffix: str) -> Path:
         own = f"{identity.point_id}-{identity.environment_id}-{identity.replicate}"

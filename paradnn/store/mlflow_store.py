@@ -11,7 +11,7 @@ import functools
 import json
 import os
 import time
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,35 +20,14 @@ from paradnn.config.point import Tracking
 from paradnn.core.errors import DataError, NoStoreError, StoreError, StoreRefusalError
 from paradnn.core.scratch import Scratch
 from paradnn.core.workload import Moment
-from paradnn.store.address import StoreAddress, address_of, local_folder, locate, settle
+from paradnn.store import runs
+from paradnn.store.address import address_of, local_folder, locate, settle
 from paradnn.store.claims import Entry, RunIndex, close_abandoned, close_run, expiry, owner_tag, status_of
-from paradnn.store.client import (
-    client_of,
-    is_listening,
-    one_line_of,
-    open_experiment,
-    raises_store_errors,
-    require_usable,
-    store_errors,
-)
+from paradnn.store.client import client_of, is_listening, one_line_of, open_experiment, store_errors, wraps_errors
 from paradnn.store.files import file_content, inside, pack
 from paradnn.store.journal import Document, identity_of
 from paradnn.store.reader import open_reader
-from paradnn.store.runs import (
-    EXPIRES,
-    OUTCOME_TAGS,
-    OWNER,
-    SCHEMA_VERSION,
-    AcceptsRun,
-    Claim,
-    Claimed,
-    ClaimedElsewhere,
-    Finished,
-    Record,
-    RecordingMetrics,
-    SweepRun,
-    supersedes,
-)
+from paradnn.store.runs import Claim, Claimed, Finished, Record, SweepRun
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -75,8 +54,8 @@ class Uploaded:
     record: Record
 
 
-@raises_store_errors
-class MlflowStore:
+@wraps_errors
+class MlflowStore(RunIndex):
     """Runs in an MLflow tracking store; methods raise StoreError when it does not answer."""
 
     def __init__(self, settings: Tracking) -> None:
@@ -99,15 +78,19 @@ class MlflowStore:
             raise StoreError(f"tracking.uri={error}; {remedy}") from error
 
     def _open(self, experiment: str) -> None:
-        # The kind makes the UI show runs, with their descriptions, rather than traces.
-        about = {"mlflow.experimentKind": "custom_model_development", _NOTE: _ABOUT, **view_tags()}
-        # MLflow's import takes seconds: what is only read needs none of it.
-        client, known = None, _find_experiment(self._address, experiment)
-        if not known:
-            client, known = open_experiment(self._address, experiment, about)
-            self._client = client
+        client = known = None
+        if self._address.is_sql:  # MLflow's import takes seconds: what is only read needs none of it
+            from paradnn.store.sql import SqlReader
+
+            settle(self._address)
+            with contextlib.suppress(NoStoreError):
+                known = SqlReader(self._address).experiment(experiment)
+        if known is None:
+            # The kind makes the UI show runs, with their descriptions, rather than traces.
+            about = {"mlflow.experimentKind": "custom_model_development", _NOTE: _ABOUT, **view_tags()}
+            self._client, known = client, _ = open_experiment(self._address, experiment, about)
         self._experiment_id = known
-        self._index = RunIndex(open_reader(self._address, client=client, pooled=True), experiment)
+        super().__init__(open_reader(self._address, client=client, pooled=True), experiment)
 
     @functools.cached_property
     def _client(self) -> MlflowClient:  # type: ignore[override]
@@ -123,16 +106,10 @@ class MlflowStore:
     def where(self) -> str:
         return self._address.public
 
-    def finished(self, environment_ids: Iterable[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:
-        return self._index.finished(environment_ids, sweep_id)
-
-    def fetch(self, run_id: str) -> tuple[dict[str, float], dict[str, str]]:
-        return self._index.fetch(run_id)
-
     def open_sweep(self, name: str, description: str, tags: Mapping[str, str]) -> str:
-        links = {_PARENT: self._project_run} if self._project_run else {}
-        own = {**_SOURCE, "kind": "sweep", "schema_version": SCHEMA_VERSION, OWNER: self._owner, _NOTE: description}
-        run = self._client.create_run(self._experiment_id, run_name=name, tags={**own, **links, **tags})
+        own = {**_SOURCE, "kind": "sweep", "schema_version": runs.SCHEMA_VERSION, runs.OWNER: self._owner}
+        own |= {_PARENT: self._project_run} if self._project_run else {}
+        run = self._client.create_run(self._experiment_id, run_name=name, tags={**own, _NOTE: description, **tags})
         self._parent = self._parents[tags["sweep_id"]] = str(run.info.run_id)
         return self._parent
 
@@ -151,61 +128,54 @@ class MlflowStore:
         self._client.set_terminated(run_id, end.status, now)
 
     def begin(
-        self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, accepts: AcceptsRun | None
+        self, identity: Identity, name: str, tags: Mapping[str, str], timeout: float, accepts: runs.AcceptsRun | None
     ) -> Claimed:
-        """Claim a point and make its run.
-
-        Two drivers that claim at once each see the other's run after making their own; both withdraw and come back
-        later. A claim holds only when, once it was written, no other stood beside it. To look before as well saves
-        making runs in vain; of points it is left out until another driver's was met, since those that the store held
-        were skipped before. Ceilings were not, and are there most of the time."""
+        """Claim a point and make its run: the claim holds where, once it is written, no other stands beside it; two
+        drivers that claim at once both withdraw, and come back later. Who looks before as well makes no run in vain:
+        for ceilings, which are there most of the time, and for points once another driver's was met."""
         looks = self._contended or tags.get("kind") != "point"
-        if accepts is not None and looks and (other := self._other(identity, accepts)):
-            return other
-        own = {OWNER: self._owner, EXPIRES: expiry(timeout)}
+        if accepts is not None and looks and any(other := self._others(identity, accepts)):
+            return other[0]
+        own = {runs.OWNER: self._owner, runs.EXPIRES: expiry(timeout)}
         claim = self._create(identity, name, {**tags, **own}, time.time() * 1000, self._parent)
         if accepts is None:
             return replace(claim, repeats=True)
-        if other := self._other(identity, accepts, besides=claim.run_id):
+        if any(other := self._others(identity, accepts, besides=claim.run_id)):
             self._contended = True
             self._client.delete_run(claim.run_id)
-            return other
+            return other[0]
         return claim
 
     def _create(
         self, identity: Identity, name: str, tags: Mapping[str, str], start: float, parent: str | None
     ) -> Claim:
-        whole, begun = {**_SOURCE, **tags, **({_PARENT: parent} if parent else {})}, _since_1970(start)
+        whole, begun = {**_SOURCE, **tags} | ({_PARENT: parent} if parent else {}), _since_1970(start)
         run = self._client.create_run(self._experiment_id, start_time=begun, run_name=name, tags=whole)
         return Claim(run.info.run_id, identity, begun, files=run.info.artifact_uri, tags=whole)
 
-    def _other(self, identity: Identity, accepts: AcceptsRun, besides: str = "") -> Finished | ClaimedElsewhere | None:
-        """Why the point need not be measured now: a run that is accepted, else the claim of a living driver."""
-        busy = None
-        for entry in self._index.of_point(identity):
+    def _others(self, identity: Identity, accepts: runs.AcceptsRun, besides: str = "") -> tuple[Finished | None, bool]:
+        """Why the point need not be measured now: a run that is accepted; whether a living driver holds it."""
+        busy = False
+        for entry in self.of_point(identity):
             if entry.run_id == besides or (entry.is_abandoned() and close_run(self._client, entry)):
                 continue
             if entry.outcome:
                 if accepts(entry.tags):
-                    return Finished(entry.run_id, entry.tags)
+                    return Finished(entry.run_id, entry.tags), False
             elif entry.is_claim_of(self._owner):  # the answer to an earlier request of ours was lost
                 self._client.delete_run(entry.run_id)
             elif entry.status == "RUNNING":
-                busy = ClaimedElsewhere(entry.run_id)
-        return busy
+                busy = True
+        return None, busy
 
     def renew(self, claim: Claim, timeout: float) -> None:
-        self._client.set_tag(claim.run_id, EXPIRES, expiry(timeout))
+        self._client.set_tag(claim.run_id, runs.EXPIRES, expiry(timeout))
 
     def tell(self, claim: Claim, moments: Sequence[Moment]) -> None:
         self._log_numbers(claim.run_id, _numbers(moments))
 
-    def record(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> str:
-        self._write(claim, record, recording_metrics)
-        return claim.run_id
-
     def abandon(self, claim: Claim, reason: str) -> None:
-        for entry in self._index.of_point(claim.identity):
+        for entry in self.of_point(claim.identity):
             if entry.run_id == claim.run_id and entry.outcome:  # interrupted when it was recorded already
                 self._client.set_terminated(claim.run_id, status_of(entry.outcome))
                 return
@@ -213,7 +183,7 @@ class MlflowStore:
         self._client.set_terminated(claim.run_id, "KILLED")
 
     def close_abandoned(self) -> int:
-        return close_abandoned(self._index, lambda: self._client)
+        return close_abandoned(self, lambda: self._client)
 
     def upload(self, document: Document, *, repeats: bool = False) -> Uploaded:
         """Log a result that was kept, unless the store holds it, or, without `repeats`, as much of the same point by
@@ -228,16 +198,16 @@ class MlflowStore:
 
     def _upload(self, document: Document, repeats: bool) -> Uploaded:
         record, identity = document.record, identity_of(document.record.tags)
-        same = self._index.of_point(identity)
+        same = self.of_point(identity)
         begun = next((entry for entry in same if entry.run_id == document.run_id), None)
-        logged = [*self._index.with_tag("offline_id", document.offline_id), *filter(None, [begun])]
+        logged = [*self.with_tag("offline_id", document.offline_id), *filter(None, [begun])]
         if logged := [entry for entry in logged if entry.outcome]:
             # The store had taken it, and went away before its answer came, or its end was written.
             for entry in logged:
                 if entry.status == "RUNNING":
                     self._client.set_terminated(entry.run_id, status_of(record.outcome), _since_1970(record.end_time))
             return Uploaded("known", logged[0].run_id, record)
-        held = next((entry for entry in same if supersedes(entry.tags, record.tags)), None)
+        held = next((entry for entry in same if record.is_held_by(entry.tags)), None)
         claim = Claim(begun.run_id, identity, record.start_time) if begun else None
         if held and not (document.repeats or (repeats and record.tags.get("kind") == "point")):
             if begun and claim and begun.status == "RUNNING":
@@ -245,11 +215,11 @@ class MlflowStore:
             return Uploaded("withheld", held.run_id, record)
         parent = self._parent_of(document.sweep) if document.sweep else None
         if claim is None:
-            tags = {key: value for key, value in record.tags.items() if key not in OUTCOME_TAGS}
-            tags |= {OWNER: self._owner, EXPIRES: expiry(0)}
+            tags = {key: value for key, value in record.tags.items() if key not in runs.OUTCOME_TAGS}
+            tags |= {runs.OWNER: self._owner, runs.EXPIRES: expiry(0)}
             claim = self._create(identity, record.name, tags, record.start_time, parent)
         try:
-            self._write(claim, replace(record, tags={**record.tags, "offline_id": document.offline_id}), dict)
+            self.record(claim, replace(record, tags={**record.tags, "offline_id": document.offline_id}), dict)
         except Exception:
             if not begun:  # half a run is none
                 with contextlib.suppress(Exception):
@@ -260,26 +230,24 @@ class MlflowStore:
     def _parent_of(self, sweep: SweepRun) -> str:
         """The run of a sweep whose points are uploaded; one that is made says that its driver ended early, unless a
         file holds its end (`end_sweep`)."""
-        sweep_id = sweep.tags["sweep_id"]
+        sweep_id, own = sweep.tags["sweep_id"], self._parent
         if sweep_id not in self._parents:
-            if known := self._sweep_entry(sweep_id):
-                self._parents[sweep_id] = known.run_id
+            if known := self._runs_of(sweep):
+                self._parents[sweep_id] = known[0].run_id
             else:
-                own = self._parent
                 made = self.open_sweep(sweep.name, "A sweep whose driver ended early.", sweep.tags)
                 self._client.set_terminated(made, "KILLED")
                 self._parent = own
         return self._parents[sweep_id]
 
-    def _sweep_entry(self, sweep_id: str) -> Entry | None:
-        entries = self._index.with_tag("sweep_id", sweep_id)
-        return next((entry for entry in entries if entry.tags.get("kind") == "sweep"), None)
+    def _runs_of(self, sweep: SweepRun) -> list[Entry]:
+        return [one for one in self.with_tag("sweep_id", sweep.tags["sweep_id"]) if one.tags.get("kind") == "sweep"]
 
     def end_sweep(self, sweep: SweepRun) -> None:
         """Close the run of a sweep whose end the store was not told."""
-        known = self._sweep_entry(sweep.tags["sweep_id"])
-        if known and known.status in ("RUNNING", "KILLED"):
-            self._end_sweep(known.run_id, replace(sweep, tags={}))
+        for known in self._runs_of(sweep)[:1]:
+            if known.status in ("RUNNING", "KILLED"):
+                self._end_sweep(known.run_id, replace(sweep, tags={}))
 
     def is_back(self) -> bool:
         """Whether a store that went away answers again; asks no longer than it must."""
@@ -291,11 +259,11 @@ class MlflowStore:
 
     def delete_orphaned_claims(self, keep: Container[str]) -> None:
         """Delete claims of this process that it does not know: their run was made, the answer was lost."""
-        for entry in self._index.running():
+        for entry in self.running():
             if entry.is_claim_of(self._owner) and entry.run_id not in keep:
                 self._client.delete_run(entry.run_id)
 
-    def _write(self, claim: Claim, record: Record, recording_metrics: RecordingMetrics) -> None:
+    def record(self, claim: Claim, record: Record, recording_metrics: runs.RecordingMetrics) -> str:
         from mlflow.entities import Param, RunTag
 
         run_id, end = claim.run_id, _since_1970(record.end_time)
@@ -311,6 +279,7 @@ class MlflowStore:
         self._log_numbers(run_id, numbers[:first])
         self._client.log_batch(run_id, metrics=numbers[first:], params=params, tags=tags)
         self._client.set_terminated(run_id, status_of(record.outcome), end)
+        return run_id
 
     def _log_numbers(self, run_id: str, numbers: Sequence[Metric]) -> None:
         """Metrics alone; what the store holds of them already it keeps once, since their times are the same."""
@@ -328,22 +297,6 @@ class MlflowStore:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(file_content(content))
             get_artifact_repository(address, tracking_uri=self._address.uri).log_artifacts(str(folder))
-
-
-def _find_experiment(address: StoreAddress, name: str) -> str | None:
-    """Id of an experiment that a database holds, read in milliseconds; None where MLflow must be asked or make it.
-    StoreError for one that was deleted, or whose files a server keeps."""
-    if not address.is_sql:
-        return None
-    settle(address)
-    from paradnn.store.sql import SqlReader
-
-    with contextlib.suppress(NoStoreError):
-        tables = SqlReader(address)
-        if not tables.unexpected and (row := tables.experiment(name)):
-            require_usable(address, name, *row[1:])
-            return row[0]
-    return None
 
 
 def _numbers(moments: Sequence[Moment]) -> list[Metric]:

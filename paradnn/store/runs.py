@@ -68,15 +68,8 @@ class Finished:
     tags: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class ClaimedElsewhere:
-    """Another driver is measuring the point."""
-
-    run_id: str
-
-
-#: What becomes of a point that is to be claimed.
-Claimed = Claim | Finished | ClaimedElsewhere
+#: What becomes of a point that is to be claimed; None: another driver is measuring it.
+Claimed = Claim | Finished | None
 
 
 @dataclass(frozen=True)
@@ -108,6 +101,16 @@ class Record:
     end_time: int
     description: str = ""
     history: Sequence[Moment] = ()
+
+    def is_held_by(self, known: Mapping[str, str]) -> bool:
+        """Whether a stored run with these tags holds all that this one holds, which is of the same identity and was
+        made without a claim. A measurement adds something to a failure, so do other limits, and a profile."""
+        outcome = outcome_of(known)
+        if outcome is None or (outcome != "ok" and outcome_of(self.tags) == "ok"):
+            return False
+        if outcome in LIMIT_OUTCOMES and known.get("limits_id") != self.tags.get("limits_id"):
+            return False
+        return set(self.tags.get("extras", "").split()) <= set(known.get("extras", "").split())
 
 
 def wanted_extras(point: Point) -> set[str]:
@@ -141,21 +144,9 @@ class ResumePolicy:
             return False
         return outcome != "ok" or wanted <= set(extras)
 
-
-def supersedes(known: Mapping[str, str], new: Mapping[str, str]) -> bool:
-    """Whether a stored run holds all that a new one of the same identity holds, which was made without a claim; both
-    are tags. A measurement adds something to a failure, so do other limits, and a profile."""
-    outcome = outcome_of(known)
-    if outcome is None or (outcome != "ok" and outcome_of(new) == "ok"):
-        return False
-    if outcome in LIMIT_OUTCOMES and known.get("limits_id") != new.get("limits_id"):
-        return False
-    return set(new.get("extras", "").split()) <= set(known.get("extras", "").split())
-
-
-def first_accepted(point: Point, runs: Iterable[Finished], policy: ResumePolicy) -> Finished | None:
-    """The first accepted one of runs with a point's identity."""
-    return next((run for run in runs if policy.accepts(point, run.tags)), None)
+    def first(self, point: Point, runs: Iterable[Finished]) -> Finished | None:
+        """The first accepted one of runs with the point's identity."""
+        return next((run for run in runs if self.accepts(point, run.tags)), None)
 
 
 #: `protocol_id` of published measurements, a hash of what is known of it: the paper's ("best logged rate"), DeepBench's
@@ -239,14 +230,13 @@ class Query:
         """Whether a run of these experiments with these values is asked for, but for `newest`."""
         if self.needs_outcome and not any(name in tags for name in OUTCOME_TAGS):
             return False
-        if self.run_id not in (None, run.run_id) or self.status not in (None, run.status):
-            return False
-        if self.since_ms is not None and (run.start_ms is None or run.start_ms < self.since_ms):
-            return False
-        if self.until_ms is not None and (run.start_ms is None or run.start_ms >= self.until_ms):
-            return False
-        return all(params.get(key) in allowed for key, allowed in self.params.items()) and all(
-            tags.get(key) in allowed for key, allowed in self.tags.items()
+        bounded = self.since_ms is not None or self.until_ms is not None
+        least, most = self.since_ms or 0, math.inf if self.until_ms is None else self.until_ms
+        asked = ((params, self.params), (tags, self.tags))
+        return (
+            (self.run_id in (None, run.run_id) and self.status in (None, run.status))
+            and (not bounded or (run.start_ms is not None and least <= run.start_ms < most))
+            and all(values.get(key) in allowed for values, keys in asked for key, allowed in keys.items())
         )
 
     def narrowed(self, row: Row) -> Row:

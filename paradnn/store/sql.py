@@ -20,7 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from paradnn.core.errors import NoStoreError, StoreError
 from paradnn.store.address import StoreAddress
-from paradnn.store.client import one_line_of, store_errors
+from paradnn.store.client import one_line_of, require_usable, store_errors
 from paradnn.store.runs import OUTCOME_TAGS, Query, Row, Run, Values, number
 
 if TYPE_CHECKING:
@@ -95,17 +95,19 @@ class SqlReader:
 
     def experiments(self) -> list[str]:
         """The names of the store's experiments that are not deleted."""
-        chosen = sa.select(_EXPERIMENTS.c.name).where(_EXPERIMENTS.c.lifecycle_stage == "active", *self._workspace())
-        with self._answers(), self._engine.connect() as connection:
-            return sorted(connection.execute(chosen).scalars())
+        return sorted(row.name for row in self._experiments() if row.lifecycle_stage == "active")
 
-    def experiment(self, name: str) -> tuple[str, str, str] | None:
-        """Id, life cycle stage and artifact location of an experiment; None where it is not there."""
-        columns = (_EXPERIMENTS.c.experiment_id, _EXPERIMENTS.c.lifecycle_stage, _EXPERIMENTS.c.artifact_location)
-        chosen = sa.select(*columns).where(_EXPERIMENTS.c.name == name, *self._workspace())
+    def experiment(self, name: str) -> str | None:
+        """Id of an experiment that can be written into; None where it is not there, or tables are not as known.
+        StoreError for one that was deleted, or whose files a server keeps."""
+        row = None if self.unexpected else next((row for row in self._experiments() if row.name == name), None)
+        if row:
+            require_usable(self._address, name, row.lifecycle_stage, row.artifact_location or "")
+        return str(row.experiment_id) if row else None
+
+    def _experiments(self) -> Sequence[sa.Row[Any]]:
         with self._answers(), self._engine.connect() as connection:
-            row = connection.execute(chosen).first()
-        return (str(row[0]), row[1], row[2] or "") if row else None
+            return connection.execute(sa.select(_EXPERIMENTS).where(*self._workspace())).all()
 
     def read(self, query: Query) -> list[Row]:
         """The runs of a query. A run's outcome is written last and tags are read first: what has one then has all its
@@ -199,10 +201,8 @@ def _values(
         elif table is _TAGS:
             statement = statement.where(sa.or_(table.c.key.not_like("mlflow.%"), table.c.key == "mlflow.parentRunId"))
         if wanted is None or wanted:
-            yield (
-                kind,
-                _rows(connection, statement if lookup is None else statement.where(table.c.run_uuid.in_(lookup))),
-            )
+            looked_up = () if lookup is None else (table.c.run_uuid.in_(lookup),)
+            yield kind, _rows(connection, statement.where(*looked_up))
 
 
 def _rows(connection: sa.Connection, statement: sa.Select[Any]) -> Iterator[Any]:

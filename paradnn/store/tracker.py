@@ -13,7 +13,6 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -255,43 +254,28 @@ def _alone_with(path: Path) -> Iterator[bool]:
         yield alone
 
 
-@dataclass
-class Synced:
-    """What became of the files of a folder; `problems` are those that cannot be logged, in words."""
-
-    files: list[tuple[Path, Uploaded]] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-
-    def of(self, state: str) -> list[tuple[Path, Uploaded]]:
-        """The files that ended so."""
-        return [each for each in self.files if each[1].state == state]
-
-
-def sync(folder: Path, settings: Tracking, *, repeats: bool = False) -> Synced:
-    """Log every result file below `folder`; with `repeats` also those of points that the store holds already. A file
-    that is damaged, or that the store does not accept, is a problem of its own."""
+def sync(folder: Path, settings: Tracking, *, repeats: bool = False) -> tuple[list[tuple[Path, Uploaded]], list[str]]:
+    """Log every result file below `folder`; with `repeats` also those of points that the store holds already. What
+    became of each file, and in words of those that are damaged, or that the store does not accept."""
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; give the folder of a sweep with tracking=offline")
     store = MlflowStore(settings)
     store.close_abandoned()
-    done = Synced()
+    done: list[tuple[Path, Uploaded]] = []
+    problems: list[str] = []
     from rich.console import Console
     from rich.progress import track
 
-    for path in track(sorted(folder.rglob("point-*.json")), "logging", console=Console(stderr=True), transient=True):
-        with _problems_of(path, done.problems), _alone_with(path):
-            done.files.append((path, store.upload(read_record(path), repeats=repeats)))
-    for path in sorted(folder.rglob("sweep-*.json")):
-        with _problems_of(path, done.problems):
-            store.end_sweep(read_sweep(path))
-    return done
-
-
-@contextlib.contextmanager
-def _problems_of(path: Path, problems: list[str]) -> Iterator[None]:
-    try:
-        yield
-    except (StoreAwayError, StoreRefusalError):
-        raise
-    except (DataError, StoreError) as error:
-        problems.append(str(error) if str(path) in str(error) else f"{path}: {error}")
+    points, sweeps = (sorted(folder.rglob(f"{kind}-*.json")) for kind in ("point", "sweep"))
+    for path in track([*points, *sweeps], "logging", console=Console(stderr=True), transient=True):
+        try:
+            if path in sweeps:
+                store.end_sweep(read_sweep(path))
+                continue
+            with _alone_with(path):
+                done.append((path, store.upload(read_record(path), repeats=repeats)))
+        except (StoreAwayError, StoreRefusalError):
+            raise
+        except (DataError, StoreError) as error:
+            problems.append(str(error) if str(path) in str(error) else f"{path}: {error}")
+    return done, problems

@@ -15,7 +15,7 @@ from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.store.journal import Journal
 from paradnn.store.mlflow_store import MlflowStore
-from paradnn.store.runs import SCHEMA_VERSION, Claim, ClaimedElsewhere, Record
+from paradnn.store.runs import SCHEMA_VERSION, Claim, Record
 from paradnn.store.tracker import open_tracker
 
 ENVIRONMENT = "e" * 16
@@ -65,7 +65,7 @@ def main() -> None:
     while queue:
         identity = queue.popleft()
         claim = tracker.begin(identity, f"point {identity.point_id}", tags_of(identity), 60.0, lambda tags: True)
-        if isinstance(claim, ClaimedElsewhere):
+        if claim is None:
             queue.append(identity)
             time.sleep(random.uniform(0.0, 0.02))
         elif isinstance(claim, Claim):

@@ -19,7 +19,7 @@ from paradnn.store.mlflow_store import MlflowStore
 #: Where it happens, and what does: SIGSTOP lets the test look around, SIGKILL takes what was started along.
 EVENTS: dict[str, tuple[type, str, int, signal.Signals]] = {
     "claimed": (MlflowStore, "begin", 1, signal.SIGSTOP),
-    "completed": (PartialResults, "remove", 1, signal.SIGSTOP),
+    "completed": (PartialResults, "forget", 1, signal.SIGSTOP),
     "third_epoch": (NewsSaid, "say", 3, signal.SIGKILL),
 }
 

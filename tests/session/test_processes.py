@@ -181,7 +181,7 @@ def test_a_damaged_file_of_kept_processes_is_as_none(tmp_path: Path) -> None:
     write_document(path, {"protocol": PROTOCOL_VERSION - 1, "results": [plain(result)]})
     assert kept.load(identity) == [], "another version may mean something else by it"
     kept.save(identity, [result])
-    kept.remove(identity)
+    kept.forget(identity, ended=False)
     assert not list(tmp_path.iterdir())
 
 
@@ -191,9 +191,9 @@ def test_nothing_is_left_of_a_training_that_has_ended(tmp_path: Path) -> None:
     for one in (identity, other):
         Checkpoint(str(kept.checkpoint(one))).save([Epoch(1, 2, 3.0, 4.0, 0.5, 0.2, 0.3, 0.9, None)], list)
         unfinished(kept.checkpoint(one)).write_bytes(b"its writer was killed")
-    kept.remove_checkpoint(identity)
+    kept.forget(identity, ended=True)
     assert {path.stem for path in tmp_path.iterdir()} == {kept.checkpoint(other).stem}
-    kept.remove_checkpoint(other)
+    kept.forget(other, ended=True)
     assert not list(tmp_path.iterdir())
 
 
@@ -214,7 +214,7 @@ def test_what_was_kept_without_a_profile_is_no_part_of_a_point_with_one(
     """The first driver is killed, as it were, between the record and the removal of what was kept."""
     axes = ["paradnn.train", "model.nodes=8", *REST, "measure.processes=2", f"tracking.folder={store.folder / 'kept'}"]
     with monkeypatch.context() as patch:
-        patch.setattr(PartialResults, "remove", lambda *_: None)
+        patch.setattr(PartialResults, "forget", lambda *_: None)
         run(axes, store)
     assert len(list((store.folder / "kept").glob("partial-*.json"))) == 1
     done = run([*axes, "measure.profile=true"], store)

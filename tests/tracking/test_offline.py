@@ -254,14 +254,12 @@ def test_one_crafted_record_is_refused_and_the_others_are_logged(
     (tmp_path / "point-bytes.json").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "sweep-x.json").write_text("{}")
     write_document(tmp_path / "sweep-y.json", {"sweep": {"name": 1}})
-    done = sync(tmp_path, Tracking(uri=store.uri))
-    named = [
-        next((line for line in done.problems if f"point-{number}.json" in line), "") for number in range(len(CHANGES))
-    ]
+    done, problems = sync(tmp_path, Tracking(uri=store.uri))
+    named = [next((line for line in problems if f"point-{number}.json" in line), "") for number in range(len(CHANGES))]
     assert [name for name, line in zip(CHANGES, named, strict=True) if not line] == []
-    assert len(done.problems) == len(CHANGES) + 4
-    assert all("\n" not in line and len(line) < 800 for line in done.problems)
-    assert [each[0] for each in done.files] == [path]
+    assert len(problems) == len(CHANGES) + 4
+    assert all("\n" not in line and len(line) < 800 for line in problems)
+    assert [each[0] for each in done] == [path]
     assert [point["point_id"] for point in store.runs()] == ["1"]
     assert not Path("/tmp/paradnn-outside").exists()
 
