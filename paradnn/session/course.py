@@ -98,10 +98,9 @@ class Course(Protocol):
 
 @dataclass
 class Summary:
-    """Rows of the measured points, and counts of those that needed no measuring.
-
-    skipped: outcomes that the store held already, this sweep's or another driver's. repeated: points that the sweep
-    names twice. parent: id of the parent run. conclusion: what points chosen meanwhile came to, in Markdown."""
+    """Rows of the measured points, and counts of those that needed no measuring. skipped: outcomes that the store held
+    already, this sweep's or another driver's. repeated: points that the sweep names twice. parent: id of the parent
+    run. conclusion: what points chosen meanwhile came to, in Markdown."""
 
     total: int = 0
     rows: list[Row] = field(default_factory=list)

@@ -9,6 +9,7 @@ import random
 import shlex
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -25,7 +26,7 @@ from paradnn.session.measured import mean_interval
 from paradnn.session.record import run_tags
 from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from paradnn.store.journal import Journal
-from paradnn.store.runs import CEILINGS_OUTCOME, Finished, Record, outcome_of
+from paradnn.store.runs import CEILINGS_OUTCOME, Claim, Finished, Record, outcome_of
 from paradnn.worker.peak_rates import ARRAY_BYTES
 
 #: Changes with what is measured: ceilings of another version are not used.
@@ -104,10 +105,10 @@ def device_peaks(point: Point, environment: Environment, ceilings: Ceilings | No
     return {key: chips * value for key, value in peaks.items() if value} | dict(references)
 
 
-def overrun_tags(point: Point, metrics: Mapping[str, float]) -> dict[str, str]:
+def overrun_tags(point: Point, environment: Environment, metrics: Mapping[str, float]) -> dict[str, str]:
     """Tags of a run that was faster than the peak it is compared with; none of one that was not. `ceilings_note` says
     by how much, `ceilings_remedy` is the command that re-measures the ceilings."""
-    platform, framework, software = point.platform, point.framework, point.software
+    platform, framework, software = single_device(point, environment).platform, point.framework, point.software
     if (ratio := metrics.get("flops_utilization", 0.0)) <= 1 + _MARGIN:
         return {}
     given = {
@@ -161,7 +162,7 @@ class CeilingsKeeper:
         self._say(f"measuring the ceilings of {what}, once: about half a minute")
         try:
             result, rates = self._measure(point)
-            record = make_ceilings_record(name, point, environment, result, tags, claim.start_time, rates)
+            record = make_ceilings_record(claim, name, point, environment, result, rates)
             run_id = self._tracker.record(claim, record, dict)
         except BaseException:
             with contextlib.suppress(Exception):
@@ -187,15 +188,18 @@ class CeilingsKeeper:
         """All kernels in one process, then the fastest in further ones, until so many were undisturbed. What the first
         one came to, and the rates of all."""
         request, limits = _request(point), Limits(_TIMEOUT, int(0.9 * available_memory()))
-        results, found = list[PointResult](), list[PeakRates]()
-        while len(results) < MOST_PROCESSES and (len(found) < PROCESSES or _disturbed(found)):
-            results.append(self._pool.measure(WorkerKey.of(point), request, limits, lambda _: None))
-            answer = results[-1].answer
-            if results[-1].outcome != "ok" or answer is None or answer.peak_rates is None:
+        first, found = None, list[PeakRates]()
+        for _ in range(MOST_PROCESSES):
+            result = self._pool.measure(WorkerKey.of(point), request, limits, lambda _: None)
+            first = first or result
+            if result.outcome != "ok" or result.answer is None or result.answer.peak_rates is None:
                 break
-            found.append(answer.peak_rates)
+            found.append(result.answer.peak_rates)
+            if len(found) >= PROCESSES and not _disturbed(found):
+                break
             request["only"] = {"matmul": plain(_fastest(found[0])), "bandwidth": plain(_largest(found[0]))}
-        return results[0], found
+        assert first
+        return first, found
 
 
 def _request(point: Point) -> dict[str, Any]:
@@ -204,18 +208,13 @@ def _request(point: Point) -> dict[str, Any]:
 
 
 def make_ceilings_record(
-    name: str,
-    point: Point,
-    environment: Environment,
-    result: PointResult,
-    tags: Mapping[str, str],
-    start: int,
-    processes: Sequence[PeakRates] = (),
+    claim: Claim, name: str, point: Point, environment: Environment, result: PointResult, processes: Sequence[PeakRates]
 ) -> Record:
-    """What is stored of the rates that processes measured; `start` is in Unix milliseconds, `result` is the first's."""
+    """What is stored of the rates that processes measured; `result` is that of the first one."""
     metrics, reason = (_metrics(processes), _disturbed(processes)) if processes else ({}, None)
     artifacts: dict[str, Any] = {"environment.json": environment.as_dict()}
-    tags = {**tags, CEILINGS_OUTCOME: result.outcome} | ({"reason": result.reason} if result.reason else {})
+    tags = run_tags("ceilings", claim.identity, environment) | {CEILINGS_OUTCOME: result.outcome}
+    tags |= {"reason": result.reason} if result.reason else {}
     if processes:
         tags |= {"contended": str(bool(reason)).lower()} | ({"contended_reason": reason} if reason else {})
     for key in ("matmul", "bandwidth"):
@@ -226,8 +225,8 @@ def make_ceilings_record(
     memory = f" Main memory: {peaks.bytes_per_second / 1e9:,.1f} GB/s." if peaks.bytes_per_second else ""
     params = texts({"platform": asdict(point.platform), "framework": asdict(point.framework)})
     said = f"Ceilings of {environment.device}, measured in the framework. Matrix products: {rates}.{memory}"
-    end = int(time.time() * 1000)
-    return Record(name, result.outcome, result.reason, params, metrics, tags, artifacts, start, end, said)
+    times = claim.start_time, int(time.time() * 1000)
+    return Record(name, result.outcome, result.reason, params, metrics, tags, artifacts, *times, said)
 
 
 def _fastest(rates: PeakRates) -> list[ProductRate]:
@@ -243,15 +242,14 @@ def _largest(rates: PeakRates) -> list[ArrayRate]:
 
 def _kernels(processes: Sequence[PeakRates]) -> dict[str, list[tuple[float, str | None]]]:
     """Rates of each ceiling's kernel by the name of its metric, one a process, and what disturbed each."""
-    found: dict[str, list[tuple[float, str | None]]] = {}
-    for best in _fastest(processes[0]):
-        rows = (row for each in processes for row in each.matmul)
-        same = [
-            row for row in rows if (row.size, row.compile, row.precision) == (best.size, best.compile, best.precision)
-        ]
-        found[f"peak_flops_per_second.{best.precision}"] = [(row.flops_per_second, row.disturbed) for row in same]
-    if arrays := [row for each in processes for row in _largest(each)]:
-        found["peak_bytes_per_second"] = [(row.bytes_per_second, row.disturbed) for row in arrays]
+    found: dict[str, list[tuple[float, str | None]]] = defaultdict(list)
+    best = {(row.size, row.compile, row.precision) for row in _fastest(processes[0])}
+    for each in processes:
+        for row in each.matmul:
+            if (row.size, row.compile, row.precision) in best:
+                found[f"peak_flops_per_second.{row.precision}"].append((row.flops_per_second, row.disturbed))
+        for array in _largest(each):
+            found["peak_bytes_per_second"].append((array.bytes_per_second, array.disturbed))
     return found
 
 
@@ -274,8 +272,8 @@ def _metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
         metrics[name] = statistics.geometric_mean(rates)
         if len(rates) > 1:
             base, dot, precision = name.partition(".")
-            for end, rate in zip(("low", "high"), mean_interval(rates), strict=True):
-                metrics[f"{base}_{end}{dot}{precision}"] = rate
+            low, high = mean_interval(rates)
+            metrics |= {f"{base}_low{dot}{precision}": low, f"{base}_high{dot}{precision}": high}
     for row in processes[0].bandwidth:
         size = row.array_bytes
         name = f"{size // 2**20}MiB" if size >= 2**20 else f"{size // 2**10}KiB"

@@ -14,7 +14,7 @@ import numpy as np
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
 from paradnn.core.layers import Costs
-from paradnn.core.messages import Answer, InputMeasurement, Measurement, NoProfile, Profile, Timing
+from paradnn.core.messages import Answer, InputMeasurement, Measurement, Profile, Timing
 from paradnn.core.metric import interval_names
 from paradnn.platform.environment import Environment
 from paradnn.store.metrics import PHASES
@@ -27,11 +27,10 @@ LOOKED = 1.1
 
 @dataclass(frozen=True)
 class Summarised:
-    """Location and spread of positive values that one or more processes took, in their own unit.
-
-    `low` and `high`: the 95% interval of `value`, None where there is too little for one, as `reason` says; `error`:
-    the standard error of its logarithm. `cv`: standard deviation over mean within a process; `process_cv`: standard
-    deviation of the logarithms of their medians; `between_cv`: what of it the spread within does not explain."""
+    """Location and spread of positive values that one or more processes took, in their own unit. `low` and `high`: the
+    95% interval of `value`, None where there is too little for one, as `reason` says; `error`: the standard error of
+    its logarithm. `cv`: standard deviation over mean within a process; `process_cv`: standard deviation of the
+    logarithms of their medians; `between_cv`: what of it the spread within does not explain."""
 
     value: float
     low: float | None
@@ -62,7 +61,6 @@ def quantile_metrics(
     scale: float = 1.0,
 ) -> dict[str, float]:
     """A quantile, as `of` takes it of the values of each process, and its 95% interval, in ms (values times `scale`).
-
     By order statistics of all values, with what neighbours have in common taken off their number; of several processes
     as far as the spread of their own quantiles reaches too: where they lie 3 to 10% apart pooled values alone hold 80
     to 88%. An end beyond all values is not known, nor the upper one where a process has fewer than `_SEEN` values that
@@ -99,12 +97,11 @@ def mean_interval(values: Sequence[float], widening: float = 1.0) -> tuple[float
 
 
 def narrow_enough(processes: Sequence[Sequence[float]], goal: float) -> bool:
-    """Whether no more processes are needed for an interval whose half is the share `goal` of the value.
-
-    The first interval that is narrow may be so by chance: such hold 88 to 94%. Hence the interval of what stops this
-    way is wider (`LOOKED`), and the decision adds to its half width, squared, what the chance of few processes would
-    add (after Chow and Robbins, Annals of Mathematical Statistics 36, 1965): 93.9 to 96.5% in simulations from two to
-    five processes on, with goals of 0.3 to 3 times their spread."""
+    """Whether no more processes are needed for an interval whose half is the share `goal` of the value. The first
+    interval that is narrow may be so by chance: such hold 88 to 94%. Hence the interval of what stops this way is wider
+    (`LOOKED`), and the decision adds to its half width, squared, what the chance of few processes would add (after Chow
+    and Robbins, Annals of Mathematical Statistics 36, 1965): 93.9 to 96.5% in simulations from two to five processes
+    on, with goals of 0.3 to 3 times their spread."""
     found, count = summarise(processes, looked=True), len(processes)
     if found.low is None or found.high is None:
         return False
@@ -113,12 +110,11 @@ def narrow_enough(processes: Sequence[Sequence[float]], goal: float) -> bool:
 
 
 def summarise(processes: Sequence[Sequence[float]], looked: bool = False) -> Summarised:
-    """What values say that each process took one after the other.
-
-    One process: their median, with the interval for values that are correlated in time (`block_interval`). Several: the
-    geometric mean of the processes' medians, and the interval that those alone give (Kalibera and Jones, Rigorous
-    benchmarking in reasonable time, ISMM 2013); none where it would go further beyond all blocks than they lie apart.
-    `looked`: their number came from their interval (`narrow_enough`)."""
+    """What values say that each process took one after the other. One process: their median, with the interval for
+    values that are correlated in time (`block_interval`). Several: the geometric mean of the processes' medians, and
+    the interval that those alone give (Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013); none
+    where it would go further beyond all blocks than they lie apart. `looked`: their number came from their interval
+    (`narrow_enough`)."""
     medians = [statistics.median(values) for values in processes]
     spreads = [statistics.stdev(values) / statistics.fmean(values) for values in processes if len(values) > 1]
     cv = math.sqrt(statistics.fmean(spread**2 for spread in spreads)) if spreads else None
@@ -144,8 +140,6 @@ def summarise(processes: Sequence[Sequence[float]], looked: bool = False) -> Sum
 
 #: How many types of operations have a metric of their own.
 _LEADING = 10
-#: A step that takes longer than this under the profiler, as a multiple of the measured one, is another step.
-_SLOWDOWN = 1.1
 
 
 def profile_metrics(profile: Profile, flops_per_step: float, precision: str) -> dict[str, float]:
@@ -169,41 +163,12 @@ def profile_metrics(profile: Profile, flops_per_step: float, precision: str) -> 
     return metrics | shares
 
 
-def precision_tags(types: Mapping[str, float], precision: str) -> dict[str, str]:
-    """In which types, those of operands, the products multiply, by their share of the FLOPs, where that is known."""
-    tags, share = {}, types.get(precision, 0.0)
-    if types:
-        tags["matmul_types"] = ", ".join(f"{name} {part:.1%}" for name, part in types.items())
-        if share < 0.99:
-            tags["precision_note"] = f"{1 - share:.0%} of the products have operands of another type than {precision}"
-    return tags
-
-
-def profile_tags(profile: Profile | NoProfile) -> dict[str, str]:
-    """What the run holds beside its timing, and how far the profiler changed the step. The extra `limited` says that
-    under another limit of time or memory there may be room for the profile."""
-    if isinstance(profile, NoProfile):
-        extras = f"profile keep_trace{' limited' if profile.limited else ''}"
-        return {"profile": f"unavailable: {profile.unavailable}", "extras": extras}
-    notes = []
-    if profile.slowdown > _SLOWDOWN:
-        notes.append(f"shares are of a step that took {profile.slowdown:.2f} times as long under the profiler")
-    if profile.command_buffers:
-        notes.append(
-            f"operations in {profile.command_buffers} command buffer(s) of the GPU are not seen: "
-            "framework.env.XLA_FLAGS=--xla_gpu_enable_command_buffer= shows them, at another speed"
-        )
-    tags = {"profile": "ok", "extras": "profile keep_trace" if profile.trace else "profile"}
-    return tags | ({"profile_note": "; ".join(notes)} if notes else {})
-
-
 def balance_metrics(
     measured: InputMeasurement, blocks: Sequence[float], batch_size: int, platform: str
 ) -> dict[str, float]:
-    """Metrics of the real input of blocks that took so many seconds (the paper, section 4.4; docs/input.md).
-
-    On a CPU nothing is computed while a batch is waited for. Elsewhere the host runs ahead of the device: there the
-    share is what the fed step takes longer than the one whose batch stays."""
+    """Metrics of the real input of blocks that took so many seconds (the paper, section 4.4; docs/input.md). On a CPU
+    nothing is computed while a batch is waited for. Elsewhere the host runs ahead of the device: there the share is
+    what the fed step takes longer than the one whose batch stays."""
     free, fed, alone = measured.free_step_seconds, measured.fed_step_seconds, measured.alone
     estimates = {
         "input_cpu_ms_per_example": [1e3 * part.cpu_seconds / part.examples for part in alone],
@@ -255,7 +220,17 @@ def contradictions(point: Point, costs: Costs, metrics: Mapping[str, float], ans
         if not step / LATENCY_FACTOR <= median <= LATENCY_FACTOR * step + wait:
             single = f"the median of single steps is {median * 1e3:.4g} ms"
             problems.append(f"{single}, a step of the blocks takes {step * 1e3:.4g} ms")
-    least, most = _sound_ratios(point)
+    # How much of the analytic FLOPs a sound profile shows. No bound below where XLA may leave products out: a weight's
+    # gradient of one example, padding of an image smaller than its kernel (the last group of convolutional networks has
+    # a pixel for each 32 of the image, under kernels of 3). None above for depthwise gradients, which its CPU compiler
+    # computes for all pairs of channels, nor at all for what is counted in the program, where a loop counts once.
+    by_xla = point.compile == "xla" or (point.framework.name == "jax" and point.compile != "eager")
+    small = point.model.convolves and getattr(point.model, "image_size", 0) <= 64
+    missing = point.model.is_sparse or not point.workload.profiled_whole
+    missing = missing or point.model.is_counted or (by_xla and (small or point.batch_size == 1))
+    dense = by_xla and point.platform.name == "cpu" and point.workload.mode == "train" and point.model.is_depthwise
+    least = 0.0 if missing else 1 - FLOPS_MARGIN
+    most = math.inf if dense or point.model.is_counted else 1 + FLOPS_MARGIN
     if (ratio := metrics.get("profile_flops_ratio")) is not None and not least <= ratio <= most:
         problems.append(f"the profile's FLOPs are {ratio:.3f} times the analytic ones")
     peak = metrics.get("step_memory_bytes")
@@ -264,30 +239,12 @@ def contradictions(point: Point, costs: Costs, metrics: Mapping[str, float], ans
     return problems
 
 
-def _sound_ratios(point: Point) -> tuple[float, float]:
-    """How much of the analytic FLOPs a sound profile shows at least and at most.
-
-    No bound below where XLA may leave products out: a weight's gradient of one example, padding of an image smaller
-    than its kernel. None above for depthwise gradients, which its CPU compiler computes for all pairs of channels."""
-    if point.model.is_counted:  # in the program, where a loop counts once
-        return 0.0, math.inf
-    by_xla = point.compile == "xla" or (point.framework.name == "jax" and point.compile != "eager")
-    # The last group of convolutional networks has a pixel for each 32 of the image, under kernels of 3. What XLA leaves
-    # out of a convolution's gradient is a larger share without other layers.
-    small = point.model.convolves and getattr(point.model, "image_size", 0) <= 64
-    missing = point.model.is_sparse or not point.workload.profiled_whole
-    missing = missing or (by_xla and (small or point.batch_size == 1))
-    dense = by_xla and point.platform.name == "cpu" and point.workload.mode == "train" and point.model.is_depthwise
-    return 0.0 if missing else 1 - FLOPS_MARGIN, math.inf if dense else 1 + FLOPS_MARGIN
-
-
 @dataclass(frozen=True)
 class Measured:
-    """A point as it was measured, from which its record follows.
-
-    `results`: how each of its processes ended, one or more, of which the last may have failed. `tags` are those its
-    run was begun with, `peaks` what the devices can do at most (`paradnn.session.hardware_peaks`), `load` is the host's
-    load average at its start, times are Unix milliseconds."""
+    """A point as it was measured, from which its record follows. `results`: how each of its processes ended, one or
+    more, of which the last may have failed. `tags` are those its run was begun with, `peaks` what the devices can do at
+    most (`paradnn.session.hardware_peaks`), `load` is the host's load average at its start, times are Unix
+    milliseconds."""
 
     point: Point
     environment: Environment
@@ -338,8 +295,13 @@ def measured_metrics(measured_point: Measured) -> dict[str, float]:
     if len(joules) == len(measured):
         step = sum(joules) / sum(len(entry.timing.blocks) * entry.timing.steps_per_block for entry in measured)
         metrics |= {"energy_per_step_joules": step, "energy_per_example_joules": step / point.batch_size}
-    if costs.flops_per_step:
-        metrics |= _utilisation(metrics["flops_per_second"], costs, measured_point.peaks)
+    if costs.flops_per_step:  # the attainable roof is Williams et al.'s (CACM 2009)
+        rate, peaks = metrics["flops_per_second"], measured_point.peaks
+        peak, bandwidth = peaks.get("peak_flops_per_second"), peaks.get("peak_bytes_per_second")
+        roof = peak and bandwidth and min(peak, costs.flops_per_step / costs.bytes_per_step * bandwidth)
+        roofs = {"flops_utilization": peak, "roofline_fraction": roof}
+        roofs["flops_utilization_spec"] = peaks.get("spec_flops_per_second")
+        metrics |= peaks | {name: rate / most for name, most in roofs.items() if most}
     if first.input:
         metrics |= balance_metrics(first.input, measured[0].timing.blocks, point.batch_size, point.platform.name)
     if isinstance(first.profile, Profile):
@@ -354,32 +316,26 @@ def measurements(answers: Sequence[Answer]) -> list[Measurement]:
     return [answer.measurement for answer in answers if answer.measurement]
 
 
-def cost_metrics(costs: Costs) -> dict[str, float]:
-    """The analytic counts; what computes nothing is left out of all that compares FLOPs."""
-    counts: dict[str, float] = {name: getattr(costs, name) for name in ("parameters", "memory_lower_bound_bytes")}
+def common_metrics(measured: Measured) -> dict[str, float]:
+    """Those of every point, however it ended: the analytic counts (what computes nothing is left out of all that
+    compares FLOPs), seconds of each phase in all processes, and the most memory that any of them took: the child's own
+    peak, taken before the profiler; of a child that did not live to report it, what was seen."""
+    point, costs, results = measured.point, measured.costs, measured.results
+    metrics: dict[str, float] = {"batch_size_per_device": point.batch_size / point.devices}
+    metrics |= {name: getattr(costs, name) for name in ("parameters", "memory_lower_bound_bytes")}
     if costs.flops_per_step:
-        counts |= {"flops_per_step": costs.flops_per_step, "bytes_per_step": costs.bytes_per_step}
-        counts["arithmetic_intensity"] = costs.flops_per_step / costs.bytes_per_step
-    return counts
-
-
-def phase_metrics(results: Sequence[PointResult]) -> dict[str, float]:
-    """What each phase took in all processes together."""
-    known = {name: [result.phases[name] for result in results if name in result.phases] for name in PHASES}
-    return {f"phase_{name}_seconds": sum(seconds) for name, seconds in known.items() if seconds}
-
-
-def memory_metrics(results: Sequence[PointResult]) -> dict[str, float]:
-    """The most that any process took: the child's own peak, taken before the profiler; of a child that did not live to
-    report it, what was seen."""
-    most: dict[str, float] = {}
+        metrics |= {"flops_per_step": costs.flops_per_step, "bytes_per_step": costs.bytes_per_step}
+        metrics["arithmetic_intensity"] = costs.flops_per_step / costs.bytes_per_step
+    for name in PHASES:
+        if seconds := [result.phases[name] for result in results if name in result.phases]:
+            metrics[f"phase_{name}_seconds"] = sum(seconds)
     for result in results:
         names = ("peak_memory_bytes", "step_memory_bytes", "peak_device_memory_bytes")
         found = {name: getattr(result.answer, name, None) for name in names}
         if result.outcome != "ok" or not found[names[0]]:
             found[names[0]] = max(found[names[0]] or 0, result.peak_memory_bytes or 0) or None
-        most |= {name: max(value, most.get(name, value)) for name, value in given(found).items()}
-    return most
+        metrics |= {name: max(value, metrics.get(name, value)) for name, value in given(found).items()}
+    return metrics | given({"load_average": measured.load})
 
 
 def summarised(point: Point, timings: Sequence[Timing]) -> Summarised:
@@ -415,9 +371,8 @@ def _speed(point: Point, costs: Costs, timings: Sequence[Timing]) -> dict[str, f
 
 
 def compiling_metrics(measurement: Measurement, fed: InputMeasurement | None) -> dict[str, float]:
-    """What compiling took: all steps up to the last that compiled, less as many ordinary ones; at least the first.
-
-    They run on a batch that stays, so an ordinary step is one that does not wait for input."""
+    """What compiling took: all steps up to the last that compiled, less as many ordinary ones; at least the first. They
+    run on a batch that stays, so an ordinary step is one that does not wait for input."""
     compilation = measurement.compilation
     ordinary = statistics.median(fed.free_step_seconds if fed else step_times(measurement.timing))
     steps = max((index for index, count in enumerate(compilation.programs, 1) if count), default=1)
@@ -441,19 +396,6 @@ def _contention(measured: Sequence[Measurement]) -> dict[str, float]:
             own.append(seen.own_cpu_fraction * seen.cores * statistics.fmean(step_times(entry.timing)) * 1e3)
     metrics = {name: statistics.fmean(values) for name, values in found.items()}
     return metrics | ({"processor_time_ms": statistics.geometric_mean(own)} if own and min(own) > 0 else {})
-
-
-def _utilisation(rate: float, costs: Costs, peaks: Mapping[str, float]) -> dict[str, float]:
-    """The peaks, and the share of each that was reached; the attainable roof is Williams et al.'s (CACM 2009)."""
-    shares = dict(peaks)
-    peak, bandwidth = peaks.get("peak_flops_per_second"), peaks.get("peak_bytes_per_second")
-    if peak:
-        shares["flops_utilization"] = rate / peak
-    if peak and bandwidth:
-        shares["roofline_fraction"] = rate / min(peak, costs.flops_per_step / costs.bytes_per_step * bandwidth)
-    if "spec_flops_per_second" in peaks:
-        shares["flops_utilization_spec"] = rate / peaks["spec_flops_per_second"]
-    return shares
 
 
 def given(metrics: Mapping[str, float | None]) -> dict[str, float]:

@@ -1,7 +1,6 @@
-"""Measures points one after the other: claims each, measures it in as many processes as it needs, records it.
-
-Points that are measured in several processes are open together, a group at a time: each is measured once, then each
-once more in another order, so that minutes lie between the processes of a point and drift shows in its interval."""
+"""Measures points one after the other: claims each, measures it in as many processes as it needs, records it. Points
+that are measured in several processes are open together, a group at a time: each is measured once, then each once more
+in another order, so that minutes lie between the processes of a point and drift shows in its interval."""
 
 from __future__ import annotations
 
@@ -28,18 +27,11 @@ from paradnn.platform.findings import Finding
 from paradnn.platform.load import load_average
 from paradnn.session.course import Row, Summary, Visit
 from paradnn.session.environments import WorkerEnvironments
-from paradnn.session.hardware_peaks import (
-    Ceilings,
-    CeilingsKeeper,
-    below_ceilings,
-    device_peaks,
-    overrun_tags,
-    single_device,
-)
+from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, below_ceilings, device_peaks, overrun_tags
 from paradnn.session.hosts import other_hosts, require_answers
-from paradnn.session.measured import Measured, measurements, narrow_enough, profile_tags, step_times
+from paradnn.session.measured import Measured, measurements, narrow_enough, step_times
 from paradnn.session.progress import Reporter
-from paradnn.session.record import make_record, point_tags, price_tags, priced, run_name
+from paradnn.session.record import make_record, point_tags, price_tags, priced, profile_tags, run_name
 from paradnn.session.turns import Turns
 from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from paradnn.store.journal import Journal, PartialResults
@@ -387,7 +379,7 @@ class OpenPoint:
                     raise
                 reason = f"what its worker measured cannot be: {error}"
                 results = [*results[:-1], replace(results[-1], outcome="crash", reason=reason, answer=None)]
-        overrun = overrun_tags(single_device(self.point, self.environment), record.metrics)
+        overrun = overrun_tags(self.point, self.environment, record.metrics)
         return replace(record, tags={**record.tags, **overrun})
 
     def _too_wide(self) -> bool:

@@ -18,7 +18,7 @@ from rich.text import Text
 from paradnn.cli.console import QUIET_SECONDS, Screen, fitting_table, si, standard_output
 from paradnn.core.words import counted
 from paradnn.core.workload import WORKLOADS, Words
-from paradnn.session.record import headline, throughput
+from paradnn.session.record import headline
 
 if TYPE_CHECKING:
     from paradnn.session.course import Row, Summary
@@ -163,7 +163,7 @@ def _step_lines(row: Row, own: Words | None) -> Iterator[tuple[str, str]]:
     metrics, tags = row.metrics, row.tags
     count = metrics.get("processes", 1)  # runs of before points had several processes do not say so
     processes = "a single process" if count == 1 else f"{count:.0f} processes"
-    rate = throughput(metrics)
+    rate = headline(metrics, steps=True)
     if rate and not (own and own.replaces):
         ends = f"  (95% CI {rate.ends[0]:,.1f} .. {rate.ends[1]:,.1f}, {processes})" if rate.ends else ""
         yield "throughput" if headline(metrics) == rate else "steps alone", f"{rate}{ends}"

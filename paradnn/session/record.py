@@ -1,13 +1,11 @@
-"""From a worker's answer to what is stored: params, metrics, tags and artifacts of one run.
-
-Pure functions: nothing here reads a clock, a device or a store. Every summary is derived from raw values that are
-stored beside it, and every result is checked against itself; a violated check is a fault of this tool and says so.
-"""
+"""From a worker's answer to what is stored: params, metrics, tags and artifacts of one run. Pure functions: nothing
+here reads a clock, a device or a store. Every summary is derived from raw values that are stored beside it, and every
+result is checked against itself; a violated check is a fault of this tool and says so."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,22 +13,17 @@ from paradnn.config import identity
 from paradnn.config.point import Point
 from paradnn.config.price import Prices
 from paradnn.core.channel import plain
-from paradnn.core.messages import Answer, Contention, Profile
+from paradnn.core.messages import Answer, Contention, NoProfile, Profile
 from paradnn.core.metric import interval_names
 from paradnn.core.words import without_secrets
-from paradnn.core.workload import WORKLOADS, Workload
+from paradnn.core.workload import WORKLOADS
 from paradnn.platform.environment import Environment
 from paradnn.session.measured import (
     Measured,
+    common_metrics,
     contradictions,
-    cost_metrics,
-    given,
     measured_metrics,
     measurements,
-    memory_metrics,
-    phase_metrics,
-    precision_tags,
-    profile_tags,
     summarised,
 )
 from paradnn.session.reference import chosen_kernel, reference_metrics
@@ -42,6 +35,8 @@ from paradnn.store.runs import SCHEMA_VERSION, Record
 _TABLES = ("operations", "operation_types")
 #: How phases that any kind of work may have are called where they were disturbed.
 _DISTURBED = {"latency": "while single steps were timed: "}
+#: A step that takes longer than this under the profiler, as a multiple of the measured one, is another step.
+_SLOWDOWN = 1.1
 #: An interval that reaches further, as a share of the value, says nothing.
 _WIDEST = 10.0
 
@@ -99,9 +94,7 @@ def price_tags(given: Point, point: Point, prices: Prices) -> dict[str, str]:
 def make_record(measured: Measured) -> Record:
     """The record of one point, from how each of its processes ended."""
     point, work, costs, results = measured.point, measured.point.workload, measured.costs, measured.results
-    metrics = {"batch_size_per_device": point.batch_size / point.devices}
-    metrics |= cost_metrics(costs) | phase_metrics(results) | memory_metrics(results)
-    metrics |= given({"load_average": measured.load})
+    metrics = common_metrics(measured)
     outcome, reason = measured.ending()
     tags = {**measured.tags, "outcome": outcome}
     sent = (answer.work.news() for answer in measured.answers if answer.work)
@@ -168,6 +161,34 @@ def _measured_tags(point: Point, answers: Sequence[Answer]) -> dict[str, str]:
     return tags
 
 
+def precision_tags(types: Mapping[str, float], precision: str) -> dict[str, str]:
+    """In which types, those of operands, the products multiply, by their share of the FLOPs, where that is known."""
+    tags, share = {}, types.get(precision, 0.0)
+    if types:
+        tags["matmul_types"] = ", ".join(f"{name} {part:.1%}" for name, part in types.items())
+        if share < 0.99:
+            tags["precision_note"] = f"{1 - share:.0%} of the products have operands of another type than {precision}"
+    return tags
+
+
+def profile_tags(profile: Profile | NoProfile) -> dict[str, str]:
+    """What the run holds beside its timing, and how far the profiler changed the step. The extra `limited` says that
+    under another limit of time or memory there may be room for the profile."""
+    if isinstance(profile, NoProfile):
+        extras = f"profile keep_trace{' limited' if profile.limited else ''}"
+        return {"profile": f"unavailable: {profile.unavailable}", "extras": extras}
+    notes = []
+    if profile.slowdown > _SLOWDOWN:
+        notes.append(f"shares are of a step that took {profile.slowdown:.2f} times as long under the profiler")
+    if profile.command_buffers:
+        notes.append(
+            f"operations in {profile.command_buffers} command buffer(s) of the GPU are not seen: "
+            "framework.env.XLA_FLAGS=--xla_gpu_enable_command_buffer= shows them, at another speed"
+        )
+    tags = {"profile": "ok", "extras": "profile keep_trace" if profile.trace else "profile"}
+    return tags | ({"profile_note": "; ".join(notes)} if notes else {})
+
+
 def _contended_tags(answers: Sequence[Answer]) -> dict[str, str]:
     """Whether other work took cores in any phase of any process, and what says so, with the phase if it is not that of
     the blocks; empty where the system does not tell."""
@@ -224,7 +245,7 @@ def _description(
     if outcome != "ok":
         return f"{what}{own}\n\nOutcome **{outcome}**: {reason}"
     steady = "steady" if tags["steady"] == "true" else f"not steady: {tags['steady_reason']}"
-    rate = None if words and words.replaces else throughput(metrics)
+    rate = None if words and words.replaces else headline(metrics, steps=True)
     steps = f"**{rate}**, {metrics['step_time_ms']:.3f} ms a step, " if rate else ""
     return f"{what}{own}\n\n{steps}{steady}."
 
@@ -253,20 +274,11 @@ class Headline:
         return f"{self.number()} {self.unit}"
 
 
-def headline(metrics: Mapping[str, float]) -> Headline | None:
-    """What the run was measured for; None where it has no time."""
-    return _first(metrics, lambda work: work.headlines) or throughput(metrics)
-
-
-def throughput(metrics: Mapping[str, float]) -> Headline | None:
-    """Tokens or examples a second of the timed steps; None where there are none."""
-    return _first(metrics, lambda work: work.rates)
-
-
-def _first(metrics: Mapping[str, float], units: Callable[[Workload], Mapping[str, str]]) -> Headline | None:
-    for work in sorted(WORKLOADS.values(), key=lambda work: -work.place):  # a point under load has timed steps too
-        for name, unit in units(work).items():
-            if name in metrics:
-                low, high = (metrics.get(end) for end in interval_names(name))
-                return Headline(metrics[name], unit, (low, high) if low is not None and high is not None else None)
+def headline(metrics: Mapping[str, float], *, steps: bool = False) -> Headline | None:
+    """What the run was measured for, or, of its timed `steps` alone, tokens or examples a second; None without any."""
+    works = sorted(WORKLOADS.values(), key=lambda work: -work.place)  # a point under load has timed steps too
+    for units in [*(work.headlines for work in works if not steps), *(work.rates for work in works)]:
+        for name in filter(metrics.__contains__, units):
+            low, high = (metrics.get(end) for end in interval_names(name))
+            return Headline(metrics[name], units[name], None if low is None or high is None else (low, high))
     return None

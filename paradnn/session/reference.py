@@ -1,14 +1,11 @@
-"""The machine's own speed beside a point's blocks: how much of their scatter it explains, and the point without it.
-
-The time of a fixed kernel is a control variate (Lavenberg and Welch, Management Science 27, 1981): log step time less
-slope times the log of how slow the kernel was then. The slope is learnt from the point's own blocks, all processes
-together, and shrunk towards zero by what it is not known by; where they do not move together it is zero, and the point
-stands as it was measured. Times of different devices are never compared: the kernel's best is that of the ceilings,
-which belong to one environment.
-
-A point may slow the kernel itself, by heat, clocks or a memory that it fills. That is no excuse: what the kernel takes
-beside the blocks and did not take before the model was there is the point's own, and is not taken off.
-"""
+"""The machine's own speed beside a point's blocks: how much of their scatter it explains, and the point without it. The
+time of a fixed kernel is a control variate (Lavenberg and Welch, Management Science 27, 1981): log step time less slope
+times the log of how slow the kernel was then. The slope is learnt from the point's own blocks, all processes together,
+and shrunk towards zero by what it is not known by; where they do not move together it is zero, and the point stands as
+it was measured. Times of different devices are never compared: the kernel's best is that of the ceilings, which belong
+to one environment. A point may slow the kernel itself, by heat, clocks or a memory that it fills. That is no excuse:
+what the kernel takes beside the blocks and did not take before the model was there is the point's own, and is not taken
+off."""
 
 from __future__ import annotations
 
@@ -59,7 +56,6 @@ def at_reference(
     steps: np.ndarray, kernels: np.ndarray, before: Sequence[float], best: float | None, batch_size: int = 1
 ) -> dict[str, float]:
     """What log kernel times explain of log step times (blocks x processes, NaN where a process has fewer), as metrics.
-
     `before`: the kernel's log time before the model was there, in each process; `best`: for the ceilings. Without it
     nothing is said of the point at that speed."""
     slope, off, correlation = _slope(steps, kernels)
@@ -98,12 +94,10 @@ def _half_width(adjusted: np.ndarray, explained: bool) -> float | None:
 
 def _slope(steps: np.ndarray, kernels: np.ndarray) -> tuple[float, float, float]:
     """Slope of log step times on log kernel times, shrunk and from 0 to 1; how far it may be off; their correlation.
-
     Its standard error allows for neighbours that resemble each other: (1 + r s) / (1 - r s) times the variance, with
     the lag-one correlations r and s of the kernel's times and of what it does not explain (Bartlett 1935). The noise of
     the kernel's own times makes the slope too small: by how much says the one between a block and the kernel two blocks
-    off, in which that noise is not.
-    """
+    off, in which that noise is not."""
     y, x = steps - np.nanmean(steps), kernels - np.nanmean(kernels)
     power, both, whole = _apart(x, x), _apart(x, y), _apart(y, y)
     count = int(np.isfinite(y).sum())

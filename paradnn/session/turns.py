@@ -1,10 +1,8 @@
-"""Two points that take turns on one machine: both are built, then a block of the one follows a block of the other.
-
-What the machine does to one block it does to its neighbour a moment later, so most of what differs between whole
-processes cancels in their ratio (duet benchmarking: Bulej et al., ICPE 2020). A side says where its turn ends
+"""Two points that take turns on one machine: both are built, then a block of the one follows a block of the other. What
+the machine does to one block it does to its neighbour a moment later, so most of what differs between whole processes
+cancels in their ratio (duet benchmarking: Bulej et al., ICPE 2020). A side says where its turn ends
 (`paradnn.worker.turns`), and is stopped until the next one: no pool of threads of its own spins while the other
-computes.
-"""
+computes."""
 
 from __future__ import annotations
 
@@ -25,11 +23,9 @@ _LOOK = 0.2
 
 
 class Turns:
-    """The turns of two points: blocks until both have `seconds` and `blocks`, in the order that `orders` says.
-
-    A turn that takes longer than `timeout` s is a side's last. `pairs` are seconds a step, first side and second, of
-    blocks that ran one right after the other.
-    """
+    """The turns of two points: blocks until both have `seconds` and `blocks`, in the order that `orders` says. A turn
+    that takes longer than `timeout` s is a side's last. `pairs` are seconds a step, first side and second, of blocks
+    that ran one right after the other."""
 
     def __init__(
         self, orders: Iterator[tuple[int, int]], seconds: float, blocks: int, timeout: float | None = None

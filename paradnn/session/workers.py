@@ -39,10 +39,8 @@ _THREADS = (
 
 @dataclass(frozen=True)
 class WorkerKey:
-    """What is read when a framework is imported: points that differ in it need different workers.
-
-    side: which of two points that are measured at once it is for.
-    """
+    """What is read when a framework is imported: points that differ in it need different workers. side: which of two
+    points that are measured at once it is for."""
 
     python: str
     framework: str

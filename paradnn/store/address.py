@@ -1,8 +1,6 @@
-"""Where the tracking store is, and where its artifacts are.
-
-`tracking.uri` comes before MLFLOW_TRACKING_URI, and that before `sqlite:///mlruns/mlflow.db` in this checkout. MLflow
-stores absolute addresses of artifacts: of a store that was moved or copied readers look beside it, and who writes sets
-them right in the tables first."""
+"""Where the tracking store is, and where its artifacts are. `tracking.uri` comes before MLFLOW_TRACKING_URI, and that
+before `sqlite:///mlruns/mlflow.db` in this checkout. MLflow stores absolute addresses of artifacts: of a store that was
+moved or copied readers look beside it, and who writes sets them right in the tables first."""
 
 from __future__ import annotations
 

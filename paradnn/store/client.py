@@ -1,8 +1,7 @@
 """MLflow's own client, set up the same way everywhere: quiet, and done with a server that is gone within seconds; what
-a store raises, in one line and sorted: it is away, it refuses, or something else is wrong.
-
-Away (no connection, a time-out, a server's 5xx) is worth waiting for. The innermost cause speaks, with addresses cut:
-MLflow's own words may repeat one with its password."""
+a store raises, in one line and sorted: it is away, it refuses, or something else is wrong. Away (no connection, a
+time-out, a server's 5xx) is worth waiting for. The innermost cause speaks, with addresses cut: MLflow's own words may
+repeat one with its password."""
 
 from __future__ import annotations
 
@@ -60,7 +59,6 @@ def open_experiment(
     address: StoreAddress, name: str, about: Mapping[str, str] | None = None
 ) -> tuple[MlflowClient, str]:
     """A client, and the id of the experiment to write into; database and experiment are made where they are not there.
-
     A SQLite store gets a write-ahead log, so that it can be read while it is written, and has its artifacts in the
     folder beside it. `about` are the tags of an experiment that is made. StoreError for one that was deleted, or whose
     files a server keeps."""

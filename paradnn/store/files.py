@@ -1,6 +1,5 @@
-"""Files: names that stay inside their folder, files that are there whole or not at all, and what a run's files hold.
-
-A tracking server takes each file in a request of its own. So what programs read goes there as one file, `files.json`,
+"""Files: names that stay inside their folder, files that are there whole or not at all, and what a run's files hold. A
+tracking server takes each file in a request of its own. So what programs read goes there as one file, `files.json`,
 which maps names to contents; what a person opens (pictures, tables, a worker's last words) keeps a file of its own."""
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Results as files: what is measured goes here first, then into the store, at once where it answers, else later.
-
-Each point is one JSON file with a checksum, renamed once it is whole, which stays until a driver of the same store, or
-`python -m paradnn.sync`, logs it. Without a store points are claimed here too, by files that are made exclusively.
-What some processes of a point measured, and how far a training is, waits here until the point is complete."""
+"""Results as files: what is measured goes here first, then into the store, at once where it answers, else later. Each
+point is one JSON file with a checksum, renamed once it is whole, which stays until a driver of the same store, or
+`python -m paradnn.sync`, logs it. Without a store points are claimed here too, by files that are made exclusively. What
+some processes of a point measured, and how far a training is, waits here until the point is complete."""
 
 from __future__ import annotations
 

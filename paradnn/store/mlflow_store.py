@@ -1,8 +1,7 @@
-"""The only writer of MLflow: one run for each point, one parent run for each sweep.
-
-A run is made RUNNING when its point begins, which is also the claim that keeps other drivers off it. Artifacts go
-first, then one `log_batch` with params, metrics and tags, the outcome among them: a run without an outcome was not
-finished, whatever its status says. Through a server that is five requests: create, look, files, values, end."""
+"""The only writer of MLflow: one run for each point, one parent run for each sweep. A run is made RUNNING when its
+point begins, which is also the claim that keeps other drivers off it. Artifacts go first, then one `log_batch` with
+params, metrics and tags, the outcome among them: a run without an outcome was not finished, whatever its status says.
+Through a server that is five requests: create, look, files, values, end."""
 
 from __future__ import annotations
 

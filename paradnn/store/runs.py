@@ -132,10 +132,9 @@ class ResumePolicy:
         return self.resume is not False
 
     def accepts(self, point: Point, tags: Mapping[str, str]) -> bool:
-        """Whether a run with these tags is accepted as the measurement of `point`, whose identity it shares.
-
-        An outcome, or the lack of a profile, that a limit caused is accepted under the same limits alone; where a
-        profile or its trace is asked for, no measured run without it is."""
+        """Whether a run with these tags is accepted as the measurement of `point`, whose identity it shares. An
+        outcome, or the lack of a profile, that a limit caused is accepted under the same limits alone; where a profile
+        or its trace is asked for, no measured run without it is."""
         outcome, extras, wanted = tags.get("outcome"), tags.get("extras", "").split(), wanted_extras(point)
         if outcome is None or (self.resume == "retry" and outcome in self.retry):
             return False
@@ -203,12 +202,11 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Query:
-    """Runs of some experiments that are not deleted, narrowed by whatever else is given.
-
-    `params` and `tags` map a key to the values allowed for it; a run must satisfy all of them. Times are Unix
-    milliseconds, `since_ms` included, `until_ms` not. Runs that never said how they ended are left out unless
-    `unfinished`. `newest` keeps so many of the runs that started last. `columns` names the keys to read of each kind of
-    values; of a kind that it does not name, all are read."""
+    """Runs of some experiments that are not deleted, narrowed by whatever else is given. `params` and `tags` map a key
+    to the values allowed for it; a run must satisfy all of them. Times are Unix milliseconds, `since_ms` included,
+    `until_ms` not. Runs that never said how they ended are left out unless `unfinished`. `newest` keeps so many of the
+    runs that started last. `columns` names the keys to read of each kind of values; of a kind that it does not name,
+    all are read."""
 
     experiments: tuple[str, ...]
     params: Mapping[str, Collection[str]] = field(default_factory=dict)

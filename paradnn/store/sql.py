@@ -4,13 +4,11 @@ known."""
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -47,9 +45,8 @@ _SCAN_SHARE = 0.25  # above this share of all runs, reading whole tables beats l
 
 
 def engine_of(address: StoreAddress, *, pooled: bool = False) -> sa.Engine:
-    """An engine that reads a SQL store and never writes it; without `pooled` a connection is closed after its use.
-
-    A SQLite file is opened with writing switched off, not with mode=ro, which could not recover the journal of a writer
+    """An engine that reads a SQL store and never writes it; without `pooled` a connection is closed after its use. A
+    SQLite file is opened with writing switched off, not with mode=ro, which could not recover the journal of a writer
     that was killed; a missing one is a NoStoreError. StoreError for an address that is none, or whose database driver
     is not installed. Passwords are not printed."""
     options: dict[str, Any] = {} if pooled else {"poolclass": sa.pool.NullPool}
@@ -86,11 +83,10 @@ class SqlReader:
     @cached_property
     def unexpected(self) -> str:
         """What the tables lack of TABLES, in one line; empty when they are as known. NoStoreError without any table."""
-        if not any(self._columns.values()):
+        if not self._columns:
             raise NoStoreError(f"{self._address.public} holds no MLflow tables: is it a tracking store?")
-        known = {f"{table}.{column}" for table, columns in self._columns.items() for column in columns}
         wanted = [f"{table}.{column}" for table, columns in TABLES.items() for column in columns]
-        missing = [column for column in wanted if column not in known]
+        missing = [column for column in wanted if column not in self._columns]
         return f"its tables lack {', '.join(missing)}" if missing else ""
 
     def experiments(self) -> list[str]:
@@ -146,16 +142,15 @@ class SqlReader:
         return runs, chosen.with_only_columns(_RUNS.c.run_uuid) if len(runs) < _SCAN_SHARE * total else None
 
     @cached_property
-    def _columns(self) -> dict[str, set[str]]:
-        """Table -> its columns, of the tables that are read; empty where there is no such table."""
+    def _columns(self) -> set[str]:
+        """Columns of the tables that are read, as table.column."""
         with self._answers():
             inspected = sa.inspect(self._engine).get_multi_columns(filter_names=list(TABLES))
-        there = {table: {entry["name"] for entry in entries} for (_, table), entries in inspected.items()}
-        return {table: there.get(table, set()) for table in TABLES}
+        return {f"{table}.{entry['name']}" for (_, table), entries in inspected.items() for entry in entries}
 
     def _workspace(self) -> list[sa.ColumnElement[bool]]:
         """Stores of MLflow 3.10 and later divide experiments into workspaces; the search sees the active one alone."""
-        if "workspace" not in self._columns["experiments"]:
+        if "experiments.workspace" not in self._columns:
             return []
         return [sa.column("workspace") == (os.environ.get("MLFLOW_WORKSPACE", "").strip() or "default")]
 
@@ -169,12 +164,12 @@ class SqlReader:
         if query.needs_outcome:
             conditions.append(_having(_TAGS, OUTCOME_TAGS))
         bounds = (
-            (runs.run_uuid, operator.eq, query.run_id),
-            (runs.status, operator.eq, query.status),
-            (runs.start_time, operator.ge, query.since_ms),
-            (runs.start_time, operator.lt, query.until_ms),
+            (runs.run_uuid.__eq__, query.run_id),
+            (runs.status.__eq__, query.status),
+            (runs.start_time.__ge__, query.since_ms),
+            (runs.start_time.__lt__, query.until_ms),
         )
-        conditions += [compare(column, value) for column, compare, value in bounds if value is not None]
+        conditions += [holds(value) for holds, value in bounds if value is not None]
         joined = sa.select(*columns).join_from(_RUNS, _EXPERIMENTS, runs.experiment_id == names.experiment_id)
         return joined.where(*conditions)
 
@@ -182,10 +177,8 @@ class SqlReader:
         return store_errors(f"cannot read {self._address.public}")
 
 
-def _having(
-    table: sa.TableClause, keys: Collection[str], *conditions: sa.ColumnElement[bool]
-) -> sa.ColumnElement[bool]:
-    return _RUNS.c.run_uuid.in_(sa.select(table.c.run_uuid).where(table.c.key.in_(keys), *conditions))
+def _having(table: sa.TableClause, keys: Collection[str], *also: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    return _RUNS.c.run_uuid.in_(sa.select(table.c.run_uuid).where(table.c.key.in_(keys), *also))
 
 
 def _values(
@@ -207,17 +200,8 @@ def _values(
 
 def _rows(connection: sa.Connection, statement: sa.Select[Any]) -> Iterator[Any]:
     """A statement's rows, streamed. From SQLite they come as the driver's plain tuples, which halves the time."""
-    if connection.dialect.name == "sqlite":
-        return chain.from_iterable(_chunks(connection, statement))
-    return iter(connection.execution_options(yield_per=_CHUNK).execute(statement))
-
-
-def _chunks(connection: sa.Connection, statement: sa.Select[Any]) -> Iterator[Sequence[Any]]:
+    if connection.dialect.name != "sqlite":
+        return iter(connection.execution_options(yield_per=_CHUNK).execute(statement))
     compiled = statement.compile(dialect=connection.dialect, compile_kwargs={"render_postcompile": True})
-    cursor = connection.connection.cursor()
-    try:
-        cursor.execute(str(compiled), tuple(compiled.params[name] for name in compiled.positiontup or ()))
-        while rows := cursor.fetchmany(_CHUNK):
-            yield rows
-    finally:
-        cursor.close()
+    given = tuple(compiled.params[name] for name in compiled.positiontup or ())
+    return iter(connection.connection.driver_connection.execute(str(compiled), given))  # type: ignore[union-attr]

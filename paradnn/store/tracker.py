@@ -1,9 +1,8 @@
-"""Where a session keeps its runs: one path for results, whether the store answers or not.
-
-What is measured goes first into a file of the journal, then into the store, at once where it answers. So a driver that
-is killed between the two loses nothing (the next one of the same store logs what it left), and neither does one whose
-store goes away: it waits for `tracking.patience`, then measures on without claims and looks from time to time. What
-another driver recorded meanwhile is not recorded twice."""
+"""Where a session keeps its runs: one path for results, whether the store answers or not. What is measured goes first
+into a file of the journal, then into the store, at once where it answers. So a driver that is killed between the two
+loses nothing (the next one of the same store logs what it left), and neither does one whose store goes away: it waits
+for `tracking.patience`, then measures on without claims and looks from time to time. What another driver recorded
+meanwhile is not recorded twice."""
 
 from __future__ import annotations
 

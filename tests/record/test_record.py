@@ -25,8 +25,8 @@ from paradnn.core.messages import (
     Trial,
 )
 from paradnn.platform.environment import Environment
-from paradnn.session.measured import Measured, compiling_metrics, precision_tags
-from paradnn.session.record import make_record
+from paradnn.session.measured import Measured, compiling_metrics
+from paradnn.session.record import make_record, precision_tags
 from paradnn.store.runs import Record
 
 QUIET = Contention(2, 0.75, 0.01, 0.0, 40.0, None, None)

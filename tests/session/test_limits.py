@@ -105,12 +105,12 @@ def exceeded(store: Store, command: list[str]) -> None:
 def test_the_remedy_names_what_the_ceilings_depend_on() -> None:
     platform, framework = Platform("gpu", threads=2, index=1), Framework("jax", {"XLA_FLAGS": "--a=b c"})
     point = Point(FullyConnected(), platform=platform, framework=framework, software=Software("tensorflow-2.20"))
-    tags = overrun_tags(point, {"flops_utilization": 1.051})
+    tags = overrun_tags(point, None, {"flops_utilization": 1.051})
     assert tags["ceilings_remedy"] == (
         "python -m paradnn.ceilings platform=gpu platform.threads=2 platform.index=1 framework=jax "
         "'+framework.env.XLA_FLAGS=\"--a=b c\"' software=tensorflow-2.20"
     )
-    assert overrun_tags(point, {"flops_utilization": 1.05}) == overrun_tags(point, {}) == {}
+    assert overrun_tags(point, None, {"flops_utilization": 1.05}) == overrun_tags(point, None, {}) == {}
 
 
 @pytest.mark.framework

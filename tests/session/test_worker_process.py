@@ -21,7 +21,7 @@ from paradnn.core.errors import ConfigError, WorkerError
 from paradnn.core.messages import NoProfile
 from paradnn.core.scratch import Scratch
 from paradnn.platform import environment
-from paradnn.session.measured import profile_tags
+from paradnn.session.record import profile_tags
 from paradnn.session.workers import Limits, Worker, WorkerKey, WorkerPool, _Watch
 from paradnn.store.runs import ResumePolicy
 from tests.conftest import ROOT

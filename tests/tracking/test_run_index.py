@@ -9,7 +9,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,19 +53,15 @@ def here() -> Environment:
     return describe_environment("cpu", {"tensorflow": "2"})
 
 
-def ceilings_of(environment: Environment, start: int) -> tuple[Identity, Mapping[str, str], Record]:
-    """What a driver claims and records of ceilings, but for their measuring."""
-    identity = peaks.ceilings_identity(POINT, environment)
-    tags = run_tags("ceilings", identity, environment)
-    result = PointResult("ok", None, Answer("ok", None, {}, peak_rates=RATES))
-    return identity, tags, peaks.make_ceilings_record("ceilings", POINT, environment, result, tags, start, [RATES])
-
-
 def keep_ceilings(tracker: MlflowStore | Journal, environment: Environment) -> str:
-    identity, tags, _ = ceilings_of(environment, 0)
-    claim = tracker.begin(identity, "ceilings", tags, 60.0, lambda known: False)
+    """As a driver claims and records ceilings, but for their measuring."""
+    identity, result = peaks.ceilings_identity(POINT, environment), Answer("ok", None, {}, peak_rates=RATES)
+    claim = tracker.begin(identity, "ceilings", run_tags("ceilings", identity, environment), 60.0, lambda known: False)
     assert isinstance(claim, Claim)
-    return tracker.record(claim, ceilings_of(environment, claim.start_time)[2], dict)
+    ended = PointResult("ok", None, result)
+    return tracker.record(
+        claim, peaks.make_ceilings_record(claim, "ceilings", POINT, environment, ended, [RATES]), dict
+    )
 
 
 def test_ceilings_are_found_again_and_are_no_point(store: Store, here: Environment) -> None:
