@@ -65,6 +65,15 @@ class Ceilings:
         ours, full = self.flops_per_second.get(precision), self.flops_per_second.get("float32")
         return ours / full if ours and full and ours < full else None
 
+    def tags(self, precision: str) -> dict[str, str]:
+        """Tags of a point that is compared with them."""
+        tags = {"ceilings_run": self.run_id}
+        if self.contended:
+            tags["ceilings_contended"] = f"the ceilings are too low: {self.contended}"
+        if share := self.emulated(precision):
+            tags["emulation_note"] = f"{precision} products are emulated here: {share:.2f} of float32's rate"
+        return tags
+
 
 def below_ceilings(point: Point, flops: float) -> bool:
     """Whether ceilings say anything about a point with so many FLOPs: what only sends is below none."""

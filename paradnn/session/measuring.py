@@ -26,9 +26,8 @@ from paradnn.platform.environment import Environment, exceeds_memory, memory_lim
 from paradnn.platform.findings import Finding
 from paradnn.platform.load import load_average
 from paradnn.session.course import Row, Summary, Visit
-from paradnn.session.environments import WorkerEnvironments
+from paradnn.session.environments import WorkerEnvironments, other_hosts, require_answers
 from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, below_ceilings, device_peaks, overrun_tags
-from paradnn.session.hosts import other_hosts, require_answers
 from paradnn.session.measured import Measured, measurements, narrow_enough, step_times
 from paradnn.session.progress import Reporter
 from paradnn.session.record import make_record, point_tags, price_tags, priced, profile_tags, run_name
@@ -151,13 +150,11 @@ class Measuring:
         known = replace(environment, findings=(*environment.findings, *self.findings))
         with_price = priced(point, self.settings.price, environment)
         tags |= price_tags(point, with_price, self.settings.price)
-        own = (longest, visit.excluded, visit.turns)
-        entry = OpenPoint(with_price, known, ceilings, claim, tags, costs_of(point), *own)
-        if not claim.repeats:
-            self._take_up(entry)
-        self._open.append(entry)
+        own = (longest, visit.excluded, visit.turns, self._kept(point, claim))
+        self._open.append(OpenPoint(with_price, known, ceilings, claim, tags, costs_of(point), *own))
+        self.reporter.spared(min(len(own[-1]), point.measure.processes))
         if not visit.turns:
-            self._further(entry)
+            self._further(self._open[-1])
         return True
 
     def skip(self, identity: Identity, done: Finished) -> None:
@@ -178,14 +175,13 @@ class Measuring:
         self.reporter.aside(spent)
         return found
 
-    def _take_up(self, entry: OpenPoint) -> None:
-        """Go on with the processes that an earlier driver kept, unless their first lacks a profile that is wanted."""
-        known = self.partial.load(entry.claim.identity)
-        if known and (answer := known[0].answer):
-            has = profile_tags(answer.profile)["extras"].split() if answer.profile else ()
-            if not wanted_extras(entry.point).difference(has):
-                entry.results += known
-                self.reporter.spared(min(len(known), entry.point.measure.processes))
+    def _kept(self, point: Point, claim: Claim) -> list[PointResult]:
+        """The processes that an earlier driver kept, unless their first lacks a profile that is wanted."""
+        known = [] if claim.repeats else self.partial.load(claim.identity)
+        if not known or not (answer := known[0].answer):
+            return []
+        has = profile_tags(answer.profile)["extras"].split() if answer.profile else ()
+        return [] if wanted_extras(point).difference(has) else known
 
     def identity(self, point: Point) -> Identity:
         """The measurement that a point is, on this machine."""
@@ -335,10 +331,16 @@ class OpenPoint:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing more is to be measured: a process failed, or there are as many as were asked for."""
-        if self.results and self.results[-1].outcome != "ok":
+        """Whether nothing more is to be measured: a process failed, or there are as many as were asked for, and as make
+        the interval narrow enough."""
+        measure: Measure = self.point.measure
+        failed = bool(self.results) and self.results[-1].outcome != "ok"
+        if failed or self.wanted:
+            return failed
+        if measure.relative_interval is None or not 1 < measure.processes <= len(self.results) < measure.max_processes:
             return True
-        return not self.wanted and not self._too_wide()
+        times = [step_times(one.timing) for one in measurements([each.answer for each in self.results if each.answer])]
+        return not times or narrow_enough(times, measure.relative_interval)
 
     def request(self) -> dict[str, Any]:
         """What the next process is asked: the first alone profiles; of several, none measures on for its interval, and
@@ -353,25 +355,16 @@ class OpenPoint:
 
     def record(self) -> Record:
         """All that the run is to hold."""
-        tags = dict(self.tags)
-        if self.ceilings:
-            tags["ceilings_run"] = self.ceilings.run_id
-            if self.ceilings.contended:
-                tags["ceilings_contended"] = f"the ceilings are too low: {self.ceilings.contended}"
-            if share := self.ceilings.emulated(self.point.precision):
-                tags["emulation_note"] = (
-                    f"{self.point.precision} products are emulated here: {share:.2f} of float32's rate"
-                )
-        peaks = device_peaks(self.point, self.environment, self.ceilings)
-        times = self.claim.start_time, int(time.time() * 1000)
-        results, costs = self.results, self.costs
+        point, environment, costs, results = self.point, self.environment, self.costs, self.results
+        tags = {**self.tags, **(self.ceilings.tags(point.precision) if self.ceilings else {})}
+        own = (self.load, self.claim.start_time, int(time.time() * 1000))
         seen = measurements([each.answer for each in results if each.answer])
         if seen and seen[0].counted:  # in the program, where arithmetic gives none
             costs, tags["costs"] = seen[0].counted, "counted"
+        peaks = device_peaks(point, environment, self.ceilings)
         while True:
-            measured = Measured(self.point, self.environment, costs, results, tags, peaks, self.load, *times)
             try:
-                record = make_record(measured)
+                record = make_record(Measured(point, environment, costs, results, tags, peaks, *own))
                 break
             except (ArithmeticError, ValueError) as error:
                 # Numbers of which nothing can be computed end this point, not the sweep.
@@ -379,14 +372,4 @@ class OpenPoint:
                     raise
                 reason = f"what its worker measured cannot be: {error}"
                 results = [*results[:-1], replace(results[-1], outcome="crash", reason=reason, answer=None)]
-        overrun = overrun_tags(self.point, self.environment, record.metrics)
-        return replace(record, tags={**record.tags, **overrun})
-
-    def _too_wide(self) -> bool:
-        """Whether further processes are asked for until the interval is narrow enough."""
-        measure: Measure = self.point.measure
-        if measure.relative_interval is None or not 1 < measure.processes <= len(self.results) < measure.max_processes:
-            return False
-        ended = [each.answer for each in self.results if each.outcome == "ok" and each.answer]
-        times = [step_times(measurement.timing) for measurement in measurements(ended)]
-        return bool(times) and not narrow_enough(times, measure.relative_interval)
+        return replace(record, tags={**record.tags, **overrun_tags(point, environment, record.metrics)})

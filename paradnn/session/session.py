@@ -26,9 +26,8 @@ from paradnn.platform.environment import missing_device
 from paradnn.platform.findings import load_findings
 from paradnn.platform.load import LoadWatch
 from paradnn.session.course import Conclusion, Course, Row, Summary
-from paradnn.session.environments import WorkerEnvironments
+from paradnn.session.environments import WorkerEnvironments, require_hosts
 from paradnn.session.hardware_peaks import Ceilings
-from paradnn.session.hosts import require_hosts
 from paradnn.session.measuring import Measuring
 from paradnn.session.progress import Reporter
 from paradnn.session.workers import WorkerKey, WorkerPool

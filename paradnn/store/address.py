@@ -72,7 +72,11 @@ def address_of(uri: str | None = None) -> StoreAddress:
     """The store of `uri`, of MLFLOW_TRACKING_URI, or the default, whether it is there or not. A plain path is that of a
     database, of a folder that holds mlflow.db, or of a .zip of results. Paths are made absolute and without `~`.
     StoreError for what can be no address."""
-    uri = uri or _from_environment() or f"{_SQLITE}{HOME / 'mlruns' / 'mlflow.db'}"
+    if not uri and (uri := os.environ.get("MLFLOW_TRACKING_URI")) and "MLFLOW_EXPERIMENT_ID" in os.environ:
+        # What `mlflow run` sets by itself, mlflow.db in the project's folder, is no choice.
+        chosen = Path(unquote(uri.removeprefix(_SQLITE))).resolve() != (HOME / "mlflow.db").resolve()
+        uri = uri if chosen or not uri.startswith(_SQLITE) else None
+    uri = uri or f"{_SQLITE}{HOME / 'mlruns' / 'mlflow.db'}"
     try:
         if ":" not in uri and uri != "databricks":
             path = Path(uri).expanduser().absolute()
@@ -93,31 +97,21 @@ def address_of(uri: str | None = None) -> StoreAddress:
         raise StoreError(f"no tracking store can be at {without_secrets(uri)[:200]}: {reason[:200]}") from None
 
 
-def _from_environment() -> str | None:
-    """MLFLOW_TRACKING_URI; None where it is mlflow.db in the project's folder, which `mlflow run` sets by itself."""
-    uri = os.environ.get("MLFLOW_TRACKING_URI")
-    if uri and "MLFLOW_EXPERIMENT_ID" in os.environ and uri.startswith(_SQLITE):
-        own = Path(unquote(uri.removeprefix(_SQLITE))).resolve() == (HOME / "mlflow.db").resolve()
-        return None if own else uri
-    return uri
-
-
 def locate(uri: str | None) -> StoreAddress:
     """The store as `address_of` finds it, its folder made; raises StoreError where it cannot be."""
     address = address_of(uri)
-    problem, remedy = "", "give a writable path"
+    if not address.is_sql and not address.is_server:
+        remedy = "give sqlite:///path/of/mlflow.db, a database or the http address of an mlflow server"
+        raise StoreError(f"tracking.uri={address.public}: no tracking store; {remedy}")
     if path := address.database:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-                problem = f"{path} cannot be written"
+            writable = not path.is_dir() and os.access(path if path.exists() else path.parent, os.W_OK)
+            problem = "" if writable else f"{path} cannot be written"
         except OSError as error:
             problem = f"{path.parent} cannot be made ({error.strerror})"
-    elif not address.is_sql and not address.is_server:
-        remedy = "give sqlite:///path/of/mlflow.db, a database or the http address of an mlflow server"
-        raise StoreError(f"tracking.uri={address.public}: no tracking store; {remedy}")
-    if problem:
-        raise StoreError(f"tracking.uri={uri or address.uri}: {problem}; {remedy}")
+        if problem:
+            raise StoreError(f"tracking.uri={uri or address.uri}: {problem}; give a writable path")
     return address
 
 

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from paradnn.core.errors import ConfigError, WorkerError
-from paradnn.session.hosts import HOSTS, KEY, other_hosts, require_answers
+from paradnn.session.environments import HOSTS, other_hosts, require_answers
+from paradnn.worker.process_group import KEY
 from tests.conftest import Store, run
 from tests.processes import wait_for
 from tests.worker.two_hosts import ADDRESSES, QUICK, second_host

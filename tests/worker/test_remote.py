@@ -17,10 +17,10 @@ import psutil
 import pytest
 
 from paradnn.core.errors import ConfigError, WorkerError
-from paradnn.session.hosts import HOSTS, KEY, other_hosts
+from paradnn.session.environments import HOSTS, other_hosts
 from paradnn.worker import process_group as remote
 from paradnn.worker.errors import Unavailable
-from paradnn.worker.process_group import processes_elsewhere
+from paradnn.worker.process_group import KEY, processes_elsewhere
 from tests.conftest import ROOT
 from tests.processes import PATIENCE, exit_code, fresh, in_fresh_process, started, wait_for
 from tests.worker.channel_points import MODEL, measure_beside, measure_until_killed

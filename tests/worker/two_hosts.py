@@ -11,7 +11,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from paradnn.session.hosts import HOSTS, KEY
+from paradnn.session.environments import HOSTS
+from paradnn.worker.process_group import KEY
 from tests.conftest import ROOT, TINY
 
 SECRET = "what both know"
