@@ -301,7 +301,7 @@ def measured_metrics(measured_point: Measured) -> dict[str, float]:
         roof = peak and bandwidth and min(peak, costs.flops_per_step / costs.bytes_per_step * bandwidth)
         roofs = {"flops_utilization": peak, "roofline_fraction": roof}
         roofs["flops_utilization_spec"] = peaks.get("spec_flops_per_second")
-        metrics |= peaks | {name: rate / most for name, most in roofs.items() if most}
+        metrics |= {**peaks} | {name: rate / most for name, most in roofs.items() if most}
     if first.input:
         metrics |= balance_metrics(first.input, measured[0].timing.blocks, point.batch_size, point.platform.name)
     if isinstance(first.profile, Profile):

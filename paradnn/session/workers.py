@@ -137,8 +137,8 @@ class Worker:
         own: dict[str, Any] = {"env": environ, "cwd": self._folder.path, "start_new_session": True}
         with self._log.open("wb") as log:
             try:
-                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
-                self._process = subprocess.Popen(command, **pipes, **own)
+                pipe = subprocess.PIPE
+                self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, **own)
             except OSError:
                 self._folder.remove()
                 raise
