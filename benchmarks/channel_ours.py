@@ -7,6 +7,7 @@ import argparse
 from benchmarks.turns import Step, take_part
 from paradnn.config.identity import request_of
 from paradnn.config.point import Point, read_point
+from paradnn.core.versions import FRAMEWORKS
 from paradnn.worker import frameworks
 
 
@@ -19,7 +20,7 @@ def point(model: str) -> Point:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("framework", choices=frameworks.FRAMEWORKS)
+    parser.add_argument("framework", choices=FRAMEWORKS)
     given, _ = parser.parse_known_args()
     frameworks.load(given.framework)
     from paradnn.workloads.channel.processes import Processes

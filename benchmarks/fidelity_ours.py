@@ -7,6 +7,7 @@ import argparse
 from benchmarks.turns import Step, take_part
 from paradnn.config.identity import request_of
 from paradnn.config.point import read_point
+from paradnn.core.versions import FRAMEWORKS
 from paradnn.worker import frameworks
 
 #: The points of the families, the same as `benchmarks.plain_models.MODELS`.
@@ -36,7 +37,7 @@ def point(framework: str, platform: str, name: str):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("framework", choices=frameworks.FRAMEWORKS)
+    parser.add_argument("framework", choices=FRAMEWORKS)
     parser.add_argument("platform")
     given, _ = parser.parse_known_args()
     framework = frameworks.load(given.framework)

@@ -7,6 +7,7 @@ import argparse
 from benchmarks.turns import Step, take_part
 from paradnn.config.identity import request_of
 from paradnn.config.point import read_point
+from paradnn.core.versions import FRAMEWORKS
 from paradnn.worker import frameworks
 
 
@@ -26,7 +27,7 @@ def point(framework: str, compile_mode: str, size: str):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("framework", choices=frameworks.FRAMEWORKS)
+    parser.add_argument("framework", choices=FRAMEWORKS)
     parser.add_argument("compile")
     given, _ = parser.parse_known_args()
     framework = frameworks.load(given.framework)

@@ -27,7 +27,7 @@ from paradnn.session.turns import Turns as BlockTurns
 
 #: Pairs of blocks in a round.
 BLOCKS = 10
-#: The exit code of a process that does not find its function (`paradnn.worker.functions`).
+#: The exit code of a process that does not find its function (`paradnn.worker.turns`).
 _MISSING = 66
 #: file.py:name or package.module:name.
 _FUNCTION = re.compile(r"[\w./~-]+:[A-Za-z_]\w*")
@@ -95,7 +95,7 @@ class Duet(Turns):
 @contextmanager
 def _started(side: Command, path: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
     """A side's process, and what it says of errors; gone in the end."""
-    program = "import sys; from paradnn.worker.functions import serve; serve(*sys.argv[1:])"
+    program = "import sys; from paradnn.worker.turns import serve; serve(*sys.argv[1:])"
     words, nothing = [sys.executable, "-c", program, side.text, path, str(os.getpid())], subprocess.DEVNULL
     with (
         tempfile.TemporaryFile() as err,

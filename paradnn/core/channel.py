@@ -44,8 +44,7 @@ class Channel:
 
     def send(self, event: Event) -> None:
         """Send one event on a line of its own, whatever a killed child left behind."""
-        text = json.dumps({"event": _NAMES[type(event)], **plain(event)})
-        data = memoryview(f"\n{text}\n".encode())
+        data = memoryview(b"\n" + encode({"event": _NAMES[type(event)], **plain(event)}))
         while data:
             data = data[os.write(self._descriptor, data) :]
 
@@ -63,9 +62,7 @@ def plain(value: Any) -> Any:
         return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(entry) for entry in value]
-    if isinstance(value, float) and repr(value) in _NOT_FINITE:
-        return repr(value)
-    return value
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def plain_fields(value: Any) -> dict[str, Any]:

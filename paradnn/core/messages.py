@@ -2,18 +2,12 @@
 
 One JSON object a line (`paradnn.core.channel`). The driver writes requests to the worker's standard input:
 
-    {"protocol": 12, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
+    {"protocol": 13, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
 
 and reads events, each with a key `event`, from its standard output:
 
-    ready    the framework is imported; the version of the protocol that the worker speaks
-    failed   the framework could not be imported: reason (the worker exits)
-    refused  the request cannot be served: reason (no child is forked)
-    started  a child was forked for the point: id, pid
-    phase    the child enters a phase: phase; answer, where what was measured is complete: it counts if the child dies
-    news     a piece of what the point's kind of work measures is known: part
-    result   the child's answer
-    exited   the child has exited: exit_code or signal, peak memory as the kernel counted it
+    ready, or refused where the framework cannot be imported; then for each request
+    started, phase and news as often as there are any, result, exited; or refused
 
 Fields are keys, all of them in every message; NaN and infinities are strings; standard error belongs to no protocol.
 """
@@ -38,11 +32,8 @@ class PipelinePart:
 
 @dataclass(frozen=True)
 class InputMeasurement:
-    """What input cost: see docs/input.md.
-
-    `waits` are seconds waited within each block; the step times are pairs, one a round; `stages` are seconds that each
-    adds to an example on one core.
-    """
+    """What input cost (docs/input.md): seconds waited within each block, pairs of step times, one a round, and seconds
+    that each stage adds to an example on one core."""
 
     waits: list[float]
     free_step_seconds: list[float]
@@ -60,7 +51,7 @@ class InputMeasurement:
 
 
 #: Driver and worker refuse each other where it differs: raise it with every change of a message.
-PROTOCOL_VERSION = 12
+PROTOCOL_VERSION = 13
 
 
 @dataclass(frozen=True)
@@ -86,11 +77,9 @@ class References:
 
 @dataclass(frozen=True)
 class Timing:
-    """Raw times of a point: seconds of each block of `steps_per_block` steps, of the warm-up and after it.
-
-    `discarded` came after `blocks` and were disturbed more; `repeated` are the seconds of all attempts but that which
-    counts. `references` were taken between the blocks, which with the untimed step behind each took `beside` seconds.
-    """
+    """Raw times of a point: seconds of each block of `steps_per_block` steps, of the warm-up and after it. `discarded`
+    came after `blocks` and were disturbed more; `repeated` are the seconds of all attempts but that which counts,
+    `beside` those of the `references` between the blocks, with the untimed step behind each."""
 
     steps_per_block: int
     calibration: list[Trial]
@@ -111,11 +100,9 @@ class Timing:
 
 @dataclass(frozen=True)
 class Contention:
-    """What took cores from the measured blocks (`paradnn.worker.meters`); None where the system does not tell.
-
-    Shares of the capacity of the point's `cores`, `throttled_fraction` of the time; `reason` says what is too much;
-    `stops`: how often the process was stopped and went on.
-    """
+    """What took cores from the measured blocks (`paradnn.worker.meters`), as shares of the capacity of the point's
+    `cores`, `throttled_fraction` of the time; None where the system does not tell. `reason` says what is too much;
+    `stops`: how often the process was stopped and went on."""
 
     cores: int
     own_cpu_fraction: float | None
@@ -150,11 +137,8 @@ class Compilation:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What the timed steps gave, complete when the last block has ended; losses are None in inference.
-
-    `product_types` maps the type of operands to its share of the FLOPs of products in the program that runs;
-    `counted`: costs that the driver does not know.
-    """
+    """What the timed steps gave; losses are None in inference. `product_types` maps the type of operands to its share
+    of the FLOPs of products in the program that runs; `counted`: costs that the driver does not know."""
 
     parameters: int
     compilation: Compilation
@@ -185,13 +169,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Profile:
-    """Where the time of a step goes (`paradnn.worker.profile`); seconds and FLOPs are those of one step.
-
-    `slowdown` is traced step time / measured step time; `product_types` maps a type to its share of `product_flops`;
-    `trace` maps the path where TensorBoard looks for it to the trace's file in base64, where it is kept; `devices` are
-    those that the profile sees; `command_buffers` are parts of the program that a GPU runs as one graph, so that the
-    trace does not tell their operations apart.
-    """
+    """Where the time of a step goes (`paradnn.worker.profile`); seconds and FLOPs are those of one step, `slowdown` is
+    traced step time / measured step time. `trace` maps the path where TensorBoard looks for it to the trace's file in
+    base64; `command_buffers` are parts of the program that a GPU runs as one graph, whose operations the trace does not
+    tell apart."""
 
     operations: Table
     operation_types: Table
@@ -244,8 +225,7 @@ class ArrayRate:
 
 @dataclass(frozen=True)
 class PeakRates:
-    """What the machine does at most (`paradnn.worker.peak_rates`); `references` are seconds of a call of each reference
-    kernel."""
+    """What the machine does at most (`paradnn.worker.peak_rates`), and seconds of a call of each reference kernel."""
 
     matmul: list[ProductRate]
     bandwidth: list[ArrayRate]
@@ -254,13 +234,9 @@ class PeakRates:
 
 @dataclass(frozen=True)
 class Answer:
-    """How a request ended within the child, and what was measured before that.
-
-    `phases` are seconds by name; memory is in bytes, None where it is not known (`paradnn.worker.meters`);
-    `latencies` are seconds of single steps, `work` what the point's kind of work measures beside its steps;
-    `contention` is what disturbed phases other than the measured blocks. An `ok` has a measurement, or peak rates if
-    asked for.
-    """
+    """How a request ended within the child, and what was measured before that: seconds of each phase and of single
+    steps (`latencies`), bytes of memory, what the point's kind of work measures beside its steps (`work`), and what
+    disturbed phases other than the measured blocks (`contention`)."""
 
     outcome: str
     reason: str | None
@@ -277,8 +253,7 @@ class Answer:
     peak_rates: PeakRates | None = None
 
     def __post_init__(self) -> None:
-        given = (self.measurement, self.peak_rates, self.work)
-        if self.outcome == "ok" and all(part is None for part in given):
+        if self.outcome == "ok" and self.measurement is self.peak_rates is self.work is None:
             raise ValueError("the outcome is ok, but nothing was measured")
 
 
@@ -300,15 +275,8 @@ class Ready:
 
 
 @dataclass(frozen=True)
-class Failed:
-    """The framework cannot be imported."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
 class Refused:
-    """The request cannot be served."""
+    """The framework cannot be imported, and the worker exits; or a request cannot be served, and no child is forked."""
 
     reason: str
 
@@ -323,7 +291,7 @@ class Started:
 
 @dataclass(frozen=True)
 class PhaseBegun:
-    """The child enters a phase."""
+    """The child enters a phase; `answer`, where what was measured is complete, counts if it dies there."""
 
     phase: str
     answer: Answer | None
@@ -354,8 +322,8 @@ class News:
     part: Part
 
 
-Event = Ready | Failed | Refused | Started | PhaseBegun | News | Result | Exited
+Event = Ready | Refused | Started | PhaseBegun | News | Result | Exited
 
 #: Events by the name that they have on the pipe.
-EVENTS: dict[str, type[Event]] = {"ready": Ready, "failed": Failed, "refused": Refused, "started": Started}
+EVENTS: dict[str, type[Event]] = {"ready": Ready, "refused": Refused, "started": Started}
 EVENTS |= {"phase": PhaseBegun, "news": News, "result": Result, "exited": Exited}

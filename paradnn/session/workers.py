@@ -191,7 +191,7 @@ class Worker:
         deadline = time.perf_counter() + _START_TIMEOUT
         while not self._ready:
             for event in self._events(deadline - time.perf_counter()):
-                if isinstance(event, messages.Failed):
+                if isinstance(event, messages.Refused):
                     self.alive = False
                     return "unavailable", f"the framework cannot be imported: {event.reason}"
                 self._ready = isinstance(event, messages.Ready)

@@ -11,21 +11,20 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
-from typing import Any
 
 from paradnn.core.channel import Channel
-from paradnn.core.messages import PROTOCOL_VERSION, Answer, Failed, Ready
+from paradnn.core.messages import PROTOCOL_VERSION, Ready, Refused
+from paradnn.core.versions import FRAMEWORKS
 from paradnn.core.workload import WORKLOADS
 from paradnn.families import FAMILIES
 from paradnn.worker import frameworks
-from paradnn.worker.fork_server import Report, die_with_parent, serve
+from paradnn.worker.fork_server import die_with_parent, serve
 
 
 def main() -> int:
     """Serve points until standard input ends; 1 when the framework cannot be imported."""
     parser = argparse.ArgumentParser(prog="python -m paradnn.worker", description=__doc__.splitlines()[0])
-    parser.add_argument("--framework", choices=frameworks.FRAMEWORKS, default="tensorflow")
+    parser.add_argument("--framework", choices=FRAMEWORKS, default="tensorflow")
     parser.add_argument("--driver", type=int, help="process that reads the answers; the worker exits with it")
     arguments = parser.parse_args()
     die_with_parent(driver=arguments.driver)
@@ -34,22 +33,18 @@ def main() -> int:
     os.dup2(2, 1)
     try:
         framework = frameworks.load(arguments.framework)
-        from paradnn.worker.point import answer_request
+        from paradnn.worker.point import PointRun
 
         list(FAMILIES), list(WORKLOADS)  # found once, and not by every child
     except Exception as error:
-        channel.send(Failed(f"{type(error).__name__}: {error}"))
+        channel.send(Refused(f"{type(error).__name__}: {error}"))
         return 1
-    if frameworks.FRAMEWORKS[arguments.framework].backend == "tensorflow":
+    if FRAMEWORKS[arguments.framework].backend == "tensorflow":
         # AutoGraph leaves a file for each function where a child does not end by itself: in this folder, which goes
         # with the worker. PyTorch keeps what is compiled once for a machine in the usual one.
         tempfile.tempdir = os.getcwd()
     channel.send(Ready(PROTOCOL_VERSION))
-
-    def answer(point: Mapping[str, Any], report: Report) -> Answer:
-        return answer_request(point, framework, report)
-
-    serve(channel, answer)
+    serve(channel, lambda point, report: PointRun(point, framework, report).answer())
     return 0
 
 

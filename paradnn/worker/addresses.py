@@ -7,7 +7,7 @@ import errno
 import os
 import socket
 
-from paradnn.worker.errors import Unavailable
+from paradnn.core.workload import Unavailable
 
 LOOPBACK = "127.0.0.1"
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paradnn.core.words import core_list, core_text
-from paradnn.worker.errors import Unavailable
+from paradnn.core.workload import Unavailable
 
 
 def bind_cores(platform: Mapping[str, Any]) -> Mapping[str, Any]:

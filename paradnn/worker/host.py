@@ -21,9 +21,8 @@ from collections.abc import Mapping
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 
-from paradnn.core.workload import asked_for
+from paradnn.core.workload import Unavailable, asked_for
 from paradnn.worker.addresses import LOOPBACK, listen, own_address, port_number, with_port
-from paradnn.worker.errors import Unavailable
 from paradnn.worker.fork_server import die_with_parent
 from paradnn.worker.process_group import KEY, RankFailed, Stranger, accept, run_rank
 

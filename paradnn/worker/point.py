@@ -9,26 +9,25 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from paradnn.core.layers import Costs, Layer, sum_costs
 from paradnn.core.messages import Answer, Compilation, Contention, Measurement, Profile, References, Timing
-from paradnn.core.workload import asked_for
+from paradnn.core.workload import Ended, asked_for
 from paradnn.families import model_of, optimizer_slots
 from paradnn.families.built import BuiltModel
 from paradnn.worker.affinity import bind_cores, layout_of
-from paradnn.worker.errors import ending_of
 from paradnn.worker.fork_server import Phases, Report
 from paradnn.worker.frameworks import Framework, Step, distributed
-from paradnn.worker.measure import Protocol, Run, Watch, measure_steps
+from paradnn.worker.measure import Protocol, Run, Watch, measure_steps, single_latencies
 from paradnn.worker.meters import EnergyMeter, MemoryMeter, open_meter
 from paradnn.worker.peak_rates import measure_peak_rates
 from paradnn.worker.profile.run import profile_steps
 from paradnn.worker.profile.shapes import shares
 from paradnn.worker.reference import Reference
-from paradnn.worker.single_steps import single_latencies
 from paradnn.worker.turns import Turn
 
 #: Enters a phase by its name.
@@ -37,18 +36,12 @@ Phase = Callable[[str], contextlib.AbstractContextManager[None]]
 Timed = tuple[Timing, tuple[float | None, str], Contention | None]
 
 
-def answer_request(request: Mapping[str, Any], framework: Framework, report: Report) -> Answer:
-    """Do what `request` asks for; `report` is called with the name of each phase as it begins.
-
-    The phase `profile` is reported with the answer so far: no limit that it exceeds costs what was measured before.
-    """
-    return PointRun(request, framework, report).answer()
-
-
 class PointRun:
     """A request while it is served: what was measured so far is in the answer, whatever comes next.
 
-    The point's kind of work says what is done; here is what all of them use. `request` is the point as plain values.
+    The point's kind of work says what is done; here is what all of them use. `request` is the point as plain values,
+    `report` is called with the name of each phase as it begins: of the profile with the answer so far, so that no limit
+    that it exceeds costs what was measured before.
     """
 
     def __init__(self, request: Mapping[str, Any], framework: Framework, report: Report) -> None:
@@ -75,7 +68,7 @@ class PointRun:
                 work.measure(self)
             self.note(outcome="ok")
         except Exception as error:
-            outcome, reason = ending_of(error, self.framework, self.phases.current)
+            outcome, reason = _ending_of(error, self.framework, self.phases.current)
             self.note(outcome=outcome, reason=reason)
         if self.answered.peak_memory_bytes is None:
             self.note_own_memory()
@@ -189,6 +182,19 @@ class PointRun:
         assert self.answered.measurement
         timing = self.answered.measurement.timing
         return statistics.median(timing.blocks) / timing.steps_per_block
+
+
+def _ending_of(error: Exception, framework: Framework, phase: str) -> tuple[str, str]:
+    """Outcome and one-line reason of what was raised in `phase`."""
+    if isinstance(error, Ended):
+        return error.outcome, str(error)
+    # The exception's type and the first line of its message, which names the operation.
+    lines = str(error).strip().splitlines()
+    reason = f"{phase}: {type(error).__name__}: {lines[0][:300] if lines else ''}".rstrip(": ")
+    if isinstance(error, MemoryError):
+        return "oom_host", reason
+    traceback.print_exc()
+    return framework.classify(error, phase) or "crash", reason
 
 
 def _elements(arrays: Sequence[Any]) -> int:

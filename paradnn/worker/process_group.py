@@ -25,8 +25,8 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
 from paradnn.core.messages import PROTOCOL_VERSION
+from paradnn.core.workload import Ended, Unavailable
 from paradnn.worker.addresses import host_and_port, listen, with_port
-from paradnn.worker.errors import Ended, Unavailable
 from paradnn.worker.fork_server import die_with_parent
 from paradnn.worker.frameworks import Step
 

@@ -9,9 +9,11 @@ from typing import Any
 import keras
 import numpy as np
 
+from paradnn.core.versions import FRAMEWORKS
+from paradnn.core.workload import Unavailable
 from paradnn.families import FAMILIES, build
 from paradnn.families.built import ArraySpec, BuiltModel
-from paradnn.worker.frameworks import FRAMEWORKS, Framework, Step, Unavailable
+from paradnn.worker.frameworks import Framework, Step
 
 #: What each precision is called by Keras.
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}

@@ -9,7 +9,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from paradnn.core.errors import DataError
-from paradnn.worker.errors import Unavailable
+from paradnn.core.workload import Unavailable
 from paradnn.workloads.learn.sets import Cifar10, Cifar100, Digits, Generated, best_accuracy, set_file
 from paradnn.workloads.learn.training import fitted_examples, read_arrays
 

@@ -99,8 +99,8 @@ FAULTS = [
     (changed("answer.measurement.timing.calibration.0.steps", True), "calibration[0].steps=true is not an integer"),
     (changed("answer.profile.operations.data", [[1]]), "profile.operations: a row does not have the 2 columns"),
     (changed("answer.profile.product_types", ["x"]), 'profile.product_types=["x"] is not an object'),
-    ({"event": "other"}, 'event="other" is not one of ready, failed, refused'),
-    ([1, 2], "event=null is not one of ready, failed, refused"),
+    ({"event": "other"}, 'event="other" is not one of ready, refused'),
+    ([1, 2], "event=null is not one of ready, refused"),
 ]
 #: Of which the driver learns that they are wrong from what it asked for.
 PIPED = [

@@ -23,8 +23,8 @@ import sys
 from paradnn.worker import frameworks, meters as memory
 memory.MemoryMeter.compiled = lambda meter: None
 framework = frameworks.load(sys.argv[1])
-from paradnn.worker.point import answer_request
-answer = answer_request(eval(sys.argv[2]), framework, lambda *_: None)
+from paradnn.worker.point import PointRun
+answer = PointRun(eval(sys.argv[2]), framework, lambda *_: None).answer()
 assert not {"IPython", "matplotlib", "pandas", "sklearn"} & set(sys.modules), "Keras imports what no point uses"
 sys.exit(answer.outcome != "ok")
 """

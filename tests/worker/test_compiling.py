@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from paradnn.worker.frameworks.tensorflow import CompiledStep, TensorFlow
-from paradnn.worker.point import answer_request
-from paradnn.worker.single_steps import compile_steps
+from paradnn.worker.measure import compile_steps
+from paradnn.worker.point import PointRun
 from tests.worker.families import POINT
 
 
@@ -53,7 +53,7 @@ def test_blocks_in_which_something_is_compiled_are_not_steady(
     monkeypatch.setattr("paradnn.worker.measure._verdict", lambda *_: (True, "nothing planted"))
     monkeypatch.setattr("paradnn.worker.meters.ContentionWatch.stop", lambda _: None)
     protocol = POINT["measure"] | {"min_blocks": 40, "max_seconds": 300.0}
-    answer = answer_request(POINT | {"measure": protocol}, TensorFlow(), lambda *_: None)
+    answer = PointRun(POINT | {"measure": protocol}, TensorFlow(), lambda *_: None).answer()
     assert answer.measurement is not None, answer.reason
     timing = answer.measurement.timing
     assert len(timing.blocks) == 40

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from paradnn.core.messages import Contention
+from paradnn.worker.measure import single_latencies
 from paradnn.worker.meters import ContentionWatch, Counters, between, read_counters
-from paradnn.worker.single_steps import single_latencies
 from tests.processes import in_fresh_process
 
 #: Two seconds on two cores in which the point took 3 of 4 core-seconds and 1 was idle.

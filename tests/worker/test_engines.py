@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from paradnn.core.versions import FRAMEWORKS
-from paradnn.worker.errors import Unavailable
+from paradnn.core.workload import Unavailable
 from tests.conftest import ROOT
 
 ENGINES = sorted(name for name, entry in FRAMEWORKS.items() if entry.is_engine)

@@ -15,14 +15,14 @@ import tensorflow as tf
 
 from paradnn.config.identity import request_of
 from paradnn.config.point import read_point
+from paradnn.core.workload import Unavailable
 from paradnn.families import build
 from paradnn.families.built import ArraySpec, BuiltModel
-from paradnn.worker.frameworks import Unavailable
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.input import pipelines as generated
 from paradnn.worker.input.feed import FedStep, Feed
 from paradnn.worker.input.pipelines import MEAN, STANDARD_DEVIATION
-from paradnn.worker.point import answer_request
+from paradnn.worker.point import PointRun
 from paradnn.worker.step import synthetic_batch
 from tests.worker.tfrecord import example, record
 
@@ -232,7 +232,7 @@ def test_waiting_is_a_planted_delay_and_not_the_step(
 
 
 def test_a_point_with_input_is_measured_whole() -> None:
-    result = answer_request(point(examples=16, width=48, height=36), TensorFlow(), lambda *_: None)
+    result = PointRun(point(examples=16, width=48, height=36), TensorFlow(), lambda *_: None).answer()
     assert result.outcome == "ok", result.reason
     assert {"input", "balance"} <= set(result.phases)
     measured, blocks = result.input, result.measurement.timing.blocks
@@ -265,7 +265,7 @@ def test_who_asks_while_a_set_is_made_waits_for_it(monkeypatch: pytest.MonkeyPat
 
 def test_damage_ends_the_point_in_one_line(tmp_path: Path) -> None:
     path = records(tmp_path / "set", damaged=(21,))
-    result = answer_request(point(path=str(path)), TensorFlow(), lambda *_: None)
+    result = PointRun(point(path=str(path)), TensorFlow(), lambda *_: None).answer()
     assert result.outcome == "unavailable"
     assert result.reason.startswith(f"data.path={path}: damaged, or of another format: ")
     assert "\n" not in result.reason

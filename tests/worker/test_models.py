@@ -18,7 +18,7 @@ from paradnn.families.built import BuiltModel
 from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.optimizers import Course, make_optimizer
-from paradnn.worker.point import answer_request
+from paradnn.worker.point import PointRun
 from paradnn.worker.step import POLICIES, synthetic_batch
 from tests.worker.counter import counted_flops
 from tests.worker.families import MODELS, POINT
@@ -258,7 +258,7 @@ def test_a_step_that_cannot_be_compiled_is_an_outcome(monkeypatch: pytest.Monkey
         return type(workload)(workload.model, workload.inputs, workload.targets, loss)
 
     monkeypatch.setattr("paradnn.worker.step.build", broken)
-    answer = answer_request(point(fc(), 4, "xla", "train"), TensorFlow(), lambda *_: None)
+    answer = PointRun(point(fc(), 4, "xla", "train"), TensorFlow(), lambda *_: None).answer()
     assert answer.outcome == "compile_error"
     assert answer.reason is not None
     assert answer.reason.startswith("compile: ")

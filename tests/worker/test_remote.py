@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from paradnn.core.errors import ConfigError, WorkerError
+from paradnn.core.workload import Unavailable
 from paradnn.session.environments import HOSTS, other_hosts
 from paradnn.worker import process_group as remote
-from paradnn.worker.errors import Unavailable
 from paradnn.worker.process_group import KEY, processes_elsewhere
 from tests.conftest import ROOT
 from tests.processes import PATIENCE, exit_code, fresh, in_fresh_process, started, wait_for

@@ -17,15 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paradnn.core.versions import FRAMEWORKS
-from paradnn.worker.errors import Unavailable
+from paradnn.core.workload import Unavailable
 from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import Trace, read_trace
 
 if TYPE_CHECKING:  # importing Keras belongs to `load`, where a failure is reported
     from paradnn.families.built import BuiltModel
     from paradnn.worker.affinity import DeviceLayout
-
-__all__ = ["FRAMEWORKS", "Batch", "Framework", "Step", "Unavailable", "distributed", "load"]
 
 #: What Keras imports where it is installed, for parts that no point uses: a third of the processor time of a worker's
 #: start, and 150 MB.

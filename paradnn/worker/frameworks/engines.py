@@ -19,9 +19,10 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
+from paradnn.core.workload import Unavailable
 from paradnn.families.built import BuiltModel
 from paradnn.families.parts.given import OnnxGraph
-from paradnn.worker.frameworks import Batch, Step, Unavailable
+from paradnn.worker.frameworks import Batch, Step
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 
 #: Batches that `precision=int8` is calibrated on.

@@ -20,9 +20,10 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+from paradnn.core.workload import Unavailable
 from paradnn.families.built import BuiltModel
 from paradnn.worker.affinity import DeviceLayout, bind
-from paradnn.worker.frameworks import Batch, Framework, Step, Unavailable
+from paradnn.worker.frameworks import Batch, Framework, Step
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
 from paradnn.worker.profile.hlo import HloCosts

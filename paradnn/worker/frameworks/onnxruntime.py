@@ -13,7 +13,7 @@ import numpy as np
 import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 
-from paradnn.worker.frameworks import Unavailable
+from paradnn.core.workload import Unavailable
 from paradnn.worker.frameworks.engines import Engine, Session, Source, onnx_model
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import openvino
 
-from paradnn.worker.frameworks import Unavailable
+from paradnn.core.workload import Unavailable
 from paradnn.worker.frameworks.engines import Engine, Session, Source, onnx_model
 
 _HINTS = {"float32": "f32", "int8": "f32", "bfloat16": "bf16", "float16": "f16"}

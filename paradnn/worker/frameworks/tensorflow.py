@@ -19,9 +19,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from paradnn.core.workload import Unavailable
 from paradnn.families.built import BuiltModel
 from paradnn.worker.affinity import DeviceLayout, bind
-from paradnn.worker.frameworks import Batch, Framework, Step, Unavailable
+from paradnn.worker.frameworks import Batch, Framework, Step
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
 from paradnn.worker.profile.categories import categorise

@@ -34,8 +34,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from paradnn.core.words import counted
+from paradnn.core.workload import Unavailable
 from paradnn.families.built import BuiltModel
-from paradnn.worker.frameworks import Batch, Framework, Step, Unavailable
+from paradnn.worker.frameworks import Batch, Framework, Step
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
 from paradnn.worker.profile.kineto import FILE, read_kineto

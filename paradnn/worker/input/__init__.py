@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from paradnn.worker.frameworks import Framework, Step, Unavailable
+from paradnn.core.workload import Unavailable
+from paradnn.worker.frameworks import Framework, Step
 
 if TYPE_CHECKING:
     from paradnn.families.built import BuiltModel

@@ -17,8 +17,9 @@ from typing import Any
 import tensorflow as tf
 
 from paradnn.core.messages import InputMeasurement, PipelinePart, Timing
+from paradnn.core.workload import Unavailable
 from paradnn.families.built import BuiltModel
-from paradnn.worker.frameworks import Step, Unavailable
+from paradnn.worker.frameworks import Step
 from paradnn.worker.input.pipelines import ImagePipeline
 from paradnn.worker.step import synthetic_batch
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from paradnn.worker.frameworks import Unavailable
+from paradnn.core.workload import Unavailable
 
 STAGES = ("read", "decode", "resize", "batch")
 #: Of the channels of ImageNet's training pictures, in 0..255.

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from paradnn.core.messages import NoProfile, Profile, Table
-from paradnn.worker.frameworks import Framework, Step, Unavailable
+from paradnn.core.workload import Unavailable
+from paradnn.worker.frameworks import Framework, Step
 from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.shapes import Cost, shares, sum_products
 from paradnn.worker.profile.trace import COMPILED, Trace, attribute

@@ -119,7 +119,7 @@ class Channel(Workload):
         """Nothing: a step needs no device."""
 
     def measure(self, run: PointRun) -> None:
-        from paradnn.worker.single_steps import compile_steps
+        from paradnn.worker.measure import compile_steps
         from paradnn.workloads.channel.processes import Processes
 
         model = run.request["model"]

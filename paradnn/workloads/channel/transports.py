@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from paradnn.core.workload import Unavailable
 from paradnn.worker.addresses import host_and_port, with_port
-from paradnn.worker.errors import Unavailable
 from paradnn.worker.frameworks import Step
 from paradnn.worker.process_group import RankFailed, silent, truncated
 

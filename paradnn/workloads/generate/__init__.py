@@ -75,7 +75,7 @@ class Generate(Workload):
         return asdict(self)
 
     def measure(self, run: PointRun) -> None:
-        from paradnn.worker.single_steps import compile_steps
+        from paradnn.worker.measure import compile_steps
         from paradnn.worker.step import choose_types, product_flops, synthetic_batch
         from paradnn.workloads.generate.decoder import Decoder
 

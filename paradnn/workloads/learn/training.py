@@ -23,11 +23,10 @@ import numpy as np
 
 from paradnn.core.channel import MessageError, plain, read_message
 from paradnn.core.messages import Timing, Trial
-from paradnn.worker.errors import Ended, Unavailable
+from paradnn.core.workload import Ended, Unavailable
 from paradnn.worker.frameworks import Step
-from paradnn.worker.measure import NotFinite, Watch
+from paradnn.worker.measure import NotFinite, Watch, compile_steps
 from paradnn.worker.meters import EnergyMeter
-from paradnn.worker.single_steps import compile_steps
 from paradnn.worker.step import product_flops, synthetic_batch
 from paradnn.workloads.learn.messages import Epoch, Epochs, last_epoch
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from paradnn.core.workload import Ended
 from paradnn.worker.chance import beta_share, events_factor, fewest_to_pass, passes
-from paradnn.worker.errors import Ended
+from paradnn.worker.measure import compile_steps
 from paradnn.worker.meters import ContentionWatch
-from paradnn.worker.single_steps import compile_steps
 from paradnn.workloads.serve.generator import Generated
 from paradnn.workloads.serve.queries import Load, Probe, QueryLog, percentile
 
