@@ -1,17 +1,17 @@
 """A series of block times in the order in which they were taken: is it steady, and how well is its median known.
 
 Blocks of one process are not independent: at lag one they correlate by 0.6 to 0.8 on a shared machine. Both questions
-allow for that as for an autoregression of first order, AR(1). Pure Python: worker and driver both ask.
+allow for that as for an autoregression of first order, AR(1). Worker and driver both ask.
 """
 
 from __future__ import annotations
 
-import bisect
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+
+import numpy as np
 
 #: Fewer values than this carry neither verdict nor interval.
 FEWEST = 6
@@ -66,26 +66,29 @@ class Change:
 
 
 def find_change(values: Sequence[float]) -> Change:
-    """The line or the jump that explains most of a series of `FEWEST` values or more.
-
-    A line is fitted by least squares, and so is a jump before each value that has at least two, and a tenth, on either
-    side. What remains says how correlated the noise is, and so how much chance would have explained.
-    """
-    n, mean = len(values), statistics.fmean(values)
-    centred = [value - mean for value in values]
-    times = [index - (n - 1) / 2 for index in range(n)]
-    slope = sum(time * value for time, value in zip(times, centred, strict=True)) / sum(time**2 for time in times)
-    rest = [value - slope * time for time, value in zip(times, centred, strict=True)]
-    size, at = slope * (n - 1), None
-    sums, edge = [0.0, *accumulate(centred)], max(2, n // 10)
-    best = max(range(edge, n - edge + 1), key=lambda k: sums[k] ** 2 / (k * (n - k)))
-    before, after = sums[best] / best, -sums[best] / (n - best)
-    stepped = [value - (before if index < best else after) for index, value in enumerate(centred)]
-    if _power(stepped) < _power(rest):
-        rest, size, at = stepped, after - before, best
-    whole, correlation = _power(centred), _lag_one(rest)
-    explained = 1 - _power(rest) / whole if whole else 0.0
-    return Change(size / statistics.median(values), at, explained, correlation, _critical(n, correlation))
+    """The line or the jump that explains most of a series of `FEWEST` values or more, both fitted by least squares: a
+    jump before each value that has at least two, and a tenth, on either side. What remains says how correlated the
+    noise is, and so how much chance would have explained."""
+    n = len(values)
+    centred = np.asarray(values) - np.mean(values)
+    times = np.arange(n) - (n - 1) / 2
+    slope = times @ centred / (times @ times)
+    rest, size, at = centred - slope * times, slope * (n - 1), None
+    edge = max(2, n // 10)
+    places = np.arange(edge, n - edge + 1)
+    sums = np.cumsum(centred)[places - 1]
+    best = int(np.argmax(sums**2 / (places * (n - places))))
+    jump = int(places[best])
+    before, after = sums[best] / jump, -sums[best] / (n - jump)
+    stepped = centred - np.where(np.arange(n) < jump, before, after)
+    if stepped @ stepped < rest @ rest:
+        rest, size, at = stepped, after - before, jump
+    whole, correlation = centred @ centred, _lag_one(rest)
+    explained = 1 - rest @ rest / whole if whole else 0.0
+    # What chance explains, interpolated in the logarithm of n and in the correlation.
+    usual = [np.interp(correlation, _CORRELATIONS, row) for row in _CRITICAL]
+    chance = np.interp(math.log(n), np.log(_LENGTHS), usual)
+    return Change(float(size / np.median(values)), at, float(explained), correlation, float(chance))
 
 
 def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
@@ -93,7 +96,7 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[
 
     With B ~ Binomial(n, 1/2), the interval from the k-th smallest to the k-th largest value covers the median with
     probability 1 - 2 P(B < k); k is the largest that keeps this at `confidence` or more. For 95% n must be 6 or more.
-    Source: Conover, Practical Nonparametric Statistics, section 3.2. The values are taken as independent.
+    Source: Conover, Practical Nonparametric Statistics, section 3.2.
     """
     ordered = sorted(values)
     n, tail, k = len(ordered), 0.0, 0
@@ -115,20 +118,14 @@ def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """
     if (ends := widened_interval(values)) is None:
         return None
-    least, most = min(values), max(values)
-    if ends[0] < least and ends[1] > most and (len(values) > _FEW or _extremes_cover(values) < 0.95):
-        return None
+    least, most, n = min(values), max(values), len(values)
+    if ends[0] < least and ends[1] > most:
+        # Neighbours of an AR(1) with coefficient r are on one side of the median with probability 1/2 + asin(r) / pi
+        # (Sheppard 1899); taken as a chain, all n are with the (n - 1)-th power of that: 3% where n is 6 and r 0.
+        one_side = 0.5 + math.asin(min(max(_rank_correlation(values), 0.0), 1.0)) / math.pi
+        if n > _FEW or one_side ** (n - 1) > 0.05:
+            return None
     return max(ends[0], least), min(ends[1], most)
-
-
-def _extremes_cover(values: Sequence[float]) -> float:
-    """How often the extremes of such values lie on both sides of their median.
-
-    Neighbours of an AR(1) with coefficient r are on one side of it with probability 1/2 + asin(r) / pi (Sheppard 1899);
-    taken as a chain, all n are with the (n - 1)-th power of that: 97% are not where n is 6 and r 0.
-    """
-    stays = 0.5 + math.asin(min(max(_rank_correlation(values), 0.0), 1.0)) / math.pi
-    return 1 - stays ** (len(values) - 1)
 
 
 def why_no_interval(values: Sequence[float]) -> str:
@@ -161,32 +158,12 @@ def widened_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 def _rank_correlation(values: Sequence[float]) -> float:
     """The lag-one correlation of the values' normal scores."""
-    normal, scores = statistics.NormalDist(), [0.0] * len(values)
-    for rank, index in enumerate(sorted(range(len(values)), key=values.__getitem__)):
+    normal, scores = statistics.NormalDist(), np.zeros(len(values))
+    for rank, index in enumerate(np.argsort(values, kind="stable")):
         scores[index] = normal.inv_cdf((rank + 0.5) / len(values))
     return _lag_one(scores)
 
 
-def _power(values: Sequence[float]) -> float:
-    return sum(value**2 for value in values)
-
-
-def _lag_one(centred: Sequence[float]) -> float:
-    power = _power(centred)
-    return sum(first * second for first, second in pairwise(centred)) / power if power else 0.0
-
-
-def _critical(n: int, correlation: float) -> float:
-    """`_CRITICAL`, interpolated in the logarithm of n and in the correlation; beyond its ends, their values."""
-    row, down = _position([math.log(length) for length in _LENGTHS], math.log(n))
-    column, across = _position(_CORRELATIONS, correlation)
-    upper, lower = (
-        (1 - across) * _CRITICAL[index][column] + across * _CRITICAL[index][column + 1] for index in (row, row + 1)
-    )
-    return (1 - down) * upper + down * lower
-
-
-def _position(grid: Sequence[float], value: float) -> tuple[int, float]:
-    """The cell of a grid in which a value lies, and how far into it, 0..1."""
-    cell = min(max(bisect.bisect(grid, value) - 1, 0), len(grid) - 2)
-    return cell, min(max((value - grid[cell]) / (grid[cell + 1] - grid[cell]), 0.0), 1.0)
+def _lag_one(centred: np.ndarray) -> float:
+    power = centred @ centred
+    return float(centred[:-1] @ centred[1:] / power) if power else 0.0
