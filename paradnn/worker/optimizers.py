@@ -12,11 +12,9 @@ from keras import ops
 
 
 class Course(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
-    """A learning rate over the steps of a training: it rises to `rate` in `rise` steps, and falls to 0 until `steps`.
-
-    It falls along a line or half a cosine (`shape` linear or cosine), or stays (constant). The step from 0 counts as
-    the first of the rise, so that no step is lost. The same in Loshchilov and Hutter 2017, without restarts.
-    """
+    """A learning rate over the steps of a training: it rises to `rate` in `rise` steps, the first of which counts, and
+    falls to 0 until `steps` along a line or half a cosine (`shape` linear or cosine; Loshchilov and Hutter 2017,
+    without restarts), or stays (constant)."""
 
     def __init__(self, rate: float, shape: str, rise: int, steps: int) -> None:
         super().__init__()
@@ -34,11 +32,12 @@ class Course(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[m
         return {"rate": self.rate, "shape": self.shape, "rise": self.rise, "steps": self.steps}
 
 
-def make_optimizer(settings: Mapping[str, Any], precision: str) -> keras.optimizers.Optimizer:
-    """The optimizer of `settings`; float16 is wrapped in dynamic loss scaling, since its gradients underflow.
+def make_optimizer(point: Mapping[str, Any], variables: Any) -> keras.optimizers.Optimizer:
+    """The optimizer of a point for these weights; of float16, whose gradients underflow, in dynamic loss scaling.
 
-    A `course` in `settings` are the keywords of `Course`.
+    A `course` in its settings are the keywords of `Course`.
     """
+    settings = point["optimizer"]
     name, rate = settings["name"], settings["learning_rate"]
     course = settings.get("course", {})
     if course and (course["shape"] != "constant" or course["rise"]):
@@ -53,6 +52,7 @@ def make_optimizer(settings: Mapping[str, Any], precision: str) -> keras.optimiz
         )
     else:
         optimizer = keras.optimizers.SGD(rate, momentum=settings["momentum"] if name == "momentum" else 0.0)
-    if precision == "float16":
-        return keras.optimizers.LossScaleOptimizer(optimizer)
+    if point["precision"] == "float16":
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
+    optimizer.build(variables)
     return optimizer

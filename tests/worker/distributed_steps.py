@@ -45,7 +45,8 @@ def shards_in_turn(workload: Any, batch: Any, count: int) -> Any:
 
     from paradnn.worker.optimizers import make_optimizer
 
-    optimizer, variables = make_optimizer(RULE, "float32"), workload.model.trainable_variables
+    variables = workload.model.trainable_variables
+    optimizer = make_optimizer({"optimizer": RULE, "precision": "float32"}, variables)
     shards = [[np.split(array, count) for array in arrays] for arrays in batch]
 
     class Step:

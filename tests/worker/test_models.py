@@ -206,10 +206,9 @@ def test_a_training_step_is_a_hand_written_one() -> None:
 def test_adam_is_that_of_its_paper() -> None:
     """Kingma and Ba 2015, algorithm 1 in the order of section 2's last paragraph, in NumPy."""
     settings = {"name": "adam", "learning_rate": 0.1, "momentum": 0.8, "decay": 0.95, "epsilon": 1e-3}
-    optimizer = make_optimizer(settings, "float32")
     variable = keras.Variable(np.array([1.0, -2.0, 3.0], "float32"))
+    optimizer = make_optimizer({"optimizer": settings, "precision": "float32"}, [variable])
     value, mean, square = variable.numpy().astype("float64"), np.zeros(3), np.zeros(3)
-    optimizer.build([variable])
     for step, gradient in enumerate(np.random.default_rng(0).standard_normal((4, 3)), start=1):
         optimizer.apply([tf.constant(gradient, "float32")], [variable])
         mean, square = 0.8 * mean + 0.2 * gradient, 0.95 * square + 0.05 * gradient**2
@@ -283,9 +282,7 @@ def test_a_rate_rises_and_falls_as_its_course_says() -> None:
 
 def test_optimizers_keep_the_variables_that_the_memory_bound_counts() -> None:
     for name, slots in (("sgd", 0), ("momentum", 1), ("rmsprop", 2), ("adam", 2)):
-        optimizer = make_optimizer(
-            {"name": name, "learning_rate": 0.1, "momentum": 0.9, "decay": 0.9, "epsilon": 1.0}, "float32"
-        )
+        settings = {"name": name, "learning_rate": 0.1, "momentum": 0.9, "decay": 0.9, "epsilon": 1.0}
         variable = keras.Variable(np.zeros((7, 3), "float32"))
-        optimizer.build([variable])
+        optimizer = make_optimizer({"optimizer": settings, "precision": "float32"}, [variable])
         assert len([v for v in optimizer.variables if v.shape == (7, 3)]) == slots

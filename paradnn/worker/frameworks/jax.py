@@ -62,8 +62,7 @@ class Jax(Framework):
         inputs = workload.prepare(inputs)
         optimizer = None
         if point["mode"] == "train":
-            optimizer = make_optimizer(point["optimizer"], point["precision"])
-            optimizer.build(workload.model.trainable_variables)
+            optimizer = make_optimizer(point, workload.model.trainable_variables)
         return CompiledStep(workload, optimizer, inputs, targets, self._device, eager=point["compile"] == "eager")
 
     def make_kernel(self, name: str, size: int, precision: str, compile: str) -> Callable[[int], None]:
@@ -78,7 +77,19 @@ class Jax(Framework):
                 output.block_until_ready()
 
             return run
-        return _repeated_add(size, precision)
+
+        def add(total: Any, values: Any) -> Any:  # in place; a loop, since XLA would fuse them
+            return jax.lax.fori_loop(0, REPEATS, lambda _, partial: partial + values, total)
+
+        function = jax.jit(add, donate_argnums=0)
+        state, values = [jnp.zeros(size, precision)], jnp.ones(size, precision)
+
+        def run_add(times: int) -> None:
+            for _ in range(times):
+                state[0] = function(state[0], values)
+            state[0].block_until_ready()
+
+        return run_add
 
     @contextlib.contextmanager
     def trace(self, folder: Path) -> Iterator[Callable[[], contextlib.AbstractContextManager[Any]]]:
@@ -107,12 +118,9 @@ class Jax(Framework):
 
 
 class CompiledStep(Step):
-    """A compiled step, with the state that it hands from call to call.
-
-    The state is put on `device`, a device or a sharding, where what comes out of a step will be: state that is not
-    committed to one makes the first step a program of its own, and the second is compiled again. `outputs` is the
-    sharding of what comes out; None: that of what goes in.
-    """
+    """A compiled step, with the state that it hands from call to call, on `device`, a device or a sharding: state that
+    is not committed to one makes the first step a program of its own, and the second is compiled again. `outputs` is
+    the sharding of what comes out; None: that of what goes in."""
 
     def __init__(
         self,
@@ -149,7 +157,7 @@ class CompiledStep(Step):
             self.function = jax.jit(self.function, donate_argnums=donated, **shardings)
 
     def run(self, steps: int) -> float | None:
-        with jax.disable_jit() if self._eager else contextlib.nullcontext():
+        with self._mode():
             if not self._training:
                 for _ in range(steps):
                     output = self.advance()
@@ -168,14 +176,14 @@ class CompiledStep(Step):
         return output
 
     def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float | None:
-        with jax.disable_jit() if self._eager else contextlib.nullcontext():
+        with self._mode():
             for _ in range(steps):
                 inputs, targets = (jax.device_put(list(arrays), self._device) for arrays in take())
                 *self._state, loss = self.function(*self._state, inputs, targets)
             return float(loss)
 
     def outputs(self, inputs: Sequence[Any]) -> Any:
-        with jax.disable_jit() if self._eager else contextlib.nullcontext():
+        with self._mode():
             return np.asarray(self._forward(*self._state[:2], jax.device_put(list(inputs), self._device)))
 
     def values(self) -> list[Any]:
@@ -188,6 +196,9 @@ class CompiledStep(Step):
             for variable in group:
                 variable.assign(next(rest))
         self._state = self._placed()
+
+    def _mode(self) -> contextlib.AbstractContextManager[Any]:
+        return jax.disable_jit() if self._eager else contextlib.nullcontext()
 
     def _placed(self) -> Any:
         """The values of the Keras variables, group by group, where the state is."""
@@ -249,24 +260,6 @@ def _inference_step(workload: BuiltModel, carrying: bool = False) -> Any:
     return inference_step
 
 
-def _repeated_add(size: int, precision: str) -> Callable[[int], None]:
-    """REPEATS times `total += values` in place: reads two arrays and writes one; a loop, since XLA would fuse them."""
-
-    def add(total: Any, values: Any) -> Any:
-        return jax.lax.fori_loop(0, REPEATS, lambda _, partial: partial + values, total)
-
-    function = jax.jit(add, donate_argnums=0)
-    state = [jnp.zeros(size, precision)]
-    values = jnp.ones(size, precision)
-
-    def run(times: int) -> None:
-        for _ in range(times):
-            state[0] = function(state[0], values)
-        state[0].block_until_ready()
-
-    return run
-
-
 def _count(event: str, _: float, **__: Any) -> None:
     """Count what XLA compiles, as JAX itself reports it."""
     _compiled["programs"] += event == "/jax/core/compile/backend_compile_duration"
@@ -315,8 +308,7 @@ class DistributedJax(Jax):
         inputs, targets = ([jax.device_put(array, sharded) for array in arrays] for arrays in batch)
         optimizer, variables = None, list(workload.model.variables)
         if point["mode"] == "train":
-            optimizer = make_optimizer(point["optimizer"], point["precision"])
-            optimizer.build(workload.model.trainable_variables)
+            optimizer = make_optimizer(point, workload.model.trainable_variables)
             variables += optimizer.variables
         for variable in variables:
             variable.assign(jax.device_put(variable.value, everywhere))

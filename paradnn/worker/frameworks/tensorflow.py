@@ -6,6 +6,7 @@ Keras' own `fit` reads the loss back at every step and so waits for the device e
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import tempfile
@@ -51,10 +52,7 @@ class TensorFlow(Framework):
         if index >= len(devices):
             raise Unavailable(f"TensorFlow {tf.__version__} sees {len(devices)} {kind} device(s), not number {index}")
         if kind == "GPU":
-            # The only visible device is where everything goes; without growth its memory is taken at once, and no peak
-            # can be measured.
-            tf.config.set_visible_devices([devices[index]], "GPU")
-            tf.config.experimental.set_memory_growth(devices[index], True)
+            _show_gpus(devices[index : index + 1])
         self._device = "TPU" if kind == "TPU" else f"{kind}:0"
         self._opened = [self._device]
 
@@ -67,8 +65,7 @@ class TensorFlow(Framework):
             arguments: tuple[Any, ...] = (*inputs, *targets)
             compiled = point["compile"] != "eager"
             if point["mode"] == "train":
-                optimizer = make_optimizer(point["optimizer"], point["precision"])
-                optimizer.build(workload.model.trainable_variables)
+                optimizer = make_optimizer(point, workload.model.trainable_variables)
                 function = _training_step(workload, optimizer, dense=point["compile"] == "xla")
                 variables = [*workload.model.variables, *optimizer.variables]
             else:
@@ -85,10 +82,21 @@ class TensorFlow(Framework):
     def make_kernel(self, name: str, size: int, precision: str, compile: str) -> Callable[[int], None]:
         with self._placed():
             if name == "matmul":
-                left, right = (tf.cast(tf.random.normal([size, size]), precision) for _ in range(2))
-                function, arguments = tf.function(_product, jit_compile=compile == "xla" or None), [left, right]
+                arguments = [tf.cast(tf.random.normal([size, size]), precision) for _ in range(2)]
+
+                def kernel(left: tf.Tensor, right: tf.Tensor) -> Any:
+                    product = tf.matmul(left, right)
+                    # A number of it, and all, so that no less is computed.
+                    return product[0, 0], product
             else:
-                function, arguments = _repeated_add(size, precision), [tf.ones([size], precision)]
+                total, arguments = tf.Variable(tf.zeros([size], precision)), [tf.ones([size], precision)]
+
+                def kernel(values: tf.Tensor) -> Any:
+                    for _ in range(REPEATS):  # in place: two arrays are read and one is written
+                        total.assign_add(values)
+                    return total[:1]
+
+            function = tf.function(kernel, jit_compile=compile == "xla" or None)
 
         def run(times: int) -> None:
             with self._placed():
@@ -113,11 +121,8 @@ class TensorFlow(Framework):
         return trace
 
     def _placed(self) -> contextlib.AbstractContextManager[Any]:
-        """A device scope only where the default placement would choose another device.
-
-        Operations that are traced in a scope bear its device, which keeps TensorFlow from some optimisations: a
-        recurrent network's step took a third longer for it.
-        """
+        """A device scope only where the default placement would choose another device: operations that are traced in a
+        scope bear its device, which keeps TensorFlow from optimisations worth a third of a recurrent network's step."""
         return tf.device("TPU:0") if self._device == "TPU" else contextlib.nullcontext()
 
     def peak_device_memory(self) -> int | None:
@@ -149,27 +154,22 @@ class CompiledStep(Step):
         self._variables, self._forward = variables, forward
         self.arguments = arguments
         self._placed = placed
-        self._training = point["mode"] == "train"
-        self._traced = point["compile"] == "graph"
-        self._by_xla = point["compile"] == "xla"
-        self._costs: GraphCosts | None = None
+        self._training, self._compile = point["mode"] == "train", point["compile"]
 
     def run(self, steps: int) -> float | None:
         function, arguments = self.function, self.arguments
         with self._placed():
             for _ in range(steps):
                 output = function(*arguments)
-            return self._ended(output)
+            value = wait_for(output)
+        return float(value) if self._training else None
 
     def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float | None:
         function = self.function
         with self._placed():
             for _ in range(steps):
                 output = function(*itertools.chain.from_iterable(take()))
-            return self._ended(output)
-
-    def _ended(self, output: Any) -> float | None:
-        value = wait_for(output)
+            value = wait_for(output)
         return float(value) if self._training else None
 
     def values(self) -> list[Any]:
@@ -189,29 +189,31 @@ class CompiledStep(Step):
         return f"tf.function was traced {traced} times" if traced > 1 else None
 
     def kernel_cost(self, name: str, kind: str) -> Cost:
-        return self._graph_costs().cost(name, kind) if self._traced else Cost(kind, categorise("tensorflow", kind))
+        return self._costs.cost(name, kind) if self._compile == "graph" else Cost(kind, categorise("tensorflow", kind))
 
     def product_flops(self) -> dict[str, float]:
-        if self._traced:
-            return self._graph_costs().product_flops()
+        if self._compile == "graph":
+            return self._costs.product_flops()
         # TensorFlow hands XLA's program out in a trace alone; asked for it, it would compile again.
-        return _traced_products(self) if self._by_xla else {}
+        return _traced_products(self) if self._compile == "xla" else {}
 
-    def _graph_costs(self) -> GraphCosts:
-        if self._costs is None:
-            graph = self.function.get_concrete_function(*self.arguments).graph
-            self._costs = GraphCosts(graph.as_graph_def(add_shapes=True))
-        return self._costs
+    @functools.cached_property
+    def _costs(self) -> GraphCosts:
+        graph = self.function.get_concrete_function(*self.arguments).graph
+        return GraphCosts(graph.as_graph_def(add_shapes=True))
+
+
+def _show_gpus(devices: Sequence[Any]) -> None:
+    """Everything goes where it is visible; without growth all memory is taken at once, and no peak can be measured."""
+    tf.config.set_visible_devices(devices, "GPU")
+    for device in devices:
+        tf.config.experimental.set_memory_growth(device, True)
 
 
 def _forget_what_is_cheap() -> None:
-    """The next call of any function prepares it again, as for the first time.
-
-    TensorFlow's profiler leaves out operations that take less than some microseconds by the average of their runs.
-    That begins at 100 million cycles and forgets a tenth each run, so that for 80 runs all are traced. An option of the
-    optimiser is part of what a prepared function is known by; this one says what holds anyhow, or nothing. The
-    profiler's own level of detail would do the same, if TensorFlow 2.21 did not ignore it.
-    """
+    """The next call of any function prepares it again, as for the first time: TensorFlow's profiler leaves out
+    operations that take less than some microseconds by the average of their last 80 runs or so. An option of the
+    optimiser is part of what a prepared function is known by; this one says what holds anyhow, or nothing."""
     stated = tf.config.optimizer.get_experimental_options().get("debug_stripper")
     tf.config.optimizer.set_experimental_options({"debug_stripper": None if stated is False else False})
 
@@ -246,33 +248,13 @@ def _traced_products(step: CompiledStep) -> dict[str, float]:
 
 def wait_for(output: Any) -> Any:
     """The first tensor of `output` as a NumPy value: reading it waits for all that its device's stream has queued.
-
-    What is compiled returns a number first, unless it runs on a CPU, whose tensors are looked at in place. To take one
-    out of a tensor here would be operations of their own, which take longer than many a step: half a millisecond.
-    """
+    What is compiled returns a number first, unless it runs on a CPU, whose tensors are looked at in place: to take one
+    out of a tensor here takes longer than many a step."""
     first = output[0] if isinstance(output, tuple) else output
     try:
         return np.asarray(memoryview(first))
     except (ValueError, TypeError):  # a type that buffers do not know
         return first.numpy()
-
-
-def _product(left: tf.Tensor, right: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """A number of the product, and all of it, so that no less is computed."""
-    product = tf.matmul(left, right)
-    return product[0, 0], product
-
-
-def _repeated_add(size: int, precision: str) -> Any:
-    """REPEATS times `variable += values` in place: reads two arrays and writes one, without new memory."""
-    variable = tf.Variable(tf.zeros([size], precision))
-
-    def add(values: tf.Tensor) -> tf.Tensor:
-        for _ in range(REPEATS):
-            variable.assign_add(values)
-        return variable[:1]
-
-    return tf.function(add)
 
 
 def _training_step(
@@ -282,11 +264,8 @@ def _training_step(
     devices: int = 1,
     compiled: Callable[[Any], Any] = lambda compute: compute,
 ) -> Any:
-    """Forward, gradients and update on one of `devices`; the first two `compiled`.
-
-    `dense`: an embedding's gradient as a whole matrix. TensorFlow gives it as slices, which Keras' optimizers add up by
-    an operation that XLA cannot compile.
-    """
+    """Forward, gradients and update on one of `devices`; the first two `compiled`. `dense`: an embedding's gradient as
+    a whole matrix, not as slices, which Keras' optimizers add up by an operation that XLA cannot compile."""
     model, loss_of = workload.model, workload.loss
     variables, count = model.trainable_variables, len(workload.inputs)
 
@@ -362,8 +341,7 @@ class DistributedTensorFlow(TensorFlow):
         jit = point["compile"] == "xla"
         if point["mode"] == "train":
             with self.scope():
-                optimizer = make_optimizer(point["optimizer"], point["precision"])
-                optimizer.build(workload.model.trainable_variables)
+                optimizer = make_optimizer(point, workload.model.trainable_variables)
             compiled = {"compiled": _for_each_replica} if jit else {}
             replica = _training_step(workload, optimizer, True, self._layout.devices, **compiled)
         else:
@@ -397,10 +375,7 @@ class DistributedTensorFlow(TensorFlow):
             raise Unavailable(
                 f"TensorFlow {tf.__version__} sees {len(there)} GPU device(s), not {wanted} from number {index} on"
             )
-        chosen = there[index : index + wanted]
-        tf.config.set_visible_devices(chosen, "GPU")
-        for device in chosen:
-            tf.config.experimental.set_memory_growth(device, True)
+        _show_gpus(there[index : index + wanted])
 
     def _place(self, array: Any, batch_size: int) -> Any:
         """Each replica's examples of `array` (batch_size, ...), on its device."""
@@ -435,7 +410,7 @@ class _DistributedStep(CompiledStep):
         return {}
 
     def compile_note(self) -> str | None:
-        notes = [_XLA_NOTE if self._by_xla else None, super().compile_note()]
+        notes = [_XLA_NOTE if self._compile == "xla" else None, super().compile_note()]
         return "; ".join(filter(None, notes)) or None
 
 

@@ -128,20 +128,23 @@ class Torch(Framework):
         inputs, targets = ([torch.as_tensor(array).to(self._device) for array in arrays] for arrays in batch)
         inputs = workload.prepare(inputs)
         training = point["mode"] == "train"
-        compute = _loss_of(workload, targets) if training else _outputs_of(workload)
-        if point["compile"] != "eager":
-            compute = _compiled(compute, point["compile"], self._device)
+        model, loss_of = workload.model, workload.loss
+
+        def compiled(function: Any) -> Any:
+            return function if point["compile"] == "eager" else _compiled(function, point["compile"], self._device)
+
+        forward = compiled(lambda batch: model(batch, training=False))
         if not training:
-            return _Step(compute, inputs, self._device, point)
-        forward = _outputs_of(workload)
-        optimizer = make_optimizer(point["optimizer"], point["precision"])
-        optimizer.build(workload.model.trainable_variables)
-        update = _update_of(workload, optimizer)
+            return _Step(forward, inputs, self._device, point)
+        compute = compiled(lambda batch: loss_of(targets, model(batch, training=True)))
+        variables = model.trainable_variables
+        optimizer = make_optimizer(point, variables)
+
+        def update(gradients: Any) -> None:
+            optimizer.apply(gradients, variables)
+
         # Loss scaling decides on the host at every step, between what could be compiled.
-        if point["compile"] != "eager" and point["precision"] != "float16":
-            update = _compiled(update, point["compile"], self._device)
-        if point["compile"] != "eager":
-            forward = _compiled(forward, point["compile"], self._device)
+        update = update if point["precision"] == "float16" else compiled(update)
         step = _Step(_training_step(workload, compute, optimizer, update), inputs, self._device, point)
         step.learns((inputs, targets), [*workload.model.variables, *optimizer.variables], forward)
         return step
@@ -245,21 +248,6 @@ class _Step(Step):
             with products:
                 self.run(1)
         return dict(products.flops)
-
-
-def _loss_of(workload: BuiltModel, targets: Sequence[Any]) -> Any:
-    model, loss_of = workload.model, workload.loss
-    return lambda batch: loss_of(targets, model(batch, training=True))
-
-
-def _outputs_of(workload: BuiltModel) -> Any:
-    model = workload.model
-    return lambda batch: model(batch, training=False)
-
-
-def _update_of(workload: BuiltModel, optimizer: keras.optimizers.Optimizer) -> Any:
-    variables = workload.model.trainable_variables
-    return lambda gradients: optimizer.apply(gradients, variables)
 
 
 def _training_step(workload: BuiltModel, compute: Any, optimizer: keras.optimizers.Optimizer, update: Any) -> Any:
