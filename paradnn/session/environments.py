@@ -16,8 +16,7 @@ from paradnn.core.errors import ConfigError, ParadnnError, WorkerError
 from paradnn.platform.environment import Environment, describe_environment, missing_device, software_versions
 from paradnn.platform.stack import Stack, find_stack, open_stack
 from paradnn.session.workers import WorkerKey
-from paradnn.worker.addresses import host_and_port
-from paradnn.worker.process_group import KEY
+from paradnn.worker.process_group import KEY, host_and_port
 
 
 def current_environments(points: Iterable[Point]) -> dict[WorkerKey, Environment | None]:

@@ -22,9 +22,8 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 
 from paradnn.core.workload import Unavailable, asked_for
-from paradnn.worker.addresses import LOOPBACK, listen, own_address, port_number, with_port
 from paradnn.worker.fork_server import die_with_parent
-from paradnn.worker.process_group import KEY, RankFailed, Stranger, accept, run_rank
+from paradnn.worker.process_group import KEY, LOOPBACK, RankFailed, Stranger, accept, listen, run_rank, with_port
 
 #: Seconds in which the point's process makes its second connection, and in which who connects shows the key.
 _PATIENCE, _SHOW = 30.0, 10.0
@@ -37,8 +36,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m paradnn.worker.host", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--host", type=own_address, default=LOOPBACK, help="address to listen on (default: 127.0.0.1)")
-    parser.add_argument("--port", type=port_number, default=0, help="0: any that is free, which is printed (default)")
+    parser.add_argument("--host", type=_own_address, default=LOOPBACK, help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--port", type=_port_number, default=0, help="0: any that is free, which is printed (default)")
     parser.add_argument("--with-stdin", action="store_true", help="end when standard input does")
     given = parser.parse_args()
     if not (key := os.environ.pop(KEY, "")):
@@ -56,6 +55,23 @@ def main() -> int:
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _port_number(text: str) -> int:
+    """A port as argparse reads it: 0 to 65535."""
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port; choose one up to 65535, or 0 for any that is free")
+    return int(text)
+
+
+def _own_address(text: str) -> str:
+    """An address or name of this host as argparse reads it."""
+    try:
+        listen(0, text).close()
+    except (Unavailable, UnicodeError):
+        reason = "no process of this host can listen there; give one of its addresses, or 0.0.0.0 (:: of IPv6) for all"
+        raise argparse.ArgumentTypeError(f"{text!r}: {reason}") from None
+    return text
 
 
 def _serve(listening: socket.socket, key: bytes, with_stdin: bool) -> None:

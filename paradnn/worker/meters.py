@@ -1,10 +1,8 @@
 """What else the machine did while a point's blocks were measured, read just before the first and just after the last.
 
 Three things take cores away from a point: other processes, the hypervisor (steal) and the quota of a control group.
-Whatever the cores were neither idle nor stolen nor the point's own was foreign: other processes, and the kernel's own
-work. Idle and stolen time are counted by the kernel as time, not as samples at its ticks, and the point's own is
-exact, so the difference is known to about 0.01 s a core (measured: docs/check.md). Linux alone tells; elsewhere
-nothing is said. Standard library alone: this runs in the interpreter under test.
+Whatever the cores were neither idle nor stolen nor the point's own was foreign, known to about 0.01 s a core (measured:
+docs/check.md). Linux alone tells; elsewhere nothing is said.
 """
 
 from __future__ import annotations
@@ -43,11 +41,9 @@ _ROOT = Path("/")
 
 @dataclass(frozen=True)
 class Counters:
-    """One moment: seconds on a clock, and counters that only grow; None where the system does not tell.
-
-    `idle`, `steal` and `counted` (all that the kernel accounts for) are core-seconds of the `cores` that may be used,
-    `own` those that the point's processes took, `throttled` seconds in which a quota stopped them.
-    """
+    """One moment: seconds on a clock, and counters that only grow, None where the system does not tell. `idle`, `steal`
+    and `counted` (all that the kernel accounts for) are core-seconds of the `cores` that may be used, `own` those that
+    the point's processes took, `throttled` seconds in which a quota stopped them."""
 
     seconds: float
     cores: int
@@ -69,7 +65,6 @@ class ContentionWatch:
         self._handler: Any = None
 
     def start(self) -> None:
-        """A measurement begins."""
         self._stops = 0
         # Time in which a process is stopped (SIGSTOP) shows in no counter; that it goes on again is a signal.
         with contextlib.suppress(ValueError):  # not the main thread
@@ -105,14 +100,13 @@ def read_counters(root: Path = _ROOT) -> Counters:
 
 def between(before: Counters, after: Counters) -> Contention:
     """What happened between two moments, with the verdict."""
-    seconds = after.seconds - before.seconds
+    seconds, cores = after.seconds - before.seconds, after.cores
 
     def rate(name: str, per: float) -> float | None:
         counts = getattr(before, name), getattr(after, name)
         return None if None in counts or not per else (counts[1] - counts[0]) / per
 
-    capacity = seconds * after.cores
-    own, steal, idle, counted = (rate(name, capacity) for name in ("own", "steal", "idle", "counted"))
+    own, steal, idle, counted = (rate(name, seconds * cores) for name in ("own", "steal", "idle", "counted"))
     foreign = None
     # A sandbox may show counters that stand still.
     if own is not None and idle is not None and counted is not None and counted > 0.5:
@@ -121,7 +115,7 @@ def between(before: Counters, after: Counters) -> Contention:
     else:
         steal = None
     throttled = rate("throttled", seconds)
-    reasons, taken, cores = [], foreign or 0.0, after.cores
+    reasons, taken = [], foreign or 0.0
     unsure = UNSURE / seconds if seconds else math.inf
     if taken > max(FOREIGN, unsure) or (taken * cores > TAKEN_CORES and taken + (own or 0.0) > FULL):
         reasons.append(f"other processes took {taken * cores:.1f} of {cores} core{'s' if cores > 1 else ''}")
@@ -129,27 +123,20 @@ def between(before: Counters, after: Counters) -> Contention:
         reasons.append(f"the hypervisor took {steal:.0%} of the cores' time (steal)")
     if throttled is not None and throttled > THROTTLED:
         reasons.append(f"the control group's CPU quota stopped the point for {throttled:.0%} of the time")
-    reason = "; ".join(reasons) or None
-    return Contention(after.cores, own, foreign, steal, rate("switches", seconds), throttled, reason)
+    return Contention(cores, own, foreign, steal, rate("switches", seconds), throttled, "; ".join(reasons) or None)
 
 
 def _core_seconds(root: Path, cores: list[int]) -> tuple[float | None, float | None, float | None]:
     """Idle, stolen and all core-seconds of `cores`, from /proc/stat; see proc(5)."""
-    names = {f"cpu{core}" for core in cores}
-    try:
-        rows = [row.split() for row in (root / "proc/stat").read_text().splitlines() if row.startswith("cpu")]
-    except OSError:
-        return None, None, None
-    found = [[int(count) for count in row[1:9]] for row in rows if row[0] in names]
+    names, tick = {f"cpu{core}" for core in cores}, os.sysconf("SC_CLK_TCK")
+    found = []
+    with contextlib.suppress(OSError):
+        rows = (row.split() for row in (root / "proc/stat").read_text().splitlines())
+        found = [[int(count) / tick for count in row[1:9]] for row in rows if row and row[0] in names]
     if not found or len(found[0]) < 8:
         return None, None, None
-    tick = os.sysconf("SC_CLK_TCK")
     # user nice system idle iowait irq softirq steal; guests are in user and nice already.
-    return (
-        sum(row[3] + row[4] for row in found) / tick,
-        sum(row[7] for row in found) / tick,
-        sum(map(sum, found)) / tick,
-    )
+    return sum(row[3] + row[4] for row in found), sum(row[7] for row in found), sum(map(sum, found))
 
 
 def _own_seconds(root: Path) -> float:
@@ -166,11 +153,10 @@ def _own_seconds(root: Path) -> float:
 def _descendants(root: Path, pid: int) -> Iterator[int]:
     """Processes below one; none where the kernel does not list children."""
     for path in (root / f"proc/{pid}/task").glob("*/children"):
-        try:
-            children = [int(child) for child in path.read_text().split()]
-        except OSError:
-            continue
-        for child in children:
+        children: list[str] = []
+        with contextlib.suppress(OSError):
+            children = path.read_text().split()
+        for child in map(int, children):
             yield child
             yield from _descendants(root, child)
 
@@ -186,10 +172,8 @@ def _throttled_seconds(root: Path) -> float | None:
     return None
 
 
-# Energy of a stretch of work, where the machine counts it: RAPL packages of a CPU, NVML for an NVIDIA GPU.
-#
-# Counters belong to the whole package or board: on a shared machine the neighbours' work is in them. Where there is
-# none, or it may not be read, the reason is said and no number given.
+# Energy of a stretch of work, where the machine counts it: RAPL packages of a CPU, NVML for an NVIDIA GPU. Counters
+# belong to the whole package or board: on a shared machine the neighbours' work is in them.
 
 _POWERCAP = Path("/sys/class/powercap")
 
@@ -203,7 +187,6 @@ class EnergyMeter:
     _begin: list[tuple[float, float]] | None = None
 
     def start(self) -> None:
-        """Remember the counters."""
         self._begin = self._read() if self._read else None
 
     def joules(self) -> float | None:
@@ -224,42 +207,20 @@ def open_meter(platform: str, index: int, root: Path = _POWERCAP) -> EnergyMeter
 
 
 def _rapl(root: Path) -> EnergyMeter:
-    # intel-rapl:0 is a package, intel-rapl:0:0 a part of it. AMD's kernels since 5.8 use the same names. A zone named
-    # psys counts the whole board, the packages once more.
-    zones = sorted(path for path in root.glob("intel-rapl:*") if path.name.count(":") == 1)
-    packages = [path for path in zones if _zone(path) != "psys"]
-    if not packages:
-        return EnergyMeter("unavailable: this host shows no RAPL counter")
-
     def read() -> list[tuple[float, float]]:
-        values = []
-        for package in packages:
-            largest = int((package / "max_energy_range_uj").read_text())
-            values.append((int((package / "energy_uj").read_text()) * 1e-6, largest * 1e-6))
-        return values
+        files = ("energy_uj", "max_energy_range_uj")
+        counts = ([int((package / file).read_text()) * 1e-6 for file in files] for package in packages)
+        return [(now, largest) for now, largest in counts]
 
     try:
+        # intel-rapl:0 is a package, intel-rapl:0:0 a part of it. AMD's kernels since 5.8 use the same names. A zone named
+        # psys counts the whole board, the packages once more.
+        zones = sorted(path for path in root.glob("intel-rapl:*") if path.name.count(":") == 1)
+        packages = [path for path in zones if (path / "name").read_text().strip() != "psys"]
         read()
     except OSError as error:
         return EnergyMeter(f"unavailable: {error.filename}: {error.strerror}")
-    return EnergyMeter("rapl", read)
-
-
-def visible_board(variable: str | None, index: int) -> int | str:
-    """Number or UUID of the board that CUDA calls `index`, by CUDA_VISIBLE_DEVICES (None: not set)."""
-    if variable is None:
-        return index
-    entries = [entry.strip() for entry in variable.split(",") if entry.strip()]
-    if index >= len(entries):
-        raise ValueError(f"CUDA_VISIBLE_DEVICES={variable} has no device {index}")
-    return int(entries[index]) if entries[index].isdigit() else entries[index]
-
-
-def _zone(path: Path) -> str:
-    try:
-        return (path / "name").read_text().strip()
-    except OSError:
-        return ""
+    return EnergyMeter("rapl", read) if packages else EnergyMeter("unavailable: this host shows no RAPL counter")
 
 
 def _nvml(index: int) -> EnergyMeter:
@@ -268,26 +229,26 @@ def _nvml(index: int) -> EnergyMeter:
 
         pynvml.nvmlInit()
         # NVML sees every board of the host, the framework those that CUDA_VISIBLE_DEVICES names, in its order.
-        visible = visible_board(os.environ.get("CUDA_VISIBLE_DEVICES"), index)
-        handle: Any = (
-            pynvml.nvmlDeviceGetHandleByIndex(visible)
-            if isinstance(visible, int)
-            else pynvml.nvmlDeviceGetHandleByUUID(visible)
-        )
+        given = os.environ.get("CUDA_VISIBLE_DEVICES")
+        boards = [str(index)] if given is None else [board for entry in given.split(",") if (board := entry.strip())]
+        board = boards[0 if given is None else index]
+        by_index, by_id = pynvml.nvmlDeviceGetHandleByIndex, pynvml.nvmlDeviceGetHandleByUUID
+        handle = by_index(int(board)) if board.isdigit() else by_id(board)
         pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
     except ImportError:
         return EnergyMeter("unavailable: NVML needs the package nvidia-ml-py")
+    except IndexError:
+        return EnergyMeter(f"unavailable: CUDA_VISIBLE_DEVICES={given} has no device {index}")
     except Exception as error:
         return EnergyMeter(f"unavailable: NVML: {error}")
     # Millijoules since the driver was loaded, in 64 bits.
     return EnergyMeter("nvml", lambda: [(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) * 1e-3, 0.0)])
 
 
-# Memory of a point: the peak that a process of its own would have had, and what its steps took of it.
-#
-# A fork begins with its parent's anonymous pages, but without those of files (Linux does not copy their page tables):
-# code that the fork server has loaded comes into the child's count page by page, as it is used. So every page of a file
-# that the server holds and the child does not is added, and what grows is counted without files: it is no step's.
+# Memory of a point: the peak that a process of its own would have had, and what its steps took of it. A fork begins
+# with its parent's anonymous pages, but without those of files (Linux does not copy their page tables), which come into
+# the child's count as they are used. So every page of a file that the server holds and the child does not is added, and
+# what grows is counted without files.
 
 #: glibc's malloc.h: what may be free at the heap's end, and from which size on a block is mapped by itself.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -308,11 +269,8 @@ def give_back() -> None:
 
 
 def keep_freed() -> None:
-    """Let malloc keep what is freed, blocks of up to 32 MiB and 512 MiB in all, and not ask the kernel for each again.
-
-    What it keeps otherwise depends on the largest block that the process has ever freed; gRPC's calls with 1 MiB take
-    1.2 to 3 times as long where that was a small one.
-    """
+    """Let malloc keep what is freed, blocks of up to 32 MiB and 512 MiB in all, whatever was freed before: where that
+    were small blocks alone, gRPC's calls with 1 MiB take 1.2 to 3 times as long."""
     with contextlib.suppress(OSError, AttributeError):  # not glibc
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, 32 << 20)
@@ -338,7 +296,7 @@ def _file_pages() -> list[int]:
 
 
 class MemoryMeter:
-    """Of this process, from now on: `compiled` is called once, before the steps that count. `beside` are bytes that it
+    """Of this process, from now on: `compiled` is called once, before the steps that count. `beside`: bytes that it
     holds and that are none of the point's."""
 
     def __init__(self) -> None:

@@ -9,6 +9,7 @@ reports it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hmac
 import os
@@ -26,7 +27,6 @@ from typing import Any
 
 from paradnn.core.messages import PROTOCOL_VERSION
 from paradnn.core.workload import Ended, Unavailable
-from paradnn.worker.addresses import host_and_port, listen, with_port
 from paradnn.worker.fork_server import die_with_parent
 from paradnn.worker.frameworks import Step
 
@@ -38,15 +38,40 @@ _GRACE = 10.0
 _REPORT_SECONDS = 2.0
 
 
+LOOPBACK = "127.0.0.1"
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Both parts of host:port, the brackets of an IPv6 address taken off: `[::1]:5000`."""
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def with_port(host: str, port: int) -> str:
+    """host:port, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def listen(port: int, host: str = LOOPBACK, option: str = "model.port") -> socket.socket:
+    """A socket that listens on `port`, 0 for a free one. Raises Unavailable, naming `option`, where it is taken."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        taken = error.errno == errno.EADDRINUSE
+        why = "is taken" if taken else f"cannot be listened on: {os.strerror(error.errno or 0)}"
+        raise Unavailable(f"port {port} of {host} {why}; choose another with {option}, or 0") from error
+
+
 class RankFailed(Ended):
     """Another process of the group failed with an outcome of its own."""
 
     def __init__(self, outcome: str, reason: str) -> None:
         super().__init__(outcome, reason)
-        self.outcome, self.reason = outcome, reason
+        self.outcome = outcome
 
     def __str__(self) -> str:
-        return self.reason
+        return str(self.args[1])
 
 
 def patience_of(point: Mapping[str, Any]) -> float:
@@ -59,18 +84,11 @@ def silent(peer: str, seconds: float) -> RankFailed:
     return RankFailed("timeout", f"{peer} did not answer within {seconds:g} s")
 
 
-def truncated(peer: str, got: int, wanted: int) -> RankFailed:
-    """The outcome of a message that ends too early."""
-    return RankFailed("crash", f"{peer} closed the connection after {got:,} of {wanted:,} bytes of a message")
-
-
 @dataclass(frozen=True)
 class RemoteProcess:
-    """Process number `rank` of a point, on another host.
-
-    `address`: host:port that is free for it; `local`: address of this host as it is known there. The connection `life`
-    closes when either side exits. Over `channel` it is sent the addresses at which all find each other.
-    """
+    """Process number `rank` of a point, on another host: host:port that is free for it, and the address of this host as
+    it is known there. Over `channel` it is sent the addresses at which all find each other; `life` closes when either
+    side exits."""
 
     rank: int
     address: str
@@ -79,22 +97,18 @@ class RemoteProcess:
     life: int
 
     def close(self) -> None:
-        """End it."""
         os.close(self.life)
         self.channel.close()
 
 
 class ProcessGroup:
-    """Processes 1 to `count` - 1 of a point; this one is number 0.
-
-    `serve(rank, channel)` runs in each of this host and returns when the channel closes; a RankFailed there is raised
-    here too. `elsewhere` are the last ones, those on other hosts, which are there already.
-    """
+    """Processes 1 to `count` - 1 of a point; this one is number 0. `serve(rank, channel)` runs in each of this host and
+    returns when the channel closes; `elsewhere` are the last ones, on other hosts, which are there already."""
 
     def __init__(
         self, count: int, serve: Callable[[int, Connection], None], elsewhere: Sequence[RemoteProcess] = ()
     ) -> None:
-        self._channels: list[Connection] = [each.channel for each in elsewhere]
+        self.channels: list[Connection] = [each.channel for each in elsewhere]
         self._lives: list[int] = [each.life for each in elsewhere]
         self._pids: list[int] = []
         for rank in range(1, count - len(elsewhere)):
@@ -106,34 +120,19 @@ class ProcessGroup:
                 # Those of earlier ranks too: a pipe that is open here would still send its signal when we close it.
                 for each in (life, *self._lives):
                     os.close(each)
-                run_rank(rank, point, child, [ours, *self._channels], serve)
+                run_rank(rank, point, child, [ours, *self.channels], serve)
             child.close()
             os.close(held)
-            self._channels.append(ours)
+            self.channels.append(ours)
             self._lives.append(life)
             self._pids.append(pid)
         for life in self._lives:
             die_with(life)
 
-    def run(self, own: Step, steps: int) -> None:
-        """Let every process run so many steps, this one those of `own`; raises RankFailed."""
-        try:
-            for channel in self._channels:
-                channel.send(steps)
-        except OSError as error:
-            raise self.failure() or RankFailed("crash", f"a process of the point is gone: {error}") from error
-        own.run(steps)
-        try:
-            for channel in self._channels:
-                if isinstance(result := channel.recv(), RankFailed):
-                    raise result
-        except (EOFError, OSError):
-            raise RankFailed("crash", "a process of the point exited without a report") from None
-
     def failure(self) -> RankFailed | None:
         """The failure that another process reports, waiting a moment for it."""
         deadline = time.monotonic() + _REPORT_SECONDS
-        for channel in self._channels:
+        for channel in self.channels:
             with contextlib.suppress(EOFError, OSError):
                 while channel.poll(max(0.0, deadline - time.monotonic())):
                     result = channel.recv()
@@ -153,15 +152,24 @@ class ProcessGroup:
 
 
 class GroupStep(Step):
-    """A step of all processes at once, without a loss."""
+    """A step of all processes at once, of this one `step`, without a loss. Raises the RankFailed of another process."""
 
     def __init__(self, step: Step, group: ProcessGroup) -> None:
         self._step, self._group = step, group
 
-    def run(self, steps: int) -> float | None:
-        """See `paradnn.worker.frameworks.Step`: every process has run its steps."""
-        self._group.run(self._step, steps)
-        return None
+    def run(self, steps: int) -> None:
+        try:
+            for channel in self._group.channels:
+                channel.send(steps)
+        except OSError as error:
+            raise self._group.failure() or RankFailed("crash", f"a process of the point is gone: {error}") from error
+        self._step.run(steps)
+        try:
+            for channel in self._group.channels:
+                if isinstance(result := channel.recv(), RankFailed):
+                    raise result
+        except (EOFError, OSError):
+            raise RankFailed("crash", "a process of the point exited without a report") from None
 
 
 def serve_steps(channel: Connection, step: Step) -> None:
@@ -173,11 +181,9 @@ def serve_steps(channel: Connection, step: Step) -> None:
 
 
 def die_with(life: int) -> None:
-    """Let the kernel kill this process by SIGIO when the other end of a pipe or a connection is closed: its holder has
-    exited. Nothing is sent over it, which would be a signal too.
-
-    Python cannot do it: a framework that waits for a process which is gone may hold the interpreter's lock for ever.
-    """
+    """Let the kernel kill this process by SIGIO when the other end of a pipe or a connection is closed, over which
+    nothing is sent: Python cannot, where a framework waits for a process that is gone and holds the interpreter's
+    lock."""
     signal.signal(signal.SIGIO, signal.SIG_DFL)
     fcntl.fcntl(life, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)
@@ -209,9 +215,8 @@ def run_rank(
 # Processes of a point on other hosts, where `python -m paradnn.worker.host` serves. The point's process connects to a
 # server for each process that it wants there; both show that they know the same key before anything else is read, and
 # before the server forks: it sends a number, drawn at random, and gets another with the proof for both (HMAC-SHA256),
-# which it answers with its own. Each side then knows the other by the address that the connection has: no host's name
-# is looked up. A second connection, over which nothing is sent, ends each with the other (`process_group.die_with`);
-# the kernel looks every few seconds whether the other host is still there.
+# which it answers with its own. Each side knows the other by the connection's address: no host's name is looked up. A
+# second connection ends each with the other (`die_with`).
 
 #: The variable that holds the key of a server, and of those that may ask it.
 KEY = "PARADNN_HOSTS_KEY"
@@ -223,10 +228,8 @@ _ALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEP
 
 @dataclass(frozen=True)
 class Asked:
-    """What a server is asked for: process number `rank` of a point (a request's), with these environment variables.
-
-    `port` is what it shall listen on, 0: any that is free.
-    """
+    """What a server is asked for: process number `rank` of a point (a request's), with these environment variables,
+    that listens on `port`, 0: any that is free."""
 
     protocol: int
     rank: int
@@ -236,11 +239,8 @@ class Asked:
 
 
 def processes_elsewhere(point: Mapping[str, Any], count: int, port: int = 0) -> list[RemoteProcess]:
-    """Those of `count` processes that are on other hosts: each host has as many, this one the first of them.
-
-    They wait to begin. `port`: the first that each host's processes listen on, 0 for free ones. Raises Unavailable and
-    RankFailed.
-    """
+    """Those of `count` processes that are on other hosts, waiting to begin: each host has as many, this one the first
+    of them. `port`: the first that each host's processes listen on, 0 for free ones. Raises Unavailable, RankFailed."""
     hosts = int(point.get("hosts", 1))
     if hosts == 1:
         return []
@@ -315,10 +315,7 @@ def _proof(key: bytes, side: bytes, nonces: bytes) -> bytes:
 
 
 class Stranger:
-    """A connection to a server, until its other end has shown the key: nothing here waits.
-
-    `since`: when it came, on a clock of the caller's.
-    """
+    """A connection to a server, until its other end has shown the key: nothing here waits. `since`: when it came."""
 
     def __init__(self, connected: socket.socket, since: float) -> None:
         self.connected, self.since = connected, since
@@ -327,10 +324,8 @@ class Stranger:
         connected.send(self._own)  # fits any buffer
 
     def is_known(self, key: bytes) -> bool:
-        """Read what it has said: whether it has the key; False as long as that is open.
-
-        Raises AuthenticationError where it has another, and OSError where it is gone.
-        """
+        """Whether what it has said shows the key; False as long as that is open. Raises AuthenticationError where it
+        has another, and OSError where it is gone."""
         part = self.connected.recv(2 * _NONCE - len(self._said))
         if not part:
             raise ConnectionError("it has gone")
@@ -346,9 +341,8 @@ class Stranger:
 
 
 def accept(connected: socket.socket, patience: float) -> tuple[Asked, Connection, socket.socket, list[str]]:
-    """The other side, once it knows who is there: what is asked for, the channel to the point's process, what this
-    process listens on, and where the processes find each other. Raises RankFailed, and what a connection that is no
-    point's raises. A client that asks for nothing in `patience` seconds ends this process (SIGALRM)."""
+    """What a client that has shown the key asks for, the channel to it, what this process listens on, and where the
+    processes find each other. One that asks for nothing in `patience` seconds ends this process (SIGALRM)."""
     local = connected.getsockname()[0]
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     channel = Connection(connected.detach())

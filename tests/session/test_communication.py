@@ -13,7 +13,7 @@ import pytest
 
 from paradnn.config.outcome import PointResult
 from paradnn.session.workers import Limits, Worker
-from paradnn.worker.addresses import listen
+from paradnn.worker.process_group import listen
 from tests.conftest import Store, process, processes_of_points, run
 from tests.processes import wait_for
 from tests.session.test_faults import meanwhile

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from paradnn.core.workload import Unavailable
-from paradnn.worker.addresses import listen
-from paradnn.worker.process_group import RankFailed
+from paradnn.worker.process_group import RankFailed, listen
 from paradnn.workloads.channel.processes import make_message
 from paradnn.workloads.channel.transports import GrpcStep, TcpStep, serve_calls, serve_connections
 from tests.processes import PATIENCE

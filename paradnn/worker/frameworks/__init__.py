@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import os
 import sys
+import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -28,8 +29,6 @@ if TYPE_CHECKING:  # importing Keras belongs to `load`, where a failure is repor
 #: What Keras imports where it is installed, for parts that no point uses: a third of the processor time of a worker's
 #: start, and 150 MB.
 _NEEDLESS = ("IPython", "matplotlib", "pandas", "sklearn")
-
-
 #: Inputs and targets.
 Batch = tuple[Sequence[Any], Sequence[Any]]
 
@@ -125,8 +124,8 @@ class Framework(ABC):
 
 def load(name: str) -> Framework:
     """Import the framework `name` with Keras on top of it."""
-    os.environ["KERAS_BACKEND"] = FRAMEWORKS[name].backend
-    if FRAMEWORKS[name].backend != "tensorflow":
+    os.environ["KERAS_BACKEND"] = backend = FRAMEWORKS[name].backend
+    if backend != "tensorflow":
         # Keras seeds TensorFlow too wherever it is installed, which would import it in every child.
         sys.modules["tensorflow"] = None  # type: ignore[assignment]
     hidden = [name for name in _NEEDLESS if name not in sys.modules]
@@ -136,17 +135,13 @@ def load(name: str) -> Framework:
     finally:
         for name in hidden:
             del sys.modules[name]
-    framework: Framework = module.FRAMEWORK()
-    return framework
+    return typing.cast("Framework", module.FRAMEWORK())
 
 
 def distributed(framework: Framework, layout: DeviceLayout) -> Framework:
     """`framework` over the devices of `layout`, none of them opened yet. Raises Unavailable."""
     if not FRAMEWORKS[framework.name].parallel:
-        raise Unavailable(
-            f"framework={framework.name} runs on one device, not on {layout.devices}: data parallel steps are "
-            "TensorFlow's and JAX's"
-        )
+        runs = f"framework={framework.name} runs on one device, not on {layout.devices}"
+        raise Unavailable(f"{runs}: data parallel steps are TensorFlow's and JAX's")
     module = importlib.import_module(f"paradnn.worker.frameworks.{framework.name}")
-    spread: Framework = module.DISTRIBUTED(layout)
-    return spread
+    return typing.cast("Framework", module.DISTRIBUTED(layout))

@@ -1,11 +1,9 @@
 """Engines that serve models: LiteRT, ONNX Runtime, OpenVINO. A Keras model is built by TensorFlow and converted.
 
-What is measured is the engine's own call on a batch that stays where it is: `mode=inference` alone. The model is built
-in float32 with a fixed batch size (one artefact a batch size), and `precision` is the artefact's: float32; int8_dynamic
-(weights in 8 bits, activations quantised as they come) and int8 (both, calibrated on batches of the point's own
-inputs); bfloat16 and float16 where the engine computes in them. What an engine cannot is `unavailable` with its own
-words. No export is trusted: an artefact that does not run here, or says something else than Keras by more than its
-precision explains, is no measurement.
+What is measured is the engine's own call on a batch that stays where it is. The model is built in float32 with a fixed
+batch size, and `precision` is the artefact's: int8_dynamic has weights in 8 bits and activations quantised as they
+come, int8 both, calibrated on batches of the point's own inputs. No export is trusted: an artefact that says something
+else than Keras by more than its precision explains is no measurement.
 """
 
 from __future__ import annotations
@@ -33,8 +31,8 @@ _TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.02, "int8": 0.5, "i
 
 @dataclass(frozen=True)
 class Session:
-    """A converted model, loaded, with its inputs in place: bytes of the artefact, one step, its outputs, and the
-    type in which it computes by its own word."""
+    """A converted model, loaded, with its inputs in place: bytes of the artefact, one step, its outputs, and the type in
+    which it computes by its own word."""
 
     size: int
     run: Callable[[], Any]
@@ -58,8 +56,7 @@ class Source:
             # What hands an input through unchanged converts to no operation.
             return [tf.identity(output, name=f"output_{n}") for n, output in enumerate(outputs)]
 
-        self.function = tf.function(forward, input_signature=specs)
-        self.signature = specs
+        self.function, self.signature = tf.function(forward, input_signature=specs), specs
 
     def frozen(self) -> Any:
         """The concrete function with its weights as constants."""

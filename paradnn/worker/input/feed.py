@@ -39,11 +39,8 @@ def _with_threads(dataset: tf.data.Dataset, threads: int, tuned: bool = False) -
 
 
 class Feed:
-    """Batches for the step of `point`; raises Unavailable where there are none.
-
-    `waited` is the seconds that `take` waited since it was last set to 0. `slow` is called for each batch within that
-    time: tests put a known delay there.
-    """
+    """Batches for the step of `point`; raises Unavailable where there are none. `waited`: the seconds that `take` waited
+    since it was last set to 0. `slow` is called for each batch within that time: tests put a known delay there."""
 
     def __init__(self, point: Mapping[str, Any], workload: BuiltModel, slow: Callable[[], None] = lambda: None) -> None:
         data, kind = point["data"], point["platform"]["name"]
@@ -107,8 +104,6 @@ def _pipeline(point: Mapping[str, Any], workload: BuiltModel) -> tuple[ImagePipe
     return ImagePipeline(point["data"], workload.inputs[0].shape, classes, batch_size, seed), fixed
 
 
-# Host against device: what a step waits for its input, what it would gain without, what the input costs the host.
-#
 # Three measurements beside the protocol's own blocks, in which every step had a batch from the pipeline:
 # - rounds: the step on a batch that stays, with the pipeline at rest, and fed again by turns: a ratio of neighbours;
 # - alone: the pipeline without the step, its rate and the processor time that it takes;
@@ -150,8 +145,7 @@ class FedStep:
         step.run(1)
         free_steps = _steps(_timed(step.run, 1))
         fed_steps = _steps(statistics.median(timing.blocks) / timing.steps_per_block)
-        free: list[float] = []
-        fed: list[float] = []
+        free, fed = list[float](), list[float]()
         begun = time.perf_counter()
         while len(fed) < _ROUNDS and (not fed or time.perf_counter() - begun < _ROUNDS_SECONDS):
             feed.settle()

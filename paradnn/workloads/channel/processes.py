@@ -20,18 +20,21 @@ from typing import Any
 import numpy as np
 
 from paradnn.core.workload import Unavailable
-from paradnn.worker.addresses import LOOPBACK, host_and_port, listen, with_port
 from paradnn.worker.affinity import bind, bind_cores, layout_of
 from paradnn.worker.frameworks import Step
 from paradnn.worker.meters import keep_freed
 from paradnn.worker.process_group import (
+    LOOPBACK,
     GroupStep,
     ProcessGroup,
     RankFailed,
     RemoteProcess,
+    host_and_port,
+    listen,
     patience_of,
     processes_elsewhere,
     serve_steps,
+    with_port,
 )
 from paradnn.workloads.channel.transports import GrpcStep, TcpStep, serve_calls, serve_connections
 

@@ -16,9 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from paradnn.core.workload import Unavailable
-from paradnn.worker.addresses import host_and_port, with_port
 from paradnn.worker.frameworks import Step
-from paradnn.worker.process_group import RankFailed, silent, truncated
+from paradnn.worker.process_group import RankFailed, host_and_port, silent, with_port
 
 _TIME = struct.Struct("ll")
 #: Most bytes of a read: the kernel lets the sender go on when a read ends, and so a read of 1 MiB halves the rate.
@@ -56,7 +55,8 @@ class Connection:
             except OSError as error:
                 raise self._failed(error) from error
             if not count:
-                raise truncated(self._peer, got, wanted)
+                short = f"{got:,} of {wanted:,} bytes of a message"
+                raise RankFailed("crash", f"{self._peer} closed the connection after {short}")
             got += count
 
     def _failed(self, error: OSError) -> RankFailed:
