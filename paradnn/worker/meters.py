@@ -213,8 +213,8 @@ def _rapl(root: Path) -> EnergyMeter:
         return [(now, largest) for now, largest in counts]
 
     try:
-        # intel-rapl:0 is a package, intel-rapl:0:0 a part of it. AMD's kernels since 5.8 use the same names. A zone named
-        # psys counts the whole board, the packages once more.
+        # intel-rapl:0 is a package, intel-rapl:0:0 a part of it; AMD's kernels use the same names. A zone named psys
+        # counts the whole board, the packages once more.
         zones = sorted(path for path in root.glob("intel-rapl:*") if path.name.count(":") == 1)
         packages = [path for path in zones if (path / "name").read_text().strip() != "psys"]
         read()

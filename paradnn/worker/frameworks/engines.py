@@ -31,7 +31,7 @@ _TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.02, "int8": 0.5, "i
 
 @dataclass(frozen=True)
 class Session:
-    """A converted model, loaded, with its inputs in place: bytes of the artefact, one step, its outputs, and the type in
+    """A converted model, loaded, with its inputs in place: its bytes, one step, its outputs, and the type in
     which it computes by its own word."""
 
     size: int

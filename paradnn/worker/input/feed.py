@@ -39,7 +39,7 @@ def _with_threads(dataset: tf.data.Dataset, threads: int, tuned: bool = False) -
 
 
 class Feed:
-    """Batches for the step of `point`; raises Unavailable where there are none. `waited`: the seconds that `take` waited
+    """Batches for the step of `point`; raises Unavailable where there are none. `waited`: seconds that `take` waited
     since it was last set to 0. `slow` is called for each batch within that time: tests put a known delay there."""
 
     def __init__(self, point: Mapping[str, Any], workload: BuiltModel, slow: Callable[[], None] = lambda: None) -> None:
