@@ -253,7 +253,7 @@ class Answer:
     peak_rates: PeakRates | None = None
 
     def __post_init__(self) -> None:
-        if self.outcome == "ok" and self.measurement is self.peak_rates is self.work is None:
+        if self.outcome == "ok" and not (self.measurement or self.peak_rates or self.work):
             raise ValueError("the outcome is ok, but nothing was measured")
 
 

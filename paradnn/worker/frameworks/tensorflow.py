@@ -84,16 +84,16 @@ class TensorFlow(Framework):
             if name == "matmul":
                 arguments = [tf.cast(tf.random.normal([size, size]), precision) for _ in range(2)]
 
-                def kernel(left: tf.Tensor, right: tf.Tensor) -> Any:
-                    product = tf.matmul(left, right)
+                def kernel(*operands: tf.Tensor) -> Any:
+                    product = tf.matmul(*operands)
                     # A number of it, and all, so that no less is computed.
                     return product[0, 0], product
             else:
                 total, arguments = tf.Variable(tf.zeros([size], precision)), [tf.ones([size], precision)]
 
-                def kernel(values: tf.Tensor) -> Any:
+                def kernel(*operands: tf.Tensor) -> Any:
                     for _ in range(REPEATS):  # in place: two arrays are read and one is written
-                        total.assign_add(values)
+                        total.assign_add(*operands)
                     return total[:1]
 
             function = tf.function(kernel, jit_compile=compile == "xla" or None)
