@@ -33,21 +33,16 @@ def bind_cores(platform: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**platform, "threads": platform["threads"] or len(cores)}
 
 
-# Over which devices of this process a step is distributed. On a CPU a device is a number of cores: `platform.threads`
-# of them where that is given, else an even share of all. The process is bound to the cores of its devices, so that two
-# devices never have more of the machine than two.
-
-
 @dataclass(frozen=True)
 class DeviceLayout:
-    """So many devices; on a CPU `threads` each, on `cores` in their order."""
+    """The devices of this process over which a step is distributed; of a CPU each is `threads` of its `cores`, in their
+    order: `platform.threads` where that is given, else an even share of all."""
 
     devices: int
     threads: int
     cores: tuple[int, ...]
 
     def shard(self, number: int, batch_size: int) -> slice:
-        """The examples of device `number`."""
         share = batch_size // self.devices
         return slice(number * share, (number + 1) * share)
 
@@ -57,10 +52,8 @@ def layout_of(devices: int, platform: Mapping[str, Any]) -> DeviceLayout:
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     threads = int(platform["threads"] or max(1, len(cores) // devices))
     if platform["name"] == "cpu" and platform["threads"] and devices * threads > len(cores):
-        raise Unavailable(
-            f"devices={devices} with platform.threads={threads} each need {devices * threads} cores, "
-            f"this process may use {len(cores)}"
-        )
+        need = f"devices={devices} with platform.threads={threads} each need {devices * threads} cores"
+        raise Unavailable(f"{need}, this process may use {len(cores)}")
     # Without platform.threads there may be more devices than cores: they take turns.
     return DeviceLayout(devices, threads, tuple(cores[index % len(cores)] for index in range(devices * threads)))
 

@@ -132,22 +132,20 @@ class CompiledStep(Step):
         eager: bool,
         outputs: Any = None,
     ) -> None:
-        self._model, self._device = workload.model, device
+        self._device, self._eager = device, eager
         self._forward = _inference_step(workload)
         self._training, self._carrying = optimizer is not None, workload.carried is not None
-        self._eager = eager
-        groups = [self._model.trainable_variables, self._model.non_trainable_variables]
-        donated: tuple[int, ...] = ()
+        self._variables = [workload.model.trainable_variables, workload.model.non_trainable_variables]
         self._constants: tuple[Any, ...] = (inputs,)
+        donated: tuple[int, ...] = ()
         if self._carrying:
             self.function, donated = _inference_step(workload, carrying=True), (1,)
         elif optimizer is None:
             self.function = self._forward
         else:
-            groups.append(optimizer.variables)
+            self._variables.append(optimizer.variables)
             self.function, self._constants = _training_step(workload, optimizer), (inputs, targets)
             donated = (0, 1, 2)
-        self._variables = groups
         self._state: Any = self._placed() if workload.carried is None else workload.carried
         if self._carrying and not self._state:
             self._state += self._placed()
