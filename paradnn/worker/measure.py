@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from paradnn.core.messages import Compilation, Contention, References, Timing, Trial
@@ -81,16 +82,15 @@ class Protocol:
 
 class Watch:
     """Watches the attempts at the measured blocks, each from its first block to its last: what others take, and of a
-    model's step the energy and the programs compiled meanwhile."""
+    model's step the energy and the programs compiled meanwhile. `kept`: the number of the attempt that counts."""
 
     def __init__(self, meter: EnergyMeter | None = None, compilations: Callable[[], int] = lambda: 0) -> None:
         self._watch, self._meter = ContentionWatch(), meter or EnergyMeter("unavailable")
         self._compilations, self._compiled = compilations, 0
         self._seen: list[tuple[Contention | None, float | None, int]] = []
-        self._kept = -1
+        self.kept = -1
 
     def start(self) -> None:
-        """An attempt begins."""
         self._compiled = self._compilations()
         self._meter.start()
         self._watch.start()
@@ -101,39 +101,22 @@ class Watch:
         self._seen.append((seen, self._meter.joules(), self._compilations() - self._compiled))
         return seen.taken if seen and seen.reason else 0.0
 
-    def keep(self, attempt: int) -> None:
-        """What counts is the attempt with this number, from 0; else the last."""
-        self._kept = attempt
-
     @property
     def contention(self) -> Contention | None:
         """What disturbed the blocks that count; None where the system does not tell."""
-        return self._seen[self._kept][0]
+        return self._seen[self.kept][0]
 
     @property
     def energy(self) -> tuple[float | None, str]:
         """Joules, None where they are not known, and where they come from."""
-        return self._seen[self._kept][1], self._meter.source
+        return self._seen[self.kept][1], self._meter.source
 
     def judged(self, timing: Timing) -> Timing:
         """`timing`, not steady where something was compiled meanwhile."""
-        if not (compiled := self._seen[self._kept][2]):
+        if not (compiled := self._seen[self.kept][2]):
             return timing
         reason = f"the measured steps compiled {compiled} program(s); {timing.steady_reason}"
         return replace(timing, steady=False, steady_reason=reason)
-
-
-@dataclass(frozen=True)
-class _Attempt:
-    """Blocks that were measured, the verdict on them, what others took of them, the references between them and the
-    seconds that those took with the untimed step behind each."""
-
-    blocks: list[float]
-    steady: bool
-    reason: str
-    taken: float
-    references: list[References]
-    beside: float
 
 
 def measure_steps(
@@ -157,24 +140,19 @@ def measure_steps(
         while clock() - begin < protocol.warmup_seconds and not _has_settled(warmup):
             warmup.append(measuring.block())
     with phase("measure"):
-        attempts = [measuring.in_turn(warmup, turn)] if turn else measuring.attempts(warmup)
+        attempts = [(0.0, measuring.in_turn(warmup, turn))] if turn else measuring.attempts(warmup)
     # Of those that were disturbed the least; one that was not is the last.
-    kept = min(reversed(range(len(attempts))), key=lambda number: attempts[number].taken)
+    kept = min(reversed(range(len(attempts))), key=lambda number: attempts[number][0])
     if watch and not turn:
-        watch.keep(kept)
-    counted = attempts[kept]
-    return Timing(
-        measuring.steps,
-        calibration,
-        warmup + [block for attempt in attempts[:kept] for block in attempt.blocks],
-        counted.blocks,
-        counted.steady,
-        counted.reason,
-        measuring.loss,
-        discarded=[block for attempt in attempts[kept + 1 :] for block in attempt.blocks],
-        repeated=sum(sum(attempt.blocks) for attempt in attempts if attempt is not counted),
-        references=counted.references,
-        beside=counted.beside,
+        watch.kept = kept
+    blocks = [timing.blocks for _, timing in attempts]
+    return replace(
+        attempts[kept][1],
+        calibration=calibration,
+        warmup=[*warmup, *chain(*blocks[:kept])],
+        final_loss=measuring.loss,
+        discarded=[*chain(*blocks[kept + 1 :])],
+        repeated=sum(chain(*blocks[:kept], *blocks[kept + 1 :])),
     )
 
 
@@ -219,10 +197,11 @@ class _Measuring:
             sized = math.ceil(1.1 * wanted * self.steps / max(seconds, 1e-9))
             self.steps = min(MAX_STEPS, max(self.steps + 1, min(sized, 10 * self.steps)))
 
-    def attempts(self, warmup: Sequence[float]) -> list[_Attempt]:
-        """Measure until the blocks are steady and nothing disturbed them, or there is no further attempt to be had."""
-        attempts: list[_Attempt] = []
-        begin, scale = self._clock(), 1
+    def attempts(self, warmup: Sequence[float]) -> list[tuple[float, Timing]]:
+        """Measure until the blocks are steady and nothing disturbed them, or no further attempt is to be had; what
+        others took of each attempt, and its blocks."""
+        attempts: list[tuple[float, Timing]] = []
+        begin, scale, known = self._clock(), 1, [*warmup]
         while True:
             if self._watch:
                 self._watch.start()
@@ -232,21 +211,18 @@ class _Measuring:
             taken = self._watch.stop() if self._watch else 0.0
             self._refer(len(blocks))
             # What was disturbed would make what follows look like a jump.
-            known = (
-                [] if attempts and attempts[-1].taken else [*warmup, *(b for entry in attempts for b in entry.blocks)]
-            )
-            attempts.append(_Attempt(blocks, *_verdict(known, blocks), taken, self._references, self._beside))
+            attempts.append((taken, self._timing([] if attempts and attempts[-1][0] else known, blocks)))
+            known += blocks
             growth = 1 if taken else 2
-            disturbed = sum(attempt.taken > 0 for attempt in attempts)
-            if (disturbed > DISTURBED_REPEATS) if taken else (attempts[-1].steady or scale == 2**REPEATS):
+            disturbed = sum(taken > 0 for taken, _ in attempts)
+            if (disturbed > DISTURBED_REPEATS) if taken else (attempts[-1][1].steady or scale == 2**REPEATS):
                 return attempts
             now = self._clock()
-            enough = len(warmup) + sum(len(entry.blocks) for entry in attempts) >= FEWEST
-            if not enough or now - begin + growth * (now - start) > self._protocol.max_seconds:
+            if len(known) < FEWEST or now - begin + growth * (now - start) > self._protocol.max_seconds:
                 return attempts
             scale *= growth
 
-    def in_turn(self, warmup: Sequence[float], turn: Turn) -> _Attempt:
+    def in_turn(self, warmup: Sequence[float], turn: Turn) -> Timing:
         """A block each time that it is this point's turn; what others take of the machine is the other point's."""
         blocks: list[float] = []
         turn.end()
@@ -255,7 +231,7 @@ class _Measuring:
                 self.block(1)
             blocks.append(self.block())
             turn.end(blocks[-1] / self.steps)
-        return _Attempt(blocks, *_verdict(warmup, blocks), 0.0, [], 0.0)
+        return self._timing(warmup, blocks)
 
     def _blocks(self, scale: int, begin: float) -> list[float]:
         """One measurement, `scale` times as long as the least; none goes on for longer than allowed since `begin`."""
@@ -278,6 +254,17 @@ class _Measuring:
                 if ends and (ends[1] - ends[0]) / 2 / statistics.median(blocks) <= protocol.relative_interval:
                     return blocks
 
+    def _timing(self, before: Sequence[float], blocks: list[float]) -> Timing:
+        """What an attempt gave, with the verdict on its blocks and the two windows before them: in ten blocks alone a
+        drift does not show."""
+        series = [*before[-2 * WINDOW :], *blocks]
+        steady, reason = False, f"too few blocks to tell: {len(series)} of {FEWEST}"
+        if len(series) >= FEWEST:
+            change = find_change(series)
+            steady, reason = not change.matters, f"{'' if change.matters else 'no change that matters: '}{change}"
+        given = self._references, self._beside
+        return Timing(self.steps, [], [], blocks, steady, reason, None, [], 0.0, *given)
+
     def _refer_in_turn(self, blocks: int, start: float) -> None:
         """Run the reference kernels before a block as often as their share of the time since `start` allows, and a step
         behind each untimed, since its caches are not the model's."""
@@ -293,18 +280,6 @@ class _Measuring:
     def _refer(self, blocks: int) -> None:
         if self._reference is not None:
             self._references.append(References(blocks, dict(self._reference())))
-
-
-def _verdict(warmup: Sequence[float], blocks: Sequence[float]) -> tuple[bool, str]:
-    """Whether the measured blocks, and the two windows before them, are steady; and what says so.
-
-    The windows before make it a longer series: in ten blocks alone a drift does not show.
-    """
-    series = [*warmup[-2 * WINDOW :], *blocks]
-    if len(series) < FEWEST:
-        return False, f"too few blocks to tell: {len(series)} of {FEWEST}"
-    change = find_change(series)
-    return not change.matters, f"{'' if change.matters else 'no change that matters: '}{change}"
 
 
 def _has_settled(warmup: Sequence[float]) -> bool:

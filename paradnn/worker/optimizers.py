@@ -21,14 +21,12 @@ class Course(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[m
         self.rate, self.shape, self.rise, self.steps = rate, shape, rise, steps
 
     def __call__(self, step: Any) -> Any:
-        """The rate of `step`, which is counted from 0."""
         step = ops.cast(step, "float32")
         share = ops.clip((step - self.rise) / max(1, self.steps - self.rise), 0.0, 1.0)
         fallen = {"linear": 1.0 - share, "cosine": 0.5 * (1.0 + ops.cos(math.pi * share))}.get(self.shape, 1.0)
         return self.rate * ops.minimum((step + 1.0) / max(1, self.rise), fallen)
 
     def get_config(self) -> dict[str, Any]:
-        """As Keras asks for."""
         return {"rate": self.rate, "shape": self.shape, "rise": self.rise, "steps": self.steps}
 
 

@@ -75,11 +75,10 @@ class PointRun:
         return self.answered
 
     def note(self, **known: Any) -> None:
-        """Fields of the answer that are known now."""
+        """These fields of the answer are known now."""
         self.answered = replace(self.answered, **known)
 
     def open_devices(self) -> None:
-        """Open the devices."""
         with self.phases("build"):
             platform, devices = bind_cores(self.request["platform"]), self.devices
             if devices > 1:
@@ -92,7 +91,6 @@ class PointRun:
 
     @property
     def devices(self) -> int:
-        """How many share a step."""
         return int(self.request.get("devices", 1))
 
     @property
@@ -178,7 +176,6 @@ class PointRun:
         return open_meter(platform["name"], int(platform["index"]))
 
     def step_seconds(self) -> float:
-        """The median of a timed step."""
         assert self.answered.measurement
         timing = self.answered.measurement.timing
         return statistics.median(timing.blocks) / timing.steps_per_block
@@ -194,7 +191,7 @@ def _ending_of(error: Exception, framework: Framework, phase: str) -> tuple[str,
     if isinstance(error, MemoryError):
         return "oom_host", reason
     traceback.print_exc()
-    return framework.classify(error, phase) or "crash", reason
+    return framework.out_of_memory(error) or ("compile_error" if phase == "compile" else "crash"), reason
 
 
 def _elements(arrays: Sequence[Any]) -> int:

@@ -43,7 +43,6 @@ class Turn:
         self._lines.flush()
 
     def close(self) -> None:
-        """Take no more turns."""
         self._lines.close()
         self._connection.close()
 

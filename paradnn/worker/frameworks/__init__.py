@@ -117,10 +117,6 @@ class Framework(ABC):
     def out_of_memory(self, error: BaseException) -> str | None:
         """`oom_host` or `oom_device` where an exception stands for it."""
 
-    def classify(self, error: BaseException, phase: str) -> str | None:
-        """The outcome an exception stands for, or None where it stands for none."""
-        return self.out_of_memory(error) or ("compile_error" if phase == "compile" else None)
-
 
 def load(name: str) -> Framework:
     """Import the framework `name` with Keras on top of it."""

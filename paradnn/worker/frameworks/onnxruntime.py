@@ -39,7 +39,6 @@ class _Batches(CalibrationDataReader):  # type: ignore[misc]
         self._left = (dict(zip(names, arrays, strict=True)) for arrays in source.calibration())
 
     def get_next(self) -> dict[str, Any] | None:
-        """The next batch, None after the last."""
         return next(self._left, None)
 
 

@@ -26,7 +26,6 @@ class Shape:
 
     @property
     def elements(self) -> int:
-        """How many elements it has."""
         return math.prod(self.dimensions)
 
     @property
