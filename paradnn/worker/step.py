@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -14,9 +14,6 @@ from paradnn.core.workload import Unavailable
 from paradnn.families import FAMILIES, build
 from paradnn.families.built import ArraySpec, BuiltModel
 from paradnn.worker.frameworks import Framework, Step
-
-if TYPE_CHECKING:
-    from paradnn.worker.input.feed import FedStep
 
 #: What each precision is called by Keras.
 POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
@@ -46,23 +43,6 @@ def choose_types(point: Mapping[str, Any], framework: Framework, mixed: bool = T
         engines = ", ".join(name for name, entry in FRAMEWORKS.items() if entry.is_engine)
         raise Unavailable(f"framework={framework.name} has no precision={precision}: set framework to one of {engines}")
     keras.config.set_dtype_policy(POLICIES[precision] if mixed else precision)
-
-
-def reads_files(point: Mapping[str, Any]) -> bool:
-    """Whether the batches of `point` come from files; a request without data has a synthetic one."""
-    return "data" in point and point["data"]["name"] != "synthetic"
-
-
-def open_feed(point: Mapping[str, Any], workload: BuiltModel, framework: Framework, step: Step) -> FedStep | None:
-    """`step` behind the pipeline that `point` asks for, buffers full; None for synthetic data. Raises Unavailable."""
-    if not reads_files(point):
-        return None
-    if framework.name != "tensorflow":
-        reads = f"data={point['data']['name']} is read by TensorFlow's tf.data, which is not loaded beside"
-        raise Unavailable(f"{reads} {framework.name}: use framework=tensorflow, or data=synthetic")
-    from paradnn.worker.input.feed import FedStep, Feed
-
-    return FedStep(step, Feed(point, workload))
 
 
 def synthetic_batch(workload: BuiltModel, batch_size: int, seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:

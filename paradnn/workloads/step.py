@@ -43,8 +43,9 @@ class Step(Workload):
 
 def measure_step(run: PointRun, beside: Beside | None) -> None:
     """Build, compile, warm up and measure a step of the point's model, then what is measured `beside`."""
+    from paradnn.worker.input import open_feed, reads_files
     from paradnn.worker.measure import compile_steps
-    from paradnn.worker.step import open_feed, prepare_step, product_flops, reads_files
+    from paradnn.worker.step import prepare_step, product_flops
 
     point, phases = run.request, run.phases
     with phases("build"):
