@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from paradnn.core.workload import Ended
 from paradnn.worker.chance import beta_share, events_factor, fewest_to_pass, passes
-from paradnn.worker.measure import compile_steps
 from paradnn.worker.meters import ContentionWatch
 from paradnn.workloads.serve.generator import Generated
 from paradnn.workloads.serve.queries import Load, Probe, QueryLog, percentile
@@ -384,6 +383,7 @@ def measure_served(run: PointRun) -> None:
 
     A query of a stream is the whole batch; offline, all batches but the last are full, and that one is padded.
     """
+    from paradnn.worker.measure import compile_steps
     from paradnn.worker.step import synthetic_batch
     from paradnn.workloads.step import measure_step
 
