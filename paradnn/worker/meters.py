@@ -208,8 +208,8 @@ def open_meter(platform: str, index: int, root: Path = _POWERCAP) -> EnergyMeter
 
 def _rapl(root: Path) -> EnergyMeter:
     def read() -> list[tuple[float, float]]:
-        files = ("energy_uj", "max_energy_range_uj")
-        counts = ([int((package / file).read_text()) * 1e-6 for file in files] for package in packages)
+        kinds = ("energy_uj", "max_energy_range_uj")
+        counts = ([int((package / kind).read_text()) * 1e-6 for kind in kinds] for package in packages)
         return [(now, largest) for now, largest in counts]
 
     try:
