@@ -142,10 +142,11 @@ def copies(frame: pd.DataFrame) -> np.ndarray:
         return found
     keys = [name for name in ("point_id", "environment_id") if name in frame]
     places = np.flatnonzero(ok & ~found & frame["point_id"].notna().to_numpy())
+    places = places[frame.iloc[places].duplicated(keys, keep=False).to_numpy()]
     timings = [frame.reindex(columns=list(names)).astype("float64").to_numpy() for names in _TIMINGS]
     for _, same in pd.Series(places).groupby(frame.iloc[places].groupby(keys, dropna=False).ngroup().to_numpy()):
         first: list[int] = []
-        for place in same if len(same) > 1 else ():
+        for place in same:
             pairs = ([list(map(_shared, rows[place], rows[other])) for rows in timings] for other in first)
             found[place] = any(min(map(min, d)) >= 0 and sum(map(max, d)) >= _DIGITS for d in pairs)
             first += [] if found[place] else [place]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +83,8 @@ def test_tables_of_runs_are_read_from_their_folders(tmp_path: Path, monkeypatch:
     folder.mkdir()
     table = {"columns": ["type", "share", "flops"], "data": [["MatMul", 0.75, 5], ["Add", 0.25, None]]}
     (folder / "operation_types.json").write_text(json.dumps(table))
-    runs = pd.DataFrame({"run_id": ["one", "two"], "artifact_uri": [folder.as_uri(), str(tmp_path / "two")]})
+    addresses = [folder.as_uri(), str(tmp_path / "two")]
+    runs = pd.DataFrame({"run_id": ["one", "two"], "artifact_uri": addresses, "op_share.MatMul": [0.75, 0.5]})
     types = load_types(runs)
     assert list(types) == ["run_id", "type", *NUMBERS]
     assert types[["run_id", "type", "share"]].to_numpy().tolist() == [["one", "MatMul", 0.75], ["one", "Add", 0.25]]
@@ -90,3 +92,4 @@ def test_tables_of_runs_are_read_from_their_folders(tmp_path: Path, monkeypatch:
     assert types["flops"].isna().tolist() == [False, True]
     assert types["self_seconds"].isna().all()
     assert load_types(runs[1:]).empty
+    assert load_types(runs.assign(**{"op_share.MatMul": math.nan})).empty  # nothing is looked for

@@ -162,7 +162,7 @@ def test_operations_of_profiled_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PARADNN_ARTIFACTS", str(tmp_path))
     a, b = grid((0.0, 0.0), 0.0)
     frame = pd.concat([a, b], ignore_index=True)
-    frame["artifact_uri"] = [str(tmp_path / run_id) for run_id in frame["run_id"]]
+    frame["artifact_uri"], frame["op_share.Mul"] = [str(tmp_path / run_id) for run_id in frame["run_id"]], 0.6
     for run_id, device in zip(frame["run_id"], frame["device"], strict=True):
         rate = 1e12 if device == "A" else 5e11
         rows = [["Mul", 0.6, 1e9, 4e9, rate / 4, 0.25], ["MatMul", 0.4, 1e9, 1e7, rate * 20, 100.0]]
