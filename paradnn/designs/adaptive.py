@@ -51,8 +51,8 @@ class AdaptiveSweep:
     """What is known, when it is enough, and what is measured next: a `paradnn.session.course.Course`.
 
     begin: when the command began, on the monotonic clock. looks: one before every batch. reason: why the sweep is over;
-    empty before. excluded: index -> why it is out of memory without being tried. left: how many points more are
-    expected.
+    empty before. excluded: index -> why it is out of memory without being tried. left: how many points more it may ask
+    for.
     """
 
     resumes = True
@@ -159,8 +159,7 @@ class AdaptiveSweep:
         if self.reason or not allowed.any() or not self.room:
             self.left = 0
             return []
-        self.left = self._expected_left(look, int(allowed.sum()))
-        count, chosen = int(min(self.room, _BATCH)), []
+        self.left, count, chosen = int(min(allowed.sum(), self.room)), int(min(self.room, _BATCH)), []
         if knowledge.tried < start:  # what is known to be out of memory left out
             possible = np.flatnonzero(~np.isin(every, [*self.excluded]))
             spread_out = possible[first_points(knowledge.coordinates[possible], 2 * start, self._settings.sweep.seed)]
@@ -179,16 +178,6 @@ class AdaptiveSweep:
             return "every point is out of memory"
         which = "every point that fits the memory is measured" if self.excluded else "every point is measured"
         return f"{which} before {' or '.join(self.rule.words)}"
-
-    def _expected_left(self, look: Look, allowed: int) -> int:
-        """How many points are left until the first rule that can be foretold ends the sweep."""
-        ends, rule, new = [allowed, self.room], self.rule, look.measured - self.looks[0].measured
-        if rule.error is not None and look.error is not None:
-            # An error falls with the root of the number of points.
-            ends.append(max(1, math.ceil(look.measured * ((look.error / rule.error) ** 2 - 1))))
-        if rule.minutes is not None and new:  # once this command has measured some itself
-            ends.append(max(1, round(new * (rule.minutes / look.minutes - 1))))
-        return int(min(ends))
 
     def conclusion(self) -> Conclusion:
         """The whole design, whichever session or driver measured it."""

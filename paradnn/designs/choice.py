@@ -92,14 +92,12 @@ def median_error(spreads: Array) -> float:
     Solves mean(P(|exp(s z) - 1| <= m)) = 1/2 for m, z standard normal; 0 for no points.
     """
     spread = np.maximum(spreads, 1e-12)
-    if not len(spread):
-        return 0.0
 
     def excess(middle: float) -> float:
         below = ndtr(np.log(max(1 - middle, 1e-300)) / spread)
         return float(np.mean(ndtr(np.log1p(middle) / spread) - below)) - 0.5
 
-    return float(brentq(excess, 0.0, np.expm1(5 * spread.max()), xtol=1e-15))
+    return float(brentq(excess, 0.0, np.expm1(5 * spread.max()), xtol=1e-15)) if len(spread) else 0.0
 
 
 def strain(left_out: LeftOut) -> float:

@@ -85,8 +85,7 @@ class Knowledge:
             texts = [row.get(key, "") for row in rows]
             numbers = {text: _number(text) for text in set(texts)}
             if len(numbers) > 1:
-                words = None in numbers.values()
-                axes[key] = np.array(texts, str) if words else np.array([numbers[text] for text in texts], float)
+                axes[key] = np.array(texts if None in numbers.values() else [numbers[text] for text in texts])
         return axes
 
     @cached_property
@@ -99,14 +98,13 @@ class Knowledge:
     def _sizes_and_kinds(self) -> tuple[Array, list[Hashable]]:
         """(n, k) what memory grows with: sizes of model and batch, and its analytic lower bound in bytes; and what must
         be equal for one point's memory to say anything of another's: all that is no size, and the environment."""
-        sizes = [
-            key
+        is_size = {
+            key: axis.dtype.kind == "f" and (key == "batch_size" or key.startswith("model."))
             for key, axis in self.axes.items()
-            if axis.dtype.kind == "f" and (key == "batch_size" or key.startswith("model."))
-        ]
-        others = [axis for key, axis in self.axes.items() if key not in sizes]
-        kinds: list[Hashable] = [*zip(self.table.environments, *others, strict=True)]
-        return np.asarray(np.stack([*(self.axes[key] for key in sizes), self.bounds], axis=1), float), kinds
+        }
+        sizes = [axis for key, axis in self.axes.items() if is_size[key]]
+        others = [axis for key, axis in self.axes.items() if not is_size[key]]
+        return np.stack([*sizes, self.bounds], axis=1), [*zip(self.table.environments, *others, strict=True)]
 
     def look(self, read: bool = True) -> None:
         """Ask the store again; one that does not answer leaves what is known.
@@ -163,17 +161,13 @@ class Knowledge:
         failed = np.array([self.ended[index].outcome != "ok" for index in tried], dtype=bool)
         (sizes, kinds), names = self._sizes_and_kinds, [self.ended[index].run_id for index in tried]
         proofs = excluded(sizes, kinds, sizes[tried], [kinds[index] for index in tried], failed, names)
-        found = {
-            int(index): f"needs at least {self.bounds[index] / 2**30:,.2f} GiB, "
-            f"the limit is {self.limits[index] / 2**30:.2f} GiB"
-            for index in np.flatnonzero(self.bounds > self.limits)
-        }
-        found |= {
-            index: f"no smaller in any size than run {proof}, which was out of memory"
-            for index, proof in enumerate(proofs)
-            if proof
-        }
-        return {index: reason for index, reason in found.items() if index not in self.ended}
+        found = {}
+        for index, (proof, bound, limit) in enumerate(zip(proofs, self.bounds, self.limits, strict=True)):
+            if index not in self.ended and proof:
+                found[index] = f"no smaller in any size than run {proof}, which was out of memory"
+            elif index not in self.ended and bound > limit:
+                found[index] = f"needs at least {bound / 2**30:,.2f} GiB, the limit is {limit / 2**30:.2f} GiB"
+        return found
 
     def unavailable(self) -> set[int]:
         """Candidates on a device or software that an earlier one did not find."""
@@ -186,6 +180,5 @@ def _number(text: str) -> float | None:
         value = json.loads(text)
     except ValueError:
         return None
-    if isinstance(value, list):
-        return float(sum(value))
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    value = sum(value) if isinstance(value, list) else value
+    return None if value is None or isinstance(value, bool | str | dict) else float(value)
