@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.table import Table
+from rich.table import Column, Table
 
 from paradnn.cli.console import standard_output
 from paradnn.config.point import Settings
@@ -36,6 +36,8 @@ _LIKELY = 0.5
 _START, _CEILINGS = (6.5, 0.3), (35.0, 0.25)
 #: The ends of a 95% interval, and the middle.
 _ENDS = {"low": 0.025, "expected": 0.5, "high": 0.975}
+#: States that the counts of a family are shown of.
+_STATES = ("done", "oom_predicted", "missing")
 _COSTS = ("parameters", "forward_flops", "flops_per_step", "bytes_per_step", "memory_lower_bound_bytes")
 
 
@@ -127,39 +129,50 @@ def describe(forecast: Forecast, name: str | None, where: str, hosts: Sequence[i
 
     `name` is the sweep's; a single point has its own.
     """
-    console = standard_output()
+    console, status = standard_output(), forecast.status
     for line in _head(forecast, name, where):
         console.print(line, soft_wrap=True, markup=False)
     console.print()
-    families = np.array([point.model.name for point in forecast.status.points], dtype=str)
+    families = np.array([point.model.name for point in status.points], dtype=str)
     names = list(dict.fromkeys(families.tolist()))
     table = _table("family", "points", "done", "too large", "to measure", "expected", "95%")
     for family in (*names, *(["all"] if len(names) > 1 else [])):
-        table.add_row(family, *_summary(forecast, families == family if family in names else families != ""))
+        chosen = families == family if family in names else families != ""
+        numbers = [chosen.sum(), *((status.status[chosen] == state).sum() for state in _STATES)]
+        some = forecast.weight * forecast.seconds[chosen[forecast.where]]
+        table.add_row(family, *(f"{number:,}" for number in numbers), *(_quantiles(some) if len(some) else ("-", "")))
     console.print(table)
     console.print()
-    if not forecast.status.to_run.any():
+    if not status.to_run.any():
         console.print("Nothing is left to measure.")
         return
-    for line in _times(forecast):
+    single = forecast.wall(1)
+    console.print("On one host: {} (95%: {})".format(*_quantiles(single[None])), soft_wrap=True, markup=False)
+    medians = {name: float(np.median(draws)) for name, draws in forecast.phases.items()}
+    total = max(sum(medians.values()), 1e-9)
+    shares = [f"{name} {medians[name] / total:.0%}" for name in sorted(medians, key=lambda name: -medians[name])
+              if medians[name] > 0.03 * total]  # fmt: skip
+    if shares:
+        console.print(f"  goes to      {', '.join(shares)}", soft_wrap=True, markup=False)
+    if np.any(forecast.ceilings):
+        seconds, spread = _quantiles(forecast.ceilings[None])
+        line = f"  ceilings     {seconds} (95%: {spread}), once: the store has none for this environment"
         console.print(line, soft_wrap=True, markup=False)
     console.print()
-    table, single = _table("hosts", "wall time", "95%", "times faster"), forecast.wall(1)
+    table = _table("hosts", "wall time", "95%", "times faster")
     for count in hosts:
         wall = forecast.wall(count)
-        table.add_row(str(count), *_quantiles(wall), f"{np.median(single / wall):.1f}")
+        table.add_row(str(count), *_quantiles(wall[None]), f"{np.median(single / wall):.1f}")
     console.print(table)
     console.print("Expected for hosts like this one with nothing else running on them.", style="dim")
 
 
 def _head(forecast: Forecast, name: str | None, where: str) -> Iterator[str]:
-    status = forecast.status
-    counts = Counter(status.status.tolist())
+    status, counts = forecast.status, Counter(forecast.status.status.tolist())
     yield f"{name or run_name(status.points[0])}; the store is {where}"
     known = ", ".join(f"{family} {count:,}" for family, count in forecast.runs.items() if family)
-    others = forecast.runs.get("", 0)
     base = [f"{known} in this environment"] if known else []
-    base += [f"{others:,} in others on this machine"] if others else []
+    base += [f"{others:,} in others on this machine"] if (others := forecast.runs.get("", 0)) else []
     yield f"  past runs    {' and '.join(base) or 'none on this machine: the cost model alone'}"
     ends = Counter(np.array(status.outcomes)[status.status == "done"].tolist())
     done = ", ".join(f"{count:,} {outcome}" for outcome, count in ends.most_common())
@@ -176,40 +189,16 @@ def _head(forecast: Forecast, name: str | None, where: str) -> Iterator[str]:
         yield f"  The software stack {stack} is not made yet: its points have no past runs, and making it takes time."
 
 
-def _times(forecast: Forecast) -> Iterator[str]:
-    wall, spread = _quantiles(forecast.wall(1))
-    yield f"On one host: {wall} (95%: {spread})"
-    medians = {name: float(np.median(draws)) for name, draws in forecast.phases.items()}
-    total = max(sum(medians.values()), 1e-9)
-    shares = [(name, medians[name] / total) for name in sorted(medians, key=lambda name: -medians[name])]
-    if shown := [f"{name} {share:.0%}" for name, share in shares if share > 0.03]:
-        yield f"  goes to      {', '.join(shown)}"
-    if np.any(forecast.ceilings):
-        seconds, spread = _quantiles(forecast.ceilings)
-        yield f"  ceilings     {seconds} (95%: {spread}), once: the store has none for this environment"
-
-
-def _summary(forecast: Forecast, chosen: NDArray[np.bool_]) -> list[str]:
-    """The cells of some of the points: how many there are and in which state, and their expected time."""
-    states = forecast.status.status[chosen]
-    numbers = (len(states), *(int((states == name).sum()) for name in ("done", "oom_predicted", "missing")))
-    some = forecast.seconds[chosen[forecast.where]]
-    times = _quantiles(forecast.weight * some.sum(axis=0)) if len(some) else ["-", ""]
-    return [*(f"{number:,}" for number in numbers), *times]
-
-
 def _table(*headings: str) -> Table:
     """A table without lines, whose first column stands to the left and the others to the right."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for index, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if index == 0 else "right", no_wrap=True)
-    return table
+    columns = (Column(text, justify="right" if place else "left", no_wrap=True) for place, text in enumerate(headings))
+    return Table(*columns, box=None, pad_edge=False, header_style="bold")
 
 
-def _quantiles(draws: Array) -> list[str]:
-    """Median and 95% interval of draws of a duration."""
-    low, middle, high = np.quantile(draws, [*_ENDS.values()])
-    return [_duration(middle), f"{_duration(low)} .. {_duration(high)}"]
+def _quantiles(draws: Array) -> tuple[str, str]:
+    """Median and 95% interval of a sum of durations (n, draws)."""
+    low, middle, high = map(_duration, np.quantile(draws.sum(axis=0), [*_ENDS.values()]))
+    return middle, f"{low} .. {high}"
 
 
 def _duration(seconds: float) -> str:
@@ -240,21 +229,22 @@ def _rows(forecast: Forecast, indices: Sequence[int]) -> Iterator[Mapping[str, A
     status = forecast.status
     where = [index for index in indices if status.to_run[index]]
     times = forecast.times_of(where)
-    seconds, steps = (np.quantile(draws, [*_ENDS.values()], axis=1).T for draws in (times.seconds, 1e3 * times.step))
+    ends = np.quantile([times.seconds, 1e3 * times.step], [*_ENDS.values()], axis=2)
     late = times.timed_out.mean(axis=1) > _LIKELY
     places = {index: place for place, index in enumerate(where)}
     for index in indices:
         point, place = status.points[index], places.get(index)
         # A point that needs no measuring takes no time and has no step to expect.
-        shown = ["0.000"] * 3 if place is None else [f"{value:.3f}" for value in seconds[place]]
-        step = [""] * 3 if place is None else [f"{value:.6g}" for value in steps[place]]
+        shown = [("0.000", "")] * len(_ENDS)
+        if place is not None:
+            shown = [(f"{seconds:.3f}", f"{step:.6g}") for seconds, step in ends[:, :, place]]
         yield {
             "name": run_name(point),
             "family": point.model.name,
             "status": status.status[index],
             "outcome": status.outcomes[index] if place is None or not late[place] else "timeout",
-            **{f"{name}_seconds": text for name, text in zip(_ENDS, shown, strict=True)},
-            **{f"{name}_step_ms": text for name, text in zip(_ENDS, step, strict=True)},
+            **{f"{name}_seconds": seconds for name, (seconds, _) in zip(_ENDS, shown, strict=True)},
+            **{f"{name}_step_ms": step for name, (_, step) in zip(_ENDS, shown, strict=True)},
             **{name: int(status.costs[name][index]) for name in _COSTS},
             **row_of(point),
         }
