@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["drawing", "np", "optimize", "pd", "special", "stats", "stored", "ticker"]
+__all__ = ["drawing", "np", "optimize", "past", "pd", "special", "stats", "stored", "ticker"]
 
 
 class _Lazy:
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from scipy import optimize, special, stats
 
     from analysis import drawing
+    from analysis.store import past
     from paradnn.store import columns as stored
 else:
     np, pd = _Lazy("numpy"), _Lazy("pandas")
     optimize, special, stats = _Lazy("scipy.optimize"), _Lazy("scipy.special"), _Lazy("scipy.stats")
     ticker, drawing = _Lazy("matplotlib.ticker"), _Lazy("analysis.drawing")
-    stored = _Lazy("paradnn.store.columns")
+    past, stored = _Lazy("analysis.store.past"), _Lazy("paradnn.store.columns")

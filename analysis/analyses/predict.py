@@ -1,18 +1,57 @@
-"""`predict`: every point of a space, measured or predicted with its 95% interval."""
+"""`predict`: every point of a space of which a part was measured, measured or predicted with its 95% interval.
+
+Runs of a sweep that was a sample, or that chose its own points, tell of more points than they are. The space is the
+grid that the values of the runs span, or one that is given. A row that was not measured stands in for the run that
+there might have been: the same environment, protocol and session, other sizes. Memory grows with every size: what a
+failure excludes is out of memory here as well, and what lies between fitting and failing goes by a regression.
+
+The one model of step time of this project (`paradnn.forecast.predict`) is fitted to the runs of a device, and asked for
+all points of their space. Its draws are joint, each as one measurement of everything might have turned out: the cells
+of a map over the whole space have their intervals over these. How good the model is here is measured, not assumed:
+points are left out, and what it says of them is held against what they were.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from analysis.analyses.heatmap import HeatMap, HeatMaps, draw_heat_maps, heat_maps, maps_of
-from analysis.format import is_share, short
-from analysis.lazy import np, pd
+from analysis.analyses.memory import RAN_OUT, size_of
+from analysis.columns import Group, GroupKey, choose_metric, find_metric, groups
+from analysis.labels import not_recorded
+from analysis.lazy import np, past, pd, special
 from analysis.options import Options, option
-from analysis.prediction import Completed, completed_of, is_sparse, told_of
 from analysis.registry import Shown, analysis
-from analysis.result import Result, pooled_within
-from analysis.store.frame import aggregate_replicates, is_ok
+from analysis.result import Paragraph, Result, pooled_within
+from analysis.statistics.regression import Lacking, firth
+from analysis.store.frame import IDENTITY, aggregate_replicates, is_ok, require_homogeneous
+from paradnn.core.errors import ConfigError, NotEnoughData, ParadnnError
+from paradnn.core.words import counted
+
+if TYPE_CHECKING:
+    from paradnn.forecast.process import LeftOut
+
+#: Points that a space may have: the interval of each takes draws of all of them together.
+_MOST_POINTS = 50_000
+#: The outcome of a point that the memory frontier excludes.
+EXCLUDED = "oom_predicted"
+#: Measured points that a prediction takes.
+_LEAST = 5
+#: Metrics that follow from the time of a step -> what a step does of it: examples, FLOP, or nothing (the time itself).
+PREDICTABLE = {
+    "examples_per_second": "batch_size",
+    "flops_per_second": "flops_per_step",
+    "flops_utilization": "flops_per_step",
+    "flops_utilization_spec": "flops_per_step",
+    "step_time_ms": "",
+}
+
+#: Columns that say when and how a run was measured: an unmeasured point stands in time as the measured ones do.
+_CIRCUMSTANCES = ("start_time", "sweep_id", "host", "source", "protocol", "experiment", "store")
+_DRAWS = 400  # of a conclusion: ends of a 95% interval are then known to a tenth of its width
+_SPARSE = 0.1  # of a space that is predicted at the least, for the report to say so
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,15 +106,382 @@ def predict(frame: pd.DataFrame, options: PredictOptions) -> Result:
     ConfigError for a metric that is not predicted or a space that names no points, NotEnoughData for too few runs,
     SchemaError for heterogeneous runs of a group.
     """
-    completed = completed_of(frame, options.metric, options.space, options.pool)
-    maps, table = _maps(completed, options), _every_point(completed)
+    given = None if options.space is None else past.read_space(options.space)
+    completed = complete(frame, options.metric, given, options.pool)
+    maps = _maps(completed, options)
     return Result(
-        numbers=table,
-        sentences=[*_ends(completed, table), *told_of(completed)],
+        numbers=_every_point(completed),
+        sentences=[*_told_of(completed)],
         picture=None if maps is None else lambda: draw_heat_maps(maps),
         sources=completed.measured(list(completed.frame["run_id"])),
         pooled=pooled_within(frame, ["family", "device"], pool=True) if options.pool else "",
     )
+
+
+@dataclass(frozen=True)
+class Space(GroupKey):
+    """The points of one family on one device.
+
+    `known` are all runs of the family, `runs` those of points of the space, failed ones among them. `others` has a row
+    for every other point: its `outcome` is ok or `EXCLUDED`, by the `chance` that it runs out of memory, which is 0 or
+    1 where that is proved. `keys` are the columns in which points differ. `measured` and `failed` count points.
+    `beyond` says in words, by key, where the space goes beyond what was measured.
+    """
+
+    known: pd.DataFrame
+    runs: pd.DataFrame
+    others: pd.DataFrame
+    keys: tuple[str, ...]
+    measured: int
+    failed: int
+    beyond: Mapping[str, str]
+
+    @property
+    def total(self) -> int:
+        """All points, those that failed and those that do not fit among them."""
+        return self.measured + self.failed + len(self.others)
+
+
+def space_of(group: Group, given: pd.DataFrame | None = None, pool: bool = False) -> Space:
+    """The space of a group's runs: the points of `given` (rows of keys), else the grid that the runs span.
+
+    The grid is the product of the values of model.* and batch_size, for each combination of the other settings by
+    itself; keys that went together in every point (a sweep with zipped axes) stay together. NotEnoughData where there
+    is nothing to span, ConfigError where `given` does not say what a point is, SchemaError for heterogeneous runs.
+    """
+    rows = require_homogeneous(group.rows, pool=pool)
+    rows = rows[rows["outcome"].notna()]
+    points = aggregate_replicates(rows)
+    if points.empty or not is_ok(points).any():
+        ended = ", ".join(f"{count} {name}" for name, count in points["outcome"].value_counts().items())
+        raise NotEnoughData(f"no point was measured ({ended})" if ended else "no point was tried")
+    wanted = _spanned(points) if given is None else _given(points, given, group)
+    keys = [str(name) for name in wanted]
+    if not keys:
+        raise NotEnoughData("all runs are of one point, so the space is one point")
+    if len(wanted) > _MOST_POINTS:
+        problem = f"is more than {_MOST_POINTS:,}"
+        raise ConfigError("--space", f"{len(wanted):,} points", problem, "name a smaller one with --space")
+    codes, known = _codes(wanted, keys), _codes(points, keys)
+    inside = known.isin(set(codes))
+    others = _rows_of(wanted[~codes.isin(set(known))], points, keys)
+    if past.costs_of(points.head(1))["parameters"].notna().all():
+        # Without combinations that are no model, where measured ones are.
+        others = others[past.costs_of(others)["parameters"].notna()].reset_index(drop=True)
+    others["chance"] = _chances(others, points, keys)
+    others["outcome"] = np.where(others["chance"] > 0.5, EXCLUDED, "ok")
+    own, ok = rows[_codes(rows, keys).isin(set(codes)).to_numpy()], is_ok(points)
+    beyond = _beyond(others[others["outcome"] == "ok"], points[ok], keys)
+    counts = int((ok & inside).sum()), int((~ok & inside).sum())
+    return Space(group.family, group.device, rows, own, others, tuple(keys), *counts, beyond)
+
+
+def _identities(points: pd.DataFrame) -> list[str]:
+    return [str(name) for name in points if past.is_key(str(name)) and points[name].notna().any()]
+
+
+def _is_size(name: str) -> bool:
+    """Whether values of a key are crossed with those of others, rather than a setting that points share."""
+    return name.startswith("model.") or name == "batch_size"
+
+
+def _spanned(points: pd.DataFrame) -> pd.DataFrame:
+    """The grid of the values of sizes, for each combination of settings; a column for each key that varies."""
+    keys = [name for name in _identities(points) if points[name].nunique(dropna=False) > 1]
+    settings = [name for name in keys if not _is_size(name)]
+    parts = [pd.DataFrame()]
+    for _, part in points.groupby(settings, dropna=False, sort=False) if settings else [((), points)]:
+        # Axes whose values went together in all points, and not by chance (on average twice each), stay together.
+        bundles: list[list[str]] = []
+        for name in (name for name in keys if _is_size(name)):
+            for bundle in bundles:
+                pairs = len(part[[bundle[0], name]].drop_duplicates())
+                if 1 < pairs == part[name].nunique() == part[bundle[0]].nunique() and len(part) >= 2 * pairs:
+                    bundle.append(name)
+                    break
+            else:
+                bundles.append([name])
+        grid = part[settings].head(1)
+        for bundle in bundles:
+            if len(grid) <= _MOST_POINTS:  # more are refused
+                grid = grid.merge(part[bundle].drop_duplicates(), how="cross")
+        parts.append(grid)
+    return pd.concat(parts, ignore_index=True).reindex(columns=keys)
+
+
+def _given(points: pd.DataFrame, given: pd.DataFrame, group: Group) -> pd.DataFrame:
+    """The given points of the group's family, with a column for each key that tells points apart.
+
+    A setting that is the same in all given points and the same in all runs is that of the runs: the device was chosen.
+    """
+    mine = given[given["family"] == group.family]
+    if mine.empty:
+        raise NotEnoughData("the given space has no point of this family")
+    wanted, keys = pd.DataFrame(index=mine.index), []
+    for name in dict.fromkeys([*_identities(points), *_identities(mine)]):
+        stated, held = (frame[name] if name in frame else pd.Series(dtype="object") for frame in (mine, points))
+        varies = held.nunique(dropna=False) > 1
+        if stated.notna().sum() == 0:
+            if varies:
+                raise ConfigError("--space", group.name, f"does not say {name}, which varies among the runs", "name it")
+            continue
+        if not varies and stated.nunique() == 1 and (not held.notna().any() or not _is_size(name)):
+            continue
+        wanted[name] = stated
+        if varies or stated.nunique() > 1 or set(map(_plain, stated)) != set(map(_plain, held)):
+            keys.append(name)
+    if not keys:
+        raise NotEnoughData("the given space is one point")
+    return wanted[keys].drop_duplicates().reset_index(drop=True)
+
+
+def _plain(value: object) -> str:
+    """A value as text, equal for equal numbers."""
+    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
+        return f"{float(value):.12g}"
+    return "null" if value is None or value is pd.NA else str(value).lower()
+
+
+def _codes(points: pd.DataFrame, keys: Sequence[str]) -> pd.Series:
+    """(n,) what tells points apart, equal for equal points of any frame."""
+    columns = [points[name].astype("object").map(_plain) if name in points else ["null"] * len(points) for name in keys]
+    codes = list(zip(*columns, strict=True)) if columns else [()] * len(points)
+    return pd.Series(codes, index=points.index, dtype="object")
+
+
+def _rows_of(wanted: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """A row for each wanted point, with what it shares with the measured ones."""
+    wanted = wanted.reset_index(drop=True)
+    versions = [name for name in points if str(name).startswith("version.")]
+    shared = ["family", "device", *IDENTITY, *_identities(points), *_CIRCUMSTANCES, *versions]
+    ok = points[is_ok(points)]
+    settings = [name for name in keys if not _is_size(name) and name in ok]
+    codes = _codes(ok, settings)
+    known = codes.groupby(codes.to_numpy()).indices
+    chosen = [known.get(code, range(len(ok))) for code in _codes(wanted, settings)]
+    # In turn, so that unmeasured points are spread over sessions as the measured ones are.
+    turn = [each[number % len(each)] for number, each in enumerate(chosen)]
+    rows = ok.iloc[turn][[name for name in dict.fromkeys(shared) if name in ok]].reset_index(drop=True)
+    for name in keys:
+        rows[name] = wanted[name].astype(points[name].dtype) if name in points else wanted[name]
+    place = " ".join(str(points[name].iloc[0]) for name in ("family", "device", *IDENTITY) if name in points)
+    names = [f"unmeasured {number} of {place}" for number in range(len(rows))]
+    rows = rows.assign(run_id=names, point_id=names)
+    return rows.assign(**past.costs_of(rows)[[name for name in past.WORK if name in points]])
+
+
+def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) -> np.ndarray:
+    """The chance (n,) that each unmeasured point runs out of memory: by the frontier, and between what is proved to fit
+    and to fail by a logistic regression on the analytic bound of memory, or on the sizes where that is not known."""
+    from paradnn.designs.frontier import excluded, fitting
+
+    tried = points[is_ok(points) | points["outcome"].isin((*RAN_OUT, EXCLUDED))]
+    failed = (~is_ok(tried)).to_numpy(dtype=bool)
+    if not failed.any() or others.empty:
+        return np.zeros(len(others))
+    both, count = pd.concat([tried, others], ignore_index=True), len(tried)
+    columns = {name: size_of(both[name]) for name in keys if _is_size(name)}
+    sizes = np.column_stack([column for column in columns.values() if column is not None])
+    kinds = list(_codes(both, [name for name in keys if columns.get(name) is None]))
+    known = (sizes[count:], kinds[count:], sizes[:count], kinds[:count], failed)
+    fails = [proof is not None for proof in excluded(*known, list(tried["run_id"]))]
+    bounds = np.log(past.costs_of(both)["memory_lower_bound_bytes"].to_numpy())[:, None]
+    logs = bounds if np.isfinite(bounds).all() else np.log2(sizes)
+    logs = logs[:, np.ptp(logs, axis=0) > 0]
+    design = np.column_stack([np.ones(len(logs)), logs - logs.mean(axis=0)])
+    likely = special.expit(design[count:] @ firth(design[:count], failed)[0])
+    return np.asarray(np.select([fitting(*known), fails], [0.0, 1.0], likely))
+
+
+def _beyond(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) -> dict[str, str]:
+    """By key, in words, which values of unmeasured points lie outside those of the measured ones."""
+    found = {}
+    for name in keys if len(others) else ():
+        held = points[name] if name in points else pd.Series(dtype="object")
+        new = others[name][~others[name].map(_plain).isin(set(map(_plain, held)))]
+        if pd.api.types.is_numeric_dtype(others[name]) and pd.api.types.is_numeric_dtype(held) and held.notna().any():
+            new = new[(new < held.min()) | (new > held.max())]
+            measured = f"{held.min():,} to {held.max():,}"
+        else:
+            measured = ", ".join(sorted(map(str, held.dropna().unique()))) or "none"
+        if len(new):
+            values = [str(value) for value in sorted(new.unique(), key=str)]
+            found[name] = f"{', '.join(values[:4])}{' and more' if len(values) > 4 else ''} (measured {measured})"
+    return found
+
+
+@dataclass(frozen=True)
+class Completed:
+    """Runs of a frame with a row for every point of their spaces that none of them measured.
+
+    In `frame` these are `predicted`: they have the median of the `metric`, and its 95% interval as `low` and `high`, or
+    the outcome `EXCLUDED`. `draws`: run id -> the metric in each draw. `trust`: what is said of measured points, each
+    left out, by the name of their space. `lacking` says which groups have no prediction.
+    """
+
+    metric: str
+    frame: pd.DataFrame
+    spaces: tuple[Space, ...]
+    trust: dict[str, LeftOut]
+    lacking: tuple[Lacking, ...]
+    draws: pd.DataFrame
+
+    def values(self, points: pd.DataFrame) -> np.ndarray:
+        """The metric (n, d) of some rows of the frame, or of medians over them, in each draw."""
+        found = np.repeat(points[self.metric].to_numpy(dtype="float64")[:, None], self.draws.shape[1], axis=1)
+        drawn = points["run_id"].isin(self.draws.index).to_numpy()
+        found[drawn] = self.draws.loc[points["run_id"][drawn]].to_numpy()
+        return found
+
+    def measured(self, run_ids: Sequence[str]) -> tuple[str, ...]:
+        """Those of some rows that are runs."""
+        runs = set(self.frame.loc[~self.frame["predicted"], "run_id"])
+        return tuple(run for run in run_ids if run in runs)
+
+
+def complete(
+    frame: pd.DataFrame, metric: str | None = None, given: pd.DataFrame | None = None, pool: bool = False
+) -> Completed:
+    """Predict `metric` at every point of the spaces (`space_of`) of a frame's families on its devices.
+
+    A model is fitted for each device; without a metric in the one that the runs have. ConfigError for a metric that
+    does not follow from the time of a step, NotEnoughData where no group has `_LEAST` measured points and two of the
+    space, SchemaError for heterogeneous runs.
+    """
+    if not is_ok(frame).any():  # which is then said of every group
+        metric = next(iter(PREDICTABLE))
+    else:
+        metric = find_metric(frame, metric) if metric else choose_metric(frame)
+    if metric not in PREDICTABLE:
+        known = ", ".join(PREDICTABLE)
+        raise ConfigError("--metric", metric, "does not follow from the time of a step", f"predicted are {known}")
+    spaces: list[Space] = []
+    lacking: list[Lacking] = []
+    for group in groups(frame):
+        try:
+            spaces.append(_space(group, metric, given, pool))
+        except NotEnoughData as problem:
+            lacking.append(Lacking(group.name, problem.problem))
+    if not spaces:
+        raise NotEnoughData(f"not enough data to predict {metric}", lacking, "measure more points, or name --space")
+    runs = pd.concat([space.runs for space in spaces])
+    whole = pd.concat([runs, *(space.others for space in spaces)], ignore_index=True)
+    whole = whole.assign(predicted=np.arange(len(whole)) >= len(runs), low=np.nan, high=np.nan)
+    whole[metric] = whole[metric].astype("float64")
+    draws, random = [], np.random.default_rng(0)
+    trust: dict[str, LeftOut] = {}
+    named = whole["device"].astype("object").fillna(not_recorded("device"))
+    for device in dict.fromkeys(space.device for space in spaces):
+        mine = [space for space in spaces if space.device == device]
+        here = whole["predicted"] & is_ok(whole) & (named == device)
+        predictor = _Predictor(pd.concat([space.known for space in mine]), metric)
+        drawn, whole.loc[here, "low"], whole.loc[here, "high"] = predictor.at(whole[here], random)
+        whole.loc[here, metric] = np.median(drawn, axis=1)
+        draws.append(pd.DataFrame(drawn, index=whole["run_id"][here]))
+        trust |= {space.name: predictor.left_out(space.family) for space in mine}
+    whole.attrs = dict(frame.attrs)
+    return Completed(metric, whole, tuple(spaces), trust, tuple(lacking), pd.concat(draws))
+
+
+def is_sparse(frame: pd.DataFrame) -> bool:
+    """Whether a tenth or more of a space that some of these runs span was not tried, and can be predicted."""
+    for group in groups(frame):
+        try:
+            space = space_of(group)
+        except ParadnnError:
+            continue
+        if space.measured >= _LEAST and len(space.others) >= _SPARSE * space.total:
+            return True
+    return False
+
+
+def _space(group: Group, metric: str, given: pd.DataFrame | None, pool: bool) -> Space:
+    if group.family == not_recorded("family"):
+        raise NotEnoughData("what runs are of is not known")
+    space = space_of(group, given, pool)
+    ok = space.known[is_ok(space.known)]
+    if metric not in ok or not (ok[metric] > 0).any():
+        raise NotEnoughData(f"no measured run has {metric}")
+    if space.total < 3:
+        raise NotEnoughData(f"the space is {space.total} points, there is nothing between them to predict")
+    if (points := ok["point_id"].nunique()) < _LEAST:
+        raise NotEnoughData(f"{counted(points, 'measured point')}, a prediction takes {_LEAST}")
+    return space
+
+
+class _Predictor:
+    """A metric of points on a device, by a fit to its runs."""
+
+    def __init__(self, runs: pd.DataFrame, metric: str) -> None:
+        from paradnn.forecast.predict import StepTimeModel
+
+        self._does = PREDICTABLE[metric]
+        measured = runs[metric].astype("float64")
+        runs = runs[is_ok(runs) & (measured > 0) & np.isfinite(measured)]
+        values = runs[metric].to_numpy(dtype="float64")
+        seconds = _work(runs, self._does) / values if self._does else values
+        if not np.isfinite(np.log(seconds)).all():
+            raise NotEnoughData(f"{metric} gives no time of a step for all runs; leave those out with --where")
+        self._per = 1.0
+        if "step_time_ms" in runs and runs["step_time_ms"].gt(0).any():
+            # The roofline that the model begins with is in seconds, roughly.
+            self._per = float(np.nanmedian(runs["step_time_ms"].to_numpy(dtype="float64") / 1e3 / seconds))
+        self._rates = past.rates_of(runs, seconds * self._per)
+        self._table = past.table_of(runs, self._rates)
+        self._model = StepTimeModel.fit(self._table, seconds * self._per, past.noise_of(runs))
+
+    def left_out(self, family: str) -> LeftOut:
+        """Each measured step of a family, predicted from all others."""
+        # The model has an observation for each step, in the order in which they first appear.
+        pairs = zip(self._table.environments, self._table.steps, strict=True)
+        steps = dict(zip(pairs, self._table.families, strict=True))
+        return self._model.left_out.of(np.array(list(steps.values())) == family)
+
+    def at(self, rows: pd.DataFrame, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The metric of some rows (n,), none of them measured: draws (n, d), low and high."""
+        if rows.empty:
+            return np.empty((0, _DRAWS)), np.empty(0), np.empty(0)
+        found = self._model.predict(past.table_of(rows, self._rates))
+
+        def in_metric(logs: np.ndarray) -> np.ndarray:
+            raw = np.exp(logs.T) / self._per
+            return np.asarray((_work(rows, self._does) / raw if self._does else raw).T)
+
+        ends = [in_metric(end) for end in found.interval()]
+        return in_metric(found.draws(_DRAWS, random)), np.minimum(*ends), np.maximum(*ends)
+
+
+def _work(rows: pd.DataFrame, name: str) -> np.ndarray:
+    """What a step of each row does (n,): examples or FLOP, by arithmetic where the model is known."""
+    work = past.costs_of(rows)[name] if name != "batch_size" else pd.Series(np.nan, rows.index)
+    if name in rows:
+        work = work.fillna(pd.to_numeric(rows[name], errors="coerce").astype("float64"))
+    if work.isna().any():
+        raise NotEnoughData(f"{name} of {int(work.isna().sum())} points is not known")
+    return work.to_numpy(dtype="float64")
+
+
+def _told_of(completed: Completed) -> Iterator[Paragraph]:
+    """In words: how much of each space was measured, how good its prediction is, and where it extrapolates."""
+    for space in completed.spaces:
+        trust = completed.trust[space.name]
+        points = [
+            f"Of {len(trust.error):,} measured points, left out of the fit in turn, the predicted {completed.metric} "
+            f"was off by {trust.median_error:.1%} in the median, and {trust.coverage():.0%} lay within their 95% "
+            "interval."
+        ]
+        if space.beyond:
+            listed = "; ".join(f"{name} {words}" for name, words in space.beyond.items())
+            points += [f"Extrapolated, beyond all that was measured: {listed}. Measure a few points there."]
+        excluded = int((space.others["outcome"] == EXCLUDED).sum())
+        rest = f"{len(space.others) - excluded:,} are predicted"
+        if space.failed or excluded:
+            rest += f", {space.failed:,} did not run, {excluded:,} are taken to be out of memory"
+        share = f"{space.measured:,} of {space.total:,} points were measured, {space.measured / space.total:.0%}"
+        yield Paragraph(f"{space.name}: {share}; {rest}.", tuple(points))
+    yield from (Paragraph(f"{lacking}: nothing is predicted.") for lacking in completed.lacking)
+    if completed.draws.empty:
+        yield Paragraph("Every point of the space was tried: there is nothing to predict.")
 
 
 def _every_point(completed: Completed) -> pd.DataFrame:
@@ -91,25 +497,6 @@ def _every_point(completed: Completed) -> pd.DataFrame:
     found = found.sort_values(["family", "device", *keys], ignore_index=True)
     found.attrs = {"units": completed.frame.attrs.get("units", {})}
     return found
-
-
-def _ends(completed: Completed, table: pd.DataFrame) -> Iterator[str]:
-    """Where the metric is least and greatest in each space."""
-    unit, metric = table.attrs["units"].get(completed.metric, ""), completed.metric
-    for space in completed.spaces:
-        rows = table[(table["family"] == space.family) & (table["device"] == space.device)]
-        rows = rows[rows["status"].isin(["measured", "predicted"])]
-        if len(rows):
-            share = is_share(metric, unit, rows[metric])
-            ends = [rows.iloc[int(place)] for place in (rows[metric].argmin(), rows[metric].argmax())]
-            words = [
-                f"{short(row[metric], unit, share)} ({', '.join(f'{name} {row[name]}' for name in space.keys)}, "
-                f"{row['status']})"
-                for row in ends
-            ]
-            yield f"{space.name}: {metric} from {words[0]} up to {words[1]}."
-    if completed.draws.empty:
-        yield "Every point of the space was tried: there is nothing to predict."
 
 
 def _maps(completed: Completed, options: PredictOptions) -> HeatMaps | None:

@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.analyses.predict import PredictOptions, predict, predicted_maps
+from analysis.analyses.predict import PredictOptions, Space, complete, is_sparse, predict, predicted_maps, space_of
 from analysis.columns import groups
-from analysis.prediction import Space, complete, is_sparse, space_of
 from analysis.report.sections import outline
 from analysis.store.past import read_space
 from paradnn.core.errors import ParadnnError
