@@ -42,10 +42,6 @@ class DeviceLayout:
     threads: int
     cores: tuple[int, ...]
 
-    def shard(self, number: int, batch_size: int) -> slice:
-        share = batch_size // self.devices
-        return slice(number * share, (number + 1) * share)
-
 
 def layout_of(devices: int, platform: Mapping[str, Any]) -> DeviceLayout:
     """The layout of so many devices; Unavailable where the machine has too few cores for it."""

@@ -6,9 +6,10 @@ fewer independent ones; how many fewer, the scatter of batch means says (Law, Si
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 #: Numbers of batches whose means tell how correlated neighbours are, with (t quantile of one degree less / normal
@@ -45,18 +46,13 @@ def beta_share(x: float, a: float, b: float) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def fewest_to_pass(late: int, share: float, confidence: float) -> int:
-    """How many queries in time LoadGen asks for beside `late` late ones: its early stopping, tolerance 0.
-
-    The least h for which so few late queries among h + late would have a chance below 1 - confidence if no more than
-    `share` (0.99 for the 99th percentile) of all were in time.
-    """
-    low, high = 1, 1
+    """How many queries in time LoadGen asks for beside `late` late ones (its early stopping, tolerance 0): the least h
+    for which so few late queries among h + late would have a chance below 1 - confidence if no more than `share` (0.99
+    for the 99th percentile) of all were in time."""
+    high = 1
     while not passes(high, late, share, confidence):
-        low, high = high + 1, 2 * high + 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if passes(middle, late, share, confidence) else (middle + 1, high)
-    return low
+        high = 2 * high + 1
+    return bisect.bisect_left(range(high), True, key=lambda in_time: passes(in_time, late, share, confidence))
 
 
 def passes(in_time: float, late: float, share: float, confidence: float) -> bool:
@@ -64,30 +60,19 @@ def passes(in_time: float, late: float, share: float, confidence: float) -> bool
     return in_time > 0 and beta_share(share, in_time, late + 1) < 1 - confidence
 
 
-def correlation_factor(counts: Sequence[float], total: int) -> float:
-    """By how much more an estimated share scatters than that of as many independent events, at least 1.
-
-    `counts` are the events within successive parts, of equal length, of `total` trials.
-    """
-    size, share = total / len(counts), sum(counts) / total
-    if share <= 0 or share >= 1:
-        return 1.0
-    mean = share * size
-    variance = sum((count - mean) ** 2 for count in counts) / (len(counts) - 1)
-    caution = _BATCHES.get(len(counts), 1.0)
-    return max(1.0, caution * variance / (size * share * (1 - share)))
-
-
 def events_factor(cumulative: Sequence[int]) -> float:
-    """The largest `correlation_factor`, over several lengths of the parts, of trials of which so many were events up to
-    each; 1 where there are too few to tell."""
+    """By how much more the share of events among trials scatters than that of independent ones, at least 1: the most
+    that parts of several lengths show. `cumulative`: how many of the trials were events up to each."""
     total = len(cumulative)
-    if total < 2 * max(_BATCHES):
+    share = cumulative[-1] / total if total else 0.0
+    if total < 2 * max(_BATCHES) or not 0 < share < 1:
         return 1.0
-    factors = []
-    for count in _BATCHES:
+    factors = [1.0]
+    for count, caution in _BATCHES.items():
+        size = total / count
         ends = [cumulative[total * part // count - 1] if part else 0 for part in range(count + 1)]
-        factors.append(correlation_factor([after - before for before, after in pairwise(ends)], total))
+        variance = sum((after - before - share * size) ** 2 for before, after in pairwise(ends)) / (count - 1)
+        factors.append(caution * variance / (size * share * (1 - share)))
     return max(factors)
 
 
@@ -100,20 +85,11 @@ def quantile_ranks(count: int, share: float, factor: float = 1.0) -> tuple[int |
     worth = max(1.0, count / factor)
 
     def below(rank: int) -> float:  # P(fewer than `rank` of them are below the quantile)
-        return beta_share(1 - share, worth - rank + 1, rank) if rank > 0 else 0.0
+        return beta_share(1 - share, worth - rank + 1, rank)
 
-    whole = math.floor(worth)
-    low = _last(lambda rank: below(rank) <= 0.025, whole)
-    high = _last(lambda rank: below(rank) < 0.975, whole) + 1
+    ranks = range(1, math.floor(worth) + 1)
+    low = bisect.bisect_right(ranks, 0.025, key=below)
+    high = bisect.bisect_left(ranks, 0.975, key=below) + 1
     first = math.floor(low / worth * count) - 1 if low else None
-    last = min(count, math.ceil(high / worth * count)) - 1 if high <= whole else None
+    last = min(count, math.ceil(high / worth * count)) - 1 if high <= len(ranks) else None
     return first, last
-
-
-def _last(holds: Callable[[int], bool], most: int) -> int:
-    """The largest number up to `most` for which a falling condition holds; it does for 0."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle - 1)
-    return low

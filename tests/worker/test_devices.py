@@ -47,21 +47,13 @@ def measure(pool: WorkerPool, family: str = "fc", **changes: Any) -> PointResult
     return pool.measure(key, point, Limits(200, None), lambda phase: None)
 
 
-@pytest.fixture(scope="module")
-def alone(pool: WorkerPool) -> PointResult:
-    return measure(pool, devices=1)
-
-
-@pytest.mark.parametrize("compile_mode", ["graph", "xla"])
-def test_devices_train_as_one_does(pool: WorkerPool, alone: PointResult, compile_mode: str) -> None:
-    result = measure(pool, compile=compile_mode, measure={"profile": compile_mode == "graph"})
+def test_devices_train_as_one_does(pool: WorkerPool) -> None:
+    alone, result = measure(pool, devices=1), measure(pool, measure={"profile": True})
     assert result.outcome == "ok", result.reason
     spread, single = result.answer.measurement, alone.answer.measurement
     assert spread.first_loss == pytest.approx(single.first_loss, rel=LOSS_TOLERANCE)
     assert spread.timing.final_loss == pytest.approx(single.timing.final_loss, rel=LOSS_TOLERANCE)
     assert spread.parameters == single.parameters
-    if compile_mode == "xla":
-        return
     profile = result.answer.profile
     rows = profile.operation_types.rows()
     assert sum(row["share"] for row in rows) == pytest.approx(1.0, abs=1e-6)
@@ -80,7 +72,8 @@ def test_memory_of_all_replicas_is_within_its_bound(pool: WorkerPool) -> None:
     assert result.answer.step_memory_bytes >= bound.memory_lower_bound_bytes
 
 
-def test_more_devices_than_there_are_is_unavailable(pool: WorkerPool) -> None:
+def test_what_devices_cannot_is_unavailable(pool: WorkerPool) -> None:
+    assert "set compile=graph or framework=jax" in (measure(pool, compile="xla").reason or "")
     result = measure(pool, batch_size=2 * CORES, devices=2, platform={"name": "cpu", "threads": CORES, "index": 0})
     assert result.outcome == "unavailable"
     assert result.reason == (

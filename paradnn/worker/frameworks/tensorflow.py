@@ -257,32 +257,20 @@ def wait_for(output: Any) -> Any:
         return first.numpy()
 
 
-def _training_step(
-    workload: BuiltModel,
-    optimizer: keras.optimizers.Optimizer,
-    dense: bool,
-    devices: int = 1,
-    compiled: Callable[[Any], Any] = lambda compute: compute,
-) -> Any:
-    """Forward, gradients and update on one of `devices`; the first two `compiled`. `dense`: an embedding's gradient as
-    a whole matrix, not as slices, which Keras' optimizers add up by an operation that XLA cannot compile."""
+def _training_step(workload: BuiltModel, optimizer: keras.optimizers.Optimizer, dense: bool, devices: int = 1) -> Any:
+    """Forward, gradients and update on one of `devices`. `dense`: an embedding's gradient as a whole matrix, not as
+    slices, which Keras' optimizers add up by an operation that XLA cannot compile."""
     model, loss_of = workload.model, workload.loss
     variables, count = model.trainable_variables, len(workload.inputs)
 
-    def gradients_of(*batch: tf.Tensor) -> tuple[tf.Tensor, list[Any]]:
+    def train_step(*batch: tf.Tensor) -> tf.Tensor:
         inputs, targets = list(batch[:count]), list(batch[count:])
         with tf.GradientTape() as tape:
             outputs = model(inputs[0] if len(inputs) == 1 else inputs, training=True)
             loss = loss_of(targets, outputs)
             scaled = optimizer.scale_loss(loss if devices == 1 else loss / devices)
         gradients = tape.gradient(scaled, variables)
-        return loss, [tf.convert_to_tensor(gradient) for gradient in gradients] if dense else gradients
-
-    compute = compiled(gradients_of)
-
-    def train_step(*batch: tf.Tensor) -> tf.Tensor:
-        loss, gradients = compute(*batch)
-        optimizer.apply(gradients, variables)
+        optimizer.apply([tf.convert_to_tensor(each) for each in gradients] if dense else gradients, variables)
         return loss
 
     return train_step
@@ -307,8 +295,6 @@ FRAMEWORK = TensorFlow
 # has its shard of the batch in place, its own batch statistics (tf.distribute's way), and the same weights after every
 # update: Keras' optimizers sum the gradients over replicas, of losses divided by their number.
 
-_XLA_NOTE = "each replica's forward and backward pass is one XLA program; all-reduce and update run outside of it"
-
 
 class DistributedTensorFlow(TensorFlow):
     """See `paradnn.worker.frameworks.Framework`."""
@@ -319,14 +305,23 @@ class DistributedTensorFlow(TensorFlow):
         self._strategy: Any = None
 
     def open_device(self, platform: Mapping[str, Any]) -> None:
-        kind, index = platform["name"].upper(), int(platform["index"])
-        if kind == "CPU":
-            self._open_cores(index)
-        elif kind == "GPU":
-            self._open_gpus(index)
-        else:
+        kind, index, layout = platform["name"].upper(), int(platform["index"]), self._layout
+        if kind == "TPU":
             raise Unavailable("several TPU cores need tf.distribute's TPUStrategy, which is not wired here")
-        self._opened = [f"{kind}:{number}" for number in range(self._layout.devices)]
+        there, wanted = tf.config.list_physical_devices(kind), layout.devices
+        if index + (wanted if kind == "GPU" else 1) > len(there):
+            asked = f"{wanted} from number {index} on" if kind == "GPU" else f"number {index}"
+            raise Unavailable(f"TensorFlow {tf.__version__} sees {len(there)} {kind} device(s), not {asked}")
+        if kind == "GPU":
+            _show_gpus(there[index : index + wanted])
+        else:  # logical devices of the one CPU, each with a pool of its own of as many threads as it has cores
+            bind(layout.cores)
+            # Devices of a process share one pool unless TensorFlow is configured otherwise.
+            os.environ["TF_OVERRIDE_GLOBAL_THREADPOOL"] = "1"
+            tf.config.threading.set_intra_op_parallelism_threads(layout.threads)
+            tf.config.threading.set_inter_op_parallelism_threads(wanted * layout.threads)
+            tf.config.set_logical_device_configuration(there[0], [tf.config.LogicalDeviceConfiguration()] * wanted)
+        self._opened = [f"{kind}:{number}" for number in range(wanted)]
         self._device = self._opened[0]
         self._strategy = tf.distribute.MirroredStrategy(self._opened)
 
@@ -335,55 +330,34 @@ class DistributedTensorFlow(TensorFlow):
         return scope
 
     def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
-        self._compiled = False  # a trace holds the all-reduce whatever is compiled
-        inputs, targets = ([self._place(array, point["batch_size"]) for array in arrays] for arrays in batch)
+        if point["compile"] == "xla":
+            raise Unavailable("TensorFlow has no compile=xla over several devices: set compile=graph or framework=jax")
+        inputs, targets = ([self._place(array) for array in arrays] for arrays in batch)
         arguments: tuple[Any, ...] = (*inputs, *targets)
-        jit = point["compile"] == "xla"
         if point["mode"] == "train":
             with self.scope():
                 optimizer = make_optimizer(point, workload.model.trainable_variables)
-            compiled = {"compiled": _for_each_replica} if jit else {}
-            replica = _training_step(workload, optimizer, True, self._layout.devices, **compiled)
+            replica = _training_step(workload, optimizer, True, self._layout.devices)
         else:
             replica, arguments = inference_step(workload, point["compile"] != "eager"), tuple(inputs)
-            replica = _for_each_replica(replica) if jit else replica
         strategy = self._strategy
 
         def step(*shards: Any) -> Any:
             return strategy.run(replica, args=shards)
 
         function = step if point["compile"] == "eager" else tf.function(step)
-        return _DistributedStep(function, arguments, contextlib.nullcontext, point, strategy)
+        spread = _DistributedStep(function, arguments, contextlib.nullcontext, point)
+        spread.strategy = strategy
+        return spread
 
-    def _open_cores(self, index: int) -> None:
-        """Logical devices of the one CPU, each with a pool of its own of as many threads as it has cores."""
-        if index:
-            raise Unavailable(f"TensorFlow {tf.__version__} sees 1 CPU device(s), not number {index}")
-        layout = self._layout
-        bind(layout.cores)
-        # Devices of a process share one pool unless TensorFlow is configured otherwise.
-        os.environ["TF_OVERRIDE_GLOBAL_THREADPOOL"] = "1"
-        tf.config.threading.set_intra_op_parallelism_threads(layout.threads)
-        tf.config.threading.set_inter_op_parallelism_threads(layout.devices * layout.threads)
-        cpu = tf.config.list_physical_devices("CPU")[0]
-        logical = [tf.config.LogicalDeviceConfiguration() for _ in range(layout.devices)]
-        tf.config.set_logical_device_configuration(cpu, logical)
-
-    def _open_gpus(self, index: int) -> None:
-        there, wanted = tf.config.list_physical_devices("GPU"), self._layout.devices
-        if index + wanted > len(there):
-            raise Unavailable(
-                f"TensorFlow {tf.__version__} sees {len(there)} GPU device(s), not {wanted} from number {index} on"
-            )
-        _show_gpus(there[index : index + wanted])
-
-    def _place(self, array: Any, batch_size: int) -> Any:
+    def _place(self, array: Any) -> Any:
         """Each replica's examples of `array` (batch_size, ...), on its device."""
+        shards = np.split(array, self._layout.devices)
 
         def shard(context: Any) -> tf.Tensor:
             number = context.replica_id_in_sync_group
             with tf.device(self._opened[number]):
-                return tf.identity(tf.constant(array[self._layout.shard(number, batch_size)]))
+                return tf.identity(tf.constant(shards[number]))
 
         return self._strategy.experimental_distribute_values_from_function(shard)
 
@@ -391,40 +365,19 @@ class DistributedTensorFlow(TensorFlow):
 class _DistributedStep(CompiledStep):
     """A step whose output each replica has one of."""
 
-    def __init__(
-        self, function: Any, arguments: tuple[Any, ...], placed: Any, point: Mapping[str, Any], strategy: Any
-    ) -> None:
-        super().__init__(function, arguments, placed, point)
-        self._strategy = strategy
+    strategy: Any
 
     def run(self, steps: int) -> float | None:
         for _ in range(steps):
             output = self.function(*self.arguments)
         # Every device is waited for; the mean of the shards' losses.
-        shards = self._strategy.experimental_local_results(tf.nest.flatten(output)[0])
+        shards = self.strategy.experimental_local_results(tf.nest.flatten(output)[0])
         values = [wait_for(shard) for shard in shards]
         return sum(map(float, values)) / len(values) if self._training else None
 
     def product_flops(self) -> dict[str, float]:
         # Replicas are called from the graph in a way that hides their shapes.
         return {}
-
-    def compile_note(self) -> str | None:
-        notes = [_XLA_NOTE if self._compile == "xla" else None, super().compile_note()]
-        return "; ".join(filter(None, notes)) or None
-
-
-def _for_each_replica(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` compiled by XLA, a program for each replica: one that is shared would read one replica's weights."""
-    programs: dict[int, Any] = {}
-
-    def compute(*arguments: Any) -> Any:
-        replica = int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
-        if replica not in programs:
-            programs[replica] = tf.function(function, jit_compile=True)
-        return programs[replica](*arguments)
-
-    return compute
 
 
 DISTRIBUTED = DistributedTensorFlow

@@ -42,11 +42,10 @@ from paradnn.worker.peak_rates import REPEATS
 from paradnn.worker.profile.kineto import FILE, read_kineto
 from paradnn.worker.profile.trace import WINDOW, Trace
 
-# Which types PyTorch's products multiply, as Inductor compiles a graph or as a step's operations are dispatched.
-
 
 class _Products(TorchDispatchMode):  # type: ignore[misc]
-    """FLOPs of products by the type of their operands: of calls while it is entered, and of compiled graphs."""
+    """FLOPs of products by the type of their operands: of calls while it is entered, and of graphs that Inductor
+    compiles."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -241,7 +240,16 @@ class _Step(Step):
         return int(dynamo.counters["frames"]["total"])
 
     def compile_note(self) -> str | None:
-        return _compile_note() if self._compiled else None
+        if not self._compiled:
+            return None
+        # What torch.compile counted: graphs, where it had to break them, and what it compiled again; the last why.
+        breaks = dynamo.counters["graph_break"]
+        again = [entry.recompile_reason for entry in dynamo.get_compilation_metrics() if entry.recompile_reason]
+        why = [max(breaks, key=breaks.get) if breaks else "", again[-1] if again else ""]
+        told = [f" ({text.strip().splitlines()[0][:_REASON_LENGTH]})" if text.strip() else "" for text in why]
+        graphs = counted(dynamo.counters["stats"]["unique_graphs"], "graph")
+        broken, repeated = counted(sum(breaks.values()), "graph break"), counted(len(again), "recompilation")
+        return f"torch.compile: {graphs}, {broken}{told[0]}, {repeated}{told[1]}"
 
     def product_flops(self) -> dict[str, float]:
         if not self._compiled:
@@ -283,21 +291,6 @@ def _compiled(function: Any, compile: str, device: Any) -> Any:
     inductor.cpp.enable_kernel_profile = True
     inductor.post_grad_custom_pre_pass = GraphProducts()
     return torch.compile(function, dynamic=False)
-
-
-def _compile_note() -> str:
-    """What torch.compile counted: graphs, where it had to break them, and what it compiled again and why."""
-    breaks = dynamo.counters["graph_break"]
-    again = [entry.recompile_reason for entry in dynamo.get_compilation_metrics() if entry.recompile_reason]
-    parts = [counted(dynamo.counters["stats"]["unique_graphs"], "graph")]
-    parts.append(counted(sum(breaks.values()), "graph break") + _reason(max(breaks, key=breaks.get) if breaks else ""))
-    parts.append(counted(len(again), "recompilation") + _reason(again[-1] if again else ""))
-    return f"torch.compile: {', '.join(parts)}"
-
-
-def _reason(text: str) -> str:
-    lines = text.strip().splitlines()
-    return f" ({lines[0][:_REASON_LENGTH]})" if lines else ""
 
 
 def _wait(device: Any) -> None:

@@ -31,10 +31,8 @@ Raw = Mapping[str, Any]
 
 
 def read_kineto(folder: Path, on_device: bool = False) -> Trace:
-    """The trace in `folder`; ValueError where there is none or it lacks the annotated steps.
-
-    `on_device`: the steps ran on a GPU, whose kernels must be there.
-    """
+    """The trace in `folder`; ValueError where there is none, or it lacks the annotated steps, or the kernels of the GPU
+    on which they ran (`on_device`)."""
     file = folder / FILE
     if not file.exists():
         raise ValueError(f"the profiler wrote no trace into {folder}")
@@ -195,7 +193,7 @@ def _attention(kind: str, inputs: Sequence[Sequence[Shape]]) -> Cost:
 
 
 def _convolution(kind: str, call: Raw, inputs: Sequence[Sequence[Shape]]) -> float | None:
-    """2 x output elements x kernel positions x channels of a group; the backward pass as often as gradients are asked.
+    """FLOPs; of the backward pass as often as gradients are asked.
 
     aten::convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups);
     convolution_backward(grad_output, input, weight, bias_sizes, ..., output_mask).

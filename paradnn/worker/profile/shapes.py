@@ -1,9 +1,8 @@
 """FLOPs and bytes of one operation from its shapes: the only place where they are counted.
 
-The rules are those of `paradnn.families` and of XLA's and TensorFlow's own cost analyses: a multiply-accumulate is two
-FLOPs, an elementwise operation one for each element of its output, a reduction one for each element of its input;
-padding counts as work, the holes of a dilated convolution do not. Bytes are every input read once and every output
-written once.
+As in XLA's and TensorFlow's own cost analyses a multiply-accumulate is two FLOPs, an elementwise operation one for each
+element of its output, a reduction one for each element of its input; padding counts as work, the holes of a dilated
+convolution do not. Bytes are every input read once and every output written once.
 """
 
 from __future__ import annotations
@@ -38,12 +37,9 @@ class Shape:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one execution of an operation costs; None where the shapes do not say.
-
-    `kind` is the operation's type by the framework's name, `category` by ours: matmul, convolution, elementwise,
-    reduction, data movement, control, other. `product_flops` is the part of `flops` in matrix products and
-    convolutions, `dtype` the type in which those multiply.
-    """
+    """What one execution of an operation costs; None where the shapes do not say. `kind` is its type by the framework's
+    name, `category` by ours (`categorise`); `product_flops` is the part of `flops` in matrix products and convolutions,
+    `dtype` the type in which those multiply."""
 
     kind: str
     category: str
@@ -90,26 +86,18 @@ def product_flops(output: Sequence[int], *summed: int) -> float:
 
 
 def attention_flops(query: Shape, keys: int, *, backward: bool = False) -> float:
-    """2 products of all queries with `keys` keys, 4 in the backward pass; `query` has every head's dimensions.
-
-    What a fused kernel computes twice, and what it skips because of a causal mask, makes no difference.
-    """
+    """2 products of all queries with `keys` keys, 4 in the backward pass, whatever a fused kernel computes twice or a
+    causal mask leaves out; `query` has every head's dimensions."""
     return (4.0 if backward else 2.0) * 2 * query.elements * keys
 
 
 def spatial_pairs(outputs: int, size: int, stride: int, padding: int, dilation: int, base_dilation: int) -> int:
-    """Pairs of an output and a kernel position, along one dimension, whose input is not a hole between its elements.
-
-    A strided convolution's input gradient is a convolution over an input spread out by `base_dilation`; the
-    positions between are zeros that are not multiplied.
-    """
+    """Pairs of an output and a kernel position, along one dimension, whose input is not a hole between its elements: a
+    strided convolution's input gradient is a convolution over an input spread out by `base_dilation`."""
     if base_dilation <= 1:
         return outputs * size
-    return sum(
-        (index * stride + position * dilation - padding) % base_dilation == 0
-        for index in range(outputs)
-        for position in range(size)
-    )
+    inputs = (index * stride + tap * dilation - padding for index in range(outputs) for tap in range(size))
+    return sum(place % base_dilation == 0 for place in inputs)
 
 
 def total_bytes(shapes: Iterable[Shape]) -> int:

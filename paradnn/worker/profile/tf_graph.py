@@ -66,10 +66,8 @@ class GraphCosts:
         )
 
     def _find(self, name: str, kind: str) -> tuple[_Scope, _Node | None]:
-        """The node of a kernel, by its path through the calls that were inlined.
-
-        Where the path is broken, a node of that name in any function, one of the same type if there is one.
-        """
+        """The node of a kernel, by its path through the calls that were inlined; where the path is broken, one of that
+        name in any function, of the same type if there is one."""
         # The optimizer's sums stand in the scope of the sum they were made from.
         names = [_REWRITTEN.sub("", name)]
         if exact := self._follow(self._main, names[0]):
@@ -162,7 +160,7 @@ def _convolution(kind: str, node: _Node, inputs: Sequence[Shape | None], outputs
         return None
     kernel = outputs[0] if "BackpropFilter" in kind else inputs[1]
     image = inputs[2] if "Backprop" in kind else outputs[0]
-    if kernel is None or image is None:
+    if not kernel or not image:
         return None
     window, channels = kernel.dimensions[:-2], kernel.dimensions[-2]
     # A depthwise filter's output channel sees one input channel.

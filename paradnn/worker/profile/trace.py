@@ -15,20 +15,15 @@ from paradnn.core.workload import Unavailable
 from paradnn.worker.profile.categories import PRODUCTS, categorise
 from paradnn.worker.profile.shapes import Cost
 
-# From events on several threads to time that adds up.
-#
-# Operations overlap: threads run side by side, and an event may contain others. Two quantities follow. The self time of
-# an operation is how long it ran, less what ran within it on the same thread; summed over operations it may exceed the
-# step. Its share is the wall time it explains: every instant of the step is divided equally among the operations that
-# run in it, and what is left over belongs to none. Shares and the remainder sum to one by construction.
+# Threads run side by side, and an event may contain others. The self time of an operation is how long it ran, less what
+# ran within it on the same thread; its share is the wall time it explains: every instant of the step is divided equally
+# among the operations that run in it. Shares and the remainder, in which none runs, sum to one.
 
 
 @dataclass(frozen=True)
 class Event:
-    """An operation that ran on a lane (a thread or a device's stream) from `start` to `end`; seconds.
-
-    `continues`: it belongs to the execution that the event before it began, and is none of its own.
-    """
+    """An operation that ran on a lane (a thread or a device's stream) from `start` to `end`; seconds. `continues`: it
+    belongs to the execution that the event before it began, and is none of its own."""
 
     lane: str
     name: str
@@ -103,11 +98,9 @@ WINDOW = "paradnn_steps"
 
 @dataclass
 class Trace:
-    """The profiled steps: how many `seconds` they took, what ran (0 is their beginning), and the HLO modules.
-
-    An event is an instruction of a compiled program, where its kind begins with `COMPILED`, or one of the framework's
-    own operations; `stated` are costs that the profiler itself states for some; `file` is the trace itself.
-    """
+    """The profiled steps: how many `seconds` they took, what ran (0 is their beginning), and the HLO modules. Events
+    whose kind begins with `COMPILED` are instructions of compiled programs, others the framework's own operations;
+    `stated` are costs that the profiler itself states for some; `file` is the trace itself."""
 
     seconds: float
     events: list[Event] = field(default_factory=list)
@@ -135,10 +128,8 @@ class Trace:
 
 
 def read_trace(folder: Path) -> Trace:
-    """The newest trace under `folder`; ValueError where there is none or it lacks the annotated steps.
-
-    Raises Unavailable without the package protobuf, which the worker needs for nothing else.
-    """
+    """The newest trace under `folder`; ValueError where there is none or it lacks the annotated steps, Unavailable
+    without the package protobuf, which the worker needs for nothing else."""
     try:
         from paradnn.worker.profile.protos import HloProto, XSpace
     except ModuleNotFoundError as error:
@@ -243,11 +234,8 @@ def _kernel(name: str) -> tuple[str, str] | None:
     return None if match is None or _CONTAINER.match(match[2]) else (match[1], match[2])
 
 
-# The plane of a GPU or a TPU: kernels of its streams, and the statistics that the profiler states for them.
-#
-# What xprof shows in its tables comes from the same two places: on a GPU a kernel names the operation that launched it
-# (`annotation`, or `hlo_op` for a compiled program), on a TPU an operation's metadata carries the compiler's own count
-# of its FLOPs and bytes. A kernel that names no operation stays in the table under its own name, its cost unknown.
+# The plane of a GPU or a TPU: on a GPU a kernel names the operation that launched it (`annotation`, or `hlo_op` for a
+# compiled program) or stands under its own name, on a TPU metadata carry the compiler's own count of FLOPs and bytes.
 
 #: A GPU's plane has a line "XLA Ops" too, which repeats what its streams ran.
 _COMPUTE_LINES = {"GPU": "Stream", "TPU": "XLA Ops"}
