@@ -13,11 +13,9 @@ COMPUTE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "int8_dyn
 
 @dataclass(frozen=True)
 class Multiply:
-    """A matrix product of a layer's forward pass: for each example `rows` x `inputs` by `inputs` x `outputs`.
-
-    times: so often, one after the other; constant: of these, how many have inputs without a gradient. own: pairs of
-    matrices that an example has of its own, as of attention's heads; 0 where the right matrix is every example's.
-    """
+    """A matrix product of a layer's forward pass: for each example `rows` x `inputs` by `inputs` x `outputs`, `times`
+    one after the other, of which `constant` have inputs without a gradient; own: pairs of matrices that an example has
+    of its own, as of attention's heads, 0 where the right matrix is every example's."""
 
     rows: int
     inputs: int
@@ -64,16 +62,14 @@ class Convolve:
 class Layer:
     """One layer with its bias, rectifier and addition; counts are elements per example, of parameters in all.
 
-    macs: multiply-accumulates of the forward pass in matrix products and convolutions. input_macs: those of the
-    gradient of its inputs (0 where it is not needed), by default as many. parameters: trained. fixed_parameters: moving
-    statistics. weights: the parameters that the gradient of the inputs is made with (a bias is not). rows: parameters
-    that one example's lookup reads, where that is not all. borrowed: parameters of another layer that it reads too.
-    added: of a shared table's gradient, what a lookup adds to.
+    macs: multiply-accumulates of the forward pass; input_macs: those of the gradient of its inputs, by default as many.
+    parameters: trained; fixed_parameters: moving statistics; weights: what the gradient of the inputs is made with;
+    rows: parameters that one example's lookup reads, by default all; borrowed: those of another layer that it reads
+    too; added: of a shared table's gradient, what a lookup adds to.
 
-    read, written: inputs and outputs. inner: what forward writes for the backward pass alone, such as gates. reread:
-    its own outputs that the backward pass reads. again: inputs that the backward pass reads again, by default all.
-    kept: what must exist when the forward pass is over, in the least form from which elementwise work gives the rest.
-    held: what stays from one step to the next, such as a cache; it may be read as well.
+    read, written: inputs and outputs. inner: what forward writes for the backward pass alone, such as gates; reread:
+    its own outputs that the backward pass reads; again: inputs that this reads again, by default all. kept: what must
+    exist when the forward pass is over. held: what stays from one step to the next, such as a cache.
 
     is_first: reads the batch, whose gradient is not needed. is_last: writes the logits. targets: numbers of the batch
     that the loss compares its outputs with. products: what does the multiply-accumulates, but for depthwise
@@ -113,10 +109,7 @@ def dense(
     is_first: bool = False,
     is_last: bool = False,
 ) -> Layer:
-    """A dense layer over `tokens` positions; its outputs are kept for a rectifier's, a product's or the loss' gradient.
-
-    The input gradient of a first layer is not computed.
-    """
+    """A dense layer over `tokens` positions; its outputs are kept for the gradient of what follows."""
     return Layer(
         name,
         macs=tokens * inputs * outputs,
@@ -142,10 +135,8 @@ def embedding(tokens: int, width: int, vocabulary: int) -> Layer:
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of one step: counts, FLOP and bytes; `flops_per_step` is forward and, in training, backward.
-
-    cache_bytes: what stays from one step of a generation to the next, part of the memory.
-    """
+    """Costs of one step: counts, FLOP and bytes; `flops_per_step` is forward and, in training, backward; cache_bytes:
+    what stays from one step of a generation to the next, part of the memory."""
 
     parameters: int
     non_trainable_parameters: int
@@ -170,10 +161,9 @@ def sum_costs(layers: Sequence[Layer], batch_size: int, precision: str, mode: st
     """Costs of one step over all layers; `slots` is the number of optimizer variables of the size of each weight.
 
     bytes_per_step is compulsory traffic: a tensor crosses the memory bus once for each of its uses, which are a layer's
-    forward pass, its backward pass, the loss and the update; what is within a use stays in caches, as attention's
-    scores do in a fused kernel. memory_lower_bound_bytes is what must exist at one moment, however a framework orders,
-    fuses or repeats elementwise work: in training the end of the forward pass, in inference the largest of inputs and
-    outputs of one product, with weights and batch. docs/metrics.md says which tensors these are, and how wide.
+    forward pass, its backward pass, the loss and the update. memory_lower_bound_bytes is what must exist at one moment:
+    in training the end of the forward pass, in inference the largest of inputs and outputs of one product, with weights
+    and batch. docs/metrics.md says which tensors these are, and how wide.
     """
     training, width = mode == "train", COMPUTE_BYTES[precision]
     forward = 2 * batch_size * sum(layer.macs for layer in layers)
@@ -206,10 +196,8 @@ def _forward_bytes(layer: Layer, batch_size: int, width: int) -> int:
 
 
 def _training_bytes(layer: Layer, batch_size: int, width: int, slots: int) -> int:
-    """What training adds for `layer`; a gradient that crosses between two layers is written by one and read by one.
-
-    Both are charged to the reader of the activation, and the logits' to the last layer, with the loss that reads them.
-    """
+    """What training adds for `layer`; a gradient between two layers is written by one and read by one: both are charged
+    to the reader of the activation, and the logits' to the last layer, with the loss that reads them."""
     moved = (layer.read if layer.again is None else layer.again) * (_FULL_BYTES if layer.is_first else width)
     moved += 0 if layer.is_first else 2 * layer.read * width  # a gradient written and read
     moved += (2 * layer.inner + layer.reread) * width

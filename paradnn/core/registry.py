@@ -1,10 +1,8 @@
 """What there is of a kind, by name: found in a package of this project, and in other packages by their entry points.
 
-    FAMILIES = Registry(Family, "paradnn.families")
-
-holds every `Family` that a module of the folder `paradnn/families` has at its top level, alone or in a tuple, and what
-other distributions name in the group of entry points that is called the same (mine = "my_package.my_family"). So a new
-one is one file. Nothing is imported before the registry is first asked.
+`Registry(Family, "paradnn.families")` holds every `Family` that a module of `paradnn/families` has at its top level,
+alone or in a tuple, and what other distributions name in the group of entry points that is called the same (mine =
+"my_package.my_family"). Nothing is imported before the registry is first asked.
 """
 
 from __future__ import annotations
@@ -12,7 +10,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
@@ -23,11 +21,8 @@ T = TypeVar("T", bound=Any)
 
 class Registry(Mapping[str, T], Generic[T]):
     """All objects of a class `kind` in the modules of `packages` and behind entry points of `group` (by default the
-    first package's name), by name and in order.
-
-    What another package brings is left out, and a line on standard error says so, where it cannot be imported, is of
-    another kind or has a name that is taken: no point is lost to a package that it does not need.
-    """
+    first package's name), by name and in order. What another package brings is left out, and a line on standard error
+    says so, where it cannot be imported, is of another kind or has a name that is taken."""
 
     def __init__(self, kind: type[T], *packages: str, group: str = "") -> None:
         self._kind = kind
@@ -45,19 +40,16 @@ class Registry(Mapping[str, T], Generic[T]):
 
     @cached_property
     def _found(self) -> dict[str, T]:
-        own = [item for module in self._modules() for item in self._in(module)]
+        def in_order(items: Iterable[T]) -> list[T]:
+            return sorted(items, key=lambda item: (item.place, item.name))
+
+        paths = [(package, importlib.import_module(package).__path__) for package in self._packages]
+        modules = [f"{package}.{entry.name}" for package, path in paths for entry in pkgutil.iter_modules(path)]
         found: dict[str, T] = {}
-        for item in sorted(own, key=lambda item: (item.place, item.name)):
+        for item in in_order(item for name in modules for item in self._in(importlib.import_module(name))):
             if found.setdefault(item.name, item) is not item:
                 raise ValueError(f"{self._group} has two of the name {item.name}")
-        for item in sorted(self._others(found), key=lambda item: (item.place, item.name)):
-            found[item.name] = item
-        return found
-
-    def _modules(self) -> Iterator[Any]:
-        for package in self._packages:
-            for entry in pkgutil.iter_modules(importlib.import_module(package).__path__):
-                yield importlib.import_module(f"{package}.{entry.name}")
+        return found | {item.name: item for item in in_order(self._others(found))}
 
     def _others(self, own: Mapping[str, T]) -> list[T]:
         """What entry points give and no name of which is taken."""

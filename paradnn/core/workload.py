@@ -1,8 +1,7 @@
 """A kind of work: what a point does with its model, from the keys that ask for it to the words that are said of it.
 
-Each kind is one file or folder in `paradnn/workloads`, or a module of another distribution that is named in the group
-of entry points `paradnn.workloads`; `WORKLOADS` finds it, and nothing else names it. Its class is a frozen dataclass
-whose fields are its options; the module holds one object of it, the options at their defaults:
+Each kind is one file or folder in `paradnn/workloads`, or a module behind an entry point of the group
+`paradnn.workloads`. Its class is a frozen dataclass whose fields are its options; the module holds one object of it:
 
     @dataclass(frozen=True)
     class Idle(Workload):
@@ -13,8 +12,7 @@ whose fields are its options; the module holds one object of it, the options at 
 
     IDLE = Idle()
 
-Driver and worker both import it, so that its module needs the standard library alone: what its worker does, and what
-draws its figures, imports the rest within functions.
+Driver and worker both import it: it needs the standard library alone, and imports the rest within functions.
 """
 
 from __future__ import annotations
@@ -97,10 +95,8 @@ class Moment:
 
 @dataclass(frozen=True)
 class Words:
-    """What came of the work, for a person: clauses, the most telling first, under a heading of one word.
-
-    replaces: whether nothing is said of the timed steps beside it. verdict: of a line of progress, for the headline.
-    """
+    """What came of the work, for a person: clauses, the most telling first, under a heading of one word; replaces:
+    whether nothing is said of the timed steps beside it; verdict: of a line of progress, for the headline."""
 
     heading: str
     clauses: Sequence[str]
@@ -111,8 +107,7 @@ class Words:
 class Workload:
     """One kind of work, with its options. What a kind leaves as it is here, it has in common with a step.
 
-    name: how it is called, which is the value that asks for it, too. place: among others, in lists. key: the key that
-    asks for it. group: the name below which its own keys stand, "" where it has none.
+    name: the value of `key` that asks for it. place: in lists. group: below which its own keys stand, "": it has none.
     """
 
     name: ClassVar[str]
@@ -121,28 +116,26 @@ class Workload:
     group: ClassVar[str] = ""
     #: Why a point whose other keys say something else is refused, as in "scenario=server is for inference".
     reason: ClassVar[str] = "has no such"
-    #: Metrics of its own, in Python or, of a folder, in a table (`paradnn.core.metric.declared`).
+    #: Metrics of its own (`paradnn.core.metric`), and what its worker sends.
     declares: ClassVar[tuple[Metric, ...]] = ()
+    parts: ClassVar[tuple[type[Part], ...]] = ()
     #: What is shown of a run in one number, by metric with its unit, the most telling first; and rates of its steps.
     headlines: ClassVar[Mapping[str, str]] = {}
     rates: ClassVar[Mapping[str, str]] = {}
     #: Phases of its own, each with the one after which it comes; those of them that may be disturbed, in words.
     phases: ClassVar[Mapping[str, str]] = {}
     disturbed: ClassVar[Mapping[str, str]] = {}
-    #: What its worker sends.
-    parts: ClassVar[tuple[type[Part], ...]] = ()
     #: Inputs that it alone takes, by name (`data=...`).
     inputs: ClassVar[Mapping[str, type[Any]]] = {}
-    #: Keys, dotted, that came later, with the value that says what was always meant (`paradnn.config.identity`).
+    #: Keys, dotted, that came later, with what was always meant; what its keys are with measure=quick.
     later: ClassVar[Mapping[str, Any]] = {}
-    #: What its keys are with measure=quick, where the command line says nothing else.
     brief: ClassVar[Mapping[str, Any]] = {}
     #: Whether its worker keeps how far it is in a file (`checkpoint` of the request), from where another goes on;
-    #: whether a timed step is the same one with any of its keys; whether a profile of it shows every product.
+    #: whether a timed step is the same one with any of its keys; whether a profile of it shows every product; whether
+    #: it is timed in blocks alone, so that two points can take turns.
     resumes: ClassVar[bool] = False
     same_step: ClassVar[bool] = True
     profiled_whole: ClassVar[bool] = True
-    #: Whether it is timed in blocks alone, so that two points can take turns (`paradnn.session.turns`).
     by_turns: ClassVar[bool] = False
 
     @property
@@ -162,10 +155,9 @@ class Workload:
 
     def keys(self) -> dict[str, Any]:
         """What says in a stored point which work it is, and with which options."""
-        words = {**USUAL, "mode": self.mode}
+        words: dict[str, Any] = {**USUAL, "mode": self.mode}
         words |= {self.key: self.name} if self.key in ("task", "scenario") else {}
-        own = asdict(self) if self.group else {}  # type: ignore[call-overload]
-        return words | ({self.group: own} if self.group else {})
+        return words | ({self.group: asdict(self)} if self.group else {})  # type: ignore[call-overload]
 
     def of(self: Self, config: Mapping[str, Any]) -> Self:
         """With the options that a composed configuration, or a request, gives it; raises ConfigError."""
@@ -277,16 +269,16 @@ def asked_for(config: Mapping[str, Any]) -> Workload:
     """The kind of work that a composed configuration, a request or a row of params asks for, at its defaults."""
     model = config.get("model")
     said = {**config, "model": model.get("name") if isinstance(model, Mapping) else model}
-    for key in _DECIDE:
-        for work in _asked_by(key):
-            if said.get(key, USUAL.get(key)) in work.names:
-                return work
-    return next(iter(WORKLOADS.values()))
+    return next(
+        (work for work, key, names in _asked() if said.get(key, USUAL.get(key)) in names),
+        next(iter(WORKLOADS.values())),
+    )
 
 
 @cache
-def _asked_by(key: str) -> list[Workload]:
-    return [work for work in WORKLOADS.values() if work.key == key]
+def _asked() -> list[tuple[Workload, str, tuple[str, ...]]]:
+    """All kinds in the order in which they are asked for, with what asks."""
+    return [(work, key, work.names) for key in _DECIDE for work in WORKLOADS.values() if work.key == key]
 
 
 def part_called(name: object) -> type[Part] | None:

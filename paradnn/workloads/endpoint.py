@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -346,36 +347,23 @@ class Client:
         self._address, self._path, self._secure = parts.netloc, parts.path.rstrip("/"), parts.scheme == "https"
         key = os.environ.get(options.key_variable, "")
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
-        self._own = threading.local()
         self._runs = 0
         self.model = options.model or self._first_model()
 
     def _first_model(self) -> str:
         """What the server names first; Unavailable where it answers nothing of the kind."""
         try:
-            connection = self._connected()
-            connection.request("GET", f"{self._path}/models", headers=self._headers)
-            answer = json.loads(connection.getresponse().read(_LINE))
+            with closing(self._connection()) as connection:
+                connection.request("GET", f"{self._path}/models", headers=self._headers)
+                answer = json.loads(connection.getresponse().read(_LINE))
             return "".join(filter(str.isprintable, str(answer["data"][0]["id"])))[:200]
         except _NO_ANSWER as error:
             where = f"endpoint.url={self._options.url}: {type(error).__name__}: {error}"[:_REASON]
             raise Unavailable(f"{where}; start the server, or set endpoint.model where it names none") from None
-        finally:
-            self._hang_up()
 
-    def _connected(self) -> http.client.HTTPConnection:
-        connection: http.client.HTTPConnection | None = getattr(self._own, "connection", None)
-        if connection is None:
-            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-            connection = kind(self._address, timeout=self._options.patience)
-            connection.connect()
-            self._own.connection = connection
-        return connection
-
-    def _hang_up(self) -> None:
-        if connection := getattr(self._own, "connection", None):
-            connection.close()
-        self._own.connection = None
+    def _connection(self) -> http.client.HTTPConnection:
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        return kind(self._address, timeout=self._options.patience)
 
     def loop(
         self, threads: int, seconds: float, queries: int, rate: float | None = None, until: float = math.inf
@@ -392,15 +380,14 @@ class Client:
         numbers = itertools.count()
 
         def work() -> None:
-            while True:
-                with lock:
-                    when, number = next(due, None), next(numbers)
-                if when is None or time.monotonic() > until:
-                    return self._hang_up()
-                time.sleep(max(0.0, (when - time.monotonic_ns()) / 1e9))
-                asked = self.ask(number, when)
-                with lock:
-                    done.append(asked)
+            with closing(self._connection()) as connection:
+                while True:
+                    with lock:
+                        when, number = next(due, None), next(numbers)
+                    if when is None or time.monotonic() > until:
+                        return
+                    time.sleep(max(0.0, (when - time.monotonic_ns()) / 1e9))
+                    done.append(self._ask(connection, number, when))
 
         with ThreadPoolExecutor(threads) as pool:
             for running in [pool.submit(work) for _ in range(threads)]:
@@ -413,7 +400,7 @@ class Client:
         text = " ".join(draw.choices(_WORDS, k=self._options.input_tokens))
         return {"messages": [{"role": "user", "content": text}]} if self._options.api == "chat" else {"prompt": text}
 
-    def ask(self, number: int, due: int) -> Request:
+    def _ask(self, connection: http.client.HTTPConnection, number: int, due: int) -> Request:
         """Send one request and read its answer to the end."""
         wanted = {"model": self.model, "max_tokens": self._options.output_tokens, "temperature": 0.0}
         stream = {"ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
@@ -421,7 +408,8 @@ class Client:
         path = f"{self._path}/{'chat/' if self._options.api == 'chat' else ''}completions"
         sent = time.monotonic_ns()
         try:
-            connection = self._connected()
+            if connection.sock is None:
+                connection.connect()
             sent = time.monotonic_ns()
             connection.request("POST", path, body, self._headers)
             response = connection.getresponse()
@@ -430,7 +418,7 @@ class Client:
                 raise http.client.HTTPException(f"status {response.status} {response.reason}: {' '.join(said.split())}")
             return replace(_streamed(response), due=due, sent=sent)
         except _NO_ANSWER as error:
-            self._hang_up()
+            connection.close()
             now, problem = time.monotonic_ns(), f"{type(error).__name__}: {error}"[:_REASON]
             return Request(due, sent, now, now, problem="".join(filter(str.isprintable, problem)))
 

@@ -1,7 +1,4 @@
-"""Messages between processes (`model=channel`), measured alone; docs/communication.md says what a step is.
-
-The family trains nothing and has no batch, as a kernel; what moves is bytes, and there are no FLOPs.
-"""
+"""Messages between processes (`model=channel`), measured alone; docs/communication.md says what a step is."""
 
 from __future__ import annotations
 
@@ -78,10 +75,10 @@ class Communication(Messages):
         return 0, self.bytes
 
     def in_point(self, point: PointT) -> PointT:
-        given: Any = point
-        sent = "model=channel sends bytes, and float32 where a framework does"
-        expect(("precision", given.precision, "float32", sent))
-        given = super().in_point(given)
+        given: Any = super().in_point(point)
+        expect(
+            ("precision", given.precision, "float32", "model=channel sends bytes, and float32 where a framework does")
+        )
         wanted = _FRAMEWORKS.get(self.transport, given.framework.name)
         if given.framework.name not in (wanted, "tensorflow"):
             reason = f"model.transport={self.transport} is of framework={wanted}"
@@ -100,11 +97,8 @@ class Communication(Messages):
 
 
 def bus_factor(pattern: str, processes: int) -> float:
-    """Bytes that each process' link carries for a byte of a collective.
-
-    An all-reduce moves 2 (n - 1) / n of its bytes in and out of every process, a broadcast all of them: NVIDIA
-    nccl-tests, doc/PERFORMANCE.md. It makes rates of different numbers of processes comparable with the hardware's.
-    """
+    """Bytes that each process' link carries for a byte of a collective: an all-reduce moves 2 (n - 1) / n of its bytes
+    in and out of every process, a broadcast all of them (NVIDIA nccl-tests, doc/PERFORMANCE.md)."""
     return 2 * (processes - 1) / processes if pattern == "all_reduce" else 1.0
 
 
@@ -116,7 +110,7 @@ class Channel(Workload):
     reason, declares, headlines = "trains nothing", declared(__file__), {"transfer_us": "us a message"}
 
     def open(self, run: PointRun) -> None:
-        """Nothing: a step needs no device."""
+        """No device is needed."""
 
     def measure(self, run: PointRun) -> None:
         from paradnn.worker.measure import compile_steps
@@ -171,24 +165,21 @@ def _model(point: Point) -> Communication:
 def transfer_metrics(model: Communication, known: Mapping[str, float]) -> dict[str, float]:
     """What messages of `model` come to, from `step_time_ms` and its interval."""
     found: dict[str, float] = {}
+    # Messages of a step, one after the other; a collective counts as one.
+    messages = {"latency": 2, "bandwidth": model.window}.get(model.pattern, 1)
     for end, other in (("", ""), ("_low", "_high"), ("_high", "_low")):
         seconds, longest = (known.get(f"step_time{side}_ms") for side in (end, other))
         if seconds is None or longest is None:
             continue
-        found[f"transfer{end}_us"] = 1e3 * seconds / _messages(model)
+        found[f"transfer{end}_us"] = 1e3 * seconds / messages
         if model.pattern == "latency":
             found[f"round_trip{end}_us"] = 1e3 * seconds
-        rate = 1e3 * _messages(model) / longest  # a rate is low where the time is high
+        rate = 1e3 * messages / longest  # a rate is low where the time is high
         found[f"messages_per_second{end}"] = rate
         found[f"sent_bytes_per_second{end}"] = rate * model.bytes
         if model.pattern in COLLECTIVES:
             found[f"bus_bytes_per_second{end}"] = rate * model.bytes * bus_factor(model.pattern, model.processes)
     return found
-
-
-def _messages(model: Communication) -> int:
-    """Messages of a step, one after the other; a collective counts as one."""
-    return {"latency": 2, "bandwidth": model.window}.get(model.pattern, 1)
 
 
 CHANNEL = Channel()

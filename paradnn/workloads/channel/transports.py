@@ -22,8 +22,6 @@ from paradnn.worker.process_group import RankFailed, host_and_port, silent, with
 _TIME = struct.Struct("ll")
 #: Most bytes of a read: the kernel lets the sender go on when a read ends, and so a read of 1 MiB halves the rate.
 _PIECE = 1 << 16
-#: Seconds before another connection is accepted, once one could not be.
-_PAUSE = 0.1
 
 
 class Connection:
@@ -65,18 +63,17 @@ class Connection:
         return RankFailed("crash", f"{self._peer} closed the connection: {error.strerror}")
 
 
-def _lengths(point: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Messages that are answered together, bytes of each, and bytes of the answer."""
+def _lengths(point: Mapping[str, Any]) -> tuple[int, int]:
+    """Messages that are answered together, and bytes of the answer."""
     model = point["model"]
-    size = int(model["bytes"])
-    return (1, size, size) if model["pattern"] == "latency" else (int(model["window"]), size, 1)
+    return (1, model["bytes"]) if model["pattern"] == "latency" else (model["window"], 1)
 
 
 class TcpStep(Step):
     """A step over a connection to a server: a message there and back, or a window that is answered."""
 
     def __init__(self, point: Mapping[str, Any], address: str, message: bytes, patience: float) -> None:
-        self._window, _, back = _lengths(point)
+        self._window, back = _lengths(point)
         self._message, self._back = message, memoryview(bytearray(back))
         peer = f"the peer at {address}"
         try:
@@ -102,16 +99,15 @@ def serve_connections(listening: socket.socket, point: Mapping[str, Any]) -> Non
         try:
             connected, (host, port, *_) = listening.accept()
         except OSError:  # it is closed, or who connected is gone, or too many are connected
-            time.sleep(_PAUSE)
+            time.sleep(0.1)
             continue
         connection = Connection(connected, f"the peer at {with_port(host, port)}", None)
         threading.Thread(target=_serve, args=(connected, connection, point), daemon=True).start()
 
 
 def _serve(connected: socket.socket, connection: Connection, point: Mapping[str, Any]) -> None:
-    window, size, back = _lengths(point)
+    (window, back), message = _lengths(point), memoryview(bytearray(point["model"]["bytes"]))
     with connected, contextlib.suppress(RankFailed):
-        message = memoryview(bytearray(size))
         while True:
             for _ in range(window):
                 connection.receive(message)
@@ -125,8 +121,6 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.so_reuseport", 0),  # else two servers share a port, and messages go to either
 )
-#: Threads that answer calls.
-_THREADS = 8
 #: A window of calls is more than a server keeps waiting for a thread by itself: it cancels some beyond 1,000, all
 #: beyond 3,000, and any after 30 s.
 _SERVER_OPTIONS = (
@@ -150,9 +144,8 @@ class GrpcStep(Step):
     """A step of calls to a server: one that is echoed, or so many at once that are answered."""
 
     def __init__(self, point: Mapping[str, Any], address: str, message: bytes, patience: float) -> None:
-        grpc, model = require_grpc(), point["model"]
-        self._grpc, self._message = grpc, message
-        self._window = model["window"] if model["pattern"] == "bandwidth" else 1
+        self._grpc = grpc = require_grpc()
+        self._message, self._window = message, _lengths(point)[0]
         channel = grpc.insecure_channel(address, options=_OPTIONS)
         self.close = channel.close
         ready = grpc.channel_ready_future(channel)
@@ -162,7 +155,7 @@ class GrpcStep(Step):
             ready.cancel()
             self.close()
             raise silent(f"the peer at {address}", patience) from None
-        self._call = channel.unary_unary(f"/{_SERVICE}/{'Echo' if model['pattern'] == 'latency' else 'Take'}")
+        self._call = channel.unary_unary(f"/{_SERVICE}/{'Echo' if point['model']['pattern'] == 'latency' else 'Take'}")
 
     def run(self, steps: int) -> None:
         """So many steps; each ends when all calls are answered."""
@@ -182,7 +175,7 @@ def serve_calls(address: str) -> Any:
     grpc = require_grpc()
     answers = {"Echo": lambda request, _: request, "Take": lambda _, __: b""}
     handlers = {name: grpc.unary_unary_rpc_method_handler(answer) for name, answer in answers.items()}
-    server = grpc.server(ThreadPoolExecutor(_THREADS), options=_SERVER_OPTIONS)
+    server = grpc.server(ThreadPoolExecutor(8), options=_SERVER_OPTIONS)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
     try:
         server.add_insecure_port(address)
