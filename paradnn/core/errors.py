@@ -60,10 +60,8 @@ class DataError(ParadnnError):
 
 
 class NotEnoughData(ParadnnError):
-    """There is nothing to find in so little data; the message says what is lacking.
-
-    `lacking` says it for each group where there are groups; None where the message says it all.
-    """
+    """There is nothing to find in so little data; the message says what is lacking. `lacking` says it for each group
+    where there are groups; None where the message says it all."""
 
     def __init__(self, problem: str, lacking: Sequence[Any] | None = None, remedy: str = "") -> None:
         listed = [str(one) for one in lacking or ()]

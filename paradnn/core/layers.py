@@ -73,8 +73,7 @@ class Layer:
 
     is_first: reads the batch, whose gradient is not needed. is_last: writes the logits. targets: numbers of the batch
     that the loss compares its outputs with. products: what does the multiply-accumulates, but for depthwise
-    convolutions, which are no matrix product.
-    """
+    convolutions, which are no matrix product."""
 
     name: str
     macs: int = 0
@@ -163,8 +162,7 @@ def sum_costs(layers: Sequence[Layer], batch_size: int, precision: str, mode: st
     bytes_per_step is compulsory traffic: a tensor crosses the memory bus once for each of its uses, which are a layer's
     forward pass, its backward pass, the loss and the update. memory_lower_bound_bytes is what must exist at one moment:
     in training the end of the forward pass, in inference the largest of inputs and outputs of one product, with weights
-    and batch. docs/metrics.md says which tensors these are, and how wide.
-    """
+    and batch. docs/metrics.md says which tensors these are, and how wide."""
     training, width = mode == "train", COMPUTE_BYTES[precision]
     forward = 2 * batch_size * sum(layer.macs for layer in layers)
     inputs = sum(layer.macs if layer.input_macs is None else layer.input_macs for layer in layers)

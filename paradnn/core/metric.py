@@ -9,10 +9,8 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Metric:
-    """One measured or derived quantity.
-
-    `better` is "higher", "lower" or None where neither is better in itself; `kind` says which records hold it.
-    """
+    """One measured or derived quantity. `better` is "higher", "lower" or None where neither is better in itself; `kind`
+    says which records hold it."""
 
     name: str
     unit: str

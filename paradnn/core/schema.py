@@ -31,11 +31,8 @@ _UNITS = {"": 1, "b": 1} | {
 
 
 def option(default: Any = dataclasses.MISSING, text: str = "", **bounds: Any) -> Any:
-    """A dataclass field with help `text` and bounds; without `default` it must be given.
-
-    They are low and high, above and below (which exclude what they name), choices, length, or_length, prefixes, pattern
-    and longest.
-    """
+    """A dataclass field with help `text` and bounds; without `default` it must be given. Bounds: low and high, above
+    and below (which exclude what they name), choices, length, or_length, prefixes, pattern and longest."""
     metadata = {"help": text, **bounds}
     if isinstance(default, (dict, list)):
         return dataclasses.field(default_factory=default.copy, metadata=metadata)
@@ -43,10 +40,8 @@ def option(default: Any = dataclasses.MISSING, text: str = "", **bounds: Any) ->
 
 
 def read(cls: type[T], data: Mapping[str, Any], prefix: str, given: Mapping[str, Any] | None = None) -> T:
-    """An instance of the dataclass `cls` from `data`, whose keys stand below the dotted `prefix`.
-
-    `given` holds fields that are read already. Raises ConfigError naming key, value and remedy.
-    """
+    """An instance of the dataclass `cls` from `data`, whose keys stand below the dotted `prefix`. `given` holds fields
+    that are read already. Raises ConfigError naming key, value and remedy."""
     if not isinstance(data, Mapping):
         raise ConfigError(prefix, data, "expects a group of keys", f"see {prefix}=... in --help")
     if given:

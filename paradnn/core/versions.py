@@ -15,9 +15,8 @@ class Entry:
     """What must be known of a framework before it is imported.
 
     package: the distribution that must be there, and `extra` of this one brings it ("" for a dependency).
-    distributions: those whose versions make up the software under test. backend: what Keras computes with, which for
-    an engine builds the model that is converted. parallel: it has a module of steps over several devices.
-    """
+    distributions: those whose versions make up the software under test. backend: what Keras computes with, which for an
+    engine builds the model that is converted. parallel: it has a module of steps over several devices."""
 
     package: str
     distributions: tuple[str, ...]

@@ -105,10 +105,8 @@ class Words:
 
 
 class Workload:
-    """One kind of work, with its options. What a kind leaves as it is here, it has in common with a step.
-
-    name: the value of `key` that asks for it. place: in lists. group: below which its own keys stand, "": it has none.
-    """
+    """One kind of work, with its options. What a kind leaves as it is here, it has in common with a step. name: the
+    value of `key` that asks for it. place: in lists. group: below which its own keys stand, "": it has none."""
 
     name: ClassVar[str]
     place: ClassVar[int] = 100

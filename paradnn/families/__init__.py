@@ -48,8 +48,7 @@ class Model:
     makes tokens one after the other. predicts_tokens: it says of each token which one comes next. is_counted: its costs
     are no arithmetic: the worker counts. Of what profilers may count otherwise: convolves, is_depthwise, is_sparse.
 
-    shown: the words that distinguish its models in a list, with options in braces: "{layers}x{width}".
-    """
+    shown: the words that distinguish its models in a list, with options in braces: "{layers}x{width}"."""
 
     is_kernel: ClassVar[bool] = False
     is_communication: ClassVar[bool] = False
@@ -166,8 +165,7 @@ class Family:
     it takes further keys. swept: options in which its models differ most, the most telling first; sweep: overrides that
     sweep them. is_real: a published architecture. place: in the order of figures and tables; new families go to the
     end. words: what `paradnn list models` says of it, by default what the options say. chosen: keys of the point
-    (`step`) and of the optimizer (`learning`) that come with it unless the command line says otherwise.
-    """
+    (`step`) and of the optimizer (`learning`) that come with it unless the command line says otherwise."""
 
     name: str
     options: type[Model]
@@ -205,9 +203,7 @@ def message_families() -> tuple[str, ...]:
 
 def model_of(options: Mapping[str, Any]) -> Model:
     """The model of a mapping with its `name`, as requests and stored runs hold it; ValueError names the families.
-
-    Nothing is checked but what the keys must be together. What other versions stored beside is left out.
-    """
+    Nothing is checked but what the keys must be together. What other versions stored beside is left out."""
     if options["name"] not in FAMILIES:
         raise ValueError(f"model.name={options['name']}: no such family; known are {', '.join(FAMILIES)}")
     known = FAMILIES[options["name"]].options.stored(options)

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class ArraySpec:
     """One array of a batch: `shape` without the batch axis; int32 values are uniform in [0, high), floats normal.
-
-    zeros: the share of an int32 array's values that are 0; the others are then uniform in [1, high).
-    """
+    zeros: the share of an int32 array's values that are 0; the others are then uniform in [1, high)."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -66,8 +64,7 @@ class BuiltModel:
 
     Of a kernel `draw(generator, batch_size)` gives the inputs in place of `inputs`, and `prepare` makes operands of
     them, once, when they are on the device. `carried` is a list where a step hands variables on to the next one, as a
-    cache: the same one for workloads that share them, in which JAX keeps the variables' values.
-    """
+    cache: the same one for workloads that share them, in which JAX keeps the variables' values."""
 
     model: keras.Model | Kernel
     inputs: tuple[ArraySpec, ...]

@@ -315,8 +315,7 @@ class RecurrentKernel(Kernel):
     - GRU: r, z = sigmoid(x + h u_rz), n = tanh(x + r (h u_n)), h' = (1 - z) n + z h
 
     `backward_input` goes back through time from what the forward pass has kept, and gives the gradients before each
-    gate; that of the inputs is their sum. `backward_weights` is one product of all states with these.
-    """
+    gate; that of the inputs is their sum. `backward_weights` is one product of all states with these."""
 
     has_batch: ClassVar[bool] = True
     shown: ClassVar[str] = "{cell} {hidden} t{steps} {direction}"
@@ -341,8 +340,7 @@ class RecurrentKernel(Kernel):
 
         Forward: inputs, weights, first states -> outputs (and an LSTM's last memory). Backward input: gradients of the
         outputs, weights, what forward has kept -> gradients before the gates and of the first states. Backward weights:
-        the states before each step, the gradients before the gates -> that of the weights.
-        """
+        the states before each step, the gradients before the gates -> that of the weights."""
         weights, states = (self.hidden, self.gates), [(batch_size, self.hidden)] * _STATES[self.cell]
         series, gated = (self.steps, batch_size, self.hidden), (self.steps, batch_size, self.gates)
         if self.direction == "forward":
@@ -409,11 +407,9 @@ class _Cells:
         return ((1 - z) * n + z * states[0],)
 
     def backward_input(self, gradients: Any, weights: Any, *kept: Any) -> Any:
-        """Gradients before the gates, of GRU those of the three products, and of the first states.
-
-        kept: of vanilla the outputs; of LSTM the gates i, f, g, o and the memories before the steps; of GRU the gates
-        r, z, n, the states before the steps, and the products h u_n, which the reset gate multiplies.
-        """
+        """Gradients before the gates, of GRU those of the three products, and of the first states. kept: of vanilla the
+        outputs; of LSTM the gates i, f, g, o and the memories before the steps; of GRU the gates r, z, n, the states
+        before the steps, and the products h u_n, which the reset gate multiplies."""
         back = getattr(self, f"_{self._cell}_back")
 
         def step(carried: Any, given: Any) -> Any:

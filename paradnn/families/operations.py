@@ -23,8 +23,7 @@ class Operation:
 
     m, n, k: the product of its forward direction, m x k by k x n: of a convolution unrolled images by filters, of a
     recurrent layer states by weights. batch: products beside each other, calls: one after the other, images: in all.
-    window, stride: elements of a filter, product of both strides. flops, bytes: in all; operands and result once.
-    """
+    window, stride: elements of a filter, product of both strides. flops, bytes: in all; operands and result once."""
 
     kind: str
     variant: str

@@ -134,10 +134,8 @@ def _convolve(filters: int, kernel: int, name: str, **options: Any) -> Any:
 
 def detection_loss(targets: Sequence[Any], outputs: Sequence[Any]) -> Any:
     """Focal loss of the classes (alpha 0.25, gamma 2) and smooth L1 of the boxes, both over the number of positives.
-
     targets: classes (batch, anchors), 0: background, -1: counts for nothing, and boxes (batch, anchors, 4); outputs:
-    logits (batch, anchors, classes), boxes.
-    """
+    logits (batch, anchors, classes), boxes."""
     from keras import ops
 
     wanted, boxes = targets

@@ -32,12 +32,9 @@ class Recurrent(Model):
     vocab_size: int = option(32, "distinct tokens (paper: 2..1024)", low=2)
 
     def layer_list(self) -> list[Layer]:
-        """Embedding, stacked cells, output per token.
-
-        Every time step has an input and a recurrent product, forward and for the weights' gradient. The recurrent
-        product's input gradient is needed at every step but the first, whose state is the constant zero. A cell is one
-        use of its weights, which stay in caches over the time steps.
-        """
+        """Embedding, stacked cells, output per token. Every time step has an input and a recurrent product, forward and
+        for the weights' gradient. The recurrent product's input gradient is needed at every step but the first, whose
+        state is the constant zero. A cell is one use of its weights, which stay in caches over the time steps."""
         width, length, gates = self.embedding_size, self.sequence_length, _GATES[self.name]
         product = gates * width * width
         inner, reread = self._saved()
@@ -64,8 +61,7 @@ class Recurrent(Model):
         - lstm, c' = f c + i g, h = o tanh(c'): i, g and o at every step; f and the cell state c before it at every step
           but the first, where c is zero. Each h follows elementwise from o, f, c, i and g.
         - gru, h' = z h + (1 - z) tanh(x + r s) with s the recurrent product: z, r and the tanh at every step; s and the
-          state h before it at every step but the first, where s is a bias and h is zero.
-        """
+          state h before it at every step but the first, where s is a bias and h is zero."""
         length, later = self.sequence_length, self.sequence_length - 1
         return {"rnn": (0, length), "lstm": (3 * length + 2 * later, 0), "gru": (3 * length + later, later)}[self.name]
 

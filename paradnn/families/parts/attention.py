@@ -123,10 +123,8 @@ class ClassToken(layers.Layer):  # type: ignore[misc]
 
 
 class Rotation(layers.Layer):  # type: ignore[misc]
-    """A layer without variables: (batch, length, heads, head) -> the same, turned by its place.
-
-    Numbers i and i + head / 2 of a head are turned by place / 10000^(2 i / head) (Su et al. 2021, equation 34).
-    """
+    """A layer without variables: (batch, length, heads, head) -> the same, turned by its place. Numbers i and i + head
+    / 2 of a head are turned by place / 10000^(2 i / head) (Su et al. 2021, equation 34)."""
 
     def __init__(self, length: int, head: int) -> None:
         super().__init__()

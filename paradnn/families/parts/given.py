@@ -20,11 +20,9 @@ _RETURNS = "return a Keras model, a torch.nn.Module, or a JAX function with its 
 
 
 def as_workload(made: Any, name: str, shape: Sequence[int] = (), output: str = "auto") -> BuiltModel:
-    """What a function made as a workload: a model, or it with an example of its input, a batch of at least one.
-
-    A JAX function f(parameters, inputs) stands before its parameters. `shape` is that of an input without the batch;
-    `output` says what the outputs are compared with. Raises Unavailable where it is none, or its shapes are not known.
-    """
+    """What a function made as a workload: a model, or it with an example of its input, a batch of at least one. A JAX
+    function f(parameters, inputs) stands before its parameters. `shape` is that of an input without the batch; `output`
+    says what the outputs are compared with. Raises Unavailable where it is none, or its shapes are not known."""
     parts = list(made) if isinstance(made, tuple) else [made]
 
     def require(wanted: str, what: str) -> None:

@@ -51,10 +51,8 @@ class _Idle(Step):
 
 
 class Processes:
-    """The processes of a point, on its cores: this one, which is measured, and those that it starts.
-
-    They end with the `with` that it is entered by, at the latest with this one. Raises Unavailable and RankFailed.
-    """
+    """The processes of a point, on its cores: this one, which is measured, and those that it starts. They end with the
+    `with` that it is entered by, at the latest with this one. Raises Unavailable and RankFailed."""
 
     def __init__(self, point: Mapping[str, Any]) -> None:
         bind_cores(point["platform"])
@@ -100,12 +98,9 @@ def _count_of(point: Mapping[str, Any]) -> int:
 
 
 class _Means:
-    """How the processes of a point find each other, and what each of them does.
-
-    is_served: over tcp and grpc process 1 listens, and this one sends to it. The processes of a framework all do the
-    same. Before those of this host are forked, and with those of other hosts, `meet` says where they are; on another
-    host each does `join`.
-    """
+    """How the processes of a point find each other, and what each of them does. is_served: over tcp and grpc process 1
+    listens, and this one sends to it. The processes of a framework all do the same. Before those of this host are
+    forked, and with those of other hosts, `meet` says where they are; on another host each does `join`."""
 
     def __init__(self, point: Mapping[str, Any]) -> None:
         self._point, self._transport = point, point["model"]["transport"]

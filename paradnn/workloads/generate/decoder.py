@@ -97,10 +97,8 @@ class Decoder:
         return attention.last(ops.reshape(mixed, (batch, count, width)))
 
     def _look_back(self, query: Any, keys: keras.Variable, values: keras.Variable, place: Any) -> Any:
-        """Query (batch, heads, 1, head) over the places up to `place` -> the same; float32 softmax.
-
-        Keys and values lie as a product over heads takes them: no step moves the cache.
-        """
+        """Query (batch, heads, 1, head) over the places up to `place` -> the same; float32 softmax. Keys and values lie
+        as a product over heads takes them: no step moves the cache."""
         scores = ops.cast(ops.einsum("bhqd,bhkd->bhqk", query, keys.value), "float32") / math.sqrt(query.shape[-1])
         scores = ops.where(ops.arange(self._length) <= place, scores, -1e30)
         return ops.einsum("bhqk,bhkd->bhqd", ops.cast(ops.softmax(scores), query.dtype), values.value)

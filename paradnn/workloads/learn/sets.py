@@ -106,11 +106,9 @@ class Generated(Arrays):
 
 
 def best_accuracy(distance: float, classes: int) -> float:
-    """The best accuracy among classes whose centres are `distance` along axes of their own, with unit normal noise.
-
-    The rule that takes the axis along which an example lies farthest is Bayes' rule here. It is right where the right
-    axis' noise z beats that of all others: the integral of pdf(z) cdf(z + distance)^(classes - 1) over z.
-    """
+    """The best accuracy among classes whose centres are `distance` along axes of their own, with unit normal noise. The
+    rule that takes the axis along which an example lies farthest is Bayes' rule here. It is right where the right axis'
+    noise z beats that of all others: the integral of pdf(z) cdf(z + distance)^(classes - 1) over z."""
     import numpy as np
     from scipy.stats import norm
 

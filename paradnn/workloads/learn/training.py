@@ -47,11 +47,9 @@ def read_arrays(path: str) -> dict[str, np.ndarray]:
 
 
 def fitted_examples(arrays: Arrays, shape: tuple[int, ...]) -> Arrays:
-    """A set for a model whose input has `shape` without the batch axis: flat, or pictures with pixels repeated.
-
-    Values are standardised by the training part, of pictures each channel. Inputs (examples, *shape) are float32,
-    classes (examples,) int32.
-    """
+    """A set for a model whose input has `shape` without the batch axis: flat, or pictures with pixels repeated. Values
+    are standardised by the training part, of pictures each channel. Inputs (examples, *shape) are float32, classes
+    (examples,) int32."""
     training = arrays["training"].astype("float32")
     axes = tuple(range(training.ndim - 1)) if training.ndim == 4 else None
     mean, scale = training.mean(axes), training.std(axes) + 1e-12
@@ -227,10 +225,8 @@ class Learner:
 
 
 def judge(logits: np.ndarray, classes: np.ndarray, likeliest: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Of each example whether its class is among the `likeliest` of its logits (n, classes), and its cross entropy.
-
-    A class that is as likely as the right one counts as likelier: who says the same of all classes knows nothing.
-    """
+    """Of each example whether its class is among the `likeliest` of its logits (n, classes), and its cross entropy. A
+    class that is as likely as the right one counts as likelier: who says the same of all classes knows nothing."""
     logits = logits.astype("float64")
     right = logits[np.arange(len(classes)), classes]
     with np.errstate(invalid="ignore"):

@@ -293,11 +293,9 @@ class Server(_Scenario):
 
 
 def peak_metrics(held: Sequence[float], probes: Sequence[Sequence[Probe]]) -> dict[str, float]:
-    """The highest rate that held the limit in each process, its interval, and the lowest above it that did not.
-
-    Each process' peak lies between what held and what surely failed: the interval begins where that of the one does and
-    ends where that of the other does; of a single process they are the two rates themselves.
-    """
+    """The highest rate that held the limit in each process, its interval, and the lowest above it that did not. Each
+    process' peak lies between what held and what surely failed: the interval begins where that of the one does and ends
+    where that of the other does; of a single process they are the two rates themselves."""
     from paradnn.session.measured import mean_interval
 
     def above(*verdicts: bool | None) -> list[float]:

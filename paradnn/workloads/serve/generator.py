@@ -102,10 +102,8 @@ def main() -> None:
 
 
 class Generated:
-    """The queries of such a process, which has made its schedule; a context: the process is gone after it.
-
-    ended: none comes any more.
-    """
+    """The queries of such a process, which has made its schedule; a context: the process is gone after it. ended: none
+    comes any more."""
 
     def __init__(self, rate: float, seed: int, seconds: float, queries: int) -> None:
         command = [sys.executable, "-c", f"from {__name__} import main; main()", repr(rate), str(seed)]

@@ -43,11 +43,9 @@ _LEFT_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Served:
-    """The queries that were served, in the order in which they were to come, and how many waited at the end.
-
-    outcome: "ok"; "overload" where one waited for too long, "timeout" where the time was up, with queries yet to come.
-    problem: why it was not what was asked for; joules: energy, None where it is not counted.
-    """
+    """The queries that were served, in the order in which they were to come, and how many waited at the end. outcome:
+    "ok"; "overload" where one waited for too long, "timeout" where the time was up, with queries yet to come. problem:
+    why it was not what was asked for; joules: energy, None where it is not counted."""
 
     log: QueryLog
     waiting: int = 0
@@ -82,8 +80,7 @@ def serve(
 
     It ends when none comes any more, one has waited for `patience` ns, the clock shows `until`, after which no batch
     begins, or `enough(scheduled, ended)` is true, which is called with every batch: when its queries were to come, and
-    its end, ns. `run(queries)` serves so many at once and returns when they are done.
-    """
+    its end, ns. `run(queries)` serves so many at once and returns when they are done."""
     log, queue = QueryLog(), deque[tuple[int, int]]()
     while True:
         queue.extend(arrivals.take())
@@ -137,9 +134,7 @@ class NotServed(Ended):
 @dataclass(frozen=True)
 class Service:
     """A model that serves: `run(queries)` so many at once, up to `batch`, of which it does `capacity` a second at most.
-
-    single_seconds: what one takes alone.
-    """
+    single_seconds: what one takes alone."""
 
     run: Callable[[int], object]
     batch: int
@@ -262,9 +257,8 @@ _LIMITS, _LEAST = 20, 2_000_000_000
 
 def verdict(cumulative: Sequence[int], share: float, error: float) -> bool | None:
     """True: `share` of the queries is in time; False: it is not; None: neither is sure. Each errs with chance `error`.
-
-    `cumulative` counts the late queries up to each. Counts are divided by how much less they say than independent ones.
-    """
+    `cumulative` counts the late queries up to each. Counts are divided by how much less they say than independent
+    ones."""
     if not cumulative:
         return None
     count, late = len(cumulative), cumulative[-1]
@@ -283,8 +277,7 @@ class LimitWatch:
     The first look is when queries have come for so long that a queue which grows would show: where twice as many come
     as are served the wait exceeds the limit after twice the limit, where 5% more do after 20 times; or two seconds.
 
-    fewest: queries after which a probe can be told to hold it, if none of them is late.
-    """
+    fewest: queries after which a probe can be told to hold it, if none of them is late."""
 
     def __init__(self, latency: int, share: float, confidence: float) -> None:
         self._latency, self._share, self._error = latency, share, (1 - confidence) / LOOKS
@@ -341,10 +334,8 @@ def find_peak(
     has_time: Callable[[float], bool],
 ) -> Found:
     """Search from half of `capacity` (queries/s) until what held and what failed differ by a share `precision`.
-
     `probe(rate)` says whether the limit held, `run(rate)` the same of a run of full length, with the run.
-    `has_time(rate)`: whether another probe leaves enough time for the run.
-    """
+    `has_time(rate)`: whether another probe leaves enough time for the run."""
     found, passed = Found(), [0.0]
     for number in range(_RUNS):
         low = max(rate for rate in passed if rate < found.high)
@@ -379,10 +370,8 @@ _SINGLE_RUNS, _SINGLE_SECONDS = 30, 2.0
 
 
 def measure_served(run: PointRun) -> None:
-    """A step as any other's, then the point's scenario asks; what it gave is in the answer, however it ends.
-
-    A query of a stream is the whole batch; offline, all batches but the last are full, and that one is padded.
-    """
+    """A step as any other's, then the point's scenario asks; what it gave is in the answer, however it ends. A query of
+    a stream is the whole batch; offline, all batches but the last are full, and that one is padded."""
     from paradnn.worker.measure import compile_steps
     from paradnn.worker.step import synthetic_batch
     from paradnn.workloads.step import measure_step
