@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: The column that names an operation's type; `type` itself identifies no point.
 TYPE = "operation_type"
 # Types whose work is that of matrix products. XLA on a TPU names a product, with what follows it, output fusion.
-_PRODUCTS = re.compile(r"matmul|gemm|\bdot\b|conv|einsum|output fusion", re.IGNORECASE)
+_PRODUCTS = re.compile(r"matmul|gemm|\bdot\b|conv(?!ert)|einsum|output fusion", re.IGNORECASE)
 #: What identifies a point, and when and where it was measured, for `analysis.statistics.sessions`.
 _IDENTITY = ("run_id", "family", "device", "outcome", "batch_size", "precision", "compile", "mode", "devices")
 _WHEN = ("transport", "hosts", "task", "scenario", "start_time", "sweep_id", "host", "source")

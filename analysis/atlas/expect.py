@@ -91,6 +91,8 @@ def expect(
         return Answer(name, point, why=f"{model.name} is no model with layers; ask for one")
     if _told(row, "devices", "1") not in ("1", "1.0"):
         return Answer(name, point, why="a step over several devices is not in the atlas; ask for devices=1")
+    if mode == "generate" and not model.generates:
+        return Answer(name, point, why=f"{model.name} generates no tokens; ask for mode=inference, or for gpt")
     whole = atlas.find(name, "fc", precision, engine, version)
     if whole is not None and model.name == "fc" and mode == "train":
         return _answer(name, point, [_whole_step(model, batch, precision, whole)])

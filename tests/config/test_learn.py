@@ -62,10 +62,6 @@ def test_what_is_learnt_is_part_of_the_identity() -> None:
         ({"learn": {"target": 0}}, "learn.target=0.0: must be at least 0.001"),
         ({"learn": {"target": 97}}, "learn.target=97.0: must be at most 1.0"),
         (
-            {"data": {"name": "generated", "best": 0.05}},
-            "data.best=0.05: is not between the chance of a guess, 0.1, and",
-        ),
-        (
             {"data": {"name": "cifar10"}, "model": {**FC, "input_size": 3072}},
             "data.path=null: data=cifar10 is read from files; name the folder that holds them",
         ),

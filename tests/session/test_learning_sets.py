@@ -1,4 +1,4 @@
-"""Sets to learn from: files written here in their formats and read back, and a best accuracy that sampling confirms."""
+"""Sets to learn from: files written here in their formats and read back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 
 from paradnn.core.errors import DataError
 from paradnn.core.workload import Unavailable
-from paradnn.workloads.learn.sets import Cifar10, Cifar100, Digits, Generated, best_accuracy, set_file
+from paradnn.workloads.learn.sets import Cifar10, Cifar100, Digits, set_file
 from paradnn.workloads.learn.training import fitted_examples, read_arrays
 
 
@@ -20,20 +20,6 @@ def test_every_digit_is_trained_with_or_held_out() -> None:
     assert np.array_equal(arrays["heldout"][:, :, :, 0], bunch.images[4::5])
     assert np.array_equal(arrays["heldout_classes"], bunch.target[4::5])
     assert arrays["training"].sum() + arrays["heldout"].sum() == bunch.images.sum()
-
-
-@pytest.mark.parametrize(("distance", "classes"), [(0.0, 4), (1.5, 2), (3.0, 10)])
-def test_the_best_accuracy_is_what_sampling_finds(distance: float, classes: int) -> None:
-    drawn = np.random.default_rng(1).standard_normal((400_000, classes))
-    drawn[:, 0] += distance
-    assert best_accuracy(distance, classes) == pytest.approx((drawn.argmax(axis=1) == 0).mean(), abs=0.003)
-
-
-def test_the_rule_that_knows_the_centres_has_the_accuracy_asked_for() -> None:
-    arrays = Generated(training=50_000, heldout=50_000, classes=5, best=0.9).arrays(width=12)
-    centres = np.array([arrays["training"][arrays["training_classes"] == c].mean(axis=0) for c in range(5)])
-    distances = ((arrays["heldout"][:, None] - centres) ** 2).sum(axis=2)
-    assert (distances.argmin(axis=1) == arrays["heldout_classes"]).mean() == pytest.approx(0.9, abs=0.006)
 
 
 def test_cifar_is_read_from_its_files(tmp_path: Path) -> None:
@@ -55,8 +41,8 @@ def test_cifar_is_read_from_its_files(tmp_path: Path) -> None:
 
 
 def test_a_file_is_made_once_and_fits_the_model(tmp_path: Path) -> None:
-    path = set_file(Digits(), 64)
-    assert set_file(Digits(), 0) == set_file(Digits(), 16) == path
+    path = set_file(Digits())
+    assert set_file(Digits()) == path
     arrays = read_arrays(str(path))
     flat, pictures = fitted_examples(arrays, (64,)), fitted_examples(arrays, (16, 16, 3))
     assert flat["training"].mean() == pytest.approx(0, abs=1e-5)

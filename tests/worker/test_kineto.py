@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from paradnn.worker.profile.categories import categorise
 from paradnn.worker.profile.kineto import FILE, aten_cost, read_kineto
 from paradnn.worker.profile.run import make_profile
 from paradnn.worker.profile.shapes import Cost
@@ -122,3 +123,11 @@ def test_convolutions_by_hand() -> None:
         values = ["", "", "", "[0]", "[2, 2]", "[0, 0]", "[1, 1]", "False", "[0, 0]", "1", mask]
         cost = aten_cost("aten::convolution_backward", arguments(shapes, kinds, values))
         assert cost.product_flops == times * forward
+
+
+@pytest.mark.parametrize(
+    ("name", "category"),
+    [("implicit_convolve_sgemm", "convolution"), ("wrapped_convert", "data movement"), ("convert_reduce", "reduction")],
+)
+def test_a_kernel_that_converts_types_is_no_convolution(name: str, category: str) -> None:
+    assert categorise("kernel", name) == category

@@ -26,7 +26,7 @@ FRAMEWORKS = [name for name in ("tensorflow", "jax", "torch") if importlib.util.
 
 @pytest.fixture(scope="module")
 def digits() -> str:
-    return str(set_file(Digits(), 64))
+    return str(set_file(Digits()))
 
 
 def trained(

@@ -77,11 +77,11 @@ _PATTERNS = {
     ),
     # A kernel of a device that names no operation, in lower case.
     "kernel": (
-        ("convolution", r"conv"),
+        ("convolution", r"conv(?!ert)"),
         ("matmul", r"dot|matmul|gemm"),
         ("communication", r"all-reduce|all-gather|reduce-scatter|all-to-all|collective|nccl"),
         ("reduction", r"reduce"),
-        ("data movement", r"copy|memcpy|memset|transpose|data formatting|infeed|outfeed|gather|scatter"),
+        ("data movement", r"copy|convert|memcpy|memset|transpose|data formatting|infeed|outfeed|gather|scatter"),
         ("elementwise", r"fusion|elementwise"),
         ("other", ""),
     ),

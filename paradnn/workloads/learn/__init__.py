@@ -14,7 +14,7 @@ from paradnn.core.schema import option
 from paradnn.core.words import counted
 from paradnn.core.workload import Moment, Part, Words, Workload, expect
 from paradnn.workloads.learn.messages import Epoch, Epochs, last_epoch
-from paradnn.workloads.learn.sets import SETS, Arrays, input_width, set_file
+from paradnn.workloads.learn.sets import SETS, Pictures, set_file
 
 if TYPE_CHECKING:
     from paradnn.config.outcome import PointResult
@@ -62,7 +62,7 @@ class Learn(Workload):
 
     def check(self, point: Point) -> None:
         data, model = point.data, point.model
-        if not isinstance(data, Arrays):
+        if not isinstance(data, Pictures):
             sets = ", ".join(SETS)
             raise ConfigError("data", data.name, "has no held-out examples to learn for", f"choose one of {sets}")
         processes = ("measure.processes", point.measure.processes, 1, "task=learn trains once")
@@ -78,7 +78,7 @@ class Learn(Workload):
         if self.warmup_epochs >= self.epochs:
             reason = f"leaves none of learn.epochs={self.epochs}"
             raise ConfigError("learn.warmup_epochs", self.warmup_epochs, reason, "choose fewer")
-        if point.batch_size > (training := data.counts(model).training):
+        if point.batch_size > (training := data.known.training):
             reason = f"is more than the {training:,} training examples of data={data.name}"
             raise ConfigError("batch_size", point.batch_size, reason, "choose a smaller one")
 
@@ -88,8 +88,8 @@ class Learn(Workload):
         measure_training(run)
 
     def request(self, point: Point) -> dict[str, Any]:
-        assert isinstance(point.data, Arrays)
-        return {"learning_set": str(set_file(point.data, input_width(point.model)))}
+        assert isinstance(point.data, Pictures)
+        return {"learning_set": str(set_file(point.data))}
 
     def progress(self, news: Part) -> str:
         assert isinstance(news, Epoch)

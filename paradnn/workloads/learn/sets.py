@@ -1,13 +1,12 @@
 """Sets to learn from (`data=...` of `task=learn`): typed, what a model must be to learn from one, and as files that a
 worker reads, made here since the interpreter under test has no more than NumPy.
 
-Each is an .npz with `training`, `training_classes`, `heldout` and `heldout_classes`: examples (n, features), or
-pictures (n, pixels, pixels, channels), and their classes (n,).
+Each is an .npz with `training`, `training_classes`, `heldout` and `heldout_classes`: pictures (n, pixels, pixels,
+channels), and their classes (n,).
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,9 +23,6 @@ from paradnn.families import FAMILIES
 if TYPE_CHECKING:
     import numpy as np
 
-#: Where a normal variable is integrated over, and in how many parts.
-_REACH, _PARTS = 8.0, 800
-
 
 class Counts(NamedTuple):
     """Examples to train with and to judge with, and the classes that they are in."""
@@ -36,98 +32,27 @@ class Counts(NamedTuple):
     classes: int
 
 
-def input_width(model: Any) -> int:
-    """Numbers of an example; 0 where the model does not say."""
-    return math.prod(model.input_shape) if model.is_counted else int(getattr(model, "input_size", 0))
-
-
-class Arrays(Input, ABC):
-    """A set to learn from (`task=learn`), which is held in memory."""
-
-    @abstractmethod
-    def counts(self, model: Any) -> Counts:
-        """How many examples there are for `model`, the options of a family."""
-
-    @abstractmethod
-    def arrays(self, width: int = 0) -> Mapping[str, np.ndarray]:
-        """The set, with `width` features where it is drawn; DataError says which file is not as it should be."""
-
-    def check(self, model: Any) -> None:
-        if model.is_counted:  # its worker sees whether they suit each other
-            return
-        classes, given = self.counts(model).classes, getattr(model, "output_size", None)
-        if given is None:
-            raise ConfigError("data", self.name, f"model={model.name} tells no classes apart", "choose another model")
-        if given < max(2, classes):
-            reason = f"data={self.name} has {classes} classes"
-            raise ConfigError("model.output_size", given, reason, f"set model.output_size={classes}")
-
-
-@dataclass(frozen=True)
-class Generated(Arrays):
-    """Classes around points that are equally far from each other, with normal noise: `best` is Bayes' accuracy."""
-
-    name: str = option("generated", "drawn examples whose best accuracy is known", choices=("generated",))
-    training: int = option(8000, "examples to train with", low=1, high=10_000_000)
-    heldout: int = option(2000, "examples to judge with", low=1, high=10_000_000)
-    classes: int = option(10, "classes, equally likely", low=2, high=10_000)
-    best: float = option(0.98, "the best accuracy that any rule can have on all that could be drawn", low=0.0, high=1.0)
-
-    def counts(self, model: Any) -> Counts:
-        return Counts(self.training, self.heldout, self.classes)
-
-    def check(self, model: Any) -> None:
-        super().check(model)
-        if model.is_counted and not model.input_shape:
-            raise ConfigError("model.input_shape", "[]", f"data={self.name} is made for it", "set it, as in [64]")
-        if FAMILIES[model.name].data not in ("vectors", "any"):
-            raise ConfigError("data", self.name, f"model={model.name} takes no vectors", "choose model=fc")
-        if (width := input_width(model)) < self.classes:
-            key = "model.input_shape" if model.is_counted else "model.input_size"
-            raise ConfigError(key, width, f"is less than data.classes={self.classes}", "choose a larger one")
-        if not 1 / self.classes < self.best < 1:
-            reason = f"is not between the chance of a guess, {1 / self.classes:g}, and 1"
-            raise ConfigError("data.best", self.best, reason, "choose another one")
-
-    def arrays(self, width: int = 0) -> Mapping[str, np.ndarray]:
-        """The same at every call."""
-        import numpy as np
-        from scipy.optimize import brentq
-
-        distance = brentq(lambda far: best_accuracy(far, self.classes) - self.best, 0.0, 2 * _REACH)
-        generator = np.random.default_rng(0)
-        axes, _ = np.linalg.qr(generator.standard_normal((width, self.classes)))
-        arrays: dict[str, np.ndarray] = {}
-        for part, count in (("training", self.training), ("heldout", self.heldout)):
-            classes = generator.integers(0, self.classes, count)
-            noise = generator.standard_normal((count, width))
-            arrays |= {part: (distance * axes.T[classes] + noise).astype("float32"), f"{part}_classes": classes}
-        return arrays
-
-
-def best_accuracy(distance: float, classes: int) -> float:
-    """The best accuracy among classes whose centres are `distance` along axes of their own, with unit normal noise. The
-    rule that takes the axis along which an example lies farthest is Bayes' rule here. It is right where the right axis'
-    noise z beats that of all others: the integral of pdf(z) cdf(z + distance)^(classes - 1) over z."""
-    import numpy as np
-    from scipy.stats import norm
-
-    points = np.linspace(-_REACH, _REACH, _PARTS + 1)
-    return float(np.trapezoid(norm.pdf(points) * norm.cdf(points + distance) ** (classes - 1), points))
-
-
-class Pictures(Arrays):
-    """A set of square pictures, `pixels` high and wide, in so many `channels`."""
+class Pictures(Input, ABC):
+    """A set to learn from (`task=learn`), held in memory: square pictures, `pixels` high and wide, in `channels`."""
 
     pixels: ClassVar[int]
     channels: ClassVar[int]
     known: ClassVar[Counts]
 
-    def counts(self, model: Any) -> Counts:
-        return self.known
+    @abstractmethod
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        """The set; DataError says which file is not as it should be."""
 
     def check(self, model: Any) -> None:
-        super().check(model)
+        """ConfigError where `model`, the options of a family, cannot learn from it."""
+        if model.is_counted:  # its worker sees whether they suit each other
+            return
+        classes, given = self.known.classes, getattr(model, "output_size", None)
+        if given is None:
+            raise ConfigError("data", self.name, f"model={model.name} tells no classes apart", "choose another model")
+        if given < max(2, classes):
+            reason = f"data={self.name} has {classes} classes"
+            raise ConfigError("model.output_size", given, reason, f"set model.output_size={classes}")
         takes, values = FAMILIES[model.name].data, self.pixels**2 * self.channels
         if takes == "vectors" and model.input_size != values:
             reason = f"an example of data={self.name} has {values} values"
@@ -144,7 +69,7 @@ class Digits(Pictures):
     pixels, channels, known = 8, 1, Counts(1438, 359, 10)
     name: str = option("digits", "handwritten digits of scikit-learn", choices=("digits",))
 
-    def arrays(self, width: int = 0) -> Mapping[str, np.ndarray]:
+    def arrays(self) -> Mapping[str, np.ndarray]:
         from sklearn.datasets import load_digits
 
         bunch: Any = load_digits()
@@ -164,7 +89,7 @@ class _Cifar(Pictures):
     files: ClassVar[Mapping[str, Sequence[str]]]
     path: str | None
 
-    def arrays(self, width: int = 0) -> Mapping[str, np.ndarray]:
+    def arrays(self) -> Mapping[str, np.ndarray]:
         import numpy as np
 
         found: dict[str, np.ndarray] = {}
@@ -210,21 +135,17 @@ class Cifar100(_Cifar):
 
 
 #: By name: `task=learn` needs one, and no other task takes any.
-SETS: dict[str, type[Arrays]] = {"digits": Digits, "generated": Generated, "cifar10": Cifar10, "cifar100": Cifar100}
-
-
+SETS: dict[str, type[Pictures]] = {"digits": Digits, "cifar10": Cifar10, "cifar100": Cifar100}
 #: Where this process keeps the files; it goes with the process.
 _folder = cache(Scratch)
 
 
 @cache
-def set_file(data: Arrays, width: int) -> Path:
-    """The file of a set, a generated one with `width` features; DataError where it cannot be read."""
+def set_file(data: Pictures) -> Path:
+    """The file of a set; DataError where it cannot be read."""
     import numpy as np
 
-    if width and not isinstance(data, Generated):
-        return set_file(data, 0)
-    arrays: Any = data.arrays(width)
-    path = _folder().path / f"set-{set_file.cache_info().misses}.npz"
+    arrays: Any = data.arrays()
+    path = _folder().path / f"{data.name}-{set_file.cache_info().misses}.npz"
     np.savez(path, **arrays)
     return path
