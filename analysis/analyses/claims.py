@@ -6,7 +6,7 @@ Claims as a forest plot: the number of each check with its interval, beside the 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,16 +114,12 @@ _ASKED = "#dbe7d3"
 _COMMON = ("mode", "device", "platform.name")  # conditions that tell no check of a claim from another
 _WRAP, _LINE = 58, 0.17  # characters of a check's line, and inches of it
 _ORDER = ("standardised weight", "share", "ratio")
+_LOOKS = {Answer.SUPPORTED: ("o", 0), Answer.REFUTED: ("X", 1), Answer.NOT_ENOUGH: ("D", 4)}
 
 
 def draw_claims(verdicts: Sequence[Verdict]) -> Figure:
     """A row for each check that has data, in panels of one scale: weights, shares, ratios. The range in which the claim
     says the number lies is shaded."""
-    looks = {
-        Answer.SUPPORTED: ("o", drawing.COLOURS[0]),
-        Answer.REFUTED: ("X", drawing.COLOURS[1]),
-        Answer.NOT_ENOUGH: ("D", drawing.COLOURS[4]),
-    }
     panels: dict[str, list[tuple[str, Finding]]] = {}
     for verdict in verdicts:
         for finding in verdict.findings:
@@ -131,8 +127,8 @@ def draw_claims(verdicts: Sequence[Verdict]) -> Figure:
                 panels.setdefault(_scale(finding), []).append((_label(verdict, finding), finding))
     order = sorted(panels, key=lambda name: (name not in _ORDER, name))
     # As high as its longest label, whose lines depend on the width.
-    longest = {name: max(2, *(label.count("\n") + 1 for label, _ in panels[name])) for name in order}
-    counts, count = [len(panels[name]) * longest[name] for name in order], max(1, len(panels))
+    counts = [len(panels[name]) * max(2, *(label.count("\n") + 1 for label, _ in panels[name])) for name in order]
+    count = max(1, len(panels))
     drawn, axes = drawing.panels(count, 8.0, 1.1 + _LINE * sum(counts) / count)
     if panels:
         axes[0].get_subplotspec().get_gridspec().set_height_ratios(counts)  # type: ignore[union-attr]
@@ -140,10 +136,10 @@ def draw_claims(verdicts: Sequence[Verdict]) -> Figure:
         axes[0].set_axis_off()
         axes[0].set_title("No check has data", loc="left")
     for each, name in zip(axes, order, strict=False):
-        _panel(each, name, panels[name], looks)
+        _panel(each, name, panels[name])
     handles: list[Any] = [
-        drawing.handle(answer.value, marker=marker, color=colour, linestyle="-")
-        for answer, (marker, colour) in looks.items()
+        drawing.handle(answer.value, marker=marker, color=drawing.COLOURS[colour], linestyle="-")
+        for answer, (marker, colour) in _LOOKS.items()
     ]
     none = [verdict.claim.id for verdict in verdicts if not verdict.measured]
     handles.append(drawing.Patch(color=_ASKED, label="what the claim asks for"))
@@ -168,25 +164,22 @@ def _label(verdict: Verdict, finding: Finding) -> str:
     return textwrap.fill(f"{verdict.claim.id}. {text}", letters, break_on_hyphens=False)
 
 
-def _panel(axes: Axes, name: str, rows: Sequence[tuple[str, Finding]], looks: Mapping[Answer, tuple[str, str]]) -> None:
-    found = [finding for _, finding in rows]
-    numbers = [getattr(one, end) for one in found for end in ("value", "low", "high")]
-    numbers += [end for one in found for end in (one.bound.low, one.bound.high)]
-    known = [number for number in numbers if np.isfinite(number) and (name != "ratio" or number > 0)]
-    low, high, margin = min(known), max(known), 0.06 * ((max(known) - min(known)) or 1.0)
+def _panel(axes: Axes, name: str, rows: Sequence[tuple[str, Finding]]) -> None:
+    ends = np.array([(one.low, one.value, one.high, one.bound.low, one.bound.high) for _, one in rows])
+    known = ends[np.isfinite(ends) & ((ends > 0) | (name != "ratio"))]
+    low, high, margin = known.min(), known.max(), 0.06 * (np.ptp(known) or 1.0)
     low, high = (low / 1.2, high * 1.2) if name == "ratio" else (low - margin, high + margin)
     low, high = (-0.02, 1.02) if name == "share" else (low, high)
     axes.set_xscale("log" if name == "ratio" else "linear")
     axes.set_xlim(low, high)
-    for place, one in enumerate(found):
-        left, right = max(one.bound.low, low), min(one.bound.high, high)
+    ends = np.where(np.isfinite(ends), ends, np.array([low, low, high, low, high])).clip(low, high)
+    for place, (_, one) in enumerate(rows):
+        start, value, end, left, right = ends[place]
         if right > left:
-            bar = drawing.Rectangle((left, place - 0.42), right - left, 0.84, color=_ASKED, linewidth=0, zorder=0)
-            axes.add_patch(bar)
-        marker, colour = looks[one.answer]
-        ends = [end if np.isfinite(end) else edge for end, edge in ((one.low, low), (one.high, high))]
-        axes.plot(ends, (place, place), color=colour, linewidth=1.4)
-        axes.plot(one.value, place, marker, color=colour, markersize=6)
+            axes.barh(place, right - left, 0.84, left, color=_ASKED, linewidth=0, zorder=0)
+        marker, colour = _LOOKS[one.answer]
+        axes.plot((start, end), (place, place), color=drawing.COLOURS[colour], linewidth=1.4)
+        axes.plot(value, place, marker, color=drawing.COLOURS[colour], markersize=6)
     drawing.names(axes.yaxis, [label for label, _ in rows], smaller=1.2)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     drawing.finish(axes, "", f"{name}, 95% interval")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from analysis.labels import label, not_recorded
-from analysis.lazy import drawing, np, pd
+from analysis.lazy import drawing, pd
 from analysis.options import Options, option, unit_option
 from analysis.registry import analysis
 from analysis.result import Result, joined
@@ -27,7 +27,6 @@ from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -102,38 +101,33 @@ def software(frame: pd.DataFrame, options: SoftwareOptions) -> Result:
     )
 
 
-#: What is said of a value over its baseline.
+#: What is said of a value over its baseline, and of what takes a verdict away.
 _WORDS = {
     Verdict.A_BETTER: "faster",
     Verdict.B_BETTER: "slower",
     Verdict.SAME: f"the same within {MARGIN:.0%}",
     Verdict.NOT_ENOUGH: Verdict.NOT_SHOWN.value,
 }
-
-
-def _describe(row: Mapping[Any, Any]) -> str:
-    both = " that both ran" if row["missing_a"] + row["missing_b"] else ""
-    return (
-        f"{row['family']} on {row['device']}, {row['column']} {row['value']} over {row['over']}: "
-        f"{_WORDS.get(row['verdict'], row['verdict'])}{_UNSURE.get(row['basis'], '')}. "
-        f"Geometric mean {_times(row, 'mean')}, median {_times(row, 'median')}, 90th percentile "
-        f"{_times(row, 'p90')}; faster in {row['faster']:.0%} of {row['pairs']} points{both} "
-        f"({row['faster_low']:.0%} to {row['faster_high']:.0%})."
-    )
-
-
 _UNSURE = {
     "page": ", not with all of this page at once (Holm)",
     "missing": ", since points that ran on one side alone could turn it",
 }
 
 
+def _describe(row: Mapping[Any, Any]) -> str:
+    both = " that both ran" if row["missing_a"] + row["missing_b"] else ""
+    mean, median, p90 = (_times(row, name) for name in ("mean", "median", "p90"))
+    return (
+        f"{row['family']} on {row['device']}, {row['column']} {row['value']} over {row['over']}: "
+        f"{_WORDS.get(row['verdict'], row['verdict'])}{_UNSURE.get(row['basis'], '')}. "
+        f"Geometric mean {mean}, median {median}, 90th percentile {p90}; faster in {row['faster']:.0%} of "
+        f"{row['pairs']} points{both} ({row['faster_low']:.0%} to {row['faster_high']:.0%})."
+    )
+
+
 def _times(row: Mapping[Any, Any], name: str) -> str:
-    ends = [row[f"{name}_{end}"] for end in ("low", "high")]
-    if not any(map(math.isfinite, ends)):
-        return f"{row[name]:.3g}x (too few points for an interval)"
-    low, high = (f"{end:.3g}" if math.isfinite(end) else "unknown" for end in ends)
-    return f"{row[name]:.3g}x ({low} to {high})"
+    low, high = (f"{end:.3g}" if math.isfinite(end := row[f"{name}_{side}"]) else "unknown" for side in ("low", "high"))
+    return f"{row[name]:.3g}x ({'too few points for an interval' if low == high == 'unknown' else f'{low} to {high}'})"
 
 
 #: What is compared unless other columns are named: of the first two, the first that varies.
@@ -153,14 +147,13 @@ def _counted(text: str) -> list[tuple[int, str]]:
 
 def _columns(frame: pd.DataFrame, columns: Sequence[str] | None) -> dict[str, str]:
     """Column -> why it cannot be compared, empty where it can."""
-    for name in columns or ():
-        if name not in frame:
-            raise ConfigError("--by", name, "these runs have no such column", f"choose of {', '.join(COLUMNS)}")
     problems = {}
     for name in columns or COLUMNS:
+        if columns and name not in frame:
+            raise ConfigError("--by", name, "these runs have no such column", f"choose of {', '.join(COLUMNS)}")
         values = set(frame[name].dropna().astype("str")) if name in frame else set()
-        known = ", ".join(values)
-        problems[name] = "" if len(values) > 1 else f"all runs have {known}" if values else "no run says it"
+        known = f"all runs have {', '.join(values)}" if values else "no run says it"
+        problems[name] = "" if len(values) > 1 else known
     if columns is None and not problems["software.name"]:
         # An interpreter's name stands for its versions.
         problems.pop("version.tensorflow")
@@ -184,40 +177,33 @@ def _compare(
 ) -> Iterator[pd.DataFrame]:
     """The pairs of each value with the baseline, on one device; what could not be compared is added to `lacking`."""
     about, text = f"{name} on {device}", rows[name].astype("string").astype("object")
-
-    def told(words: str) -> None:
-        lacking.append(Lacking(about, words))
-
     values = order(list(text.dropna().unique()))
     if len(values) < 2:
-        told(f"all runs have {', '.join(values) or 'none'}")
+        lacking.append(Lacking(about, f"all runs have {', '.join(values) or 'none'}"))
         return
-    base = _baseline(name, values, options.baseline)
+    base = next((value for value in PREFERRED.get(name, ()) if value in values), values[0])
+    if options.baseline is not None:
+        base = options.baseline
+        if base not in values:
+            raise ConfigError("--baseline", base, f"is no value of {name}", f"choose one of {', '.join(values)}")
     for value in (value for value in values if value != base):
         sides = [require_homogeneous(rows[text == wanted], pool=options.pool) for wanted in (value, base)]
         pairs = pair(sides[0], sides[1], options.metric)
-        paired = set(pairs["family"])
+        paired, attrs = set(pairs["family"]), pairs.attrs
+        told = []
         if rest := [family for family in families(pd.concat(sides)) if family not in paired]:
             of = f" of {', '.join(rest)}" if paired else ""
-            told(f"no point{of} was measured with both {value} and {base}")
-        if pairs.empty:
-            continue
-        first, second = pairs.attrs["unpaired_a"], pairs.attrs["unpaired_b"]
-        if first or second:
-            told(f"{counted(first, 'point')} of {value} and {second} of {base} have no counterpart")
-        for column, count in pairs.attrs["mixed"].items():
-            told(f"{counted(count, 'point')} of both with runs that differ in {column} on one side alone")
-        found = pairs.assign(on_device=device, column=name, value=value, over=base)
-        found.attrs = pairs.attrs | {"pooled": joined(side.attrs.get("pooled", "") for side in sides)}
-        yield found
-
-
-def _baseline(name: str, values: list[str], asked: str | None) -> str:
-    if asked is not None:
-        if asked not in values:
-            raise ConfigError("--baseline", asked, f"is no value of {name}", f"choose one of {', '.join(values)}")
-        return asked
-    return next((value for value in PREFERRED.get(name, ()) if value in values), values[0])
+            told.append(f"no point{of} was measured with both {value} and {base}")
+        first, second = attrs["unpaired_a"], attrs["unpaired_b"]
+        if paired and (first or second):
+            told.append(f"{counted(first, 'point')} of {value} and {second} of {base} have no counterpart")
+        for column, count in attrs["mixed"].items() if paired else ():
+            told.append(f"{counted(count, 'point')} of both with runs that differ in {column} on one side alone")
+        lacking += [Lacking(about, words) for words in told]
+        if paired:
+            found = pairs.assign(on_device=device, column=name, value=value, over=base)
+            found.attrs = attrs | {"pooled": joined(side.attrs.get("pooled", "") for side in sides)}
+            yield found
 
 
 _NAMES = {"points": "pairs", "share": "faster", "share_low": "faster_low", "share_high": "faster_high"} | {
@@ -246,51 +232,29 @@ def _rows(pairs: pd.DataFrame, unit: Unit) -> Iterator[dict[str, Any]]:
         yield named | {"family": family} | one.row() | quantiles | {"why": why}
 
 
-_HATCHES = ("", "//", "..", "xx", "\\\\", "++", "--")
-_DARK = "#333333"
-
-
 def _draw(table: pd.DataFrame) -> Figure:
-    """A panel for each column on each device: bars for the median speedup over the baseline, diamonds for the 90th
-    percentile, both with their intervals; an end that the points are too few for has no whisker."""
-    panels = list(table.groupby(["device", "column", "over"], sort=False))
-    widest = max(len(rows) for _, rows in panels)
-    drawn, every = drawing.panels(len(panels), max(7.0, 2.0 + 0.45 * widest), 3.3)
-    for each, ((device, column, over), rows) in zip(every, panels, strict=True):
-        _panel(each, rows)
-        drawing.finish(each, f"{label(str(column))} on {device}, over {over}", y="speedup")
-        each.grid(axis="x", visible=False)
-    marks = [
-        drawing.Patch(facecolor="#bbbbbb", edgecolor=_DARK, label="median"),
-        drawing.handle("90th percentile", marker="D", color=_DARK),
-    ]
-    values = {label: bar for axes in every for bar, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    drawing.legend(drawn, [*values.values(), *marks])
-    return drawn
-
-
-def _panel(axes: Axes, rows: pd.DataFrame) -> None:
-    values, families = order(list(rows["value"].unique())), list(dict.fromkeys(rows["family"]))
-    width = min(0.8 / len(values), 0.35)
-    for number, value in enumerate(values):
-        part = rows[rows["value"] == value].set_index("family")
-        places = [families.index(family) + (number - (len(values) - 1) / 2) * width for family in part.index]
-        look: dict[str, Any] = {
-            "color": drawing.colour_of(value, values),
-            "hatch": _HATCHES[number % len(_HATCHES)],
-            "alpha": 0.75,
+    """A panel for each column on each device, a row for each value of it in each family: the median speedup over the
+    baseline and the 90th percentile, with their intervals; an end that the points are too few for has no bar."""
+    parts = list(table.groupby(["device", "column", "over"], sort=False))
+    drawn, every = drawing.panels(len(parts), 7.0, 1.3 + 0.5 * max(len(rows) for _, rows in parts))
+    looks = {name: drawing.look(name, ("median", "90th percentile")) for name in ("median", "90th percentile")}
+    for axes, ((device, column, over), rows) in zip(every, parts, strict=True):
+        keys = {f"{row.family} {row.value}": f"{row.family}, {row.value}\nn = {row.pairs}" for row in rows.itertuples()}
+        groups = {
+            word: pd.DataFrame(
+                {
+                    end: rows[f"{name}{more}"].to_numpy()
+                    for end, more in (("value", ""), ("low", "_low"), ("high", "_high"))
+                },
+                index=list(keys),
+            )
+            for word, name in zip(looks, ("median", "p90"), strict=True)
         }
-        axes.bar(places, part["median"], 0.9 * width, edgecolor=_DARK, linewidth=0.6, label=value, **look)
-        for offset, name, marker in ((-0.18, "median", "none"), (0.18, "p90", "D")):
-            at = [place + offset * width for place in places]
-            axes.plot(at, part[name], linestyle="none", marker=marker, color=_DARK, markersize=4)
-            for end in (part[f"{name}_low"].to_numpy(), part[f"{name}_high"].to_numpy()):
-                known = np.where(np.isfinite(end), end, np.nan)
-                axes.vlines(at, part[name], known, color=_DARK, linewidth=1)
-                axes.plot(at, known, linestyle="none", marker="_", color=_DARK, markersize=5)
-    counts = rows.groupby("family")["pairs"].agg(lambda of: "-".join(map(str, dict.fromkeys([of.min(), of.max()]))))
-    drawing.names(axes.xaxis, [f"{name}\nn = {counts[name]}" for name in families])
-    axes.axhline(1, color=_DARK, linewidth=1, linestyle="--")
-    numbers = rows[["median", "median_high", "p90", "p90_high"]].to_numpy(dtype="float64")
-    axes.set_ylim(bottom=0, top=1.12 * max(1.0, float(numbers[np.isfinite(numbers)].max())))
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
+        axes.axvline(1, color="#333333", linewidth=1, linestyle="--")
+        axes.set_xscale("log")
+        drawing.forest(axes, keys, groups, looks)
+        drawing.finish(axes, f"{label(str(column))} on {device}, over {over}", "speedup")
+        drawing.ratio_axis(axes.xaxis)
+        axes.grid(axis="y", visible=False)
+    drawing.legend(drawn)
+    return drawn

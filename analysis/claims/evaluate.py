@@ -131,15 +131,6 @@ def paired_operations(
     return found
 
 
-def versions(data: Data, where: Conditions, column: str) -> list[str]:
-    """The versions among the runs, oldest first; NotEnoughData for fewer than two."""
-    rows = require(data.frame, where)
-    found = order(set(rows[column].dropna().astype("str"))) if column in rows else []
-    if len(found) < 2:
-        raise NotEnoughData(f"one {column} alone: {found[0]}" if found else f"no run says {column}")
-    return found
-
-
 #: Model columns that are no hyperparameters of size.
 _NAMES = ("model.name",)
 #: What may set runs apart without being a hyperparameter: its effect is taken out of a weight.
@@ -238,9 +229,12 @@ def _bounded(finding: Finding, count: int, low: float, high: float) -> Finding:
 
 def _ratio(check: Check, data: Data) -> Finding:
     pairs = [(check.a, check.b)]
-    if check.successive:
-        names = versions(data, check.where, check.successive)
-        each = [{check.successive: (Condition(check.successive, "=", (name,)),)} for name in names]
+    if name := check.successive:
+        rows = require(data.frame, check.where)
+        names = order(set(rows[name].dropna().astype("str"))) if name in rows else []
+        if len(names) < 2:
+            raise NotEnoughData(f"one {name} alone: {names[0]}" if names else f"no run says {name}")
+        each = [{name: (Condition(name, "=", (version,)),)} for version in names]
         pairs = [(new, old) for old, new in itertools.pairwise(each)]
     if not check.paired:
         return _unpaired(check, data, pairs)
@@ -253,9 +247,9 @@ def _ratio(check: Check, data: Data) -> Finding:
         )
         contrasts.append(Contrast.of(rows, "all"))
     estimates = [_shifted(one.quantile(check.quantile), one.allowance) for one in contrasts]
-    name = "median speedup" if check.quantile == 0.5 else f"{check.middle()} of speedups"
-    name += _said(max(one.allowance for one in contrasts))
-    finding = _finding(check, name, estimates, min(len(one.ratios) for one in contrasts))
+    what = "median speedup" if check.quantile == 0.5 else f"{check.middle()} of speedups"
+    what += _said(max(one.allowance for one in contrasts))
+    finding = _finding(check, what, estimates, min(len(one.ratios) for one in contrasts))
     if check.operations or len(contrasts) > 1:
         return finding
     (found,) = contrasts
@@ -340,14 +334,8 @@ def _scaling(check: Check, data: Data) -> Finding:
 
 
 _EVALUATORS: dict[str, Callable[[Check, Data], Finding]] = {
-    "trend": _trend,
-    "ranking": _ranking,
-    "compare": _compare,
-    "ratio": _ratio,
-    "threshold": _threshold,
-    "share": _share,
-    "outcome": _outcome,
-    "scaling": _scaling,
+    function.__name__[1:]: function
+    for function in (_trend, _ranking, _compare, _ratio, _threshold, _share, _outcome, _scaling)
 }
 
 
@@ -397,24 +385,20 @@ def _design(check: Check, rows: pd.DataFrame, columns: Sequence[str]) -> tuple[p
     apart. Ranks make a weight the same for any monotone scale of either side (Iman and Conover, Technometrics 21,
     1979). A column that is no hyperparameter, such as parameters, depends on them all: only batch_size stands beside.
     """
-    derived = any(name != "batch_size" and not name.startswith("model.") for name in columns)
+    names = [str(name) for name in rows]
+    others: Sequence[str] = [name for name in names if name == "batch_size" or name.startswith("model.")]
     if check.given is not None:
-        others = list(check.given)
-    elif derived:
+        others = check.given
+    elif not set(columns) <= set(others):
         others = ["batch_size"]
-    else:
-        others = [name for name in rows.columns if name == "batch_size" or str(name).startswith("model.")]
-    settings = [name for name in rows.columns if name in _SETTINGS or str(name).startswith(_SETTING_PREFIXES)]
-    names = [
+    settings = [name for name in names if name in _SETTINGS or name.startswith(_SETTING_PREFIXES)]
+    kept = [
         name
         for name in dict.fromkeys([*columns, *others, *settings])
-        if name in rows
-        and name not in _NAMES
-        and rows[name].notna().all()
-        and (name in columns or rows[name].nunique() > 1)
+        if name in columns
+        or (name in rows and name not in _NAMES and rows[name].notna().all() and rows[name].nunique() > 1)
     ]
-    design = encode(rows, names)[0]
-    response = rows["response"].astype("float64")
+    design, response = encode(rows, kept)[0], rows["response"].astype("float64")
     if check.scale == "rank":
         design, response = design.rank(), response.rank()
     return design.reset_index(drop=True), response.to_numpy(dtype="float64")
@@ -467,17 +451,17 @@ def table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
     """A row for each check, with its claim's answer, its effect and interval, and what is missing."""
     numbers = ("quantity", "value", "low", "high", "needed", "points", "missing")
     rows = [
-        {
-            "claim": verdict.claim.id,
-            "claim_answer": verdict.answer.value,
-            "check": str(finding.check),
-            "answer": finding.answer.value,
-            **{name: getattr(finding, name) for name in numbers},
-        }
+        (
+            verdict.claim.id,
+            verdict.answer.value,
+            str(one.check),
+            one.answer.value,
+            *(getattr(one, name) for name in numbers),
+        )
         for verdict in verdicts
-        for finding in verdict.findings
+        for one in verdict.findings
     ]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=["claim", "claim_answer", "check", "answer", *numbers])
 
 
 def summary(verdicts: Sequence[Verdict]) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from analysis.store.conditions import Conditions, in_words
+from paradnn.core.schema import option
 
 
 class Answer(StrEnum):
@@ -81,17 +82,17 @@ class Check:
     a: Conditions = field(default_factory=dict)
     b: Conditions = field(default_factory=dict)
     bound: Bound = field(default_factory=Bound)
-    quantile: float = 0.5
-    margin: float = 1.0
+    quantile: float = option(0.5, above=0, below=1)
+    margin: float = option(1.0, above=0)
     operations: Conditions = field(default_factory=dict)
     successive: str = ""
     paired: bool = True
     of: str = ""
-    direction: str = "rises"
+    direction: str = option("rises", choices=("rises", "falls"))
     larger: str = ""
     than: tuple[str, ...] = ()
     given: tuple[str, ...] | None = None
-    scale: str = "rank"
+    scale: str = option("rank", choices=("rank", "linear"))
     a_outcome: tuple[str, ...] = ("ok",)
     b_outcome: tuple[str, ...] = ("oom_host", "oom_device", "oom_predicted")
     by: str = "devices"
