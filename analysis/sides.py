@@ -13,7 +13,7 @@ from analysis.columns import find_column
 from analysis.format import short
 from analysis.lazy import pd
 from analysis.options import Options, option, unit_option
-from analysis.result import joined
+from analysis.result import Result, joined
 from analysis.statistics.contrast import MARGIN
 from analysis.statistics.pairing import sampling
 from analysis.store.conditions import parse, select
@@ -73,6 +73,15 @@ class Sides:
     def sources(self) -> tuple[str, ...]:
         """The ids of the ok runs of both."""
         return tuple(run for side in (self.a, self.b) for run in side.loc[is_ok(side), "run_id"])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Compared(Result):
+    """What was found of two sides: the pairs of points (`cells`), a row for each family, and what was asked."""
+
+    cells: pd.DataFrame
+    families: pd.DataFrame
+    asked: PairedOptions
 
 
 def choose_sides(frame: pd.DataFrame, a: Sequence[str], b: Sequence[str], names: Sequence[str], pool: bool) -> Sides:

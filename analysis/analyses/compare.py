@@ -14,9 +14,9 @@ from analysis.labels import label
 from analysis.lazy import drawing, np, pd
 from analysis.options import option
 from analysis.registry import analysis
-from analysis.result import Result
 from analysis.sides import (
     KEPT,
+    Compared,
     PairedOptions,
     Sides,
     apart,
@@ -34,7 +34,6 @@ from analysis.statistics.pairing import pair
 from analysis.store.frame import families
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -71,37 +70,6 @@ class Comparison(NamedTuple):
     families: pd.DataFrame
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class CompareResult(Result):
-    """The cells of both sides and the families (`Comparison`), and what was asked."""
-
-    cells: pd.DataFrame
-    families: pd.DataFrame
-    sides: Sides
-    asked: CompareOptions
-
-    @property
-    def table(self) -> pd.DataFrame:
-        return tidy(self.cells, _KEPT)
-
-    def _figure(self) -> Figure:
-        return _draw(self)
-
-    def _paragraphs(self) -> Iterator[str]:
-        metric, cells = self.asked.metric, self.cells
-        word = "faster" if is_speed(metric) else "better"
-        a, b = names = self.sides.called
-        yield f"{self.sides.named()}Ratios are {a} over {b} in {metric}, above 1 where {a} is {word}."
-        for row in self.families.to_dict("records"):
-            yield _sentence(row, word, self.asked.margin, names)
-        yield from no_verdict(cells)
-        if len(cells):
-            yield _tests(cells, self.asked, word, names)
-            samples = dict.fromkeys(self.families.loc[self.families["points"] > 0, "sample"])
-            yield f"Intervals are 95%; those of means are over {'; '.join(samples)}. {sources_of(cells)}"
-        yield from apart(cells, self.sides)
-
-
 @analysis(
     CompareOptions,
     summary="A against B: each cell with interval and test, and a verdict for each family",
@@ -115,7 +83,7 @@ class CompareResult(Result):
     title="Cell by cell",
     reading=("Each mark is a point that both measured; the bar is the geometric mean with its 95% interval."),
 )
-def compare(frame: pd.DataFrame, options: CompareOptions) -> CompareResult:
+def compare(frame: pd.DataFrame, options: CompareOptions) -> Compared:
     """The cells of A and B with interval, test and verdict, and a verdict for each family.
 
     ConfigError for a side without runs or a metric without direction, SchemaError for heterogeneous runs of a side.
@@ -123,7 +91,29 @@ def compare(frame: pd.DataFrame, options: CompareOptions) -> CompareResult:
     sides = choose_sides(frame, [options.a], [options.b], ("A", "B"), options.pool)
     on = join_on(options.on, sides)
     found = compare_points(sides.a, sides.b, options.metric, on, options.rate, options.margin, options.unit)
-    return CompareResult(**found._asdict(), sides=sides, asked=options, sources=sides.sources, pooled=sides.pooled)
+    return Compared(
+        **found._asdict(),
+        asked=options,
+        numbers=tidy(found.cells, _KEPT),
+        sentences=[*_told(found, sides, options)],
+        picture=lambda: _draw(found, sides, options.metric),
+        sources=sides.sources,
+        pooled=sides.pooled,
+    )
+
+
+def _told(found: Comparison, sides: Sides, asked: CompareOptions) -> Iterator[str]:
+    word = "faster" if is_speed(asked.metric) else "better"
+    a, b = names = sides.called
+    yield f"{sides.named()}Ratios are {a} over {b} in {asked.metric}, above 1 where {a} is {word}."
+    for row in found.families.to_dict("records"):
+        yield _sentence(row, word, asked.margin, names)
+    yield from no_verdict(found.cells)
+    if len(found.cells):
+        yield _tests(found.cells, asked, word, names)
+        samples = dict.fromkeys(found.families.loc[found.families["points"] > 0, "sample"])
+        yield f"Intervals are 95%; those of means are over {'; '.join(samples)}. {sources_of(found.cells)}"
+    yield from apart(found.cells, sides)
 
 
 def _sentence(row: dict[Any, Any], word: str, margin: float, names: tuple[str, str]) -> str:
@@ -236,59 +226,48 @@ def _of_cells(cells: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _looks() -> dict[Verdict, tuple[str, str]]:
-    """Verdict of a cell -> (colour, marker)."""
-    return {
-        Verdict.A_BETTER: (drawing.COLOURS[0], "^"),
-        Verdict.B_BETTER: (drawing.COLOURS[1], "v"),
-        Verdict.NOT_SHOWN: ("#777777", "s"),
-        Verdict.UNTESTED: ("#999999", "o"),
-    }
+#: Verdict of a cell -> (colour, by its number or a grey, and marker).
+_LOOKS: dict[Verdict, tuple[int | str, str]] = {
+    Verdict.A_BETTER: (0, "^"),
+    Verdict.B_BETTER: (1, "v"),
+    Verdict.NOT_SHOWN: ("#777777", "s"),
+    Verdict.UNTESTED: ("#999999", "o"),
+}
 
 
-def _draw(found: CompareResult) -> Figure:
-    """A row for each family: a mark for each cell, coloured by its verdict, and the geometric mean with its 95%
-    interval over points in black. Right of 1 `a` is better."""
-    a, b = found.sides.name_a, found.sides.name_b
-    families = [str(family) for family in found.families["family"]]
-    drawn, (axes,) = drawing.panels(1, 8.0, 1.2 + 0.8 * len(families))
+def _draw(found: Comparison, sides: Sides, metric: str) -> Figure:
+    """A row for each family: a mark for each cell, by its verdict, spread evenly in height so that equal ratios are
+    seen apart, and the geometric mean with its 95% interval over points in black. Right of 1 `a` is better."""
+    rows, cells = found.families, found.cells
+    told = {Verdict.A_BETTER: f"{sides.name_a} better", Verdict.B_BETTER: f"{sides.name_b} better"}
+    drawn, (axes,) = drawing.panels(1, 8.0, 1.2 + 0.8 * len(rows))
     axes.axvline(1, color="#333333", linewidth=1)
     axes.set_xscale("log")
-    present = set()
-    for place, row in enumerate(found.families.to_dict("records")):
-        cells = found.cells[found.cells["family"] == row["family"]]
-        present |= _marks(axes, cells, place)
-        if row["points"]:
-            mean = row["geometric_mean"]
-            reach = [[mean - row["geometric_mean_low"]], [row["geometric_mean_high"] - mean]]
-            ends = reach if np.isfinite(reach).all() else None
-            axes.errorbar([mean], [place], xerr=ends, fmt="D", color="#000000", capsize=4, linewidth=1.6, zorder=4)
-    told = {Verdict.A_BETTER: f"{a} better", Verdict.B_BETTER: f"{b} better"}
-    words = [
-        f"{row['family']}\n{told.get(row['verdict'], row['verdict'])}" for row in found.families.to_dict("records")
-    ]
-    drawing.names(axes.yaxis, words)
-    axes.set_ylim(len(families) - 0.45, -0.55)
-    drawing.finish(axes, f"{label(found.asked.metric)}: {a} against {b}", f"speedup of {a} over {b}")
+    place = {name: number for number, name in enumerate(rows["family"])}
+    ordered = cells.assign(place=cells["family"].map(place)).sort_values(["place", "speedup"])
+    # A low-discrepancy sequence: neighbours in ratio are far apart in height.
+    ordered["place"] += (ordered.groupby("place").cumcount() * 0.6180339887 % 1 - 0.5) * 0.6
+    for verdict, (colour, marker) in _LOOKS.items():
+        part = ordered[ordered["verdict"] == verdict]
+        if len(part):
+            look = {"color": drawing.COLOURS[colour] if isinstance(colour, int) else colour, "marker": marker}
+            text = f"cell: {told.get(verdict, verdict)}"
+            axes.scatter(part["speedup"], part["place"], s=18, alpha=0.7, linewidths=0, label=text, **look)
+    means = rows.set_index("family").rename(columns=_MEANS)
+    words = {
+        row["family"]: f"{row['family']}\n{told.get(row['verdict'], row['verdict'])}" for row in rows.to_dict("records")
+    }
+    mean = "geometric mean, 95% interval"
+    drawing.forest(axes, words, {mean: means}, {mean: {"marker": "D", "color": "#000000", "zorder": 4}})
+    drawing.finish(
+        axes,
+        f"{label(metric)}: {sides.name_a} against {sides.name_b}",
+        f"speedup of {sides.name_a} over {sides.name_b}",
+    )
     axes.grid(axis="y", visible=False)
     drawing.ratio_axis(axes.xaxis)
-    handles: list[Any] = [
-        axes.scatter([], [], color=colour, marker=marker, s=28, label=f"cell: {told.get(verdict, verdict)}")
-        for verdict, (colour, marker) in _looks().items()
-        if verdict in present
-    ]
-    handles.append(axes.errorbar([], [], xerr=[], fmt="D", color="#000000", label="geometric mean, 95% interval"))
-    drawing.legend(drawn, handles)
+    drawing.legend(drawn)
     return drawn
 
 
-def _marks(axes: Axes, cells: pd.DataFrame, place: int) -> set[str]:
-    """A family's cells, spread evenly in height so that equal ratios are seen apart; returns the verdicts drawn."""
-    ordered = cells.sort_values("speedup")
-    count = len(ordered)
-    # A low-discrepancy sequence: neighbours in ratio are far apart in height.
-    height = pd.Series(place + (np.arange(count) * 0.6180339887 % 1 - 0.5) * 0.6, index=ordered.index)
-    for verdict, (colour, marker) in _looks().items():
-        rows = ordered[ordered["verdict"] == verdict]
-        axes.scatter(rows["speedup"], height[rows.index], s=18, color=colour, marker=marker, alpha=0.7, linewidths=0)
-    return set(ordered["verdict"])
+_MEANS = {"geometric_mean": "value", "geometric_mean_low": "low", "geometric_mean_high": "high"}

@@ -18,9 +18,10 @@ from analysis.lazy import drawing, np, pd
 from analysis.operation_speedup import operations_over
 from analysis.options import option
 from analysis.registry import analysis
-from analysis.result import Paragraph, Result
+from analysis.result import Result
 from analysis.sides import (
     KEPT,
+    Compared,
     PairedOptions,
     Sides,
     apart,
@@ -99,53 +100,6 @@ class Speedup(NamedTuple):
     lacking: tuple[Lacking, ...]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class SpeedupResult(Result):
-    """The pairs of A and B, a summary and a regression for each family; `asked` says how they are drawn."""
-
-    speedup: Speedup
-    sides: Sides
-    asked: SpeedupOptions
-
-    @property
-    def table(self) -> pd.DataFrame:
-        return tidy(self.speedup.pairs, KEPT)
-
-    @property
-    def families(self) -> pd.DataFrame:
-        """A row for each family, and one for all: the share of points in which A wins, means and quartiles."""
-        return self.speedup.families
-
-    def _figure(self) -> Figure:
-        pairs, asked = self.speedup.pairs, self.asked
-        if len(self.families) > _PANELS + 1:
-            raise ConfigError("--family", "(all)", f"more than {_PANELS} families do not fit one figure", "choose some")
-        colour = find_column(pairs, asked.colour, "--colour") if asked.colour else None
-        x = find_column(pairs, asked.x, "--x")
-        if not _is_number(pairs[x]):
-            raise ConfigError("--x", x, "is not a number", "choose for example parameters or nodes")
-        return draw_speedup(self.speedup, x, colour, self.sides.name_a, self.sides.name_b)
-
-    def _paragraphs(self) -> Iterator[Paragraph | str]:
-        of, sides, metric = self.speedup, self.sides, self.asked.metric
-        a, b = names = sides.called
-        if of.pairs.empty:
-            yield f"No point was measured on both sides, of {len(sides.a)} runs of {a} and {len(sides.b)} of {b}."
-        else:
-            yield f"{sides.named()}Speedup is {a} over {b} in {metric}, above 1 where {a} is better."
-            word = "faster" if is_speed(metric) else f"better in {metric}"
-            for row in self.families.to_dict("records"):
-                yield _family(row, word, names)
-            yield (
-                f"Intervals of share and mean are 95%, over {self.families['sample'].iloc[-1]}: what others of their "
-                f"kind would give. {sources_of(of.pairs)}"
-            )
-            yield from no_verdict(of.pairs)
-        yield from map(_fit, of.fits)
-        yield from (f"{lacking}: no regression." for lacking in of.lacking)
-        yield from apart(of.pairs, sides)
-
-
 @analysis(
     SpeedupOptions,
     summary="how much faster A is than B, point by point, and what that depends on",
@@ -174,8 +128,36 @@ def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> Result:
         return operations_over(sides, on, options.ridge, options.store)
     numbers = [name for name in sides.a.columns if _is_number(sides.a[name])]
     carry = tuple(dict.fromkeys(name for name in ("parameters", options.x) if name in numbers))
-    pairs = pair_points(sides.a, sides.b, options.metric, on, carry, options.terms, options.unit)
-    return SpeedupResult(speedup=pairs, sides=sides, asked=options, sources=sides.sources, pooled=sides.pooled)
+    found = pair_points(sides.a, sides.b, options.metric, on, carry, options.terms, options.unit)
+    return Compared(
+        cells=found.pairs,
+        families=found.families,
+        asked=options,
+        numbers=tidy(found.pairs, KEPT),
+        sentences=[*_told(found, sides, options.metric)],
+        picture=lambda: _draw(found, sides, options),
+        sources=sides.sources,
+        pooled=sides.pooled,
+    )
+
+
+def _told(found: Speedup, sides: Sides, metric: str) -> Iterator[str]:
+    a, b = names = sides.called
+    if found.pairs.empty:
+        yield f"No point was measured on both sides, of {len(sides.a)} runs of {a} and {len(sides.b)} of {b}."
+    else:
+        yield f"{sides.named()}Speedup is {a} over {b} in {metric}, above 1 where {a} is better."
+        word = "faster" if is_speed(metric) else f"better in {metric}"
+        for row in found.families.to_dict("records"):
+            yield _family(row, word, names)
+        yield (
+            f"Intervals of share and mean are 95%, over {found.families['sample'].iloc[-1]}: what others of their kind "
+            f"would give. {sources_of(found.pairs)}"
+        )
+        yield from no_verdict(found.pairs)
+    yield from map(_fit, found.fits)
+    yield from (f"{lacking}: no regression." for lacking in found.lacking)
+    yield from apart(found.pairs, sides)
 
 
 def _family(row: dict[Any, Any], word: str, names: tuple[str, str]) -> str:
@@ -249,28 +231,33 @@ def _fit_of(family: str, rows: pd.DataFrame, terms: Sequence[str] | None, unit: 
     return SpeedupFit(family, found, tuple(logarithms), baselines)
 
 
-def draw_speedup(
-    found: Speedup, x: str = "parameters", colour: str | None = None, a: str = "A", b: str = "B"
-) -> Figure:
-    """A row for each family: speedup against `x`, coloured by the column `colour`, and beside it the weights of the
-    family's regression where it has one. Above the line at 1 `a` is faster; bars are 95% intervals where there are any.
-    """
-    names, fits = families(found.pairs), {fit.family: fit for fit in found.fits}
+def _draw(found: Speedup, sides: Sides, asked: SpeedupOptions) -> Figure:
+    """A row for each family: speedup against --x, coloured by --colour, and beside it the weights of the family's
+    regression where any has one. Above the line at 1 A is faster; bars are 95% intervals where there are any."""
+    pairs, names, fits = found.pairs, families(found.pairs), {fit.family: fit for fit in found.fits}
+    if len(names) > _PANELS:
+        raise ConfigError("--family", "(all)", f"more than {_PANELS} families do not fit one figure", "choose some")
+    x = find_column(pairs, asked.x, "--x")
+    if not _is_number(pairs[x]):
+        raise ConfigError("--x", x, "is not a number", "choose for example parameters or nodes")
+    colour = find_column(pairs, asked.colour, "--colour") if asked.colour else None
+    shades = drawing.colouring(pairs[colour], colour) if colour else None
     across = 2 if fits else 1
     figure, every = drawing.panels(len(names) * across, 6.2, 3.9, across=across)
-    shades = drawing.colouring(found.pairs[colour], colour) if colour else None
     for number, family in enumerate(names):
-        rows, axes = found.pairs[found.pairs["family"] == family], every[across * number]
-        last = number == len(names) - 1
-        _scatter(axes, rows, x)
+        rows, axes, last = pairs[pairs["family"] == family], every[across * number], number == len(names) - 1
+        places = rows[x].astype("float64")
+        axes.axhline(1, color="#333333", linewidth=1)
+        axes.vlines(places, rows["speedup_low"], rows["speedup_high"], color="#999999", lw=0.7, zorder=1)
         for mine, look in shades.parts(rows[colour]) if shades else [(slice(None), {"color": drawing.COLOURS[0]})]:
-            part = rows[mine]
-            axes.scatter(part[x].astype("float64"), part["speedup"], s=20, alpha=0.85, linewidths=0, zorder=2, **look)
+            axes.scatter(places[mine], rows["speedup"][mine], s=20, alpha=0.85, linewidths=0, zorder=2, **look)
+        axes.set_yscale("log")
         wins = int((rows["speedup"] > 1).sum())
-        title = f"{family}: {a} over {b}, ahead in {wins} of {len(rows)} points"
+        title = f"{family}: {sides.name_a} over {sides.name_b}, ahead in {wins} of {len(rows)} points"
         drawing.finish(axes, title, labelled(x) if last else "", "speedup")
         drawing.ratio_axis(axes.yaxis)
-        if axes.get_xscale() == "log":
+        if (places > 0).all() and places.max() > 20 * places.min():
+            axes.set_xscale("log")
             drawing.log_ticks(axes.xaxis, drawing.quantity(""))
         if across == 2:
             _weights(every[2 * number + 1], fits.get(family), last)
@@ -279,36 +266,16 @@ def draw_speedup(
     return figure
 
 
-def _scatter(axes: Axes, rows: pd.DataFrame, x: str) -> None:
-    """Axes, the line at 1 and the intervals."""
-    places = rows[x].astype("float64")
-    axes.axhline(1, color="#333333", linewidth=1)
-    known = rows[rows["speedup_low"].notna()]
-    axes.vlines(places[known.index], known["speedup_low"], known["speedup_high"], color="#999999", lw=0.7, zorder=1)
-    if (places > 0).all() and places.max() > 20 * places.min():
-        axes.set_xscale("log")
-    axes.set_yscale("log")
-
-
 def _weights(axes: Axes, fit: SpeedupFit | None, last: bool) -> None:
     if fit is None:
         axes.remove()
         return
-    weights = fit.regression.weights.sort_values("weight", key=lambda column: column.abs())
-    height = np.arange(len(weights))
+    weights = fit.regression.weights.sort_values("weight", key=lambda column: -column.abs())
     axes.axvline(0, color="#333333", linewidth=1)
-    axes.errorbar(
-        weights["weight"],
-        height,
-        fmt=drawing.MARKERS[0],
-        color=drawing.COLOURS[0],
-        capsize=3,
-        xerr=[weights["weight"] - weights["low"], weights["high"] - weights["weight"]],
+    rows, groups = (
+        {term: term_label(str(term)) for term in weights.index},
+        {"": weights.rename(columns={"weight": "value"})},
     )
-    drawing.names(axes.yaxis, [term_label(str(term)) for term in weights.index])
-    axes.set_ylim(-0.7, len(weights) - 0.3)
-    drawing.finish(
-        axes,
-        f"what log speedup depends on, R² {fit.regression.r2:.2f}",
-        "standardised weight, 95% interval" if last else "",
-    )
+    drawing.forest(axes, rows, groups, {"": {"marker": drawing.MARKERS[0], "color": drawing.COLOURS[0]}})
+    title = f"what log speedup depends on, R² {fit.regression.r2:.2f}"
+    drawing.finish(axes, title, "standardised weight, 95% interval" if last else "")

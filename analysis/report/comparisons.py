@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from analysis.analyses.compare import CompareOptions, CompareResult, compare
+from analysis.analyses.compare import CompareOptions, compare
 from analysis.analyses.speedup import SpeedupOptions, speedup
 from analysis.labels import label
 from analysis.options import Selection
@@ -17,6 +17,7 @@ from analysis.prices import PRICE
 from analysis.registry import Shown
 from analysis.report.populations import Population
 from analysis.report.sections import Context, Finding, Missing, Section
+from analysis.sides import Compared
 from analysis.statistics.contrast import Verdict
 from analysis.statistics.pairing import sampling
 from analysis.statistics.sessions import REMEDY, Standing
@@ -43,7 +44,7 @@ class Comparison(NamedTuple):
 
     a: Population
     b: Population
-    result: CompareResult
+    result: Compared
     sections: tuple[Section, ...]
 
     @property
@@ -111,7 +112,7 @@ def _compare(
     if a.profiled().any() and b.profiled().any():
         reading = "Speedup of the FLOP rate of each operation type."
         more.append(made(speedup, replace(options, operations=True), "Operation by operation", reading, "operations"))
-    assert isinstance(first.result, CompareResult)
+    assert isinstance(first.result, Compared)
     yield Comparison(a, b, first.result, tuple(each for each in (first, *more) if each))
 
 

@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.analyses.compare import CompareOptions, CompareResult, Verdict, compare_points
+from analysis.analyses.compare import CompareOptions, Verdict, compare_points
 from analysis.analyses.compare import compare as command
+from analysis.sides import Compared
 from analysis.statistics.contrast import adjusted
 from paradnn.core.errors import ConfigError, ParadnnError, SchemaError
 from tests.analysis.test_pairing import side
@@ -113,7 +114,7 @@ def test_less_memory_is_better() -> None:
     assert (row["verdict"], row["geometric_mean"]) == (Verdict.A_BETTER, pytest.approx(1.5))
 
 
-def ask(*sides: pd.DataFrame, **options: Any) -> CompareResult:
+def ask(*sides: pd.DataFrame, **options: Any) -> Compared:
     """What the sub-command says of two devices A and B."""
     return command(
         pd.concat(sides, ignore_index=True), CompareOptions(**({"a": "device=A", "b": "device=B"} | options))

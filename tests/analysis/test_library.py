@@ -51,7 +51,7 @@ def test_the_example_of_the_documentation_runs(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.chdir(tmp_path)
     exec(compile(example, "docs/analysis.md", "exec"), names)
     results = {name: value for name, value in names.items() if isinstance(value, Result)}
-    assert {type(result).__name__ for result in results.values()} == {"Result", "CompareResult"}
+    assert {type(result).__name__ for result in results.values()} == {"Result", "Compared"}
     assert all(result.figure().axes for result in results.values())
 
 
