@@ -250,9 +250,11 @@ def _draw(found: Comparison, sides: Sides, metric: str) -> Figure:
     for verdict, (colour, marker) in _LOOKS.items():
         part = ordered[ordered["verdict"] == verdict]
         if len(part):
-            look = {"color": drawing.COLOURS[colour] if isinstance(colour, int) else colour, "marker": marker}
+            shade = drawing.COLOURS[colour] if isinstance(colour, int) else colour
             text = f"cell: {told.get(verdict, verdict)}"
-            axes.scatter(part["speedup"], part["place"], s=18, alpha=0.7, linewidths=0, label=text, **look)
+            axes.scatter(
+                part["speedup"], part["place"], s=18, color=shade, marker=marker, alpha=0.7, linewidths=0, label=text
+            )
     means = rows.set_index("family").rename(columns=_MEANS)
     words = {
         row["family"]: f"{row['family']}\n{told.get(row['verdict'], row['verdict'])}" for row in rows.to_dict("records")
