@@ -16,6 +16,7 @@ import pytest
 
 from paradnn.config.point import Measure, Point
 from paradnn.families.fc import FullyConnected
+from paradnn.session.session import interruptible
 from paradnn.store.runs import ResumePolicy
 from tests.conftest import ROOT, TINY, Store, environment, run
 from tests.processes import PATIENCE, children_of, hearing_ctrl_c, started, wait_for
@@ -125,13 +126,20 @@ def test_each_outcome_in_one_sweep_of_good_points(store: Store) -> None:
         assert f"{count} {outcome}" in done.stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_sweep_ends_cleanly_and_goes_on(store: Store, number: signal.Signals) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_what_asks_a_session_to_end_is_as_ctrl_c(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is before
+
+
+def test_a_stopped_sweep_ends_cleanly_and_goes_on(store: Store) -> None:
     axes = ["-m", "model.nodes=8,9", "sweep.order=given", *(entry for entry in TINY if "nodes" not in entry)]
     with driver(store, *axes, "measure.min_seconds=1000") as process:
         assert wait_for(lambda: measuring_child(process))
         started = children_of(process.pid)
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=200)
     assert process.returncode == 130, errors
     assert "2 not measured" in output

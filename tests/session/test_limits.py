@@ -41,6 +41,7 @@ def table(path: Path) -> list[dict]:
 def test_profile_and_ceilings_of_a_sweep(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two points without network, one set of ceilings; later commands find them, in files and in the store."""
     others_take(monkeypatch, 0.9)  # whatever disturbed them, they stay
+    monkeypatch.setattr(peaks, "MOST_PROCESSES", 3)
     # Products that last: TensorFlow traces no kernel that it knows to be cheap.
     size = ["model.nodes=256", "model.input_size=512", "batch_size=64"]
     request = peaks._request
@@ -113,7 +114,6 @@ def test_the_remedy_names_what_the_ceilings_depend_on() -> None:
     assert overrun_tags(point, None, {"flops_utilization": 1.05}) == overrun_tags(point, None, {}) == {}
 
 
-@pytest.mark.framework
 class Rates:
     """A pool whose processes find these rates, in FLOP/s of one product, each with what disturbed it."""
 
@@ -195,11 +195,7 @@ def special(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> S
             f"{{batch_size: 4, measure.profile: true, {long}}}",
         )
     )
-    settings = [
-        entry
-        for entry in TINY
-        if entry.partition("=")[0].removeprefix("measure.") not in ("batch_size", "min_seconds", "warmup_seconds")
-    ]
+    settings = [key for key in TINY if not key.startswith(("batch_size", "measure.min_seconds", "measure.warmup"))]
     done = run(["paradnn.train", "-m", f"sweep.grids=[{grids}]", *settings], store)
     assert done.returncode == 0, done.stderr
     assert "3 ok" in done.stdout

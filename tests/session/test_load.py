@@ -14,13 +14,13 @@ from paradnn.config.costs import costs_of
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, read_point
 from paradnn.core.messages import Answer, Compilation, Measurement, Timing, Trial
-from paradnn.platform.environment import Environment
 from paradnn.session.course import Row
-from paradnn.session.measured import Measured, quantile_metrics
+from paradnn.session.measured import quantile_metrics
 from paradnn.session.progress import describe_point
-from paradnn.session.record import headline, make_record
+from paradnn.session.record import headline
 from paradnn.store.runs import Record
 from paradnn.workloads.serve.queries import Load, Probe, QueryLog, percentile
+from tests.session.records import recorded
 
 MS = 1_000_000
 
@@ -42,21 +42,12 @@ def planted(seed: int, count: int = 2_000) -> QueryLog:
 
 
 def record(point: Point, loads: list[Load], outcome: str = "ok", reason: str | None = None) -> Record:
-    measurement = Measurement(
-        costs_of(point).parameters,
-        Compilation([1.0], [1], None),
-        {},
-        None,
-        Timing(1, [Trial(1, 0.1)], [0.1], [0.1] * 6, True, "", None),
-        None,
-        "unavailable",
-    )
-    results = [
-        PointResult(outcome, reason, Answer(outcome, reason, {"load": 1.0}, measurement=measurement, work=load), {})
-        for load in loads
-    ]
-    environment = Environment("a processor", {}, {}, {})
-    return make_record(Measured(point, environment, costs_of(point), results, {}, {}, None, 0, 1))
+    timing = Timing(1, [Trial(1, 0.1)], [0.1], [0.1] * 6, True, "", None)
+    compiled = Compilation([1.0], [1], None)
+    measurement = Measurement(costs_of(point).parameters, compiled, {}, None, timing, None, "unavailable")
+    answers = [Answer(outcome, reason, {"load": 1.0}, measurement=measurement, work=load) for load in loads]
+    results = [PointResult(outcome, reason, answer, {}) for answer in answers]
+    return recorded(point, *results)
 
 
 def test_metrics_are_those_of_the_queries() -> None:

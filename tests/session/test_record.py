@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from paradnn.config.costs import costs_of
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import read_point
 from paradnn.core.messages import (
@@ -19,15 +19,13 @@ from paradnn.core.messages import (
     InputMeasurement,
     Measurement,
     PipelinePart,
-    Profile,
-    Table,
     Timing,
     Trial,
 )
-from paradnn.platform.environment import Environment
-from paradnn.session.measured import Measured, compiling_metrics
-from paradnn.session.record import make_record, precision_tags
+from paradnn.session.measured import compiling_metrics
+from paradnn.session.record import precision_tags
 from paradnn.store.runs import Record
+from tests.session.records import recorded
 
 QUIET = Contention(2, 0.75, 0.01, 0.0, 40.0, None, None)
 
@@ -48,13 +46,13 @@ def record(
         Measurement(1, Compilation([1.0], [1], None, compiling), {}, None, timing, None, "unavailable", entry)
         for entry in contention
     ]
-    answers = [Answer("ok", None, {"compile": 1.0}, measurement=entry, contention=beside or {}) for entry in measured]
-    answers = [
-        replace(answer, latencies=[one] * 200) for answer, one in zip(answers, latencies, strict=False)
-    ] or answers
-    results = [PointResult("ok", None, answer, {}) for answer in answers]
-    environment = Environment("a processor", {}, {}, {})
-    return make_record(Measured(point, environment, costs_of(point), results, {}, {}, None, 0, 1))
+    results = [
+        PointResult(
+            "ok", None, Answer("ok", None, {"compile": 1.0}, measurement=entry, contention=beside or {}, **taken)
+        )
+        for entry, taken in zip_longest(measured, [{"latencies": [one] * 200} for one in latencies], fillvalue={})
+    ]
+    return recorded(point, *results)
 
 
 def test_what_disturbed_a_point_is_recorded_with_a_verdict() -> None:
@@ -116,12 +114,6 @@ def test_compile_time_is_what_compiling_steps_take_beyond_ordinary_ones(
     measurement = Measurement(1, Compilation(seconds, programs, None), {}, None, TIMING, None, "none")
     metrics = compiling_metrics(measurement, fed)
     assert tuple(metrics.values()) == pytest.approx(expected)
-
-
-# What a run says of its precision and of its profile.
-
-TABLE = Table(["type", "category", "share"], [["MatMul", "matmul", 0.75], ["(no operation)", "(no operation)", 0.25]])
-PROFILE = Profile(TABLE, TABLE, 0.5, 0.25, 100.0, {"float32": 1.0}, 3, 1.05)
 
 
 @pytest.mark.parametrize(
