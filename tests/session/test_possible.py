@@ -50,7 +50,9 @@ def test_what_is_not_here_is_told_first(words: str, message: str, tmp_path: Path
         ("node2", "x", "PARADNN_HOSTS=node2: 'node2' is no host:port; write what each server says"),
         ("node2:5000,", "x", "PARADNN_HOSTS=node2:5000,: '' is no host:port; write"),
         ("node2:70000", "x", "PARADNN_HOSTS=node2:70000: 'node2:70000' is no host:port; write"),
-        ("node2:5000", "x", "hosts=4: this session has 2; "),
+        ("[fe80::2%eth0]:5000", "x", "PARADNN_HOSTS=[fe80::2%eth0]:5000: '[fe80::2%eth0]:5000' is no host:port; write"),
+        ("::1:5000", "x", "PARADNN_HOSTS=::1:5000: '::1:5000' is no host:port; write"),
+        ("node2:5000,[2001:db8::3]:65535", "x", "hosts=4: this session has 3; "),
     ],
 )
 def test_hosts_that_were_given_wrongly_are_told_first(hosts: str, key: str, message: str) -> None:

@@ -121,12 +121,8 @@ def test_two_drivers_on_a_server_that_goes_away(store: Store, tmp_path: Path) ->
             server(store.uri, store.folder, "--workers", "1") as one,
             counting(one.port, lambda: both_began() and any("outcome" in run for run in store.runs())) as between,
         ):
-            tracking = [
-                f"tracking.uri={with_password(between.uri)}",
-                f"tracking.folder={folder}",
-                "tracking.patience=2",
-            ]
-            sweep = ["-m", *axes, *tracking]
+            tracking = [f"tracking.uri={with_password(between.uri)}", f"tracking.folder={folder}"]
+            sweep = ["-m", *axes, *tracking, "tracking.patience=2"]
             with driver(store, *sweep, until="claimed") as other:
                 assert wait_for(lambda: is_stopped(other))
                 done = run(["paradnn.train", *sweep], store)
@@ -160,15 +156,11 @@ def test_claims_that_are_held_outlive_a_store_that_went_away_and_came_back(store
     settings = Tracking(uri=store.uri, folder=str(tmp_path), patience=0.0)
     tracker = open_tracker(settings, lambda _: None)
     assert isinstance(tracker, Tracker)
-    places = [Identity(name, "here", 0) for name in "abcd"]
-    tags = [
-        {"kind": "point", "point_id": place.point_id, "environment_id": "here", "replicate": "0"} for place in places
-    ]
-    held = [tracker.begin(places[at], "p", tags[at], 60, lambda _: True) for at in (0, 1)]
-    lost = MlflowStore(settings).begin(places[2], "p", tags[2], 60, lambda _: True)
+    held = [claimed(tracker, number) for number in (1, 2)]
+    lost = claimed(MlflowStore(settings), 3)
     tracker._lost(StoreAwayError("it does not answer"))
     tracker._next_look = 0.0
-    held.append(tracker.begin(places[3], "p", tags[3], 60, lambda _: True))
+    held.append(claimed(tracker, 4))
     left = {entry["run_id"] for entry in store.runs()}
     assert {claim.run_id for claim in held} <= left
     assert lost.run_id not in left
