@@ -42,9 +42,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Visit:
-    """One measurement of a point, and tags that its run has beside those of any point. excluded: why the point is out
-    of memory without being tried; None where it is to be measured. turns: what it shares with the visit beside it, the
-    two being measured at once, a block of each by turns; None where it is measured alone."""
+    """One measurement of a point, with tags of its own. excluded: why it is out of memory without being tried. turns:
+    what it shares with the visit beside it, which is measured by turns with it."""
 
     point: Point
     tags: Mapping[str, str]
@@ -86,8 +85,7 @@ class Course(Protocol):
         """What is known so far, in a few words; may be empty."""
 
     def batch(self, rows: Sequence[Row]) -> Sequence[Visit]:
-        """What is measured next, in this order; nothing ends it. `rows` are those of the batch before, as they ended,
-        but for visits whose point another driver measures or has measured."""
+        """What is measured next, in this order; nothing ends it. `rows`: how those ended that were measured last."""
 
     def wants(self, visit: Visit, claimed: bool) -> bool:
         """Whether a visit of the batch is still to be made: asked before its point is claimed, and once it is."""
@@ -98,9 +96,8 @@ class Course(Protocol):
 
 @dataclass
 class Summary:
-    """Rows of the measured points, and counts of those that needed no measuring. skipped: outcomes that the store held
-    already, this sweep's or another driver's. repeated: points that the sweep names twice. parent: id of the parent
-    run. conclusion: what points chosen meanwhile came to, in Markdown."""
+    """Rows of the measured points, and counts of those that needed none: `skipped` outcomes that the store held, points
+    that are `repeated` in the sweep. parent: the parent run's id. conclusion: in Markdown."""
 
     total: int = 0
     rows: list[Row] = field(default_factory=list)

@@ -20,8 +20,7 @@ from paradnn.worker.process_group import KEY, host_and_port
 
 
 def current_environments(points: Iterable[Point]) -> dict[WorkerKey, Environment | None]:
-    """What points would be measured on, by worker, as it is now: nothing is made, None stands for an unmade stack.
-    Raises ParadnnError for an interpreter of the user's own that cannot be used."""
+    """What points would be measured on now, by worker; None for a stack that is not made. ParadnnError as below."""
     environments: dict[WorkerKey, Environment | None] = {}
     for point in points:
         if (key := WorkerKey.of(point)) not in environments:
@@ -36,13 +35,13 @@ def current_environments(points: Iterable[Point]) -> dict[WorkerKey, Environment
     return environments
 
 
-class WorkerEnvironments:
+class WorkerEnvironments(contextlib.ExitStack):
     """The environments of `points`; stacks that are in use stay until it is closed. Raises ParadnnError for an
     interpreter of the user's own that cannot be used."""
 
     def __init__(self, points: Iterable[Point], say: Callable[[str], None]) -> None:
+        super().__init__()
         self._say = say
-        self._open = contextlib.ExitStack()
         self._stacks: dict[str, tuple[str, ...] | str] = {}  # by key: its packages, or why it cannot be made
         self._environments: dict[WorkerKey, Environment] = {}
         self._problems: dict[WorkerKey, str] = {}
@@ -54,12 +53,6 @@ class WorkerEnvironments:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> WorkerEnvironments:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def environment(self, point: Point) -> Environment:
         """What `point` is measured on."""
@@ -74,10 +67,6 @@ class WorkerEnvironments:
         """Of all environments."""
         return {environment.environment_id for environment in self._environments.values()}
 
-    def close(self) -> None:
-        """Let the stacks go."""
-        self._open.close()
-
     def _environment(self, point: Point, key: WorkerKey) -> Environment:
         if problem := missing_device(key.platform):
             self._problems[key] = f"platform={key.platform}: {problem}"
@@ -86,7 +75,7 @@ class WorkerEnvironments:
             return describe_environment(key.platform, software_versions(key.python, key.framework))
         if wanted.key not in self._stacks:
             try:
-                self._stacks[wanted.key] = self._open.enter_context(open_stack(wanted, self._say))
+                self._stacks[wanted.key] = self.enter_context(open_stack(wanted, self._say))
             except ParadnnError as error:
                 self._stacks[wanted.key] = problem = f"the software stack {wanted.name} cannot be made: {error}"
                 self._say(problem)

@@ -88,8 +88,7 @@ def ceilings_identity(point: Point, environment: Environment) -> Identity:
 
 
 def single_device(point: Point, environment: Environment) -> Point:
-    """The point with one device, on which the ceilings of all its devices are measured. Devices of a CPU are together
-    one device of all their cores; n others can do n times what one can (`device_peaks`)."""
+    """The point on one device, for which ceilings are measured: those of a CPU are together one of all their cores."""
     if point.devices == 1:
         return point
     platform = point.platform
@@ -100,8 +99,7 @@ def single_device(point: Point, environment: Environment) -> Point:
 
 
 def device_peaks(point: Point, environment: Environment, ceilings: Ceilings | None) -> dict[str, float]:
-    """What the point's devices can do together at most at its precision, measured and specified; unknown is left out.
-    `ceilings` are those of its `single_device`."""
+    """What the point's devices can do together at its precision, given the ceilings of one, as far as it is known."""
     peaks: dict[str, float | None] = {}
     chips = 1 if point.platform.name == "cpu" else point.devices
     if ceilings:
@@ -272,9 +270,8 @@ def _disturbed(processes: Sequence[PeakRates]) -> str | None:
 
 
 def _metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
-    """The fastest product of each precision and the bandwidth over the largest arrays, each the geometric mean of the
-    processes in which nothing disturbed it (of all, where something did in each) with its 95% interval; and the
-    bandwidth over each size."""
+    """The fastest product of each precision and the bandwidth over the largest arrays: geometric mean and 95% interval
+    of the processes in which nothing disturbed it, or of all; and the bandwidth over each size."""
     metrics: dict[str, float] = {}
     for name, rows in _kernels(processes).items():
         rates = [rate for rate, disturbed in rows if disturbed is None] or [rate for rate, _ in rows]

@@ -60,12 +60,11 @@ def quantile_metrics(
     of: Callable[[Sequence[float], float], float],
     scale: float = 1.0,
 ) -> dict[str, float]:
-    """A quantile, as `of` takes it of the values of each process, and its 95% interval, in ms (values times `scale`).
-    By order statistics of all values, with what neighbours have in common taken off their number; of several processes
-    as far as the spread of their own quantiles reaches too: where they lie 3 to 10% apart pooled values alone hold 80
-    to 88%. An end beyond all values is not known, nor the upper one where a process has fewer than `_SEEN` values that
-    say something new: a queue that fills slowly has not shown how long it gets (M/M/1 of load 0.95 after 500 queries:
-    the spread alone held its 90th percentile in 12%, its 99th in none)."""
+    """A quantile, as `of` takes it of the values of each process, and its 95% interval, in ms (values times `scale`):
+    by order statistics of all values, with what neighbours have in common taken off their number, and as far as the
+    spread of the processes' own quantiles reaches. An end beyond all values is not known, nor the upper one where a
+    process has fewer than `_SEEN` values that say something new: a queue that fills slowly has not shown how long it
+    gets."""
     values = [of(process, share) for process in each]
     middle, ordered = statistics.geometric_mean(values), sorted(value for process in each for value in process)
     factor = statistics.fmean(events_factor([*accumulate(entry > middle for entry in process)]) for process in each)
@@ -97,11 +96,9 @@ def mean_interval(values: Sequence[float], widening: float = 1.0) -> tuple[float
 
 
 def narrow_enough(processes: Sequence[Sequence[float]], goal: float) -> bool:
-    """Whether no more processes are needed for an interval whose half is the share `goal` of the value. The first
-    interval that is narrow may be so by chance: such hold 88 to 94%. Hence the interval of what stops this way is wider
-    (`LOOKED`), and the decision adds to its half width, squared, what the chance of few processes would add (after Chow
-    and Robbins, Annals of Mathematical Statistics 36, 1965): 93.9 to 96.5% in simulations from two to five processes
-    on, with goals of 0.3 to 3 times their spread."""
+    """Whether no more processes are needed for an interval whose half is the share `goal` of the value. The first one
+    that is narrow may be so by chance: it is `LOOKED` times as wide, and its half, squared, has what the chance of few
+    processes would add (after Chow and Robbins, Annals of Mathematical Statistics 36, 1965): it holds 93.9 to 96.5%."""
     found, count = summarise(processes, looked=True), len(processes)
     if found.low is None or found.high is None:
         return False
@@ -110,10 +107,9 @@ def narrow_enough(processes: Sequence[Sequence[float]], goal: float) -> bool:
 
 
 def summarise(processes: Sequence[Sequence[float]], looked: bool = False) -> Summarised:
-    """What values say that each process took one after the other. One process: their median, with the interval for
-    values that are correlated in time (`block_interval`). Several: the geometric mean of the processes' medians, and
-    the interval that those alone give (Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013); none
-    where it would go further beyond all blocks than they lie apart. `looked`: their number came from their interval
+    """What values say that each process took one after the other. One process: their median with `block_interval`.
+    Several: the geometric mean of their medians and the interval that those alone give (Kalibera and Jones, ISMM 2013);
+    none where it would go further beyond all blocks than they lie apart. `looked`: their number came from it
     (`narrow_enough`)."""
     medians = [statistics.median(values) for values in processes]
     spreads = [statistics.stdev(values) / statistics.fmean(values) for values in processes if len(values) > 1]
@@ -143,8 +139,7 @@ _LEADING = 10
 
 
 def profile_metrics(profile: Profile, flops_per_step: float, precision: str) -> dict[str, float]:
-    """Shares of the leading types and of all categories, and how far the profile agrees with the analytic count of
-    FLOPs, where the kernels' shapes are known."""
+    """Shares of the leading types and all categories; the profile's FLOPs against the analytic ones, where known."""
     metrics = {
         "profile_steps": float(profile.steps),
         "profile_step_time_ms": profile.step_seconds * 1e3,
@@ -166,9 +161,8 @@ def profile_metrics(profile: Profile, flops_per_step: float, precision: str) -> 
 def balance_metrics(
     measured: InputMeasurement, blocks: Sequence[float], batch_size: int, platform: str
 ) -> dict[str, float]:
-    """Metrics of the real input of blocks that took so many seconds (the paper, section 4.4; docs/input.md). On a CPU
-    nothing is computed while a batch is waited for. Elsewhere the host runs ahead of the device: there the share is
-    what the fed step takes longer than the one whose batch stays."""
+    """Metrics of real input, given the blocks' seconds (the paper, section 4.4; docs/input.md). A host runs ahead of
+    any device but a CPU: there the share is what the fed step takes longer than the one whose batch stays."""
     free, fed, alone = measured.free_step_seconds, measured.fed_step_seconds, measured.alone
     estimates = {
         "input_cpu_ms_per_example": [1e3 * part.cpu_seconds / part.examples for part in alone],
@@ -241,10 +235,8 @@ def contradictions(point: Point, costs: Costs, metrics: Mapping[str, float], ans
 
 @dataclass(frozen=True)
 class Measured:
-    """A point as it was measured, from which its record follows. `results`: how each of its processes ended, one or
-    more, of which the last may have failed. `tags` are those its run was begun with, `peaks` what the devices can do at
-    most (`paradnn.session.hardware_peaks`), `load` is the host's load average at its start, times are Unix
-    milliseconds."""
+    """A point as it was measured: `results` of its processes, of which the last may have failed, the `tags` its run was
+    begun with, `peaks` of its devices, the host's `load` average at its start; times are Unix milliseconds."""
 
     point: Point
     environment: Environment
@@ -317,9 +309,8 @@ def measurements(answers: Sequence[Answer]) -> list[Measurement]:
 
 
 def common_metrics(measured: Measured) -> dict[str, float]:
-    """Those of every point, however it ended: the analytic counts (what computes nothing is left out of all that
-    compares FLOPs), seconds of each phase in all processes, and the most memory that any of them took: the child's own
-    peak, taken before the profiler; of a child that did not live to report it, what was seen."""
+    """Those of every point, however it ended: analytic counts, phases of all processes, and the most memory that any
+    took: the child's own peak, before the profiler, or what was seen of one that did not live to report it."""
     point, costs, results = measured.point, measured.costs, measured.results
     metrics: dict[str, float] = {"batch_size_per_device": point.batch_size / point.devices}
     metrics |= {name: getattr(costs, name) for name in ("parameters", "memory_lower_bound_bytes")}
@@ -371,8 +362,7 @@ def _speed(point: Point, costs: Costs, timings: Sequence[Timing]) -> dict[str, f
 
 
 def compiling_metrics(measurement: Measurement, fed: InputMeasurement | None) -> dict[str, float]:
-    """What compiling took: all steps up to the last that compiled, less as many ordinary ones; at least the first. They
-    run on a batch that stays, so an ordinary step is one that does not wait for input."""
+    """What the steps up to the last that compiled took beyond ordinary ones, which do not wait for input."""
     compilation = measurement.compilation
     ordinary = statistics.median(fed.free_step_seconds if fed else step_times(measurement.timing))
     steps = max((index for index, count in enumerate(compilation.programs, 1) if count), default=1)
@@ -384,8 +374,7 @@ def compiling_metrics(measurement: Measurement, fed: InputMeasurement | None) ->
 
 
 def _contention(measured: Sequence[Measurement]) -> dict[str, float]:
-    """The mean over processes of what is known, under the fields' own names; and what the point's own processes took of
-    the cores for a step: beside the step time it shows who only waited."""
+    """Means over processes, under the fields' own names; and the processor time that the point took for a step."""
     found: defaultdict[str, list[float]] = defaultdict(list)
     own = []
     for entry, seen in ((entry, entry.contention) for entry in measured if entry.contention):

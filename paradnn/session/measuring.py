@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -30,7 +29,7 @@ from paradnn.session.environments import WorkerEnvironments, other_hosts, requir
 from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, below_ceilings, device_peaks, overrun_tags
 from paradnn.session.measured import Measured, measurements, narrow_enough, step_times
 from paradnn.session.progress import Reporter
-from paradnn.session.record import make_record, point_tags, price_tags, priced, profile_tags, run_name
+from paradnn.session.record import make_record, point_tags, priced, profile_tags, run_name
 from paradnn.session.turns import Turns
 from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from paradnn.store.journal import Journal, PartialResults
@@ -88,41 +87,32 @@ class Measuring:
 
     def work(self, todo: Sequence[Point]) -> None:
         """Measure all points, group after group; what another driver holds comes again at the end."""
-        queue, elsewhere = deque(todo), 0  # points in a row that were held by others
+        queue, elsewhere = [Visit(point, {}) for point in todo], 0  # how many in a row were held by others
         while queue:
-            for _ in range(min(GROUP, len(queue))):
-                point = queue.popleft()
-                if self.enter(Visit(point, {})):
-                    elsewhere = 0
-                else:
-                    queue.append(point)
-                    elsewhere += 1
-            self._further_rounds()
+            held = self.visit(queue[:GROUP])
+            elsewhere = elsewhere + len(held) if len(held) == len(queue[:GROUP]) else 0
+            queue = queue[GROUP:] + held
             if elsewhere and elsewhere >= len(queue):
                 # Who waits holds nothing: the other may wait for it.
                 self.reporter.begin(f"waiting for {counted(len(queue), 'point')} that another driver measures")
                 time.sleep(random.uniform(0.5, 1.5))
 
-    def _further_rounds(self) -> None:
-        """Measure what is open in further processes, each once a round, until all is complete."""
-        while self._open:
-            waiting = list(self._open)
+    def visit(self, visits: Sequence[Visit], wanted: Callable[[Visit, bool], bool] = lambda *_: True) -> list[Visit]:
+        """Measure a batch, at most a group of points; how many are left out: not `wanted` (which is asked before a
+        point is claimed, and once it is), or held by other drivers."""
+        left = []
+        for visit in visits:
+            if not (wanted(visit, False) and self.enter(visit, partial(wanted, visit, True))):
+                left.append(visit)
+            both = [entry for entry in self._open if visit.turns and entry.turns is visit.turns]
+            if visit.turns and len(both) == 2:
+                self._take_turns(visit.turns, both)
+        while waiting := list(self._open):  # each once a round, in as many processes as it needs
             if self.settings.sweep.order == "random":
                 self._random.shuffle(waiting)
             for entry in waiting:
                 self._further(entry)
-
-    def visit(self, visits: Sequence[Visit], wanted: Callable[[Visit, bool], bool] = lambda *_: True) -> int:
-        """Measure a batch, at most a group of points; how many are left out: not `wanted` (which is asked before a
-        point is claimed, and once it is), or held by other drivers."""
-        done = 0
-        for visit in visits:
-            done += wanted(visit, False) and self.enter(visit, partial(wanted, visit, True))
-            both = [entry for entry in self._open if visit.turns and entry.turns is visit.turns]
-            if visit.turns and len(both) == 2:
-                self._take_turns(visit.turns, both)
-        self._further_rounds()
-        return len(visits) - done
+        return left
 
     def enter(self, visit: Visit, stays: Callable[[], bool] = lambda: True) -> bool:
         """Claim a point and measure it in its first process. False where another driver holds it, or where it does not
@@ -141,17 +131,16 @@ class Measuring:
             return False
         if isinstance(claim, Finished):
             self.skip(identity, claim)
-            self.reporter.skipped(self.summary.skipped, point.measure.processes)
+            self.reporter.skipped(point.measure.processes)
             return True
         if not stays():
             self.tracker.abandon(claim, "other drivers began the last points at the same time")
             time.sleep(random.uniform(0.2, 1.0))  # else all would come back together
             return False
         known = replace(environment, findings=(*environment.findings, *self.findings))
-        with_price = priced(point, self.settings.price, environment)
-        tags |= price_tags(point, with_price, self.settings.price)
+        with_price, price_tags = priced(point, self.settings.price, environment)
         own = (longest, visit.excluded, visit.turns, self._kept(point, claim))
-        self._open.append(OpenPoint(with_price, known, ceilings, claim, tags, costs_of(point), *own))
+        self._open.append(OpenPoint(with_price, known, ceilings, claim, tags | price_tags, costs_of(point), *own))
         self.reporter.spared(min(len(own[-1]), point.measure.processes))
         if not visit.turns:
             self._further(self._open[-1])
@@ -192,7 +181,7 @@ class Measuring:
         if not entry.is_complete:
             several = entry.point.measure.processes > 1
             entry.turns = None
-            self.reporter.begin(run_name(entry.point), len(entry.results) + 1 if several else None)
+            self.reporter.begin(run_name(entry.point) + (f", process {len(entry.results) + 1}" if several else ""))
             begun = self._begin()
             self._ended([entry], [self._process(entry)], begun)
         if entry.is_complete:
@@ -283,12 +272,12 @@ class Measuring:
             self.partial.forget(entry.claim.identity, work.resumes and work.ended(entry.results[-1]))
         row = Row.of_record(run_id, record)
         self.summary.rows.append(row)
-        self.reporter.done(row, entry.wanted)
+        self.reporter.spared(entry.wanted)
+        self.reporter.done(row)
 
 
 class NewsSaid:
-    """What is said of one point's news while it is measured: a word on the terminal, and its curve in the store. Not
-    more often than every two seconds: terminal and store stand on the machine that is measured, mostly."""
+    """A word on the terminal of one point's news, and its curve in the store; not more often than every two seconds."""
 
     def __init__(self, work: Workload, tell: Callable[[Sequence[Moment]], None]) -> None:
         self._work, self._tell = work, tell
@@ -331,8 +320,7 @@ class OpenPoint:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing more is to be measured: a process failed, or there are as many as were asked for, and as make
-        the interval narrow enough."""
+        """Whether a process failed, or there are as many as were asked for and as make the interval narrow enough."""
         measure: Measure = self.point.measure
         failed = bool(self.results) and self.results[-1].outcome != "ok"
         if failed or self.wanted:

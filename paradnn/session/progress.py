@@ -49,11 +49,10 @@ class Reporter:
         self._known: set[str] = set()  # what was said
         self._skipped = self._processes = self._processes_left = 0
 
-    def start(self, skipped: Counter[str], processes: int) -> None:
+    def start(self, skipped: int, processes: int) -> None:
         """The work begins: so many processes of points; `skipped` points need none."""
         self._begin = self._ended = time.monotonic()
-        self._processes_left = processes
-        self._skipped = sum(skipped.values())
+        self._processes_left, self._skipped = processes, skipped
         if self._title:
             known = f", {self._skipped} skipped: the store holds their outcome already" if self._skipped else ""
             self._console.print(f"{self._title}{known}", soft_wrap=True, markup=False)
@@ -76,10 +75,10 @@ class Reporter:
             self._known.add(text)
             self._console.print(text, soft_wrap=True, markup=False, style="yellow")
 
-    def skipped(self, skipped: Counter[str], spared: int) -> None:
+    def skipped(self, processes: int) -> None:
         """Another driver's outcome turned up for a point of ours, which spares so many processes."""
-        self._skipped = sum(skipped.values())
-        self._processes_left -= spared
+        self._skipped += 1
+        self.spared(processes)
         self._draw()
 
     def aside(self, seconds: float) -> None:
@@ -87,28 +86,27 @@ class Reporter:
         self._begin, self._ended = self._begin + seconds, self._ended + seconds
 
     def spared(self, processes: int) -> None:
-        """So many processes of a point were measured by an earlier driver."""
+        """So many processes of a point are not needed, or were measured by an earlier driver."""
         self._processes_left -= processes
 
-    def begin(self, name: str, process: int | None = None) -> None:
-        """A point begins, or one of its processes."""
-        self._name, self._phase = name if process is None else f"{name}, process {process}", "starting"
-        self._draw()
+    def begin(self, name: str, phase: str = "starting") -> None:
+        """A point begins, or one of its processes, in a phase."""
+        self._name = name
+        self.phase(phase)
 
     def process_ended(self) -> None:
         """A process of a point has ended."""
         self._ended = time.monotonic()
         self._processes += 1
-        self._processes_left -= 1
+        self.spared(1)
 
     def phase(self, name: str) -> None:
         """The point enters a phase."""
         self._phase = name
         self._draw()
 
-    def done(self, row: Row, spared: int) -> None:
-        """The point has an outcome, after so many processes less than were planned."""
-        self._processes_left -= spared
+    def done(self, row: Row) -> None:
+        """The point has an outcome."""
         self._counts[row.outcome] += 1
         if self._title:
             first, *rest = self._status()
@@ -201,7 +199,7 @@ def describe_sweep(summary: Summary) -> None:
     """The closing table on standard output."""
     console, rows = standard_output(), summary.rows
     if rows and len(rows) <= _ROWS:
-        _print_points(console, sorted(rows, key=lambda entry: _natural(entry.name)))
+        _print_points(console, sorted(rows, key=_natural))
     elif rows:
         counts = Counter((row.family, row.outcome) for row in rows)
         console.print("\n".join(f"{family}: {count} {outcome}" for (family, outcome), count in sorted(counts.items())))
@@ -265,6 +263,6 @@ def _duration(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
 
 
-def _natural(name: str) -> list[tuple[int, int, str]]:
-    parts = re.findall(r"[0-9]+|[^0-9]", f"{name} ")
+def _natural(row: Row) -> list[tuple[int, int, str]]:
+    parts = re.findall(r"[0-9]+|[^0-9]", f"{row.name} ")
     return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts]

@@ -72,23 +72,18 @@ def point_tags(point: Point, environment: Environment) -> dict[str, str]:
     return run_tags("point", measured, environment) | own | {"git_commit": str(environment.host["git_commit"])}
 
 
-def priced(point: Point, prices: Prices, environment: Environment) -> Point:
-    """The point with its price where one is known. Each of several devices costs as much as one, but for a CPU, whose
-    devices are cores of its hosts."""
-    if point.platform.price_per_hour is not None:
-        return point
-    chips = point.hosts if point.platform.name == "cpu" else point.devices
-    price = prices.of(environment.device, str(environment.host["host"]), chips)
-    return point if price is None else replace(point, platform=replace(point.platform, price_per_hour=price))
-
-
-def price_tags(given: Point, point: Point, prices: Prices) -> dict[str, str]:
-    """What the price of `point` is in, and where it is from if not from the point as it was `given`."""
-    if point.platform.price_per_hour is None:
-        return {}
-    tags = {"price_currency": prices.currency} if prices.currency else {}
-    from_table = given.platform.price_per_hour is None and prices.origin
-    return tags | ({"price_source": prices.origin} if from_table else {})
+def priced(point: Point, prices: Prices, environment: Environment) -> tuple[Point, dict[str, str]]:
+    """The point with its price where one is known, of all its devices (those of a CPU are cores of its hosts); tags of
+    the price's currency and, if it is not the point's own, of its origin."""
+    price, tags = point.platform.price_per_hour, {"price_currency": prices.currency or ""}
+    if price is None:
+        chips = point.hosts if point.platform.name == "cpu" else point.devices
+        price = prices.of(environment.device, str(environment.host["host"]), chips)
+        tags["price_source"] = prices.origin
+    if price is None:
+        return point, {}
+    known = replace(point, platform=replace(point.platform, price_per_hour=price))
+    return known, {name: text for name, text in tags.items() if text}
 
 
 def make_record(measured: Measured) -> Record:
@@ -116,58 +111,46 @@ def make_record(measured: Measured) -> Record:
         tags["reason"] = without_secrets(reason)
     for name in {name for each in (metrics, *(moment.metrics for moment in history)) for name in each}:
         metric(name)  # a metric without a unit is a fault of this tool
-    return Record(
-        name=run_name(point),
-        outcome=outcome,
-        reason=reason,
-        metrics=metrics,
-        tags=tags,
-        params=identity.texts(identity.request_of(point)),
-        artifacts=_artifacts(measured),
-        start_time=measured.start_time,
-        end_time=measured.end_time,
-        description=_description(measured, outcome, reason, metrics, tags),
-        history=history,
-    )
+    params, artifacts = identity.texts(identity.request_of(point)), _artifacts(measured)
+    said = _description(measured, outcome, reason, metrics, tags)
+    own = (params, metrics, tags, artifacts, measured.start_time, measured.end_time, said, history)
+    return Record(run_name(point), outcome, reason, *own)
 
 
 def _measured_tags(point: Point, answers: Sequence[Answer]) -> dict[str, str]:
-    measured, answer = measurements(answers), answers[0]
-    timings = [measurement.timing for measurement in measured]
+    measured, profile = measurements(answers), answers[0].profile
+    timings, compiled = [one.timing for one in measured], [one.compilation for one in measured]
     # Whether each process was steady, and what says so: of several, of those that were not.
     unsteady = [f"process {n}: {timing.steady_reason}" for n, timing in enumerate(timings, 1) if not timing.steady]
     steady = "; ".join(unsteady) or f"no change that matters in {len(timings)} processes"
-    tags = {"steady": str(not unsteady).lower()}
-    tags["steady_reason"] = steady if len(timings) > 1 else timings[0].steady_reason
-    if reason := summarised(point, timings).reason:
-        tags["interval_reason"] = f"no 95% interval: {reason}"
-    if kernel := chosen_kernel(timings):
-        tags["reference_kernel"] = kernel
-    tags["energy_source"] = measured[0].energy_source
-    tags |= _contended_tags(answers)
     # What the first process says of its compilation, and what disturbed that of any.
-    each = [measurement.compilation for measurement in measured]
-    disturbed = [f"meanwhile {seen.reason}" for entry in each if (seen := entry.contention) and seen.reason]
-    if notes := [*filter(None, [each[0].note]), *disturbed[:1]]:
-        tags["compile_note"] = "; ".join(notes)
+    disturbed = [f"meanwhile {seen.reason}" for entry in compiled if (seen := entry.contention) and seen.reason]
     # A profile knows how often a loop ran.
-    profiled = answer.profile.product_types if isinstance(answer.profile, Profile) else {}
-    tags |= precision_tags(profiled or measured[0].product_types, point.precision)
-    if answer.profile:
-        tags |= profile_tags(answer.profile)
-    if isinstance(answer.profile, Profile):
+    profiled = profile.product_types if isinstance(profile, Profile) else {}
+    tables = [{"path": f"{name}.json", "type": "table"} for name in _TABLES]
+    tags = {
+        "steady": str(not unsteady).lower(),
+        "steady_reason": steady if len(timings) > 1 else timings[0].steady_reason,
+        "interval_reason": (why := summarised(point, timings).reason) and f"no 95% interval: {why}",
+        "reference_kernel": chosen_kernel(timings),
+        "energy_source": measured[0].energy_source,
+        "compile_note": "; ".join([*filter(None, [compiled[0].note]), *disturbed[:1]]) or None,
         # What `mlflow.log_table` notes, so that the UI and `mlflow.load_table` find the tables.
-        tags["mlflow.loggedArtifacts"] = json.dumps([{"path": f"{name}.json", "type": "table"} for name in _TABLES])
-    return tags
+        "mlflow.loggedArtifacts": json.dumps(tables) if isinstance(profile, Profile) else None,
+        **_contended_tags(answers),
+        **precision_tags(profiled or measured[0].product_types, point.precision),
+        **(profile_tags(profile) if profile else {}),
+    }
+    return {name: text for name, text in tags.items() if text is not None}
 
 
 def precision_tags(types: Mapping[str, float], precision: str) -> dict[str, str]:
     """In which types, those of operands, the products multiply, by their share of the FLOPs, where that is known."""
-    tags, share = {}, types.get(precision, 0.0)
-    if types:
-        tags["matmul_types"] = ", ".join(f"{name} {part:.1%}" for name, part in types.items())
-        if share < 0.99:
-            tags["precision_note"] = f"{1 - share:.0%} of the products have operands of another type than {precision}"
+    if not types:
+        return {}
+    tags = {"matmul_types": ", ".join(f"{name} {part:.1%}" for name, part in types.items())}
+    if (share := types.get(precision, 0.0)) < 0.99:
+        tags["precision_note"] = f"{1 - share:.0%} of the products have operands of another type than {precision}"
     return tags
 
 
@@ -190,11 +173,8 @@ def profile_tags(profile: Profile | NoProfile) -> dict[str, str]:
 
 
 def _contended_tags(answers: Sequence[Answer]) -> dict[str, str]:
-    """Whether other work took cores in any phase of any process, and what says so, with the phase if it is not that of
-    the blocks; empty where the system does not tell."""
-    words = dict(_DISTURBED)
-    for work in WORKLOADS.values():
-        words |= work.disturbed
+    """Whether other work took cores in any phase of any process, and what; empty where the system does not tell."""
+    words = {**_DISTURBED, **{phase: said for work in WORKLOADS.values() for phase, said in work.disturbed.items()}}
     watched: list[tuple[str, Contention]] = []
     for answer in answers:
         if answer.measurement and answer.measurement.contention:
@@ -252,8 +232,7 @@ def _description(
 
 @dataclass(frozen=True)
 class Headline:
-    """The one number of a run that a line of progress or a table shows, in its unit; `ends` of its 95% interval, None
-    where it has none."""
+    """The one number of a run that a line shows, in its unit; `ends` of its 95% interval, None where it has none."""
 
     value: float
     unit: str

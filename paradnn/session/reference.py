@@ -80,8 +80,7 @@ def at_reference(
 
 
 def _half_width(adjusted: np.ndarray, explained: bool) -> float | None:
-    """Half the 95% interval of the logarithm: of blocks, or Student's of processes; one that the slope was learnt from
-    is worth less (Lavenberg and Welch)."""
+    """Half the 95% interval of the logarithm; where the slope was learnt from it too it is worth less."""
     count, used = adjusted.shape[1], 2 if explained else 1
     if count == 1:
         ends = block_interval(np.exp(adjusted[:, 0]).tolist())
@@ -94,10 +93,9 @@ def _half_width(adjusted: np.ndarray, explained: bool) -> float | None:
 
 def _slope(steps: np.ndarray, kernels: np.ndarray) -> tuple[float, float, float]:
     """Slope of log step times on log kernel times, shrunk and from 0 to 1; how far it may be off; their correlation.
-    Its standard error allows for neighbours that resemble each other: (1 + r s) / (1 - r s) times the variance, with
-    the lag-one correlations r and s of the kernel's times and of what it does not explain (Bartlett 1935). The noise of
-    the kernel's own times makes the slope too small: by how much says the one between a block and the kernel two blocks
-    off, in which that noise is not."""
+    Its variance is (1 + r s) / (1 - r s) times as large where neighbours resemble each other (Bartlett 1935). The noise
+    of the kernel's own times makes it too small: by how much says the one between a block and the kernel two blocks
+    off."""
     y, x = steps - np.nanmean(steps), kernels - np.nanmean(kernels)
     power, both, whole = _apart(x, x), _apart(x, y), _apart(y, y)
     count = int(np.isfinite(y).sum())

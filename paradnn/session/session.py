@@ -45,8 +45,7 @@ def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo
 
 
 def follow_course(course: Course, settings: Settings, sweep: SweepInfo) -> Summary:
-    """Measure what `course` asks for, again each time, batch after batch, until it asks for nothing more. Raises
-    ParadnnError as `measure_points` does."""
+    """Measure what `course` asks for, again each time, until it asks for nothing more; ParadnnError likewise."""
     reporter = Reporter(course.left, sweep.name, at_most=not course.resumes)
     settings = settings if course.resumes else replace(settings, resume=False)
     with _opened(course.points, reporter, settings, sweep) as session:
@@ -106,8 +105,7 @@ class _Session(Measuring):
     def _visit(self, course: Course) -> None:
         rows: Sequence[Row] = ()
         while True:
-            self.reporter.begin("the next points")  # where choosing takes a while
-            self.reporter.phase("choosing")
+            self.reporter.begin("the next points", "choosing")  # which may take a while
             if not (visits := course.batch(rows)):
                 return
             self.summary.total += len(visits)
@@ -115,7 +113,7 @@ class _Session(Measuring):
             processes = sum(visit.point.measure.processes for visit in visits) / len(visits)
             self.reporter.expect(course.left, processes, course.seconds_left)
             before = len(self.summary.rows)
-            self.summary.total -= self.visit(visits, course.wants)
+            self.summary.total -= len(self.visit(visits, course.wants))
             rows = self.summary.rows[before:]
 
     def _carry_out(self, work: Callable[[], object], processes: int, conclude: Callable[[], Conclusion]) -> Summary:
@@ -125,7 +123,7 @@ class _Session(Measuring):
         self.tags = {**job_tags(), **of, **tags, "session_id": secrets.token_hex(8)}
         self.waited = start_seconds()
         self.start()
-        self.reporter.start(summary.skipped, processes)
+        self.reporter.start(summary.skipped.total(), processes)
         if processes:  # what is seen of the machine is recorded with every point
             load = self._watch.look()
             self.findings = load_findings(load)

@@ -22,7 +22,7 @@ HasEnded = Callable[[], bool]
 _LOOK = 0.2
 
 
-class Turns:
+class Turns(contextlib.ExitStack):
     """The turns of two points: blocks until both have `seconds` and `blocks`, in the order that `orders` says. A turn
     that takes longer than `timeout` s is a side's last. `pairs` are seconds a step, first side and second, of blocks
     that ran one right after the other."""
@@ -30,40 +30,32 @@ class Turns:
     def __init__(
         self, orders: Iterator[tuple[int, int]], seconds: float, blocks: int, timeout: float | None = None
     ) -> None:
+        super().__init__()
         self.pairs: list[tuple[float, float]] = []
         self._orders, self._seconds, self._blocks, self._timeout = orders, seconds, blocks, timeout
-        self._folder: Scratch | None = None
 
     def __enter__(self) -> Turns:
-        self._folder = Scratch()
-        self._doors = [socket.socket(socket.AF_UNIX) for _ in range(2)]
+        self._folder = self.enter_context(Scratch())
+        self._doors = [self.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(2)]
         for side, door in enumerate(self._doors):
             door.bind(self.path(side))
             door.listen(1)
             door.settimeout(_LOOK)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        for door in self._doors:
-            door.close()
-        if self._folder:
-            self._folder.remove()
-
     def path(self, side: int) -> str:
         """Where a side's worker waits for its turn."""
-        assert self._folder
-        return str(self._folder.path / str(side))
+        return str(self._folder / str(side))
 
     def play(self, ended: Sequence[HasEnded]) -> None:
         """Give turns until there are enough; what a side does after its blocks it does alone, too."""
         lines: dict[int, _Line] = {}
         for side in next(self._orders):
-            if not (line := self._accept(side, ended[side])):
-                continue
-            if line.turn() is None:
-                line.close()
-            else:  # built and warm
-                lines[side] = line
+            if line := self._accept(side, ended[side]):
+                if line.turn() is None:
+                    line.close()
+                else:  # built and warm
+                    lines[side] = line
         spent = [0.0, 0.0]
         blocks, least = 0, self._blocks
         while lines and (blocks < least or min(spent[side] for side in lines) < self._seconds):
@@ -99,7 +91,6 @@ class _Line:
     def __init__(self, connection: socket.socket, timeout: float | None) -> None:
         connection.settimeout(timeout)
         self._connection, self._lines = connection, connection.makefile("rw")
-        self._group = 0
         self._group = int(self._told() or 0)
 
     def turn(self) -> float | None:

@@ -39,8 +39,7 @@ _THREADS = (
 
 @dataclass(frozen=True)
 class WorkerKey:
-    """What is read when a framework is imported: points that differ in it need different workers. side: which of two
-    points that are measured at once it is for."""
+    """What is read when a framework is imported. side: which of two points that are measured at once it is for."""
 
     python: str
     framework: str
@@ -52,14 +51,10 @@ class WorkerKey:
     @classmethod
     def of(cls, point: Point, side: int = 0) -> WorkerKey:
         """The key of the worker that can measure `point`."""
-        return cls(
-            python=interpreter_of(point.software),
-            framework=point.framework.name,
-            threads=point.platform.threads,
-            platform=point.platform.name,
-            env=tuple(sorted(point.framework.env.items())),
-            side=side,
-        )
+        platform, framework = point.platform, point.framework
+        variables = tuple(sorted(framework.env.items()))
+        python = interpreter_of(point.software)
+        return cls(python, framework.name, platform.threads, platform.name, variables, side)
 
     def environ(self) -> dict[str, str]:
         """The worker's environment: the driver's own, with what the key says, without what opens the store."""
@@ -334,9 +329,8 @@ class Resident:
         self._known, self._next = 0, 0.0
 
     def held(self, pid: int, limit: int | None) -> int:
-        """Bytes of a child and of the processes that it started itself; above `limit` what they share counts once. Each
-        of them counts with as much of files, the framework's code, as the worker holds at least, whether it has come to
-        use it or not: so much would a process of its own hold, as `paradnn.worker.meters` counts."""
+        """Bytes of a child and the processes that it started; above `limit` what they share counts once. Each counts
+        with as much of files as the worker holds: so much would a process of its own (`paradnn.worker.meters`)."""
         each = self._each(pid)
         total = sum(each.values())
         if limit is None or total <= limit or len(each) < 2:
@@ -374,9 +368,8 @@ def _private(pid: int, resident: int) -> int:
 
 
 class WorkerPool:
-    """Live workers by key, so that interleaved software stacks do not pay the import again. An idle worker sleeps on
-    its standard input, but it holds memory that a point may need: `limit` bounds how many are kept, `share` how much of
-    the memory that is there they may hold together. The least recently used goes first."""
+    """Live workers by key, so that interleaved software stacks do not pay the import again. `limit` bounds how many are
+    kept, `share` the part of memory that they may hold together; the least recently used goes first."""
 
     def __init__(self, limit: int = 16, share: float = 0.25) -> None:
         remove_leftovers()

@@ -160,8 +160,7 @@ def artifact_folder(address: str | None, run_id: str, stores: Iterable[StoreAddr
 
 
 def settle(address: StoreAddress) -> None:
-    """Set the artifact addresses of a SQLite store right that was moved or copied; what cannot be read or written is
-    left to MLflow. Artifacts in a place of one's own choice, or on a disk that is not there now, stay there."""
+    """Set artifact addresses right of a SQLite store that was moved, as far as it can be written; others stay."""
     database, new = address.database, address.artifact_location
     if database is None or new is None or not database.is_file():
         return

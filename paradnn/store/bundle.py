@@ -66,8 +66,7 @@ def write_bundle(path: Path, rows: Iterable[Row], artifacts: Artifacts) -> int:
 
 
 class BundleReader:
-    """Reads a bundle as a store is read. Raises NoStoreError where there is no such file, DataError for a damaged one,
-    SchemaError for another version."""
+    """Reads a bundle like a store: NoStoreError where there is none, DataError for a damaged one, SchemaError."""
 
     def __init__(self, address: StoreAddress) -> None:
         self._rows = list(_rows(Path(address.uri.removeprefix(f"{BUNDLE}:"))))

@@ -66,9 +66,8 @@ def new_file(folder: Path, begin: str = "", end: str = ".tmp") -> Iterator[tuple
 
 @contextlib.contextmanager
 def whole_file(path: Path, key: str) -> Iterator[Path]:
-    """Where to write what is to be the file at `path`, of the same ending; it takes its place once all is written.
-    ConfigError, naming `key`, where it cannot be written. What is no regular file, such as /dev/stdout, is written at
-    once."""
+    """Where to write what is to be the file at `path`; it takes its place once all is written, but for what is no
+    regular file, such as /dev/stdout. ConfigError, naming `key`, where it cannot be written."""
     try:
         try:
             target = path.resolve()

@@ -54,9 +54,8 @@ _HOUR, _MILLION = 3600.0, 1e6
 
 @dataclass(frozen=True)
 class Cost:
-    """A metric in the currency of the prices. It follows from the first of the metrics `of` that is known. rate: those
-    are so many a second, and the cost is that of a million; else they are seconds. `low` and `high` are the metrics
-    that bound it, the dearer one last. `learning`: also of a training that did not reach its target."""
+    """A metric in the currency of the prices, from the first known of the metrics `of`: seconds, or so many a second
+    (`rate`), of a million. `low` and `high` bound it, the dearer last. `learning`: also of a training that failed."""
 
     name: str
     of: tuple[str, ...]

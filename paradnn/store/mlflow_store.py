@@ -45,8 +45,7 @@ _ABOUT = (
 
 @dataclass(frozen=True)
 class Uploaded:
-    """What became of a result that was kept. "known": the store holds it already. "withheld": it was measured without
-    a claim, and run `run_id` holds another measurement of the same point, environment and replicate."""
+    """What became of a kept result. "known": the store had it. "withheld": run `run_id` measured the same meanwhile."""
 
     state: Literal["logged", "known", "withheld"]
     run_id: str
@@ -185,9 +184,8 @@ class MlflowStore(RunIndex):
         return close_abandoned(self, lambda: self._client)
 
     def upload(self, document: Document, *, repeats: bool = False) -> Uploaded:
-        """Log a result that was kept, unless the store holds it, or, without `repeats`, as much of the same point by
-        another driver. The run that was begun for it is used where it is there. It becomes a child of its sweep, whose
-        run is made where it is not there. DataError for a result that the store does not accept."""
+        """Log a result that was kept, into the run that was begun for it or a new one below its sweep, unless the store
+        holds it, or, without `repeats`, as much of the same point. DataError for one that the store does not accept."""
         try:
             with store_errors(self.where):
                 return self._upload(document, repeats)

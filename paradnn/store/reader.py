@@ -37,9 +37,8 @@ class Reader(Protocol):
 def open_reader(
     address: StoreAddress, way: Way = "auto", *, client: MlflowClient | None = None, pooled: bool = False
 ) -> Reader:
-    """A reader of the store at `address`, which is never created by being looked at. `client` is MLflow's, where one is
-    open already; `pooled` keeps connections for many small reads. Raises NoStoreError where there is no store,
-    StoreError where it cannot be read."""
+    """A reader of the store at `address`, which looking never makes. `client`: MLflow's, where one is open; `pooled`
+    keeps connections for many small reads. NoStoreError where there is none, StoreError where it cannot be read."""
     if address.is_bundle:
         from paradnn.store.bundle import BundleReader
 

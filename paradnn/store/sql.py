@@ -47,10 +47,9 @@ _SCAN_SHARE = 0.25  # above this share of all runs, reading whole tables beats l
 
 
 def engine_of(address: StoreAddress, *, pooled: bool = False) -> sa.Engine:
-    """An engine that reads a SQL store and never writes it; without `pooled` a connection is closed after its use. A
-    SQLite file is opened with writing switched off, not with mode=ro, which could not recover the journal of a writer
-    that was killed; a missing one is a NoStoreError. StoreError for an address that is none, or whose database driver
-    is not installed. Passwords are not printed."""
+    """An engine that reads a SQL store and never writes it; without `pooled` a connection is closed after its use.
+    SQLite is opened with writing switched off: mode=ro could not recover the journal of a killed writer. NoStoreError
+    for a file that is not there, StoreError for no address or no driver; without passwords."""
     options: dict[str, Any] = {} if pooled else {"poolclass": sa.pool.NullPool}
     try:
         url = sa.make_url(address.uri)

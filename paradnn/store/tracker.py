@@ -42,8 +42,7 @@ def sync_command(folder: Path, settings: Tracking) -> str:
 
 
 def open_tracker(settings: Tracking, notify: Callable[[str], None]) -> Journal:
-    """Where runs are kept as the configuration asks; raises StoreError when it cannot be opened. `notify` is called
-    with one line when results cannot go into the store."""
+    """Where runs are kept as configured, or StoreError; `notify` gets a line when results cannot go into the store."""
     if settings.name == "offline":
         return Journal(folder_of(settings))
     return Tracker(settings, MlflowStore(settings), notify)

@@ -14,7 +14,7 @@ import pytest
 from paradnn.config.outcome import PointResult
 from paradnn.session.workers import Limits, Worker
 from paradnn.worker.process_group import listen
-from tests.conftest import Store, process, processes_of_points, run
+from tests.conftest import Store, processes_of_points, run
 from tests.processes import wait_for
 from tests.session.test_faults import meanwhile
 from tests.worker.test_communication import two_free_ports
@@ -97,12 +97,6 @@ def test_a_payload_larger_than_memory_is_not_tried(store: Store) -> None:
     tags = ended(store)
     assert tags["outcome"] == "oom_predicted"
     assert tags["reason"] == "needs at least 8.00 GiB, the limit is 1.00 GiB"
-
-
-def test_nccl_without_a_gpu_is_unavailable_where_there_is_pytorch(store: Store) -> None:
-    pytest.importorskip("torch", reason="needs PyTorch")
-    done = process([*SHORT, "model.transport=nccl", "model.pattern=all_reduce"], store)
-    assert ended(store)["outcome"] == "unavailable", done.stderr
 
 
 def test_a_server_that_is_killed_ends_its_point(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -33,7 +32,6 @@ from paradnn.core.messages import (
     Trial,
 )
 from paradnn.session.workers import Limits, WorkerKey, WorkerPool
-from tests.conftest import ROOT
 from tests.processes import started
 
 TIMING = Timing(4, [Trial(1, 0.5)], [0.25], [0.25, 0.5], True, "why", float("inf"))
@@ -82,25 +80,17 @@ FAULTS = [
     (changed("answer.measurement.timing.blocks", []), "measurement.timing: there is no block of steps that took time"),
     (changed("answer.measurement.timing.blocks", [0.5, 1e-320]), "measurement.timing: there is no block"),
     (changed("answer.measurement.timing.blocks", [0.5, "nan"]), 'measurement.timing.blocks[1]="nan" is not finite'),
-    (changed("answer.measurement.timing.blocks", [0.5, float("inf")]), "timing.blocks[1]=Infinity is not finite"),
     (changed("answer.phases.build", 10**400), "answer.phases.build=1000"),
-    (changed("answer.measurement.compilation.seconds", ["inf", 1]), 'compilation.seconds[0]="inf" is not finite'),
     (changed("answer.input.alone.0.examples", 0), "input: there is no part of the pipeline alone that took time"),
-    (changed("answer.input.fed_step_seconds", []), "input: there are no pairs of step times"),
     (changed("extra", 3), "result.extra=3 is not known"),
-    (changed("answer", None), "result.answer=null is not an object"),
-    (changed("answer.outcome", 3), "result.answer.outcome=3 is not a text"),
     (changed("answer.phases.build", "long"), 'result.answer.phases.build="long" is not a number'),
     (changed("answer.measurement", None), "result.answer: the outcome is ok, but nothing was measured"),
     (changed("answer.measurement.parameters", 1.5), "result.answer.measurement.parameters=1.5 is not an integer"),
     (changed("answer.measurement.timing.steady", 1), "result.answer.measurement.timing.steady=1 is not true or false"),
-    (changed("answer.measurement.timing.blocks", 2), "result.answer.measurement.timing.blocks=2 is not a list"),
-    (changed("answer.measurement.timing.blocks", [1, None]), "timing.blocks[1]=null is not a number"),
     (changed("answer.measurement.timing.calibration.0.steps", True), "calibration[0].steps=true is not an integer"),
     (changed("answer.profile.operations.data", [[1]]), "profile.operations: a row does not have the 2 columns"),
     (changed("answer.profile.product_types", ["x"]), 'profile.product_types=["x"] is not an object'),
     ({"event": "other"}, 'event="other" is not one of ready, refused'),
-    ([1, 2], "event=null is not one of ready, refused"),
 ]
 #: Of which the driver learns that they are wrong from what it asked for.
 PIPED = [
@@ -231,10 +221,3 @@ def test_a_request_of_another_version_is_refused(tmp_path: Path) -> None:
         '"garbage" is no JSON',
         'request.id="x" is not an integer',
     ]
-
-
-def test_messages_need_only_the_standard_library() -> None:
-    code = "import paradnn.core.channel, sys; print('numpy' in sys.modules)"
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-S", "-c", code], env=environ, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"

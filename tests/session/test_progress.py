@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-from collections import Counter
 
 import pytest
 
@@ -65,14 +64,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def measure(clock: list[float]) -> Reporter:
     """Two of four points, each in 10 s, after half a minute for the ceilings."""
     reporter = Reporter(4, "fc, 4 points")
-    reporter.start(Counter(), 4)
+    reporter.start(0, 4)
     clock[0] += 30
     reporter.aside(30)
     for name, outcome in (("fc 4x32", "ok"), ("fc 4x64", "oom_predicted")):
         reporter.begin(name)
         clock[0] += 10
         reporter.process_ended()
-        reporter.done(point(name, outcome), 0)
+        reporter.done(point(name, outcome))
     return reporter
 
 
@@ -81,7 +80,7 @@ def test_no_more_time_is_left_than_the_sweep_may_take(clock: list[float], capsys
     reporter.expect(200, 1, 60.0)
     clock[0] += 10
     reporter.process_ended()
-    reporter.done(point("fc 4x96"), 0)
+    reporter.done(point("fc 4x96"))
     assert "| 50 s left" in capsys.readouterr().err
 
 
