@@ -24,7 +24,6 @@ _HOMES = {
     "report": ("make_report",),
     "store.load": ("load", "load_table", "load_tables"),
     "analyses.claims": ("ClaimsOptions", "check_claims"),
-    "analyses.parameters": ("read_models",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 for _file in sorted(Path(__file__).with_name("analyses").glob("[a-z]*.py")):

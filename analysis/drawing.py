@@ -41,8 +41,6 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "h", "<", "X")
 SEQUENTIAL = "cividis"
 #: Of what has no value, or none that is set apart.
 GREY = "#888888"
-#: A name's place decides its look.
-_FAMILIES = tuple(FAMILIES)
 _PAGE: ContextVar[float | None] = ContextVar("page", default=None)
 _PANEL = 3.0  # inches that a panel needs on a page
 _ROW = 0.7  # of a row's height that its marks share
@@ -78,15 +76,9 @@ def panels(count: int, width: float, height: float, across: int = 1) -> tuple[Fi
     return drawn, every
 
 
-def figure(width: float = 7.0, height: float = 4.5) -> tuple[Figure, Axes]:
-    """A figure of one panel."""
-    drawn, (axes,) = panels(1, width, height)
-    return drawn, axes
-
-
 def families_with(names: Iterable[str]) -> list[str]:
     """All families in their fixed order, then others of `names`: the list in which a name's place is its look."""
-    return [*_FAMILIES, *sorted(set(names).difference(_FAMILIES))]
+    return [*FAMILIES, *sorted(set(names).difference(FAMILIES))]
 
 
 def look(name: str | None, among: Sequence[str] = ()) -> dict[str, Any]:
@@ -94,15 +86,9 @@ def look(name: str | None, among: Sequence[str] = ()) -> dict[str, Any]:
     place in `among`; grey of none. The marker shifts after each round of colours, so that the pair stays unique."""
     if name is None:
         return {"color": GREY, "marker": "o"}
-    every = [*among] if name in among else [*_FAMILIES, name]
-    place = every.index(name)
+    place = ([*among] if name in among else [*FAMILIES, name]).index(name)
     marker = MARKERS[(place + place // len(COLOURS)) % len(MARKERS)]
     return {"color": COLOURS[place % len(COLOURS)], "marker": marker}
-
-
-def colour_of(name: str, among: Sequence[str] = ()) -> str:
-    """The colour of a name."""
-    return str(look(name, among)["color"])
 
 
 # What stands around the data: names, numbers, colours, the legend.
@@ -123,7 +109,9 @@ def names(axis: Axis, words: Sequence[str], places: Sequence[float] | None = Non
     lines = [_filled(name, letters) for name in words]
     axis.set_ticks(at, lines)
     if vertical:
-        _grow(axes, sum(name.count("\n") + 1 for name in lines) * size * 1.35 / 72 + 0.9 - height)
+        drawn: Any = axes.figure
+        needed = sum(name.count("\n") + 1 for name in lines) * size * 1.35 / 72 + 0.9
+        drawn.set_figheight(drawn.get_figheight() * max(1.0, needed / height))
 
 
 def letters_of_names(width: float, smaller: float = 1.0) -> int:
@@ -212,16 +200,11 @@ def letters_in(inches: float, size: float) -> int:
 
 def finish(axes: Axes, title: str = "", x: str = "", y: str = "") -> None:
     """Title and labels on as many lines as there is room for, a quiet grid behind the data, no box."""
-    size = float(rcParams["font.size"])
     width, height = cell(axes)
-
-    def fill(text: str, inches: float) -> str:
-        return "\n".join(textwrap.fill(line, max(12, letters_in(inches, 1.1 * size))) for line in text.split("\n"))
-
     # Beside long names the room is less than is taken here: what is too wide then is wrapped as it is drawn.
-    axes.set_title(fill(title, width - 0.7), loc="left", fontsize=size, wrap=True)
-    axes.set_xlabel(fill(x, width - 0.3), wrap=True)
-    axes.set_ylabel(fill(y, 0.8 * height))
+    axes.set_title(filled(title, width - 0.7), loc="left", fontsize=rcParams["font.size"], wrap=True)
+    axes.set_xlabel(filled(x, width - 0.3), wrap=True)
+    axes.set_ylabel(filled(y, 0.8 * height))
     axes.grid(True, color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -247,27 +230,17 @@ def _filled(text: str, letters: int) -> str:
     return "\n".join(textwrap.fill(line, max(5, letters), break_long_words=False) for line in text.split("\n"))
 
 
-def _grow(axes: Axes, inches: float) -> None:
-    """Give each row of panels so much more height, if that is any."""
-    drawn: Any = axes.figure
-    rows = axes.get_subplotspec().get_gridspec().nrows  # type: ignore[union-attr]
-    drawn.set_figheight(drawn.get_figheight() + rows * max(0.0, inches))
-
-
 _LEVELS = 9  # distinct values that get a colour and a marker each
 
 
 @dataclass(frozen=True)
 class Colouring:
-    """How a column is coloured: by `levels`, its distinct values in order, or where `norm` is given along a colour map.
-
-    A value has the same look wherever it is drawn. `numeric` levels go from dark to light, words through the palette.
-    """
+    """How a column is coloured: by the `looks` of its distinct values in order, or where `norm` is given along a colour
+    map. A value has the same look wherever it is drawn."""
 
     label: str
-    levels: tuple[Any, ...]
+    looks: Mapping[Any, dict[str, Any]]
     norm: Normalize | None
-    numeric: bool
 
     def parts(self, values: pd.Series) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
         """Which of `values` have one look, and which, as `Axes.scatter` takes it; those without a value are grey."""
@@ -275,37 +248,32 @@ class Colouring:
         if self.norm is not None:
             numbers = values.astype("float64").to_numpy()[~missing]
             yield ~missing, {"c": numbers, "cmap": SEQUENTIAL, "norm": self.norm, "marker": MARKERS[0]}
-        for level in self.levels:
-            mine = values.eq(level).fillna(False).to_numpy(dtype=bool)
-            if mine.any():
-                yield mine, self._look(level)
-        if missing.any():
-            yield missing, look(None)
+        for level, how in self.looks.items():
+            yield values.eq(level).fillna(False).to_numpy(dtype=bool), how
+        yield missing, look(None)
 
     def explain(self, drawn: Figure, axes: Sequence[Axes]) -> None:
         """A legend of the figure, or a colour bar beside `axes`."""
         if self.norm is not None:
             colour_bar(drawn, axes, self.norm, self.label)
-            return
-        number = "{:,}" if all(isinstance(level, (int, np.integer)) for level in self.levels) else "{:g}"
-        words = number if self.numeric else "{}"
-        legend(drawn, [handle(words.format(level), **self._look(level)) for level in self.levels], self.label)
-
-    def _look(self, level: Any) -> dict[str, Any]:
-        if not self.numeric:
-            return look(level, self.levels)
-        place = self.levels.index(level)
-        colour = colormaps[SEQUENTIAL](place / max(1, len(self.levels) - 1) * 0.95)
-        return {"color": colour, "marker": MARKERS[place % len(MARKERS)]}
+        else:
+            legend(drawn, [handle(**how) for how in self.looks.values()], self.label)
 
 
 def colouring(values: pd.Series, name: str) -> Colouring:
     """How the column `name` is coloured, judged by all its values: along a colour map where it holds more than nine
-    numbers, logarithmic where all are positive."""
+    numbers, logarithmic where all are positive; fewer numbers go from dark to light, words through the palette."""
     numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
     if numeric and values.nunique() > _LEVELS:
-        return Colouring(labelled(name), (), scale_of(values), numeric)
-    return Colouring(labelled(name), tuple(sorted(values.dropna().unique())), None, numeric)
+        return Colouring(labelled(name), {}, scale_of(values))
+    levels = sorted(values.dropna().unique())
+    looks = {level: look(level, levels) | {"label": str(level)} for level in levels}
+    if numeric:
+        whole = all(isinstance(level, (int, np.integer)) for level in levels)
+        for level, shade in zip(levels, np.linspace(0, 0.95, len(levels)), strict=True):
+            words = f"{level:,}" if whole else f"{level:g}"
+            looks[level] |= {"color": colormaps[SEQUENTIAL](shade), "label": words}
+    return Colouring(labelled(name), looks, None)
 
 
 def scale_of(values: ArrayLike, wide: float = 1.0) -> Normalize:
@@ -327,23 +295,18 @@ def marks(
     x: ArrayLike,
     y: ArrayLike,
     *,
-    x_ends: Sequence[ArrayLike] | None = None,
-    y_ends: Sequence[ArrayLike] | None = None,
+    x_ends: Sequence[ArrayLike] = (),
+    y_ends: Sequence[ArrayLike] = (),
     **how: Any,
 ) -> None:
     """Marks with their intervals, each ends (low, high); an end that is not known has no bar."""
-    look: dict[str, Any] = {"linestyle": "none", "markersize": 5, "capsize": 2.5, "elinewidth": 1.2} | how
+    how = dict[str, Any](linestyle="none", markersize=5, capsize=2.5, elinewidth=1.2) | how
     for name, middle, ends in (("xerr", x, x_ends), ("yerr", y, y_ends)):
-        if ends is not None:
+        if len(ends):
             value, low, high = (np.atleast_1d(np.asarray(each, dtype="float64")) for each in (middle, *ends))
             reach = np.array([value - low, high - value])
-            look[name] = np.where(np.isfinite(reach), reach.clip(min=0), 0.0)
-    axes.errorbar(x, y, **look)
-
-
-def band(axes: Axes, x: ArrayLike, low: ArrayLike, high: ArrayLike, colour: str) -> None:
-    """The interval around a line."""
-    axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+            how[name] = np.where(np.isfinite(reach), reach.clip(min=0), 0.0)
+    axes.errorbar(x, y, **how)
 
 
 def forest(

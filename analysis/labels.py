@@ -19,8 +19,6 @@ _NAMES = {
     "peak_bytes_per_second": "measured bandwidth",
     "spec_flops_per_second": "specified peak rate",
     "spec_bytes_per_second": "specified bandwidth",
-    "peak_memory_bytes": "peak memory",
-    "peak_device_memory_bytes": "peak device memory",
     "step_time_cv": "variation within a process",
     "between_process_cv": "variation between processes",
     "process_cv": "variation of processes",
@@ -37,9 +35,6 @@ _NAMES = {
     "p_adjusted": "p, adjusted",
     "vif": "variance inflation",
     "r2": "R²",
-    "platform.name": "platform",
-    "optimizer.name": "optimizer",
-    "framework.name": "framework",
     "software.name": "software stack",
     "data.name": "input data",
 }
@@ -64,6 +59,7 @@ def label(column: str) -> str:
         return f"{found[1]}{_ORDINALS.get(found[1][-1], 'th')} percentile"
     if column.startswith("version."):
         return f"{column.removeprefix('version.')} version"
+    column = column.removesuffix(".name")
     for prefix in _PARTS:
         column = column.removeprefix(prefix)
     return _UNITS.sub("", column).replace("_", " ")

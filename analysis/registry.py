@@ -49,10 +49,10 @@ class Analysis(Generic[OptionsT, ResultT]):
     """A function (frame, options) -> result with all that the command line and the report have to know of it.
 
     Called, it lets the runs through the gate first, takes the default options where none are given, and its result says
-    what was left out. `columns` limits what is read from the store, `read` reads something else where the options say
-    so; `one_protocol` is for one that would refuse heterogeneous runs part by part, not as a whole, `counts` for one to
-    which no run is an answer. In the report it stands in a `section` of each system, of all systems or of pairs of
-    them, by its `order`: `shown` says as what, once with its default options unless it is given.
+    what was left out. `columns` limits what is read from the store; `one_protocol` is for one that would refuse
+    heterogeneous runs part by part, not as a whole, `counts` for one to which no run is an answer. In the report it
+    stands in a `section` of each system, of all systems or of pairs of them, by its `order`: `shown` says as what, once
+    with its default options unless it is given.
     """
 
     options: type[OptionsT]
@@ -68,7 +68,6 @@ class Analysis(Generic[OptionsT, ResultT]):
     shown: Callable[[pd.DataFrame], Iterable[Shown]] | None = None
     draws: bool = True
     columns: tuple[str, ...] | None = None
-    read: Callable[[Any, Any, Any], pd.DataFrame | None] | None = None
     one_protocol: bool = False
     counts: bool = False
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from analysis.format import short
 from analysis.labels import not_recorded
 from analysis.lazy import drawing, np, pd
 from analysis.statistics.dependence import Unit, crossed_quantile, levels_of
 from analysis.store.frame import families, is_ok
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 #: Finds a device's data sheet: `peak_flops` (precision -> FLOP/s) and `bandwidth` (B/s or None); None without one.
 Sheets = Callable[[str], Any]
@@ -87,26 +84,22 @@ class Roof:
         return np.minimum(self.peak, values * self.bandwidth)
 
 
-@dataclass(frozen=True)
-class Roofline:
-    """The result: roofs, points and, by reason, how many runs have no place.
+class Placed(NamedTuple):
+    """Models under roofs.
 
     `points` has one row a run: run_id, device, precision, family, the batch size and those of model.* in which some
     family varies, arithmetic_intensity (FLOP/B), traffic ("analytic" or "trace"), flops_per_second with its interval
     `rate_low`..`rate_high` (of a trace the range of the run's captures), attainable (FLOP/s), share (rate /
-    attainable) with `share_low`..`share_high`, verdict and infeed_fraction. Unknown numbers are NaN.
+    attainable) with `share_low`..`share_high`, verdict and infeed_fraction. Unknown numbers are NaN. `left_out` counts
+    runs without a place by the reason.
     """
 
-    roofs: tuple[Roof, ...]
     points: pd.DataFrame
+    roofs: tuple[Roof, ...]
     left_out: Mapping[str, int]
 
-    def roof_of(self, device: str, precision: str) -> Roof:
-        """The roof over the points of a device and a precision."""
-        return next(roof for roof in self.roofs if (roof.device, roof.precision) == (device, precision))
 
-
-def place_models(frame: pd.DataFrame, sheets: Sheets) -> Roofline:
+def place_models(frame: pd.DataFrame, sheets: Sheets) -> Placed:
     """Place the measured runs of a frame (one row a run) under the roofs of their devices.
 
     A run's place is `arithmetic_intensity` and `flops_per_second`: exact work over compulsory traffic, so the true
@@ -119,8 +112,8 @@ def place_models(frame: pd.DataFrame, sheets: Sheets) -> Roofline:
     roofs = find_roofs(measured, sheets)
     points, reasons = _place(measured, sheets)
     left_out = {"not measured, such as out of memory": len(rows) - len(measured)}
-    left_out |= {reason: int(reasons.eq(reason).sum()) for reason in reasons.dropna().unique()}
-    return Roofline(roofs, _under(points, roofs), {reason: count for reason, count in left_out.items() if count})
+    left_out |= {str(reason): int(count) for reason, count in reasons.value_counts(sort=False).items()}
+    return Placed(_under(points, roofs), roofs, {reason: count for reason, count in left_out.items() if count})
 
 
 def find_roofs(frame: pd.DataFrame, sheets: Sheets) -> tuple[Roof, ...]:
@@ -138,12 +131,11 @@ def find_roofs(frame: pd.DataFrame, sheets: Sheets) -> tuple[Roof, ...]:
             measured = column.notna().any()
             values.append(float(column.median()) if measured else given and float(given))
             sources.append("measured" if measured else "specification" if given else "unknown")
-        peak, bandwidth = values
-        low = high = None
-        if peak is not None and bandwidth is not None:
-            ridges = ceilings.iloc[:, 0].fillna(peak) / ceilings.iloc[:, 1].fillna(bandwidth)
-            low, high = float(ridges.min()), float(ridges.max())
-        roofs.append(Roof(str(device), str(precision), peak, bandwidth, sources[0], sources[1], low, high))
+        roof = Roof(str(device), str(precision), values[0], values[1], sources[0], sources[1])
+        if roof.ridge is not None:
+            ridges = ceilings.iloc[:, 0].fillna(values[0]) / ceilings.iloc[:, 1].fillna(values[1])
+            roof = replace(roof, ridge_low=float(ridges.min()), ridge_high=float(ridges.max()))
+        roofs.append(roof)
     return tuple(roofs)
 
 
@@ -154,14 +146,12 @@ def verdict(intensity: Any, roof: Roof) -> np.ndarray:
     "unknown" without both ceilings or without an intensity.
     """
     values = np.asarray(intensity, dtype="float64")
-    ridge = roof.ridge
-    if ridge is None:
+    low, high = (roof.ridge if edge is None else edge for edge in (roof.ridge_low, roof.ridge_high))
+    if low is None or high is None:
         return np.full(values.shape, Verdict.UNKNOWN.value, dtype=object)
-    low, high = (ridge if edge is None else edge for edge in (roof.ridge_low, roof.ridge_high))
-    right = np.where(values >= high, Verdict.COMPUTE, Verdict.RIDGE)
-    verdicts = np.where(values < low, Verdict.MEMORY, right).astype(object)
-    verdicts[np.isnan(values)] = Verdict.UNKNOWN.value
-    return verdicts
+    where = [values < low, values >= high, values >= low]
+    names = [name.value for name in (Verdict.MEMORY, Verdict.COMPUTE, Verdict.RIDGE)]
+    return np.select(where, names, Verdict.UNKNOWN.value).astype(object)
 
 
 def summary(points: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
@@ -189,14 +179,9 @@ def summary(points: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
 
 def _with_keys(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with the columns that place a run, NaN or "device not recorded" where it lacks them."""
-    added: dict[str, Any] = {name: frame[name].astype("float64") if name in frame else np.nan for name in _NUMBERS}
-    for name in _PLACE:
-        known = frame[name].astype("object") if name in frame else pd.Series(None, frame.index, dtype="object")
-        added[name] = known.where(known.notna(), not_recorded(name))
-    # At once: pandas warns of frames to which a dozen columns are added one by one.
-    placed = pd.concat([frame.drop(columns=list(added), errors="ignore"), pd.DataFrame(added, frame.index)], axis=1)
-    placed.attrs = dict(frame.attrs)
-    return placed
+    rows = frame.reindex(columns=list(dict.fromkeys([*frame, *_NUMBERS, *_PLACE])))
+    places = {name: rows[name].astype("object").where(rows[name].notna(), not_recorded(name)) for name in _PLACE}
+    return rows.astype(dict.fromkeys(_NUMBERS, "float64")).assign(**places)
 
 
 def _place(rows: pd.DataFrame, specification: Sheets) -> tuple[pd.DataFrame, pd.Series]:
@@ -242,14 +227,12 @@ def _under(points: pd.DataFrame, roofs: tuple[Roof, ...]) -> pd.DataFrame:
     for name, rate in (("share", "flops_per_second"), ("share_low", "rate_low"), ("share_high", "rate_high")):
         table[name] = table[rate] / table["attainable"]
     place = {name: position for position, name in enumerate(families(table))}
-    table = table.assign(_place=table["family"].map(place).fillna(len(place)))
-    order = ["device", "precision", "_place", "share"]
-    return table.sort_values(order, ascending=[True, True, True, False], kind="stable", ignore_index=True).drop(
-        columns="_place"
-    )
+    order, keys = ["device", "precision", "place", "share"], table["family"].map(place).fillna(len(place))
+    table = table.assign(place=keys).sort_values(order, ascending=[True, True, True, False], kind="stable")
+    return table.drop(columns="place").reset_index(drop=True)
 
 
-def frame_roof(axes: Axes, points: pd.DataFrame, roof: Roof, others: Sequence[Roof] = ()) -> None:
+def frame_roof(axes: drawing.Axes, points: pd.DataFrame, roof: Roof, others: Sequence[Roof] = ()) -> None:
     """Logarithmic scales around the points and the ridge, and the roofs."""
     ridges = [one.ridge for one in (roof, *others) if one.ridge is not None]
     peaks = [one.peak for one in (roof, *others) if one.peak is not None]
@@ -266,15 +249,12 @@ def frame_roof(axes: Axes, points: pd.DataFrame, roof: Roof, others: Sequence[Ro
     drawing.log_ticks(axes.yaxis, lambda value: short(value, "FLOP/s"))
 
 
-def _draw_roof(axes: Axes, roof: Roof, left: float, right: float, look: dict[str, Any]) -> None:
+def _draw_roof(axes: drawing.Axes, roof: Roof, left: float, right: float, look: dict[str, Any]) -> None:
     """The two ceilings; one alone, dotted, where the other is unknown."""
-    if roof.ridge is not None:
-        intensity = np.array([left, roof.ridge, right])
-        axes.plot(intensity, roof.attainable(intensity), **look)
-    elif roof.peak is not None:
-        axes.plot([left, right], [roof.peak] * 2, **(look | {"linestyle": ":"}))
-    elif roof.bandwidth is not None:
-        axes.plot([left, right], [left * roof.bandwidth, right * roof.bandwidth], **(look | {"linestyle": ":"}))
+    intensity = np.array([left, roof.ridge or left, right])
+    rate = np.minimum(roof.peak or np.inf, intensity * (roof.bandwidth or np.inf))
+    if np.isfinite(rate).all():
+        axes.plot(intensity, rate, **(look if roof.ridge else look | {"linestyle": ":"}))
 
 
 def describe(roof: Roof) -> str:
@@ -284,24 +264,15 @@ def describe(roof: Roof) -> str:
     peak = "peak unknown" if roof.peak is None else short(roof.peak, "FLOP/s", digits=3)
     bandwidth = "bandwidth unknown" if roof.bandwidth is None else short(roof.bandwidth, "B/s", digits=3)
     ridge = "" if roof.ridge is None else f", ridge {roof.ridge:.3g} FLOP/B"
+    if roof.ridge_low != roof.ridge_high:
+        ridge += f", {roof.ridge_low:.3g} to {roof.ridge_high:.3g} over its runs"
     return f"{peak}, {bandwidth}{ridge} ({roof.source})"
 
 
 def roof_in_words(roof: Roof) -> str:
-    """The ceilings with their sources and the ridge point, or what is not known of them."""
-    name = f"{roof.device} in {roof.precision}"
-    peak, bandwidth = short(roof.peak or 0, "FLOP/s", digits=3), short(roof.bandwidth or 0, "B/s", digits=3)
-    if roof.ridge is None:
-        known = [f"peak {peak} ({roof.peak_source})"] if roof.peak else []
-        known += [f"bandwidth {bandwidth} ({roof.bandwidth_source})"] if roof.bandwidth else []
-        extent = f"only its {known[0]} is known" if known else "neither ceiling is known"
-        return f"{name}: no roof, {extent}; measure the ceilings with python -m paradnn.ceilings."
-    same = roof.peak_source == roof.bandwidth_source
-    source = f"{roof.peak_source} ceilings" if same else f"ceilings, {roof.source}"
-    spread = ""
-    if roof.ridge_low != roof.ridge_high:
-        spread = f" ({roof.ridge_low:.3g} to {roof.ridge_high:.3g} over its runs)"
-    return f"{name}: {source}, {peak} and {bandwidth}; the ridge point is at {roof.ridge:.3g} FLOP/B{spread}."
+    """The ceilings with their sources and the ridge point, and what to do where one is not known."""
+    remedy = "; measure the ceilings with python -m paradnn.ceilings" if roof.ridge is None else ""
+    return f"{roof.device} in {roof.precision}: {describe(roof)}{remedy}."
 
 
 def percent(value: float) -> str:

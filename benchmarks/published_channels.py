@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from analysis.published.vidur import read_vidur
-from analysis.statistics.transfers import fit_transfers
+from analysis.statistics.transfers import fit_transfers, fitted
 from benchmarks.common import RESULTS, save
 from paradnn.core.errors import DataError
 
@@ -50,7 +50,7 @@ def tried(rows: pd.DataFrame, large: int) -> dict[str, object]:
     rows = rows.sort_values("size")
     known, others = rows[::2], rows[1::2]
     fit = fit_transfers(known["size"], known["us"])
-    errors = np.abs(others["us"].to_numpy() / fit.at(others["size"]) - 1)
+    errors = np.abs(others["us"].to_numpy() / fitted(fit.pieces, others["size"]) - 1)
     line = np.abs(others["us"].to_numpy() / fit.line.at(others["size"]) - 1)
     beyond = (others["size"] >= large).to_numpy()
     return {

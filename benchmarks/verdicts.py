@@ -19,7 +19,7 @@ from scipy import stats
 from analysis.analyses.boxplot import box_statistics
 from analysis.analyses.breakdown import measure_shares
 from analysis.analyses.compare import compare_points
-from analysis.analyses.infeed import input_waits
+from analysis.analyses.infeed import InfeedOptions, input_waits
 from analysis.analyses.sensitivity import SensitivityOptions, sensitivity
 from analysis.analyses.speedup import pair_points
 from analysis.roofs import place_models
@@ -204,9 +204,9 @@ def found_under(frame: pd.DataFrame, unit: Unit) -> dict[str, tuple[float, float
     whole = np.sqrt(0.9**2 + 0.8**2 + 0.6**2)
     share, middle = float(stats.norm.cdf(0.5 / whole)), 1 / (1 + np.exp(-0.5))
     box = box_statistics(frame, "examples_per_second", ["family"], unit=unit).iloc[0]
-    part = measure_shares(frame, unit).types.iloc[0]
+    part = measure_shares(frame, unit)[0].iloc[0]
     roof = under_roof(place_models(frame, lambda _: None).points, unit).iloc[0]
-    waits = input_waits(frame, "parameters", 0.5, unit=unit).groups[0]
+    waits = input_waits(frame, InfeedOptions(against="parameters", threshold=0.5, unit=unit))[0][0]
     both = SensitivityOptions(metric="examples_per_second", log_scale="both", unit=unit)
     weights = sensitivity(frame, both).table.set_index("term")
     of_nodes, of_batches = (weights.loc[name] for name in ("model.nodes", "batch_size"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from analysis.format import short
 from analysis.lazy import drawing, np, pd
@@ -15,9 +15,6 @@ from analysis.result import Headline, Result, pooled_within, require_runs
 from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
 from paradnn.families import FAMILIES
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 #: Precisions in which a platform may have been published where the run's own is not there, the likeliest first.
 _PRECISIONS = ("float16", "bfloat16", "float32")
@@ -79,7 +76,7 @@ def beside(frame: pd.DataFrame, options: BesideOptions) -> Result:
     here = " and ".join(dict.fromkeys(runs["device"].astype(str)))
     return Result(
         numbers=table,
-        sentences=[*_sentences(table, here), *_of_many(len(points))],
+        sentences=[*_sentences(table, here, len(points))],
         picture=(lambda: draw_beside(table, here)) if table["there"].notna().any() else None,
         stands_out=_headline(table),
         sources=tuple(runs["run_id"]),
@@ -99,13 +96,13 @@ def _headline(table: pd.DataFrame) -> Headline | None:
     return Headline("Beside published platforms", f"{'; '.join(found)}.") if found else None
 
 
-def _sentences(table: pd.DataFrame, here: str) -> Iterator[str]:
+def _sentences(table: pd.DataFrame, here: str, points: int) -> Iterator[str]:
     for device, rows in table.groupby("device", sort=False):
         for source, known in rows[rows["there"].notna()].groupby("source", sort=True):
             span = [short(end, digits=3) for end in (known["ratio"].min(), known["ratio"].max())]
             mean = short(math.exp(np.log(known["ratio"]).mean()), digits=3)
             how = (
-                "published" if source == "published" else "predicted from published timings of kernels or other models"
+                "predicted from published timings of kernels or other models" if source == "predicted" else "published"
             )
             numbers, ends = ", ".join(dict.fromkeys(known["precision"])), " to ".join(dict.fromkeys(span))
             yield (
@@ -117,76 +114,64 @@ def _sentences(table: pd.DataFrame, here: str) -> Iterator[str]:
             names = ", ".join(dict.fromkeys(lacking["family"]))
             yield f"Not known of {device}: {names}; {lacking['missing'].iloc[0]}."
     yield "Published numbers are of other software and years: they say what was reached, not what is possible."
-
-
-def _of_many(points: int) -> Iterator[str]:
     if points > _MOST:
         yield f"Of {points:,} models {_MOST} were looked at, of every family as many; --where narrows the choice."
 
 
-def draw_beside(table: pd.DataFrame, here: str) -> Figure:
+def draw_beside(table: pd.DataFrame, here: str) -> drawing.Figure:
     """Examples per second, a row for each model, a mark for each platform."""
-    points = sorted(set(table["point"]), reverse=True)
-    places = {point: place for place, point in enumerate(points)}
+    points = sorted(set(table["point"]))
     drawn, (axes,) = drawing.panels(1, 6.4, 1.2 + 0.24 * len(points))
-    sides: list[tuple[str, str, pd.DataFrame]] = [(here, "here", table.drop_duplicates("point"))]
-    sides += [(str(name), "there", rows) for name, rows in table.groupby("device", sort=False)]
-    for number, (name, side, rows) in enumerate(sides):
-        known = rows[rows[side].notna()]
-        values = known[[side, f"{side}_low", f"{side}_high"]].to_numpy(dtype="float64")
-        ends = np.nan_to_num(np.abs(values[:, 1:] - values[:, :1]).T)
-        label = f"{name}, {'measured' if side == 'here' else 'published or predicted'}"
-        mark, colour = drawing.MARKERS[number % len(drawing.MARKERS)], drawing.COLOURS[number % 7]
-        y = known["point"].map(places)
-        axes.errorbar(values[:, 0], y, xerr=ends, fmt=mark, color=colour, markersize=5, elinewidth=0.8, label=label)
+    parts = {f"{here}, measured": table.drop_duplicates("point")}
+    parts |= {f"{name}, published or predicted": table[table["device"] == name] for name in table["device"].unique()}
+    groups = {}
+    for side, (name, rows) in zip(["here", *["there"] * len(parts)], parts.items(), strict=False):
+        named = {side: "value", f"{side}_low": "low", f"{side}_high": "high"}
+        groups[name] = rows.set_index("point")[[*named]].rename(columns=named).dropna(subset="value")
     axes.set_xscale("log")
+    looks = {name: drawing.look(name, [*groups]) | {"capsize": 0} for name in groups}
+    drawing.forest(axes, {point: point for point in points}, groups, looks)
+    drawing.finish(axes, "Beside published platforms", "examples/s")
     drawing.log_ticks(axes.xaxis, short)
-    axes.set_xlabel("examples/s")
-    drawing.names(axes.yaxis, points)
     drawing.legend(drawn)
     return drawn
 
 
 def _rows(run: Mapping[Any, Any], options: BesideOptions) -> Iterator[dict[str, Any]]:
+    """The rows of a measured run; none of what is no model with layers."""
     from analysis.atlas import load
-    from analysis.atlas.expect import expect, model_in, published, words_of
+    from analysis.atlas.expect import model_in, words_of
 
     model = model_in(run)
     if not FAMILIES[str(run["family"])].has_layers or model.is_kernel or model.is_communication:
         return
-    own, batch = float(run["examples_per_second"]), float(run["batch_size"])
-    ends = [float(run.get(f"examples_per_second_{end}", math.nan)) for end in ("low", "high")]
-    about = {
-        "family": run["family"],
-        "point": words_of(run, model),
-        "here": own,
-        "here_low": ends[0],
-        "here_high": ends[1],
-    }
-    for name in options.platform_of:
-        device = load().device(name)
-        numbers = dict.fromkeys((str(run["precision"]), *_PRECISIONS))
-        if run["family"] == "fc":  # whole steps come first
-            numbers = dict.fromkeys(sorted(numbers, key=lambda name: load().find(device, "fc", name) is None))
-        tries = [{**run, "precision": precision} for precision in numbers]
-        exact = next(((row, seconds) for row in tries if (seconds := published(row, device))), None)
-        if exact:
-            rate = batch / exact[1]
-            found = {"there": rate, "there_low": math.nan, "there_high": math.nan, "source": "published",
-                     "precision": exact[0]["precision"], "ratio": rate / own, "missing": ""}  # fmt: skip
-        else:
-            answers = [(tries[0], expect(tries[0], device))]
-            while answers[-1][1].seconds is None and len(answers) < len(tries):
-                answers.append((tries[len(answers)], expect(tries[len(answers)], device)))
-            row, answer = answers[-1 if answers[-1][1].seconds else 0]
-            there = [
-                math.nan if value is None else batch / value for value in (answer.seconds, answer.high, answer.low)
-            ]
-            found = dict(zip(("there", "there_low", "there_high"), there, strict=True))
-            found |= {
-                "source": "predicted",
-                "precision": row["precision"],
-                "ratio": there[0] / own,
-                "missing": answer.why,
-            }
-        yield {**about, "device": device, **found}
+    here = {f"here{end}": float(run.get(f"examples_per_second{end}", math.nan)) for end in ("", "_low", "_high")}
+    for device in map(load().device, options.platform_of):
+        there = _there(run, device)
+        ratio = there["there"] / here["here"]
+        last = {"ratio": ratio, "missing": there.pop("missing")}
+        yield {"family": run["family"], "point": words_of(run, model), **here, "device": device, **there, **last}
+
+
+def _there(run: Mapping[Any, Any], device: str) -> dict[str, Any]:
+    """What is known of a run's step on a device: published, else predicted, in the first precision that it has."""
+    from analysis.atlas import load
+    from analysis.atlas.expect import expect, published
+
+    numbers = list(dict.fromkeys((str(run["precision"]), *_PRECISIONS)))
+    if run["family"] == "fc":  # whole steps come first
+        numbers.sort(key=lambda name: load().find(device, "fc", name) is None)
+    row, *others = [{**run, "precision": precision} for precision in numbers]
+    batch, source, missing, times = float(run["batch_size"]), "published", "", (math.nan,) * 3
+    exact = next(((each, seconds) for each in (row, *others) if (seconds := published(each, device))), None)
+    if exact:
+        row, times = exact[0], (exact[1], math.nan, math.nan)
+    else:
+        answer = expect(row, device)
+        for other in others:
+            if answer.seconds is None and (found := expect(other, device)).seconds is not None:
+                row, answer = other, found
+        source, missing = "predicted", answer.why
+        times = (answer.seconds or math.nan, answer.high or math.nan, answer.low or math.nan)
+    rates = dict(zip(("there", "there_low", "there_high"), (batch / each for each in times), strict=True))
+    return rates | {"source": source, "precision": row["precision"], "missing": missing}

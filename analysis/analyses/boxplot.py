@@ -3,27 +3,24 @@ five percentiles (the paper's Figure 11), the values beyond, and an interval of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 from analysis.columns import choose_metric, find_column, find_metric, narrowed
 from analysis.format import is_share, short
-from analysis.labels import label, unit_of
+from analysis.labels import label, labelled
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option, unit_option
 from analysis.registry import Shown, analysis
-from analysis.result import Paragraph, Result, pooled_within, require_runs
+from analysis.result import Result, pooled_within, require_runs
 from analysis.sides import apart, choose_sides
 from analysis.statistics.dependence import Unit, crossed_quantile, levels_of
 from analysis.statistics.pairing import pair
 from analysis.store.frame import aggregate_replicates, families, units
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 #: What is drawn if no metric is named: the first that nine of ten runs have.
 _CANDIDATES = ("flops_utilization", "flops_utilization_spec", "flops_per_second", "examples_per_second")
@@ -95,11 +92,13 @@ def boxplot(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
     if options.a or options.b:
         return _speedups(frame, options)
     by = [find_column(frame, name, "--by") for name in options.by]
-    metric = find_metric(frame, options.metric) if options.metric else choose_metric(frame, _CANDIDATES)
+    name = find_metric(frame, options.metric) if options.metric else choose_metric(frame, _CANDIDATES)
+    unit = units([name]).get(name, "")
     pooled = pooled_within(frame, by, options.pool)
-    boxes = box_statistics(aggregate_replicates(frame), metric, by, families(frame), options.unit)
-    drawn = Boxes(boxes, metric, by, label(metric), units([metric]).get(metric, ""))
-    return drawn.answer(tuple(frame["run_id"]), pooled)
+    boxes = box_statistics(aggregate_replicates(frame), name, by, families(frame), options.unit)
+    words = partial(short, unit=unit, share=is_share(name, unit, boxes["maximum"].dropna()), digits=3)
+    quantity = _Quantity(label(name), labelled(name), words)
+    return _answer(boxes, quantity, by, tuple(frame["run_id"]), pooled)
 
 
 def _speedups(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
@@ -114,9 +113,35 @@ def _speedups(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
         raise NotEnoughData(f"no point was measured on both sides, of {len(sides.a)} runs of A and {len(sides.b)} of B")
     by = [find_column(pairs, name, "--by") for name in options.by]
     boxes = box_statistics(pairs, "speedup", by, families(pairs), options.unit)
+    what = f"speedup of {sides.name_a} over {sides.name_b}"
+    quantity = _Quantity(what, what, "{:.3g}x".format, is_ratio=True)
     words = [f"Speedups are in {metric}, of points that were measured on both sides.", *apart(pairs, sides)]
-    drawn = Boxes(boxes, "speedup", by, f"speedup of {sides.name_a} over {sides.name_b}", "x")
-    return drawn.answer(sides.sources, sides.pooled, words)
+    answer = _answer(boxes, quantity, by, sides.sources, sides.pooled)
+    return replace(answer, sentences=[*answer.sentences, *words])
+
+
+class _Quantity(NamedTuple):
+    """What boxes are of: its name, that with its unit, how a number of it is written."""
+
+    name: str
+    named: str
+    words: Callable[[float], str]
+    is_ratio: bool = False
+
+
+def _answer(boxes: pd.DataFrame, of: _Quantity, by: Sequence[str], sources: tuple[str, ...], pooled: str) -> Result:
+    """The boxes as numbers, without the percentiles that a group has too few points for; in words; and drawn."""
+    least = {"p2": WHISKERS, "p9": BOX, "p91": BOX, "p98": WHISKERS}
+    table = boxes.drop(columns="values")
+    table = table.assign(**{name: table[name].where(table["count"] >= number) for name, number in least.items()})
+    known = boxes[boxes["count"] > 0]
+    return Result(
+        numbers=table,
+        sentences=[_sentence(row, of) for row in boxes.to_dict("records")],
+        picture=(lambda: draw_boxes(known, of, by)) if len(known) else None,
+        sources=sources,
+        pooled=pooled,
+    )
 
 
 def box_statistics(
@@ -135,15 +160,16 @@ def box_statistics(
     """
     rows: list[dict[str, object]] = []
     for key, group in frame.groupby(list(by), sort=True, dropna=False):
-        every = group[metric].to_numpy(dtype="float64", na_value=np.nan)
-        values = np.sort(every[np.isfinite(every)])
+        group = group.assign(value=group[metric].to_numpy(dtype="float64", na_value=np.nan))
+        known = group[np.isfinite(group["value"])]
+        values = np.sort(known["value"].to_numpy())
         name = ", ".join("(none)" if pd.Series([part]).isna().all() else str(part) for part in key)
         row: dict[str, object] = dict(zip(by, key, strict=True))
         row |= {"label": name, "count": len(values), "missing": len(group) - len(values), "outliers": 0}
         if len(values):
             found = np.percentile(values, LEVELS)
-            levels = levels_of(group[np.isfinite(every)], unit)
-            ends = crossed_quantile(every[np.isfinite(every)], levels)[1:]
+            levels = levels_of(known, unit)
+            ends = crossed_quantile(known["value"], levels)[1:]
             low, high = (end if np.isfinite(end) else np.nan for end in ends)
             row |= dict(zip(_PERCENTILES, found, strict=True))
             row |= {"median_low": low, "median_high": high, "sample": levels.words}
@@ -154,107 +180,66 @@ def box_statistics(
     table = pd.DataFrame(rows, columns=[*by, "label", "count", "missing", *_PERCENTILES, *ends_of])
     # Families come in the paper's order; the sort is stable, so the rest keeps its own.
     place = {name: position for position, name in enumerate(order)}
-    ranks = [place.get(value, len(place)) for value in table[by[0]]]
-    return table.iloc[np.argsort(ranks, kind="stable")].reset_index(drop=True)
+    return table.sort_values(
+        by[0], key=lambda keys: keys.map(place).fillna(len(place)), kind="stable", ignore_index=True
+    )
 
 
-@dataclass(frozen=True)
-class Boxes:
-    """Boxes (rows of `box_statistics`) of `what`, in `unit`: "x" of ratios."""
+def _sentence(row: Mapping[Any, Any], of: _Quantity) -> str:
+    """The median and the percentiles of one group."""
 
-    rows: pd.DataFrame
-    metric: str
-    by: list[str]
-    what: str
-    unit: str
+    def ends(low: str, high: str, word: str = "and") -> str:
+        return f"{of.words(row[low])} {word} {of.words(row[high])}"
 
-    def answer(self, sources: tuple[str, ...], pooled: str, more: Sequence[Paragraph | str] = ()) -> Result:
-        """The boxes as numbers, without the percentiles that a group has too few points for; in words; and drawn."""
-        count = self.rows["count"]
-        least = {"p2": WHISKERS, "p9": BOX, "p91": BOX, "p98": WHISKERS}
-        table = self.rows.drop(columns="values")
-        table = table.assign(**{name: table[name].where(count >= number) for name, number in least.items()})
-        return Result(
-            numbers=table,
-            sentences=[*self._sentences(), *more],
-            picture=self.draw if (count > 0).any() else None,
-            sources=sources,
-            pooled=pooled,
-        )
-
-    def _sentences(self) -> Iterator[str]:
-        share = is_share(self.metric, self.unit, self.rows["maximum"].dropna())
-        for row in self.rows.to_dict("records"):
-            yield self._group(row, share)
-
-    def _group(self, row: Mapping[Any, Any], share: bool) -> str:
-        """The median and the percentiles of one group."""
-
-        def ends(low: str, high: str, word: str) -> str:
-            return f"{shown(low)} {word} {shown(high)}"
-
-        def shown(name: str) -> str:
-            return f"{row[name]:.3g}x" if self.unit == "x" else short(row[name], self.unit, share, digits=3)
-
-        missing = f"; {row['missing']} more have none" if row["missing"] else ""
-        if not row["count"]:
-            return f"{row['label']}: no point has {self.what}{missing}."
-        known = row["median_low"] == row["median_low"]
-        over = f" (95% interval {ends('median_low', 'median_high', 'to')} over {row['sample']})" if known else ""
-        start = f"{row['label']}: median {self.what} {shown('p50')}{over}; {counted(row['count'], 'point')}{missing}."
-        extremes = ends("minimum", "maximum", "and")
-        if row["count"] < BOX:
-            return f"{start} They lie between {extremes}, too few for percentiles."
-        most = f", 96% between {ends('p2', 'p98', 'and')}" if row["count"] >= WHISKERS else ""
-        return f"{start} 82% of them lie between {ends('p9', 'p91', 'and')}{most}; the extremes are {extremes}."
-
-    def draw(self) -> Figure:
-        """Bar at the median, box from the 9th to the 91st percentile, whiskers to the 2nd and the 98th, dots beyond.
-
-        A group has a box or whiskers only where it has points enough for such percentiles; all points of smaller
-        groups are dots. Ratios get a line at 1; the scale is logarithmic of ratios, and where values are positive and
-        span more than a factor of 100.
-        """
-        rows = self.rows[self.rows["count"] > 0].to_dict("records")
-        if len(rows) > _FITTING:
-            problem = f"{len(rows)} boxes do not fit one figure"
-            raise ConfigError("--by", ",".join(self.by), problem, "choose runs with --where")
-        longest = max(len(row["label"]) for row in rows)  # long ones are in several lines
-        drawn, (axes,) = drawing.panels(1, 8.0, 1.2 + (0.32 if longest <= _SHORT else 0.65) * len(rows))
-        keys = [str(row[self.by[0]]) for row in rows]
-        among = drawing.families_with(keys) if self.by[0] == "family" else [*dict.fromkeys(keys)]
-        for place, (row, key) in enumerate(zip(rows, keys, strict=True)):
-            _draw_box(axes, row, place, drawing.colour_of(key, among))
-        lowest, highest = min(row["minimum"] for row in rows), max(row["maximum"] for row in rows)
-        if self.unit == "x":
-            axes.axvline(1, color="#333333", linewidth=1, zorder=1)
-        logarithmic = lowest > 0 and (self.unit == "x" or highest / lowest > _WIDE)
-        if logarithmic:
-            axes.set_xscale("log")
-        drawing.names(axes.yaxis, [f"{row['label']} ({row['count']})" for row in rows])
-        axes.set_ylim(len(rows) - 0.4, -0.6)
-        named = f"{self._number(axes.xaxis, logarithmic)}\n{_key(rows)}"
-        drawing.finish(axes, f"{self.what} by {', '.join(map(label, self.by))}", named)
-        axes.yaxis.grid(False)
-        return drawn
-
-    def _number(self, axis: Any, logarithmic: bool) -> str:
-        """The name of the values with their unit; their numbers along the axis."""
-        if self.unit == "x":
-            drawing.ratio_axis(axis)
-            return self.what
-        named = self.unit not in ("", "1")
-        share = not named and is_share(self.metric, self.unit, self.rows["maximum"].dropna())
-        unit = "" if self.unit.startswith("1/") else self.unit
-        words = drawing.quantity(unit) if named else lambda value: short(value, share=share)
-        if logarithmic:
-            drawing.log_ticks(axis, words)
-        else:
-            axis.set_major_formatter(lambda value, _: words(value))
-        return f"{self.what} ({unit_of(self.metric) or self.unit})" if named else self.what
+    missing = f"; {row['missing']} more have none" if row["missing"] else ""
+    if not row["count"]:
+        return f"{row['label']}: no point has {of.name}{missing}."
+    known = pd.notna(row["median_low"])
+    over = f" (95% interval {ends('median_low', 'median_high', 'to')} over {row['sample']})" if known else ""
+    points = counted(row["count"], "point")
+    start = f"{row['label']}: median {of.name} {of.words(row['p50'])}{over}; {points}{missing}."
+    extremes = ends("minimum", "maximum")
+    if row["count"] < BOX:
+        return f"{start} They lie between {extremes}, too few for percentiles."
+    most = f", 96% between {ends('p2', 'p98')}" if row["count"] >= WHISKERS else ""
+    return f"{start} 82% of them lie between {ends('p9', 'p91')}{most}; the extremes are {extremes}."
 
 
-def _draw_box(axes: Axes, row: Mapping[Any, Any], place: int, colour: str) -> None:
+def draw_boxes(boxes: pd.DataFrame, of: _Quantity, by: Sequence[str]) -> drawing.Figure:
+    """Bar at the median, box from the 9th to the 91st percentile, whiskers to the 2nd and the 98th, dots beyond.
+
+    A group has a box or whiskers only where it has points enough for such percentiles; all points of smaller groups are
+    dots. Ratios get a line at 1; the scale is logarithmic of ratios, and where values are positive and span more than a
+    factor of 100.
+    """
+    rows = boxes.to_dict("records")
+    if len(rows) > _FITTING:
+        raise ConfigError("--by", ",".join(by), f"{len(rows)} boxes do not fit one figure", "choose runs with --where")
+    longest = max(map(len, boxes["label"]))  # long ones are in several lines
+    drawn, (axes,) = drawing.panels(1, 8.0, 1.2 + (0.32 if longest <= _SHORT else 0.65) * len(rows))
+    keys = [str(row[by[0]]) for row in rows]
+    among = drawing.families_with(keys) if by[0] == "family" else [*dict.fromkeys(keys)]
+    for place, (row, key) in enumerate(zip(rows, keys, strict=True)):
+        _draw_box(axes, row, place, drawing.look(key, among)["color"])
+    lowest, highest, most = boxes["minimum"].min(), boxes["maximum"].max(), boxes["count"].max()
+    if of.is_ratio:
+        axes.axvline(1, color="#333333", linewidth=1, zorder=1)
+    if lowest > 0 and (of.is_ratio or highest / lowest > _WIDE):
+        axes.set_xscale("log")
+        drawing.log_ticks(axes.xaxis, of.words)
+    else:
+        axes.xaxis.set_major_formatter(lambda value, _: of.words(value))
+    drawing.names(axes.yaxis, [f"{row['label']} ({row['count']})" for row in rows])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    whiskers = ", whiskers: 2nd to 98th" if most >= WHISKERS else ""
+    marks = f"bar: median, box: 9th to 91st percentile{whiskers}, dots: points beyond"
+    marks = marks if most >= BOX else f"dots: single points (a box takes {BOX} of them)"
+    drawing.finish(axes, f"{of.name} by {', '.join(map(label, by))}", f"{of.named}\n{marks}")
+    axes.yaxis.grid(False)
+    return drawn
+
+
+def _draw_box(axes: drawing.Axes, row: Mapping[Any, Any], place: int, colour: str) -> None:
     """One group at its place: what of box, whiskers and dots its points can carry."""
     boxed, whiskered, values = row["count"] >= BOX, row["count"] >= WHISKERS, row["values"]
     low, high = (row["p2"], row["p98"]) if whiskered else (row["p9"], row["p91"])
@@ -277,12 +262,3 @@ def _draw_box(axes: Axes, row: Mapping[Any, Any], place: int, colour: str) -> No
         capprops={"color": _DARK},
     )
     artists["boxes"][0].set(facecolor=colour, alpha=0.55, edgecolor="#333333")
-
-
-def _key(rows: Sequence[Mapping[Any, Any]]) -> str:
-    """What the marks stand for, of those that are drawn."""
-    most = max(row["count"] for row in rows)
-    if most < BOX:
-        return f"dots: single points (a box takes {BOX} of them)"
-    whiskers = ", whiskers: 2nd to 98th" if most >= WHISKERS else ""
-    return f"bar: median, box: 9th to 91st percentile{whiskers}, dots: points beyond"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from analysis.format import short
 from analysis.lazy import drawing, np, pd, ticker
@@ -21,12 +21,11 @@ from analysis.store.frame import aggregate_replicates, families, is_ok
 from paradnn.core.errors import ParadnnError
 from paradnn.core.words import counted
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-_CATEGORY, _TYPE = "category_share.", "op_share."
+_PREFIXES = {"category": "category_share.", "type": "op_share."}
 _LEADING = 3  # types of operation that are named for a family
 _NAMED = 12  # rows of the picture; smaller ones are counted in the axis' label
+
+
 _COLUMNS = ["family", "level", "name", "models", "median", "low", "high", "sample", "q25", "q75"]
 
 
@@ -37,17 +36,6 @@ class BreakdownOptions(Options):
     command = "breakdown"
 
     unit: Literal["crossed", "model", "point"] = unit_option()
-
-
-class Shares(NamedTuple):
-    """`categories` and `types` have a row for each family and name, the largest first: `_COLUMNS`, `low` and `high` the
-    95% interval of the median. `categories` of runs without any, as published ones are, are their types. `without`
-    counts measured points without a profile."""
-
-    categories: pd.DataFrame
-    types: pd.DataFrame
-    without: int
-    run_ids: tuple[str, ...]
 
 
 @analysis(
@@ -68,14 +56,16 @@ def breakdown(frame: pd.DataFrame, options: BreakdownOptions) -> Result:
     ParadnnError where no run was profiled, SchemaError for heterogeneous runs of a family on a device.
     """
     pooled = pooled_within(frame, ["family", "device"], options.pool)
-    found = measure_shares(frame, options.unit)
-    parts = [found.categories, *([] if found.types is found.categories else [found.types])]
+    points = aggregate_replicates(frame)
+    points = points[is_ok(points)]
+    table, profiled = measure_shares(points, options.unit)
+    leading = table[table["level"] == table["level"].iloc[0]]
     return Result(
-        numbers=pd.concat([part for part in parts if len(part)], ignore_index=True),
-        sentences=[*_sentences(found)],
-        picture=lambda: draw_breakdown(found.categories),
-        stands_out=_headline(found.categories),
-        sources=found.run_ids,
+        numbers=table,
+        sentences=[*_sentences(leading, table.drop(index=leading.index), len(points) - len(profiled))],
+        picture=lambda: draw_breakdown(leading),
+        stands_out=_headline(leading),
+        sources=tuple(frame.loc[frame["point_id"].isin(profiled["point_id"]) & is_ok(frame), "run_id"]),
         pooled=pooled,
     )
 
@@ -89,16 +79,16 @@ def _headline(shares: pd.DataFrame) -> Headline:
     )
 
 
-def _sentences(found: Shares) -> Iterator[Paragraph]:
-    for family, rows in found.categories.groupby("family", sort=False):
-        types = found.types[found.types["family"] == family].head(_LEADING).to_dict("records")
-        leading = f"Leading types: {', '.join(map(_share, types))}."
-        shares = ", ".join(map(_share, rows.head(_LEADING + 2).to_dict("records")))
-        head = f"{family}, {counted(int(rows['models'].iloc[0]), 'profiled point')}: {shares}."
-        yield Paragraph(head, (leading,) if types and found.types is not found.categories else ())
-    if found.without:
-        yield Paragraph(f"{found.without} measured points have no profile.")
-    samples = "; ".join(dict.fromkeys(found.categories["sample"]))
+def _sentences(shares: pd.DataFrame, types: pd.DataFrame, without: int) -> Iterator[Paragraph]:
+    """`types` beside shares of categories; none where the shares are of types."""
+    for family, rows in shares.groupby("family", sort=False):
+        leading = ", ".join(map(_share, types[types["family"] == family].head(_LEADING).to_dict("records")))
+        words = ", ".join(map(_share, rows.head(_LEADING + 2).to_dict("records")))
+        head = f"{family}, {counted(int(rows['models'].iloc[0]), 'profiled point')}: {words}."
+        yield Paragraph(head, (f"Leading types: {leading}.",) if leading else ())
+    if without:
+        yield Paragraph(f"{without} measured points have no profile.")
+    samples = "; ".join(dict.fromkeys(shares["sample"]))
     yield Paragraph(
         f"Shares are medians, with their 95% interval over {samples}, or the middle half where these are too few "
         "for one; medians need not add up to the whole."
@@ -117,55 +107,49 @@ def _share(row: Mapping[Any, Any]) -> str:
     return f"{row['name']} {short(row['median'], share=True)}{interval}"
 
 
-def measure_shares(frame: pd.DataFrame, unit: Unit = "crossed") -> Shares:
-    """Median shares of the profiled step by family; a category that a profile does not name has share 0 there.
+def measure_shares(points: pd.DataFrame, unit: Unit = "crossed") -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Median shares of the profiled step, and the points that have a profile; ParadnnError where none has.
 
-    Replicates of a point count once, by their median. ParadnnError where no run was profiled.
+    A row for each level (category, then type), family and name, the largest first: family, level, name, models,
+    median, its 95% interval low and high over `sample`, q25 and q75. What a profile does not name has share 0 there.
     """
-    rows = aggregate_replicates(frame)
-    rows = rows[is_ok(rows)]
-    held = [str(name) for name in rows if not str(name).endswith("_spread") and rows[name].notna().any()]
-    categories, types = ([name for name in held if name.startswith(prefix)] for prefix in (_CATEGORY, _TYPE))
-    if not categories and not types:
+    held = [str(name) for name in points if not str(name).endswith("_spread") and points[name].notna().any()]
+    levels = {level: [name for name in held if name.startswith(prefix)] for level, prefix in _PREFIXES.items()}
+    columns = next(filter(None, levels.values()), None)
+    if columns is None:
         raise ParadnnError("no measured run has category_share.* or op_share.*: set measure.profile=true")
-    profiled = rows[rows[categories or types].notna().any(axis=1)]
-    by_type = _shares(profiled, types, unit)
-    used = frame.loc[frame["point_id"].isin(profiled["point_id"]) & is_ok(frame), "run_id"]
-    by_category = _shares(profiled, categories, unit) if categories else by_type
-    return Shares(by_category, by_type, len(rows) - len(profiled), tuple(used))
+    profiled = points[points[columns].notna().any(axis=1)]
+    parts = [
+        _shares(profiled[profiled["family"] == family], level, columns, unit)
+        for level, columns in levels.items()
+        for family in families(profiled)
+    ]
+    return pd.concat([part for part in parts if len(part)], ignore_index=True), profiled
 
 
-def _shares(rows: pd.DataFrame, columns: list[str], unit: Unit) -> pd.DataFrame:
-    parts: list[list[object]] = []
-    for family in families(rows):
-        shares = rows.loc[rows["family"] == family, columns].astype("float64")
-        shares = shares[shares.notna().any(axis=1)].fillna(0.0)
-        levels = levels_of(rows.loc[shares.index], unit)
-        own = []
-        for column in shares.columns[shares.any()]:
-            middle = crossed_quantile(shares[column], levels)
-            ends = (end if math.isfinite(end) else np.nan for end in middle[1:])
-            level, name = "category" if column.startswith(_CATEGORY) else "type", column.partition(".")[2]
-            quarters = shares[column].quantile([0.25, 0.75])
-            own.append([family, level, name, len(shares), middle.value, *ends, levels.words, *quarters])
-        parts += sorted(own, key=lambda row: -row[4])  # type: ignore[operator]
-    return pd.DataFrame(parts, columns=_COLUMNS)
+def _shares(rows: pd.DataFrame, level: str, columns: list[str], unit: Unit) -> pd.DataFrame:
+    """The rows of a family at a level."""
+    shares = rows[columns].astype("float64").dropna(how="all").fillna(0.0)
+    levels, found = levels_of(rows.loc[shares.index], unit), list[list[Any]]()
+    for column in shares.columns[shares.any()]:
+        numbers = [end if math.isfinite(end) else np.nan for end in crossed_quantile(shares[column], levels)]
+        named = [rows["family"].iloc[0], level, column.removeprefix(_PREFIXES[level]), len(shares)]
+        quarters = [shares[column].quantile(share) for share in (0.25, 0.75)]
+        found.append([*named, *numbers, levels.words, *quarters])
+    found.sort(key=lambda row: -float(row[4]))
+    return pd.DataFrame(found, columns=_COLUMNS)
 
 
-def draw_breakdown(table: pd.DataFrame) -> Figure:
+def draw_breakdown(table: pd.DataFrame) -> drawing.Figure:
     """Median shares, the largest on top, a mark for each family with the interval of its median, or its middle half
     where models are too few for one. Marks stand beside each other, since medians do not sum to the whole step."""
     order = list(table.groupby("name")["median"].max().sort_values(ascending=False, kind="stable").index)
     named = order[:_NAMED]
     known = table["low"].notna() & table["high"].notna()
-    table = table.assign(
-        value=table["median"],
-        low=table["low"].where(known, table["q25"]),
-        high=table["high"].where(known, table["q75"]),
-    )
+    ends = {end: table[end].where(known, table[other]) for end, other in (("low", "q25"), ("high", "q75"))}
     groups, looks = {}, {}
     everyone = drawing.families_with(table["family"].unique())
-    for family, rows in table.groupby("family", sort=False):
+    for family, rows in table.assign(value=table["median"], **ends).groupby("family", sort=False):
         models = int(rows["models"].iloc[0])
         whole = known[rows.index].all()
         bar = "95% interval" if whole else "middle half of the models" if models > 1 else "one model"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from analysis.format import short
 from analysis.lazy import drawing, np, pd
@@ -14,11 +13,7 @@ from analysis.result import Paragraph, Result, pooled_within
 from analysis.statistics.transfers import FEWEST, TransferFit, fit_transfers
 from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from paradnn.forecast.estimate import Estimate
+from paradnn.forecast.estimate import Estimate
 
 _FAINT = 0.55
 #: Breaks beyond which none is marked.
@@ -56,28 +51,26 @@ def channel(frame: pd.DataFrame, options: ChannelOptions) -> Result:
     NotEnoughData where no run measured messages, SchemaError for heterogeneous runs of a channel.
     """
     found = _channels(frame)
-    used = [name for each in found for name in each.rows["run_id"]]
-    by = ["device", "model.transport", "model.pattern"]
+    used = [name for each in found for name in each.runs["run_id"]]
     names = ["device", "channel", "first_bytes", "last_bytes", "measurements"]
     names += [f"{what}{end}" for what in ("start_up_us", "bytes_per_second") for end in ("", "_low", "_high")]
     rows = [
-        (
-            *(each.device, each.name, piece.first, piece.last, piece.measurements),
-            *(*piece.start_up, *piece.bandwidth, np.median(fit.errors)),
-        )
-        for each, fit in _fitted(found)
-        for piece in fit.pieces
+        [each.device, each.name, *piece[:3], *piece.start_up, *piece.bandwidth, np.median(each.fit.errors)]
+        for each in found
+        if each.fit
+        for piece in each.fit.pieces
     ]
     return Result(
         numbers=pd.DataFrame(rows, columns=[*names, "median_error"]),
         sentences=[*_sentences(found)],
         picture=lambda: _draw(found),
         sources=tuple(used),
-        pooled=pooled_within(frame[frame["run_id"].isin(used)], by, options.pool),
+        pooled=pooled_within(frame[frame["run_id"].isin(used)], _GROUP, options.pool),
     )
 
 
 SIZE, TIME = "model.bytes", "transfer_us"
+_GROUP = ["device", "model.transport", "model.pattern"]
 #: What distinguishes one channel from another, beside its device, and how it is written.
 _KEYS = {
     "model.payload": "{}",
@@ -102,52 +95,39 @@ _USUAL = {
 }
 
 
-@dataclass(frozen=True)
-class _Channel:
-    """One channel: `rows` are its runs, `fit` is over SIZE and TIME, None where there are too few sizes.
-
-    `variant` is what distinguishes it from others of its transport and pattern.
-    """
+class _Channel(NamedTuple):
+    """One channel, such as "grpc latency, serialized=true", and how it is called where there are several devices.
+    `runs` hold SIZE and TIME, `fit` is over these, None where there are too few sizes."""
 
     device: str
-    transport: str
-    pattern: str
-    variant: str
-    rows: pd.DataFrame
+    name: str
+    shown: str
+    runs: pd.DataFrame
     fit: TransferFit | None
-
-    @property
-    def name(self) -> str:
-        """Such as "grpc latency, serialized=true"."""
-        return f"{self.transport} {self.pattern}" + (f", {self.variant}" if self.variant else "")
 
 
 def _channels(frame: pd.DataFrame) -> list[_Channel]:
     """A fit for each channel that has enough sizes. NotEnoughData where no run measured messages."""
-    columns = {"model.transport", "model.pattern", SIZE, TIME}
-    timed = columns <= {*frame.columns}
-    rows = frame[frame["outcome"].isin(["ok"]) & frame[TIME].lt(np.inf)] if timed else frame.head(0)
-    if rows.empty:
+    timed = {*_GROUP, SIZE, TIME} <= {*frame.columns}
+    runs = frame[frame["outcome"].isin(["ok"]) & frame[TIME].lt(np.inf)] if timed else frame.head(0)
+    if runs.empty:
         raise NotEnoughData(
             "no run measured messages; measure some, as in python -m paradnn.train -m experiment=channel"
         )
-    known = {name: rows[name].where(rows[name].notna(), value) for name, value in _USUAL.items() if name in rows}
-    rows = rows.assign(**known)
-    varied = [name for name in _KEYS if name in rows and rows[name].nunique(dropna=False) > 1]
-    found = []
-    groups = ["device", "model.transport", "model.pattern"]
-    for (device, transport, pattern), same in rows.groupby(groups, sort=True):
+    known = {name: runs[name].where(runs[name].notna(), value) for name, value in _USUAL.items() if name in runs}
+    runs = runs.assign(**known).astype({SIZE: "float64", TIME: "float64"})
+    found, several = [], runs["device"].nunique() > 1
+    for (device, transport, pattern), same in runs.groupby(_GROUP, sort=True):
         # What does not differ among these needs no word.
-        telling = [name for name in varied if same[name].nunique(dropna=False) > 1]
+        telling = [name for name in _KEYS if name in same and same[name].nunique(dropna=False) > 1]
         parts: Any = same.groupby(telling, sort=True, dropna=False) if telling else [((), same)]
         for values, part in parts:
-            variant = ", ".join(
-                _word(_KEYS[name], value) for name, value in zip(telling, values, strict=True) if pd.notna(value)
-            )
+            told = zip(telling, values, strict=True)
+            variant = [_word(_KEYS[name], value) for name, value in told if pd.notna(value)]
+            name = ", ".join([f"{transport} {pattern}", *variant])
             sessions = part["sweep_id"].to_numpy(dtype=object) if "sweep_id" in part else None
-            sizes, times = (part[name].astype("float64") for name in (SIZE, TIME))
-            fit = fit_transfers(sizes, times, sessions) if sizes.nunique() >= FEWEST else None
-            found.append(_Channel(str(device), str(transport), str(pattern), variant, part, fit))
+            fit = fit_transfers(part[SIZE], part[TIME], sessions) if part[SIZE].nunique() >= FEWEST else None
+            found.append(_Channel(str(device), name, f"{name} on {device}" if several else name, part, fit))
     return found
 
 
@@ -159,15 +139,15 @@ def _word(text: str, value: object) -> str:
 
 def _sentences(found: Sequence[_Channel]) -> Iterator[Paragraph]:
     """How good each channel is, how far off its fit is, and where other lines hold."""
-    for each, fit in _fitted(found):
+    for each in found:
+        if (fit := each.fit) is None:
+            continue
         head = (
-            f"{_name(each, found)}: start-up {_interval(fit.latency, 'us')}, bandwidth of the largest messages "
-            f"{_interval(fit.bandwidth, 'B/s')}, over {counted(len(each.rows), 'run')}."
+            f"{each.shown}: start-up {_interval(fit.latency, 'us')}, bandwidth of the largest messages "
+            f"{_interval(fit.bandwidth, 'B/s')}, over {counted(len(each.runs), 'run')}."
         )
-        one, middle, most = (
-            short(float(error), share=True)
-            for error in (np.median(fit.line_errors), np.median(fit.errors), fit.errors.max())
-        )
+        errors = (np.median(fit.line_errors), np.median(fit.errors), fit.errors.max())
+        one, middle, most = (short(float(error), share=True) for error in errors)
         points = [f"The fit is off by {middle} in the median, {most} at most."]
         if fit.breaks:
             where = ", ".join(map(_bytes, fit.breaks))
@@ -179,14 +159,6 @@ def _sentences(found: Sequence[_Channel]) -> Iterator[Paragraph]:
         "A line is start-up + size / bandwidth, fitted to relative errors, in pieces where more than chance asks "
         "for them; intervals are 95%, over measurements."
     )
-
-
-def _fitted(found: Sequence[_Channel]) -> list[tuple[_Channel, TransferFit]]:
-    return [(each, each.fit) for each in found if each.fit]
-
-
-def _name(each: _Channel, found: Sequence[_Channel]) -> str:
-    return f"{each.name} on {each.device}" if len({other.device for other in found}) > 1 else each.name
 
 
 def _interval(estimate: Estimate, unit: str) -> str:
@@ -202,24 +174,24 @@ def _bytes(count: float) -> str:
     return f"{count:,.0f} B"
 
 
-def _draw(found: Sequence[_Channel]) -> Figure:
+def _draw(found: Sequence[_Channel]) -> drawing.Figure:
     """Left the time of a message, right its size over that time; a mark is a run, a line its fit, dotted where another
     piece begins."""
     drawn, (left, right) = drawing.panels(2, 5.5, 4.6, across=2)
-    names = [_name(each, found) for each in found]
-    crowded = sum(len(fit.breaks) for _, fit in _fitted(found)) > _MOST_BREAKS
-    for each, name in zip(found, names, strict=True):
-        look = drawing.look(name, names)
-        sizes, times = (each.rows[column].astype("float64").to_numpy() for column in (SIZE, TIME))
-        for axes, values in ((left, times), (right, sizes / times * 1e6)):
-            drawing.marks(axes, sizes, values, alpha=_FAINT, label=name, markersize=3, **look)
-        for piece in each.fit.pieces if each.fit else ():
+    names = [each.shown for each in found]
+    crowded = sum(len(each.fit.breaks) for each in found if each.fit) > _MOST_BREAKS
+    for each in found:
+        look, pieces = drawing.look(each.shown, names), each.fit.pieces if each.fit else ()
+        how, line = {"markersize": 3, "label": each.shown, **look}, {"linewidth": 1.3, "color": look["color"]}
+        sizes, times = each.runs[SIZE], each.runs[TIME]
+        drawing.marks(left, sizes, times, alpha=_FAINT, **how)
+        drawing.marks(right, sizes, sizes / times * 1e6, alpha=_FAINT, **how)
+        for piece in pieces:
             x = np.geomspace(piece.first, max(piece.last, piece.first * 1.01), 100)
-            time = piece.at(x)
-            for axes, values in ((left, time), (right, x / np.maximum(time, 1e-12) * 1e6)):
-                axes.plot(x, values, color=look["color"], linewidth=1.3)
-        for size in each.fit.breaks if each.fit and not crowded else ():
-            left.axvline(size, color=look["color"], linewidth=0.8, linestyle=":", alpha=_FAINT)
+            left.plot(x, piece.at(x), **line)
+            right.plot(x, x / np.maximum(piece.at(x), 1e-12) * 1e6, **line)
+        for piece in () if crowded else pieces[1:]:
+            left.axvline(piece.first, color=look["color"], linewidth=0.8, linestyle=":", alpha=_FAINT)
     for axes, title, unit in (
         (left, "Time of a message or a collective", "time (us)"),
         (right, "Its bandwidth", "size / time (B/s)"),
@@ -228,7 +200,7 @@ def _draw(found: Sequence[_Channel]) -> Figure:
         axes.set_yscale("log")
         axes.xaxis.set_major_formatter(lambda value, _: _bytes(value).removesuffix("B").strip())
         axes.xaxis.get_major_locator().set_params(numticks=8)  # type: ignore[call-arg]
-        drawing.log_ticks(axes.yaxis, "{:g}".format if axes is left else drawing.quantity(""))
+        drawing.log_ticks(axes.yaxis, "{:g}".format if axes is left else short)
         drawing.finish(axes, title, "size (bytes)", unit)
     drawing.legend(drawn)
     return drawn

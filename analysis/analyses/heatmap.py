@@ -7,15 +7,13 @@ they ended, one in which some did says how many did not. What the map pools over
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from analysis.columns import (
     DEFAULT_METRICS,
-    Group,
-    GroupKey,
     blocks_of,
     choose_metric,
     computing,
@@ -37,10 +35,6 @@ from paradnn.cli.console import si
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
 from paradnn.families import FAMILIES
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,60 +102,61 @@ def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> Result:
     runs of a group.
     """
     maps = heat_maps(frame, options.x, options.y, options.metric, pool=options.pool)
-    titles = [f"{each.name}, {maps.metric}: {each.y.column} down, {each.x.column} across" for each in maps.maps]
+    named = {"x": maps.x.column, "y": maps.y.column, "value": maps.metric}
     return Result(
-        numbers=maps.table,
+        numbers=maps.cells.drop(columns=["i", "j"]).rename(columns=named),
         sentences=[*_sentences(maps)],
         picture=lambda: draw_heat_maps(maps),
-        rows=list(zip(titles, map(_grid, maps.maps), strict=True)),
-        sources=maps.run_ids,
+        rows=[
+            (f"{name}, {maps.metric}: {maps.y.column} down, {maps.x.column} across", _grid(cells, maps))
+            for name, cells in maps.each()
+        ],
+        sources=tuple(maps.runs),
         pooled=pooled_within(frame, ["family", "device"], pool=True) if options.pool else "",
     )
 
 
-def _grid(each: HeatMap) -> pd.DataFrame:
-    """The map as texts: a row for each value of y, below the values of x; where nothing ran, how it ended."""
-    shown = {
-        (cell["y"], cell["x"]): si(cell["value"]).strip() if pd.notna(cell["value"]) else str(cell["outcome"] or "-")
-        for cell in each.cells.to_dict("records")
-    }
-    rows = [[str(y), *(shown.get((y, x), "") for x in each.x.labels)] for y in each.y.labels]
-    return pd.DataFrame(rows, columns=["", *map(str, each.x.labels)])
+def _grid(cells: pd.DataFrame, maps: HeatMaps) -> pd.DataFrame:
+    """A map as texts: a row for each value of y, below the values of x; where nothing ran, how it ended."""
+    words = cells["value"].map(lambda value: si(value).strip()).where(cells["value"].notna(), cells["outcome"])
+    shown = cells.assign(words=words).pivot(index="j", columns="i", values="words")
+    shown = shown.reindex(index=range(len(maps.y.labels)), columns=range(len(maps.x.labels))).fillna("")
+    shown.columns = pd.Index(maps.x.labels)
+    shown.insert(0, "", maps.y.labels)
+    return shown
 
 
 def _sentences(maps: HeatMaps) -> Iterator[Paragraph]:
-    for each in maps.maps:
-        head = f"{each.name}: {maps.metric} over {each.x.column} and {each.y.column}."
-        yield Paragraph(head, tuple(_describe(each, maps)))
+    for name, cells in maps.each():
+        head = f"{name}: {maps.metric} over {maps.x.column} and {maps.y.column}."
+        yield Paragraph(head, tuple(_describe(name, cells, maps)))
     for lacking in maps.lacking:
         yield Paragraph(f"{lacking}: no map.")
 
 
-def _describe(each: HeatMap, maps: HeatMaps) -> Iterator[str]:
+def _describe(name: str, cells: pd.DataFrame, maps: HeatMaps) -> Iterator[str]:
     """Where the metric is high and low, what did not run, over what a cell's median is."""
-    cells = each.cells
     measured = cells[cells["value"].notna()]
     if len(measured):
         share = is_share(maps.metric, maps.unit, measured["value"])
         places = [
-            f"{short(cell['value'], maps.unit, share)} at {each.x.column} {cell['x']}, {each.y.column} {cell['y']}"
-            for cell in (
-                measured.iloc[int(place)] for place in (measured["value"].argmin(), measured["value"].argmax())
-            )
+            f"{short(cell['value'], maps.unit, share)} at {maps.x.column} {cell['x']}, {maps.y.column} {cell['y']}"
+            for cell in (measured.iloc[int(measured["value"].argmin())], measured.iloc[int(measured["value"].argmax())])
         ]
         yield f"From {places[0]} up to {places[1]}."
-        yield f"{_note(each)[0].upper()}{_note(each)[1:]}."
+        note = maps.notes[name]
+        yield f"{note[0].upper()}{note[1:]}."
     for outcome, rows in cells[cells["value"].isna()].groupby("outcome"):
         yield f"{counted(len(rows), 'cell')} without a measurement: {label(str(outcome))}."
-    partly = cells[cells["value"].notna() & (cells["failed"] > 0)]
+    partly = measured[measured["failed"] > 0]
     if len(partly):
         memory, failed = int(partly["memory"].sum()), int(partly["failed"].sum())
         yield (
             f"In {counted(len(partly), 'cell')} {failed} points did not run, {memory} of them out of memory: the value "
             "is that of those that did, often the smaller models."
         )
-    if each.unmeasured:
-        yield f"{counted(each.unmeasured, 'cell')} not measured, left blank."
+    if unmeasured := maps.unmeasured(cells):
+        yield f"{counted(unmeasured, 'cell')} not measured, left blank."
 
 
 #: Outcomes that say that a point needs more memory than there is.
@@ -178,55 +173,35 @@ class Axis(NamedTuple):
     labels: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class HeatMap(GroupKey):
-    """One family on one device.
+class HeatMaps(NamedTuple):
+    """A map for each family on each device, on shared axes.
 
-    `cells`, a row for each measured or failed cell: `i` and `j` (its place on x and y), `x` and `y` (labels), `value`
-    (median over points, NaN if none ran), `low` and `high` (quartiles), `points` (that ran), `failed` (points that did
-    not end ok), `memory` (those of them out of memory), `outcome` (ok, else the commonest ending); of a predicted map
-    `low` and `high` are the 95% interval of the value, and `measured` counts points that were. `points` are those
-    behind the cells, with their `i` and `j`. `pooled` maps what else varies to how many values it has.
+    `cells`, a row for each measured or failed cell: `family`, `device`, `x` and `y` (labels), `j` and `i` (its place on
+    y and x), `value` (median over points, NaN if none ran), `low` and `high` (quartiles), `points` (that ran), `failed`
+    (points that did not end ok), `memory` (those of them out of memory), `outcome` (ok, else the commonest ending); of
+    a predicted map `low` and `high` are the 95% interval of the value, and `measured` counts points that were.
+    `points` are those behind the cells. `notes` say what the cells of each map are the median of, `lacking` why other
+    groups have no map, `runs` are the ids of those used.
     """
 
+    metric: str
+    unit: str
     x: Axis
     y: Axis
     cells: pd.DataFrame
     points: pd.DataFrame
-    pooled: Mapping[str, int]
+    notes: Mapping[str, str]
+    lacking: Sequence[Lacking]
+    runs: Sequence[str]
 
-    @property
-    def unmeasured(self) -> int:
-        """Cells without any point."""
-        return len(self.x.labels) * len(self.y.labels) - len(self.cells)
+    def each(self) -> Iterator[tuple[str, pd.DataFrame]]:
+        """The maps: such as "fc on TPU v2", and its cells."""
+        for (family, device), cells in self.cells.groupby(["family", "device"], sort=False):
+            yield f"{family} on {device}", cells
 
-    def grid(self, column: str = "value") -> np.ndarray:
-        """A column of `cells` as an array (y, x), NaN where there is no cell."""
-        grid = np.full((len(self.y.labels), len(self.x.labels)), np.nan)
-        grid[self.cells["j"], self.cells["i"]] = self.cells[column]
-        return grid
-
-
-@dataclass(frozen=True)
-class HeatMaps:
-    """The maps of a frame, on shared axes; `lacking` says why other groups have none, `run_ids` are the runs used."""
-
-    metric: str
-    unit: str
-    maps: tuple[HeatMap, ...]
-    lacking: tuple[Lacking, ...]
-    run_ids: tuple[str, ...]
-
-    @property
-    def table(self) -> pd.DataFrame:
-        """A row for each cell of each map."""
-        parts = []
-        for found in self.maps:
-            part = found.cells.drop(columns=["i", "j"]).rename(columns={"x": found.x.column, "y": found.y.column})
-            part.insert(0, "family", found.family)
-            part.insert(1, "device", found.device)
-            parts.append(part.rename(columns={"value": self.metric}))
-        return pd.concat(parts, ignore_index=True)
+    def unmeasured(self, cells: pd.DataFrame) -> int:
+        """How many cells of a map hold no point."""
+        return len(self.x.labels) * len(self.y.labels) - len(cells)
 
 
 def heat_maps(frame: pd.DataFrame, x: str, y: str, metric: str | None = None, *, pool: bool = False) -> HeatMaps:
@@ -251,22 +226,25 @@ def heat_maps(frame: pd.DataFrame, x: str, y: str, metric: str | None = None, *,
         if not group.rows.index.isin(both.index).any()
     ]
     (across, place_x), (up, place_y) = (_axis(both, column) for column in columns)
-    maps, used = [], []
+    parts, notes, used = list[pd.DataFrame](), {}, list[str]()
     for group in groups(both):
         rows = require_homogeneous(group.rows, pool=pool)
         ok = is_ok(rows)
         if ok.any() and rows.loc[ok, metric].isna().all() and not rows["outcome"].isin(MEMORY).any():
             lacking.append(Lacking(group.name, f"no measured run has {metric}"))
             continue
-        placed = rows.assign(i=place_x.loc[rows.index], j=place_y.loc[rows.index])
-        maps.append(_map(group, placed, metric, across, up))
+        points = aggregate_replicates(rows.assign(i=place_x.loc[rows.index], j=place_y.loc[rows.index]))
+        ok = is_ok(points).astype(bool)
+        points = points.assign(value=points[metric].astype("float64").where(ok), ok=ok)[~ok | points[metric].notna()]
+        notes[group.name] = _note(points, columns)
+        parts.append(points.assign(family=group.family, device=group.device, map=len(parts)))
         used += list(rows["run_id"])
-    if not maps:
+    if not parts:
         raise NotEnoughData(
             f"not enough data for a map of {metric}", lacking, "measure those points, or choose other runs"
         )
-    unit = frame.attrs.get("units", {}).get(metric, "")
-    return HeatMaps(metric, unit, tuple(maps), tuple(lacking), tuple(used))
+    every, unit = pd.concat(parts, ignore_index=True), frame.attrs.get("units", {}).get(metric, "")
+    return HeatMaps(metric, unit, across, up, _cells(every, across, up), every, notes, lacking, used)
 
 
 def _metric(frame: pd.DataFrame, name: str | None) -> str:
@@ -276,30 +254,34 @@ def _metric(frame: pd.DataFrame, name: str | None) -> str:
     return name or DEFAULT_METRICS[1]
 
 
-def _map(group: Group, rows: pd.DataFrame, metric: str, x: Axis, y: Axis) -> HeatMap:
-    points = aggregate_replicates(rows)
-    ok = is_ok(points).astype(bool)
-    points = points.assign(value=points[metric].astype("float64").where(ok), ok=ok)[~ok | points[metric].notna()]
-    others = [name for name in hyperparameters(points) if name not in (x.column, y.column)]
-    counts = {name: int(points[name].nunique()) for name in others}
-    pooled = {name: count for name, count in counts.items() if count > 1}
-    pooled |= {name: int(points[name].nunique(dropna=False)) for name in settings(points)}
-    cell = points.assign(memory=points["outcome"].isin(MEMORY)).groupby(["j", "i"])
+def _note(points: pd.DataFrame, axes: Collection[str]) -> str:
+    """What a cell of a map is the median of, and what else varies among its points, with how many values."""
+    counts = points[points["ok"]].groupby(["j", "i"]).size()
+    if not len(counts):
+        return "no point ran"
+    many = " to ".join(map(str, dict.fromkeys([counts.min(), counts.max()])))
+    text, over = "a cell is one point", "; runs differ in"
+    if counts.max() > 1:
+        text, over = f"a cell is the median of {many} points", " over"
+    varied = {name: points[name].nunique() for name in hyperparameters(points) if name not in axes}
+    varied = {name: count for name, count in varied.items() if count > 1}
+    varied |= {name: points[name].nunique(dropna=False) for name in settings(points)}
+    return text + (
+        f"{over} {', '.join(f'{label(name)} ({count})' for name, count in varied.items())}" if varied else ""
+    )
+
+
+def _cells(points: pd.DataFrame, x: Axis, y: Axis) -> pd.DataFrame:
+    """The rows of `HeatMaps.cells`."""
+    memory = points["outcome"].isin(MEMORY)
+    cell: Any = points.assign(memory=memory, failed=~points["ok"]).groupby(["map", "family", "device", "j", "i"])
     values = cell["value"]
-    cells = pd.DataFrame(
-        {
-            "value": values.median(),
-            "low": values.quantile(0.25),
-            "high": values.quantile(0.75),
-            "points": cell["ok"].sum(),
-            "failed": cell.size() - cell["ok"].sum(),
-            "memory": cell["memory"].sum(),
-            "outcome": cell["outcome"].agg(_ending),
-        }
-    ).reset_index()
-    cells.insert(0, "x", [x.labels[i] for i in cells["i"]])
-    cells.insert(1, "y", [y.labels[j] for j in cells["j"]])
-    return HeatMap(group.family, group.device, x, y, cells, points, pooled)
+    cells = pd.DataFrame({"value": values.median(), "low": values.quantile(0.25), "high": values.quantile(0.75)})
+    cells = cells.assign(points=cell["ok"].sum(), failed=cell["failed"].sum(), memory=cell["memory"].sum())
+    cells = cells.assign(outcome=cell["outcome"].agg(_ending)).reset_index()
+    cells.insert(3, "x", [x.labels[i] for i in cells["i"]])
+    cells.insert(4, "y", [y.labels[j] for j in cells["j"]])
+    return cells.drop(columns="map")
 
 
 def _ending(outcomes: pd.Series) -> str:
@@ -351,43 +333,40 @@ _LUMINANCE = (0.2126, 0.7152, 0.0722)  # of red, green and blue (ITU-R BT.709)
 _WIDE = 30.0  # from this ratio of greatest to least on, colours are logarithmic
 
 
-def draw_heat_maps(result: HeatMaps) -> Figure:
+def draw_heat_maps(maps: HeatMaps) -> drawing.Figure:
     """A map for each family and device. Cells hold their median; "2/5 OOM" below: that many points did not fit.
 
     Cells that nothing was measured in are empty. Colours are logarithmic where values differ by a factor over 30. On a
     page that is too narrow for them the numbers of cells are left to the colours.
     """
-    maps = result.maps
-    values = np.concatenate([found.cells["value"].to_numpy(dtype="float64") for found in maps])
-    share, norm = is_share(result.metric, result.unit, values), drawing.scale_of(values, _WIDE)
-    wide, high = len(maps[0].x.labels), len(maps[0].y.labels)
+    every, values = list(maps.each()), maps.cells["value"]
+    share, norm = is_share(maps.metric, maps.unit, values), drawing.scale_of(values, _WIDE)
+    wide, high = len(maps.x.labels), len(maps.y.labels)
     size = max(3.2, _CELL * wide) + 1.2, max(1.6, 0.42 * high) + 1.2
-    figure, panels = drawing.panels(len(maps), *size, across=2 if wide <= _NARROW else 1)
-    for axes, found in zip(panels, maps, strict=True):
+    figure, panels = drawing.panels(len(every), *size, across=2 if wide <= _NARROW else 1)
+    for axes, (name, cells) in zip(panels, every, strict=True):
         room = (drawing.cell(axes)[0] - 1.2) / wide
-        shown = found.cells.loc[found.cells["value"].notna(), "value"]
-        longest = max((len(short(value, "", share)) for value in shown), default=0)
-        for row in found.cells.itertuples(index=False):
+        longest = max((len(short(value, "", share)) for value in cells["value"].dropna()), default=0)
+        for row in cells.itertuples(index=False):
             _cell(axes, row, norm, share, room if drawing.fits(longest, room) else 0.0)
-        axes.set_xlim(-0.5, wide - 0.5)
-        axes.set_ylim(-0.5, high - 0.5)
-        drawing.names(axes.xaxis, found.x.labels)
-        drawing.names(axes.yaxis, found.y.labels)
+        axes.set(xlim=(-0.5, wide - 0.5), ylim=(-0.5, high - 0.5))
+        drawing.names(axes.xaxis, maps.x.labels)
+        drawing.names(axes.yaxis, maps.y.labels)
         axes.tick_params(length=0)
-        note = drawing.filled(_note(found), drawing.cell(axes)[0] - 1.6)  # beside the colours
-        drawing.finish(axes, f"{found.name}\n{note}", label(found.x.column), label(found.y.column))
+        note = drawing.filled(maps.notes[name], drawing.cell(axes)[0] - 1.6)  # beside the colours
+        drawing.finish(axes, f"{name}\n{note}", label(maps.x.column), label(maps.y.column))
         axes.grid(False)
-    if np.isfinite(values).any():
-        named = f"{(label if share else labelled)(result.metric)}, median of a cell"
+    if values.notna().any():
+        named = f"{(label if share else labelled)(maps.metric)}, median of a cell"
         drawing.colour_bar(figure, panels, norm, named, lambda value: short(value, "", share))
-    failed = pd.concat([found.cells[found.cells["value"].isna()] for found in maps])["outcome"].unique()
-    marks = [_look(name) for name in [*(name for name in MEMORY if name in failed), *sorted({*failed} - {*MEMORY})]]
-    if any(found.unmeasured for found in maps):
-        marks.append(("", "not measured", "", "white"))
+    failed = set(maps.cells.loc[values.isna(), "outcome"])
+    looks = [_look(name) for name in [*(name for name in MEMORY if name in failed), *sorted(failed - {*MEMORY})]]
+    if any(maps.unmeasured(cells) for _, cells in every):
+        looks.append(("", "not measured", "", "white"))
     handles: list[Any] = [
-        drawing.Patch(edgecolor=_EDGE, label=words, facecolor=face, hatch=hatch) for _, words, hatch, face in marks
+        drawing.Patch(edgecolor=_EDGE, label=words, facecolor=face, hatch=hatch) for _, words, hatch, face in looks
     ]
-    if any("measured" in found.cells for found in maps):
+    if "measured" in maps.cells:
         words = "all points of the cell measured, else predicted"
         handles.append(drawing.handle(words, marker="o", markersize=4, color="black"))
     if handles:
@@ -395,8 +374,8 @@ def draw_heat_maps(result: HeatMaps) -> Figure:
     return figure
 
 
-def _cell(axes: Axes, cell: Any, norm: drawing.Normalize, share: bool, room: float) -> None:
-    """A row of `HeatMap.cells` as a square with its value, or with the outcome of its points, in `room` inches."""
+def _cell(axes: drawing.Axes, cell: Any, norm: drawing.Normalize, share: bool, room: float) -> None:
+    """A row of `HeatMaps.cells` as a square with its value, or with the outcome of its points, in `room` inches."""
     corner = (cell.i - 0.5, cell.j - 0.5)
     middle: dict[str, Any] = {"ha": "center", "va": "center"}
     if np.isnan(cell.value):
@@ -421,19 +400,6 @@ def _cell(axes: Axes, cell: Any, norm: drawing.Normalize, share: bool, room: flo
         axes.text(cell.i, cell.j - 0.28, text, fontsize=6, **middle)
     if measured == cell.points:
         axes.plot(cell.i + 0.36, cell.j + 0.3, marker="o", markersize=3.5, color=middle["color"], linewidth=0)
-
-
-def _note(found: HeatMap) -> str:
-    """What a cell is the median of."""
-    counts = found.cells.loc[found.cells["value"].notna(), "points"]
-    if not len(counts):
-        return "no point ran"
-    many = f"{counts.min()} to {counts.max()} points" if counts.min() < counts.max() else f"{counts.max()} points"
-    text, joined = ("a cell is one point", "; runs differ in")
-    if counts.max() > 1:
-        text, joined = f"a cell is the median of {many}", " over"
-    pooled = [f"{label(name)} ({count})" for name, count in found.pooled.items()]
-    return text + (f"{joined} {', '.join(pooled)}" if pooled else "")
 
 
 def _look(outcome: str) -> tuple[str, str, str, str]:

@@ -9,11 +9,11 @@ of charge brings and what the pipeline costs the host, from which follows how ma
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from analysis.columns import GroupKey, groups, hyperparameters, settings
+from analysis.columns import groups, hyperparameters, settings
 from analysis.format import percent_interval, short
 from analysis.lazy import drawing, np, pd, stats, ticker
 from analysis.options import Options, option, unit_option
@@ -26,9 +26,6 @@ from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneou
 from paradnn.core.errors import NotEnoughData
 from paradnn.forecast.estimate import LEVEL, Estimate
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 #: What may stand for the size of a model, in words, with its unit. What the host does for an example is fixed, so that
 #: the FLOPs of an example are what the wait should fall with.
 SIZES = {
@@ -38,8 +35,6 @@ SIZES = {
 }
 #: The first of these that a run has is its utilisation.
 _UTILIZATION = ("flops_utilization", "trace_flops_utilization", "flops_utilization_spec")
-_FREE, _COST = "input_free_examples_per_second", "input_cpu_ms_per_example"
-_ENDS = ("", "_low", "_high")
 #: Times that a rank correlation is computed at most for the jackknife: the interval's width is then known to 2%.
 _LEFT_OUT = 1_000
 
@@ -59,12 +54,18 @@ class InfeedOptions(Options):
     unit: Literal["crossed", "model", "point"] = unit_option()
 
 
-@dataclass(frozen=True)
-class GroupInfeed(GroupKey):
-    """One family on one device: its points, the share of them that is input-bound, the typical wait, and its rank
-    correlation with size; medians of `gain` and `cores` over points that measured them, else None. `sample` says what
-    intervals are over."""
+class Waiting(NamedTuple):
+    """One family on one device: its runs and points, the share of these that is input-bound, the typical wait, and its
+    rank correlation with size; medians of `gain` and `cores` over points that measured them, else None. `sample` says
+    what intervals are over.
 
+    `points` has a row for each: family, device, its hyperparameters, `size` (the column `against`), `infeed_fraction`,
+    `headroom` (the speedup that an input without cost would bring at most), `input_bound`, and where any point has them
+    `utilization` (of FLOPS), `gain` (measured: what input free of charge brings) and `cores` (that the pipeline would
+    need to feed the step at the speed it has then), each of the last two with `_low` and `_high`."""
+
+    name: str
+    runs: pd.DataFrame
     points: pd.DataFrame
     share: Estimate
     median: Estimate
@@ -72,29 +73,6 @@ class GroupInfeed(GroupKey):
     sample: str
     gain: Estimate | None
     cores: Estimate | None
-
-    @property
-    def bound(self) -> int:
-        """How many points are input-bound."""
-        return int(self.points["input_bound"].sum())
-
-
-@dataclass(frozen=True)
-class Infeed:
-    """`points` has a row for each point, the longest wait first: family, device, its hyperparameters, `size` (the
-    column `against`), `infeed_fraction`, `headroom` (the speedup that an input without cost would bring at most),
-    `input_bound`, and where any point has them `utilization` (of FLOPS), `gain` (measured: what input free of charge
-    brings) and `cores` (that the pipeline would need to feed the step at the speed it has then), each of the last two
-    with `_low` and `_high`. `lacking` says in words which groups have nothing.
-    """
-
-    against: str
-    threshold: float
-    points: pd.DataFrame
-    groups: tuple[GroupInfeed, ...]
-    lacking: tuple[Lacking, ...]
-    run_ids: tuple[str, ...]
-    pooled: str
 
 
 @analysis(
@@ -114,31 +92,35 @@ def infeed(frame: pd.DataFrame, options: InfeedOptions) -> Result:
 
     NotEnoughData where no run has an `infeed_fraction`, SchemaError for heterogeneous runs of a group.
     """
-    found = input_waits(frame, options.against, options.threshold, options.pool, options.unit)
+    found, lacking = input_waits(frame, options)
+    table = pd.concat([group.points for group in found], ignore_index=True)
+    table = table.sort_values("infeed_fraction", ascending=False, kind="stable", ignore_index=True)
     return Result(
-        numbers=found.points.rename(columns={"size": found.against}),
-        sentences=[*_sentences(found)],
-        picture=lambda: draw_infeed(found),
-        sources=found.run_ids,
-        pooled=found.pooled,
+        numbers=table.rename(columns={"size": options.against}),
+        sentences=[*_sentences(found, lacking, options)],
+        picture=lambda: draw_infeed(found, options),
+        sources=tuple(run for group in found for run in group.runs["run_id"]),
+        pooled=joined(group.runs.attrs.get("pooled", "") for group in found),
     )
 
 
-def _sentences(found: Infeed) -> Iterator[Paragraph | str]:
-    for group in found.groups:
+def _sentences(
+    found: Sequence[Waiting], lacking: Sequence[Lacking], options: InfeedOptions
+) -> Iterator[Paragraph | str]:
+    for group in found:
         head = (
-            f"{group.name}: {group.bound} of {len(group.points)} points are input-bound, "
-            f"{percent_interval(group.share)}: they wait for more than {found.threshold:.0%} of the step. Median wait "
-            f"{percent_interval(group.median)}."
+            f"{group.name}: {group.points['input_bound'].sum()} of {len(group.points)} points are input-bound, "
+            f"{percent_interval(group.share)}: they wait for more than {options.threshold:.0%} of the step. "
+            f"Median wait {percent_interval(group.median)}."
         )
-        yield Paragraph(head, (*_about(group, found.against.replace("_", " ")),))
-    yield from (f"{lacking}." for lacking in found.lacking)
-    samples = "; ".join(dict.fromkeys(group.sample for group in found.groups))
+        yield Paragraph(head, (*_about(group, options.against.replace("_", " ")),))
+    yield from (f"{each}." for each in lacking)
+    samples = "; ".join(dict.fromkeys(group.sample for group in found))
     yield f"Intervals are 95%, over {samples}. Headroom is a bound: the step without the wait."
-    yield from rare(min(len(group.points) for group in found.groups))
+    yield from rare(min(len(group.points) for group in found))
 
 
-def _about(group: GroupInfeed, size: str) -> Iterator[str]:
+def _about(group: Waiting, size: str) -> Iterator[str]:
     """How the wait goes with the size of a model, and what would be gained without it."""
     value, low, high = group.correlation
     if not math.isnan(value):
@@ -156,47 +138,46 @@ def _about(group: GroupInfeed, size: str) -> Iterator[str]:
         yield f"Cores that would feed them at that speed: {group.cores.value:.3g} in the median, {most:.3g} at most."
 
 
-def input_waits(
-    frame: pd.DataFrame,
-    against: str = "flops_per_example",
-    threshold: float = 0.1,
-    pool: bool = False,
-    unit: Unit = "crossed",
-) -> Infeed:
-    """Judge every point with an `infeed_fraction` f: input-bound above the threshold, headroom 1 / (1 - f).
+def input_waits(frame: pd.DataFrame, options: InfeedOptions) -> tuple[list[Waiting], list[Lacking]]:
+    """Judge every point with an `infeed_fraction` f: input-bound above the threshold, headroom 1 / (1 - f). The second
+    says which groups have nothing.
 
     The headroom is Amdahl's bound: the rest of the step stays as it is. Intervals are over the models and batch sizes
     that points share (`dependence.crossed_share`, `crossed_quantile`, `rank_correlation`). Only ok runs count;
     replicates become their median. NotEnoughData where no run has both columns, SchemaError for heterogeneous runs of
     one group.
     """
+    against, found, lacking = options.against, list[Waiting](), list[Lacking]()
     if {"flops_per_step", "batch_size"} <= set(frame.columns):
         frame = frame.assign(flops_per_example=frame["flops_per_step"] / frame["batch_size"].astype("Float64"))
-    found, lacking, used, pooled = [], [], list[str](), list[str]()
+    frame = frame.reindex(columns=[*dict.fromkeys([*frame, "infeed_fraction", against])])
     for group in groups(frame):
-        rows = group.rows.iloc[:0]
-        if {"infeed_fraction", against} <= set(frame.columns):
-            rows = group.rows[
-                is_ok(group.rows) & group.rows["infeed_fraction"].between(0, 1) & (group.rows[against] > 0)
-            ]
-        if rows.empty:
+        runs = group.rows[is_ok(group.rows) & group.rows["infeed_fraction"].between(0, 1) & (group.rows[against] > 0)]
+        if runs.empty:
             lacking.append(Lacking(group.name, f"no measured run has both infeed_fraction and {against}"))
             continue
-        used += list(rows["run_id"])
-        rows = require_homogeneous(rows, pool=pool)
-        pooled.append(rows.attrs.get("pooled", ""))
-        points = _judged(aggregate_replicates(rows), against, threshold)
+        runs = require_homogeneous(runs, pool=options.pool)
+        points = _judged(aggregate_replicates(runs), options)
         points.insert(0, "family", group.family)
         points.insert(1, "device", group.device)
-        found.append(_summary(group, points, unit))
+        levels = levels_of(points, options.unit)
+        share = crossed_share(points["input_bound"], levels)
+        correlation = rank_correlation(points["size"], points["infeed_fraction"], levels)
+        wait = crossed_quantile(points["infeed_fraction"], levels)
+        rest = (_median(points, name, options.unit) for name in ("gain", "cores"))
+        found.append(Waiting(group.name, runs, points, share, wait, correlation, levels.words, *rest))
     if not found:
         raise NotEnoughData("not enough data", lacking, "measure with a real input pipeline, such as data=images")
-    table = pd.concat([group.points for group in found], ignore_index=True)
-    table = table.sort_values("infeed_fraction", ascending=False, kind="stable", ignore_index=True)
-    return Infeed(against, threshold, table, tuple(found), tuple(lacking), tuple(used), joined(pooled))
+    return found, lacking
 
 
-def _judged(rows: pd.DataFrame, against: str, threshold: float) -> pd.DataFrame:
+def _median(points: pd.DataFrame, name: str, unit: Unit) -> Estimate | None:
+    """Over the points that have it; None where none has."""
+    known = points[points[name].notna()] if name in points else points.iloc[:0]
+    return crossed_quantile(known[name], levels_of(known, unit)) if len(known) else None
+
+
+def _judged(rows: pd.DataFrame, options: InfeedOptions) -> pd.DataFrame:
     """What is known of each point; columns that no point has a value in are left out.
 
     Cores: examples a second that the step takes when its input is free of charge, times the processor time of the
@@ -211,33 +192,16 @@ def _judged(rows: pd.DataFrame, against: str, threshold: float) -> pd.DataFrame:
     waiting = numbers("infeed_fraction")
     with np.errstate(divide="ignore"):
         headroom = 1 / (1 - waiting)
+    bound = waiting > options.threshold
     found = rows[list(dict.fromkeys(names))].assign(
-        size=numbers(against), infeed_fraction=waiting, headroom=headroom, input_bound=waiting > threshold
+        size=numbers(options.against), infeed_fraction=waiting, headroom=headroom, input_bound=bound
     )
     measured = {"utilization": pd.concat(map(numbers, _UTILIZATION), axis=1).bfill(axis=1).iloc[:, 0]}
-    for end in _ENDS:
+    for end in ("", "_low", "_high"):
         measured[f"gain{end}"] = numbers(f"infeed_gain{end}")
-        measured[f"cores{end}"] = numbers(f"{_FREE}{end}") * numbers(f"{_COST}{end}") / 1e3
+        free, cost = f"input_free_examples_per_second{end}", f"input_cpu_ms_per_example{end}"
+        measured[f"cores{end}"] = numbers(free) * numbers(cost) / 1e3
     return found.join(pd.DataFrame(measured).dropna(axis="columns", how="all"))
-
-
-def _summary(group: GroupKey, points: pd.DataFrame, unit: Unit) -> GroupInfeed:
-    def middle(name: str) -> Estimate | None:
-        known = points[points[name].notna()] if name in points else points.iloc[:0]
-        return crossed_quantile(known[name], levels_of(known, unit)) if len(known) else None
-
-    levels = levels_of(points, unit)
-    return GroupInfeed(
-        group.family,
-        group.device,
-        points,
-        share=crossed_share(points["input_bound"], levels),
-        median=crossed_quantile(points["infeed_fraction"], levels),
-        correlation=rank_correlation(points["size"], points["infeed_fraction"], levels),
-        sample=levels.words,
-        gain=middle("gain"),
-        cores=middle("cores"),
-    )
 
 
 def rank_correlation(x: pd.Series, y: pd.Series, levels: Levels) -> Estimate:
@@ -275,37 +239,34 @@ def _fisher(values: np.ndarray, code: np.ndarray) -> np.ndarray:
     return np.asarray(np.arctanh(np.clip(found, -1 + 1e-12, 1 - 1e-12))[:, None])
 
 
-def draw_infeed(found: Infeed) -> Figure:
+def draw_infeed(found: Sequence[Waiting], options: InfeedOptions) -> drawing.Figure:
     """Left a point for each model: what is above the line is input-bound. Right, the paper's Figure 5: what waits
     longer uses less; where free input was measured, what it would use then."""
-    placed = "utilization" in found.points
+    known = {name for group in found for name in group.points}
+    placed = "utilization" in known
     drawn, (left, *right) = drawing.panels(1 + placed, 6.0 if placed else 7.5, 4.4, across=2)
     line: dict[str, Any] = {"color": "#333333", "linewidth": 1, "linestyle": "--"}
-    left.axhline(found.threshold, label=f"input-bound above {found.threshold:.0%}", **line)
-    for group in found.groups:
+    left.axhline(options.threshold, label=f"input-bound above {options.threshold:.0%}", **line)
+    for group in found:
         rows, size = group.points, {"markersize": 5, "alpha": 0.7, "markeredgewidth": 0, "linestyle": "none"}
-        look = drawing.look(group.name, [one.name for one in found.groups]) | size
+        look = drawing.look(group.name, [one.name for one in found]) | size
         left.plot(rows["size"], rows["infeed_fraction"], label=group.name, **look)
         for axes in right if "utilization" in rows else ():
             axes.plot(rows["infeed_fraction"], rows["utilization"], **look)
-            if "gain" in rows:
-                free = rows["utilization"] * (1 + rows["gain"])
-                how = {"color": look["color"], "linewidth": 1, "alpha": 0.5}
-                axes.vlines(rows["infeed_fraction"], rows["utilization"], free, **how)
-    percent = ticker.PercentFormatter(1)
-    name, unit = SIZES[found.against]
-    left.set_xscale("log")
+            free = rows["utilization"] * (1 + rows.get("gain", 0.0))
+            axes.vlines(rows["infeed_fraction"], rows["utilization"], free, color=look["color"], linewidth=1, alpha=0.5)
+    name, unit = SIZES[options.against]
+    left.set(xscale="log", ylim=(-0.03, 1.03))
     drawing.log_ticks(left.xaxis, drawing.quantity(unit))
-    left.yaxis.set_major_formatter(percent)
-    left.set_ylim(-0.03, 1.03)
     drawing.finish(left, "Waiting for input", name, "share of the step spent waiting")
     for axes in right:
-        axes.axvline(found.threshold, **line)
-        axes.xaxis.set_major_formatter(percent)
-        axes.yaxis.set_major_formatter(percent)
+        axes.axvline(options.threshold, **line)
+        axes.xaxis.set_major_formatter(ticker.PercentFormatter(1))
         axes.set_xlim(-0.03, 1.03)
         axes.set_ylim(bottom=0)
-        gain = "; lines reach to what free input brings" if "gain" in found.points else ""
+        gain = "; lines reach to what free input brings" if "gain" in known else ""
         drawing.finish(axes, f"Utilisation{gain}", "share of the step spent waiting", "FLOPS utilisation")
+    for axes in (left, *right):
+        axes.yaxis.set_major_formatter(ticker.PercentFormatter(1))
     drawing.legend(drawn)
     return drawn

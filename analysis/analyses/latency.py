@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from analysis.choices import estimate, tasks, words_of
 from analysis.format import short
@@ -21,9 +21,6 @@ from analysis.result import Paragraph, Result, joined
 from analysis.store.frame import require_homogeneous
 from paradnn.core.errors import NotEnoughData
 from paradnn.forecast.estimate import LEVEL
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _RATE = "scheduled_queries_per_second"
 #: What is swept or searched, and so no policy.
@@ -52,8 +49,7 @@ class Knee(NamedTuple):
     inside: bool
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(NamedTuple):
     """One policy on one platform. `table` has a row for each rate, in order: `rate`, `latency` (ms) with `low` and
     `high`, `median` (ms), `served` (queries/s), `held` (whether what came was served), `runs`.
     `peaks` has a row for each limit for which the highest rate was searched: `rate` (queries/s, of several searches
@@ -91,10 +87,9 @@ def _shown(frame: pd.DataFrame) -> Iterator[Shown]:
 def latency(frame: pd.DataFrame, options: LatencyOptions) -> Result:
     """Latency over rate, a row for each rate of each policy. NotEnoughData where no run was loaded by a schedule."""
     curves = latency_curves(frame, f"latency_{options.quantile}_ms", options.pool)
-    parts = [one.table.assign(task=one.task, policy=one.name) for one in curves]
-    table = pd.concat(parts, ignore_index=True)
+    parts = {(one.task, one.name): one.table for one in curves}
     return Result(
-        numbers=table[["task", "policy", *(name for name in table.columns if name not in ("task", "policy"))]],
+        numbers=pd.concat(parts, names=["task", "policy"]).reset_index(level=["task", "policy"]).reset_index(drop=True),
         sentences=[*_sentences(curves, options.quantile)],
         picture=lambda: draw_latency(curves[:_CURVES], options.quantile),
         sources=tuple(run for one in curves for run in one.run_ids),
@@ -115,11 +110,8 @@ def _sentences(curves: Sequence[Curve], quantile: str) -> Iterator[Paragraph]:
 def _describe(one: Curve) -> Iterator[str]:
     held, lost, knee = one.table[one.table["held"]], one.table[~one.table["held"]], one.knee
     if len(held):
-        ends = held.iloc[[0, -1]] if len(held) > 1 else held
-        yield " to ".join(
-            f"{short(ms, 'ms', digits=3)} at {_rate(rate)}"
-            for ms, rate in zip(ends["latency"], ends["rate"], strict=True)
-        )
+        ends = dict.fromkeys(held[["latency", "rate"]].iloc[[0, -1]].itertuples(index=False, name=None))
+        yield " to ".join(f"{short(ms, 'ms', digits=3)} at {_rate(rate)}" for ms, rate in ends)
     if knee is None:
         yield "a knee takes three rates that were served"
     elif knee.inside:
@@ -159,12 +151,10 @@ def latency_curves(frame: pd.DataFrame, metric: str = "latency_p99_ms", pool: bo
 
 
 def _peaks(rows: pd.DataFrame) -> pd.DataFrame:
-    if not {"peak_queries_per_second", *_LIMIT} <= set(rows):
-        return pd.DataFrame(columns=[*_LIMIT, "rate"])
-    searched = rows.loc[rows["peak_queries_per_second"].notna(), ["peak_queries_per_second", *_LIMIT]].astype("float64")
-    searched["rate"] = np.log(searched["peak_queries_per_second"])
-    found = searched.groupby([*_LIMIT])["rate"].mean().reset_index()
-    return found.assign(rate=np.exp(found["rate"]))
+    """The highest rates that were found, by limit."""
+    searched = rows.reindex(columns=[*_LIMIT, "peak_queries_per_second"]).astype("float64").dropna()
+    logs = searched.assign(rate=np.log(searched["peak_queries_per_second"])).groupby([*_LIMIT])["rate"].mean()
+    return logs.map(np.exp).reset_index()
 
 
 def _at(rate: object, part: pd.DataFrame, metric: str) -> dict[str, object]:
@@ -201,16 +191,16 @@ def knee_of(table: pd.DataFrame) -> Knee | None:
     return Knee(float(rate[place]), float(rate[possible.min()]), float(rate[possible.max()]), inside)
 
 
-def draw_latency(curves: Sequence[Curve], quantile: str) -> Figure:
+def draw_latency(curves: Sequence[Curve], quantile: str) -> drawing.Figure:
     """The quantile over the rate, with rings at knees and crosses where not all was served."""
     drawn, (axes,) = drawing.panels(1, 6.4, 4.4)
     several = len({one.task for one in curves}) > 1
     for place, one in enumerate(curves):
-        colour = drawing.COLOURS[place % len(drawing.COLOURS)]
+        look = drawing.look(str(place), [str(other) for other in range(len(curves))])
+        colour, name = look["color"], f"{one.task}: {one.name}" if several else one.name
         held, lost = one.table[one.table["held"]], one.table[~one.table["held"]]
-        look = {"color": colour, "marker": drawing.MARKERS[place % len(drawing.MARKERS)], "linestyle": "-"}
-        name, ends = f"{one.task}: {one.name}" if several else one.name, (held["low"], held["high"])
-        drawing.marks(axes, held["rate"], held["latency"], y_ends=ends, label=name, **look)
+        ends = held["low"], held["high"]
+        drawing.marks(axes, held["rate"], held["latency"], y_ends=ends, label=name, linestyle="-", **look)
         axes.plot(lost["rate"], lost["latency"], "x", color=colour, markersize=7)
         if one.knee and one.knee.inside:
             at = held[held["rate"] == one.knee.rate]

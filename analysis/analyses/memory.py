@@ -6,11 +6,10 @@ for certain; a logistic regression says which size fills memory fastest, and how
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from analysis.columns import Group, GroupKey, blocks_of, groups, hyperparameters
+from analysis.columns import Group, blocks_of, groups, hyperparameters
 from analysis.labels import label
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options
@@ -21,10 +20,6 @@ from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneou
 from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 #: Outcomes of points that ran out of memory when they were tried.
 RAN_OUT = ("oom_device", "oom_host")
 
@@ -34,15 +29,13 @@ _FALLING = ("model.patch", "devices")
 _NO_SIZE = ("model.dropout", "model.label_smoothing")
 
 
-@dataclass(frozen=True, kw_only=True)
 class MemoryOptions(Options):
     """Only what every analysis takes."""
 
     command = "memory"
 
 
-@dataclass(frozen=True)
-class GroupMemory(GroupKey):
+class Limit(NamedTuple):
     """One family on one device.
 
     `points` has a row for each point that fitted or ran out of memory, the smallest first: its hyperparameters,
@@ -53,59 +46,13 @@ class GroupMemory(GroupKey):
     weight of their own. `left_out` counts points that say nothing of memory, by outcome.
     """
 
+    of: Group
     points: pd.DataFrame
     sizes: pd.DataFrame
     left_out: Mapping[Any, int]
     weights: pd.DataFrame | None = None
     intercept: float = float("nan")
     collinear: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class MemoryResult(Result):
-    """Every point that was tried, whether it fitted, and what the others say of it; `lacking` says which groups have no
-    answer, and why."""
-
-    groups: tuple[GroupMemory, ...]
-    lacking: tuple[Lacking, ...]
-
-    @property
-    def table(self) -> pd.DataFrame:
-        """A row for each point, those at the edge first."""
-        parts = []
-        for group in self.groups:
-            part = group.points.sort_values("edge", ascending=False, kind="stable")
-            part.insert(0, "family", group.family)
-            part.insert(1, "device", group.device)
-            parts.append(part)
-        return pd.concat(parts, ignore_index=True)
-
-    @property
-    def drawable(self) -> bool:
-        return any(group.weights is not None for group in self.groups)
-
-    def _paragraphs(self) -> Iterator[Paragraph | str]:
-        for group in self.groups:
-            others = ", ".join(f"{number} {outcome}" for outcome, number in group.left_out.items())
-            yield Paragraph(
-                f"{group.name}: {group.points['failed'].sum():,} of {len(group.points):,} points that were tried ran "
-                f"out of memory{f'; left out: {others}' if others else ''}.",
-                tuple(_describe(group)),
-            )
-        yield from (f"{lacking}." for lacking in self.lacking)
-
-    def _figure(self) -> Figure:
-        """A panel for each group in which some points ran out of memory and some did not.
-
-        A mark stands for the points of two sizes, coloured by the share that ran out. Along the line the regression
-        gives even chances, the other sizes at their geometric means.
-        """
-        drawn_groups = [(group, group.weights) for group in self.groups if group.weights is not None]
-        drawn, panels = drawing.panels(len(drawn_groups), 5.2, 3.8, across=2)
-        for axes, (group, weights) in zip(panels, drawn_groups, strict=True):
-            _panel(axes, group, weights)
-        drawing.colour_bar(drawn, panels, drawing.Normalize(0, 100), "points that ran out of memory (%)")
-        return drawn
 
 
 def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
@@ -129,28 +76,42 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
     ),
     shown=_shown,
 )
-def memory(frame: pd.DataFrame, options: MemoryOptions) -> MemoryResult:
-    """Where memory ends, for each family on each device, over points: replicates count once, ok where any is.
+def memory(frame: pd.DataFrame, options: MemoryOptions) -> Result:
+    """Where memory ends, for each family on each device, over points: replicates count once, ok where any is; a row for
+    each point, those at the edge first.
 
     Points compare where they agree in all that is no size, such as the precision. Only what was tried counts: a
     predicted outcome is none. NotEnoughData without a group in which sizes differ, SchemaError for heterogeneous runs
     of one.
     """
-    found, lacking, used = [], [], []
+    found, lacking = memory_limits(frame, options.pool)
+    parts = [limit.points.sort_values("edge", ascending=False, kind="stable") for limit in found]
+    for part, limit in zip(parts, found, strict=True):
+        part.insert(0, "family", limit.of.family)
+        part.insert(1, "device", limit.of.device)
+    return Result(
+        numbers=pd.concat(parts, ignore_index=True),
+        sentences=[*_sentences(found), *(f"{each}." for each in lacking)],
+        picture=(lambda: draw_memory(found)) if any(limit.weights is not None for limit in found) else None,
+        sources=tuple(run for limit in found for run in limit.of.rows["run_id"]),
+        pooled=pooled_within(frame, ["family", "device"], pool=True) if options.pool else "",
+    )
+
+
+def memory_limits(frame: pd.DataFrame, pool: bool = False) -> tuple[list[Limit], list[Lacking]]:
+    """The limit of each family on each device, and which groups have no answer, and why."""
+    found, lacking = [], []
     for group in groups(frame):
         try:
-            found.append(_group(group, options.pool))
+            found.append(_limit(group, pool))
         except NotEnoughData as problem:
             lacking.append(Lacking(group.name, str(problem)))
-            continue
-        used += list(group.rows["run_id"])
     if not found:
         raise NotEnoughData("not enough data", lacking, "measure points of several sizes")
-    pooled = pooled_within(frame, ["family", "device"], pool=True) if options.pool else ""
-    return MemoryResult(groups=tuple(found), lacking=tuple(lacking), sources=tuple(used), pooled=pooled)
+    return found, lacking
 
 
-def _group(group: Group, pool: bool) -> GroupMemory:
+def _limit(group: Group, pool: bool) -> Limit:
     rows = aggregate_replicates(require_homogeneous(group.rows, pool=pool))
     tells = is_ok(rows) | rows["outcome"].isin(RAN_OUT)
     left_out = rows.loc[~tells, "outcome"].fillna("unfinished").value_counts().to_dict()
@@ -167,9 +128,7 @@ def _group(group: Group, pool: bool) -> GroupMemory:
     points = rows[names].assign(failed=failed, side=side, edge=edge)
     if not failed.any() or failed.all():
         order = np.argsort(np.log(np.maximum(sizes, 1e-300)).sum(axis=1), kind="stable")
-        return GroupMemory(
-            group.family, group.device, points.iloc[order].reset_index(drop=True), sizes.iloc[order], left_out
-        )
+        return Limit(group, points.iloc[order], sizes.iloc[order], left_out)
     logs, collinear = independent_columns(pd.DataFrame(np.log2(sizes)))
     design = np.column_stack([np.ones(len(logs)), logs - logs.mean()])
     found, height = firth(design, failed)
@@ -177,8 +136,7 @@ def _group(group: Group, pool: bool) -> GroupMemory:
     weights = pd.DataFrame(ends, index=logs.columns.rename("size"), columns=["low", "high"])
     weights.insert(0, "weight", found[1:])
     order = np.argsort(design @ found, kind="stable")
-    points, sizes = (table.iloc[order].reset_index(drop=True) for table in (points, sizes))
-    return GroupMemory(group.family, group.device, points, sizes, left_out, weights, float(found[0]), tuple(collinear))
+    return Limit(group, points.iloc[order], sizes.iloc[order], left_out, weights, float(found[0]), tuple(collinear))
 
 
 def size_of(column: pd.Series) -> pd.Series | None:
@@ -202,17 +160,28 @@ def _frontiers(sizes: np.ndarray, failed: np.ndarray, kind: np.ndarray) -> tuple
     return side, edge
 
 
-def _describe(group: GroupMemory) -> Iterator[str]:
-    points = group.points
+def _sentences(found: Sequence[Limit]) -> Iterator[Paragraph]:
+    for limit in found:
+        others = ", ".join(f"{number} {outcome}" for outcome, number in limit.left_out.items())
+        head = (
+            f"{limit.of.name}: {limit.points['failed'].sum():,} of {len(limit.points):,} points that were tried ran "
+            f"out of memory{f'; left out: {others}' if others else ''}."
+        )
+        yield Paragraph(head, tuple(_describe(limit)))
+
+
+def _describe(limit: Limit) -> Iterator[str]:
+    points = limit.points
     edge, failed = points["edge"], points["failed"]
-    if failed.any():
-        smallest = points[edge & failed]
-        yield f"The smallest that did: {_named(smallest.iloc[0])}{_of(smallest, 'that none smaller is below')}."
-    if not failed.all():
-        largest = points[edge & ~failed]
-        yield f"The largest that fitted: {_named(largest.iloc[-1])}{_of(largest, 'that none larger is above')}."
-    if group.weights is not None:
-        yield from _regression(group, group.weights)
+    for rows, place, what, such in (
+        (points[edge & failed], 0, "The smallest that did", "that none smaller is below"),
+        (points[edge & ~failed], -1, "The largest that fitted", "that none larger is above"),
+    ):
+        if len(rows):
+            several = f" (one of {len(rows)} {such})" if len(rows) > 1 else ""
+            yield f"{what}: {_named(rows.iloc[place])}{several}."
+    if limit.weights is not None:
+        yield from _regression(limit, limit.weights)
     contradicting = points[~failed & points["side"].isin(["contradicted", "fails"])]
     if len(contradicting):
         listed = "; ".join(_named(row) for _, row in contradicting.head(_NAMED).iterrows())
@@ -223,7 +192,7 @@ def _describe(group: GroupMemory) -> Iterator[str]:
         )
 
 
-def _regression(group: GroupMemory, weights: pd.DataFrame) -> Iterator[str]:
+def _regression(limit: Limit, weights: pd.DataFrame) -> Iterator[str]:
     rows = weights.sort_values("weight", key=lambda column: -column.abs(), kind="stable").round(6) + 0.0
     of_first = rows["weight"] / rows["weight"].iloc[0]
     listed = "; ".join(
@@ -232,8 +201,8 @@ def _regression(group: GroupMemory, weights: pd.DataFrame) -> Iterator[str]:
         for name, row in rows.iterrows()
     )
     yield f"Doubling a size adds to the log-odds of running out (95% intervals by profile likelihood): {listed}."
-    if group.collinear:
-        yield f"Without a weight of their own, since they go with other sizes: {', '.join(group.collinear)}."
+    if limit.collinear:
+        yield f"Without a weight of their own, since they go with other sizes: {', '.join(limit.collinear)}."
 
 
 def _named(row: pd.Series) -> str:
@@ -242,14 +211,25 @@ def _named(row: pd.Series) -> str:
     return ", ".join(f"{str(name).removeprefix('model.')} {row[name]}" for name in names)
 
 
-def _of(points: pd.DataFrame, what: str) -> str:
-    return f" (one of {len(points)} {what})" if len(points) > 1 else ""
+def draw_memory(found: Sequence[Limit]) -> drawing.Figure:
+    """A panel for each group in which some points ran out of memory and some did not.
+
+    A mark stands for the points of two sizes, coloured by the share that ran out. Along the line the regression
+    gives even chances, the other sizes at their geometric means.
+    """
+    known = [(limit, limit.weights) for limit in found if limit.weights is not None]
+    drawn, panels = drawing.panels(len(known), 5.2, 3.8, across=2)
+    for axes, (limit, weights) in zip(panels, known, strict=True):
+        _panel(axes, limit, weights)
+    drawing.colour_bar(drawn, panels, drawing.Normalize(0, 100), "points that ran out of memory (%)")
+    return drawn
 
 
-def _panel(axes: Axes, group: GroupMemory, weights: pd.DataFrame) -> None:
+def _panel(axes: drawing.Axes, limit: Limit, weights: pd.DataFrame) -> None:
     order = weights["weight"].abs().sort_values(ascending=False, kind="stable").index
     x, *others = [str(name) for name in order[:2]][::-1]
-    places = group.sizes[[x]].assign(y=group.sizes[others[0]] if others else 0.0, failed=group.points["failed"])
+    sizes = limit.sizes
+    places = sizes[[x]].assign(y=sizes[others[0]] if others else 0.0, failed=limit.points["failed"])
     share = places.groupby([x, "y"])["failed"].mean().reset_index()
     colours = drawing.colormaps[drawing.SEQUENTIAL](share["failed"])
     axes.scatter(share[x], share["y"], c=colours, s=70, marker="s", edgecolor="#666666", linewidth=0.6, zorder=3)
@@ -258,13 +238,13 @@ def _panel(axes: Axes, group: GroupMemory, weights: pd.DataFrame) -> None:
     if others:
         axes.set_yscale("log", base=2)
         # Where the log-odds are zero, in the range of the points; the regression's columns are about their means.
-        logs, (y,) = np.log2(group.sizes), others
+        logs, (y,) = np.log2(sizes), others
         along = np.linspace(logs[x].min(), logs[x].max(), 50)
-        odds = group.intercept + weights.loc[x, "weight"] * (along - logs[x].mean())
+        odds = limit.intercept + weights.loc[x, "weight"] * (along - logs[x].mean())
         up = logs[y].mean() - odds / weights.loc[y, "weight"]
         inside = (up >= logs[y].min() - 0.5) & (up <= logs[y].max() + 0.5)
         axes.plot(2.0 ** along[inside], 2.0 ** up[inside], color="#333333", linewidth=1.2, linestyle="--", zorder=4)
         drawing.log_ticks(axes.yaxis)
     drawing.log_ticks(axes.xaxis)
-    title = f"{group.name}: {len(group.points):,} points"
+    title = f"{limit.of.name}: {len(limit.points):,} points"
     drawing.finish(axes, title, label(x), label(others[0]) if others else "")

@@ -14,10 +14,10 @@ points are left out, and what it says of them is held against what they were.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from analysis.analyses.heatmap import HeatMap, HeatMaps, draw_heat_maps, heat_maps, maps_of
+from analysis.analyses.heatmap import HeatMaps, draw_heat_maps, heat_maps, maps_of
 from analysis.analyses.memory import RAN_OUT, size_of
 from analysis.columns import Group, GroupKey, choose_metric, find_metric, groups
 from analysis.labels import not_recorded
@@ -513,17 +513,12 @@ def predicted_maps(completed: Completed, x: str, y: str, *, pool: bool = False) 
     """`heat_maps` of every point of the spaces: a cell is the median over its points, `low` and `high` the ends of
     that median's 95% interval over draws; `measured` counts those of its `points` that were measured."""
     found = heat_maps(completed.frame, x, y, completed.metric, pool=pool)
-    maps = tuple(replace(each, cells=_cells_over_draws(each, completed)) for each in found.maps)
-    return replace(found, maps=maps, run_ids=completed.measured(found.run_ids))
-
-
-def _cells_over_draws(each: HeatMap, completed: Completed) -> pd.DataFrame:
-    points = each.points[is_ok(each.points)]
-    values = completed.values(points)
-    cells = each.cells.set_index(["i", "j"])
-    cells["measured"] = 0
-    for place, rows in points.groupby(["i", "j"]).indices.items():
+    keys = ["family", "device", "j", "i"]
+    points, cells = found.points[is_ok(found.points)], found.cells.set_index(keys)
+    values, cells["measured"] = completed.values(points), 0
+    for place, rows in points.groupby(keys).indices.items():
         middle = np.median(values[rows], axis=0)
         cells.loc[place, ["value", "low", "high"]] = np.quantile(middle, [0.5, 0.025, 0.975])
         cells.loc[place, "measured"] = int((~points["predicted"].to_numpy()[rows]).sum())
-    return cells.reset_index()[[*each.cells.columns, "measured"]]
+    cells = cells.reset_index()[[*found.cells.columns, "measured"]]
+    return found._replace(cells=cells, runs=completed.measured(found.runs))

@@ -6,11 +6,10 @@ none, the specification's; where neither is known they stay unknown, and so do v
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from analysis.columns import find_column
 from analysis.format import short
@@ -20,16 +19,12 @@ from analysis.operations import ALL, OperationsResult, operations_of
 from analysis.options import Options, option, unit_option
 from analysis.registry import Shown, analysis
 from analysis.result import Headline, Paragraph, Result, pooled_within, require_runs
-from analysis.roofs import Roofline, Verdict, describe, frame_roof, percent, place_models, roof_in_words, summary
+from analysis.roofs import Placed, Roof, Verdict, describe, frame_roof, percent, place_models, roof_in_words, summary
 from analysis.statistics.dependence import Unit, crossed_share, levels_of
 from analysis.store.frame import aggregate_replicates
 from paradnn.core.errors import ConfigError
 from paradnn.core.words import counted
 from paradnn.platform.specifications import find_hardware
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 _FAR = 0.1  # share of the roof below which neither ceiling explains a rate
 _WAITING = 0.1  # infeed fraction above which a point waits for its input
@@ -59,87 +54,73 @@ class RooflineOptions(Options):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RooflineResult(Result):
-    """Models under the roofs of their devices; `colour` is the column that colours them, None for the family."""
+    """Models under the roofs of their devices; `families` has a row for each device, precision and family: models by
+    verdict, quartiles of their share of the roof."""
 
-    roofline: Roofline
-    colour: str | None = None
-    unit: Unit = "crossed"
+    families: pd.DataFrame
 
-    @property
-    def table(self) -> pd.DataFrame:
-        points = self.roofline.points
-        return points[[*(name for name in points if name != "run_id"), "run_id"]]
 
-    @property
-    def families(self) -> pd.DataFrame:
-        """A row for each device, precision and family: models by verdict, quartiles of their share of the roof."""
-        return summary(self.roofline.points, self.unit)
+def _headline(points: pd.DataFrame, unit: Unit) -> Headline | None:
+    """What limits all the models whose verdict is known."""
+    known = points[points["verdict"] != Verdict.UNKNOWN]
+    if not len(known):
+        return None
+    memory = crossed_share(known["verdict"] == Verdict.MEMORY, levels_of(known, unit))
+    share, low, high, of_roof = (short(value, share=True) for value in (*memory, known["share"].median()))
+    words = (
+        f"memory bounds {share} of {len(known)} models (95% interval {low} to {high}); in the median they reach "
+        f"{of_roof} of their roof."
+    )
+    return Headline("What limits it", words)
 
-    def headline(self) -> Headline | None:
-        """What limits all the models whose verdict is known."""
-        known = self.roofline.points[self.roofline.points["verdict"] != Verdict.UNKNOWN]
-        if not len(known):
-            return None
-        memory = crossed_share(known["verdict"] == Verdict.MEMORY, levels_of(known, self.unit))
-        share, low, high, of_roof = (short(value, share=True) for value in (*memory, known["share"].median()))
-        words = (
-            f"memory bounds {share} of {len(known)} models (95% interval {low} to {high}); in the median they reach "
-            f"{of_roof} of their roof."
-        )
-        return Headline("What limits it", words)
 
-    def _figure(self) -> Figure:
-        """Models by intensity and rate: a panel for each device and precision, coloured by family or by a column.
+def draw_roofline(points: pd.DataFrame, roofs: Sequence[Roof], colour: str | None = None) -> drawing.Figure:
+    """Models by intensity and rate: a panel for each device and precision, coloured by family or by a column.
 
-        Panels of a device have the same scales; its other precisions' roofs are grey there. Bars are the intervals of
-        the rates, or of traces the range of a run's captures.
-        """
-        placed = self.roofline.points
-        keys = list(dict.fromkeys(zip(placed["device"], placed["precision"], strict=True)))
-        if len(keys) > _PANELS:
-            problem = f"{len(keys)} roofs, one for each device and precision, do not fit one figure"
-            raise ConfigError("--device", "(all)", problem, "choose with --device or --where precision=...")
-        # A family keeps its colour whichever others are drawn; real models come after the parametric ones.
-        named = drawing.families_with(placed["family"])
-        shades = None if self.colour is None else drawing.colouring(placed[self.colour], self.colour)
-        drawn, panels = drawing.panels(len(keys), 6.5, 4.4, across=2)
-        for panel, (device, precision) in zip(panels, keys, strict=True):
-            points = placed[placed["device"] == device]
-            mine = points[points["precision"] == precision]
-            sides, ends = (
-                (mine["arithmetic_intensity"], mine["flops_per_second"]),
-                (mine["rate_low"], mine["rate_high"]),
-            )
-            drawing.marks(panel, *sides, y_ends=ends, marker="", color="#999999", elinewidth=0.8, capsize=0, zorder=1.5)
-            looks = ((mine["family"].eq(name), drawing.look(name, named)) for name in dict.fromkeys(mine["family"]))
-            for part, look in looks if shades is None else shades.parts(mine[self.colour]):
-                x, y = (side[part] for side in sides)
-                panel.scatter(x, y, s=20, edgecolors="white", linewidths=0.4, alpha=0.8, zorder=2, **look)
-            others = [self.roofline.roof_of(*key) for key in keys if key[0] == device and key[1] != precision]
-            roof = self.roofline.roof_of(device, precision)
-            frame_roof(panel, points, roof, others)
-            title = f"{device}, {precision}\n{describe(roof)}"
-            drawing.finish(panel, title, "arithmetic intensity (FLOP/B)", "FLOP/s")
-        if shades is not None:
-            shades.explain(drawn, panels)
-            return drawn
-        counts = placed["family"].value_counts()
-        present = [name for name in named if name in counts]
-        handles = [drawing.handle(f"{name} ({counts[name]})", **drawing.look(name, named)) for name in present]
-        drawing.legend(drawn, handles)
-        return drawn
+    Panels of a device have the same scales; its other precisions' roofs are grey there. Bars are the intervals of
+    the rates, or of traces the range of a run's captures.
+    """
+    shown = [(roof, mine) for roof in roofs if len(mine := points[_under(points, roof)])]
+    if len(shown) > _PANELS:
+        problem = f"{len(shown)} roofs, one for each device and precision, do not fit one figure"
+        raise ConfigError("--device", "(all)", problem, "choose with --device or --where precision=...")
+    # A family keeps its colour whichever others are drawn; real models come after the parametric ones.
+    named = drawing.families_with(points["family"])
+    counts = points["family"].value_counts()
+    looks = {
+        name: drawing.look(name, named) | {"label": f"{name} ({counts[name]})"} for name in named if name in counts
+    }
+    shades = drawing.Colouring("", looks, None) if colour is None else drawing.colouring(points[colour], colour)
+    drawn, panels = drawing.panels(len(shown), 6.5, 4.4, across=2)
+    for panel, (roof, mine) in zip(panels, shown, strict=True):
+        x, y, ends = mine["arithmetic_intensity"], mine["flops_per_second"], (mine["rate_low"], mine["rate_high"])
+        drawing.marks(panel, x, y, y_ends=ends, marker="", color="#999999", elinewidth=0.8, capsize=0, zorder=1.5)
+        for part, look in shades.parts(mine[colour or "family"]):
+            panel.scatter(x[part], y[part], s=20, edgecolors="white", linewidths=0.4, alpha=0.8, zorder=2, **look)
+        others = [other for other, _ in shown if other.device == roof.device and other != roof]
+        frame_roof(panel, points[points["device"] == roof.device], roof, others)
+        title = f"{roof.device}, {roof.precision}\n{describe(roof)}"
+        drawing.finish(panel, title, "arithmetic intensity (FLOP/B)", "FLOP/s")
+    shades.explain(drawn, panels)
+    return drawn
 
-    def _paragraphs(self) -> Iterator[Paragraph | str]:
-        points, left_out = self.roofline.points, self.roofline.left_out
-        if not len(points):
-            yield "No run has a place under a roof: it takes an arithmetic intensity and a FLOP rate."
-        yield from map(roof_in_words, self.roofline.roofs)
-        for row in self.families.to_dict("records"):
-            same = [points[name] == row[name] for name in ("device", "precision", "family")]
-            yield _family(row, points[same[0] & same[1] & same[2]])
-        yield from _traffic(points)
-        if left_out:
-            yield f"Without a place: {', '.join(f'{count} {reason}' for reason, count in left_out.items())}."
+
+def _under(points: pd.DataFrame, at: Roof) -> pd.Series:
+    """Which points are under a roof."""
+    return (points["device"] == at.device) & (points["precision"] == at.precision)
+
+
+def _sentences(placed: Placed, groups: pd.DataFrame) -> Iterator[Paragraph | str]:
+    points = placed.points
+    if not len(points):
+        yield "No run has a place under a roof: it takes an arithmetic intensity and a FLOP rate."
+    yield from map(roof_in_words, placed.roofs)
+    for row in groups.to_dict("records"):
+        same = [points[name] == row[name] for name in ("device", "precision", "family")]
+        yield _family(row, points[same[0] & same[1] & same[2]])
+    yield from _traffic(points)
+    if placed.left_out:
+        yield f"Without a place: {', '.join(f'{count} {reason}' for reason, count in placed.left_out.items())}."
 
 
 def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
@@ -183,13 +164,21 @@ def roofline(frame: pd.DataFrame, options: RooflineOptions) -> RooflineResult | 
     rows = aggregate_replicates(frame)
     colour = find_column(rows, options.colour, "--colour") if options.colour else None
     placed = place_models(rows, find_hardware)
-    if colour is not None and colour not in placed.points:
-        coloured = placed.points.merge(rows[["run_id", colour]], on="run_id", how="left")
-        placed = dataclasses.replace(placed, points=coloured)
+    points = placed.points
+    if colour is not None and colour not in points:
+        points = points.merge(rows[["run_id", colour]], on="run_id", how="left")
     # A point rests on all its replicates.
-    points = rows.loc[rows["run_id"].isin(placed.points["run_id"]), "point_id"]
-    sources = frame.loc[frame["point_id"].isin(points), "run_id"]
-    return RooflineResult(roofline=placed, colour=colour, unit=options.unit, sources=tuple(sources), pooled=pooled)
+    used = rows.loc[rows["run_id"].isin(points["run_id"]), "point_id"]
+    groups = summary(points, options.unit)
+    return RooflineResult(
+        numbers=points[[*(name for name in points if name != "run_id"), "run_id"]],
+        families=groups,
+        sentences=[*_sentences(placed, groups)],
+        picture=lambda: draw_roofline(points, placed.roofs, colour),
+        stands_out=_headline(points, options.unit),
+        sources=tuple(frame.loc[frame["point_id"].isin(used), "run_id"]),
+        pooled=pooled,
+    )
 
 
 def _family(row: dict[Any, Any], points: pd.DataFrame) -> Paragraph:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from analysis.lazy import pd
 from analysis.options import Options
 from analysis.registry import analysis
@@ -12,7 +10,6 @@ from analysis.store.frame import is_ok
 from paradnn.core.words import counted
 
 
-@dataclass(frozen=True, kw_only=True)
 class RunsOptions(Options):
     """Only what every analysis takes."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from analysis.format import percent_interval, short
 from analysis.labels import label, unit_of
@@ -25,11 +25,6 @@ from analysis.store.frame import families, is_ok, require_homogeneous
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.families import message_families
 from paradnn.forecast.estimate import LEVEL, Estimate
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from numpy.typing import ArrayLike
 
 #: Rates, of which n devices have n times as much where nothing is lost.
 METRICS = ("examples_per_second", "flops_per_second")
@@ -78,65 +73,21 @@ class FamilyScaling(NamedTuple):
     efficiency: Estimate
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class ScalingResult(Result):
+class Scaling(NamedTuple):
     """Every point on several devices against itself on one, and the non-parallel fraction of each family.
 
     `pairs` has a row for each point and count above one: the join columns, `devices` (the count), `one` and `many`
     (the metric on one and on all devices), `speedup` with its interval, `efficiency` (speedup / count) and `fraction`.
     `alone` are the families without a pair; `apart`: families -> why their counts cannot be separated from sessions or
-    a drift.
+    a drift. `measured` are the runs.
     """
 
-    metric: str
-    by: str
     pairs: pd.DataFrame
-    families: tuple[FamilyScaling, ...]
-    alone: tuple[str, ...]
+    families: list[FamilyScaling]
+    alone: list[str]
     apart: dict[str, str]
-
-    @property
-    def table(self) -> pd.DataFrame:
-        """The pairs, without columns that are the same in all of them."""
-        pairs = self.pairs
-        others = [name for name in pairs if name not in _HIDDEN and pairs[name].nunique(dropna=False) > 1]
-        return pairs[["family", *others, *_SHOWN]]
-
-    def _paragraphs(self) -> Iterator[Paragraph | str]:
-        what = self.by.rpartition(".")[2]
-        for family in self.families:
-            counts, most, fraction = ", ".join(map(str, family.counts)), family.counts[-1], family.fraction.value
-            bound = f", so no number of {what} makes it more than {1 / fraction:.3g}x as fast" if fraction > 0 else ""
-            bound = bound or ": nothing is lost"
-            yield Paragraph(
-                f"{family.family}: over {family.points} points on {counts} against 1 ({what}), "
-                f"{percent_interval(family.fraction)} of the step does not run in parallel"
-                f"{bound if fraction < 1 else f': more {what} make it slower'}.",
-                (
-                    f"Point by point: median {percent_interval(family.median)}, 90th percentile "
-                    f"{percent_interval(family.upper)}, at most {100 * family.largest:.3g}%.",
-                    f"On {most}: a median of {percent_interval(family.efficiency)} of the speed of {most} without "
-                    "loss.",
-                ),
-            )
-        if self.alone:
-            yield f"Not compared: {', '.join(self.alone)}, of which no point was measured on 1 and on more."
-        yield (
-            "The fraction is that of Amdahl's law, speedup = 1 / (s + (1 - s) / n), fitted over points; intervals "
-            "are 95%, over models and batch sizes as a sample of their design space."
-        )
-        for reason in dict.fromkeys(self.apart.values()):
-            those = ", ".join(name for name, one in self.apart.items() if one == reason)
-            yield f"No interval of {those} holds what time does to them: {reason}."
-
-    def _figure(self) -> Figure:
-        """Left the rate of each device against that of one alone, with x = y where nothing is lost; then the speedup
-        over the count, with each family's fitted law, its interval as a band, and the line without loss."""
-        drawn, (left, right) = drawing.panels(2, 5.5, 4.4, across=3)
-        _rates(left, self)
-        _speedups(right, self)
-        drawing.legend(drawn)
-        return drawn
+    measured: pd.DataFrame
+    pooled: str
 
 
 def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
@@ -158,20 +109,55 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
     shown=_shown,
 )
 def scaling(frame: pd.DataFrame, options: ScalingOptions) -> Result:
-    """Every point on several devices against itself on one, and Amdahl's fraction of each family.
+    """Every point on several devices against itself on one, and Amdahl's fraction of each family; the pairs, without
+    columns that are the same in all of them.
 
     NotEnoughData where no point was measured on one device and on more, SchemaError for heterogeneous runs of a family.
     """
-    return fit_scaling(frame, options.metric, options.by, options.pool)
+    found = fit_scaling(frame, options.metric, options.by, options.pool)
+    others = [name for name in found.pairs if name not in _HIDDEN and found.pairs[name].nunique(dropna=False) > 1]
+    return Result(
+        numbers=found.pairs[["family", *others, *_SHOWN]],
+        sentences=[*_sentences(found, options.by.rpartition(".")[2])],
+        picture=lambda: draw_scaling(found, options),
+        sources=tuple(found.measured["run_id"]),
+        pooled=found.pooled,
+    )
 
 
-def amdahl_speedup(fraction: float, count: ArrayLike) -> np.ndarray:
+def _sentences(found: Scaling, what: str) -> Iterator[Paragraph | str]:
+    for family in found.families:
+        counts, most, fraction = ", ".join(map(str, family.counts)), family.counts[-1], family.fraction.value
+        bound = f": more {what} make it slower"
+        if fraction < 1:
+            bound = f", so no number of {what} makes it more than {1 / fraction:.3g}x as fast" if fraction > 0 else ""
+        yield Paragraph(
+            f"{family.family}: over {family.points} points on {counts} against 1 ({what}), "
+            f"{percent_interval(family.fraction)} of the step does not run in parallel{bound or ': nothing is lost'}.",
+            (
+                f"Point by point: median {percent_interval(family.median)}, 90th percentile "
+                f"{percent_interval(family.upper)}, at most {100 * family.largest:.3g}%.",
+                f"On {most}: a median of {percent_interval(family.efficiency)} of the speed of {most} without loss.",
+            ),
+        )
+    if found.alone:
+        yield f"Not compared: {', '.join(found.alone)}, of which no point was measured on 1 and on more."
+    yield (
+        "The fraction is that of Amdahl's law, speedup = 1 / (s + (1 - s) / n), fitted over points; intervals "
+        "are 95%, over models and batch sizes as a sample of their design space."
+    )
+    for reason in dict.fromkeys(found.apart.values()):
+        those = ", ".join(name for name, one in found.apart.items() if one == reason)
+        yield f"No interval of {those} holds what time does to them: {reason}."
+
+
+def amdahl_speedup(fraction: float, count: np.typing.ArrayLike) -> np.ndarray:
     """1 / (s + (1 - s) / n) for n devices, s the non-parallel fraction (Amdahl, AFIPS 30, 1967)."""
     n = np.asarray(count, dtype="float64")
     return np.asarray(1 / (fraction + (1 - fraction) / n), dtype="float64")
 
 
-def amdahl_fraction(speedup: ArrayLike, count: ArrayLike) -> np.ndarray:
+def amdahl_fraction(speedup: np.typing.ArrayLike, count: np.typing.ArrayLike) -> np.ndarray:
     """s = (1 / speedup - 1 / n) / (1 - 1 / n), Amdahl's law solved for the fraction (Karp and Flatt, CACM 33, 1990).
 
     Below 0 where the speedup is above n, above 1 where n devices are slower than one. n must be above 1.
@@ -182,7 +168,7 @@ def amdahl_fraction(speedup: ArrayLike, count: ArrayLike) -> np.ndarray:
 
 def fit_scaling(
     frame: pd.DataFrame, metric: str = "examples_per_second", by: str = "devices", pool: bool = False
-) -> ScalingResult:
+) -> Scaling:
     """Pair each point on n > 1 devices with itself on one, and fit the fraction of each family.
 
     Amdahl's law says 1 / speedup - 1 / n = s (1 - 1 / n), a line through the origin: s is fitted by least squares over
@@ -197,21 +183,16 @@ def fit_scaling(
         raise ConfigError("--metric", metric, "is no rate that grows with devices", f"choose {' or '.join(METRICS)}")
     measured = _counted(frame, by)
     checked = [require_homogeneous(rows, pool=pool) for _, rows in measured.groupby("family", dropna=False)]
-    found, apart = _paired(measured, metric, by)
-    alone = tuple(name for name in families(measured) if name not in set(found["family"]))
-    found = found.rename(columns={"a": "many", "b": "one"})
-    found["efficiency"] = found["speedup"] / found["devices"]
-    found["fraction"] = amdahl_fraction(found["speedup"], found["devices"])
-    return ScalingResult(
-        metric=metric,
-        by=by,
-        pairs=found,
-        families=tuple(_family(name, found[found["family"] == name]) for name in families(found)),
-        alone=alone,
-        apart=apart,
-        pooled=joined(rows.attrs.get("pooled", "") for rows in checked),
-        sources=tuple(measured["run_id"]),
+    pairs, apart = _paired(measured, metric, by)
+    pairs = pairs.rename(columns={"a": "many", "b": "one"}).assign(
+        efficiency=lambda rows: rows["speedup"] / rows["devices"],
+        fraction=lambda rows: amdahl_fraction(rows["speedup"], rows["devices"]),
     )
+    there = families(pairs)
+    fits = [_family(name, pairs[pairs["family"] == name]) for name in there]
+    alone = [name for name in families(measured) if name not in there]
+    pooled = joined(rows.attrs.get("pooled", "") for rows in checked)
+    return Scaling(pairs, fits, alone, apart, measured, pooled)
 
 
 def _counted(frame: pd.DataFrame, by: str) -> pd.DataFrame:
@@ -282,41 +263,41 @@ def _fraction(above: np.ndarray, below: np.ndarray, levels: Levels) -> Estimate:
     return Estimate(ratio, ratio - reach, ratio + reach)
 
 
-def _rates(axes: Axes, found: ScalingResult) -> None:
-    pairs = found.pairs
-    each = pairs["many"] / pairs["devices"]
-    for family in found.families:
-        own, (middle, *ends) = pairs["family"] == family.family, (f"{100 * end:.1f}%" for end in family.fraction)
-        said = f"{middle} ({' to '.join(ends)})" if math.isfinite(family.fraction.low) else middle
-        how = drawing.look(family.family) | {"alpha": 0.6, "label": f"{family.family}: non-parallel {said}"}
-        drawing.marks(axes, pairs["one"][own], each[own], **how)
-    ends = [min(pairs["one"].min(), each.min()), max(pairs["one"].max(), each.max())]
-    axes.plot(ends, ends, "--", color=_LINE, linewidth=1, label="nothing lost")
-    axes.set(xscale="log", yscale="log")
-    for axis in (axes.xaxis, axes.yaxis):
-        drawing.log_ticks(axis, short)
-    name, unit, by = label(found.metric), unit_of(found.metric), found.by.rpartition(".")[2]
-    sides = f"{name} on one ({unit})", f"{name} of each of n ({unit})"
-    drawing.finish(axes, f"Each of n {by} against one alone", *sides)
-
-
-def _speedups(axes: Axes, found: ScalingResult) -> None:
-    pairs = found.pairs
-    counts = np.geomspace(1, int(pairs["devices"].max()), 100)
+def draw_scaling(found: Scaling, options: ScalingOptions) -> drawing.Figure:
+    """Left the rate of each device against that of one alone, with x = y where nothing is lost; then the speedup
+    over the count, with each family's fitted law, its interval as a band, and the line without loss."""
+    drawn, (left, right) = drawing.panels(2, 5.5, 4.4, across=3)
+    by, pairs = options.by.rpartition(".")[2], found.pairs
+    each, counts = pairs["many"] / pairs["devices"], np.geomspace(1, int(pairs["devices"].max()), 100)
     for number, family in enumerate(found.families):
-        look, rows = drawing.look(family.family), pairs[pairs["family"] == family.family]
+        look, own = drawing.look(family.family), pairs["family"] == family.family
+        middle, *ends = (f"{100 * end:.1f}%" for end in family.fraction)
+        said = f"{middle} ({' to '.join(ends)})" if math.isfinite(family.fraction.low) else middle
+        name = f"{family.family}: non-parallel {said}"
+        drawing.marks(left, pairs["one"][own], each[own], alpha=0.6, label=name, **look)
         # Families stand beside each other at each count.
         shift = 2 ** (0.08 * (number - (len(found.families) - 1) / 2))
-        drawing.marks(axes, rows["devices"] * shift, rows["speedup"], alpha=0.5, **look)
-        axes.plot(counts, amdahl_speedup(family.fraction.value, counts), color=look["color"], linewidth=1.8)
-        low, high = (amdahl_speedup(end, counts) for end in family.fraction[1:])
+        drawing.marks(right, pairs["devices"][own] * shift, pairs["speedup"][own], alpha=0.5, **look)
+        law, low, high = (amdahl_speedup(end, counts) for end in family.fraction)
+        right.plot(counts, law, color=look["color"], linewidth=1.8)
         if np.isfinite(low).all() and (low > 0).all():  # else the law has no upper end at some count
-            drawing.band(axes, counts, low, high, look["color"])
-    axes.plot(counts, counts, "--", color=_LINE, linewidth=1)
-    axes.axhline(1, color=_LINE, linewidth=0.8)
+            right.fill_between(counts, low, high, color=look["color"], alpha=0.2, linewidth=0)
+    span = [min(pairs["one"].min(), each.min()), max(pairs["one"].max(), each.max())]
+    left.plot(span, span, "--", color=_LINE, linewidth=1, label="nothing lost")
+    left.set(xscale="log", yscale="log")
+    for axis in (left.xaxis, left.yaxis):
+        drawing.log_ticks(axis, short)
+    name, unit = label(options.metric), unit_of(options.metric)
+    drawing.finish(
+        left, f"Each of n {by} against one alone", f"{name} on one ({unit})", f"{name} of each of n ({unit})"
+    )
+    right.plot(counts, counts, "--", color=_LINE, linewidth=1)
+    right.axhline(1, color=_LINE, linewidth=0.8)
     ticks = sorted({1, *(int(count) for count in pairs["devices"])})
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=2)
-    axes.set_xticks(ticks, [str(count) for count in ticks])
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
-    drawing.finish(axes, "Speedup, and Amdahl's law fitted", found.by.rpartition(".")[2], "speedup over one")
+    right.set_xscale("log", base=2)
+    right.set_yscale("log", base=2)
+    right.set_xticks(ticks, [str(count) for count in ticks])
+    right.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
+    drawing.finish(right, "Speedup, and Amdahl's law fitted", by, "speedup over one")
+    drawing.legend(drawn)
+    return drawn

@@ -60,9 +60,7 @@ class Command(NamedTuple):
         if self.analysis is not None:
             one, output = self.analysis, read_arguments(FigureOutput, args)
             assert isinstance(options, Options), "what an analysis takes"
-            frame = None if one.read is None else one.read(options, selection, output)
-            if frame is None:
-                frame = load_chosen(selection, one.columns, may_be_empty=one.counts)
+            frame = load_chosen(selection, one.columns, may_be_empty=one.counts)
             result = answer(one, frame, options, selection, one.one_protocol)
             deliver(self.name, result, frame, selection, output, command_line)
 

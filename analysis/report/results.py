@@ -235,7 +235,7 @@ def chart(populations: Sequence[Population]) -> tuple[Markup, str] | None:
     groups = {name: table.loc[table.index.intersection(names)] for name, table in groups.items()}
     rows = {name: f"{name} {short(best, digits=3)}" for name, best in values.max()[names].items()}
     with drawing.page(None):
-        drawn, axes = drawing.figure(7.0, 0.8 + 0.3 * len(names))
+        drawn, (axes,) = drawing.panels(1, 7.0, 0.8 + 0.3 * len(names))
         axes.set_xscale("log")
         drawing.forest(axes, rows, groups, {name: drawing.look(name, [*groups]) for name in groups})
         drawing.log_ticks(axes.xaxis, short)

@@ -13,15 +13,14 @@ measured the same sizes; one session says nothing of another.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import pairwise
+from typing import NamedTuple
 
 from analysis.lazy import np, pd, stats
 from paradnn.core.errors import NotEnoughData
 from paradnn.forecast.estimate import LEVEL, Estimate
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
 
 #: Distinct sizes of a piece, at least: a line and what it does not explain.
 FEWEST = 4
@@ -44,8 +43,7 @@ class _Shared(NamedTuple):
     freedom: float = 1.0
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """A line that holds for messages of `first` to `last` bytes.
 
     `start_up` in us: the line at 0 bytes, of the first piece no less than 0. `per_byte` in us, no less than 0, with
@@ -64,18 +62,15 @@ class Piece:
         value, low, high = (1e6 / each if each > 0 else math.inf for each in self.per_byte)
         return Estimate(value, high, low)
 
-    def at(self, sizes: ArrayLike) -> np.ndarray:
+    def at(self, sizes: np.typing.ArrayLike) -> np.ndarray:
         """us of messages of so many bytes."""
         return np.asarray(self.start_up.value + self.per_byte.value * np.asarray(sizes, dtype="float64"))
 
 
 @dataclass(frozen=True)
 class TransferFit:
-    """Pieces in the order of sizes, and the one line through all.
-
-    `errors` (n,) of the runs in the order of their sizes are |measured / fitted - 1|, `line_errors` the same of the one
-    line.
-    """
+    """Pieces in the order of sizes. `errors` (n,) of the runs are |measured / fitted - 1|, `line_errors` those of one
+    line through all."""
 
     pieces: tuple[Piece, ...]
     line: Piece
@@ -97,13 +92,10 @@ class TransferFit:
         """Bytes a second of the longest messages: the last piece's."""
         return self.pieces[-1].bandwidth
 
-    def at(self, sizes: ArrayLike) -> np.ndarray:
-        """us of messages of so many bytes."""
-        given = np.asarray(sizes, dtype="float64")
-        return np.choose(np.searchsorted(self.breaks, given, side="right"), [piece.at(given) for piece in self.pieces])
 
-
-def fit_transfers(sizes: ArrayLike, times: ArrayLike, sessions: ArrayLike | None = None) -> TransferFit:
+def fit_transfers(
+    sizes: np.typing.ArrayLike, times: np.typing.ArrayLike, sessions: np.typing.ArrayLike | None = None
+) -> TransferFit:
     """Lines through `times` (n,) in us of messages of `sizes` (n,) in bytes, by least squares of the relative error.
 
     Each further piece must explain more than chance would (an F test of its three numbers, alpha, beta and the break,
@@ -124,11 +116,17 @@ def fit_transfers(sizes: ArrayLike, times: ArrayLike, sessions: ArrayLike | None
         count = int(np.isin(all_x, x[part]).sum())
         return _piece(x[part], y[part], shared, part.start == 0, count)
 
-    chosen = _choose(_costs(x, y, edges), len(x))
-    pieces, line = tuple(piece(slice(edges[low], edges[high])) for low, high in chosen), piece(slice(0, len(x)))
-    line_errors = np.abs(all_y / line.at(all_x) - 1)
-    fit = TransferFit(pieces, line, line_errors, line_errors)
-    return TransferFit(pieces, line, np.abs(all_y / fit.at(all_x) - 1), line_errors)
+    pieces = [piece(slice(edges[low], edges[high])) for low, high in _choose(_costs(x, y, edges), len(x))]
+    line = piece(slice(0, len(x)))
+    errors = (np.abs(all_y / fitted(each, all_x) - 1) for each in (pieces, [line]))
+    return TransferFit(tuple(pieces), line, *errors)
+
+
+def fitted(pieces: Sequence[Piece], sizes: np.typing.ArrayLike) -> np.ndarray:
+    """us of messages of so many bytes."""
+    given = np.asarray(sizes, dtype="float64")
+    which = np.searchsorted([each.first for each in pieces[1:]], given, side="right")
+    return np.asarray(np.choose(which, [each.at(given) for each in pieces]))
 
 
 def _shared(runs: pd.DataFrame) -> _Shared:
@@ -167,31 +165,27 @@ def _costs(x: np.ndarray, y: np.ndarray, edges: list[int]) -> np.ndarray:
 
 def _choose(costs: np.ndarray, count: int) -> list[tuple[int, int]]:
     """The edges of the pieces: one more as long as it explains more than chance would."""
-    last = len(costs) - 1
-    # Of each number of pieces the least cost up to an edge, and the pieces that have it.
-    best = [{place: (costs[0, place], ((0, place),)) for place in range(1, last + 1)}]
+    last, chosen = len(costs) - 1, 0
+    # Of each number of pieces the least cost up to an edge, and the edge before, for which it is the least.
+    best, before = [costs[0]], []
     for _ in range(_MOST_PIECES - 1):
-        further: dict[int, Any] = {}
-        for place in range(2, last + 1):
-            ways = [
-                (before + costs[middle, place], (*pieces, (middle, place)))
-                for middle, (before, pieces) in best[-1].items()
-                if middle < place
-            ]
-            further |= {place: min(ways)} if ways else {}
-        best.append(further)
-    chosen = 0
+        ways = best[-1][:, None] + costs
+        best.append(ways.min(axis=0))
+        before.append(ways.argmin(axis=0))
     for number in range(1, _MOST_PIECES):
         freedom, more_numbers = count - 3 * number - 2, 3 * (number - chosen)
-        if last not in best[number] or freedom < 1 or not np.isfinite(best[number][last][0]):
+        fewer, more = best[chosen][last], best[number][last]
+        if freedom < 1 or not np.isfinite(more):
             break
-        fewer, more = best[chosen][last][0], best[number][last][0]
         ratio = (fewer - more) / more_numbers / max(more / freedom, _EXACT)
         # A break may stand at any edge: so many tests.
         tried = math.comb(last, number) / math.comb(last, chosen)
         if stats.f.sf(ratio, more_numbers, freedom) * tried < _BREAK_LEVEL / (_MOST_PIECES - 1):
             chosen = number
-    return list(best[chosen][last][1])
+    edges = [last]
+    for back in reversed(before[:chosen]):
+        edges.insert(0, int(back[edges[0]]))
+    return list(pairwise([0, *edges]))
 
 
 def _line(x: np.ndarray, y: np.ndarray, scale: np.ndarray, is_first: bool) -> tuple[float, float]:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis.analyses.channel import channel
-from analysis.statistics.transfers import fit_transfers
+from analysis.statistics.transfers import fit_transfers, fitted
 from paradnn.core.errors import NotEnoughData, SchemaError
 from tests.analysis.planted import runs
 
@@ -41,7 +41,7 @@ def test_exact_times_give_the_line_itself() -> None:
     assert len(fit.pieces) == 1
     assert fit.latency.value == pytest.approx(ALPHA)
     assert fit.bandwidth.value == pytest.approx(1e6 / BETA)
-    assert fit.at(1000) == pytest.approx(ALPHA + 1000 * BETA)
+    assert fitted(fit.pieces, 1000) == pytest.approx(ALPHA + 1000 * BETA)
     assert fit.errors.max() < 1e-9
 
 
@@ -152,7 +152,7 @@ def test_a_size_that_is_measured_again_counts_once() -> None:
     assert np.mean([len(fit.pieces) == 1 for fit in fits]) >= 0.95
     for truth, ends in ((ALPHA, [fit.latency for fit in fits]), (1e6 / BETA, [fit.bandwidth for fit in fits])):
         assert np.mean([low <= truth <= high for _, low, high in ends]) > 0.9
-    assert {fit.line.measurements for fit in fits} == {5 * len(SIZES)}
+    assert {sum(piece.measurements for piece in fit.pieces) for fit in fits} == {5 * len(SIZES)}
 
 
 def test_what_sessions_shift_is_in_the_intervals() -> None:

@@ -14,9 +14,7 @@ from matplotlib.text import Text
 import analysis
 from analysis.analyses.breakdown import breakdown
 from analysis.analyses.claims import draw_claims
-from analysis.analyses.infeed import draw_infeed, input_waits
-from analysis.analyses.roofline import RooflineResult
-from analysis.analyses.scaling import fit_scaling
+from analysis.analyses.roofline import draw_roofline
 from analysis.analyses.software import SoftwareOptions, software
 from analysis.claims.evaluate import Data, judge
 from analysis.claims.load import parse_claims
@@ -93,7 +91,8 @@ def _parameters() -> Figure:
 
 def _infeed() -> Figure:
     frame = pd.concat([test_infeed.measured_balance(family=family, device=LONG) for family in ("fc", "lstm")])
-    return draw_infeed(input_waits(frame.assign(point_id=frame["point_id"] + frame["family"]).reset_index(drop=True)))
+    frame = frame.assign(point_id=frame["point_id"] + frame["family"]).reset_index(drop=True)
+    return analysis.infeed(frame)._figure()
 
 
 def _operations() -> Figure:
@@ -116,7 +115,7 @@ def _roofline(rows: slice) -> Figure:
     """Models at some of the intensities from 1 to 1,000, on two roofs of a device."""
     sides = [test_roofline.planted(precision=precision).iloc[rows] for precision in ("float32", "bfloat16")]
     placed = place_models(pd.concat(sides, ignore_index=True), test_roofline.SHEETS.get)
-    return RooflineResult(roofline=placed, sources=())._figure()
+    return draw_roofline(placed.points, placed.roofs)
 
 
 FIGURES: dict[str, Callable[[], Figure]] = {
@@ -129,7 +128,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "operation speedups": _operation_speedups,
     "roofline": lambda: _roofline(slice(None)),
     "near the ridge": lambda: _roofline(slice(12, 16)),
-    "scaling": lambda: fit_scaling(test_scaling.planted(0.1, 0.05))._figure(),
+    "scaling": lambda: analysis.scaling(test_scaling.planted(0.1, 0.05))._figure(),
     "overhead": lambda: analysis.overhead(test_overhead.points())._figure(),
 }
 

@@ -58,24 +58,22 @@ def grid(seed: int = 0) -> pd.DataFrame:
 
 def test_cells_are_the_medians_and_quartiles_of_plain_pandas() -> None:
     frame = grid()
-    found = heat_maps(frame, "batch_size", "nodes").maps[0]
+    found = heat_maps(frame, "batch_size", "nodes")
     ok = frame[frame["outcome"] == "ok"].groupby(["model.nodes", "batch_size"])["examples_per_second"]
     expected = ok.describe()
     cells = found.cells[found.cells["value"].notna()].astype({"x": int, "y": int}).set_index(["y", "x"])
     np.testing.assert_allclose(cells["value"], expected["50%"])
     np.testing.assert_allclose(cells[["low", "high"]], expected[["25%", "75%"]])
     assert list(cells["points"]) == list(expected["count"])
-    np.testing.assert_allclose(found.grid()[:2], ok.median().unstack().to_numpy()[:2])
-    assert np.isnan(found.grid()[2, 3])
-    assert found.pooled == {"model.layers": 3}
+    assert found.notes == {"fc on Test CPU": "a cell is the median of 2 to 3 points over layers (3)"}
 
 
 def test_out_of_memory_cells_and_parts_of_cells_are_counted() -> None:
-    found = heat_maps(grid(), "batch_size", "nodes").maps[0]
+    found = heat_maps(grid(), "batch_size", "nodes")
     widest = found.cells[found.cells["y"] == "512"].set_index("x")
     assert widest.loc["1024", ["outcome", "points", "failed", "memory"]].tolist() == ["oom_device", 0, 3, 3]
     assert widest.loc["16", ["outcome", "points", "failed", "memory"]].tolist() == ["ok", 2, 1, 1]
-    assert found.unmeasured == 0
+    assert found.unmeasured(found.cells) == 0
 
 
 def test_every_ending_keeps_its_name_and_what_was_not_measured_stays_out() -> None:
@@ -90,15 +88,14 @@ def test_every_ending_keeps_its_name_and_what_was_not_measured_stays_out() -> No
             {"batch_size": 2, "precision": "bfloat16", "step_time_ms": 2.5, "outcome": None},
         ]
     )
-    result = heat_maps(frame, "batch_size", "precision", "step_time_ms")
-    found = result.maps[0]
+    found = heat_maps(frame, "batch_size", "precision", "step_time_ms")
     assert dict(zip(found.cells["x"], found.cells["outcome"], strict=True)) == dict(
         zip(["1", "2", "4", "8", "16"], endings, strict=True)
     )
     assert found.cells["value"].notna().sum() == 1, "the metric of a run that failed is not shown"
-    assert found.unmeasured == 5
+    assert found.unmeasured(found.cells) == 5
     assert found.y.labels == ("bfloat16", "float32")
-    assert words(result) >= {"1.5", "OOM\npred.", "OOM\nhost", "timeout", "nan", "not measured"}
+    assert words(found) >= {"1.5", "OOM\npred.", "OOM\nhost", "timeout", "nan", "not measured"}
 
 
 def words(result: HeatMaps) -> set[str]:
@@ -113,7 +110,7 @@ def test_replicates_are_one_point_and_blocks_are_in_order_of_their_total() -> No
         {"model.blocks": f"[{n}, {n}, {n}, {n}]", "batch_size": 8, "point_id": f"b{n}", "examples_per_second": value}
         for n, value in ((10, 1.0), (2, 5.0), (2, 7.0), (2, 90.0), (1, 3.0))
     ]
-    found = heat_maps(points(rows), "batch_size", "blocks").maps[0]
+    found = heat_maps(points(rows), "batch_size", "blocks")
     assert found.y.labels == ("[1, 1, 1, 1]", "[2, 2, 2, 2]", "[10, 10, 10, 10]")
     assert list(found.cells["value"]) == [3.0, 7.0, 1.0]
     assert list(found.cells["points"]) == [1, 1, 1]
@@ -125,7 +122,7 @@ def test_widths_of_layers_stand_behind_numbers_each_in_their_order() -> None:
         {"model.nodes": nodes, "batch_size": 8, "point_id": nodes, "examples_per_second": 1.0}
         for nodes in ("[1000, 500]", "64", "1024", "[100, 50, 10]", "256")
     ]
-    found = heat_maps(points(rows), "nodes", "batch_size").maps[0]
+    found = heat_maps(points(rows), "nodes", "batch_size")
     assert found.x.labels == ("64", "256", "1024", "[100, 50, 10]", "[1000, 500]")
 
 
@@ -138,7 +135,7 @@ def test_many_values_are_cut_into_ranges_that_hold_every_point() -> None:
             for a, b in zip(nodes, batch, strict=True)
         ]
     )
-    found = heat_maps(frame, "nodes", "batch_size").maps[0]
+    found = heat_maps(frame, "nodes", "batch_size")
     expected = np.histogram(nodes, np.geomspace(nodes.min(), nodes.max(), 13))[0]
     assert list(found.cells.groupby("i")["points"].sum()) == list(expected[expected > 0])
     assert len(found.x.labels) == 12
@@ -149,14 +146,15 @@ def test_each_family_and_device_has_a_map_on_the_same_axes() -> None:
     both = pd.concat([grid(), other[other["batch_size"] < 1024]], ignore_index=True)
     lstm = points([{"family": "lstm", "batch_size": 16, "examples_per_second": 1.0, "run_id": "x", "point_id": "x"}])
     result = heat_maps(pd.concat([both, lstm], ignore_index=True), "batch_size", "nodes")
-    assert [found.name for found in result.maps] == ["fc on Test CPU", "fc on Test GPU"]
-    assert result.maps[0].x == result.maps[1].x
-    assert result.maps[1].unmeasured == 3
-    assert result.lacking == (("lstm on Test CPU", "no run with both batch_size and model.nodes"),)
-    assert "x" not in result.run_ids
+    assert {name: result.unmeasured(cells) for name, cells in result.each()} == {
+        "fc on Test CPU": 0,
+        "fc on Test GPU": 3,
+    }
+    assert result.lacking == [("lstm on Test CPU", "no run with both batch_size and model.nodes")]
+    assert "x" not in result.runs
     with pytest.raises(SchemaError, match="environment_id = e"):
         heat_maps(both.assign(device="one"), "batch_size", "nodes")
-    assert len(heat_maps(both.assign(device="one"), "batch_size", "nodes", pool=True).maps) == 1
+    assert len(list(heat_maps(both.assign(device="one"), "batch_size", "nodes", pool=True).each())) == 1
 
 
 @pytest.mark.parametrize(
@@ -228,9 +226,9 @@ def test_a_device_on_which_nothing_ran_has_a_map_of_how_points_ended(outcomes: t
     both = pd.concat([grid(), failed], ignore_index=True)
     for frame, place in ((both, 0), (failed, 0), (failed.drop(columns="examples_per_second"), 0)):
         result = heatmap(frame, HeatmapOptions(y="nodes"))
-        found = {one.device: one for one in heat_maps(frame, "batch_size", "nodes").maps}["Broken"]
-        assert found.cells["failed"].sum() == len(failed), place
-        assert found.cells["value"].isna().all()
+        cells = dict(heat_maps(frame, "batch_size", "nodes").each())["fc on Broken"]
+        assert cells["failed"].sum() == len(failed), place
+        assert cells["value"].isna().all()
         assert "without a measurement: crash." in result.text() or len(outcomes) > 1
         drawn = result.figure()
         assert any("no point ran" in axes.get_title(loc="left") for axes in drawn.axes)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.analyses.infeed import InfeedOptions, _fisher, input_waits, rank_correlation
+from analysis.analyses.infeed import InfeedOptions, Waiting, _fisher, infeed, input_waits, rank_correlation
 from analysis.statistics.dependence import levels_of
 from paradnn.core.errors import ConfigError, NotEnoughData
 from tests.analysis.planted import BATCH, POINTS, SIZE, grid, runs
@@ -19,35 +21,38 @@ def planted(host: float = 1e6, **columns: object) -> pd.DataFrame:
     return runs(POINTS, **given)
 
 
+def waiting(frame: pd.DataFrame, **options: Any) -> Waiting:
+    """What is found of one family."""
+    (found,), _ = input_waits(frame, InfeedOptions(**options))
+    return found
+
+
 def test_models_below_the_hosts_rate_are_input_bound() -> None:
-    found = input_waits(planted())
-    expected = 6 * SIZE**2 < 0.9e6
-    points = found.points
-    assert points["input_bound"].sum() == expected.sum() == found.groups[0].bound
-    assert (points["input_bound"] == (points["size"] < 0.9e6)).all()
-    assert found.groups[0].share.value == expected.mean()
-    np.testing.assert_allclose(points["headroom"], np.maximum(1, 1e6 / points["size"].astype(float)))
+    result, found = infeed(planted()), waiting(planted())
+    points, expected = result.table, 6 * SIZE**2 < 0.9e6
+    assert points["input_bound"].sum() == expected.sum()
+    assert (points["input_bound"] == (points["flops_per_example"] < 0.9e6)).all()
+    assert found.share.value == expected.mean()
+    np.testing.assert_allclose(points["headroom"], np.maximum(1, 1e6 / points["flops_per_example"].astype(float)))
     assert points["infeed_fraction"].is_monotonic_decreasing
-    assert found.groups[0].correlation.high < 0
-    assert set(found.run_ids) == set(planted()["run_id"])
+    assert found.correlation.high < 0
+    assert set(result.sources) == set(planted()["run_id"])
 
 
 @pytest.mark.parametrize("against", ["flops_per_example", "flops_per_step", "parameters"])
 def test_any_size_may_stand_for_the_model(against: str) -> None:
     frame = planted()
     sizes = {"flops_per_example": frame["flops_per_step"] / frame["batch_size"]}.get(against, frame.get(against))
-    found = input_waits(frame, against)
+    found = waiting(frame, against=against)
     assert sizes is not None
     assert sorted(found.points["size"]) == pytest.approx(sorted(sizes.astype(float)))
     expected = stats.spearmanr(sizes.astype(float), frame["infeed_fraction"]).statistic
-    assert found.groups[0].correlation.value == pytest.approx(expected)
+    assert found.correlation.value == pytest.approx(expected)
 
 
 def test_the_threshold_decides() -> None:
-    assert (
-        input_waits(planted(), threshold=0.5).groups[0].bound
-        < input_waits(planted(), threshold=0.01).groups[0].bound + 1
-    )
+    low, high = (waiting(planted(), threshold=threshold).share.value for threshold in (0.01, 0.7))
+    assert high < low
     for threshold in (0.0, 1.0, -1.0):
         with pytest.raises(ConfigError, match="--threshold"):
             InfeedOptions(threshold=threshold)
@@ -56,20 +61,20 @@ def test_the_threshold_decides() -> None:
 def test_replicates_become_one_point_and_failures_none() -> None:
     frame = pd.concat([planted(), planted(), planted(outcome="oom_device")], ignore_index=True)
     frame["infeed_fraction"] += np.repeat([0.0, 0.02, 0.5], len(POINTS)) * (frame["infeed_fraction"] < 0.5)
-    found = input_waits(frame)
+    found = waiting(frame)
     assert len(found.points) == len(POINTS)
     assert found.points["infeed_fraction"].min() == pytest.approx(0.01)
 
 
 def test_groups_without_infeed_are_named() -> None:
     frame = pd.concat([planted(), planted(family="rnn", infeed_fraction=np.nan)], ignore_index=True)
-    found = input_waits(frame)
-    assert [group.name for group in found.groups] == ["fc on Test CPU"]
-    assert found.lacking == (("rnn on Test CPU", "no measured run has both infeed_fraction and flops_per_example"),)
+    (found,), lacking = input_waits(frame, InfeedOptions())
+    assert found.name == "fc on Test CPU"
+    assert lacking == [("rnn on Test CPU", "no measured run has both infeed_fraction and flops_per_example")]
     with pytest.raises(NotEnoughData, match="not enough data: fc on Test CPU: no measured run has both"):
-        input_waits(planted().drop(columns="infeed_fraction"))
+        infeed(planted().drop(columns="infeed_fraction"))
     with pytest.raises(NotEnoughData, match="not enough data: there are no runs; measure with a real input pipeline"):
-        input_waits(planted().iloc[:0])
+        infeed(planted().iloc[:0])
 
 
 def test_rank_correlations_cover_at_their_stated_rate() -> None:
@@ -108,8 +113,8 @@ def measured_balance(**columns: object) -> pd.DataFrame:
 
 
 def test_cores_and_gain_are_those_that_were_planted() -> None:
-    found = input_waits(measured_balance())
-    points, group = found.points, found.groups[0]
+    group = waiting(measured_balance())
+    points = group.points
     free = 1e9 / points["size"].astype(float)
     np.testing.assert_allclose(points["cores"], free * 0.002)
     np.testing.assert_allclose(points["cores_low"], free * 0.9 * 0.0018)
@@ -124,11 +129,11 @@ def test_cores_and_gain_are_those_that_were_planted() -> None:
 
 
 def test_what_was_not_measured_is_not_there() -> None:
-    found = input_waits(planted(trace_flops_utilization=0.25))
+    found = waiting(planted(trace_flops_utilization=0.25))
     assert (found.points["utilization"] == 0.25).all()
     assert not {"gain", "cores"} & set(found.points)
-    assert found.groups[0].cores is None
-    assert "utilization" not in input_waits(planted()).points
+    assert found.cores is None
+    assert "utilization" not in waiting(planted()).points
 
 
 def test_ranks_of_what_is_left_are_those_of_a_sort() -> None:

@@ -11,6 +11,7 @@ import statsmodels.api as sm
 from scipy import optimize
 
 from analysis.analyses.memory import memory as analyse
+from analysis.analyses.memory import memory_limits
 from analysis.cli import main
 from analysis.statistics.regression import firth, profile_interval
 from paradnn.core.errors import NotEnoughData
@@ -77,8 +78,7 @@ def test_the_regression_is_the_maximum_that_scipy_finds() -> None:
 
 def test_planted_memory_is_found_again() -> None:
     frame = planted()
-    result = analyse(frame)
-    (group,) = result.groups
+    (group,), _ = memory_limits(frame)
     failed = frame["outcome"].eq("oom_device")
     assert (group.points["failed"].sum(), len(group.points)) == (failed.sum(), 64)
     assert group.weights is not None
@@ -120,7 +120,7 @@ def test_points_of_different_precision_do_not_speak_of_each_other() -> None:
     both = [planted(2e8), planted(4e8, precision="bfloat16", environment_id="env-a")]
     mixed = planted().assign(**{"model.kind": pd.array(["tall", None] * 32, dtype="str")})
     for frame, count in ((pd.concat(both, ignore_index=True), 128), (mixed, 64)):
-        (group,) = analyse(frame).groups
+        (group,), _ = memory_limits(frame)
         assert len(group.points) == count
         assert not group.points["side"].eq("contradicted").any()
 

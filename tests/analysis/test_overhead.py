@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.analyses.overhead import OverheadOptions, OverheadResult
-from analysis.analyses.overhead import overhead as analyse
+from analysis.analyses.overhead import MEASURING_PHASES, OVERHEAD_PHASES, OverheadOptions, overhead, share_of
 from analysis.statistics.quantiles import bootstrap_ratio
 from paradnn.core.errors import SchemaError
 from paradnn.store.metrics import PHASES
@@ -24,39 +22,40 @@ def points(count: int = 40) -> pd.DataFrame:
     return frame.assign(run_id=[str(row) for row in range(count)])
 
 
-def overhead(frame: pd.DataFrame, **options: Any) -> OverheadResult:
-    result = analyse(frame, OverheadOptions(**options))
-    assert isinstance(result, OverheadResult)
-    return result
+def seconds(frame: pd.DataFrame) -> pd.DataFrame:
+    """What runs spent in each phase."""
+    return frame[[f"phase_{name}_seconds" for name in PHASES]].set_axis(list(PHASES), axis=1).dropna(how="all")
 
 
 def test_phases_against_plain_numpy() -> None:
-    frame = points()
-    found = overhead(frame)
-    table = frame[[f"phase_{name}_seconds" for name in PHASES]].to_numpy()
+    spent, result = seconds(points()), overhead(points())
+    table, phases = spent.to_numpy(), result.table
     total = np.nansum(table)
-    assert (found.wall, found.runs, found.without) == (pytest.approx(total), 38, 2)
-    assert list(found.phases["phase"]) == list(PHASES)
-    np.testing.assert_allclose(found.phases["median"], np.nanmedian(table, axis=0))
-    np.testing.assert_allclose(found.phases["q25"], np.nanpercentile(table, 25, axis=0))
-    np.testing.assert_allclose(found.phases["share"], np.nansum(table, axis=0) / total)
-    assert found.phases["share"].sum() == pytest.approx(1)
-    assert found.phases.set_index("phase")["runs"]["profile"] == 19
+    assert result.text().startswith(f"38 points took {total:.0f} s of wall time, ")
+    assert list(phases["phase"]) == list(PHASES)
+    np.testing.assert_allclose(phases["median"], np.nanmedian(table, axis=0))
+    np.testing.assert_allclose(phases["q25"], np.nanpercentile(table, 25, axis=0))
+    np.testing.assert_allclose(phases["share"], np.nansum(table, axis=0) / total)
+    assert phases.set_index("phase")["runs"]["profile"] == 19
     parts = dict(zip(PHASES, np.nansum(table, axis=0) / total, strict=True))
-    measuring = ("prefill", "requests", "measure", "latency", "load", "learn")
-    assert found.measuring.value == pytest.approx(sum(parts[name] for name in measuring))
-    assert found.stack.value == pytest.approx(parts["schedule"] + parts["start"] + parts["record"])
-    assert found.measuring.low < found.measuring.value < found.measuring.high
+    measuring = share_of(spent.fillna(0), MEASURING_PHASES)
+    own = ("prefill", "requests", "measure", "latency", "load", "learn")
+    assert measuring.value == pytest.approx(sum(parts[name] for name in own))
+    stack = share_of(spent.fillna(0), OVERHEAD_PHASES).value
+    assert stack == pytest.approx(parts["schedule"] + parts["start"] + parts["record"])
+    assert measuring.low < measuring.value < measuring.high
+    assert f"{100 * measuring.value:.0f}% (95% interval " in result.text()
 
 
-def test_families_stack_up_to_the_mean_time_of_a_point() -> None:
+def test_bars_of_families_add_up_to_the_mean_time_of_a_point() -> None:
     frame = points()
-    found = overhead(frame)
-    assert list(dict.fromkeys(found.families["family"])) == ["fc", "rnn"]
-    for family, group in found.families.groupby("family"):
-        mine = frame[frame["family"] == family].filter(like="phase_").dropna(how="all")
-        assert group["seconds"].sum() == pytest.approx(np.nansum(mine) / len(mine))
-        assert group["share"].sum() == pytest.approx(1)
+    (axes,) = overhead(frame).figure().axes
+    assert [name.get_text() for name in axes.get_yticklabels()] == ["fc (19)", "rnn (19)"]
+    for place, family in enumerate(("fc", "rnn")):
+        mine = seconds(frame[frame["family"] == family])
+        widths = [bar.patches[place].get_width() for bar in axes.containers]
+        np.testing.assert_allclose(widths, np.nansum(mine, axis=0) / np.nansum(mine))
+        assert f"{np.nansum(mine) / len(mine):.3g} s a point" in {text.get_text() for text in axes.texts}
 
 
 def test_no_interval_of_a_share_is_beyond_0_and_1() -> None:
@@ -66,19 +65,17 @@ def test_no_interval_of_a_share_is_beyond_0_and_1() -> None:
     assert bootstrap_ratio(wall * share, wall).high > 1
     assert bootstrap_ratio(wall * (1 - share), wall).low < 0
     phases = {"phase_measure_seconds": wall * share, "phase_start_seconds": wall * (1 - share)}
-    found = overhead(pd.DataFrame(phases).assign(family="fc", device="D", run_id=range(8)))
-    assert (found.measuring.high, found.stack.low) == (1.0, 0.0)
-    assert 0 < found.measuring.low < found.measuring.value < 1
+    spent = pd.DataFrame(phases).set_axis(["measure", "start"], axis=1)
+    measuring, stack = (share_of(spent, parts) for parts in (MEASURING_PHASES, OVERHEAD_PHASES))
+    assert (measuring.high, stack.low) == (1.0, 0.0)
+    assert 0 < measuring.low < measuring.value < 1
 
 
 def test_the_command_says_and_draws_where_time_goes(tmp_path: Path) -> None:
     frame = points().assign(device="D", environment_id="e")
     result = overhead(frame)
-    assert result.text().startswith(f"38 points took {result.wall:.0f} s of wall time, ")
-    assert f"{100 * result.measuring.value:.0f}% (95% interval " in result.text()
     assert "is the stack's own overhead (schedule + start + record), " in result.text()
     assert "2 runs report no phases and are left out." in result.text()
-    assert list(result.table["phase"]) == list(PHASES)
     assert len(result.sources) == 38
     result.figure().savefig(tmp_path / "overhead.png")
     bars = {bar.get_label(): bar.patches[0] for bar in result.figure().axes[0].containers}
@@ -90,9 +87,9 @@ def test_the_command_says_and_draws_where_time_goes(tmp_path: Path) -> None:
     frame.loc[5, "environment_id"] = "other"
     with pytest.raises(SchemaError, match="environment_id"):
         overhead(frame)
-    assert "Heterogeneous runs were pooled" in overhead(frame, pool=True).text()
+    assert "Heterogeneous runs were pooled" in overhead(frame, OverheadOptions(pool=True)).text()
     endless = points().assign(phase_build_seconds=np.inf)
-    assert "build" not in list(overhead(endless).phases["phase"])
+    assert "build" not in list(overhead(endless).table["phase"])
     bare = overhead(frame.loc[[3, 8]])
     assert bare.text() == "None of these 2 runs reports its phases; published ones do not."
     assert not bare.drawable

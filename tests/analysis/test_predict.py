@@ -162,8 +162,7 @@ def test_a_space_that_was_measured_whole_has_nothing_to_predict() -> None:
 
 def test_a_predicted_map_counts_what_was_measured() -> None:
     sample = part(whole(), 20)
-    (drawn_map,) = predicted_maps(complete(sample, "step_time_ms"), "batch_size", "nodes").maps
-    cells = drawn_map.cells
+    cells = predicted_maps(complete(sample, "step_time_ms"), "batch_size", "nodes").cells
     assert len(cells) == 16
     counts = sample.groupby(["batch_size", "model.nodes"]).size()
     for row in cells.to_dict("records"):

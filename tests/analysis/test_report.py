@@ -11,8 +11,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from analysis.analyses.boxplot import boxplot
+from analysis.analyses.breakdown import BreakdownOptions
 from analysis.analyses.breakdown import breakdown as analyse_breakdown
-from analysis.analyses.breakdown import measure_shares
 from analysis.cli import main
 from analysis.options import Selection
 from analysis.report import make_report
@@ -290,12 +290,12 @@ def test_breakdown_takes_medians_over_models() -> None:
             "category_share.control": [0.1] + [np.nan] * 7,
         },
     )
-    found = measure_shares(frame, "point")
-    row = found.categories.iloc[0]
+    result = analyse_breakdown(frame, BreakdownOptions(unit="point"))
+    row, types = result.table.iloc[0], result.table[result.table["level"] == "type"]
     assert (row["name"], row["models"], row["median"]) == ("matmul", 8, pytest.approx(np.median(shares)))
     # Order statistics 1 and 8 of 8 cover the median with 1 - 2 / 2^8.
     assert (row["low"], row["high"]) == (pytest.approx(0.2), pytest.approx(0.9))
-    assert found.categories.set_index("name").loc["control", "median"] == 0
-    assert found.types["median"].tolist() == pytest.approx([np.median(shares) / 2])
+    assert result.table.set_index("name").loc["control", "median"] == 0
+    assert types["median"].tolist() == pytest.approx([np.median(shares) / 2])
     # Over two models there is no interval.
     assert "fc, 8 profiled points: matmul 55% (middle half 38% to 72%)" in analyse_breakdown(frame).text()

@@ -121,7 +121,7 @@ def test_what_has_no_place_is_counted_with_its_reason() -> None:
     assert (point["traffic"], point["flops_per_second"]) == ("trace", 45e12)
     assert point["verdict"] == "memory-bound"  # the paper's ridge point of TPU v2 is 75 FLOP/B
     assert point["share"] == pytest.approx(45 / (60 * 2.4))
-    assert found.roof_of("Spec", "bfloat16").ridge == 75
+    assert next(roof.ridge for roof in found.roofs if roof.precision == "bfloat16") == 75
 
 
 def operations() -> pd.DataFrame:
@@ -165,9 +165,9 @@ def test_the_command_says_and_draws_what_limits_each_family(tmp_path: Path) -> N
     frame = frame.assign(point_id=frame["run_id"], environment_id=frame["device"]).reset_index(drop=True)
     result = said(frame)
     text = result.text().replace("\n", " ")
-    assert "Made in float32: measured ceilings, 8 TFLOP/s and 400 GB/s; the ridge point is at 20 FLOP/B." in text
+    assert "Made in float32: 8 TFLOP/s, 400 GB/s, ridge 20 FLOP/B (measured)." in text
     assert "fc on Made in float32: of 31 models 14 are memory-bound, 17 compute-bound." in text
-    assert "Nobody's in float32: no roof, neither ceiling is known; measure the ceilings" in text
+    assert "Nobody's in float32: no ceiling known; measure the ceilings" in text
     assert "fc on Nobody's in float32: 31 models between 1 and 1e+03 FLOP/B, verdict unknown." in text
     assert "exact work over compulsory traffic" in text
     assert len(result.table) == 93
@@ -209,7 +209,7 @@ def test_nothing_to_place_is_said() -> None:
     with pytest.raises(NotEnoughData, match="no run matches"):
         said(frame.head(0))
     nameless = planted(ceilings=False).assign(device=None, environment_id="e", point_id=range(31))
-    assert "device not recorded in float32: no roof, neither ceiling is known" in said(nameless).text()
+    assert "device not recorded in float32: no ceiling known" in said(nameless).text()
 
 
 @pytest.fixture(scope="module")

@@ -95,7 +95,7 @@ def test_families_on_one_device_alone_are_told_and_no_hindrance() -> None:
     alone["model.embedding_size"] = POINTS["model.nodes"]
     frame = pd.concat([planted(0.1), alone], ignore_index=True)
     result = summarised(frame)
-    assert [family.family for family in result.families] == ["fc"]
+    assert set(result.table["family"]) == {"fc"}
     assert "Not compared: lstm, of which no point was measured on 1 and on more." in result.text()
 
 
@@ -138,7 +138,7 @@ def test_the_figure_is_drawn(tmp_path: Path) -> None:
     frame = pd.concat([planted(0.4, 0.1, "lstm"), planted(0.05, 0.1, "fc")], ignore_index=True)
     threads = fit_scaling(frame.rename(columns={"devices": "platform.threads"}), by="platform.threads")
     assert [family.family for family in threads.families] == ["fc", "lstm"]
-    figure = fit_scaling(frame).figure()
+    figure = summarised(frame).figure()
     rates, speedups = figure.axes
     assert rates.get_xlabel() == "throughput on one (examples/s)"
     assert [tick.get_text() for tick in speedups.get_xticklabels()] == ["1", "2", "4", "8"]
@@ -175,5 +175,5 @@ def test_counts_that_follow_each_other_are_told() -> None:
         slower = timed.assign(examples_per_second=timed["examples_per_second"] * np.exp(-0.001 * order))
         found = summarised(slower)
         assert ("one side was measured before the other" in found.text()) == told
-        assert (found.families[0].fraction.value > 0.01) == told
+        assert (fit_scaling(slower).families[0].fraction.value > 0.01) == told
     assert "when these were measured is not recorded" in summarised(planted(0.1)).text()
