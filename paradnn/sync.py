@@ -27,8 +27,7 @@ def make_parser() -> Parser:
     """What the command takes."""
     parser = Parser("python -m paradnn.sync", __doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=folder_of(Tracking()), help="default: %(default)s")
-    parser.add_argument("--uri", help="tracking URI; default: MLFLOW_TRACKING_URI, else sqlite:///mlruns/mlflow.db")
-    parser.add_argument("--experiment", default="paradnn", help="MLflow experiment (default: %(default)s)")
+    parser.add_store("--uri")
     text = "log measurements of points that the store holds already too, as repetitions of them"
     parser.add_argument("--repeats", action="store_true", help=text)
     return parser

@@ -24,8 +24,7 @@ _SETTINGS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 def make_parser() -> Parser:
     """What the command takes."""
     parser = Parser("python -m paradnn.ui", __doc__)
-    parser.add_argument("--store", help="tracking URI; default: MLFLOW_TRACKING_URI, else sqlite:///mlruns/mlflow.db")
-    parser.add_argument("--experiment", default="paradnn", help="MLflow experiment (default: %(default)s)")
+    parser.add_store()
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=5000, help="port to listen on (default: %(default)s)")
     return parser

@@ -6,6 +6,7 @@ Ctrl-C ends it; the sweep goes on. `--once` prints what is known now, as does a 
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections import Counter
@@ -19,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paradnn.cli.console import standard_output
-from paradnn.cli.parser import Parser
+from paradnn.cli.parser import Parser, number
 from paradnn.cli.program import program
 from paradnn.core.errors import ConfigError, StoreError
 from paradnn.core.words import counted, did_you_mean
@@ -74,11 +75,11 @@ class Progress:
 def make_parser() -> Parser:
     """What the command takes."""
     parser = Parser("python -m paradnn.watch", __doc__)
-    parser.add_argument("--store", help="tracking URI; default: MLFLOW_TRACKING_URI, else sqlite:///mlruns/mlflow.db")
-    parser.add_argument("--experiment", default="paradnn", help="MLflow experiment (default: %(default)s)")
+    parser.add_store()
     parser.add_argument("--sweep", metavar="ID", help="the sweep_id of a sweep (default: the newest that is running)")
     parser.add_argument("--once", action="store_true", help="print what is known now, and exit")
-    parser.add_argument("--interval", type=float, default=5.0, help="seconds between looks (default: %(default)g)")
+    text = "seconds between looks (default: %(default)g)"
+    parser.add_argument("--interval", type=number("--interval"), default=5.0, help=text)
     return parser
 
 
@@ -86,25 +87,21 @@ def make_parser() -> Parser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Show a sweep until it ends or Ctrl-C; 0, or 2 for wrong input and a store without a sweep."""
     given = make_parser().parse_args(arguments)
-    console, experiment = standard_output(), given.experiment
-    try:
-        if given.interval <= 0:
-            raise ConfigError("--interval", given.interval, "is no time to wait", "give seconds above 0")
-        reader = open_reader(address_of(given.store), pooled=True)
-        sweep = _find(reader, experiment, given.sweep, address_of(given.store).public)
+    console, experiment, address = standard_output(), given.experiment, address_of(given.store)
+    with contextlib.suppress(KeyboardInterrupt):
+        reader = open_reader(address, pooled=True)
+        sweep = _find(reader, experiment, given.sweep, address.public)
         if given.once or not console.is_terminal:
             console.print(view(progress_of(reader, experiment, sweep)))
             return 0
         with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:  # its last picture stays
-            running = True
-            while running:
+            while True:
                 begin = time.monotonic()
                 progress = progress_of(reader, experiment, sweep)
                 live.update(view(progress), refresh=True)
-                if running := progress.is_running:
-                    time.sleep(max(given.interval, _SHARE * (time.monotonic() - begin)))
-    except KeyboardInterrupt:
-        pass
+                if not progress.is_running:
+                    break
+                time.sleep(max(given.interval, _SHARE * (time.monotonic() - begin)))
     return 0
 
 
@@ -113,8 +110,7 @@ def _find(reader: Reader, experiment: str, sweep_id: str | None, where: str) -> 
     if experiment not in reader.experiments():
         held = ", ".join(reader.experiments())
         raise StoreError(f"{where} has no experiment {experiment}, it has {held}: measure first, with paradnn train -m")
-    query = Query((experiment,), tags={"kind": ("sweep",)}, unfinished=True, columns={"params": (), "metrics": ()})
-    sweeps = sorted(reader.read(query), key=lambda row: row.run.start_ms or 0)
+    sweeps = sorted(reader.read(_query(experiment, {"kind": ("sweep",)})), key=lambda row: row.run.start_ms or 0)
     if not sweeps:
         raise StoreError(f"{where} has no sweep; start one, such as python -m paradnn.train -m experiment=quick")
     named = {row.tags.get("sweep_id", ""): row for row in sweeps}
@@ -132,10 +128,13 @@ def _find(reader: Reader, experiment: str, sweep_id: str | None, where: str) -> 
     return ([row for row in running if row.run.run_id not in gone] or running)[-1]
 
 
+def _query(experiment: str, tags: Mapping[str, Collection[str]], run_id: str | None = None) -> Query:
+    return Query((experiment,), tags=tags, run_id=run_id, unfinished=True, columns={"params": (), "metrics": ()})
+
+
 def progress_of(reader: Reader, experiment: str, sweep: Row) -> Progress:
     """How a sweep stands now, given its parent run as it was at any time."""
-    query = Query((experiment,), run_id=sweep.run.run_id, unfinished=True, columns={"params": (), "metrics": ()})
-    sweep = next(iter(reader.read(query)), sweep)
+    sweep = next(iter(reader.read(_query(experiment, {}, sweep.run.run_id))), sweep)
     tags = {"sweep_id": (sweep.tags["sweep_id"],), "kind": ("point",)}
     points = reader.read(Query((experiment,), tags=tags, unfinished=True, columns=_READ))
     done = sorted((row for row in points if "outcome" in row.tags), key=lambda row: row.run.end_ms or 0)
@@ -186,9 +185,11 @@ def _expectation(progress: Progress) -> str:
     if progress.is_abandoned:
         return "its driver is gone: the same command goes on where it stopped"
     passed = f"running for {_span(progress.now - progress.begun)}"
-    if progress.left is None:
-        return f"{passed}, no point has ended yet" if not progress.done else passed
-    return f"{passed}, expected end {_clock(progress.now + progress.left)}, {_span(progress.left)} from now"
+    if not progress.done:
+        return f"{passed}, no point has ended yet"
+    if (left := progress.left) is None:
+        return passed
+    return f"{passed}, expected end {_clock(progress.now + left)}, {_span(left)} from now"
 
 
 def _line(text: str) -> Text:

@@ -164,7 +164,7 @@ def test_which_sweep_is_meant(store: Store) -> None:
     done = run(["paradnn.watch", "--once", "--sweep", "20260102-2"], store)
     assert (done.returncode, "did you mean 20260102-1" in done.stderr) == (2, True)
     done = run(["paradnn.watch", "--interval", "0"], store)
-    assert (done.returncode, "--interval=0.0: is no time to wait" in done.stderr) == (2, True)
+    assert (done.returncode, "--interval=0: must be positive" in done.stderr) == (2, True)
     done = run(["paradnn.watch", "--store", "/nowhere/mlflow.db"], store)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 

@@ -26,6 +26,12 @@ class Parser(argparse.ArgumentParser):
         layout = argparse.RawDescriptionHelpFormatter
         super().__init__(**{"prog": prog, "formatter_class": layout, "allow_abbrev": False, **shown, **how})
 
+    def add_store(self, flag: str = "--store") -> None:
+        """Which store, and which experiment in it."""
+        text = "tracking URI; default: MLFLOW_TRACKING_URI, else sqlite:///mlruns/mlflow.db"
+        self.add_argument(flag, metavar="URI", help=text)
+        self.add_argument("--experiment", default="paradnn", help="MLflow experiment (default: %(default)s)")
+
     def error(self, message: str) -> NoReturn:
         """Raise ParadnnError in place of printing the usage."""
         if found := _CHOICE.fullmatch(message):

@@ -26,8 +26,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from paradnn.config.groups import content_of, options_of
 from paradnn.config.identity import digest
-from paradnn.config.paths import CONFIG
 from paradnn.config.point import Software
 from paradnn.core.errors import ConfigError, WorkerError
 from paradnn.core.schema import read
@@ -106,18 +106,12 @@ def open_stack(stack: Stack, say: Say) -> Iterator[tuple[str, ...]]:
 
     Raises WorkerError with the last line of uv.
     """
-    try:
-        lock = _open_lock(stack.key)
-    except OSError as error:
-        raise WorkerError(f"{error.filename or stack.folder}: {error.strerror}") from None
-    try:
+    with contextlib.ExitStack() as held:
         try:
-            packages = _ready(stack, lock, say)
+            packages = _ready(stack, held.enter_context(_lock_of(stack.key)), say)
         except OSError as error:
             raise WorkerError(f"{error.filename or stack.folder}: {error.strerror}") from None
         yield packages
-    finally:
-        os.close(lock)  # others may remove it
 
 
 def find_stack(stack: Stack) -> tuple[str, ...] | None:
@@ -147,10 +141,16 @@ def _ready(stack: Stack, lock: int, say: Say) -> tuple[str, ...]:
         time.sleep(_PAUSE)
 
 
-def _open_lock(key: str) -> int:
+@contextlib.contextmanager
+def _lock_of(key: str) -> Iterator[int]:
+    """A descriptor of the file that is locked for a stack; whatever it holds is let go in the end."""
     folder = _stacks_folder() / ".locks"
     folder.mkdir(parents=True, exist_ok=True)
-    return os.open(folder / f"{key}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    lock = os.open(folder / f"{key}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        yield lock
+    finally:
+        os.close(lock)
 
 
 def _holds(lock: int, kind: int) -> bool:
@@ -179,9 +179,8 @@ def _check(stack: Stack) -> tuple[tuple[str, ...], str]:
         description = _describe(stack.python)
     except WorkerError:
         return (), "does not run any more"
-    if any(description[name] != marker.get(name) for name in description):
-        return (), "was changed since it was made"
-    return tuple(description["packages"]), ""
+    changed = any(description[name] != marker.get(name) for name in description)
+    return tuple(description["packages"]), "was changed since it was made" if changed else ""
 
 
 def _make(stack: Stack, lock: int) -> None:
@@ -197,16 +196,13 @@ def _make(stack: Stack, lock: int) -> None:
         raise WorkerError("uv is not installed; run python -m pip install uv") from None
     for leftover in [stack.folder, *_stacks_folder().glob(f"{stack.key}{_MAKING}*")]:
         shutil.rmtree(leftover, ignore_errors=True)
-    begin = time.time()
-    folder = _stacks_folder() / f"{stack.key}{_MAKING}{os.getpid()}"
+    begin, folder = time.time(), _stacks_folder() / f"{stack.key}{_MAKING}{os.getpid()}"
     python = folder / "bin" / "python"
     try:
         _run([uv, "venv", "--quiet", "--no-project", "--python", stack.python_version, str(folder)], lock)
         install = ["pip", "install", "--quiet", "--compile-bytecode", "--python", str(python)]
         _run([uv, *install, *stack.requirements], lock)
-        description = _describe(python)
-        asked = {"name": stack.name, "requirements": stack.requirements, "made": int(begin)}
-        marker = {**asked, "seconds": round(time.time() - begin, 1), **description}
+        marker = {"name": stack.name, "requirements": stack.requirements, "made": int(begin), **_describe(python)}
         (folder / _MARKER).write_text(json.dumps(marker, indent=1))
         folder.rename(stack.folder)
     finally:
@@ -230,14 +226,9 @@ def _slug(name: str) -> str:
 
 def named_stack(name: str) -> Stack:
     """The stack of conf/software/NAME.yaml."""
-    from omegaconf import OmegaConf
-
-    path = CONFIG / "software" / f"{name}.yaml"
-    names = sorted(entry.stem for entry in path.parent.glob("*.yaml"))
-    if name not in names:
+    if name not in (names := options_of("software")):
         raise ConfigError("software", name, "no such option", f"choose one of {', '.join(names)}")
-    content = OmegaConf.to_container(OmegaConf.load(path))
-    stack = Stack.of(read(Software, content, "software"))  # type: ignore[arg-type]
+    stack = Stack.of(read(Software, content_of("software", name), "software"))
     if stack is None:
         raise ConfigError("software", name, "is no stack", "it is an interpreter that is there already")
     return stack
@@ -246,9 +237,9 @@ def named_stack(name: str) -> Stack:
 def list_stacks() -> Iterator[str]:
     """A line for every stack that conf/software names or that was made."""
     known = set()
-    for path in sorted((CONFIG / "software").glob("*.yaml")):
+    for name in options_of("software"):
         with contextlib.suppress(ConfigError):
-            stack = named_stack(path.stem)
+            stack = named_stack(name)
             known.add(stack.key)
             yield f"{stack.name:<18} {_state(stack.folder)}"
     yield from (f"{folder.name}: {_state(folder)}" for folder in _folders() if folder.name not in known)
@@ -256,7 +247,7 @@ def list_stacks() -> Iterator[str]:
 
 
 def _folders() -> list[Path]:
-    return sorted(path for path in _stacks_folder().glob("*") if path.is_dir() and not path.name.startswith("."))
+    return sorted(path for path in _stacks_folder().glob("[!.]*") if path.is_dir())
 
 
 def _state(folder: Path) -> str:
@@ -272,13 +263,10 @@ def remove_stacks(name: str) -> Iterator[str]:
     pattern = re.compile(rf"({re.escape(_slug(name))}-[0-9a-f]{{16}})({re.escape(_MAKING)}\d+)?")
     matching = [(folder, match[1]) for folder in _folders() if (match := pattern.fullmatch(folder.name))]
     for folder, key in matching:
-        lock = _open_lock(key)
-        try:
+        with _lock_of(key) as lock:
             if not _holds(lock, fcntl.LOCK_EX):
                 raise WorkerError(f"{folder} is in use; remove it when the sweep is over")
             shutil.rmtree(folder)
-        finally:
-            os.close(lock)
         yield f"removed {folder}"
     if not matching:
         yield f"no stack {name} in {_stacks_folder()}"
@@ -286,17 +274,10 @@ def remove_stacks(name: str) -> Iterator[str]:
 
 def _run(command: Sequence[str], lock: int) -> None:
     """Run uv; whatever ends the wait ends it and all that it started. Raises WorkerError."""
+    environ = {key: value for key, value in os.environ.items() if key not in _MISLEADING}
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     process = subprocess.Popen(
-        command,
-        cwd=_stacks_folder(),
-        env={key: value for key, value in os.environ.items() if key not in _MISLEADING},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-        pass_fds=(lock,),
+        command, cwd=_stacks_folder(), env=environ, start_new_session=True, pass_fds=(lock,), **pipes
     )
     try:
         output, _ = process.communicate(timeout=_TIMEOUT)
@@ -307,7 +288,7 @@ def _run(command: Sequence[str], lock: int) -> None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     if process.returncode:
-        raise WorkerError(f"uv: {_problem(output) or f'exited with code {process.returncode}'}")
+        raise WorkerError(f"uv: {_problem(output.decode(errors='replace')) or f'exited with {process.returncode}'}")
 
 
 def _problem(output: str) -> str:
