@@ -63,30 +63,19 @@ def split_options(arguments: Sequence[str]) -> tuple[Options, list[str]]:
 
 def _plan(config: DictConfig, options: Options) -> int:
     """Forecast what measuring the configuration's points would take, and print it."""
-    from paradnn.config.point import read_point, read_settings
-    from paradnn.config.space import plain
-    from paradnn.config.tasks import read_plan
+    from paradnn.config.tasks import read_task
     from paradnn.forecast.forecast import describe, forecast, write_points
     from paradnn.forecast.history import open_history
     from paradnn.forecast.status import sweep_status
     from paradnn.session.session import require_possible
 
-    content = plain(config)
-    settings = read_settings(content)
-    name = None
-    if settings.sweep.plan:
-        points, sweep = read_plan(settings)
-        name = sweep.name
-    else:
-        if settings.sweep.grids:
-            raise ConfigError("experiment", settings.sweep.name, "describes a sweep", "add -m")
-        points = [read_point(content)]
+    settings, points, sweep = read_task(config)
     for work in dict.fromkeys(point.workload for point in points):
         work.refuse_forecast()
     require_possible(points)
     history = open_history(settings.tracking)
     expected = forecast(sweep_status(points, settings, history), settings, history)
-    describe(expected, name, history.where, options.hosts)
+    describe(expected, sweep.name if sweep else None, history.where, options.hosts)
     if options.out:
         write_points(expected, Path(options.out).expanduser())
         print(f"Every point is in {options.out}")

@@ -23,28 +23,11 @@ if TYPE_CHECKING:
 def _measure(config: DictConfig) -> int:
     """Measure what the configuration describes; the exit code."""
     from paradnn.cli.console import say
-    from paradnn.config.point import LARGEST, read_point, read_settings, read_smallest
-    from paradnn.config.space import plain
-    from paradnn.config.tasks import read_plan, search_info
-    from paradnn.core.errors import ConfigError
+    from paradnn.config.tasks import read_task
     from paradnn.session.progress import describe_point, describe_sweep
     from paradnn.session.session import measure_points
 
-    content = plain(config)
-    settings = read_settings(content)
-    sweep: SweepInfo | None = None
-    points: Sequence[Point]
-    if settings.sweep.plan:
-        points, sweep = read_plan(settings)
-    elif settings.sweep.grids:
-        raise ConfigError("experiment", settings.sweep.name, "describes a sweep", "add -m")
-    elif settings.sweep.design == "adaptive":
-        raise ConfigError("sweep.design", "adaptive", "describes a sweep", "add -m and axes")
-    elif content.get("batch_size") == LARGEST:
-        points = [read_smallest(content)]
-        sweep = search_info(points[0])
-    else:
-        points = [read_point(content)]
+    settings, points, sweep = read_task(config, searches=True)
     if sweep:
         describe_sweep(summary := _measure_sweep(points, settings, sweep))
     else:

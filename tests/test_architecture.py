@@ -26,7 +26,7 @@ FLOORS = (
 )
 #: What `analysis` shares with the driver: faults, machines, where the store is, what can be run,
 #: what memory excludes.
-CONFIG = ("config.costs", "config.identity", "config.outcome", "config.paths", "config.point", "config.price")
+CONFIG = ("config.identity", "config.outcome", "config.paths", "config.point", "config.price")
 #: ... and what a point costs, how long its step takes, and which points a sweep has.
 FORECAST = (
     "forecast.estimate",

@@ -32,9 +32,8 @@ from analysis.published.source import (
     repeated,
     transfer,
 )
-from paradnn.config.costs import costs_of
 from paradnn.config.identity import request_of, texts
-from paradnn.config.point import Point
+from paradnn.config.point import Point, costs_of
 from paradnn.core.errors import ConfigError, DataError
 from paradnn.core.workload import asked_for
 from paradnn.families import FAMILIES

@@ -37,7 +37,7 @@ class ParadnnSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> Any:
         """Call the task once, with the sweep's settings and its whole plan; `searches`: of batch_size=largest."""
-        from paradnn.config.tasks import hold, make_sweep
+        from paradnn.config.tasks import plan_sweep
 
-        sweep = make_sweep(self._context.config_loader, self._config, arguments, self._params, self._searches)
-        return self._task(hold(sweep, self._config))
+        loader = self._context.config_loader
+        return self._task(plan_sweep(loader, self._config, arguments, self._params, self._searches))

@@ -33,6 +33,11 @@ from paradnn.core.workload import key_groups
 #: Options of Hydra that add folders of configurations, which may hold any option of any group.
 _FOLDERS = {"--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn"}
 _PARSERS = {"hydra", "omegaconf", "antlr4", "yaml", "argparse.py"}
+#: Keys that are not to be set, why, and what to do.
+_REFUSED = {
+    "sweep.plan": ("is internal", "leave it out"),
+    "hydra/launcher": ("nothing is launched", "start the same command on every host (docs/clusters.md)"),
+}
 _MOST = 1_000  # values of one override that are looked at
 
 _parser = cache(OverridesParser.create)
@@ -84,16 +89,11 @@ def check_arguments(arguments: Sequence[str]) -> None:
         try:
             override = _parser().parse_override(word)
         except HydraException:
-            raise ParadnnError(
-                f"{' '.join(word.split())}: cannot be read; close every bracket and quote, and quote text with blanks "
-                "or signs, as in \"key='a b'\""
-            ) from None
-        if override.key_or_group == "sweep.plan":
-            raise ConfigError("sweep.plan", word.partition("=")[2], "is internal", "leave it out")
-        if override.key_or_group == "hydra/launcher":
-            problem, remedy = "nothing is launched", "start the same command on every host (docs/clusters.md)"
-            raise ConfigError("hydra/launcher", word.partition("=")[2], problem, remedy)
-        if own and not override.key_or_group.startswith("hydra"):
+            remedy = "close every bracket and quote, and quote text with blanks or signs, as in \"key='a b'\""
+            raise ParadnnError(f"{' '.join(word.split())}: cannot be read; {remedy}") from None
+        if (key := override.key_or_group) in _REFUSED:
+            raise ConfigError(key, word.partition("=")[2], *_REFUSED[key])
+        if own and not key.startswith("hydra"):
             _check_options(override)
 
 
@@ -130,9 +130,6 @@ def _no_flag(name: str, value: str, known: Sequence[str]) -> ParadnnError:
 
 def _check_options(override: Override) -> None:
     group = override.key_or_group
-    if group == "transport":
-        remedy = "leave it out; messages between processes are model=channel"
-        raise ConfigError(group, override.value(), "devices that share a step meet in one process", remedy)
     options = options_of(group)
     if not options or override.is_delete():
         return

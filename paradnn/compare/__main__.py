@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from paradnn.config.point import Point, Settings
     from paradnn.config.tasks import SweepInfo
 
-    Composed = tuple[Settings, Sequence[Point], SweepInfo]
+    Composed = tuple[Settings, Sequence[Point], SweepInfo | None]
 
 
 @program
@@ -32,12 +32,9 @@ def main() -> int:
     sides: list[Composed] = []
 
     def keep(config: DictConfig) -> int:
-        from paradnn.config.point import read_settings
-        from paradnn.config.space import plain
-        from paradnn.config.tasks import read_plan
+        from paradnn.config.tasks import read_task
 
-        settings = read_settings(plain(config))
-        sides.append((settings, *read_plan(settings)))
+        sides.append(read_task(config))
         return 0
 
     for side in given.sides:
@@ -51,10 +48,12 @@ def main() -> int:
 def _compare(given: argparse.Namespace, first: Composed, second: Composed) -> int:
     """Measure, write, print and record; the exit code."""
     from paradnn.compare.comparison import Comparison, pairs_of
-    from paradnn.compare.text import describe, write_json
+    from paradnn.compare.text import describe
     from paradnn.session.session import follow_course
+    from paradnn.store.files import write_json
 
     settings, points, info = first
+    assert info  # of a multirun
     pairs = pairs_of(points, second[1], given.null)
     labels = given.sides[0].label, given.sides[1].label
     info = replace(info, name=f"{labels[0]} or {labels[1]}, {counted(len(pairs), 'point')}")
@@ -76,7 +75,8 @@ def _compare_commands(given: argparse.Namespace) -> int:
     """Run two commands by turns and say which is faster; the exit code."""
     from paradnn.compare.commands import NULL_COMMAND
     from paradnn.compare.duet import take_turns
-    from paradnn.compare.text import describe_turns, write_json
+    from paradnn.compare.text import describe_turns
+    from paradnn.store.files import write_json
 
     texts = given.words or [NULL_COMMAND]
     labels = given.words if len(texts) == 2 else given.commits or ("first", "second")

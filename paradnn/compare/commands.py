@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from paradnn.compare.text import Paired, in_seconds
+from paradnn.compare.text import Paired
 from paradnn.compare.verdict import FEWEST, Rule, estimate, orders
 from paradnn.core.errors import ConfigError, ParadnnError
-from paradnn.core.words import counted
+from paradnn.core.words import counted, in_seconds
 
 #: Runs of a short command that make one visit last this long, so that neither clock nor start-up luck decides it.
 VISIT_SECONDS = 0.1

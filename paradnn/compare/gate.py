@@ -23,10 +23,10 @@ from paradnn.cli.program import program
 from paradnn.compare.arguments import COMMAND_MINUTES, add_command_options, parsed
 from paradnn.compare.commands import WORKING_TREE, Turns
 from paradnn.compare.duet import take_turns
-from paradnn.compare.text import describe_turns, write_json
+from paradnn.compare.text import describe_turns
 from paradnn.compare.verdict import COMMAND_ROUNDS, FEWEST, Estimate, Rule, estimate
 from paradnn.core.errors import ConfigError
-from paradnn.store.files import whole_file
+from paradnn.store.files import whole_file, write_json
 
 
 class Gate(Enum):

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Column
 
 from paradnn.cli.console import fitting_table, standard_output
 from paradnn.compare.verdict import FEWEST, Estimate, Verdict, estimate
-from paradnn.core.words import counted
-from paradnn.store.files import whole_file
+from paradnn.core.words import counted, in_seconds
 
 if TYPE_CHECKING:
     from paradnn.compare.commands import Turns
@@ -88,12 +84,6 @@ def sentence(found: Estimate, labels: tuple[str, str], margin: float) -> str:
     return f"undecided: {first} is {interval} times as fast as {second} (95% interval, {rounds_of}); {wanted}"
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write --json whole or not at all; ConfigError where it cannot be written."""
-    with whole_file(path, "--json") as making:
-        making.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
-
-
 def describe(comparison: Comparison) -> None:
     """Sentences and a table on standard output."""
     _print(*comparison.sentences())
@@ -158,13 +148,6 @@ def _closing(turns: Turns, null: bool) -> list[str]:
         lines.append(f"What this machine can tell apart, in four of five comparisons of such a command: {shares}.")
         lines.append("What hurts most is named by: paradnn check")
     return lines
-
-
-def in_seconds(value: float) -> str:
-    """A duration in the unit that suits it."""
-    if value < 0.1:
-        return f"{1e3 * value:.3g} ms"
-    return f"{value:.3g} s" if value < 120 else f"{value / 60:.3g} min"
 
 
 def _print(*lines: str) -> None:

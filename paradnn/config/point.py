@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, make_dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from paradnn.config.data import Input, Synthetic, check_input, inputs, with_whole_path
 from paradnn.config.outcome import OUTCOMES
 from paradnn.config.price import Prices, check_prices
 from paradnn.core.errors import ConfigError
-from paradnn.core.layers import COMPUTE_BYTES
+from paradnn.core.layers import COMPUTE_BYTES, Costs
 from paradnn.core.schema import memory_bytes, option, read
 from paradnn.core.versions import FRAMEWORKS
 from paradnn.core.words import core_list, core_text
@@ -287,11 +287,6 @@ def _read_workload(config: Mapping[str, Any]) -> Workload:
     return asked.of(config)
 
 
-def read_smallest(config: Mapping[str, Any]) -> Point:
-    """The point in a configuration whose batch_size is LARGEST, with the smallest batch that it can have."""
-    return read_point({**config, "batch_size": config.get("devices", 1)})
-
-
 def read_settings(config: Mapping[str, Any]) -> Settings:
     """What is no part of a point; raises ConfigError, for a key that is neither one's nor the other's too."""
     unknown = [key for key in config if key not in point_keys() + SETTINGS_KEYS]
@@ -345,3 +340,29 @@ def _with_cores(point: Point) -> Platform:
         reason = f"is for one device, not for devices={point.devices}"
         raise ConfigError("platform.cores", given, reason, "leave one of them out")
     return replace(point.platform, cores=core_text(cores))
+
+
+def costs_of(point: Point) -> Costs:
+    """The analytic costs of one step."""
+    return _costs(
+        point.model,
+        batch_size=point.batch_size,
+        precision=point.precision,
+        mode=point.workload.mode,
+        optimizer=point.optimizer.name,
+        momentum=point.optimizer.momentum,
+        devices=point.devices,
+        **point.workload.cost_keys(),
+    )
+
+
+def prefill_costs_of(point: Point) -> Costs:
+    """The analytic costs of reading the prompts of a point that generates."""
+    return point.model.prefill_costs(
+        batch_size=point.batch_size, precision=point.precision, **point.workload.cost_keys()
+    )
+
+
+@lru_cache(maxsize=65536)
+def _costs(model: Model, **others: Any) -> Costs:
+    return model.costs(**others)  # of points that differ in nothing that costs

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paradnn.config.point import LARGEST, Point, Settings, read_point, read_settings, read_smallest
+from paradnn.config.point import LARGEST, Point, Settings, read_point, read_settings
 from paradnn.config.space import expand, plain
 from paradnn.core.errors import ConfigError
 from paradnn.core.words import counted
@@ -36,73 +36,60 @@ class SweepInfo:
     largest: bool = False
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """A planned sweep."""
-
-    info: SweepInfo
-    points: tuple[Point, ...]
-    settings: Settings
-
-
-def make_sweep(
+def plan_sweep(
     loader: ConfigLoader,
     master: DictConfig,
     arguments: Sequence[str],
     params: Mapping[str, Any],
     searches: bool = False,
-) -> Sweep:
-    """Plan a multirun; raises ConfigError for any of its points before one is measured.
-
-    `searches`: whether batch_size=largest can be meant.
-    """
+) -> DictConfig:
+    """Plan a multirun: the configuration with which `read_task` gives its points, once; raises ConfigError for any of
+    them before one is measured. searches: whether batch_size=largest can be meant."""
     plan = expand(loader, master, arguments, params)
     if not plan.points:
         raise ConfigError("sweep", "no points", "there is nothing to measure", "name at least one value for each key")
     sizes = (values.get("batch_size", plan.bases[base].get("batch_size")) for base, values in plan.points)
     largest = searches and LARGEST in sizes
-    points = tuple(_read(config, largest) for config in plan.configs())
+    points = tuple(_smallest(config) if largest else read_point(config) for config in plan.configs())
     read_settings(next(plan.configs()))
     settings = read_settings(plain(master))
     if largest and settings.sweep.design != "grid":
         raise ConfigError("batch_size", LARGEST, "is no axis of an adaptive sweep", "leave sweep.design out")
     name = settings.sweep.name or "+".join(dict.fromkeys(point.model.name for point in points))
-    what = f"{name}, {'largest batch of ' if largest else ''}{counted(len(points), 'point')}"
-    info = SweepInfo(_sweep_id(), what, _command(), largest=largest)
-    return Sweep(info, points, settings)
-
-
-def search_info(point: Point) -> SweepInfo:
-    """The parent of a search for the largest batch of a single point."""
-    return SweepInfo(_sweep_id(), f"{point.model.name}, largest batch", _command(), largest=True)
-
-
-def _read(config: Mapping[str, Any], largest: bool) -> Point:
-    """A point of a plan; where the largest batch is searched, with the smallest."""
-    if not largest:
-        return read_point(config)
-    if (size := config.get("batch_size")) != LARGEST:
-        raise ConfigError("batch_size", f"{LARGEST},{size}", "is a search and a number", "give one of them")
-    return read_smallest(config)
-
-
-def hold(sweep: Sweep, master: DictConfig) -> DictConfig:
-    """The configuration with which a task of this process measures a sweep, once."""
-    _held[sweep.info.sweep_id] = sweep.points, sweep.info
+    info = _info(f"{name}, {'largest batch of ' if largest else ''}{counted(len(points), 'point')}", largest)
+    _held[info.sweep_id] = points, info
     config = copy.deepcopy(master)
-    config.sweep.plan = sweep.info.sweep_id
+    config.sweep.plan = info.sweep_id
     return config
 
 
-def read_plan(settings: Settings) -> tuple[Sequence[Point], SweepInfo]:
-    """The points of this task and the sweep they belong to."""
-    assert settings.sweep.plan is not None
-    return _held.pop(settings.sweep.plan)
+def read_task(config: DictConfig, searches: bool = False) -> tuple[Settings, Sequence[Point], SweepInfo | None]:
+    """Settings, points, and the sweep of a composed configuration: None for a single point. Raises ConfigError."""
+    content = plain(config)
+    settings = read_settings(content)
+    if settings.sweep.plan:
+        return settings, *_held.pop(settings.sweep.plan)
+    if settings.sweep.grids:
+        raise ConfigError("experiment", settings.sweep.name, "describes a sweep", "add -m")
+    if settings.sweep.design == "adaptive":
+        raise ConfigError("sweep.design", "adaptive", "describes a sweep", "add -m and axes")
+    if searches and content.get("batch_size") == LARGEST:
+        point = _smallest(content)
+        return settings, [point], _info(f"{point.model.name}, largest batch", largest=True)
+    return settings, [read_point(content)], None
 
 
-def _sweep_id() -> str:
-    """Sortable by time, and unique over hosts."""
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{secrets.token_hex(3)}"
+def _smallest(config: Mapping[str, Any]) -> Point:
+    """The point whose largest batch is searched, with the smallest that it can have."""
+    if (size := config.get("batch_size")) != LARGEST:
+        raise ConfigError("batch_size", f"{LARGEST},{size}", "is a search and a number", "give one of them")
+    return read_point({**config, "batch_size": config.get("devices", 1)})
+
+
+def _info(name: str, largest: bool) -> SweepInfo:
+    """An id that is sortable by time, and unique over hosts."""
+    sweep_id = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{secrets.token_hex(3)}"
+    return SweepInfo(sweep_id, name, _command(), largest)
 
 
 def _command() -> str:

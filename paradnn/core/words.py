@@ -19,6 +19,13 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def in_seconds(value: float) -> str:
+    """A duration in the unit that suits it."""
+    if value < 0.1:
+        return f"{1e3 * value:.3g} ms"
+    return f"{value:.3g} s" if value < 120 else f"{value / 60:.3g} min"
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`did you mean fc? `, with up to three of `known` that are spelt like `word`, in any case; empty where none is."""
     names, typed = [name for name in dict.fromkeys(known) if name != word], word.casefold()[:_LONGEST]

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from paradnn.config.costs import costs_of
 from paradnn.config.identity import Identity, point_id
-from paradnn.config.point import Point, Settings
+from paradnn.config.point import Point, Settings, costs_of
 from paradnn.forecast.history import History, open_history
 from paradnn.platform.environment import memory_limit
 from paradnn.session.course import Conclusion, Row, Visit

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from paradnn.config.costs import costs_of
 from paradnn.config.identity import request_of, texts
-from paradnn.config.point import Point
+from paradnn.config.point import Point, costs_of
 from paradnn.core.errors import ConfigError
 from paradnn.core.layers import Costs
 from paradnn.core.workload import WORKLOADS

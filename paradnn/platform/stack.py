@@ -275,7 +275,7 @@ def remove_stacks(name: str) -> Iterator[str]:
 def _run(command: Sequence[str], lock: int) -> None:
     """Run uv; whatever ends the wait ends it and all that it started. Raises WorkerError."""
     environ = {key: value for key, value in os.environ.items() if key not in _MISLEADING}
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     process = subprocess.Popen(
         command, cwd=_stacks_folder(), env=environ, start_new_session=True, pass_fds=(lock,), **pipes
     )

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from paradnn.config.costs import costs_of
 from paradnn.config.identity import Identity, point_id, request_of
 from paradnn.config.outcome import PointResult
-from paradnn.config.point import Measure, Point, Settings
+from paradnn.config.point import Measure, Point, Settings, costs_of
 from paradnn.core.errors import DataError, StoreError, WorkerError
 from paradnn.core.layers import Costs
 from paradnn.core.words import counted

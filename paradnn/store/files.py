@@ -84,6 +84,12 @@ def whole_file(path: Path, key: str) -> Iterator[Path]:
         raise ConfigError(key, str(path), f"cannot be written ({reason})", "give another") from error
 
 
+def write_json(path: Path, content: Any) -> None:
+    """Write --json whole or not at all; ConfigError where it cannot be written."""
+    with whole_file(path, "--json") as making:
+        making.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
 def file_content(content: Any) -> bytes:
     """The bytes of a file whose content is text, a JSON-able value, or {"base64": ...}."""
     if _is_binary(content):

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from paradnn.config.costs import costs_of
 from paradnn.config.identity import point_id
-from paradnn.config.point import Point, read_point
+from paradnn.config.point import Point, costs_of, read_point
 from paradnn.core.errors import ConfigError
 from paradnn.workloads.channel import bus_factor, transfer_metrics
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from paradnn.config.costs import costs_of
-from paradnn.config.point import Measure, Optimizer, Point
+from paradnn.config.point import Measure, Optimizer, Point, costs_of
 from paradnn.families import FAMILIES
 from paradnn.families.fc import FullyConnected
 from paradnn.families.rnn import Recurrent

@@ -11,9 +11,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paradnn.config.costs import costs_of
 from paradnn.config.identity import EXTRA_KEYS, LIMIT_KEYS, digest, point_id, request_of, told, unpriced
-from paradnn.config.point import Point, Settings, read_point
+from paradnn.config.point import Point, Settings, costs_of, read_point
 from paradnn.forecast.forecast import forecast, wall_seconds
 from paradnn.forecast.history import open_history
 from paradnn.forecast.status import SweepStatus, sweep_status

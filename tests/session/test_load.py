@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from paradnn.config.costs import costs_of
 from paradnn.config.outcome import PointResult
-from paradnn.config.point import Point, read_point
+from paradnn.config.point import Point, costs_of, read_point
 from paradnn.core.messages import Answer, Compilation, Measurement, Timing, Trial
 from paradnn.session.course import Row
 from paradnn.session.measured import quantile_metrics

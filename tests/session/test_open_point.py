@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from paradnn.config.costs import costs_of
 from paradnn.config.identity import Identity
 from paradnn.config.outcome import PointResult
-from paradnn.config.point import Measure, Point
+from paradnn.config.point import Measure, Point, costs_of
 from paradnn.core.messages import Answer, Compilation, Measurement, Timing
 from paradnn.families.fc import FullyConnected
 from paradnn.platform.environment import Environment

@@ -129,7 +129,7 @@ class Generate(Workload):
         self, point: Point, given: Sequence[Generation], known: Mapping[str, float]
     ) -> dict[str, float]:
         """Time to the first token with its interval, and what reading the prompts comes to."""
-        from paradnn.config.costs import prefill_costs_of
+        from paradnn.config.point import prefill_costs_of
         from paradnn.session.measured import summarise
 
         costs, timings = prefill_costs_of(point), [entry.prefill for entry in given]
