@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from paradnn.config.costs import costs_of
 from paradnn.config.outcome import PointResult
-from paradnn.config.point import Point
+from paradnn.config.point import Point, costs_of
 from paradnn.platform.environment import Environment
 from paradnn.session.measured import Measured
 from paradnn.session.record import make_record

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from paradnn.config.costs import costs_of, prefill_costs_of
 from paradnn.config.outcome import PointResult
-from paradnn.config.point import Point, read_point
+from paradnn.config.point import Point, costs_of, prefill_costs_of, read_point
 from paradnn.core.messages import Answer, Compilation, Measurement, Timing
 from paradnn.store.runs import Record
 from paradnn.workloads.generate import Generation

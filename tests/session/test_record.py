@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from paradnn.config.outcome import PointResult
-from paradnn.config.point import costs_of, read_point
+from paradnn.config.point import read_point
 from paradnn.core.messages import (
     Answer,
     Compilation,
