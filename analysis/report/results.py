@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -154,14 +154,14 @@ def _measured(one: Population, points: pd.DataFrame) -> pd.DataFrame:
     def of(name: str) -> pd.Series:
         return points[name].astype("float64") if name in points else pd.Series(np.nan, points.index)
 
-    rows = points.to_dict("records")
+    sizes = [name for name in points if str(name).startswith(("model.", "generate."))]
     settings = {name: points[name] for name in ("batch_size", "precision", *_SETTINGS) if name in points}
     if "optimizer.name" in settings and "mode" in points:
         settings["optimizer.name"] = settings["optimizer.name"].where(points["mode"].eq("train"))
     memory = of("peak_device_memory_bytes").fillna(of("peak_memory_bytes"))
     columns = {
         "system": one.name,
-        "model": [model_name(row) for row in rows],
+        "model": _of_each(points, ["family", "batch_size", *sizes], model_name),
         **settings,
         "cost_per_million_examples": of("cost_per_million_examples"),
         "price_currency": points.get("price_currency"),
@@ -169,9 +169,17 @@ def _measured(one: Population, points: pd.DataFrame) -> pd.DataFrame:
         "minutes a million examples": 1e6 / of("examples_per_second") / 60,
         "peak memory (GiB)": memory / 2**30,
         "energy of a million (kWh)": of("energy_per_step_joules") / of("batch_size") / 3.6,
-        "quality": "published, one figure, no interval" if one.published else [_quality(row) for row in rows],
+        "quality": "published, one figure, no interval" if one.published else _of_each(points, _QUALITY, _quality),
     }
     return pd.DataFrame(columns, index=points.index)
+
+
+def _of_each(points: pd.DataFrame, names: Sequence[str], words: Callable[[Row], str]) -> list[str]:
+    """The words of every row, which depend on these columns alone: found once for rows that are the same in them."""
+    rows = points[[name for name in names if name in points]]
+    number = rows.groupby(list(rows), dropna=False, sort=False).ngroup()
+    found = [words(row) for row in rows[~number.duplicated()].to_dict("records")]
+    return [found[each] for each in number]
 
 
 def rate(value: float) -> str:
@@ -204,6 +212,10 @@ def _option(value: Any) -> Any:
     """A list of numbers is stored as its text; an address in brackets is no list."""
     is_list = isinstance(value, str) and value.startswith("[") and value.endswith("]")
     return tuple(json.loads(value)) if is_list else value
+
+
+#: What the words of `_quality` depend on.
+_QUALITY = ("steady", "contended", "checks", "processes", "replicates")
 
 
 def _quality(values: Row) -> str:
