@@ -154,7 +154,7 @@ def _measured(one: Population, points: pd.DataFrame) -> pd.DataFrame:
     def of(name: str) -> pd.Series:
         return points[name].astype("float64") if name in points else pd.Series(np.nan, points.index)
 
-    sizes = [name for name in points if str(name).startswith(("model.", "generate."))]
+    sizes = [name for name in map(str, points) if name.startswith(("model.", "generate."))]
     settings = {name: points[name] for name in ("batch_size", "precision", *_SETTINGS) if name in points}
     if "optimizer.name" in settings and "mode" in points:
         settings["optimizer.name"] = settings["optimizer.name"].where(points["mode"].eq("train"))
