@@ -92,8 +92,7 @@ class WorkerEnvironments(contextlib.ExitStack):
         return describe_environment(key.platform, versions, packages)
 
 
-#: The variable with the addresses of the servers, host:port, in the order of the hosts.
-HOSTS = "PARADNN_HOSTS"
+HOSTS = "PARADNN_HOSTS"  # the variable with the addresses of the servers, host:port, in the order of the hosts
 #: One of them. An address of one link alone (fe80::2%eth0) would mean nothing to the other host.
 _ADDRESS = re.compile(r"([\w.-]+|\[[\w.:]+\]):\d{1,5}")
 _ANSWER = 5.0  # seconds in which a server answers that is there

@@ -29,13 +29,11 @@ from paradnn.store.journal import Journal
 from paradnn.store.runs import CEILINGS_OUTCOME, Claim, Finished, Record, outcome_of
 from paradnn.worker.peak_rates import ARRAY_BYTES
 
-#: Changes with what is measured: ceilings of another version are not used.
-_VERSION = 1
+_VERSION = 1  # changes with what is measured: ceilings of another version are not used
 _TIMEOUT = 600.0
 #: Processes that measure ceilings: so many, and more, at most so many, until each kernel was undisturbed in two.
 PROCESSES, MOST_PROCESSES, QUIET = 3, 6, 2
-#: Seconds between two looks while another driver measures the ceilings.
-_LOOK = 1.0
+_LOOK = 1.0  # seconds between two looks while another driver measures the ceilings
 #: How far measurements of one quantity, each sound, may be apart: what is more has a cause, such as a busy machine.
 _MARGIN = 0.05
 

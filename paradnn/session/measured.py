@@ -21,8 +21,7 @@ from paradnn.store.metrics import PHASES
 from paradnn.worker.chance import events_factor, quantile_ranks
 from paradnn.worker.series import block_interval, median_interval, why_no_interval, widened_interval
 
-#: By so much wider is the interval of processes whose number it has itself decided.
-LOOKED = 1.1
+LOOKED = 1.1  # by so much wider is the interval of processes whose number it has itself decided
 
 
 @dataclass(frozen=True)
@@ -134,8 +133,7 @@ def summarise(processes: Sequence[Sequence[float]], looked: bool = False) -> Sum
     return Summarised(value, low, high, minimum, maximum, cv, error, process_cv, between, reason)
 
 
-#: How many types of operations have a metric of their own.
-_LEADING = 10
+_LEADING = 10  # how many types of operations have a metric of their own
 
 
 def profile_metrics(profile: Profile, flops_per_step: float, precision: str) -> dict[str, float]:

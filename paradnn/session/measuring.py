@@ -36,10 +36,8 @@ from paradnn.store.runs import Claim, Finished, Record, ResumePolicy, wanted_ext
 
 #: How many points are open together. A killed driver on another host blocks them for as long as they may take.
 GROUP = 24
-#: Seconds between two words on what a worker does.
-_PAUSE = 2.0
-#: The share of its time after which a claim is renewed.
-RENEW = 0.5
+_PAUSE = 2.0  # seconds between two words on what a worker does
+RENEW = 0.5  # the share of its time after which a claim is renewed
 
 
 @dataclass(eq=False)

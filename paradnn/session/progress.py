@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -25,10 +25,8 @@ if TYPE_CHECKING:
 
 
 _COLOURS = {"ok": "green", "unavailable": "yellow"}
-#: Longer sweeps end with counts instead of one row for each point.
-_ROWS = 60
-#: Columns that a narrow terminal does without, the first ones first.
-_SPARE = ("FLOP/s", "memory", "steady", "± 95%")
+_ROWS = 60  # longer sweeps end with counts instead of one row for each point
+_SPARE = ("FLOP/s", "memory", "steady", "± 95%")  # columns that a narrow terminal does without, the first ones first
 
 
 class Reporter:
@@ -205,15 +203,10 @@ def describe_sweep(summary: Summary) -> None:
         console.print("\n".join(f"{family}: {count} {outcome}" for (family, outcome), count in sorted(counts.items())))
     done = f"{counted(summary.total, 'point')} in {_duration(summary.seconds)}: {summary.counts()}."
     lines = [f"{done} Runs are in {summary.where}", summary.conclusion]
-    over: defaultdict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        if command := row.tags.get("ceilings_remedy"):
-            over[command].append(row.metrics["flops_utilization"])
-    lines += [
-        f"{counted(len(ratios), 'point')} ran at up to {max(ratios):.2f} times the measured matmul peak, which is too "
-        f"low. Measure it again on a quiet machine: {command}"
-        for command, ratios in over.items()
-    ]
+    for command in dict.fromkeys(row.tags["ceilings_remedy"] for row in rows if "ceilings_remedy" in row.tags):
+        ratios = [row.metrics["flops_utilization"] for row in rows if row.tags.get("ceilings_remedy") == command]
+        over = f"{counted(len(ratios), 'point')} ran at up to {max(ratios):.2f} times the measured matmul peak"
+        lines.append(f"{over}, which is too low. Measure it again on a quiet machine: {command}")
     for line in filter(None, lines):
         console.print(line, soft_wrap=True, markup=False)
 

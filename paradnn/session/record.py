@@ -37,8 +37,7 @@ _TABLES = ("operations", "operation_types")
 _DISTURBED = {"latency": "while single steps were timed: "}
 #: A step that takes longer than this under the profiler, as a multiple of the measured one, is another step.
 _SLOWDOWN = 1.1
-#: An interval that reaches further, as a share of the value, says nothing.
-_WIDEST = 10.0
+_WIDEST = 10.0  # an interval that reaches further, as a share of the value, says nothing
 
 
 def run_name(point: Point) -> str:

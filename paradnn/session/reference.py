@@ -21,8 +21,7 @@ from paradnn.session.measured import interval_metrics, step_times, t_quantile
 from paradnn.worker.series import FEWEST, block_interval
 
 KERNELS = ("arithmetic", "memory", "dispatch")
-#: The slope is shrunk as if its standard error were so many times as large.
-_CAUTION = 2.0
+_CAUTION = 2.0  # the slope is shrunk as if its standard error were so many times as large
 #: A slowdown by the point itself counts where it is so many of its standard errors; its error is then in the interval.
 _OWN = 0.7
 

@@ -16,10 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from paradnn.core.scratch import Scratch
 
-#: Whether a side's process has ended, whatever became of it.
-HasEnded = Callable[[], bool]
-#: Seconds between two looks at whether a side has ended before its time.
-_LOOK = 0.2
+HasEnded = Callable[[], bool]  # whether a side's process has ended, whatever became of it
+_LOOK = 0.2  # seconds between two looks at whether a side has ended before its time
 
 
 class Turns(contextlib.ExitStack):

@@ -71,12 +71,9 @@ class WorkerKey:
         return {"KERAS_BACKEND": self.framework, "PYTHONUNBUFFERED": "1", **device, **threads, **dict(self.env)}
 
 
-#: Seconds between two looks at the child's memory.
-_LOOK = 0.1
-#: Seconds that a killed child or worker is given to be gone.
-_GRACE = 10.0
-#: Seconds in which the framework must be imported.
-_START_TIMEOUT = 300.0
+_LOOK = 0.1  # seconds between two looks at the child's memory
+_GRACE = 10.0  # seconds that a killed child or worker is given to be gone
+_START_TIMEOUT = 300.0  # seconds in which the framework must be imported
 #: Of what a child wrote: lines that are shown, and bytes of the end in which they are looked for.
 _STDERR_LINES, _STDERR_BYTES = 60, 2**16
 #: Bytes of a message, and of all that a worker says of one point: a trace that is kept and a million queries are less.
@@ -157,9 +154,7 @@ class Worker:
             phases = {"start": time.perf_counter() - watch.begin}
             return PointResult(*problem, phases=phases, stderr=self._tail(self._log))
         self._points += 1
-        self._received = 0
-        self.reached_point = False
-        self._broken = None
+        self._received, self.reached_point, self._broken = 0, False, None
         stderr = self._folder.path / f"point-{self._points}.log"
         request = messages.Request(messages.PROTOCOL_VERSION, self._points, dict(point), str(stderr))
         with contextlib.suppress(BrokenPipeError):  # seen at once in `_follow`, as the end of the pipe
@@ -279,10 +274,9 @@ class Worker:
             phases["profile"] = now - watch.entered
         elif not answer and watch.news:  # the curve so far
             answer = Answer(outcome, reason, {}, work=watch.news[0].gathered(watch.news))
-        known = answer or watch.measured
-        return PointResult(
-            outcome, reason, answer, {**(known.phases if known else {}), **phases}, shown, watch.peak or None
-        )
+        if known := answer or watch.measured:
+            phases = {**known.phases, **phases}
+        return PointResult(outcome, reason, answer, phases, shown, watch.peak or None)
 
     def _events(self, timeout: float) -> list[Event]:
         """Events that came within `timeout` seconds; at the pipe's end the worker is gone. Raises MessageError."""
@@ -309,24 +303,20 @@ class Worker:
 
     @staticmethod
     def _tail(path: Path) -> str:
-        try:
-            with path.open("rb") as log:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - _STDERR_BYTES))
-                return "\n".join(log.read().decode(errors="replace").splitlines()[-_STDERR_LINES:])
-        except OSError:
-            return ""
+        with contextlib.suppress(OSError), path.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _STDERR_BYTES))
+            return "\n".join(log.read().decode(errors="replace").splitlines()[-_STDERR_LINES:])
+        return ""
 
 
-#: What is shared is asked for again after so many times the seconds that it took.
-_PAUSE = 10
+_PAUSE = 10  # what is shared is asked for again after so many times the seconds that it took
 
 
 class Resident:
     """The processes of one point, children of `worker`."""
 
     def __init__(self, worker: int) -> None:
-        self._worker = worker
-        self._known, self._next = 0, 0.0
+        self._worker, self._known, self._next = worker, 0, 0.0
 
     def held(self, pid: int, limit: int | None) -> int:
         """Bytes of a child and the processes that it started; above `limit` what they share counts once. Each counts
@@ -337,8 +327,7 @@ class Resident:
             return total
         if (begun := time.monotonic()) >= self._next:
             # The first counts with all that it holds, and the others with what they alone hold.
-            others = (_private(member, held) for member, held in each.items() if member != pid)
-            self._known = each.get(pid, 0) + sum(others)
+            self._known = sum(held if member == pid else _private(member, held) for member, held in each.items())
             self._next = time.monotonic() + _PAUSE * (time.monotonic() - begun)
         return self._known
 

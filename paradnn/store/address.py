@@ -21,8 +21,7 @@ from paradnn.store.files import inside
 _SQLITE = "sqlite:///"
 _SQL = ("sqlite", "postgresql", "mysql", "mssql")
 _HTTP = ("http://", "https://", "databricks")
-#: How the address of a file of results begins.
-BUNDLE = "bundle"
+BUNDLE = "bundle"  # how the address of a file of results begins
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,7 @@ _LONGEST_TEXT = 8_000  # of a param or tag, as MLflow takes it
 _DAMAGED = (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, KeyError, ValueError, TypeError)
 
 Target = TypeVar("Target", bound=IO[bytes] | None)
-#: The files of a run, as (name, content).
-Artifacts = Callable[[Run], Iterable[tuple[str, bytes]]]
+Artifacts = Callable[[Run], Iterable[tuple[str, bytes]]]  # the files of a run, as (name, content)
 
 
 def write_bundle(path: Path, rows: Iterable[Row], artifacts: Artifacts) -> int:
@@ -115,8 +114,8 @@ def _place(address: str) -> tuple[Path, str, list[str]]:
     return Path(path), f"artifacts/{run_id}/", _open(Path(path))[2].get(run_id, [])
 
 
-#: A line of runs.jsonl: the fields of a run beside its values.
 _KINDS = get_args(Values)
+#: A line of runs.jsonl: the fields of a run beside its values.
 _Line: Any = make_dataclass(
     "_Line", [*get_type_hints(Run).items(), *((kind, get_type_hints(Row)[kind]) for kind in _KINDS)]
 )

@@ -29,10 +29,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 
-#: How much longer than its time limit a claim of another host is believed, in seconds.
-CLAIM_MARGIN = 600.0
-#: What earlier versions called the tags of a claim.
-_EARLIER = {OWNER: "owner", EXPIRES: "claim_expires"}
+CLAIM_MARGIN = 600.0  # how much longer than its time limit a claim of another host is believed, in seconds
+_EARLIER = {OWNER: "owner", EXPIRES: "claim_expires"}  # what earlier versions called the tags of a claim
 #: The tags that are read of a run.
 _TAGS_ALONE: Mapping[Values, Collection[str]] = {
     "tags": (
@@ -43,8 +41,7 @@ _TAGS_ALONE: Mapping[Values, Collection[str]] = {
     "metrics": (),
 }
 
-#: Keys of an owner that earlier versions wrote.
-_EARLIER_KEYS = {"task", "restarts", "begun"}
+_EARLIER_KEYS = {"task", "restarts", "begun"}  # keys of an owner that earlier versions wrote
 
 
 @dataclass(frozen=True)

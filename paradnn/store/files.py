@@ -15,10 +15,8 @@ from typing import Any, BinaryIO
 
 from paradnn.core.errors import ConfigError, DataError
 
-#: Name of the file that holds others.
-PACKED = "files.json"
-#: Text that programs read as well.
-_LISTS = ("stack.txt",)
+PACKED = "files.json"  # name of the file that holds others
+_LISTS = ("stack.txt",)  # text that programs read as well
 _LONGEST_NAME = 240  # bytes of a part of a name; most file systems take 255
 _SHOWN = 80
 

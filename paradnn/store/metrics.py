@@ -25,8 +25,7 @@ def _phases() -> tuple[str, ...]:
     return tuple(found)
 
 
-#: What the stack does for one point, in order; each has a metric `phase_<name>_seconds`.
-PHASES = _phases()
+PHASES = _phases()  # what the stack does for one point, in order; each has a metric `phase_<name>_seconds`
 
 
 _TABLE = [

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Metric
 
 
-#: How many metrics, or metrics, params and tags together, a tracking server takes at once.
-_MOST_VALUES = 1000
+_MOST_VALUES = 1000  # how many metrics, or metrics, params and tags together, a tracking server takes at once
 _PARENT, _NOTE = "mlflow.parentRunId", "mlflow.note.content"
 _SOURCE = {"mlflow.source.name": "paradnn.train", "mlflow.source.type": "LOCAL"}
 _ABOUT = (

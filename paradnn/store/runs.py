@@ -43,8 +43,7 @@ def outcome_of(tags: Mapping[str, str]) -> str | None:
 
 #: Whether a stored run, given its tags, is accepted as the measurement of the point that is to be claimed.
 AcceptsRun = Callable[[Mapping[str, str]], bool]
-#: Metrics of the recording itself, asked for at the last moment.
-RecordingMetrics = Callable[[], Mapping[str, float]]
+RecordingMetrics = Callable[[], Mapping[str, float]]  # metrics of the recording itself, asked for at the last moment
 
 
 @dataclass(frozen=True)
@@ -68,8 +67,7 @@ class Finished:
     tags: Mapping[str, str]
 
 
-#: What becomes of a point that is to be claimed; None: another driver is measuring it.
-Claimed = Claim | Finished | None
+Claimed = Claim | Finished | None  # what becomes of a point that is to be claimed; None: another driver is measuring it
 
 
 @dataclass(frozen=True)
@@ -168,10 +166,8 @@ def protocol_name(identity: str) -> str:
     return protocol_names().get(identity, identity[:8])
 
 
-#: How MLflow's SQL stores write infinity.
-LARGEST = 1.7976931348623157e308
-#: What a run holds: "params" and "tags" are text, "metrics" numbers.
-Values = Literal["params", "tags", "metrics"]
+LARGEST = 1.7976931348623157e308  # how MLflow's SQL stores write infinity
+Values = Literal["params", "tags", "metrics"]  # what a run holds: "params" and "tags" are text, "metrics" numbers
 
 
 def number(value: float) -> float:

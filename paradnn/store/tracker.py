@@ -27,8 +27,7 @@ from paradnn.store.runs import AcceptsRun, Claim, Claimed, Finished, Record, Rec
 
 T = TypeVar("T")
 
-#: Seconds between two looks at a store that is away: while it is waited for, and later.
-_SOON, _LATER = 1.0, 30.0
+_SOON, _LATER = 1.0, 30.0  # seconds between two looks at a store that is away: while it is waited for, and later
 
 
 def sync_command(folder: Path, settings: Tracking) -> str:
