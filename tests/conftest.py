@@ -155,6 +155,11 @@ class Store:
         """Params or latest_metrics of a run."""
         return dict(self.query(f"SELECT key, value FROM {table} WHERE run_uuid = ?", run_id))
 
+    def files(self, run_id: str) -> Path:
+        """The folder of a run's artifacts."""
+        [(uri,)] = self.query("SELECT artifact_uri FROM runs WHERE run_uuid = ?", run_id)
+        return Path(uri.removeprefix("file://"))
+
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:

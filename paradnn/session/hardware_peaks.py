@@ -98,16 +98,15 @@ def single_device(point: Point, environment: Environment) -> Point:
 
 def device_peaks(point: Point, environment: Environment, ceilings: Ceilings | None) -> dict[str, float]:
     """What the point's devices can do together at its precision, given the ceilings of one, as far as it is known."""
-    peaks: dict[str, float | None] = {}
-    chips = 1 if point.platform.name == "cpu" else point.devices
-    if ceilings:
-        peaks["peak_flops_per_second"] = ceilings.flops_per_second.get(point.precision)
-        peaks["peak_bytes_per_second"] = ceilings.bytes_per_second
-    if hardware := find_hardware(environment.device, int(environment.hardware["cores"])):
-        peaks["spec_flops_per_second"] = hardware.peak_flops.get(point.precision)
-        peaks["spec_bytes_per_second"] = hardware.bandwidth
-    references = ceilings.references if ceilings else {}
-    return {key: chips * value for key, value in peaks.items() if value} | dict(references)
+    measured, chips = ceilings or Ceilings("", {}, None), 1 if point.platform.name == "cpu" else point.devices
+    sheet = find_hardware(environment.device, int(environment.hardware["cores"]))
+    peaks = {
+        "peak_flops_per_second": measured.flops_per_second.get(point.precision),
+        "peak_bytes_per_second": measured.bytes_per_second,
+        "spec_flops_per_second": sheet.peak_flops.get(point.precision) if sheet else None,
+        "spec_bytes_per_second": sheet.bandwidth if sheet else None,
+    }
+    return {key: chips * value for key, value in peaks.items() if value} | dict(measured.references)
 
 
 def overrun_tags(point: Point, environment: Environment, metrics: Mapping[str, float]) -> dict[str, str]:

@@ -306,7 +306,7 @@ def measurements(answers: Sequence[Answer]) -> list[Measurement]:
     return [answer.measurement for answer in answers if answer.measurement]
 
 
-def common_metrics(measured: Measured) -> dict[str, float]:
+def base_metrics(measured: Measured) -> dict[str, float]:
     """Those of every point, however it ended: analytic counts, phases of all processes, and the most memory that any
     took: the child's own peak, before the profiler, or what was seen of one that did not live to report it."""
     point, costs, results = measured.point, measured.costs, measured.results

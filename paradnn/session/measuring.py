@@ -352,8 +352,7 @@ class OpenPoint:
                 record = make_record(Measured(point, environment, costs, results, tags, peaks, *own))
                 break
             except (ArithmeticError, ValueError) as error:
-                # Numbers of which nothing can be computed end this point, not the sweep.
-                if results[-1].answer is None:
+                if results[-1].answer is None:  # numbers of which nothing can be computed end this point, not the sweep
                     raise
                 reason = f"what its worker measured cannot be: {error}"
                 results = [*results[:-1], replace(results[-1], outcome="crash", reason=reason, answer=None)]

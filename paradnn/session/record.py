@@ -18,14 +18,7 @@ from paradnn.core.metric import interval_names
 from paradnn.core.words import without_secrets
 from paradnn.core.workload import WORKLOADS
 from paradnn.platform.environment import Environment
-from paradnn.session.measured import (
-    Measured,
-    common_metrics,
-    contradictions,
-    measured_metrics,
-    measurements,
-    summarised,
-)
+from paradnn.session.measured import Measured, base_metrics, contradictions, measured_metrics, measurements, summarised
 from paradnn.session.reference import chosen_kernel, reference_metrics
 from paradnn.store.metrics import costs as priced_costs
 from paradnn.store.metrics import metric
@@ -88,7 +81,7 @@ def priced(point: Point, prices: Prices, environment: Environment) -> tuple[Poin
 def make_record(measured: Measured) -> Record:
     """The record of one point, from how each of its processes ended."""
     point, work, costs, results = measured.point, measured.point.workload, measured.costs, measured.results
-    metrics = common_metrics(measured)
+    metrics = base_metrics(measured)
     outcome, reason = measured.ending()
     tags = {**measured.tags, "outcome": outcome}
     sent = (answer.work.news() for answer in measured.answers if answer.work)
@@ -110,10 +103,10 @@ def make_record(measured: Measured) -> Record:
         tags["reason"] = without_secrets(reason)
     for name in {name for each in (metrics, *(moment.metrics for moment in history)) for name in each}:
         metric(name)  # a metric without a unit is a fault of this tool
-    params, artifacts = identity.texts(identity.request_of(point)), _artifacts(measured)
-    said = _description(measured, outcome, reason, metrics, tags)
-    own = (params, metrics, tags, artifacts, measured.start_time, measured.end_time, said, history)
-    return Record(run_name(point), outcome, reason, *own)
+    times = measured.start_time, measured.end_time
+    own = (identity.texts(identity.request_of(point)), metrics, tags, _artifacts(measured), *times, "", history)
+    record = Record(run_name(point), outcome, reason, *own)
+    return replace(record, description=_description(measured, record))
 
 
 def _measured_tags(point: Point, answers: Sequence[Answer]) -> dict[str, str]:
@@ -124,8 +117,7 @@ def _measured_tags(point: Point, answers: Sequence[Answer]) -> dict[str, str]:
     steady = "; ".join(unsteady) or f"no change that matters in {len(timings)} processes"
     # What the first process says of its compilation, and what disturbed that of any.
     disturbed = [f"meanwhile {seen.reason}" for entry in compiled if (seen := entry.contention) and seen.reason]
-    # A profile knows how often a loop ran.
-    profiled = profile.product_types if isinstance(profile, Profile) else {}
+    profiled = profile.product_types if isinstance(profile, Profile) else {}  # a profile knows how often a loop ran
     tables = [{"path": f"{name}.json", "type": "table"} for name in _TABLES]
     tags = {
         "steady": str(not unsteady).lower(),
@@ -209,20 +201,18 @@ def _artifacts(measured: Measured) -> dict[str, Any]:
     return artifacts
 
 
-def _description(
-    measured: Measured, outcome: str, reason: str | None, metrics: Mapping[str, float], tags: Mapping[str, str]
-) -> str:
+def _description(measured: Measured, record: Record) -> str:
     """What a person reading the run in the UI sees first (Markdown): what was measured for before the steps."""
-    point, environment = measured.point, measured.environment
+    point, environment, metrics, tags = measured.point, measured.environment, record.metrics, record.tags
     words = point.workload.words(metrics, tags)
     own = f"\n\n{words.heading.capitalize()}: {'; '.join(words.clauses)}." if words else ""
     what = (
-        f"One {point.workload.unit} of **{run_name(point)}** ({metrics['parameters']:,.0f} parameters) on "
+        f"One {point.workload.unit} of **{record.name}** ({metrics['parameters']:,.0f} parameters) on "
         f"{environment.device}, {point.framework.name} {environment.software.get(point.framework.name, '')}, "
         f"compile={point.compile}."
     )
-    if outcome != "ok":
-        return f"{what}{own}\n\nOutcome **{outcome}**: {reason}"
+    if record.outcome != "ok":
+        return f"{what}{own}\n\nOutcome **{record.outcome}**: {record.reason}"
     steady = "steady" if tags["steady"] == "true" else f"not steady: {tags['steady_reason']}"
     rate = None if words and words.replaces else headline(metrics, steps=True)
     steps = f"**{rate}**, {metrics['step_time_ms']:.3f} ms a step, " if rate else ""

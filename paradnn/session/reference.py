@@ -70,8 +70,7 @@ def at_reference(
     found["examples_per_second_at_reference"] = batch_size / math.exp(value)
     if (half := _half_width(adjusted, bool(slope))) is None:
         return found
-    # What neither the slope nor the point's own part is known by.
-    student = t_quantile(count - 1) if count > 1 else 1.0
+    student = t_quantile(count - 1) if count > 1 else 1.0  # what neither the slope nor the point's own part is known by
     half = math.hypot(half, off * (level - own) if slope else 0.0, slope * student * unsure if own else 0.0)
     low, high = math.exp(value - half), math.exp(value + half)
     found |= interval_metrics("step_time_at_reference_ms", 1e3 * low, 1e3 * high)

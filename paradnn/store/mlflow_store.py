@@ -198,8 +198,7 @@ class MlflowStore(RunIndex):
         begun = next((entry for entry in same if entry.run_id == document.run_id), None)
         logged = [*self.with_tag("offline_id", document.offline_id), *filter(None, [begun])]
         if logged := [entry for entry in logged if entry.outcome]:
-            # The store had taken it, and went away before its answer came, or its end was written.
-            for entry in logged:
+            for entry in logged:  # the store had taken it, and went away before its answer came, or its end was written
                 if entry.status == "RUNNING":
                     self._client.set_terminated(entry.run_id, status_of(record.outcome), _since_1970(record.end_time))
             return Uploaded("known", logged[0].run_id, record)
@@ -270,8 +269,7 @@ class MlflowStore(RunIndex):
         # At the point's own end, so that a record which is written again after a lost answer does not show twice.
         last = Moment(0, end, {**record.metrics, **recording_metrics()})
         numbers = _numbers([*record.history, last])
-        # The outcome comes with the last of them.
-        first = max(0, len(numbers) + len(params) + len(tags) - _MOST_VALUES)
+        first = max(0, len(numbers) + len(params) + len(tags) - _MOST_VALUES)  # the outcome comes with the last of them
         self._log_numbers(run_id, numbers[:first])
         self._client.log_batch(run_id, metrics=numbers[first:], params=params, tags=tags)
         self._client.set_terminated(run_id, status_of(record.outcome), end)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
@@ -33,8 +32,7 @@ def test_what_is_chosen_is_measured_and_the_same_command_goes_on(store: Store) -
     declared = {entry.name for entry in METRICS.values() if entry.kind == "design"}
     assert {name for name in metrics if not name.startswith("points")} == declared
     assert (metrics["design_measured"], metrics["design_candidates"]) == (6, 12)
-    [[place]] = store.query("SELECT artifact_uri FROM runs WHERE run_uuid = ?", parent["run_id"])
-    looks = json.loads((Path(place.removeprefix("file://")) / "design.json").read_text())
+    looks = json.loads((store.files(parent["run_id"]) / "design.json").read_text())
     assert [looks["data"][0][0], looks["data"][-1][0]] == [0, 6]
     again = run(["paradnn.train", "-m", *AXES, "sweep.points=6"], store)
     assert again.returncode == 0

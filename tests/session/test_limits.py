@@ -27,11 +27,6 @@ from tests.conftest import TINY, Store, run
 WITH_CEILINGS = [entry for entry in TINY if entry != "ceilings=false"]
 
 
-def artifacts(store: Store, run_id: str) -> Path:
-    [(uri,)] = store.query("SELECT artifact_uri FROM runs WHERE run_uuid = ?", run_id)
-    return Path(uri.removeprefix("file://"))
-
-
 def table(path: Path) -> list[dict]:
     content = json.loads(path.read_text())
     return [dict(zip(content["columns"], row, strict=True)) for row in content["data"]]
@@ -60,7 +55,7 @@ def test_profile_and_ceilings_of_a_sweep(store: Store, tmp_path: Path, monkeypat
     assert [point["ceilings_run"] for point in store.runs()] == [ceilings["offline_id"]] * 3
     assert ceilings["status"] == "FINISHED"
     measured = store.values("latest_metrics", ceilings["run_id"])
-    folder = artifacts(store, ceilings["run_id"])
+    folder = store.files(ceilings["run_id"])
     rates = [row["flops_per_second"] for row in table(folder / "matmul.json") if row["precision"] == "float32"]
     peak = measured["peak_flops_per_second.float32"]
     assert min(rates) <= peak <= max(rates)
@@ -71,7 +66,7 @@ def test_profile_and_ceilings_of_a_sweep(store: Store, tmp_path: Path, monkeypat
     assert len(profiled) == 2
     for point in profiled:
         metrics = store.values("latest_metrics", point["run_id"])
-        folder = artifacts(store, point["run_id"])
+        folder = store.files(point["run_id"])
         assert point["checks"] == "passed"
         assert point["matmul_types"] == "float32 100.0%"
         assert metrics["peak_flops_per_second"] == peak
@@ -167,7 +162,7 @@ def test_a_profile_that_is_asked_for_later_is_measured(store: Store) -> None:
     bare, kept = sorted(store.runs(), key=lambda point: "extras" in point)
     assert "extras" not in bare
     assert kept["extras"] == "profile keep_trace"
-    traces = list((artifacts(store, kept["run_id"]) / "trace").rglob("plugins/profile/*/*.xplane.pb"))
+    traces = list((store.files(kept["run_id"]) / "trace").rglob("plugins/profile/*/*.xplane.pb"))
     assert len(traces) == 1
     assert traces[0].stat().st_size > 1000
     # The trace brings the profile along, and stands for the bare timing; that stands for neither of them.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.conftest import TINY, Store, run
@@ -34,8 +32,7 @@ def test_a_server_is_measured_and_recorded(store: Store) -> None:
     assert 1 <= metrics["queries_per_batch"] <= 8
     assert metrics["cost_per_million_queries"] == pytest.approx(20.0)
     assert "queries, " in done.stdout
-    [(place,)] = store.query("SELECT artifact_uri FROM runs WHERE run_uuid = ?", point["run_id"])
-    files = {path.name for path in Path(place.removeprefix("file://")).iterdir()}
+    files = {path.name for path in store.files(point["run_id"]).iterdir()}
     assert {"queries.parquet", "latency.hgrm", "latency.hdr"} <= files
 
 
