@@ -20,7 +20,7 @@ from analysis.lazy import np, pd, stats
 from analysis.options import Options, option
 from analysis.registry import analysis
 from analysis.result import Paragraph, Result, pooled_within, require_runs
-from analysis.statistics.dependence import Component, satterthwaite
+from analysis.statistics.dependence import Component, combined
 from analysis.statistics.pairing import direction
 from analysis.statistics.sessions import arrange
 from analysis.store.frame import is_ok
@@ -52,11 +52,6 @@ class FigureOfMeritOptions(Options):
     )
 
 
-def _within(row: Mapping[Any, Any], name: str, unit: str = "") -> str:
-    low, high = row[f"{name}_low"], row[f"{name}_high"]
-    return "" if math.isnan(low) else f" ({short(low, unit, digits=4)} to {short(high, unit, digits=4)})"
-
-
 @analysis(
     FigureOfMeritOptions,
     summary="one number for each platform over a stated suite: the harmonic mean of its rates",
@@ -82,8 +77,7 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
     require_runs(frame)
     metric, by = find_metric(frame, options.metric), find_column(frame, options.by, "--by")
     runs, parts = _sides(frame, metric, by, options.baseline)
-    work = dict(_amount(*pair) for pair in options.work)
-    _check_work(work, runs)
+    work = _amounts(options.work, sorted(set(runs["family"])))
     first, *others = parts
     shared = [join_columns(parts[first], rows)[0] for rows in parts.values()]
     keys = [name for name in shared[0] if name != by and all(name in other for other in shared)]
@@ -91,7 +85,7 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
     suite = pd.concat({name: each["rate"] for name, each in points.items()}, axis=1, join="inner")
     if suite.empty:
         raise NotEnoughData(f"no point was measured with every {by} of {', '.join(parts)}; choose some with --where")
-    left_out = {name: len(each) - len(suite) for name, each in points.items() if len(each) > len(suite)}
+    missing = ", ".join(f"{count} of {name}" for name, each in points.items() if (count := len(each) - len(suite)))
     points = {name: each.loc[suite.index] for name, each in points.items()}
     used = {name: each["run_ids"].explode().tolist() for name, each in points.items()}
     apart: dict[str, str] = {}
@@ -102,9 +96,8 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
         apart |= {name: reason} if reason else {}
         rows.append(_row(name, suite, points[name], points[first], between))
     sources = tuple(run for listed in used.values() for run in listed)
-    counts = suite.reset_index()["family"].value_counts().to_dict()
+    counts = suite.reset_index()["family"].value_counts()
     listed = ", ".join(f"{count} {family}" for family, count in counts.items())
-    missing = ", ".join(f"{count} of {name}" for name, count in left_out.items())
     return Result(
         numbers=pd.DataFrame(rows),
         sentences=[
@@ -136,42 +129,44 @@ def _sides(
 
 
 def _means(rows: Sequence[Mapping[str, Any]], unit: str) -> Iterator[Paragraph]:
+    def told(row: Mapping[str, Any], name: str, unit: str = "", more: str = "") -> str:
+        value, low, high = (short(row[f"{name}{end}"], unit, digits=4) for end in ("", "_low", "_high"))
+        return f"{value}{more}{'' if math.isnan(row[f'{name}_low']) else f' ({low} to {high})'}"
+
     base = rows[0]["side"]
     for row in rows:
-        words = (
-            f"{row['side']}: {short(row['harmonic'], unit, digits=4)}{_within(row, 'harmonic', unit)} in the harmonic"
-        )
+        words = f"{row['side']}: {told(row, 'harmonic', unit)} in the harmonic mean"
         if row is rows[0]:
-            yield Paragraph(f"{words} mean.")
+            yield Paragraph(f"{words}.")
             continue
         mean = short(row["mean_ratio"], digits=4)
         yield Paragraph(
-            f"{words} mean, {short(row['merit'], digits=4)} times {base}{_within(row, 'merit')}.",
+            f"{words}, {told(row, 'merit', more=f' times {base}')}.",
             (f"The arithmetic mean of the points' ratios, {mean}, is no ratio of times.",),
         )
 
 
-def _amount(family: str, text: str) -> tuple[str, float]:
-    try:
-        return family, float(text)
-    except ValueError:
-        raise ConfigError("--work", f"{family}={text}", "is no amount of work", "give a number above 0") from None
+def _amounts(work: Sequence[tuple[str, str]], present: Sequence[str]) -> dict[str, float]:
+    """Family -> examples in a unit of its work; ConfigError for what is no amount, or of no family."""
+    found = {}
+    for family, text in work:
+        try:
+            found[family] = float(text)
+        except ValueError:
+            found[family] = math.nan
+        if not 0 < found[family] < math.inf:
+            raise ConfigError("--work", f"{family}={text}", "is no amount of work", "give a number above 0")
+        if family not in present:
+            raise ConfigError(
+                "--work", f"{family}={text}", "no run is of this family", f"there are {', '.join(present)}"
+            )
+    return found
 
 
 def harmonic_mean(rates: ArrayLike, axis: int = 0) -> np.ndarray:
     """n / sum(1 / x) of positive rates."""
     values = np.asarray(rates, dtype="float64")
     return np.asarray(values.shape[axis] / (1 / values).sum(axis=axis))
-
-
-def _check_work(work: Mapping[str, float], runs: pd.DataFrame) -> None:
-    present = sorted(set(runs["family"]))
-    for family, count in work.items():
-        if family not in present:
-            problem = f"there are {', '.join(present)}"
-            raise ConfigError("--work", f"{family}={count:g}", "no run is of this family", problem)
-        if not 0 < count < float("inf"):
-            raise ConfigError("--work", f"{family}={count:g}", "is no amount of work", "give a number above 0")
 
 
 def _points(runs: pd.DataFrame, keys: list[str], metric: str, work: Mapping[str, float]) -> pd.DataFrame:
@@ -204,24 +199,24 @@ def _numbers(runs: pd.DataFrame, name: str) -> np.ndarray:
     return np.asarray(runs.get(name, missing).to_numpy(dtype="float64", na_value=np.nan))
 
 
-def _mean(points: pd.DataFrame) -> tuple[float, float, tuple[Component, ...]]:
+def _mean(points: pd.DataFrame) -> tuple[float, float, list[Component]]:
     """The harmonic mean of a side's rates, the logarithm of that of its points' mean logarithms, and what each point
     adds to the variance of that logarithm."""
     means = np.exp(points["log"].to_numpy())
     # What a point's logarithm moves that of the harmonic mean by: its share of the time.
     share = (1 / means) / (1 / means).sum()
     variances, freedom = (share * points["error"].to_numpy()) ** 2, points["freedom"].to_numpy()
-    parts = tuple(Component(*map(float, pair)) for pair in zip(variances, freedom, strict=True))
+    parts = [Component(*map(float, pair)) for pair in zip(variances, freedom, strict=True)]
     return float(harmonic_mean(points["rate"])), float(np.log(harmonic_mean(means))), parts
 
 
-def _ends(value: float, log: float, parts: Sequence[Component]) -> tuple[float, float]:
-    """Student's interval about exp(log), wide enough for the value itself; NaN where an error is unknown."""
-    error = math.sqrt(sum(part.variance for part in parts))
-    if not error > 0:
-        return (value, value) if error == 0 else (math.nan, math.nan)
-    reach = float(stats.t.ppf((1 + LEVEL) / 2, satterthwaite(list(parts)))) * error
-    return min(value, math.exp(log - reach)), max(value, math.exp(log + reach))
+def _ends(value: float, log: float, parts: Sequence[Component]) -> tuple[float, float, float]:
+    """The value with Student's interval about exp(log), wide enough for it; NaN where an error is unknown."""
+    variance, freedom = combined(parts)
+    if not variance > 0:
+        return (value, value, value) if variance == 0 else (value, math.nan, math.nan)
+    reach = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * math.sqrt(variance)
+    return value, min(value, math.exp(log - reach)), max(value, math.exp(log + reach))
 
 
 def _sessions(a: pd.DataFrame, b: pd.DataFrame, keys: list[str], metric: str) -> tuple[str, tuple[Component, ...]]:
@@ -243,14 +238,14 @@ def _row(
 ) -> dict[str, Any]:
     """A side of the table; between: what sessions of it and the baseline add to the variance of its merit."""
     (value, log, parts), (unit, base_log, base_parts) = _mean(points), _mean(base)
-    harmonic, merit = _ends(value, log, parts), (1.0, 1.0)
+    merit = 1.0, 1.0, 1.0
     if points is not base:
         merit = _ends(value / unit, log - base_log, (*parts, *base_parts, *between))
     return {
         "side": name,
         "points": len(suite),
-        **dict(zip(("harmonic", "harmonic_low", "harmonic_high"), (value, *harmonic), strict=True)),
+        **dict(zip(("harmonic", "harmonic_low", "harmonic_high"), _ends(value, log, parts), strict=True)),
         "arithmetic": suite[name].mean(),
-        **dict(zip(("merit", "merit_low", "merit_high"), (value / unit, *merit), strict=True)),
+        **dict(zip(("merit", "merit_low", "merit_high"), merit, strict=True)),
         "mean_ratio": (suite[name] / suite.iloc[:, 0]).mean(),
     }

@@ -32,7 +32,7 @@ from analysis.options import Options, option, unit_option
 from analysis.registry import Shown, analysis
 from analysis.result import Headline, Paragraph, Result, pooled_within
 from analysis.statistics.contrast import adjusted
-from analysis.statistics.dependence import Component, levels_of, satterthwaite
+from analysis.statistics.dependence import Component, combined, levels_of
 from analysis.statistics.regression import Lacking, Regression, regress
 from analysis.statistics.sessions import sessions_of
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
@@ -67,9 +67,7 @@ class SensitivityOptions(Options):
         metavar="A,B",
         names="columns",
     )
-    log_scale: Literal["none", "hyperparameters", "metric", "both"] = option(
-        "none", "take logarithms of either side (default: none)"
-    )
+    log_scale: Literal["none", "both"] = option("none", "take logarithms of both sides (default: none)")
     unit: Literal["crossed", "model", "point"] = unit_option()
 
 
@@ -78,13 +76,12 @@ class Fit(GroupKey):
     """The regression of one family on one device. `weights` are those of the regression, the largest first, with
     `p_adjusted` for the number of terms, `doubling` (what doubling the hyperparameter multiplies the metric by, NaN
     where not both are logarithms) and `verdict`: depends, values differ (but no slope is shown), not shown, or none
-    (sessions). `constant` maps every column without variation to its value; `notes` end what is said of it."""
+    (sessions). `constant` maps every column without variation to its value; `said` is all this in words."""
 
     regression: Regression
     weights: pd.DataFrame
     constant: Mapping[str, str]
-    head: str
-    notes: tuple[str, ...]
+    said: Paragraph
     sample: str
     sources: tuple[str, ...]
 
@@ -98,8 +95,8 @@ class Fit(GroupKey):
         for name, other in self.weights.drop(shown[0]).iterrows():
             common = self.regression.correlation.loc[shown[0], name] * np.sign(first["weight"] * other["weight"])
             variance = first["error"] ** 2 + other["error"] ** 2 - 2 * common * first["error"] * other["error"]
-            freedom = satterthwaite([Component(one["error"] ** 2, one["freedom"]) for one in (first, other)])
-            reach = stats.t.ppf((1 + LEVEL) / 2, freedom) * math.sqrt(max(variance, 0.0))
+            both = combined([Component(one["error"] ** 2, one["freedom"]) for one in (first, other)])
+            reach = stats.t.ppf((1 + LEVEL) / 2, both.freedom) * math.sqrt(max(variance, 0.0))
             if other["verdict"] == "none (sessions)" or abs(first["weight"]) - abs(other["weight"]) <= reach:
                 rivals.append(str(name))
         return str(shown[0]), rivals
@@ -143,21 +140,17 @@ def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
     if not fits:
         remedy = "measure more points, or choose fewer hyperparameters with --on"
         raise NotEnoughData(f"not enough data to explain {metric}", lacking, remedy)
-    logarithm = "log " * (options.log_scale in ("metric", "both"))
-    over = "; ".join(dict.fromkeys(fit.sample for fit in fits))
+    log = options.log_scale == "both"
+    of = f"{'log ' * log}{metric}"
     weigh = (
-        f"A weight is the change of {logarithm}{metric}, in its standard deviations, for one standard deviation of the "
-        f"hyperparameter; {LEVEL:.0%} intervals over {over}, and over the values that a hyperparameter has."
+        f"A weight is the change of {of}, in its standard deviations, for one standard deviation of the "
+        f"hyperparameter; {LEVEL:.0%} intervals over {'; '.join(dict.fromkeys(fit.sample for fit in fits))}, and over "
+        "the values that a hyperparameter has."
     )
-    unit = frame.attrs.get("units", {}).get(metric, "")
     return Result(
         numbers=pd.concat([_rows(fit, metric) for fit in fits], ignore_index=True),
-        sentences=[
-            *(Paragraph(fit.head, tuple(_describe(fit, options, unit))) for fit in fits),
-            *(f"{each}: no fit." for each in lacking),
-            weigh,
-        ],
-        picture=lambda: _draw(fits, f"{logarithm}{label(metric)}", options.log_scale in ("hyperparameters", "both")),
+        sentences=[*(fit.said for fit in fits), *(f"{each}: no fit." for each in lacking), weigh],
+        picture=lambda: _draw(fits, f"{'log ' * log}{label(metric)}", log),
         stands_out=_headline(fits, metric),
         sources=tuple(run for fit in fits for run in fit.sources),
         pooled=pooled,
@@ -192,7 +185,7 @@ def _headline(fits: Sequence[Fit], metric: str) -> Headline | None:
 
 def _fit(group: Group, metric: str, chosen: Sequence[str], options: SensitivityOptions) -> Fit:
     """The fit of one group."""
-    ok = is_ok(group.rows)
+    ok, log = is_ok(group.rows), options.log_scale == "both"
     measured = group.rows[ok & group.rows[metric].notna()]
     if measured.empty:
         raise NotEnoughData(f"no measured run has {metric}")
@@ -204,38 +197,37 @@ def _fit(group: Group, metric: str, chosen: Sequence[str], options: SensitivityO
         raise NotEnoughData(f"no measured run has all of {', '.join(map(label, names))}; choose some with --on")
     constant = {name: str(rows[name].iloc[0]) for name in names if rows[name].nunique() == 1}
     varying = [name for name in names if name not in constant]
-    design, baselines = encode(rows, varying, options.log_scale in ("hyperparameters", "both"))
+    design, baselines = encode(rows, varying, log)
     values = rows[metric].to_numpy(dtype="float64")
-    if options.log_scale in ("metric", "both"):
-        values = _logarithms(values, metric, "leave those runs out with --where")
+    values = _logarithms(values, metric, "leave those runs out with --where") if log else values
     session, levels = _sessions(measured, rows), levels_of(rows, options.unit)
     how: dict[str, Any] = {"levels": None if options.unit == "point" else levels, "by_value": options.unit == "crossed"}
     share, within = _without_sessions(design, values, session)
     fitted = regress(design, within, **how)
     weights = fitted.weights
-    if options.log_scale == "none" and (values > 0).all():
+    if not log and (values > 0).all():
         # Whether there is a slope at all is asked of logarithms, on which a factor for each doubling is a line.
         logs = design.apply(lambda column: np.log(column) if (column > 0).all() else column)
         tested = regress(logs, _without_sessions(logs, np.log(values), session)[1], **how).weights
         weights = weights.assign(p=tested["p"].reindex(weights.index).fillna(1.0))
     constant |= {name: f"{value:g} in total" for name, value in fitted.constant.items()}
-    left_out = group.rows.loc[~ok, "outcome"].fillna("unfinished").value_counts()
-    head = f"{group.name}: {metric} over {fitted.rows:,} points"
-    if len(left_out):
-        listed = ", ".join(f"{count} {outcome}" for outcome, count in left_out.items())
-        head += f"; runs without a measurement are left out ({listed}), so this covers only models that ran"
+    weights = _judged(weights, share, [name for name in varying if log and _takes_logarithm(rows[name])])
     others = [name for name in hyperparameters(rows) if name not in names and rows[name].nunique() > 1]
     others += [name for name in settings(rows) if name not in names]
+    failed = group.rows.loc[~ok, "outcome"].fillna("unfinished").value_counts()
+    head = f"{group.name}: {metric} over {fitted.rows:,} points"
+    if left_out := ", ".join(f"{count} {outcome}" for outcome, count in failed.items()):
+        head += f"; runs without a measurement are left out ({left_out}), so this covers only models that ran"
     lacking = len(every) - len(rows), int(ok.sum()) - len(measured)
-    logarithms = [name for name in varying if options.log_scale == "both" and _takes_logarithm(rows[name])]
+    points = [*_found(weights, fitted, group.rows.attrs.get("units", {}).get(metric, ""), log)]
+    points += _notes(fitted, constant, baselines, others, *lacking)
     return Fit(
         family=group.family,
         device=group.device,
         regression=fitted,
-        weights=_judged(weights, share, logarithms),
+        weights=weights,
         constant=constant,
-        head=f"{head}.",
-        notes=tuple(_notes(fitted, constant, baselines, others, *lacking)),
+        said=Paragraph(f"{head}.", tuple(points)),
         sample=levels.words,
         sources=tuple(measured["run_id"]),
     )
@@ -283,8 +275,8 @@ def _without_sessions(
     return pd.Series(1 - left, index=design.columns), values - shift + shift.mean()
 
 
-def _describe(fit: Fit, options: SensitivityOptions, unit: str) -> Iterator[str]:
-    weights, found = fit.weights, fit.regression
+def _found(weights: pd.DataFrame, found: Regression, unit: str, log: bool) -> Iterator[str]:
+    """What the metric depends on, and how well that describes it."""
     named = {verdict: list(rows.index) for verdict, rows in weights.groupby("verdict", sort=False)}
     if shown := named.get("depends"):
         yield f"It depends on {'; '.join(_weight(term, weights.loc[term]) for term in shown)}."
@@ -297,14 +289,12 @@ def _describe(fit: Fit, options: SensitivityOptions, unit: str) -> Iterator[str]
             f"No verdict on {', '.join(apart)}: other values were measured in other sessions, whose own shifts cannot "
             "be told from an effect; measure all of them in one session, or some again in each (replicate=0,1)."
         )
-    log = options.log_scale in ("metric", "both")
-    poor = found.r2_held_out < _POOR and not log
     error = f"a factor of {math.exp(found.rmse_held_out):.2f}" if log else short(found.rmse_held_out, unit)
+    poor = " A straight line describes less than half of it: try --log-scale both."
     yield (
         f"R² {found.r2:.2f}; on held-out points {found.r2_held_out:.2f}, typically off by {error}."
-        + " A straight line describes less than half of it: try --log-scale both." * poor
+        f"{poor if found.r2_held_out < _POOR and not log else ''}"
     )
-    yield from fit.notes
 
 
 def _notes(

@@ -20,12 +20,12 @@ from analysis.statistics.dependence import (
     Component,
     Levels,
     Unit,
+    combined,
     crossed_quantile,
     crossed_share,
     crossed_variance,
     geometric_mean,
     levels_of,
-    satterthwaite,
 )
 from analysis.statistics.pairing import Sampling, sampling
 from analysis.statistics.sessions import ALLOWANCE
@@ -100,8 +100,7 @@ class Contrast:
         """The variance of the mean log ratio and its degrees of freedom; NaN below MINIMUM_POINTS."""
         if len(self.ratios) < MINIMUM_POINTS:
             return Component(np.nan, np.nan)
-        parts = [crossed_variance(np.log(self.ratios), self.levels), *self.sampling.between]
-        return Component(sum(part.variance for part in parts), satterthwaite(parts))
+        return combined([crossed_variance(np.log(self.ratios), self.levels), *self.sampling.between])
 
     def mean(self) -> Estimate:
         """The geometric mean with its interval, which has no ends below MINIMUM_POINTS."""
@@ -131,9 +130,8 @@ class Contrast:
 
     def _session_reach(self) -> float:
         """How far the sessions may have moved all log ratios."""
-        parts = list(self.sampling.between)
-        error = math.sqrt(sum(part.variance for part in parts))
-        return error and float(stats.t.ppf((1 + LEVEL) / 2, satterthwaite(parts))) * error
+        variance, freedom = combined(self.sampling.between)
+        return variance and float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * math.sqrt(variance)
 
     def bounds(self) -> dict[str, float]:
         """Where the share of wins, the median and the geometric mean lie whatever the points would have given that ran

@@ -141,8 +141,8 @@ def crossed_mean(values: ArrayLike, levels: Levels, level: float = LEVEL, more: 
     mean = float(numbers.mean())
     if len(numbers) < MINIMUM_POINTS:
         return Estimate(mean, np.nan, np.nan)
-    parts = [crossed_variance(numbers, levels), *more]
-    reach = float(stats.t.ppf((1 + level) / 2, satterthwaite(parts))) * math.sqrt(sum(part.variance for part in parts))
+    variance, freedom = combined([crossed_variance(numbers, levels), *more])
+    reach = float(stats.t.ppf((1 + level) / 2, freedom)) * math.sqrt(variance)
     return Estimate(mean, mean - reach, mean + reach)
 
 
@@ -204,11 +204,12 @@ def _numbered(points: pd.DataFrame, names: list[str]) -> np.ndarray:
     return points.groupby(names, dropna=False, sort=False).ngroup().to_numpy()
 
 
-def satterthwaite(parts: list[Component]) -> float:
-    """Degrees of freedom of a sum of variances (Biometrics Bulletin 2, 1946)."""
+def combined(parts: Sequence[Component]) -> Component:
+    """The sum of variances with Satterthwaite's degrees of freedom (Biometrics Bulletin 2, 1946)."""
     total = sum(part.variance for part in parts)
     below = sum(part.variance**2 / part.freedom for part in parts)
-    return total**2 / below if below > 0 else min((part.freedom for part in parts), default=np.inf)
+    freedom = total**2 / below if below > 0 else min((part.freedom for part in parts), default=np.inf)
+    return Component(total, freedom)
 
 
 def _effective(there: np.ndarray, levels: Levels) -> tuple[float, float]:

@@ -1,22 +1,17 @@
 """The same points on two sides: what every comparison of A and B starts from.
 
-`pair` brings together the runs of one side and of the other that measured the same point, so that a ratio is never
-one of different models. Out comes one row for each point that both sides measured, with both medians, their ratio and
-its 95% interval. `point_id` cannot serve for this: it covers the platform, which is what differs. What is said of all
-points together, and the verdicts, are `analysis.statistics.contrast`'s.
+`pair` gives a row for each point that both sides measured, so that a ratio is never one of different models. `point_id`
+cannot serve for this: it covers the platform, which is what differs. What is said of all points together, and the
+verdicts, are `analysis.statistics.contrast`'s.
 
-Its columns: family and the other join columns; those of `carry`, numbers that belong to the point on either side, such
-as parameters, as medians over its runs; `a` and `b`, the medians, in the metric's unit; `speedup`, above 1 where
-A is better: a / b where higher is better, b / a where lower is; `speedup_low` and `speedup_high`, its 95%
-interval, with where it is from in `interval_source`; `a_count` and `b_count`, the replicates; `a_spread` and
-`b_spread`, their sample standard deviation / mean, NaN below two; `a_units` and `b_units`, the independent
-measurements; `log_error` and `degrees`, the standard error of the log ratio and its degrees of freedom, and
-`p_value` of no difference, two-sided, where the interval is from such; `comparable`, whether the sides' sessions
-allow a verdict on this point (`analysis.statistics.sessions`): runs without a counterpart in their session count only
-where no run of their point has one.
+Columns: family and the other join columns; `carry`, as medians over a point's runs; `a` and `b`, the medians, in the
+metric's unit; `speedup`, above 1 where A is better, with its 95% interval `speedup_low`, `speedup_high` and where that
+is from, `interval_source`; of each side `_count`, the replicates, `_spread`, their sample standard deviation / mean,
+and `_units`, the independent measurements (sessions where each side has several of its own, else replicates, else the
+processes of the one run); `log_error`, `degrees` and two-sided `p_value` of the log ratio, where the interval is from
+such; `comparable`, whether the sides' sessions allow a verdict on this point (`analysis.statistics.sessions`).
 
-Independent are sessions where each side has several of its own, else a point's replicates, else the processes of
-its one run. interval_source:
+interval_source:
   "replicates"      at least two on both sides: Welch's t interval of the difference of mean logarithms (Welch,
                     Biometrika 34, 1947), widened if need be to hold the ratio of the medians.
   "processes"       the same where a side has one run of several processes, from the spread between these.
@@ -25,11 +20,10 @@ its one run. interval_source:
                     hold the spread between processes, so it is too narrow for what a repetition would show.
   "none"            nothing to make an interval from; both ends are NaN.
 
-Its attrs: `metric`; `sampling`, by family a `Sampling`; `unpaired_a` and `unpaired_b`, measured points that
-the other side has not; `alone`, "a" and "b" -> the families that this side alone measured; `unusable_a` and
-`unusable_b`, ok runs without a positive value; `differ`, column -> (values of A, values of B) of what sets the
-sides apart and so is not joined on; `disjoint`, the same for join columns in which the sides share no value;
-`mixed`, column -> points left out since nothing tells their runs apart (`_match`).
+attrs: `metric`; `sampling`, by family a `Sampling`; `unpaired_a`, `unpaired_b`, points that the other side has not;
+`alone`, "a" and "b" -> families of this side alone; `unusable_a`, `unusable_b`, ok runs without a positive value;
+`differ`, column -> (values of A, of B) of what sets the sides apart and is not joined on; `disjoint`, the same for join
+columns without a common value; `mixed`, column -> points left out since nothing tells their runs apart (`_match`).
 """
 
 from __future__ import annotations
@@ -41,7 +35,7 @@ from typing import Any
 
 from analysis.columns import describes, given_columns, is_place, join_columns, shown, values_of
 from analysis.lazy import np, pd, stats
-from analysis.statistics.dependence import Component
+from analysis.statistics.dependence import Component, combined
 from analysis.statistics.sessions import Design, Standing, arrange
 from analysis.store.frame import families, is_ok
 from paradnn.core.errors import ConfigError
@@ -56,15 +50,12 @@ RESULT_COLUMNS = (
     *("a_spread", "b_spread", "interval_source", "log_error", "degrees", "p_value", "comparable"),
 )
 
-# The 95% interval of a median within one process: (median, low, high, inverse of the metric), for metrics that are
-# proportional to one of these. The first whose columns are there is taken.
-_RATE = ("examples_per_second", "examples_per_second_low", "examples_per_second_high", False)
-_STEP = ("step_time_ms", "step_time_low_ms", "step_time_high_ms", False)
+#: The medians within one process that a metric is proportional to (1) or inverse to (-1), each with its 95% interval.
+_RATE, _STEP = (
+    tuple(name.format(end) for end in ("", "_low", "_high")) for name in ("examples_per_second{}", "step_time{}_ms")
+)
 _RATES = ("examples_per_second", "flops_per_second", "flops_utilization", "flops_utilization_spec")
-_WITHIN: dict[str, tuple[tuple[str, str, str, bool], ...]] = {
-    "step_time_ms": (_STEP, (*_RATE[:3], True)),
-    **dict.fromkeys(_RATES, (_RATE, (*_STEP[:3], True))),
-}
+_WITHIN = {"step_time_ms": ((_STEP, 1), (_RATE, -1)), **dict.fromkeys(_RATES, ((_RATE, 1), (_STEP, -1)))}
 
 
 @dataclass(frozen=True)
@@ -143,7 +134,7 @@ def sampling(pairs: pd.DataFrame, family: str) -> Sampling:
     if family in known or not known:
         return known.get(family, Sampling())
     every = [known[name] for name in sorted(known)]
-    widest = max(every, key=lambda one: sum(part.variance for part in one.between))
+    widest = max(every, key=lambda one: combined(one.between).variance)
     first = next((one for one in every if not one.design.comparable), widest)
     return replace(first, missing=(sum(one.missing[0] for one in every), sum(one.missing[1] for one in every)))
 
@@ -258,8 +249,7 @@ def _stacked(a: pd.DataFrame, b: pd.DataFrame, keys: Sequence[str]) -> pd.DataFr
     columns = {}
     for name in keys:
         parts = [a[name], b[name]]
-        numeric = [pd.api.types.is_numeric_dtype(part) for part in parts]
-        if numeric[0] != numeric[1]:
+        if len({pd.api.types.is_numeric_dtype(part) for part in parts}) > 1:
             parts = [part.astype("string").astype("object") for part in parts]
         columns[name] = pd.concat(parts, ignore_index=True)
     return pd.DataFrame(columns)
@@ -281,20 +271,18 @@ def _telling(found: _Match, mixed: Iterable[_Mixed], shared: set[str]) -> Iterat
     """Columns of both of which the other side holds a value that runs of these points have, or as these none."""
     for _, name, points in (one for one in mixed if one[1] in shared):
         there = np.isin(found.point, points)
-        held = [found.runs.loc[there & (found.side == side), name] for side in (0, 1)]
-        if all(part.isna().any() for part in held) or values_of(held[0]) & values_of(held[1]):
+        one, other = (found.runs.loc[there & (found.side == side), name] for side in (0, 1))
+        if (one.isna().any() and other.isna().any()) or values_of(one) & values_of(other):
             yield name
 
 
 def _sampled(found: _Match, metric: str) -> tuple[dict[str, Sampling], np.ndarray, np.ndarray]:
     """By family how its paired runs stand in time, and how much their sessions scatter; then of each run the session
     that counts as one measurement, None for a run that is one by itself, and which runs stand in a comparison."""
-    samplings = {}
-    used = np.isin(found.point, found.both)
-    units = np.full(len(used), None, dtype=object)
+    samplings, paired = {}, np.isin(found.point, found.both)
+    used, units = paired.copy(), np.full(len(paired), None, dtype=object)
     family = found.runs["family"].fillna("").to_numpy()
     logs = np.log(found.runs[metric].to_numpy(dtype="float64"))
-    paired = used.copy()
     for name in dict.fromkeys(family[paired & (found.side == 0)]):
         mine = np.flatnonzero(paired & (family == name))
         rows, point, of_a = found.runs.iloc[mine], found.point[mine], found.side[mine] == 0
@@ -347,15 +335,14 @@ def _by_point(found: _Match, mine: np.ndarray, metric: str, sessions: np.ndarray
 
 def _within(frame: pd.DataFrame, metric: str) -> tuple[np.ndarray, np.ndarray]:
     """log(median / low) and log(high / median) of each run, NaN where it has no interval."""
-    below, above = np.full(len(frame), np.nan), np.full(len(frame), np.nan)
-    for middle, low, high, inverse in _WITHIN.get(metric, ()):
-        if {middle, low, high} <= set(frame.columns):
+    found = np.full((2, len(frame)), np.nan)
+    for names, sign in _WITHIN.get(metric, ()):
+        if set(names) <= set(frame.columns):
             with np.errstate(divide="ignore", invalid="ignore"):
-                centre, bottom, top = (np.log(frame[name].to_numpy(dtype="float64")) for name in (middle, low, high))
-            reach = np.maximum(centre - bottom, 0), np.maximum(top - centre, 0)
-            one, other = reach[::-1] if inverse else reach
-            below, above = np.where(np.isfinite(below), below, one), np.where(np.isfinite(above), above, other)
-    return np.where(np.isfinite(below), below, np.nan), np.where(np.isfinite(above), above, np.nan)
+                centre, bottom, top = (np.log(frame[name].to_numpy(dtype="float64")) for name in names)
+            reach = np.array([np.maximum(centre - bottom, 0), np.maximum(top - centre, 0)])[::sign]
+            found = np.where(np.isfinite(found), found, np.where(np.isfinite(reach), reach, np.nan))
+    return found[0], found[1]
 
 
 def _ratios(a: pd.DataFrame, b: pd.DataFrame, sign: float) -> pd.DataFrame:
@@ -398,16 +385,11 @@ def _missing(a: pd.DataFrame, b: pd.DataFrame, metric: str, keys: list[str]) -> 
     if not all(name in side for name in (*keys, "outcome") for side in (a, b)):
         return {}
     tried = [side[side["outcome"].notna()] for side in (a, b)]
-    table = pd.DataFrame(
-        {
-            "code": _stacked(tried[0], tried[1], keys).groupby(keys, sort=False, dropna=False).ngroup().to_numpy(),
-            "family": pd.concat([side["family"] for side in tried]).fillna("").to_numpy(),
-            "side": np.repeat(["a", "b"], [len(side) for side in tried]),
-            "ok": np.concatenate([is_ok(side).to_numpy() & _positive(side[metric]) for side in tried]),
-        }
-    )
-    wide = table.groupby(["family", "code", "side"])["ok"].any().unstack("side").reindex(columns=["a", "b"])
-    wide = wide.dropna().astype(bool)
+    code = _stacked(tried[0], tried[1], keys).groupby(keys, sort=False, dropna=False).ngroup().to_numpy()
+    family = pd.concat([side["family"] for side in tried]).fillna("").to_numpy()
+    has = np.concatenate([is_ok(side).to_numpy() & _positive(side[metric]) for side in tried])
+    by = [pd.Series(family, name="family"), pd.Series(code), np.repeat(["a", "b"], [len(side) for side in tried])]
+    wide = pd.Series(has).groupby(by).any().unstack().reindex(columns=["a", "b"]).dropna().astype(bool)
     sums = pd.DataFrame({"a": wide["a"] & ~wide["b"], "b": wide["b"] & ~wide["a"]}).groupby("family").sum()
     return {str(name): (int(row["a"]), int(row["b"])) for name, row in sums.iterrows()}
 

@@ -152,12 +152,12 @@ def test_each_family_and_device_has_its_own_fit_and_failures_are_counted() -> No
         ({"outcome": "timeout"}, {}, "no measured run has flops_utilization, flops_per_second"),
         (
             {"batch_size": 0},
-            {"on": ("batch_size", "layers"), "log_scale": "metric"},
+            {"on": ("batch_size", "layers"), "log_scale": "both"},
             "--log-scale=flops_utilization: holds -",
         ),
         (
             {"model.nodes": np.arange(200)},
-            {"log_scale": "hyperparameters"},
+            {"log_scale": "both"},
             "--log-scale=model.nodes: holds 0, which has no logarithm",
         ),
     ],
