@@ -24,7 +24,7 @@ from analysis.atlas import load as load_atlas
 from analysis.atlas.expect import Answer, expect, model_in, words_of
 from analysis.atlas.own import kernels_in, own_atlas
 from analysis.format import seconds
-from analysis.lazy import np, pd
+from analysis.lazy import np, past, pd
 from paradnn.cli.console import say
 from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
@@ -98,14 +98,12 @@ def _answer(row: Mapping[Any, Any], device: str, kernels: pd.DataFrame, given: a
 
 def _rows(words: Sequence[str]) -> list[Mapping[Any, Any]]:
     """The points of a command line; a precision of weights alone is put back after the driver's grammar has read it."""
-    from analysis.store.past import read_space
-
     narrow = [word.partition("=")[2] for word in words if word.startswith("precision=")]
     kept = [word for word in words if not (word.startswith("precision=") and word.partition("=")[2] in _NARROW)]
     only = bool(narrow) and narrow[-1] in _NARROW
     if not kept:
         raise ConfigError("KEY=VALUE", "(none)", "names no point", "write for example model=gpt batch_size=8")
-    frame = read_space(" ".join(f"'{word}'" for word in [*kept, *(["precision=bfloat16"] if only else [])]), "ask")
+    frame = past.read_space(" ".join(f"'{word}'" for word in [*kept, *(["precision=bfloat16"] if only else [])]), "ask")
     return [{**row, "precision": narrow[-1]} if only else row for row in frame.to_dict("records")]
 
 
@@ -123,7 +121,6 @@ def _price(text: str) -> tuple[str, float]:
 def measured_here(row: Mapping[Any, Any], store: str | None, without: str = "") -> Answer:
     """The step on the device of the newest measured run of the store, predicted from all runs there (but `without`)."""
     from analysis.store.load import load
-    from analysis.store.past import noise_of, rates_of, table_of
     from paradnn.forecast.predict import StepTimeModel
 
     point = words_of(row, model_in(row))
@@ -131,29 +128,27 @@ def measured_here(row: Mapping[Any, Any], store: str | None, without: str = "") 
     runs = runs[runs["source"].eq("measured") & runs["step_time_ms"].gt(0)] if "step_time_ms" in runs else runs[:0]
     if runs.empty:
         return Answer(_HERE, point, why="no run of this machine is in the store; measure some: paradnn train -m ...")
-    device = str(runs.sort_values("start_time")["device"].iloc[-1])
+    device = str(runs["device"].iloc[-1])
     runs = runs[runs["device"].eq(device) & runs["run_id"].ne(without)]
     if len(runs) < 3:
         return Answer(device, point, why=f"{len(runs)} other runs of it are in the store, three are the least")
     times = runs["step_time_ms"].to_numpy(dtype="float64") / 1e3
-    rates = rates_of(runs, times)
-    model = StepTimeModel.fit(table_of(runs, rates), times, noise_of(runs))
-    last = runs.sort_values("start_time").iloc[-1]
-    asked = pd.DataFrame([{**row, "environment_id": last["environment_id"], "sweep_id": "asked"}])
-    found = model.predict(table_of(asked, rates))
-    (low,), (high,) = (np.exp(end) for end in found.interval())
+    rates = past.rates_of(runs, times)
+    model = StepTimeModel.fit(past.table_of(runs, rates), times, past.noise_of(runs))
+    asked = pd.DataFrame([{**row, "environment_id": runs["environment_id"].iloc[-1], "sweep_id": "asked"}])
+    found = model.predict(past.table_of(asked, rates))
+    middle, low, high = (float(np.exp(end[0])) for end in (found.mean, *found.interval()))
     family = int(runs["family"].eq(row["family"]).sum())
-    notes = () if family else (f"no run of {row['family']} was measured here",)
     source = f"{len(runs)} runs on {device} in the store, {family} of {row['family']}"
-    return Answer(device, point, float(np.exp(found.mean[0])), float(low), float(high), (source,), notes)
+    notes = () if family else (f"no run of {row['family']} was measured here",)
+    return Answer(device, point, middle, low, high, (source,), notes)
 
 
 def _shown(answer: Answer, asked: str, prices: Mapping[str, float]) -> dict[str, Any]:
     """As JSON."""
     price = prices.get(asked, prices.get(answer.device))
     cost = None if price is None or answer.seconds is None else price / 3600 * answer.seconds
-    return {**vars(answer), "sources": list(answer.sources), "extrapolated": list(answer.extrapolated),
-            "parts": dict(answer.parts), "price_per_hour": price, "cost": cost}  # fmt: skip
+    return {**vars(answer), "price_per_hour": price, "cost": cost}
 
 
 def _print(one: Mapping[str, Any]) -> None:
@@ -176,13 +171,10 @@ def _print(one: Mapping[str, Any]) -> None:
 def _rank(known: Sequence[Mapping[str, Any]]) -> None:
     """Fastest first, cheapest where prices are known; devices whose intervals overlap are not told apart."""
     key = "cost" if all(one["cost"] is not None for one in known) else "seconds"
-    ordered = sorted(known, key=lambda one: float(one[key]))
-    first, second = ordered[:2]
-    scale = {id(one): one["cost"] / one["seconds"] if key == "cost" else 1.0 for one in known}
-    apart = first["high"] * scale[id(first)] < second["low"] * scale[id(second)]
+    first, second = sorted(known, key=lambda one: float(one[key]))[:2]
     word = {"cost": "cheapest a step", "seconds": "fastest"}[key]
-    if apart:
-        say(f"{first['device']} is the {word}, {float(second[key]) / float(first[key]):.3g} times before the next")
+    if first["high"] * first[key] / first["seconds"] < second["low"] * second[key] / second["seconds"]:
+        say(f"{first['device']} is the {word}, {second[key] / first[key]:.3g} times before the next")
     else:
         say(f"{first['device']} may be the {word}; the intervals of {second['device']} and it overlap")
 

@@ -50,24 +50,17 @@ def attention(
     2023, FlashAttention-2, section 3.1). A `window` of 0 looks back over all."""
     seen = np.where(np.asarray(window) > 0, np.minimum(window, tokens), tokens)
     pairs = seen * (seen + 1) / 2 + (tokens - seen) * seen if causal else 1.0 * tokens * seen
+    shape = {"m": tokens, "n": seen, "k": size, "batch": batch, "images": heads, "window": key_heads}
     moved_bytes = 4.0 * batch * tokens * (heads + key_heads) * size
-    shape = {"batch": batch, "images": heads, "window": key_heads}
-    return {
-        "m": tokens,
-        "n": seen,
-        "k": size,
-        "flops": 4.0 * batch * heads * pairs * size,
-        "bytes": moved_bytes,
-        **shape,
-    }
+    return {**shape, "flops": 4.0 * batch * heads * pairs * size, "bytes": moved_bytes}
 
 
 def decode(batch: Any, length: Any, heads: Any, key_heads: Any, size: Any, window: Any = 0, width: Any = 2) -> Columns:
     """Attention of one new token to a cache of `length` with elements of `width` bytes."""
     seen = np.where(np.asarray(window) > 0, np.minimum(window, length), length)
+    shape = {"m": 1, "n": seen, "k": size, "batch": batch, "images": heads, "window": key_heads}
     moved_bytes = 1.0 * batch * size * (2 * width * seen * key_heads + 4 * heads)
-    shape = {"batch": batch, "images": heads, "window": key_heads}
-    return {"m": 1, "n": seen, "k": size, "flops": 4.0 * batch * heads * seen * size, "bytes": moved_bytes, **shape}
+    return {**shape, "flops": 4.0 * batch * heads * seen * size, "bytes": moved_bytes}
 
 
 def experts(
@@ -80,23 +73,12 @@ def experts(
     touched = own * (1 - np.exp(-taken / own))
     moved_bytes = width * touched * 3 * inner * hidden + 4.0 * taken * (hidden + inner)
     shape = {"batch": np.maximum(1, touched), "images": np.maximum(1, own), "window": chosen}
-    return {
-        "m": np.maximum(1, taken),
-        "n": inner,
-        "k": hidden,
-        "flops": 6.0 * taken * inner * hidden,
-        "bytes": moved_bytes,
-        **shape,
-    }
+    product_of = {"m": np.maximum(1, taken), "n": inner, "k": hidden}
+    return {**product_of, **shape, "flops": 6.0 * taken * inner * hidden, "bytes": moved_bytes}
 
 
 def collective(name: Any, devices: Any, message: Any) -> Columns:
     """A collective of a `message` in bytes over so many devices."""
     factor = np.vectorize(lambda word: _ON_THE_WIRE.get(word, 1.0))(name) * (devices - 1) / devices
-    return {
-        "m": devices,
-        "n": 1,
-        "k": 1,
-        "flops": np.ones_like(1.0 * message),
-        "bytes": np.maximum(1.0, factor * message),
-    }
+    work = {"flops": np.ones_like(1.0 * message), "bytes": np.maximum(1.0, factor * message)}
+    return {"m": devices, "n": 1, "k": 1, **work}

@@ -75,22 +75,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for line in (*(f"from {source}" for source in found.sources), *(f"look at {what}" for what in found.look_at)):
         say(f"  {line}")
     if given.json:
-        shown = {**vars(found), "sources": list(found.sources), "look_at": list(found.look_at)}
-        given.json.write_text(json.dumps(shown, indent=1) + "\n")
+        given.json.write_text(json.dumps(vars(found), indent=1) + "\n")
     return _CODES[found.verdict]
 
 
 def _run(run_id: str | None, store: str | None) -> Mapping[Any, Any]:
     from analysis.store.load import load
 
-    runs = load(store, outcome="ok")
+    runs = load(store, outcome="ok")  # by their start
     known = runs[runs["step_time_ms"].gt(0)] if "step_time_ms" in runs else runs[:0]
     if run_id is not None:
         known = known[known["run_id"].str.startswith(run_id)]
     if known.empty or (run_id is not None and len(known) > 1):
         count = f"{len(known)} runs begin so" if len(known) else "no measured run of a step is it"
         raise ConfigError("RUN_ID", run_id or "(the last)", count, "see run_id in python -m analysis export runs.csv")
-    return dict(known.sort_values("start_time").iloc[-1])
+    return dict(known.iloc[-1])
 
 
 def judge(run: Mapping[Any, Any], store: str | None = None) -> Normal:

@@ -13,7 +13,7 @@ from typing import Any
 
 from analysis.atlas import Atlas, Group
 from analysis.atlas.expect import model_in
-from analysis.lazy import pd
+from analysis.lazy import past, pd
 from analysis.store.frame import IDENTITY
 from paradnn.core.errors import NotEnoughData, StoreError
 from paradnn.families import FAMILIES
@@ -39,7 +39,6 @@ def kernels_in(store: str | None) -> pd.DataFrame:
 def own_atlas(runs: pd.DataFrame, device: str, row: Mapping[Any, Any]) -> Atlas:
     """An atlas of the kernels that ran on `device` like the point of `row`: of several environments or protocols those
     of the last. NotEnoughData where there are too few."""
-    from analysis.store.past import noise_of
     from paradnn.forecast.operation_times import LEAST, OperationTimes
 
     runs = runs[runs["device"].eq(device)]
@@ -56,7 +55,7 @@ def own_atlas(runs: pd.DataFrame, device: str, row: Mapping[Any, Any]) -> Atlas:
     rows = runs.to_dict("records")
     operations = [model_in(one).as_operation(int(one["batch_size"]), str(one["precision"])) for one in rows]
     timings = pd.DataFrame(map(vars, operations)).assign(seconds=runs["step_time_ms"].to_numpy(dtype="float64") / 1e3)
-    groups, counts, noise = {}, {}, noise_of(runs)
+    groups, counts, noise = {}, {}, past.noise_of(runs)
     for kind, places in timings.groupby("kind").indices.items():
         mine, own = [operations[place] for place in places], timings.iloc[places]
         counts[kind] = len(set(mine))

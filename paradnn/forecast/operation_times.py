@@ -17,11 +17,12 @@ of sizes, or a shape's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp
+from numpy.typing import NDArray
 
 from paradnn.families.operations import Operation
 from paradnn.forecast.predict import Line, fit_line, replicate_noise
@@ -127,35 +128,30 @@ def _inputs(operations: Sequence[Operation], peak: float, bandwidth: float) -> C
     several = np.log(np.where(calls > 1, calls, 1e-12))
     variants = {name: np.array([one.variant == name for one in operations], dtype=float)
                 for name in sorted({one.variant for one in operations})}  # fmt: skip
+    priors: dict[Hashable, float] = {**_PRIORS, **{("variant", name): _VARIANT_PRIOR for name in variants}}
+    priors |= {("tile", index): _TILE_PRIOR for index in range(len(arithmetic)) if len(arithmetic) > 1}
+
+    def logs_at(line: Mapping[Hashable, complex]) -> NDArray[Any]:
+        own = sum((on * line[("variant", name)] for name, on in variants.items()), start=np.zeros(len(calls)))
+        speeds = np.array([line.get(("tile", index), 0.0) for index in range(len(arithmetic))])[:, None]
+        tiles = -_log_sum(-_CHOICE * (arithmetic + speeds + line["arithmetic"] + own)) / _CHOICE
+        power = _POWER * np.exp(line["power"])
+        work = _log_sum(power * np.stack([tiles, traffic + line["traffic"] + own])) / power
+        dispatch, step = np.log(_DISPATCH) + line["dispatch"] + 0 * work, np.log(_STEP) + line["step"] + several
+        return _log_sum(np.stack([work, dispatch, step]))
 
     def inputs_at(line: Line) -> Inputs:
-        def at(name: Hashable) -> float:
-            return line.get(name, 0.0)
-
-        own = sum((on * at(("variant", name)) for name, on in variants.items()), start=np.zeros(len(calls)))
-        speeds = np.array([at(("tile", index)) for index in range(len(arithmetic))])[:, None]
-        tiles = arithmetic + speeds + at("arithmetic") + own
-        least = logsumexp(-_CHOICE * tiles, axis=0)
-        taken = np.exp(-_CHOICE * tiles - least)
-        power = _POWER * float(np.exp(at("power")))
-        two = np.stack([-least / _CHOICE, traffic + at("traffic") + own])
-        total = logsumexp(power * two, axis=0)
-        share = np.exp(power * two - total)
-        terms = [total / power, np.log(_DISPATCH) + at("dispatch") + 0 * total, np.log(_STEP) + at("step") + several]
-        logs = logsumexp(terms, axis=0)
-        working, dispatched, stepping = np.exp(np.stack(terms) - logs)
-        slopes: dict[Hashable, tuple[Array, float]] = {
-            "arithmetic": (working * share[0], _PRIORS["arithmetic"]),
-            "traffic": (working * share[1], _PRIORS["traffic"]),
-            "power": (working * ((share * two).sum(axis=0) - total / power), _PRIORS["power"]),
-            "dispatch": (dispatched, _PRIORS["dispatch"]),
-            "step": (stepping, _PRIORS["step"]),
-        }
-        for index, part in enumerate(taken if len(taken) > 1 else ()):
-            slopes["tile", index] = working * share[0] * part, _TILE_PRIOR
-        for name, on in variants.items():
-            slopes["variant", name] = working * on, _VARIANT_PRIOR
-        known = sum((slope * at(name) for name, (slope, _) in slopes.items()), start=np.zeros(len(logs)))
-        return Inputs(logs - known, slopes, coordinates, operations, _REACH)
+        at = {name: line.get(name, 0.0) for name in priors}
+        # Derivatives by a complex step, exact to rounding (Squire and Trapp 1998).
+        slopes = {name: logs_at({**at, name: value + 1e-20j}).imag / 1e-20 for name, value in at.items()}
+        known = sum((slope * at[name] for name, slope in slopes.items()), start=np.zeros(len(calls)))
+        columns = {name: (slope, priors[name]) for name, slope in slopes.items()}
+        return Inputs(logs_at(at).real - known, columns, coordinates, operations, _REACH)
 
     return inputs_at
+
+
+def _log_sum(logs: NDArray[Any]) -> NDArray[Any]:
+    """The logarithm of a sum over the first axis, of numbers that may be complex."""
+    most = logs.real.max(axis=0)
+    return np.asarray(most + np.log(np.exp(logs - most).sum(axis=0)))
