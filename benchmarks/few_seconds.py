@@ -24,8 +24,7 @@ import threadpoolctl
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Measure, Point, Settings, Sweep
 from paradnn.config.tasks import SweepInfo
-from paradnn.designs.adaptive import AdaptiveSweep
-from paradnn.designs.knowledge import Knowledge
+from paradnn.designs.adaptive import AdaptiveSweep, Knowledge
 from paradnn.families.fc import FullyConnected
 from paradnn.forecast.history import History, Past
 from paradnn.session.environments import current_environments

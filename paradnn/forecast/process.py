@@ -13,7 +13,7 @@ learnt. Nothing here knows of ParaDnn's points: `paradnn.forecast.predict` makes
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from scipy.linalg.lapack import dpotri
 from scipy.optimize import minimize
 from scipy.special import stdtrit
 
-from paradnn.forecast.regression import Array, Columns, Prediction, one_thread
+from paradnn.forecast.regression import Array, Columns, Prediction, matrix, one_thread
 
 #: Before data: the smooth part and the nugget (standard deviations of a logarithm), and by what factor these and the
 #: lengths may be off (standard deviation of its logarithm).
@@ -98,9 +98,9 @@ def _aligned(one: Coordinates, other: Coordinates) -> tuple[Coordinates, Coordin
     return first, second
 
 
-def matrix(columns: Sequence[tuple[Array, float]], rows: int) -> Array:
+def _line(columns: Iterable[tuple[Array, float]], rows: int) -> Array:
     """(rows, k): columns in units of their priors."""
-    return np.stack([column * prior for column, prior in columns], axis=1) if columns else np.zeros((rows, 0))
+    return matrix((column * prior for column, prior in columns), rows)
 
 
 def places(steps: Sequence[Hashable]) -> NDArray[np.intp]:
@@ -173,7 +173,7 @@ def _learn(inputs: Inputs, values: Array, noise: Array) -> tuple[Scales, Array]:
         return scales, disturbed
     subset = np.sort(np.random.default_rng(0).permutation(len(values))[:_MOST_STEPS])
     part = inputs.rows(subset)
-    line = matrix(list(part.columns.values()), len(part))
+    line = _line(part.columns.values(), len(part))
     for _ in range(_ROUNDS):
         weight = scales.nugget_variance(part.coordinates) / scales.nugget**2 * disturbed[subset]
         scales, error, variance = _climbed(scales, line @ line.T, part, values[subset], weight, noise[subset])
@@ -326,10 +326,9 @@ class Process:
         """The joint distribution of a value at each of the points; a step that was observed is nearly known."""
         carriers = self._carriers(points)
         count, known = len(points), self.inputs.columns
-        absent = np.zeros(count)
-        line = [(points.columns.get(name, (absent, 0.0))[0], prior) for name, (_, prior) in known.items()]
-        unseen = [column for name, column in points.columns.items() if name not in known]
-        features, own = self._features(points.coordinates, matrix(line, count), carriers)
+        line = ((points.columns.get(name, (np.zeros(count), 0.0))[0], prior) for name, (_, prior) in known.items())
+        unseen = (column for name, column in points.columns.items() if name not in known)
+        features, own = self._features(points.coordinates, _line(line, count), carriers)
         fit = self._posterior(carriers)
         group = places([*self.inputs.steps, *points.steps])[len(self.values) :]
         again = group < len(self.values)
@@ -339,7 +338,7 @@ class Process:
         base[again] += kept * self.values[step]
         features[again] -= kept[:, None] * fit.features[step]
         own[again] = fit.own[step] * (1 - kept)
-        root = np.hstack([features @ fit.root * np.sqrt(self.allowance), matrix(unseen, count)])
+        root = np.hstack([features @ fit.root * np.sqrt(self.allowance), _line(unseen, count)])
         mean = base + features @ fit.weights
         return Prediction(mean, root, own * self.allowance, places(points.steps), self.run, self.freedom)
 
@@ -374,7 +373,7 @@ class Process:
         return chosen, cholesky(covariance, lower=True)
 
     def _posterior(self, carriers: tuple[Coordinates, Array]) -> _Posterior:
-        inputs, line = self.inputs, matrix(list(self.inputs.columns.values()), len(self.inputs))
+        inputs, line = self.inputs, _line(self.inputs.columns.values(), len(self.inputs))
         features, own = self._features(inputs.coordinates, line, carriers)
         own = own + self.scales.nugget_variance(inputs.coordinates) * (self.disturbed - 1)
         deviations = np.sqrt(own + self.noise)

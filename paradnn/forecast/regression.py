@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -72,12 +72,6 @@ class Prediction:
         half = float(stdtrit(self.freedom, 0.5 + level / 2)) * self.spread
         return self.mean - half, self.mean + half
 
-    @property
-    def covariance(self) -> Array:
-        """(n, n), noise included, were the observations behind it many."""
-        same = self.group[:, None] == self.group
-        return np.asarray(self.root @ self.root.T + same * self.own + self.noise**2 * np.eye(len(self.mean)))
-
     def draws(self, count: int, random: np.random.Generator) -> Array:
         """(n, count) values; a draw's errors are as large as the data leave it uncertain."""
         scale = np.minimum(np.sqrt(self.freedom / random.chisquare(self.freedom, count)), 2.0)
@@ -95,7 +89,7 @@ class Regression:
 
     def __init__(self, columns: Columns, values: Array, weights: Array | None = None) -> None:
         self._names = {name: index for index, name in enumerate(columns)}
-        features = _matrix([column for column, _ in columns.values()], len(values))
+        features = matrix((column for column, _ in columns.values()), len(values))
         weight = np.ones(len(values)) if weights is None else weights
         precision = np.diag([prior**-2.0 for _, prior in columns.values()])
         self.freedom = float(weight.sum()) + _WORTH
@@ -125,13 +119,13 @@ class Regression:
 
     def predict(self, columns: Columns, count: int) -> Prediction:
         """`count` new values, whose errors are independent of each other."""
-        absent = np.zeros(count)
-        known = _matrix([columns.get(name, (absent, 0.0))[0] for name in self._names], count)
-        new = [prior * column for name, (column, prior) in columns.items() if name not in self._names]
-        root = np.hstack([known @ self._root, _matrix(new, count)])
+        known = matrix((columns.get(name, (np.zeros(count), 0.0))[0] for name in self._names), count)
+        new = matrix((prior * column for name, (column, prior) in columns.items() if name not in self._names), count)
+        root = np.hstack([known @ self._root, new])
         own = np.full(count, self.spread**2)
         return Prediction(known @ self._mean, root, own, np.arange(count), 0.0, self.freedom)
 
 
-def _matrix(columns: list[Array], rows: int) -> Array:
-    return np.stack(columns, axis=1) if columns else np.zeros((rows, 0))
+def matrix(columns: Iterable[Array], rows: int) -> Array:
+    """(rows, k): columns (rows,), of which there may be none."""
+    return np.stack([np.zeros(rows), *columns], axis=1)[:, 1:]

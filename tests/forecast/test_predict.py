@@ -90,9 +90,11 @@ def test_what_is_stated_of_points_together_is_what_is_drawn() -> None:
     points = [fc(4, 512, 256), again(fc(4, 512, 256), 1), fc(4, 1024, 256), lstm(100, 64)]
     times = StepTimeModel.fit(runs.table, runs.step, runs.noise).predict(planned_table(points))
     certain = replace(times, freedom=1e9)  # without the tails of few observations
-    assert np.cov(certain.draws(40_000, random)) == pytest.approx(times.covariance, rel=0.1, abs=0.005)
-    replicate, family, other = times.covariance[0, 1:]
-    assert times.covariance[0, 0] > replicate > family > other > 0
+    same = times.group[:, None] == times.group
+    covariance = times.root @ times.root.T + same * times.own + times.noise**2 * np.eye(4)
+    assert np.cov(certain.draws(40_000, random)) == pytest.approx(covariance, rel=0.1, abs=0.005)
+    replicate, family, other = covariance[0, 1:]
+    assert covariance[0, 0] > replicate > family > other > 0
 
 
 def test_runs_of_other_versions_are_read_as_far_as_they_go() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paradnn.forecast.process import JITTER, Inputs, Process, matrix
+from paradnn.forecast.process import JITTER, Inputs, Process
 from paradnn.forecast.regression import Array
 
 
@@ -34,7 +34,9 @@ def textbook(process: Process, points: Inputs) -> tuple[Array, Array]:
     known, scales = process.inputs, process.scales
 
     def prior(one: Inputs, other: Inputs) -> Array:
-        line = matrix(list(one.columns.values()), len(one)) @ matrix(list(other.columns.values()), len(other)).T
+        line = np.zeros((len(one), len(other)))
+        for name, (column, spread) in one.columns.items():
+            line += spread**2 * np.outer(column, other.columns[name][0])
         squares = np.zeros((len(one), len(other)))
         for name, length in scales.lengths.items():
             apart = one.coordinates[name][:, None] - other.coordinates[name]
