@@ -43,7 +43,7 @@ _DISPATCH, _STEP = 1e-5, 3e-6
 _CHOICE, _POWER = 8.0, 3.0
 #: Standard deviations of the logarithms of all these before data; of a tile's speed beside the others', and of a
 #: variant's beside other variants'.
-_PRIORS = {"arithmetic": 0.4, "traffic": 0.7, "power": 0.5, "dispatch": 1.5, "step": 1.5}
+_PRIORS: dict[Hashable, float] = {"arithmetic": 0.4, "traffic": 0.7, "power": 0.5, "dispatch": 1.5, "step": 1.5}
 _TILE_PRIOR, _VARIANT_PRIOR = 0.35, 0.25
 #: The distance at which operations have little in common but the line: most of a decade of a size, another variant.
 _REACH = 0.7
