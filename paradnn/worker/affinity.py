@@ -17,9 +17,7 @@ from paradnn.core.workload import Unavailable
 
 def bind_cores(platform: Mapping[str, Any]) -> Mapping[str, Any]:
     """Let this process and the threads it will start use `platform.cores` alone; the platform with as many threads.
-
-    Raises Unavailable where this process may not use one of them, or where the system cannot bind.
-    """
+    Raises Unavailable where this process may not use one of them, or where the system cannot bind."""
     given = platform.get("cores")
     if given is None:
         return platform

@@ -20,10 +20,8 @@ _TERMS, _NEAR, _TINY = 100_000, 1e-14, 1e-300
 
 
 def beta_share(x: float, a: float, b: float) -> float:
-    """The regularised incomplete beta function I_x(a, b), a, b > 0: DLMF 8.17.22, by Lentz's algorithm.
-
-    Of a binomial count K of n trials with probability p it gives P(K <= k) = I_(1-p)(n - k, k + 1).
-    """
+    """The regularised incomplete beta function I_x(a, b), a, b > 0: DLMF 8.17.22, by Lentz's algorithm. Of a binomial
+    count K of n trials with probability p it gives P(K <= k) = I_(1-p)(n - k, k + 1)."""
     if x <= 0 or x >= 1:
         return min(max(x, 0.0), 1.0)
     if x > (a + 1) / (a + b + 2):  # where the fraction converges fast
@@ -77,11 +75,9 @@ def events_factor(cumulative: Sequence[int]) -> float:
 
 
 def quantile_ranks(count: int, share: float, factor: float = 1.0) -> tuple[int | None, int | None]:
-    """Places, from 0, in `count` sorted values between which their quantile `share` lies with 95%.
-
-    Order statistics of as many independent values as the `count` correlated ones are worth (count / factor): the
-    values below a quantile are binomial (Conover, Practical Nonparametric Statistics, 3.2). None: no value is that far.
-    """
+    """Places, from 0, in `count` sorted values between which their quantile `share` lies with 95%. Order statistics of
+    as many independent values as the `count` correlated ones are worth (count / factor): the values below a quantile
+    are binomial (Conover, Practical Nonparametric Statistics, 3.2). None: no value is that far."""
     worth = max(1.0, count / factor)
 
     def below(rank: int) -> float:  # P(fewer than `rank` of them are below the quantile)

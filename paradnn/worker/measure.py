@@ -129,9 +129,7 @@ def measure_steps(
     turn: Turn | None = None,
 ) -> Timing:
     """Calibrate, warm up and measure, each attempt under `watch`; `reference` runs between blocks. Raises NotFinite.
-
-    With `turn` another point has the machine between the blocks, of which there are as many as turns.
-    """
+    With `turn` another point has the machine between the blocks, of which there are as many as turns."""
     measuring = _Measuring(run, protocol, clock, watch, reference)
     with phase("warmup"):
         begin = clock()
@@ -289,12 +287,10 @@ def _has_settled(warmup: Sequence[float]) -> bool:
 
 
 def _agree(blocks: Sequence[float]) -> bool:
-    """Whether the last two windows of block times agree.
-
-    The criteria are those of pyperf's warm-up calibration (Stinner, pyperf `_worker.py`): the first value of the
-    earlier window is no upper outlier of the rest (Tukey's fence), the quartiles agree within 5%, and the median
-    absolute deviations within 10%, both taken here as shares of the median.
-    """
+    """Whether the last two windows of block times agree. The criteria are those of pyperf's warm-up calibration
+    (Stinner, pyperf `_worker.py`): the first value of the earlier window is no upper outlier of the rest (Tukey's
+    fence), the quartiles agree within 5%, and the median absolute deviations within 10%, both taken here as shares of
+    the median."""
     if len(blocks) < 2 * WINDOW:
         return False
     earlier, later = blocks[-2 * WINDOW : -WINDOW], blocks[-WINDOW:]

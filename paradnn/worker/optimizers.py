@@ -31,10 +31,8 @@ class Course(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[m
 
 
 def make_optimizer(point: Mapping[str, Any], variables: Any) -> keras.optimizers.Optimizer:
-    """The optimizer of a point for these weights; of float16, whose gradients underflow, in dynamic loss scaling.
-
-    A `course` in its settings are the keywords of `Course`.
-    """
+    """The optimizer of a point for these weights; of float16, whose gradients underflow, in dynamic loss scaling. A
+    `course` in its settings are the keywords of `Course`."""
     settings = point["optimizer"]
     name, rate = settings["name"], settings["learning_rate"]
     course = settings.get("course", {})

@@ -42,10 +42,8 @@ def _references(platform: str) -> dict[str, float]:
 
 
 def measure_peak_rates(request: Mapping[str, Any], framework: Framework, phase: Callable[[str], Any]) -> PeakRates:
-    """Matmul and bandwidth rates, with arrays that fit in the request's `memory_bytes`.
-
-    With `only`, rows of an earlier answer, those kernels alone are measured, in another process.
-    """
+    """Matmul and bandwidth rates, with arrays that fit in the request's `memory_bytes`. With `only`, rows of an earlier
+    answer, those kernels alone are measured, in another process."""
     memory, only = request["memory_bytes"], request.get("only")
     with phase("matmul"):
         if only:

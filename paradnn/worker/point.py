@@ -37,12 +37,10 @@ Timed = tuple[Timing, tuple[float | None, str], Contention | None]
 
 
 class PointRun:
-    """A request while it is served: what was measured so far is in the answer, whatever comes next.
-
-    The point's kind of work says what is done; here is what all of them use. `request` is the point as plain values,
-    `report` is called with the name of each phase as it begins: of the profile with the answer so far, so that no limit
-    that it exceeds costs what was measured before.
-    """
+    """A request while it is served: what was measured so far is in the answer, whatever comes next. The point's kind of
+    work says what is done; here is what all of them use. `request` is the point as plain values, `report` is called
+    with the name of each phase as it begins: of the profile with the answer so far, so that no limit that it exceeds
+    costs what was measured before."""
 
     def __init__(self, request: Mapping[str, Any], framework: Framework, report: Report) -> None:
         self.request = request
@@ -200,9 +198,7 @@ def _elements(arrays: Sequence[Any]) -> int:
 
 def counted_costs(workload: BuiltModel, point: Mapping[str, Any], flops: float) -> Costs | None:
     """The costs of a step whose model no arithmetic knows, with the FLOPs that the framework counts; None of others.
-
-    Bytes are those of one layer with all parameters: what passes between layers is left out.
-    """
+    Bytes are those of one layer with all parameters: what passes between layers is left out."""
     model = model_of(point["model"])
     if not model.is_counted:
         return None

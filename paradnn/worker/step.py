@@ -33,10 +33,8 @@ def prepare_step(point: Mapping[str, Any], framework: Framework) -> tuple[BuiltM
 
 
 def choose_types(point: Mapping[str, Any], framework: Framework, mixed: bool = True) -> None:
-    """The seed, and the types of weights and products; not `mixed`: of weights what products have.
-
-    An engine converts what is built in float32. Raises Unavailable for a type that Keras has not.
-    """
+    """The seed, and the types of weights and products; not `mixed`: of weights what products have. An engine converts
+    what is built in float32. Raises Unavailable for a type that Keras has not."""
     keras.utils.set_random_seed(point["seed"])
     precision = "float32" if FRAMEWORKS[framework.name].is_engine else point["precision"]
     if precision not in POLICIES:
@@ -67,10 +65,8 @@ def _draw(spec: ArraySpec, batch_size: int, generator: np.random.Generator) -> n
 
 
 def product_flops(step: Step) -> dict[str, float]:
-    """FLOPs of the step's products by the type of their operands; empty where they cannot be known.
-
-    A point is not lost to it: what goes wrong is written to standard error.
-    """
+    """FLOPs of the step's products by the type of their operands; empty where they cannot be known. A point is not lost
+    to it: what goes wrong is written to standard error."""
     try:
         return step.product_flops()
     except Exception:

@@ -64,11 +64,9 @@ class ImagePipeline:
             self._kept = (records.map(self._whole, tf.data.AUTOTUNE) if whole else records).cache()
 
     def stages(self, threads: int | None, batch_size: int | None = None) -> dict[str, tf.data.Dataset]:
-        """Stage -> the pipeline up to it; the last gives (pictures (b, *shape) float32, labels (b,)).
-
-        `threads` is the number of parallel calls, or AUTOTUNE; None: all in the caller's thread.
-        Batches have another size where one is given.
-        """
+        """Stage -> the pipeline up to it; the last gives (pictures (b, *shape) float32, labels (b,)). `threads` is the
+        number of parallel calls, or AUTOTUNE; None: all in the caller's thread. Batches have another size where one is
+        given."""
         data = self._data
         read = self._kept or self._records(data["readers"] if threads else 1)
         if data["shuffle"] > 1:

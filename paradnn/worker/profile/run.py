@@ -32,11 +32,9 @@ _SLOWDOWN = 2.0
 def profile_steps(
     framework: Framework, step: Step, step_seconds: float, keep_trace: bool, seconds_left: float = math.inf
 ) -> Profile | NoProfile:
-    """The profile of a step that takes `step_seconds` unprofiled; with `keep_trace` it holds the trace.
-
-    Where the framework cannot be profiled, its trace cannot be read, or it would take longer than the `seconds_left` of
-    the point, NoProfile says why: a point that was measured is not lost to its profile.
-    """
+    """The profile of a step that takes `step_seconds` unprofiled; with `keep_trace` it holds the trace. Where the
+    framework cannot be profiled, its trace cannot be read, or it would take longer than the `seconds_left` of the
+    point, NoProfile says why: a point that was measured is not lost to its profile."""
     fewest = _FEWEST if step_seconds < _LONG_STEP else 1
     steps = min(_MOST, max(fewest, math.ceil(_SECONDS / step_seconds)))
     expected = _SLOWDOWN * (steps + 1) * step_seconds
@@ -82,10 +80,8 @@ Row = dict[str, Any]
 
 
 def make_profile(trace: Trace, steps: int, slowdown: float, kernel_cost: Callable[[str, str], Cost]) -> Profile:
-    """The profile of `steps` traced steps: rows by falling share, the remainder last.
-
-    `kernel_cost`: the cost of a framework's own operation by its name and type, where the trace does not state it.
-    """
+    """The profile of `steps` traced steps: rows by falling share, the remainder last. `kernel_cost`: the cost of a
+    framework's own operation by its name and type, where the trace does not state it."""
     usage, idle = attribute(trace.events, 0.0, trace.seconds)
     instructions, rows, costs = HloCosts(trace.modules), [], []
     for (name, kind), used in usage.items():
