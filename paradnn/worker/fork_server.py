@@ -75,10 +75,7 @@ def serve(channel: Channel, handler: Handler) -> None:
 
 def _wait(number: int, pid: int, wakeup: int, requests: _Lines) -> Exited:
     """Sleep until the child of a request exits; kill it when the driver is gone."""
-    while True:
-        exited, status, usage = os.wait4(pid, os.WNOHANG)
-        if exited:
-            break
+    while not (ended := os.wait4(pid, os.WNOHANG))[0]:
         watched = [wakeup] if requests.ended else [wakeup, requests.descriptor]
         ready, _, _ = select.select(watched, [], [])
         if wakeup in ready:
@@ -86,13 +83,9 @@ def _wait(number: int, pid: int, wakeup: int, requests: _Lines) -> Exited:
                 os.read(wakeup, 4096)
         elif requests.fill() == 0:
             os.kill(pid, signal.SIGKILL)
-    scale = 1 if sys.platform == "darwin" else 1024
-    return Exited(
-        number,
-        exit_code=os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
-        signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
-        max_resident_bytes=usage.ru_maxrss * scale,
-    )
+    code, peak = os.waitstatus_to_exitcode(ended[1]), ended[2].ru_maxrss
+    peak *= 1 if sys.platform == "darwin" else 1024
+    return Exited(number, code if code >= 0 else None, -code if code < 0 else None, peak)
 
 
 def _child(request: Request, channel: Channel, handler: Handler, worker: int, closing: tuple[int, ...]) -> None:

@@ -113,22 +113,17 @@ def _let_in(listening: socket.socket, strangers: dict[int, Stranger]) -> None:
 
 
 def _fork(stranger: Stranger, strangers: Mapping[int, Stranger], listening: socket.socket) -> int:
+    """The number of the process that is asked for, which this becomes there."""
     server = os.getpid()
     if pid := os.fork():
         return pid
-    listening.close()
-    for other in strangers.values():
-        if other is not stranger:
-            other.connected.close()
-    _be_process(stranger.connected, server)
-    os._exit(0)
-
-
-def _be_process(connected: socket.socket, server: int) -> None:
-    """Become the process that is asked for; does not return."""
     die_with_parent(server)
     try:
-        asked, channel, own, addresses = accept(connected, _PATIENCE)
+        listening.close()
+        for other in strangers.values():
+            if other is not stranger:
+                other.connected.close()
+        asked, channel, own, addresses = accept(stranger.connected, _PATIENCE)
     except (EOFError, OSError):  # the client has gone
         os._exit(1)
     except BaseException:
@@ -142,7 +137,7 @@ def _be_process(connected: socket.socket, server: int) -> None:
             raise RankFailed("unavailable", f"{work.name} has no processes on other hosts")
         serve_elsewhere(asked.point, rank, addresses, own, channel)
 
-    run_rank(asked.rank, server, channel, [], serve)
+    return run_rank(asked.rank, server, channel, [], serve)
 
 
 if __name__ == "__main__":

@@ -32,24 +32,18 @@ _LONGEST = 0.5
 _REFERENCES, _REFERENCE_SHARE = 30, 0.35
 
 
-def _references(platform: str) -> dict[str, float]:
-    """Seconds of a call of each reference kernel: what a point's are compared with."""
-    from paradnn.worker.reference import Reference
-
-    reference = Reference(platform, _PROTOCOL.block_seconds, _REFERENCE_SHARE)
-    taken = [*reference.before, *(reference() for _ in range(_REFERENCES))]
-    return {name: statistics.median(each[name] for each in taken) for name in reference()}
-
-
 def measure_peak_rates(request: Mapping[str, Any], framework: Framework, phase: Callable[[str], Any]) -> PeakRates:
     """Matmul and bandwidth rates, with arrays that fit in the request's `memory_bytes`. With `only`, rows of an earlier
     answer, those kernels alone are measured, in another process."""
+    from paradnn.worker.reference import Reference
+
     memory, only = request["memory_bytes"], request.get("only")
     with phase("matmul"):
         if only:
             matmul = [_product(framework, row["precision"], row["size"], row["compile"]) for row in only["matmul"]]
         else:
-            matmul = [row for precision in _PRECISIONS for row in _matmul(framework, precision, memory)]
+            ways = [(precision, compile) for precision in _PRECISIONS for compile in framework.compile_modes]
+            matmul = [row for way in ways for row in _matmul(framework, *way, memory)]
     with phase("bandwidth"):
         sizes = [row["array_bytes"] for row in only["bandwidth"]] if only else ARRAY_BYTES
         bandwidth = []
@@ -57,19 +51,20 @@ def measure_peak_rates(request: Mapping[str, Any], framework: Framework, phase: 
             run = framework.make_kernel("add", size // 4, "float32", "graph")
             run(1)
             bandwidth.append(ArrayRate(size, *_rates(run, 3.0 * size * REPEATS)))
-    return PeakRates(matmul, bandwidth, _references(request["platform"]["name"]))
+    # What a point's reference kernels are compared with.
+    reference = Reference(request["platform"]["name"], _PROTOCOL.block_seconds, _REFERENCE_SHARE)
+    taken = [*reference.before, *(reference() for _ in range(_REFERENCES))]
+    references = {name: statistics.median(each[name] for each in taken) for name in taken[0]}
+    return PeakRates(matmul, bandwidth, references)
 
 
-def _matmul(framework: Framework, precision: str, memory: int) -> list[ProductRate]:
-    rows = []
-    for compile in framework.compile_modes:
-        for size in _MATMUL_SIZES:
-            if 4 * 4 * size * size > memory:
-                break
-            rows.append(_product(framework, precision, size, compile))
-            # The next size has eight times the work.
-            if 8 * 2.0 * size**3 / rows[-1].flops_per_second > _LONGEST:
-                break
+def _matmul(framework: Framework, precision: str, compile: str, memory: int) -> list[ProductRate]:
+    rows: list[ProductRate] = []
+    for size in _MATMUL_SIZES:
+        # Each size has eight times the work of the one before.
+        if 4 * 4 * size**2 > memory or (rows and 2.0 * size**3 / rows[-1].flops_per_second > _LONGEST):
+            break
+        rows.append(_product(framework, precision, size, compile))
     return rows
 
 

@@ -91,11 +91,6 @@ class PointRun:
     def devices(self) -> int:
         return int(self.request.get("devices", 1))
 
-    @property
-    def seconds_left(self) -> float:
-        """Until the driver ends the process."""
-        return float(self.request["measure"]["timeout"] - sum(self.phases.seconds.values()))
-
     def time(self, run: Run, step: Step, phase: Phase | None = None) -> Timed:
         """The timed blocks, joules and where they come from, and what disturbed the blocks."""
         watch = Watch(self.meter(), step.compilations)
@@ -140,13 +135,12 @@ class PointRun:
         # Before the profiler, whose buffers are none of the model's memory.
         if self.answered.peak_memory_bytes is None:
             self.note_memory()
-        if self.request["measure"]["profile"] or self.request["measure"]["keep_trace"]:
+        settings = self.request["measure"]
+        if settings["profile"] or settings["keep_trace"]:
             with self.phases("profile", replace(self.answered, outcome="ok")):
-                keeps = self.request["measure"]["keep_trace"]
-                profile = profile_steps(self.framework, step, self.step_seconds(), keeps, self.seconds_left)
-                if isinstance(profile, Profile):
-                    profile = replace(profile, devices=self.devices)
-                self.note(profile=profile)
+                left = settings["timeout"] - sum(self.phases.seconds.values())
+                profile = profile_steps(self.framework, step, self.step_seconds(), settings["keep_trace"], left)
+                self.note(profile=replace(profile, devices=self.devices) if isinstance(profile, Profile) else profile)
 
     def note_contention(self, phase: str, seen: Contention | None) -> None:
         """What disturbed a phase beside the measured blocks."""

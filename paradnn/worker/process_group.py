@@ -23,7 +23,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Pipe
-from typing import Any
+from typing import Any, NoReturn
 
 from paradnn.core.messages import PROTOCOL_VERSION
 from paradnn.core.workload import Ended, Unavailable
@@ -191,7 +191,7 @@ def die_with(life: int) -> None:
 
 def run_rank(
     rank: int, point: int, channel: Connection, others: list[Connection], serve: Callable[[int, Connection], None]
-) -> None:
+) -> NoReturn:
     """What a forked process does; it exits without the clean-up of the process that it was forked from."""
     code = 1
     try:
