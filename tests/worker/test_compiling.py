@@ -10,6 +10,7 @@ import tensorflow as tf
 from paradnn.worker.frameworks.tensorflow import CompiledStep, TensorFlow
 from paradnn.worker.measure import compile_steps
 from paradnn.worker.point import PointRun
+from paradnn.worker.series import Change
 from tests.worker.families import POINT
 
 
@@ -50,7 +51,7 @@ def test_blocks_in_which_something_is_compiled_are_not_steady(
 ) -> None:
     monkeypatch.setattr(TensorFlow, "make_step", lambda *_: Growing({late} if late else set()))
     # Of these blocks alone there would be no doubt, whatever else the machine does.
-    monkeypatch.setattr("paradnn.worker.measure._verdict", lambda *_: (True, "nothing planted"))
+    monkeypatch.setattr("paradnn.worker.measure.find_change", lambda _: Change(0.0, None, 0.0, 0.0, 1.0))
     monkeypatch.setattr("paradnn.worker.meters.ContentionWatch.stop", lambda _: None)
     protocol = POINT["measure"] | {"min_blocks": 40, "max_seconds": 300.0}
     answer = PointRun(POINT | {"measure": protocol}, TensorFlow(), lambda *_: None).answer()
@@ -58,4 +59,5 @@ def test_blocks_in_which_something_is_compiled_are_not_steady(
     timing = answer.measurement.timing
     assert len(timing.blocks) == 40
     assert timing.steady is steady
-    assert timing.steady_reason == ("" if steady else "the measured steps compiled 1 program(s); ") + "nothing planted"
+    compiled = "" if steady else "the measured steps compiled 1 program(s); "
+    assert timing.steady_reason.startswith(f"{compiled}no change that matters: drift of +0.0%")
