@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 BATCH = 8
+RMSPROP = {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0}
 MODELS: dict[str, dict[str, Any]] = {
     "fc": {"name": "fc", "layers": 2, "nodes": 64, "input_size": 50, "output_size": 10},
     "residual": {"name": "residual", "blocks": [1, 1, 1, 1], "filters": 8, "image_size": 64, "output_size": 10},
@@ -48,3 +50,12 @@ POINT: dict[str, Any] = {
         "keep_trace": False,
     },
 }
+
+
+def measure(pool: Any, point: dict[str, Any], framework: str = "tensorflow", seconds: float = 200) -> Any:
+    """The result of a point with these keys beside those of `POINT`; of its protocol too those alone that differ."""
+    from paradnn.session.workers import Limits, WorkerKey
+
+    protocol = POINT["measure"] | point.get("measure", {})
+    key = WorkerKey(sys.executable, framework, None, "cpu", ())
+    return pool.measure(key, POINT | point | {"measure": protocol}, Limits(seconds, None), lambda phase: None)

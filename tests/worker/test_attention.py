@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from typing import Any
 
 import keras
 import numpy as np
 import pytest
 
-from paradnn.families import build, model_of
+from paradnn.families import build
 from paradnn.families.parts.attention import Attention
-from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from tests.worker.families import MODELS
-from tests.worker.test_models import LLAMA, label, point
-
-
-def transformer(**changes: Any) -> dict[str, Any]:
-    return MODELS["transformer"] | changes
+from tests.worker.test_models import LLAMA
 
 
 @pytest.fixture(autouse=True)
@@ -107,31 +100,3 @@ def test_no_token_sees_what_follows(name: str) -> None:
     if name == "transformer":
         moved = model([other, tokens]).numpy()[0]
         assert (np.abs(before - moved).max(-1) > 1e-4).all()
-
-
-#: Sequences so short that scores are small beside the rest, and so long that they are most of what a step stores.
-LARGE = [
-    (transformer(width=256, heads=4, feed_forward=512, sequence_length=64, vocab_size=2000), 16, "graph"),
-    # A graph keeps more than XLA does.
-    (MODELS["gpt"] | {"layers": 1, "sequence_length": 512, "vocab_size": 16}, 8, "xla"),
-    (MODELS["vit"] | {"width": 128, "heads": 4, "image_size": 64}, 64, "graph"),
-]
-
-
-@pytest.mark.parametrize(
-    ("model", "batch", "compile_mode"), LARGE, ids=lambda value: label(value) if isinstance(value, dict) else None
-)
-def test_the_memory_bound_is_below_a_real_step(
-    pool: WorkerPool, model: dict[str, Any], batch: int, compile_mode: str
-) -> None:
-    """In inference, in training, and between a batch and twice the batch, where the framework's own part is out."""
-    key = WorkerKey(sys.executable, "tensorflow", None, "cpu", ())
-    peaks, bounds = [], []
-    for mode, size in (("inference", batch), ("train", batch), ("train", 2 * batch)):
-        result = pool.measure(key, point(model, size, compile_mode, mode), Limits(200, None), lambda phase: None)
-        assert result.outcome == "ok", result.reason
-        peaks.append(result.answer.step_memory_bytes)
-        costs = model_of(model).costs(batch_size=size, precision="float32", mode=mode, optimizer="rmsprop")
-        bounds.append(costs.memory_lower_bound_bytes)
-    assert all(bound < peak for bound, peak in zip(bounds, peaks, strict=True))
-    assert bounds[2] - bounds[1] < peaks[2] - peaks[1]

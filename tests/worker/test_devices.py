@@ -3,48 +3,25 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any
 
 import pytest
 
 from paradnn.config.outcome import PointResult
 from paradnn.families import model_of
-from paradnn.session.workers import Limits, WorkerKey, WorkerPool
-from tests.worker.families import BATCH, MODELS
+from paradnn.session.workers import WorkerPool
+from tests.worker import families
+from tests.worker.families import BATCH, MODELS, RMSPROP
 
 #: Of a loss after three updates, as a share of it: sums over shards are rounded in another order.
 LOSS_TOLERANCE = 1e-5
 CORES = len(os.sched_getaffinity(0))
 
 
-def measure(pool: WorkerPool, family: str = "fc", **changes: Any) -> PointResult:
+def measure(pool: WorkerPool, **changes: Any) -> PointResult:
     """Four steps: one compiles, two calibrate, one is measured."""
-    protocol = {
-        "min_seconds": 0.0,
-        "min_blocks": 1,
-        "max_seconds": 1.0,
-        "block_seconds": 0.0,
-        "warmup_seconds": 0.0,
-        "profile": False,
-        "keep_trace": False,
-        "timeout": 200.0,
-    } | changes.pop("measure", {})
-    point = {
-        "model": MODELS[family],
-        "batch_size": BATCH,
-        "precision": "float32",
-        "compile": "graph",
-        "mode": "train",
-        "seed": 0,
-        "data": {"name": "synthetic"},
-        "devices": 2,
-        "measure": protocol,
-        "platform": {"name": "cpu", "threads": None, "index": 0},
-        "optimizer": {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0},
-    } | changes
-    key = WorkerKey(sys.executable, "tensorflow", None, "cpu", ())
-    return pool.measure(key, point, Limits(200, None), lambda phase: None)
+    protocol = {"min_blocks": 1, "max_seconds": 1.0, "timeout": 200.0} | changes.pop("measure", {})
+    return families.measure(pool, {"devices": 2, "optimizer": RMSPROP, "measure": protocol} | changes)
 
 
 def test_devices_train_as_one_does(pool: WorkerPool) -> None:

@@ -16,9 +16,10 @@ import pytest
 from paradnn.config.outcome import PointResult
 from paradnn.core.messages import NoProfile, Profile
 from paradnn.families import model_of
-from paradnn.session.workers import Limits, WorkerKey, WorkerPool
+from paradnn.session.workers import WorkerKey, WorkerPool
 from tests.conftest import Store, process
-from tests.worker.families import BATCH, MODELS
+from tests.worker import families
+from tests.worker.families import BATCH, MODELS, RMSPROP
 from tests.worker.memory_checks import check_memory
 from tests.worker.two_hosts import ADDRESSES, QUICK, second_host
 
@@ -34,30 +35,9 @@ def pool() -> Iterator[WorkerPool]:
 
 
 def measure(pool: WorkerPool, framework: str, family: str, **changes: Any) -> PointResult:
-    protocol = {
-        "min_seconds": 0.0,
-        "min_blocks": 1,
-        "max_seconds": 1.0,
-        "block_seconds": 0.0,
-        "warmup_seconds": 0.0,
-        "profile": True,
-        "keep_trace": False,
-        "timeout": LIMIT,
-    }
-    point = {
-        "model": MODELS[family],
-        "batch_size": BATCH,
-        "precision": "float32",
-        "compile": "graph",
-        "mode": "train",
-        "seed": 0,
-        "data": {"name": "synthetic"},
-        "measure": protocol,
-        "platform": {"name": "cpu", "threads": None, "index": 0},
-        "optimizer": {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0},
-    } | changes
-    key = WorkerKey(sys.executable, framework, None, "cpu", ())
-    return pool.measure(key, point, Limits(LIMIT, None), lambda phase: None)
+    protocol = {"min_blocks": 1, "max_seconds": 1.0, "profile": True, "timeout": LIMIT}
+    point = {"model": MODELS[family], "optimizer": RMSPROP, "measure": protocol} | changes
+    return families.measure(pool, point, framework, LIMIT)
 
 
 def test_jax_reduces_over_devices_within_its_program(pool: WorkerPool) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import sys
 from typing import Any
 
 import keras
@@ -15,13 +14,13 @@ from keras.src.ops.numpy import Pad
 
 from paradnn.families import build, model_of
 from paradnn.families.built import BuiltModel
-from paradnn.session.workers import Limits, WorkerKey, WorkerPool
+from paradnn.session.workers import WorkerPool
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.optimizers import Course, make_optimizer
 from paradnn.worker.point import PointRun
 from paradnn.worker.step import POLICIES, synthetic_batch
 from tests.worker.counter import counted_flops
-from tests.worker.families import MODELS, POINT
+from tests.worker.families import MODELS, POINT, RMSPROP, measure
 
 STEP = {"batch_size": 4, "precision": "float32", "mode": "train", "optimizer": "rmsprop"}
 
@@ -217,32 +216,41 @@ def test_adam_is_that_of_its_paper() -> None:
         np.testing.assert_allclose(variable.numpy(), value, rtol=1e-5)
 
 
-#: Batches from which on the activations, tens of megabytes each, are most of what a step needs.
-SLOPES = [
+#: Batches from which on the activations, tens of megabytes each, are most of what a step needs; of attention sequences
+#: so short that scores are small beside the rest, and so long that they are most of what a step stores. A graph keeps
+#: more than XLA does, which compiles convolutions for long.
+LARGE = [
     (fc(4, 128, 64, 16), 49152, "xla"),
-    (cnn("bottleneck", (1, 1), filters=4, image_size=64), 768, "graph"),  # XLA compiles it for long
+    (cnn("bottleneck", (1, 1), filters=4, image_size=64), 768, "graph"),
+    (
+        MODELS["transformer"] | {"width": 256, "feed_forward": 512, "sequence_length": 64, "vocab_size": 2000},
+        16,
+        "graph",
+    ),
+    (MODELS["gpt"] | {"layers": 1, "sequence_length": 512, "vocab_size": 16}, 8, "xla"),
 ]
 
 
-@pytest.mark.parametrize(
-    ("model", "batch", "compile_mode"), SLOPES, ids=lambda value: label(value) if isinstance(value, dict) else None
-)
-def test_the_memory_bound_grows_with_the_batch_as_a_real_step_does(
+@pytest.mark.parametrize(("model", "batch", "compile_mode"), LARGE, ids=[model["name"] for model, *_ in LARGE])
+def test_the_memory_bound_is_below_a_real_step_and_grows_with_it(
     pool: WorkerPool, model: dict[str, Any], batch: int, compile_mode: str
 ) -> None:
-    """Between a batch and twice the batch: what the framework, compiler and weights take does not count."""
-    key = WorkerKey(sys.executable, "tensorflow", None, "cpu", ())
+    """Between a batch and twice the batch what the framework, compiler and weights take does not count."""
     peaks, bounds = [], []
     for size in (batch, 2 * batch):
-        result = pool.measure(key, point(model, size, compile_mode, "train"), Limits(350, None), lambda phase: None)
+        result = measure(pool, point(model, size, compile_mode), seconds=350)
         assert result.outcome == "ok", result.reason
-        peaks.append(result.answer.peak_memory_bytes)
+        peaks.append(result.answer.step_memory_bytes)
         costs = model_of(model).costs(batch_size=size, precision="float32", mode="train", optimizer="rmsprop")
         bounds.append(costs.memory_lower_bound_bytes)
+    assert all(bound < peak for bound, peak in zip(bounds, peaks, strict=True))
     measured, bound = peaks[1] - peaks[0], bounds[1] - bounds[0]
-    assert bound > 80e6  # far above a page
-    # The smaller batch may have had an arena more: a fifth was seen.
-    assert measured / 5 < bound < 1.25 * measured
+    if model["name"] in ("fc", "bottleneck"):
+        assert bound > 80e6  # far above a page
+        # The smaller batch may have had an arena more: a fifth was seen.
+        assert measured / 5 < bound < 1.25 * measured
+    else:
+        assert bound < measured
 
 
 def test_a_step_that_cannot_be_compiled_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,17 +265,16 @@ def test_a_step_that_cannot_be_compiled_is_an_outcome(monkeypatch: pytest.Monkey
         return type(workload)(workload.model, workload.inputs, workload.targets, loss)
 
     monkeypatch.setattr("paradnn.worker.step.build", broken)
-    answer = PointRun(point(fc(), 4, "xla", "train"), TensorFlow(), lambda *_: None).answer()
+    answer = PointRun(POINT | {"model": fc(), "compile": "xla"}, TensorFlow(), lambda *_: None).answer()
     assert answer.outcome == "compile_error"
     assert answer.reason is not None
     assert answer.reason.startswith("compile: ")
     assert "\n" not in answer.reason
 
 
-def point(model: dict[str, Any], batch: int, compile_mode: str, mode: str) -> dict[str, Any]:
-    optimizer = {"name": "rmsprop", "learning_rate": 0.1, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0}
-    own = {"model": model, "batch_size": batch, "compile": compile_mode, "mode": mode, "optimizer": optimizer}
-    return POINT | own | {"measure": POINT["measure"] | {"min_blocks": 1, "max_seconds": 0.1}}
+def point(model: dict[str, Any], batch: int, compile_mode: str) -> dict[str, Any]:
+    protocol = {"min_blocks": 1, "max_seconds": 0.1}
+    return {"model": model, "batch_size": batch, "compile": compile_mode, "optimizer": RMSPROP, "measure": protocol}
 
 
 def test_a_rate_rises_and_falls_as_its_course_says() -> None:

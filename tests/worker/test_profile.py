@@ -23,10 +23,9 @@ from paradnn.worker.profile.shapes import shares
 from paradnn.worker.profile.trace import Event, attribute
 from paradnn.worker.step import POLICIES, synthetic_batch
 from tests.worker.counter import counted_flops
-from tests.worker.families import BATCH
+from tests.worker.families import BATCH, RMSPROP
 from tests.worker.families import MODELS as FAMILIES
 
-OPTIMIZER = {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0}
 #: A layer of those whose second is like the first: XLA compiles each for seconds.
 MODELS = {name: model | ({"layers": 1} if name in ("lstm", "gpt") else {}) for name, model in FAMILIES.items()}
 #: Their products are counted as they run: only a compiler's fourth channel of an image is more.
@@ -39,7 +38,7 @@ def profile(family: str, compile: str, precision: str = "float32", before: int =
     keras.config.set_dtype_policy(POLICIES[precision])
     framework = TensorFlow()
     workload = build(MODELS[family])
-    point = {"compile": compile, "precision": precision, "mode": "train", "optimizer": OPTIMIZER}
+    point = {"compile": compile, "precision": precision, "mode": "train", "optimizer": RMSPROP}
     step = framework.make_step(workload, synthetic_batch(workload, BATCH, 0), point)
     step.run(before)
     begin = time.perf_counter()

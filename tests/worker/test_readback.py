@@ -11,9 +11,7 @@ from tensorflow.python.framework import op_callbacks
 from paradnn.families import build
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.step import synthetic_batch
-from tests.worker.families import BATCH, MODELS
-
-RULE = {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0}
+from tests.worker.families import BATCH, MODELS, RMSPROP
 
 
 def operations_of(run: Any, steps: int) -> list[str]:
@@ -36,7 +34,7 @@ def operations_of(run: Any, steps: int) -> list[str]:
 @pytest.mark.parametrize(("family", "compile"), [("transformer", "graph"), ("fc", "xla")])
 def test_a_compiled_step_runs_nothing_but_itself(family: str, compile: str, mode: str) -> None:
     framework, workload = TensorFlow(), build(MODELS[family])
-    point = {"mode": mode, "compile": compile, "precision": "float32", "optimizer": RULE}
+    point = {"mode": mode, "compile": compile, "precision": "float32", "optimizer": RMSPROP}
     step = framework.make_step(workload, synthetic_batch(workload, BATCH, 0), point)
     assert operations_of(step.run, 2) == []
     keras.backend.clear_session()
