@@ -23,7 +23,6 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 import traceback
 from collections import defaultdict
 
-import keras
 import torch
 import torch._dynamo.utils as dynamo
 import torch._inductor.compile_fx  # seconds that are paid before the fork
@@ -126,15 +125,14 @@ class Torch(Framework):
     def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
         inputs, targets = ([torch.as_tensor(array).to(self._device) for array in arrays] for arrays in batch)
         inputs = workload.prepare(inputs)
-        training = point["mode"] == "train"
         model, loss_of = workload.model, workload.loss
 
         def compiled(function: Any) -> Any:
             return function if point["compile"] == "eager" else _compiled(function, point["compile"], self._device)
 
         forward = compiled(lambda batch: model(batch, training=False))
-        if not training:
-            return _Step(forward, inputs, self._device, point)
+        if point["mode"] != "train":
+            return _Step(forward, (inputs, targets), self._device, point)
         compute = compiled(lambda batch: loss_of(targets, model(batch, training=True)))
         variables = model.trainable_variables
         optimizer = make_optimizer(point, variables)
@@ -144,9 +142,19 @@ class Torch(Framework):
 
         # Loss scaling decides on the host at every step, between what could be compiled.
         update = update if point["precision"] == "float16" else compiled(update)
-        step = _Step(_training_step(workload, compute, optimizer, update), inputs, self._device, point)
-        step.learns((inputs, targets), [*workload.model.variables, *optimizer.variables], forward)
-        return step
+        parameters = [variable.value for variable in variables]
+
+        def train_step(batch: Any) -> Any:
+            for parameter in parameters:
+                parameter.grad = None
+            loss = compute(batch)
+            optimizer.scale_loss(loss).backward()
+            with torch.no_grad():
+                update([parameter.grad for parameter in parameters])
+            return loss.detach()
+
+        learned = [*model.variables, *optimizer.variables]
+        return _Step(train_step, (inputs, targets), self._device, point, learned, forward)
 
     def make_kernel(self, name: str, size: int, precision: str, compile: str) -> Callable[[int], None]:
         dtype, device = getattr(torch, precision), self._device
@@ -192,14 +200,22 @@ class Torch(Framework):
 
 
 class _Step(Step):
-    """A function over a batch that stays on the device."""
+    """A function over a batch that stays on the device, in place of which others are put where it is fed."""
 
-    def __init__(self, function: Any, inputs: Sequence[Any], device: Any, point: Mapping[str, Any]) -> None:
-        self.function = function
+    def __init__(
+        self,
+        function: Any,
+        batches: Batch,
+        device: Any,
+        point: Mapping[str, Any],
+        variables: Sequence[Any] = (),
+        forward: Any = None,
+    ) -> None:
+        self.function, self._batches, self._device = function, batches, device
+        self._variables, self._forward = variables, forward
+        inputs = batches[0]
         self._batch = inputs[0] if len(inputs) == 1 else list(inputs)
-        self._device = device
-        self._training = point["mode"] == "train"
-        self._compiled = point["compile"] != "eager"
+        self._training, self._compiled = point["mode"] == "train", point["compile"] != "eager"
 
     def run(self, steps: int) -> float | None:
         function, batch = self.function, self._batch
@@ -213,10 +229,6 @@ class _Step(Step):
                 function(batch)
             _wait(self._device)
         return None
-
-    def learns(self, batch: Sequence[Sequence[Any]], variables: Sequence[Any], forward: Any) -> None:
-        """What a step that is fed needs: its batch, in place of which others are put, and its model."""
-        self._batches, self._variables, self._forward = batch, variables, forward
 
     def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float | None:
         # The targets are part of what was compiled: batches go where the first one is.
@@ -256,21 +268,6 @@ class _Step(Step):
             with products:
                 self.run(1)
         return dict(products.flops)
-
-
-def _training_step(workload: BuiltModel, compute: Any, optimizer: keras.optimizers.Optimizer, update: Any) -> Any:
-    parameters = [variable.value for variable in workload.model.trainable_variables]
-
-    def train_step(batch: Any) -> Any:
-        for parameter in parameters:
-            parameter.grad = None
-        loss = compute(batch)
-        optimizer.scale_loss(loss).backward()
-        with torch.no_grad():
-            update([parameter.grad for parameter in parameters])
-        return loss.detach()
-
-    return train_step
 
 
 def _compiled(function: Any, compile: str, device: Any) -> Any:

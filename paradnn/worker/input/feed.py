@@ -10,7 +10,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -49,9 +49,14 @@ class Feed:
         self.batch_size, self.waited = point["batch_size"], 0.0
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.threads = data["threads"] or cores
-        self.pipeline, self._targets = _pipeline(point, workload)
-        batches = self.pipeline.stages(data["threads"] or tf.data.AUTOTUNE)["batch"]
-        ahead = data["prefetch"]
+        seed, size = point["seed"], point["batch_size"]
+        # Where a target is no label (boxes on anchors) all are synthetic, and stay.
+        labelled = [(spec.dtype, spec.shape) for spec in workload.targets] == [("int32", ())]
+        fixed = [] if labelled else synthetic_batch(workload, size, seed)[1]
+        self._targets = [tf.constant(array) for array in fixed]
+        classes = workload.targets[0].high if labelled else None
+        self.pipeline = ImagePipeline(data, workload.inputs[0].shape, classes, size, seed)
+        batches, ahead = self.pipeline.stages(data["threads"] or tf.data.AUTOTUNE)["batch"], data["prefetch"]
         batches = batches.prefetch(ahead) if ahead else batches
         self._dataset = _with_threads(batches, self.threads, tuned=data["threads"] is None)
         if kind != "cpu":
@@ -93,15 +98,6 @@ class Feed:
         """Take so many; else what was made ahead, so that what comes next is made while it is waited for."""
         for _ in range(batches or self._ahead):
             self.take()
-
-
-def _pipeline(point: Mapping[str, Any], workload: BuiltModel) -> tuple[ImagePipeline, Sequence[Any] | None]:
-    """The pipeline, and the targets where it has no labels for them (boxes on anchors): synthetic ones, which stay."""
-    seed, batch_size = point["seed"], point["batch_size"]
-    labelled = [(spec.dtype, spec.shape) for spec in workload.targets] == [("int32", ())]
-    classes = workload.targets[0].high if labelled else None
-    fixed = None if labelled else [tf.constant(array) for array in synthetic_batch(workload, batch_size, seed)[1]]
-    return ImagePipeline(point["data"], workload.inputs[0].shape, classes, batch_size, seed), fixed
 
 
 # Three measurements beside the protocol's own blocks, in which every step had a batch from the pipeline:
@@ -187,20 +183,21 @@ def _alone(feed: Feed) -> list[PipelinePart]:
 def _stages(feed: Feed) -> dict[str, float]:
     """Seconds that each stage adds to an example, on one core: medians over turns; never less than nothing."""
     size = min(_BATCH, feed.batch_size)
-    iterators, examples = {}, {}
-    for name, dataset in feed.pipeline.stages(None, size).items():
-        batches = name == "batch"
-        iterators[name] = iter(_with_threads(dataset if batches else dataset.window(_STRIDE, drop_remainder=True), 1))
-        examples[name] = size if batches else _STRIDE
-        next(iterators[name])
+    stages = feed.pipeline.stages(None, size)
+    whole = {
+        name: each if name == "batch" else each.window(_STRIDE, drop_remainder=True) for name, each in stages.items()
+    }
+    iterators = {name: iter(_with_threads(dataset, 1)) for name, dataset in whole.items()}
+    for iterator in iterators.values():
+        next(iterator)
     times: dict[str, list[float]] = {name: [] for name in iterators}
     for _ in range(_TURNS):
         for name, iterator in iterators.items():
             start, taken = time.perf_counter(), 0
             while (now := time.perf_counter()) - start < _TURN or not taken:
                 next(iterator)
-                taken += 1
-            times[name].append((now - start) / (taken * examples[name]))
+                taken += size if name == "batch" else _STRIDE
+            times[name].append((now - start) / taken)
     until = [0.0, *(statistics.median(values) for values in times.values())]
     # A total below the one before it is the clock's noise.
     return {name: max(0.0, now - before) for name, (before, now) in zip(times, pairwise(until), strict=True)}
