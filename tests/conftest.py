@@ -57,7 +57,6 @@ LONGEST = {
     "worker/test_profile": 60,
     "worker/test_learning": 35,
     "session/test_processes": 60,
-    "worker/test_attention": 55,
     "session/test_faults": 45,
     "session/test_limits": 40,
     "tracking/test_offline": 40,

@@ -91,6 +91,11 @@ class PointRun:
     def devices(self) -> int:
         return int(self.request.get("devices", 1))
 
+    @property
+    def seconds_left(self) -> float:
+        """Until the driver ends the process."""
+        return float(self.request["measure"]["timeout"] - sum(self.phases.seconds.values()))
+
     def time(self, run: Run, step: Step, phase: Phase | None = None) -> Timed:
         """The timed blocks, joules and where they come from, and what disturbed the blocks."""
         watch = Watch(self.meter(), step.compilations)
@@ -138,8 +143,8 @@ class PointRun:
         settings = self.request["measure"]
         if settings["profile"] or settings["keep_trace"]:
             with self.phases("profile", replace(self.answered, outcome="ok")):
-                left = settings["timeout"] - sum(self.phases.seconds.values())
-                profile = profile_steps(self.framework, step, self.step_seconds(), settings["keep_trace"], left)
+                keeps = settings["keep_trace"]
+                profile = profile_steps(self.framework, step, self.step_seconds(), keeps, self.seconds_left)
                 self.note(profile=replace(profile, devices=self.devices) if isinstance(profile, Profile) else profile)
 
     def note_contention(self, phase: str, seen: Contention | None) -> None:
