@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from analysis.choices import PLATFORM
+from analysis.choices import PLATFORM, words_of
 from analysis.columns import hyperparameters
 from analysis.format import short
 from analysis.lazy import drawing, np, pd, stats
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _PREFIXES = ("optimizer.", "data.", "learn.", "platform.")
 #: What is recorded with a setting and leaves its score as it is, or says again which machine it was.
 _ASIDE = (PRICE, "learn.epochs_after", "platform.name", "platform.index")
+_TARGETS = ("seconds_to_target", "epochs_to_target", "examples_to_target", "epochs_below_target")
 _SERIES = ["family", "platform", "choice"]
 
 
@@ -85,24 +86,18 @@ def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Res
     """
     frame = priced(frame, read_prices(options.price, frame))
     learns = frame["best_accuracy"].notna() if "best_accuracy" in frame else pd.Series(False, index=frame.index)
-    runs = _without_interrupted(frame[learns]).copy()
+    runs = _without_interrupted(frame[learns])
     if runs.empty:
         raise NotEnoughData("no run trains to an accuracy; measure one: python -m paradnn.train task=learn")
-    for name in ("seconds_to_target", "epochs_to_target", "examples_to_target", "epochs_below_target"):
-        if name not in runs:
-            runs[name] = math.nan
-    if "batch_size" in runs:
-        runs["batch_size"] = pd.to_numeric(runs["batch_size"], errors="coerce")
+    lacking = {name: math.nan for name in (*_TARGETS, "batch_size") if name not in runs}
+    runs = runs.assign(**lacking)
+    runs["batch_size"] = pd.to_numeric(runs["batch_size"], errors="coerce")
     scores = _scores(runs)
     drawable = (np.isfinite(scores["seconds"]) & scores["batch_size"].notna()).any()
-    said = [
-        _describe(f"{family} on {platform}", rows)
-        for (family, platform), rows in scores.groupby(["family", "platform"], sort=False)
-    ]
     return Result(
         numbers=scores.drop(columns="_place"),
         sentences=[
-            *said,
+            *(_describe(*series) for series in scores.groupby(["family", "platform"], sort=False)),
             *_ratios(scores),
             "A score is the mean over seeds without the fastest and the slowest (of fewer than three: of all); a run "
             "that did not reach its target is the slowest. Intervals are 95%, over seeds.",
@@ -124,8 +119,7 @@ def _scores(runs: pd.DataFrame) -> pd.DataFrame:
     for _, group in runs.groupby(keys, dropna=False, sort=False):
         first = group.iloc[0]
         platform = ", ".join(str(first[name]) for name in dict.fromkeys(["device", *shown]) if name in runs)
-        said = [name for name in words[first["family"]] if pd.notna(first[name])]
-        choice = ", ".join(f"{_word(name)}={first[name]}" for name in said)
+        choice = words_of(first, words[first["family"]]) if words[first["family"]] else ""
         row = {"family": first["family"], "platform": platform, "choice": choice, **_scored(group)}
         rows.append(row | {"batch_size": first.get("batch_size"), "_place": tuple(map(str, first[places]))})
     scores = pd.DataFrame(rows)
@@ -141,26 +135,22 @@ def _scores(runs: pd.DataFrame) -> pd.DataFrame:
     return scores.assign(speedup=smallest / whole["seconds"])
 
 
-def _describe(name: str, rows: pd.DataFrame) -> Paragraph:
+def _describe(of: tuple[str, str], rows: pd.DataFrame) -> Paragraph:
     reached = rows[np.isfinite(rows["seconds"])]
     runs = counted(int(rows["runs"].sum()), "run")
-    head = f"{name}: {runs} of {counted(len(rows), 'setting')}"
+    head = f"{of[0]} on {of[1]}: {runs} of {counted(len(rows), 'setting')}; none has a score."
     if len(reached):
         best = reached.loc[reached["seconds"].idxmin()]
-        head += f"; fastest to the target {_setting(best)}, in {_score(best)}."
-    else:
-        head += "; none has a score."
-    below = int(rows["below"].sum())
+        head = head.replace("none has a score", f"fastest to the target {_setting(best)}, in {_score(best)}")
     points = [f"{_setting(row)}: {_score(row)}" for _, row in rows.iterrows()]
-    if below:
+    if below := int(rows["below"].sum()):
         points.append(f"{counted(below, 'run')} fell below the target after reaching it.")
     return Paragraph(head, tuple(points))
 
 
 def _setting(row: pd.Series) -> str:
-    known = row["batch_size"] is not None and row["batch_size"] == row["batch_size"]
-    batch = [f"batch size {row['batch_size']:g}"] if known else []
-    return ", ".join(filter(None, [*batch, str(row["choice"])])) or "as it is"
+    batch = f"batch size {row['batch_size']:g}" if pd.notna(row["batch_size"]) else ""
+    return ", ".join(filter(None, [batch, str(row["choice"])])) or "as it is"
 
 
 def _score(row: pd.Series) -> str:
@@ -173,9 +163,9 @@ def _score(row: pd.Series) -> str:
         text += f", {row['speedup']:.3g}x as fast as the smallest batch size"
     if row["reached"] < row["runs"]:
         text += f", {row['reached']} of {row['runs']} reached it"
-    if "cost" in row and row["cost"] == row["cost"]:
+    if row.get("cost", math.nan) == row.get("cost"):
         text += f", cost {short(row['cost'], row['currency'], digits=3)}"
-    if "joules" in row and np.isfinite(row["joules"]):
+    if math.isfinite(row.get("joules", math.nan)):
         text += f", {short(row['joules'], 'J')}"
     return text
 
@@ -195,15 +185,12 @@ def olympic_mean(values: Sequence[float], grain: float = 0.0) -> Estimate:
     count = len(ordered)
     dropped = 1 if count >= 3 else 0
     kept = ordered[dropped : count - dropped]
-    mean = math.fsum(kept) / len(kept) if math.isfinite(kept[-1]) else math.inf
-    degrees = len(kept) - 1
+    mean, degrees = float(np.mean(kept)), len(kept) - 1
     if degrees < 1 or not math.isfinite(mean):
         return Estimate(mean, math.nan, math.nan)
     winsorised = [kept[0]] * dropped + kept + [kept[-1]] * dropped
-    error = math.hypot(float(np.std(winsorised, ddof=1)), grain / math.sqrt(12)) / (
-        (1 - 2 * dropped / count) * math.sqrt(count)
-    )
-    half = float(stats.t.ppf(0.975, degrees)) * error
+    scatter = math.hypot(float(np.std(winsorised, ddof=1)), grain / math.sqrt(12))
+    half = float(stats.t.ppf(0.975, degrees)) * scatter / ((1 - 2 * dropped / count) * math.sqrt(count))
     return Estimate(mean, max(0.0, mean - half), mean + half)
 
 
@@ -222,19 +209,10 @@ def _without_interrupted(runs: pd.DataFrame) -> pd.DataFrame:
 def _telling(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
     """Those of `names` that tell settings apart which the others do not: an optimizer's name, not what it implies."""
     kept: list[str] = []
-    count = 1
     for name in sorted(names, key=lambda name: not name.endswith(".name")):
-        more = len(rows[[*kept, name]].drop_duplicates())
-        if more > count:
-            kept.append(name)
-            count = more
+        more = [*kept, name]
+        kept = more if len(rows[more].drop_duplicates()) > (len(rows[kept].drop_duplicates()) if kept else 1) else kept
     return [name for name in names if name in kept]
-
-
-def _word(name: str) -> str:
-    """A column as it is said: data for data.name, nodes for model.nodes."""
-    group, _, key = name.rpartition(".")
-    return group if key == "name" else key
 
 
 def _scored(group: pd.DataFrame) -> dict[str, Any]:
