@@ -223,7 +223,6 @@ def as_steps(frame: pd.DataFrame, asked: Collection[str]) -> tuple[pd.DataFrame,
         order = np.argsort(loaded, kind="stable")  # closed runs first: all are called what these are
         names = steps["point_id"].iloc[order].groupby(group[order]).first()
         steps["point_id"] = steps["point_id"].where(~loaded, names.reindex(group).to_numpy())
-    steps.attrs = dict(frame.attrs)
     return steps, int(loaded.sum())
 
 

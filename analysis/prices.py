@@ -112,6 +112,4 @@ def priced(frame: pd.DataFrame, prices: PriceList) -> pd.DataFrame:
             f"_{end}": column(name) for end, name in (("low", cost.low), ("high", cost.high)) if name
         }
         found |= {f"{cost.name}{end}": cost.value(usable, each.where(each > 0)) for end, each in amounts.items()}
-    result = frame.drop(columns=[name for name in found if name in frame]).assign(**found)
-    result.attrs = dict(frame.attrs)
-    return result
+    return frame.drop(columns=[name for name in found if name in frame]).assign(**found)

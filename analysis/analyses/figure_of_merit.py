@@ -23,7 +23,7 @@ from analysis.result import Paragraph, Result, pooled_within, require_runs
 from analysis.statistics.dependence import Component, combined
 from analysis.statistics.pairing import direction
 from analysis.statistics.sessions import arrange
-from analysis.store.frame import is_ok
+from analysis.store.frame import is_ok, units
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
 from paradnn.forecast.estimate import LEVEL
@@ -102,7 +102,7 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
         numbers=pd.DataFrame(rows),
         sentences=[
             f"The suite is the {len(suite)} points that every {by} measured: {listed}.",
-            *_means(rows, "units/s" if options.work else frame.attrs.get("units", {}).get(metric, "")),
+            *_means(rows, "units/s" if options.work else units([metric]).get(metric, "")),
             *([f"Left out, since not every side measured them: {missing}."] if missing else []),
             "95% intervals hold the errors of the measurements; the suite is as it was stated.",
             *(f"No interval of {name} holds what time does to it: {reason}." for name, reason in apart.items()),

@@ -30,7 +30,7 @@ from analysis.options import Options, option
 from analysis.registry import Shown, analysis
 from analysis.result import Paragraph, Result, pooled_within
 from analysis.statistics.regression import Lacking
-from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
+from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous, units
 from paradnn.cli.console import si
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
@@ -243,7 +243,7 @@ def heat_maps(frame: pd.DataFrame, x: str, y: str, metric: str | None = None, *,
         raise NotEnoughData(
             f"not enough data for a map of {metric}", lacking, "measure those points, or choose other runs"
         )
-    every, unit = pd.concat(parts, ignore_index=True), frame.attrs.get("units", {}).get(metric, "")
+    every, unit = pd.concat(parts, ignore_index=True), units([metric]).get(metric, "")
     return HeatMaps(metric, unit, across, up, _cells(every, across, up), every, notes, lacking, used)
 
 

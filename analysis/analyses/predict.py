@@ -379,7 +379,6 @@ def complete(
         whole.loc[here, metric] = np.median(drawn, axis=1)
         draws.append(pd.DataFrame(drawn, index=whole["run_id"][here]))
         trust |= {space.name: predictor.left_out(space.family) for space in mine}
-    whole.attrs = dict(frame.attrs)
     return Completed(metric, whole, tuple(spaces), trust, tuple(lacking), pd.concat(draws))
 
 

@@ -91,10 +91,13 @@ def _export(options: ExportOptions, selection: Selection) -> None:
         print(f"{counted(count, 'run')}, {chosen}, with their files written to {path} ({size:.1f} MB)")
         print(f"Open it anywhere: python -m analysis report --store {shlex.quote(str(path))}")
         return
+    from analysis.store.frame import units
+
     with whole_file(path, "FILE") as making:
         if suffix == ".csv":
             write_csv(frame, making)
         else:
+            frame.attrs["units"] = units(frame.columns)
             frame.to_parquet(making, index=False)
     print(f"{counted(len(frame), 'run')} with {frame.shape[1]} columns written to {path}")
 

@@ -48,7 +48,7 @@ _NUMBER = re.compile(r"[+-]?((\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?|inf|nan)", re.IGNOR
 
 
 def build(records: Records) -> pd.DataFrame:
-    """The frame of some records, sorted by start time and run id, with `attrs["units"]` (column -> unit).
+    """The frame of some records, sorted by start time and run id.
 
     Columns: what every run has, then params, metrics and tags, each in alphabetical order. Where names meet, the first
     of these wins; a tag fills in for runs that lack the param of its name, but for `task`, whose tag is
@@ -89,21 +89,12 @@ def build(records: Records) -> pd.DataFrame:
     if (known := tags.get("protocol_id")) and "protocol" not in columns:
         names = [*(text and protocol_name(text) for text in known.places), None]
         columns["protocol"] = pd.Series(pd.array(names, dtype="str")[known.codes])
-    frame = pd.DataFrame(columns).sort_values(["start_time", "run_id"], kind="stable", ignore_index=True)
-    frame.attrs["units"] = units(frame.columns)
-    return frame
-
-
-class _Units(dict[str, str]):
-    """Column -> unit. Frames copy what they hold beside their columns at every step; this never changes."""
-
-    def __deepcopy__(self, memo: object) -> _Units:
-        return self
+    return pd.DataFrame(columns).sort_values(["start_time", "run_id"], kind="stable", ignore_index=True)
 
 
 def units(names: Iterable[str]) -> dict[str, str]:
     """Column -> unit, for the columns that are registered metrics."""
-    found = _Units()
+    found: dict[str, str] = {}
     for name in names:
         with contextlib.suppress(KeyError):
             found[name] = metric(name).unit
@@ -170,7 +161,7 @@ def aggregate_replicates(frame: pd.DataFrame) -> pd.DataFrame:
     if "point_id" not in frame:
         raise SchemaError("point_id: (none): these runs have no identity, so their replicates are not known")
     keys = ["point_id", *(key for key in IDENTITY if key in frame)]
-    measured = [name for name in frame.columns if name in units([name])]
+    measured = list(units(frame.columns))
     group = frame.groupby(keys, sort=False, dropna=False).ngroup().to_numpy()
     ok = is_ok(frame).to_numpy()
     table = pd.DataFrame({"group": group, "ok": ok, "outcome": frame["outcome"].astype("object")})
@@ -188,7 +179,6 @@ def aggregate_replicates(frame: pd.DataFrame) -> pd.DataFrame:
     extra = pd.DataFrame({"replicates": held.sum(), "replicates_failed": held.size() - held.sum()})
     result = pd.concat([result, extra, spread], axis=1)
     result.attrs = dict(frame.attrs)
-    result.attrs["units"] = _Units(frame.attrs.get("units", {}) | {f"{name}_spread": "1" for name in measured})
     return result
 
 

@@ -19,6 +19,7 @@ from analysis.cli.commands import Command
 from analysis.options import Options, option
 from analysis.registry import analysis as registered
 from analysis.result import Paragraph, Result
+from analysis.store.frame import units
 from analysis.store.load import load
 from tests.analysis.test_archive import write
 from tests.conftest import ROOT
@@ -64,7 +65,7 @@ def test_parquet_keeps_types_and_units(store: str, tmp_path: Path, capsys: pytes
     assert main(["export", str(path), "--store", store]) == 0
     frame = load(store)
     pd.testing.assert_frame_equal(pd.read_parquet(path), frame)
-    assert pd.read_parquet(path).attrs == frame.attrs
+    assert pd.read_parquet(path).attrs["units"] == units(frame.columns)
     assert capsys.readouterr().out == f"34 runs with {frame.shape[1]} columns written to {path}\n"
 
 

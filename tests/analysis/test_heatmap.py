@@ -13,7 +13,6 @@ import pytest
 from analysis.analyses.heatmap import HeatmapOptions, HeatMaps, draw_heat_maps, heat_maps, heatmap
 from analysis.cli import main
 from analysis.format import is_share, percent_interval, short
-from analysis.store.frame import units
 from analysis.store.load import load
 from paradnn.core.errors import ParadnnError, SchemaError
 
@@ -30,9 +29,7 @@ def points(rows: list[dict[str, Any]], **columns: Any) -> pd.DataFrame:
         "schema_version": "1",
     }
     frame = pd.DataFrame([base | {"run_id": f"r{i}", "point_id": f"p{i}"} | row for i, row in enumerate(rows)])
-    frame = frame.assign(**columns)
-    frame.attrs["units"] = units(frame.columns)
-    return frame
+    return frame.assign(**columns)
 
 
 def grid(seed: int = 0) -> pd.DataFrame:
@@ -214,7 +211,6 @@ def test_pooled_environments_are_named(store: str, capsys: pytest.CaptureFixture
     assert main([*arguments, "--pool"]) == 0
     assert "pooled:" not in capsys.readouterr().out, "these runs are homogeneous"
     frame = grid().assign(environment_id=["e", "f"] * 18)
-    frame.attrs["units"] = units(frame.columns)
     text = heatmap(frame, HeatmapOptions(y="nodes", pool=True)).text()
     assert "Heterogeneous runs were pooled: environment_id = e (18 runs), f (18 runs)" in text
 

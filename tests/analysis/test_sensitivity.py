@@ -13,7 +13,6 @@ from analysis.analyses.sensitivity import SensitivityOptions, encode, sensitivit
 from analysis.cli import main
 from analysis.result import Result
 from analysis.statistics.regression import regress
-from analysis.store.frame import units
 from paradnn.core.errors import ConfigError, NotEnoughData, ParadnnError, SchemaError
 
 
@@ -42,7 +41,6 @@ def sweep(draw: np.random.Generator, points: int = 200, **columns: Any) -> pd.Da
     frame["flops_utilization"] = (
         0.2 + 0.1 * score["model.layers"] + 0.05 * score["batch_size"] + draw.normal(0, 0.01, points)
     )
-    frame.attrs["units"] = units(frame.columns)
     return frame
 
 
