@@ -8,7 +8,6 @@ Which columns say that two runs measured the same point, where the runs come fro
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from analysis.lazy import np, pd
 from analysis.prices import PRICE
 from analysis.store.frame import families, is_ok
 from paradnn.core.errors import ConfigError
+from paradnn.core.words import did_you_mean
 from paradnn.core.workload import choices, key_groups, option_names
 from paradnn.families import FAMILIES
 from paradnn.store.metrics import METRICS
@@ -91,8 +91,9 @@ def find_column(frame: pd.DataFrame, name: str, option: str) -> str:
     for candidate in (name, f"model.{name}"):
         if candidate in frame and frame[candidate].notna().any():
             return candidate
-    known = [column for column in frame.columns if frame[column].notna().any()]
-    raise ConfigError(option, name, "these runs have no such hyperparameter", _advice(name, known, frame))
+    known = [str(column).removeprefix("model.") for column in frame.columns if frame[column].notna().any()]
+    remedy = did_you_mean(name, known).strip() or f"they have {', '.join(hyperparameters(frame))}"
+    raise ConfigError(option, name, "these runs have no such hyperparameter", remedy)
 
 
 def find_metric(frame: pd.DataFrame, name: str, option: str = "--metric") -> str:
@@ -101,11 +102,9 @@ def find_metric(frame: pd.DataFrame, name: str, option: str = "--metric") -> str
     if name in held and pd.api.types.is_numeric_dtype(held[name]) and held[name].notna().any():
         return name
     known = [column for column in METRICS if column in held and held[column].notna().any()]
-    close = difflib.get_close_matches(name, known, n=1) if name not in METRICS else []
     problem = "none of these runs has a value of it" if name in METRICS else "is no metric of these runs"
-    raise ConfigError(
-        option, name, problem, f"did you mean {close[0]}?" if close else f"they have {', '.join(known[:8])}"
-    )
+    close = "" if name in METRICS else did_you_mean(name, known).strip()
+    raise ConfigError(option, name, problem, close or f"they have {', '.join(known[:8])}")
 
 
 def choose_metric(frame: pd.DataFrame, candidates: Sequence[str] = DEFAULT_METRICS) -> str:
@@ -116,12 +115,8 @@ def choose_metric(frame: pd.DataFrame, candidates: Sequence[str] = DEFAULT_METRI
     held = frame.loc[is_ok(frame)]
     share = {name: float(held[name].notna().mean()) for name in candidates if name in held and len(held)}
     if not any(share.values()):
-        raise ConfigError(
-            "--metric",
-            "(none given)",
-            f"no measured run has {', '.join(candidates)}",
-            "measure first, choose other runs, or name a metric",
-        )
+        remedy = "measure first, choose other runs, or name a metric"
+        raise ConfigError("--metric", "(none given)", f"no measured run has {', '.join(candidates)}", remedy)
     return next((name for name, part in share.items() if part >= 0.9), max(share, key=lambda name: share[name]))
 
 
@@ -133,11 +128,6 @@ def blocks_of(text: object) -> list[int] | None:
         return None
     counts = value if isinstance(value, list) else None
     return counts if counts and all(isinstance(count, int) for count in counts) else None
-
-
-def _advice(name: str, known: Sequence[str], frame: pd.DataFrame) -> str:
-    close = difflib.get_close_matches(name, [*known, *(str(column).removeprefix("model.") for column in known)], n=1)
-    return f"did you mean {close[0]}?" if close else f"they have {', '.join(hyperparameters(frame))}"
 
 
 # What is computed, and where and with what. Of the second only what both sides share takes part in a pair's identity.

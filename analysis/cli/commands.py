@@ -19,11 +19,11 @@ from typing import Any, Literal, NamedTuple
 from analysis.audit import AuditOptions, audit
 from analysis.cli.answer import answer, load_chosen
 from analysis.cli.output import FigureOutput, Output, deliver, named, write_csv
-from analysis.options import Arguments, Options, Selection, Source, add_arguments, command_line, option, read_arguments
+from analysis.options import Arguments, Options, Selection, Source, add_arguments, option, read_arguments
 from analysis.prices import price_option, read_prices
 from analysis.registry import ANALYSES, Analysis
 from paradnn.cli.console import Ticker, say
-from paradnn.core.errors import ConfigError, StoreError
+from paradnn.core.errors import ConfigError
 from paradnn.core.words import counted
 from paradnn.store.files import whole_file
 
@@ -150,9 +150,8 @@ def _published(
         for line in found.left_out:
             say(f"damaged: {line}", sys.stderr)
         there = f"{present:,} were there already" if present else "none were there before"
-        lost = len(found.left_out)
-        damaged = f"{lost} damaged entr{'y' if lost == 1 else 'ies'}"
-        print(f"logged {counted(logged, 'published run')}, {there}, left out {damaged}")
+        lost = f"{len(found.left_out)} damaged entr{'y' if len(found.left_out) == 1 else 'ies'}"
+        print(f"logged {counted(logged, 'published run')}, {there}, left out {lost}")
         if then:
             print(f"{then} --experiment {shlex.quote(into)}")
 
@@ -208,40 +207,21 @@ class ReportOptions(Options):
 
 
 def _report(options: ReportOptions, selection: Selection) -> None:
-    """Read the runs, make the page, say where it is. StoreError where there is no run to report."""
+    """Read the runs, make the page, say where it is. ParadnnError where there is no run to report."""
+    from rich.console import Console
+
     from analysis.report import make_report
-    from paradnn.store.address import address_of
 
     target = named(options.out, "--out", (".html", ".htm"), "a .html file").absolute()
-    frame = load_chosen(selection, may_be_empty=True)
-    if frame.empty:
-        narrowing = command_line(dataclasses.replace(selection, store=(), experiment=()))
-        why = (
-            f"the options choose none of its runs: {shlex.join(narrowing)}"
-            if narrowing
-            else "it holds no finished run: measure first, with python -m paradnn.train -m experiment=quick"
-        )
-        where = ", ".join(address_of(uri).public for uri in selection.store or (None,))
-        raise StoreError(f"nothing to report from {where}, {why}")
-    page = make_report(
-        frame,
-        selection,
-        pool=options.pool,
-        audience=options.audience,
-        prices=read_prices(options.price, frame),
-        progress=_show if sys.stderr.isatty() else None,
-    ).encode(errors="replace")
+    frame = load_chosen(selection)
+    prices = read_prices(options.price, frame)
+    with Console(stderr=True).status("Every analysis is tried ..."):
+        page = make_report(frame, selection, options.pool, options.audience, prices).encode(errors="replace")
     with whole_file(target, "--out") as making:
         making.write_bytes(page)
-    if sys.stderr.isatty():
-        print("\r\033[K", end="", file=sys.stderr)
     print(f"{target} ({len(page) / 1e6:.1f} MB, {counted(len(frame), 'run')})")
     opener = {"darwin": "open", "win32": "start"}.get(sys.platform, "xdg-open")
     print(f"Open it in a browser: {opener} {shlex.quote(str(target))}")
-
-
-def _show(what: str) -> None:
-    print(f"\r\033[K{what[:70]} ...", end="", file=sys.stderr, flush=True)
 
 
 _STORE = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import groupby
@@ -44,14 +44,13 @@ def make_report(
     audience: Audience = "both",
     prices: PriceList | None = None,
     made: str = "",
-    progress: Callable[[str], None] | None = None,
 ) -> str:
     """The page of the runs that a selection chose, as `analysis.store.load.load` gives them.
 
     `audience` is for whom it is, `prices` are those of an hour, over what runs recorded. `made` is the date that the
-    page names (now, unless given); `progress` gets a word for each step.
+    page names (now, unless given).
     """
-    show, prices = progress or (lambda _: None), prices or PriceList()
+    prices = prices or PriceList()
     frame, _ = without_wild_intervals(priced(legible(frame), prices))
     context = Context(selection.store, pool, audience != "manager")
     if selection.store:
@@ -59,10 +58,8 @@ def make_report(
     populations = split(frame, selection, pool)
     shown, chapters = populations[:_POPULATIONS], []
     for one in shown:
-        show(one.name)
         asked = outline("system", one.rows)
         chapters.append(Chapter(one, context.sections(asked, one.rows, one.selection, one.key, one.name)))
-    show("comparisons")
     comparisons = [] if pool else compare_populations(shown, frame, selection, context)
 
     def of_all(asked: Iterator[tuple[Analysis[Any, Any], Shown]]) -> list[Any]:
@@ -73,7 +70,6 @@ def make_report(
     several = not pool and len({one.device for one in shown}) < len(shown)
     versions = Shown(SoftwareOptions(), "Software versions on one device", software.reading)
     shared = of_all(iter([(software, versions)] if several else []))
-    show("claims")
     claims = of_all(iter([(replace(check_claims, function=_measured), Shown(ClaimsOptions(), check_claims.title))]))
     answers = groupby(find(chapters, comparisons, choices), lambda one: one.topic)
     return render(

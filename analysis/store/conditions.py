@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import difflib
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any
 
 from analysis.lazy import pd
 from paradnn.core.errors import ConfigError
+from paradnn.core.words import did_you_mean
 
 Value = str | int | float | bool | None
 
@@ -23,12 +23,8 @@ _SIGNS = ">=|<=|!=|=|>|<"
 _CONDITION = re.compile(rf"\s*(.+?)\s*({_SIGNS})\s*(.*?)\s*")
 _SIGNED = re.compile(rf"\s*({_SIGNS})\s*(.+?)\s*")
 _TIME = re.compile(r"\d{4}-\d\d?(-\d\d?.*)?")
-_ORDER: dict[str, Callable[[Any, Any], Any]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    ">": operator.gt,
-    "<": operator.lt,
-}
+_ORDER: dict[str, Callable[[Any, Any], Any]]
+_ORDER = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 _NULL = "null"
 
 
@@ -66,8 +62,7 @@ Conditions = Mapping[str, tuple[Condition, ...]]
 
 def parse(text: str, option: str = "--where") -> Condition:
     """A condition such as "model.nodes>=1024" or "device=TPU v2,V100"; ConfigError, naming the `option`, otherwise."""
-    match = _CONDITION.fullmatch(text)
-    if match is None:
+    if (match := _CONDITION.fullmatch(text)) is None:
         raise ConfigError(option, text, "is not a condition", f"write for example {option} 'model.nodes>=1024'")
     return _checked(Condition(match[1], match[2], (match[3],)), option)
 
@@ -92,14 +87,9 @@ def choose(frame: pd.DataFrame, conditions: Iterable[Condition], option: str = "
     for condition in conditions:
         if condition.column not in frame:
             own = f"model.{condition.column}"
-            names = [str(name) for name in frame.columns]
-            close = [own] if own in names else difflib.get_close_matches(condition.column, names, n=1)
-            raise ConfigError(
-                option,
-                str(condition),
-                f"these runs have no column {condition.column}",
-                f"did you mean {close[0]}?" if close else "see python -m analysis export",
-            )
+            close = f"did you mean {own}?" if own in frame else did_you_mean(condition.column, map(str, frame.columns))
+            problem = f"these runs have no column {condition.column}"
+            raise ConfigError(option, str(condition), problem, close.strip() or "see python -m analysis export")
         frame = frame[condition.meets(frame[condition.column], option)]
     return frame
 

@@ -165,8 +165,11 @@ def test_the_same_figure_gives_the_same_image() -> None:
         (["--out", "/nowhere/report.html"], "--out=/nowhere/report.html: there is no folder /nowhere; name a file"),
         (["--out", "{folder}"], "is a folder; name a file in a folder that exists"),
         (["--out", "{folder}/report.txt"], "is of no known kind; name a .html file"),
-        (["--out", "{folder}/r.html", "--family", "gru"], "the options choose none of its runs: --family gru"),
-        (["--out", "{folder}/r.html", "--experiment", "blank"], "it holds no finished run: measure first, with python"),
+        (
+            ["--out", "{folder}/r.html", "--family", "gru"],
+            "no run matches, of 34 runs in the store; --family gru: the store has",
+        ),
+        (["--out", "{folder}/r.html", "--experiment", "blank"], "no run in the store; measure first, with python"),
         (["--out", "{folder}/r.html", "--price", "V100=2"], "no run is of that device; name one of Test CPU"),
         (["--out", "{folder}/r.html", "--price", "Test GPU=-1"], "is no price; write for example 'V100=2', an hour"),
     ],
