@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import groupby
@@ -56,21 +56,24 @@ def make_report(
     if selection.store:
         selection = replace(selection, store=tuple(map(without_secrets, selection.store)))
     populations = split(frame, selection, pool)
-    shown, chapters = populations[:_POPULATIONS], []
-    for one in shown:
-        asked = outline("system", one.rows)
-        chapters.append(Chapter(one, context.sections(asked, one.rows, one.selection, one.key, one.name)))
+    shown = populations[:_POPULATIONS]
+    asked = ((one, outline("system", one.rows)) for one in shown)
+    chapters = [Chapter(one, context.sections(each, one.rows, one.selection, one.key, one.name)) for one, each in asked]
+    for one in populations[_POPULATIONS:]:
+        command = shlex.join(["python", "-m", "analysis", "report", *command_line(one.selection)])
+        reason = f"left out to keep the page small: {command}"
+        context.missing.append(Missing("Further populations", one.name, reason))
     comparisons = [] if pool else compare_populations(shown, frame, selection, context)
 
-    def of_all(asked: Iterator[tuple[Analysis[Any, Any], Shown]]) -> list[Any]:
+    def of_all(*asked: tuple[Analysis[Any, Any], Shown]) -> list[Any]:
         return context.sections(asked, frame, selection, "all", "all runs")
 
-    choices = of_all(outline("all", frame, prices.given))
+    choices = of_all(*outline("all", frame, prices.given))
     # Software against software where one device was measured with several; each alone has its own section.
     several = not pool and len({one.device for one in shown}) < len(shown)
     versions = Shown(SoftwareOptions(), "Software versions on one device", software.reading)
-    shared = of_all(iter([(software, versions)] if several else []))
-    claims = of_all(iter([(replace(check_claims, function=_measured), Shown(ClaimsOptions(), check_claims.title))]))
+    shared = of_all((software, versions)) if several else []
+    claims = of_all((replace(check_claims, function=_measured), Shown(ClaimsOptions(), check_claims.title)))
     answers = groupby(find(chapters, comparisons, choices), lambda one: one.topic)
     return render(
         "page.html",
@@ -82,7 +85,7 @@ def make_report(
         comparisons=comparisons,
         shared=shared,
         claims=claims,
-        missing=_grouped([*context.missing, *map(_left_out, populations[_POPULATIONS:])]),
+        missing=_grouped(context.missing),
         command=_command(selection, pool, audience, prices),
         **_described(shown, selection, context),
     )
@@ -106,11 +109,6 @@ def _described(shown: Sequence[Population], selection: Selection, context: Conte
         "ui": ui_address(store.uri),
         "ui_command": f"python -m paradnn.ui --store {shlex.quote(store.public)}",
     }
-
-
-def _left_out(one: Population) -> Missing:
-    command = shlex.join(["python", "-m", "analysis", "report", *command_line(one.selection)])
-    return Missing("Further populations", one.name, f"left out to keep the page small: {command}")
 
 
 def _measured(runs: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:

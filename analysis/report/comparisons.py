@@ -64,14 +64,14 @@ def compare_populations(
     """The comparisons of any two populations that pair; why others do not, and how many were not tried, is missing."""
     comparisons: list[Comparison] = []
     couples = list(combinations([one for one in populations if is_ok(one.rows).any()], 2))
-    for number, (one, other) in enumerate(couples):
+    for number, pair in enumerate(couples):
         if number >= _TRIED or len(comparisons) >= _SHOWN:
             left = f"{len(couples) - number} pairs of populations were not tried, to keep the page small: compare A B"
             context.missing.append(Missing("Comparisons", "further populations", left))
             break
         # On one device the later over the earlier; else as the populations stand.
-        later = one.device == other.device and one.rows["start_time"].min() < other.rows["start_time"].min()
-        a, b = (other, one) if later else (one, other)
+        begun = [one.rows["start_time"].min() for one in pair]
+        a, b = pair[::-1] if pair[0].device == pair[1].device and begun[0] < begun[1] else pair
         comparisons += _compare(a, b, f"c{number + 1}", frame, selection, context)
     return comparisons
 

@@ -27,22 +27,11 @@ from analysis.store.frame import families, is_ok
 from paradnn.core.words import counted
 from paradnn.families import FAMILIES, message_families
 
-FASTEST, LIMITS, NEXT = "What is fastest", "What limits it", "What to change next"
-DEPENDS = "What it depends on"
+FASTEST, LIMITS, NEXT, DEPENDS = "What is fastest", "What limits it", "What to change next", "What it depends on"
 MEMORY_ENDS, TRUST = "Where memory ends", "How far to trust it"
+_BESIDE, _CHOOSE = "Beside published platforms", "What to choose"
 #: In the order of the page.
-TOPICS = (
-    COSTS,
-    FASTER,
-    FASTEST,
-    "Beside published platforms",
-    LIMITS,
-    NEXT,
-    DEPENDS,
-    MEMORY_ENDS,
-    TRUST,
-    "What to choose",
-)
+TOPICS = (COSTS, FASTER, FASTEST, _BESIDE, LIMITS, NEXT, DEPENDS, MEMORY_ENDS, TRUST, _CHOOSE)
 
 _SYSTEMS = 2  # whose own answers are given
 #: Settings of a model that one can change, with the value that others are set against where it was measured.
@@ -76,16 +65,19 @@ Answers = Iterator[tuple[str, str]]
 def find(chapters: Sequence[Chapter], comparisons: Sequence[Comparison], choices: Sequence[Section]) -> list[Finding]:
     """Everything that is said first, in the order of the page."""
 
+    def named(one: Population) -> str:  # what a sentence about one of several begins with
+        return f"{one.name}: " if len(chapters) > 1 else ""
+
     def ask(topic: str, tell: Callable[[Population], Answers], of: Sequence[Chapter] = chapters) -> list[Finding]:
         told = ((chapter.population, answer) for chapter in of for answer in tell(chapter.population))
-        return [Finding(topic, _named(one, chapters) + words, one.key, command) for one, (words, command) in told]
+        return [Finding(topic, named(one) + words, one.key, command) for one, (words, command) in told]
 
     priced = [chapter for chapter in chapters if chapter.population.rows[PRICE].notna().any()]
-    between = [finding for comparison in comparisons for finding in compared(comparison)]
     every = [finding for comparison in comparisons if priced for finding in relative_costs(comparison)]
     every += ask(COSTS, _own_costs, priced)
     every += [one._replace(anchor="results") for one in ask(FASTEST, _fastest, chapters[:_SYSTEMS])]
-    every += [*ask(LIMITS, _below_the_roof)[:1], *_headlines(chapters), *ask(NEXT, _change)[:1], *between]
+    every += [*ask(LIMITS, _below_the_roof)[:1], *_headlines(chapters, named), *ask(NEXT, _change)[:1]]
+    every += (between := [finding for comparison in comparisons for finding in compared(comparison)])
     if not between and len(chapters) > 1:
         words = (
             f"No point was measured on two of {', '.join(one.population.name for one in chapters)}: none can be "
@@ -96,13 +88,7 @@ def find(chapters: Sequence[Chapter], comparisons: Sequence[Comparison], choices
     every += [*ask(MEMORY_ENDS, _memory), *ask(TRUST, _trust)]
     told = ((section, section.result.headline()) for section in choices)
     every += [Finding(found.topic, found.words, section.anchor) for section, found in told if found]
-    places = {topic: place for place, topic in enumerate(TOPICS)}
-    return sorted(every, key=lambda one: places.get(one.topic, len(TOPICS)))
-
-
-def _named(one: Population, chapters: Sequence[Chapter]) -> str:
-    """What a sentence about a population begins with, where it is one of several."""
-    return f"{one.name}: " if len(chapters) > 1 else ""
+    return sorted(every, key=lambda one: TOPICS.index(one.topic) if one.topic in TOPICS else len(TOPICS))
 
 
 def _own_costs(population: Population) -> Answers:
@@ -127,56 +113,53 @@ def _fastest(population: Population) -> Answers:
     points = population.points
     if not len(points):
         return
-    row = points.iloc[int(points["examples_per_second"].argmax())].to_dict()
-    low, high = (row[f"examples_per_second_{end}"] for end in ("low", "high"))
+
+    def most_of(column: str) -> tuple[dict[Any, Any], str]:
+        row = points.iloc[int(points[column].astype("float64").fillna(0).argmax())].to_dict()
+        mode = row.get("mode", "train")
+        return row, model_name(row, AT_BATCH) + ("" if mode == "train" or pd.isna(mode) else f" ({mode})")
+
+    row, called = most_of("examples_per_second")
+    value, low, high = (row[f"examples_per_second{end}"] for end in ("", "_low", "_high"))
     interval = f"95% interval {rate(low)} to {rate(high)}" if low == low else "no interval"
     most = f", the most of {counted(len(points), 'point')}" if len(points) > 1 else ""
     reach = points["examples_per_second_high"].fillna(points["examples_per_second"])
     if rivals := int((reach >= low).sum()) - 1 if low == low else 0:
         most += f"; {counted(rivals, 'other')} may be as fast, and the highest of several such is high by chance"
-    yield f"{_called(row)}: {rate(row['examples_per_second'])} examples/s ({interval}){most}.", ""
+    yield f"{called}: {rate(value)} examples/s ({interval}){most}.", ""
     if "flops_per_second" in points and points["flops_per_second"].notna().any():
-        row = points.iloc[int(points["flops_per_second"].astype("float64").fillna(0).argmax())].to_dict()
-        words = f"Most arithmetic: {_called(row)}, {short(row['flops_per_second'], 'FLOP/s', digits=3)}"
-        share = row.get("flops_utilization")
-        if share is not None and pd.notna(share):
+        row, called = most_of("flops_per_second")
+        words = f"Most arithmetic: {called}, {short(row['flops_per_second'], 'FLOP/s', digits=3)}"
+        if pd.notna(share := row.get("flops_utilization")):
             words += f", {short(share, share=True, digits=3)} of this machine's measured peak"
             words += _BUSY if are_busy(points) else ""
         yield f"{words}.", ""
 
 
-def _called(row: dict[Any, Any]) -> str:
-    mode = row.get("mode", "train")
-    return model_name(row, AT_BATCH) + ("" if mode == "train" or pd.isna(mode) else f" ({mode})")
-
-
 def _below_the_roof(population: Population) -> Answers:
     """Where most models are far below their roof, that neither arithmetic nor memory is what limits them."""
     points = population.points
-    shares = points["roofline_fraction"].astype("float64") if "roofline_fraction" in points else pd.Series(dtype=float)
+    shares = points.get("roofline_fraction", pd.Series(dtype=float)).astype("float64")
     if shares.notna().any() and shares.median() < _FAR:
         disturbed = _flagged(points, "contended", True) > _FAR * len(points)
-        cause = (
-            "other work on the machine and small operations" if disturbed else "small operations, or waiting for input,"
-        )
-        words = (
-            f"Mostly neither arithmetic nor memory: the median point reaches {short(shares.median(), share=True)} of"
-        )
-        yield f"{words} what the machine's measured peaks allow; {cause} take the rest.", ""
+        what = "other work on the machine and small operations"
+        what = what if disturbed else "small operations, or waiting for input,"
+        share = short(shares.median(), share=True)
+        words = f"Mostly neither arithmetic nor memory: the median point reaches {share} of what the machine's measured"
+        yield f"{words} peaks allow; {what} take the rest.", ""
 
 
-def _headlines(chapters: Sequence[Chapter]) -> Iterator[Finding]:
+def _headlines(chapters: Sequence[Chapter], named: Callable[[Population], str]) -> Iterator[Finding]:
     """What analyses say first: each of one system, what it depends on of two."""
     counts: Counter[str] = Counter()
-    for chapter in chapters:
-        for section in chapter.sections:
-            found = section.result.headline()
-            if found is not None and counts[section.name] < (_SYSTEMS if found.topic == DEPENDS else 1):
-                counts[section.name] += 1
-                words = _named(chapter.population, chapters) + found.words
-                if "roof" in found.words and are_busy(chapter.population.rows):
-                    words += " The peaks were measured beside other work and are too low."
-                yield Finding(found.topic, words[0].upper() + words[1:], section.anchor)
+    for one, section in ((each.population, section) for each in chapters for section in each.sections):
+        found = section.result.headline()
+        if found is not None and counts[section.name] < (_SYSTEMS if found.topic == DEPENDS else 1):
+            counts[section.name] += 1
+            words = named(one) + found.words
+            if "roof" in found.words and are_busy(one.rows):
+                words += " The peaks were measured beside other work and are too low."
+            yield Finding(found.topic, words[0].upper() + words[1:], section.anchor)
 
 
 def _change(population: Population) -> Answers:
@@ -196,12 +179,12 @@ def _change(population: Population) -> Answers:
         yield f"{words}. The largest was the fastest: measure larger ones.", _command(population, own, _larger(largest))
         return
     # No setting brought anything, or none was varied: of the model that is farthest from its roof.
-    names = ("roofline_fraction", "examples_per_second")
-    name = next(name for name in names if name in points and points[name].notna().any())
-    row = points.iloc[[int(points[name].astype("float64").fillna(np.inf).argmin())]]
-    batch = row["batch_size"].iloc[0] if "batch_size" in row and not column else None
+    known = "roofline_fraction" in points and points["roofline_fraction"].notna().any()
+    least = points["roofline_fraction" if known else "examples_per_second"].astype("float64").fillna(np.inf).argmin()
+    row = points.iloc[[int(least)]]
+    batch = None if column else row.get("batch_size", pd.Series([None])).iloc[0]
     what, more = "another precision", "precision=float32,bfloat16"
-    if batch is not None and pd.notna(batch):
+    if pd.notna(batch):
         what, more = "larger batches", _larger(batch)
     words = "No other setting was faster" if column else "Nothing but the models was varied"
     words += f": try {what}, first where most can be gained, on {model_name(row.iloc[0].to_dict())}."
@@ -218,16 +201,17 @@ def _lever(points: pd.DataFrame, column: str, reference: str | None) -> pd.DataF
     same = [name for name in same if name != column and points[name].nunique(dropna=False) > 1]
     names = {"rate": "examples_per_second", "low": "examples_per_second_low", "high": "examples_per_second_high"}
     table = pd.DataFrame({name: points[of] for name, of in names.items()})
-    table["value"] = points[column]
-    table["group"] = points.groupby(["family", *same], dropna=False, sort=False).ngroup()
+    group = points.groupby(["family", *same], dropna=False, sort=False).ngroup()
+    table = table.assign(value=points[column], group=group)
     table["last"] = table["value"].ne(reference) if reference else table["value"]
-    table = table[table["value"].notna()].sort_values("rate", ascending=False, kind="stable")
+    table = table.dropna(subset="value").sort_values("rate", ascending=False, kind="stable")
     table = table.drop_duplicates(["group", "value"])
+    table = table[table.groupby("group")["value"].transform("size") > 1]
     best = table.drop_duplicates("group").set_index("group")
     start = table.sort_values("last", kind="stable").drop_duplicates("group").set_index("group").loc[best.index]
-    pairs = pd.DataFrame({"best": best["value"], "reference": start["value"], "gain": best["rate"] / start["rate"]})
-    pairs["unsure"] = bool(table["low"].notna().any()) & ~(best["low"] > start["high"]).to_numpy(dtype=bool)
-    return pairs[table.groupby("group").size().loc[pairs.index] > 1]
+    unsure = points[names["low"]].notna().any() & ~(best["low"] > start["high"])
+    gain = best["rate"] / start["rate"]
+    return pd.DataFrame({"best": best["value"], "reference": start["value"], "gain": gain, "unsure": unsure})
 
 
 def _gain(column: str, every: pd.DataFrame) -> str:
@@ -277,31 +261,27 @@ def _memory(population: Population) -> Answers:
     rows = population.rows
     ok, full = is_ok(rows), rows["outcome"].isin(MEMORY)
     if full.any():
-        parts = []
+        size = rows["batch_size"].astype("float64").fillna(1)
+        size *= rows["parameters"].astype("float64").fillna(1) if "parameters" in rows else 1
+        ordered, parts = rows.loc[size.sort_values(kind="stable").index], []
         for family in families(rows[full]):
-            mine = rows["family"].eq(family)
-            failed, ran = (_by_size(rows[which & mine]) for which in (full, ok))
-            parts.append(f"the smallest {failed[0]}" + (f", the largest that ran {ran[-1]}" if ran else ""))
+            mine = ordered["family"].eq(family)
+            failed, ran = (ordered[which[ordered.index] & mine].to_dict("records") for which in (full, ok))
+            words = f"the smallest {model_name(failed[0], AT_BATCH)}"
+            parts.append(words + (f", the largest that ran {model_name(ran[-1], AT_BATCH)}" if ran else ""))
         yield f"{counted(int(full.sum()), 'point')} of {len(rows):,} did not fit: {'; '.join(parts)}.", ""
     elif "peak_memory_bytes" in rows and rows.loc[ok, "peak_memory_bytes"].notna().any():
         most = float(rows.loc[ok, "peak_memory_bytes"].max())
         yield f"Every point fitted; the largest took {most / 2**30:.3g} GiB.", ""
 
 
-def _by_size(rows: pd.DataFrame) -> list[str]:
-    """The points of least and of most parameters times batch size."""
-    size = rows["batch_size"].astype("float64").fillna(1)
-    size = size * rows["parameters"].astype("float64").fillna(1) if "parameters" in rows else size
-    ends = [int(size.argmin()), int(size.argmax())] if len(rows) else []
-    return [model_name(rows.iloc[place].to_dict(), AT_BATCH) for place in ends]
-
-
 def _trust(population: Population) -> Answers:
     """What of the measured points is not to be relied on, how wide their intervals are, and what to do."""
-    rows = population.rows[is_ok(population.rows)]
-    if population.published or not len(rows):
-        if len(rows):
-            yield "Published figures, one for each point, without an interval.", ""
+    rows, points = population.rows[is_ok(population.rows)], population.points
+    if not len(rows):
+        return
+    if population.published:
+        yield "Published figures, one for each point, without an interval.", ""
         return
     counts = {
         "beside other work on the machine": _flagged(rows, "contended", True),
@@ -312,7 +292,13 @@ def _trust(population: Population) -> Answers:
     watched = all(name in rows and rows[name].notna().all() for name in ("steady", "contended"))
     fine = ", all steady, none beside other work on the machine." if watched else "."
     words = [counted(len(rows), "measured point") + (f", of them {', '.join(doubtful)}." if doubtful else fine)]
-    words += _widths(population.points)
+    low, high = (points.get(f"examples_per_second_{end}", pd.Series(dtype=float)) for end in ("low", "high"))
+    half = ((high - low) / 2 / points.get("examples_per_second", low)).astype("float64").dropna()
+    if len(half):
+        ends = [short(value, share=True) for value in (half.median(), half.max())]
+        words.append(f"Their 95% intervals reach ±{ends[0]} in the median, ±{ends[1]} at most.")
+    if lacking := len(points) - len(half):
+        words.append(f"{counted(lacking, 'point')} {'has' if lacking == 1 else 'have'} no interval.")
     if are_busy(rows):
         words.append("The measured peaks are too low, since other work ran beside them: utilisations are too high.")
     if doubtful:
@@ -320,17 +306,6 @@ def _trust(population: Population) -> Answers:
     elif population.value("measure.processes") == "1":
         words.append("These intervals are of one process each; measure=standard has several, whose spread is larger.")
     yield " ".join(words), "python -m paradnn.check" if doubtful else ""
-
-
-def _widths(points: pd.DataFrame) -> Iterator[str]:
-    """How far intervals reach, in the median and at most; and how many points have none."""
-    low, high = (points[f"examples_per_second_{end}"] for end in ("low", "high"))
-    half = ((high - low) / 2 / points["examples_per_second"]).astype("float64").dropna()
-    if len(half):
-        ends = [short(value, share=True) for value in (half.median(), half.max())]
-        yield f"Their 95% intervals reach ±{ends[0]} in the median, ±{ends[1]} at most."
-    if lacking := len(points) - len(half):
-        yield f"{counted(lacking, 'point')} {'has' if lacking == 1 else 'have'} no interval."
 
 
 def _flagged(rows: pd.DataFrame, column: str, value: bool) -> int:

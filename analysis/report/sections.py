@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -46,10 +46,8 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Section:
-    """An analysis that was made: its name, where it stands in the page, what it found, its figure as HTML.
-
-    `left_out` says why a figure is not there.
-    """
+    """An analysis that was made: its name, where it stands in the page, what it found, its figure as HTML, or why
+    (`left_out`) there is none."""
 
     name: str
     anchor: str
@@ -64,18 +62,12 @@ class Section:
     def headline(self) -> str:
         """What is found, on the line that is seen while the section is folded."""
         found = self.result.headline()
-        words = found.words if found else next((head for head, _ in self.result.paragraphs()), "")
-        return _cut(words, _LINE)
+        return _cut(found.words if found else next((head for head, _ in self.result.paragraphs()), ""), _LINE)
 
     @cached_property
     def table(self) -> Table | None:
         """The numbers, as far as a page has room for them."""
         return frame_table(self.result.table, self.title, f"{self.command} --csv FILE")
-
-    @property
-    def runs(self) -> list[str]:
-        """The runs that it rests on, each once."""
-        return list(dict.fromkeys(self.result.sources))
 
 
 class Chapter(NamedTuple):
@@ -98,16 +90,11 @@ class Context:
     missing: list[Missing] = field(default_factory=list)
 
     def sections(
-        self,
-        asked: Iterator[tuple[Analysis[Any, Any], Shown]],
-        frame: pd.DataFrame,
-        selection: Selection,
-        key: str,
-        of: str,
+        self, asked: Iterable[tuple[Analysis[Any, Any], Shown]], frame: pd.DataFrame, selection: Selection, *of: str
     ) -> list[Section]:
-        """What became of analyses of a frame; what they lack joins the missing."""
-        wanted = ((one, shown) for one, shown in asked if self.draw or one.name in _DECIDING)
-        made = (self.section(one, shown, frame, selection, key, of) for one, shown in wanted)
+        """What became of analyses of a frame (`of`: key and name); what they lack joins the missing."""
+        wanted = (pair for pair in asked if self.draw or pair[0].name in _DECIDING)
+        made = (self.section(one, shown, frame, selection, *of) for one, shown in wanted)
         return [section for section in made if section]
 
     def section(
