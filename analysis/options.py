@@ -35,10 +35,9 @@ def unit_option() -> Any:
 class Argument(NamedTuple):
     """A field as an argument: its `kind` is that of one value, `pairs` are KEY=VALUE.
 
-    What a field's `option` may hold beside its bounds: `metavar`; `flag`, where it is not the field's name;
-    `positional`; `several` of a tuple: "commas" (A,B in one value, the default), "repeat" (a flag for each) or "words";
-    `group`, the heading in --help; `shared` for what another class has the flag of; `names`, what its words are:
-    "columns", or "conditions" on columns.
+    A field's `option` may hold beside its bounds: `metavar`, `flag`, `positional`, `group` (the heading in --help),
+    `several` of a tuple: "commas" (A,B in one value, the default), "repeat" or "words"; `shared` for what another class
+    has the flag of; `names`, what its words are: "columns", or "conditions" on columns.
     """
 
     name: str
@@ -62,8 +61,8 @@ class Argument(NamedTuple):
         if positional or self.several == "words":
             return values if positional else [self.flag, *values]
         # A value that begins with a dash would be taken for a flag.
-        dashed = [[f"{self.flag}={text}"] if text.startswith("-") else [self.flag, text] for text in values]
-        return [word for words in dashed for word in words]
+        each = ([f"{self.flag}={text}"] if text.startswith("-") else [self.flag, text] for text in values)
+        return [word for words in each for word in words]
 
     def add_to(self, parser: Any) -> None:
         """Make it an argument of a parser. None stands for what was not given: the default is the dataclass's."""
@@ -108,9 +107,14 @@ def add_arguments(parser: argparse.ArgumentParser, *classes: type[Arguments]) ->
 
 def read_arguments(cls: type[ArgumentsT], given: argparse.Namespace) -> ArgumentsT:
     """The options that a parsed command line gives; what it leaves out keeps its default."""
-    values = {entry.name: getattr(given, entry.name, None) for entry in dataclasses.fields(cls)}
-    named = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    return cls(**{name: value for name, value in named.items() if value is not None})
+    given_values = {entry.name: getattr(given, entry.name, None) for entry in dataclasses.fields(cls)}
+    return cls(
+        **{
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in given_values.items()
+            if value is not None
+        }
+    )
 
 
 def _parts(text: str) -> tuple[str, ...]:
@@ -138,9 +142,8 @@ def columns_named(options: Arguments) -> set[str]:
     found: set[str] = set()
     for argument in arguments(type(options)):
         value, kind = getattr(options, argument.name), argument.how.get("names")
-        if value is not None and kind is not None:
-            texts = value if argument.several else (value,)
-            found.update(texts if kind == "columns" else (name for text in texts for name in _COLUMN.findall(text)))
+        texts = (value if argument.several else (value,)) if value is not None and kind else ()
+        found.update(texts if kind == "columns" else (name for text in texts for name in _COLUMN.findall(text)))
     return found
 
 

@@ -48,11 +48,10 @@ class Shown:
 class Analysis(Generic[OptionsT, ResultT]):
     """A function (frame, options) -> result with all that the command line and the report have to know of it.
 
-    Called, it lets the runs through the gate first, takes the default options where none are given, and its result says
-    what was left out. `columns` limits what is read from the store; `one_protocol` is for one that would refuse
-    heterogeneous runs part by part, not as a whole, `counts` for one to which no run is an answer. In the report it
-    stands in a `section` of each system, of all systems or of pairs of them, by its `order`: `shown` says as what, once
-    with its default options unless it is given.
+    Called, it lets the runs through the gate first, and its result says what was left out. `columns` limits what is
+    read from the store; `one_protocol` is for one that would
+    refuse heterogeneous runs part by part, `counts` for one to which no run is an answer. In the report it stands in a
+    `section` of each system, of all or of pairs of them, by its `order`; `shown` says as what, once unless given.
     """
 
     options: type[OptionsT]

@@ -58,19 +58,13 @@ def load_chosen(
 def _load(selection: Selection, columns: Collection[str] | None) -> pd.DataFrame:
     from analysis.store.load import load
 
+    same = ("family", "platform", "outcome", "since", "until", "protocol", "unfinished", "reader")
     return load(
         selection.store,
         experiments=selection.experiment or ("paradnn",),
-        family=selection.family or None,
-        platform=selection.platform or None,
-        outcome=selection.outcome or None,
-        since=selection.since,
-        until=selection.until,
         tags=dict(selection.tag) | ({"device": selection.device} if selection.device else {}),
-        protocol=selection.protocol,
-        unfinished=selection.unfinished,
         columns=columns,
-        reader=selection.reader,
+        **{name: getattr(selection, name) for name in same},
     )
 
 
@@ -101,8 +95,7 @@ def answer(
     """What an analysis says of a frame; of heterogeneous runs, what it says of their largest group, and of which.
 
     `selection` chose the frame: the commands for other groups narrow it. Where no group will do, the error of all of
-    them; where they lack different things that of the largest, and what sets them apart. One that takes `one_protocol`
-    refuses nothing as a whole: in each environment it sees one protocol alone.
+    them, or of the largest with what sets them apart. `one_protocol`: each environment gives one protocol alone.
     """
     refusal, lacking = None, list[ParadnnError]()
     if options.pool or not one_protocol:
@@ -135,11 +128,12 @@ def _choices(frame: pd.DataFrame, selection: Selection) -> Iterator[tuple[list[P
     from analysis.report.populations import split
     from analysis.store.frame import is_ok
 
-    counts: Counter[str | None] = Counter()
     populations = split(frame, selection)
-    populations.sort(key=lambda each: (int(is_ok(each.rows).sum()), each.rows["start_time"].max()), reverse=True)
+    size = {each.key: int(is_ok(each.rows).sum()) for each in populations}
+    populations.sort(key=lambda each: (size[each.key], each.rows["start_time"].max()), reverse=True)
+    counts: Counter[str | None] = Counter()
     for each in populations:
-        counts[each.value("protocol_id")] += int(is_ok(each.rows).sum())
+        counts[each.value("protocol_id")] += size[each.key]
     common = sorted(populations, key=lambda each: -counts[each.value("protocol_id")])
     one = "one protocol and environment"
     single: list[tuple[list[Population], tuple[str, ...], str]] = [([each], (), one) for each in populations]
@@ -159,14 +153,14 @@ def _said(
     every = [*chosen, *others]
     taken = sum(len(each.rows) for each in chosen)
     what = "; ".join(_label(each, every) for each in chosen[:_LISTED])
-    head = f"Of these {len(frame):,} runs, {taken:,} of {how} were taken: {what}. Not taken:"
     points = []
     for each in others[:_LISTED]:
         words = [options.command, *command_line(options), *command_line(each.selection)]
         command = shlex.join(["python", "-m", "analysis", *words])
         points.append(f"{counted(len(each.rows), 'run')} of {_label(each, every)}: {command}")
-    if len(others) > _LISTED:
-        points.append(f"and {len(others) - _LISTED} more groups; python -m analysis report shows each by itself")
+    if more := len(others) - len(points):
+        points.append(f"and {more} more groups; python -m analysis report shows each by itself")
+    head = f"Of these {len(frame):,} runs, {taken:,} of {how} were taken: {what}. Not taken:"
     return Paragraph(head, tuple(points))
 
 

@@ -160,10 +160,12 @@ def _log(name: str, result: Result, frame: pd.DataFrame, selection: Selection, c
     said = {"pooled": result.pooled, "left_out": result.quality.text() if result.quality else ""}
     tags |= {name: words for name, words in (said | {"set_aside": str(result.set_aside or "")}).items() if words}
     table = json.loads(result.table.to_json(orient="split", index=False, date_format="iso", double_precision=15))
-    contents = {"result.json": json.dumps(table), "sources.json": json.dumps(sources)}
-    contents["result.txt"] = result.text() + "\n"
-    if result.quality is not None:
-        contents["quality.json"] = json.dumps(result.quality.as_json())
+    contents = {
+        "result.json": json.dumps(table),
+        "result.txt": result.text() + "\n",
+        "sources.json": json.dumps(sources),
+        **({"quality.json": json.dumps(result.quality.as_json())} if result.quality else {}),
+    }
     with writing(address_of(selection.written).uri), tempfile.TemporaryDirectory() as folder:
         for file, content in contents.items():
             (Path(folder) / file).write_text(content, encoding="utf-8")
@@ -220,15 +222,13 @@ def _is_none(value: Any) -> bool:
 
 def _column(values: pd.Series) -> pd.Series:
     """The cells of a column as texts; whole numbers are settings and counts, unless they are large."""
-    numbers = [float(value) for value in values if not _is_none(value) and isinstance(value, Real)]
-    exact = all(number.is_integer() and abs(number) < _EXACT for number in numbers)
 
-    def text(value: Any) -> str:
-        if _is_none(value) or isinstance(value, bool) or not isinstance(value, Real):
-            return "-" if _is_none(value) else str(value)
-        return f"{value:.0f}" if exact else si(float(value)).strip()
+    def is_number(value: Any) -> bool:
+        return isinstance(value, Real) and not isinstance(value, bool) and not _is_none(value)
 
-    return values.map(text)
+    exact = all(float(value).is_integer() and abs(value) < _EXACT for value in values if is_number(value))
+    number = "{:.0f}".format if exact else lambda value: si(float(value)).strip()
+    return values.map(lambda one: number(one) if is_number(one) else "-" if _is_none(one) else str(one))
 
 
 def _print_table(screen: Screen, cells: pd.DataFrame, numeric: Sequence[str], title: str = "") -> None:
