@@ -61,11 +61,7 @@ class ClaimsResult(Result):
         for verdict in self.verdicts:
             answer = f"{verdict.answer.upper()}{verdict.extent}"
             yield Paragraph(f"{verdict.title}: {answer}", tuple(sentences(verdict)))
-        yield from self.closing()
-
-    def closing(self) -> list[Paragraph]:
-        """What holds for all claims together."""
-        return [Paragraph(summary(self.verdicts))]
+        yield Paragraph(summary(self.verdicts))
 
 
 @analysis(

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import argparse
 import csv
-import dataclasses
 import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from analysis.audit import AuditOptions, audit
 from analysis.cli.answer import answer, load_chosen
@@ -41,11 +40,12 @@ class Command(NamedTuple):
     act: Callable[[Any, Any], None] | None = None
     analysis: Analysis[Any, Any] | None = None
     selects: bool = True
+    named: str = ""
 
     @property
     def name(self) -> str:
         """What is typed."""
-        return self.options.command
+        return self.named or self.options.command
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's own arguments and the shared ones."""
@@ -126,20 +126,18 @@ def _one_experiment(selection: Selection, usual: str) -> str:
     return next(iter(selection.experiment), usual)
 
 
+@dataclass(frozen=True, kw_only=True)
+class FolderOptions(Arguments):
+    """Where published measurements are."""
+
+    dir: str = option(text="the folder", metavar="DIR", positional=True)
+
+
 def _published(
     name: str, experiment: str, units: str, folder: str, example: str, summary: str, where: str, then: str
 ) -> Command:
     """The command that logs what `analysis.published` finds in a `folder` into an `experiment`, unless another one is
     named; `where` the data are, `then` the words to go on with."""
-    field: Any = option(text=folder, metavar="DIR", positional=True)
-    options = dataclasses.make_dataclass(
-        "FolderOptions",
-        [("dir", str, field)],
-        bases=(Arguments,),
-        frozen=True,
-        kw_only=True,
-        namespace={"command": f"import-{name}", "__module__": __name__},
-    )
 
     def act(options: Any, selection: Selection) -> None:
         from analysis.published.source import log_found
@@ -157,9 +155,10 @@ def _published(
 
     description = (
         f"{summary[0].upper()}{summary[1:]}, marked source=published, into the experiment\n{experiment} unless"
-        f" --experiment names another. They are in {where}.\nWhat is there is not logged again."
+        f" --experiment names another. DIR is a {folder}:\n{where}. What is there is not logged again."
     )
-    return Command(options, summary, description, f"python -m analysis import-{name} {example}", act, selects=False)
+    line = f"python -m analysis import-{name} {example}"
+    return Command(FolderOptions, summary, description, line, act, selects=False, named=f"import-{name}")
 
 
 with (Path(__file__).parents[1] / "published/sources.csv").open(encoding="utf-8", newline="") as _table:
@@ -192,17 +191,11 @@ def _build_atlas(options: AtlasOptions, selection: Selection) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(Options):
-    """Where the page goes, and for whom it is."""
+    """Where the page goes, and what an hour costs."""
 
     command = "report"
 
-    audience: Literal["both", "manager"] = option(
-        "both",
-        "verdict, results and systems alone (manager), or every analysis too (default)",
-        flag="--for",
-        group="page",
-    )
-    price: tuple[str, ...] = price_option("adds the cost of a million examples", group="page")
+    price: tuple[str, ...] = price_option("adds the cost of a million examples")
     out: str = option("report.html", "the page to write (default: report.html)", metavar="FILE")
 
 
@@ -216,7 +209,7 @@ def _report(options: ReportOptions, selection: Selection) -> None:
     frame = load_chosen(selection)
     prices = read_prices(options.price, frame)
     with Console(stderr=True).status("Every analysis is tried ..."):
-        page = make_report(frame, selection, options.pool, options.audience, prices).encode(errors="replace")
+        page = make_report(frame, selection, options.pool, prices).encode(errors="replace")
     with whole_file(target, "--out") as making:
         making.write_bytes(page)
     print(f"{target} ({len(page) / 1e6:.1f} MB, {counted(len(frame), 'run')})")

@@ -7,15 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import pandas as pd
 
 from analysis.analyses.claims import ClaimsOptions, ClaimsResult, check_claims
-from analysis.analyses.software import SoftwareOptions, software
-from analysis.claims.evaluate import sentences
-from analysis.claims.kinds import Answer
 from analysis.options import Selection, command_line
 from analysis.prices import PriceList, priced
 from analysis.registry import Analysis, Shown
@@ -30,29 +27,19 @@ from analysis.store.quality import without_wild_intervals
 from paradnn.core.words import counted, without_secrets
 from paradnn.store.address import address_of
 
-#: For whom a page is: who decides, for whom no analysis is written out, or who wants to know why too.
-Audience = Literal["both", "manager"]
-#: Answer -> the class that colours it.
-_LOOKS = {Answer.SUPPORTED: "supported", Answer.REFUTED: "refuted", Answer.NOT_ENOUGH: "open"}
 _POPULATIONS = 8  # shown in full
 
 
 def make_report(
-    frame: pd.DataFrame,
-    selection: Selection,
-    pool: bool = False,
-    audience: Audience = "both",
-    prices: PriceList | None = None,
-    made: str = "",
+    frame: pd.DataFrame, selection: Selection, pool: bool = False, prices: PriceList | None = None, made: str = ""
 ) -> str:
     """The page of the runs that a selection chose, as `analysis.store.load.load` gives them.
 
-    `audience` is for whom it is, `prices` are those of an hour, over what runs recorded. `made` is the date that the
-    page names (now, unless given).
+    `prices` are those of an hour, over what runs recorded; `made` is the date that the page names (now, unless given).
     """
     prices = prices or PriceList()
     frame, _ = without_wild_intervals(priced(legible(frame), prices))
-    context = Context(selection.store, pool, audience != "manager")
+    context = Context(selection.store, pool)
     if selection.store:
         selection = replace(selection, store=tuple(map(without_secrets, selection.store)))
     populations = split(frame, selection, pool)
@@ -69,24 +56,18 @@ def make_report(
         return context.sections(asked, frame, selection, "all", "all runs")
 
     choices = of_all(*outline("all", frame, prices.given))
-    # Software against software where one device was measured with several; each alone has its own section.
-    several = not pool and len({one.device for one in shown}) < len(shown)
-    versions = Shown(SoftwareOptions(), "Software versions on one device", software.reading)
-    shared = of_all((software, versions)) if several else []
     claims = of_all((replace(check_claims, function=_measured), Shown(ClaimsOptions(), check_claims.title)))
     answers = groupby(find(chapters, comparisons, choices), lambda one: one.topic)
     return render(
         "page.html",
         made=made or datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         answers=[(topic, [*own]) for topic, own in answers],
-        analysed=context.draw,
         chapters=chapters,
         choices=choices,
         comparisons=comparisons,
-        shared=shared,
         claims=claims,
         missing=_grouped(context.missing),
-        command=_command(selection, pool, audience, prices),
+        command=_command(selection, pool, prices),
         **_described(shown, selection, context),
     )
 
@@ -97,8 +78,6 @@ def _described(shown: Sequence[Population], selection: Selection, context: Conte
     store = next((each for each in stores if not each.is_bundle), stores[0])
     whole = shlex.join(["python", "-m", "analysis", "export", "runs.csv", *command_line(selection)])
     return {
-        "looks": _LOOKS,
-        "sentences": sentences,
         "names": [one.name for one in shown],
         "runs": counted(sum(len(one.rows) for one in shown), "run"),
         "families": list(dict.fromkeys(name for one in shown for name in families(one.rows))),
@@ -133,9 +112,8 @@ def ui_address(uri: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
 
 
-def _command(selection: Selection, pool: bool, audience: Audience, prices: PriceList) -> str:
+def _command(selection: Selection, pool: bool, prices: PriceList) -> str:
     """The command line that makes the same page."""
     words = [*command_line(selection), *(["--pool"] if pool else [])]
-    words += ["--for", audience] if audience != "both" else []
     words += [word for given in prices.given for word in ("--price", given)]
     return shlex.join(["python", "-m", "analysis", "report", *words])

@@ -24,7 +24,6 @@ _ALTERNATIVE = 400  # characters of a figure's text alternative
 _LINE = 170  # characters of what stands beside the title of a folded section
 _LONGEST = 420  # characters of why an analysis is missing
 _FIGURES = 10_000_000  # bytes of figures in the page
-_DECIDING = ("sensitivity", "roofline", "breakdown", "frontier")  # analyses that the first screen takes
 
 
 class Missing(NamedTuple):
@@ -79,13 +78,11 @@ class Chapter(NamedTuple):
 
 @dataclass
 class Context:
-    """What all sections share: the stores that tables are read from, whether heterogeneous runs are pooled, whether it
-    is for analysts, who get figures and all analyses; how many bytes of figures the page still has room for, and what
-    was missing so far."""
+    """What all sections share: the stores that tables are read from, whether heterogeneous runs are pooled, how many
+    bytes of figures the page still has room for, and what was missing so far."""
 
     store: tuple[str, ...]
     pool: bool
-    draw: bool = True
     room: int = _FIGURES
     missing: list[Missing] = field(default_factory=list)
 
@@ -93,8 +90,7 @@ class Context:
         self, asked: Iterable[tuple[Analysis[Any, Any], Shown]], frame: pd.DataFrame, selection: Selection, *of: str
     ) -> list[Section]:
         """What became of analyses of a frame (`of`: key and name); what they lack joins the missing."""
-        wanted = (pair for pair in asked if self.draw or pair[0].name in _DECIDING)
-        made = (self.section(one, shown, frame, selection, *of) for one, shown in wanted)
+        made = (self.section(one, shown, frame, selection, *of) for one, shown in asked)
         return [section for section in made if section]
 
     def section(
@@ -128,7 +124,7 @@ class Context:
 
     def _figure(self, result: Result, title: str) -> tuple[Markup | None, str]:
         """The figure as HTML, or why there is none."""
-        if not result.drawable or not self.draw:
+        if not result.drawable:
             return None, ""
         if self.room <= 0:
             return None, "The figure is left out to keep the page small; the command below draws it with --figure FILE."

@@ -13,7 +13,6 @@ import pytest
 
 from analysis.options import Selection
 from analysis.prices import PRICE, PriceList, priced
-from analysis.report import make_report
 from analysis.report.comparisons import compare_populations
 from analysis.report.findings import find
 from analysis.report.populations import Population, split, surroundings
@@ -175,7 +174,7 @@ def two_devices() -> pd.DataFrame:
 def first_screen(frame: pd.DataFrame, prices: PriceList | None = None) -> str:
     """What a page says first of some runs, without what analyses of single systems add."""
     prices = prices or PriceList()
-    frame, context = priced(frame, prices), Context((), False, draw=False)
+    frame, context = priced(frame, prices), Context((), False)
     shown = split(frame, Selection())
     choices = context.sections(outline("all", frame, prices.given), frame, Selection(), "all", "all runs")
     comparisons = compare_populations(shown, frame, Selection(), context)
@@ -192,14 +191,6 @@ def test_the_verdict_names_devices_and_what_else_sets_them_apart(two_devices: pd
     assert "did not fit: the smallest fc 4x4096 at batch size" in verdict
     assert "X1 and Y2 also differ in precision (bfloat16 / float32): the ratios include that." in verdict
     assert not re.search(r"\b[AB]\b", verdict)
-
-
-def test_a_managers_page_has_no_analyses(two_devices: pd.DataFrame) -> None:
-    page = make_report(two_devices, Selection(), audience="manager", made="now")
-    assert "X1 is faster on fc models" in page
-    assert page.count("<img") == 1  # the throughput
-    assert set(re.findall(r'href="#([^"]+)"', page)) <= set(re.findall(r'id="([^"]+)"', page))
-    assert "--for manager" in page
 
 
 def test_the_first_screen_of_one_machine_answers() -> None:
