@@ -493,9 +493,7 @@ def _every_point(completed: Completed) -> pd.DataFrame:
     numbers = [completed.metric, "low", "high"]
     found = rows[["family", "device", *keys, "status", *numbers]]
     found = found.assign(**{name: found[name].astype("float64").where(ok) for name in numbers})
-    found = found.sort_values(["family", "device", *keys], ignore_index=True)
-    found.attrs = {"units": completed.frame.attrs.get("units", {})}
-    return found
+    return found.sort_values(["family", "device", *keys], ignore_index=True)
 
 
 def _maps(completed: Completed, options: PredictOptions) -> HeatMaps | None:
