@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -135,10 +135,10 @@ def _scores(runs: pd.DataFrame) -> pd.DataFrame:
     return scores.assign(speedup=smallest / whole["seconds"])
 
 
-def _describe(of: tuple[str, str], rows: pd.DataFrame) -> Paragraph:
+def _describe(of: Sequence[Hashable], rows: pd.DataFrame) -> Paragraph:
     reached = rows[np.isfinite(rows["seconds"])]
     runs = counted(int(rows["runs"].sum()), "run")
-    head = f"{of[0]} on {of[1]}: {runs} of {counted(len(rows), 'setting')}; none has a score."
+    head = f"{' on '.join(map(str, of))}: {runs} of {counted(len(rows), 'setting')}; none has a score."
     if len(reached):
         best = reached.loc[reached["seconds"].idxmin()]
         head = head.replace("none has a score", f"fastest to the target {_setting(best)}, in {_score(best)}")

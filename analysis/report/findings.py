@@ -209,7 +209,7 @@ def _lever(points: pd.DataFrame, column: str, reference: str | None) -> pd.DataF
     table = table[table.groupby("group")["value"].transform("size") > 1]
     best = table.drop_duplicates("group").set_index("group")
     start = table.sort_values("last", kind="stable").drop_duplicates("group").set_index("group").loc[best.index]
-    unsure = points[names["low"]].notna().any() & ~(best["low"] > start["high"])
+    unsure = ~(best["low"] > start["high"]) & bool(points[names["low"]].notna().any())
     gain = best["rate"] / start["rate"]
     return pd.DataFrame({"best": best["value"], "reference": start["value"], "gain": gain, "unsure": unsure})
 
