@@ -35,7 +35,7 @@ from analysis.statistics.contrast import adjusted
 from analysis.statistics.dependence import Component, combined, levels_of
 from analysis.statistics.regression import Lacking, Regression, regress
 from analysis.statistics.sessions import sessions_of
-from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
+from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous, units
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
 from paradnn.forecast.estimate import LEVEL
@@ -219,7 +219,7 @@ def _fit(group: Group, metric: str, chosen: Sequence[str], options: SensitivityO
     if left_out := ", ".join(f"{count} {outcome}" for outcome, count in failed.items()):
         head += f"; runs without a measurement are left out ({left_out}), so this covers only models that ran"
     lacking = len(every) - len(rows), int(ok.sum()) - len(measured)
-    points = [*_found(weights, fitted, group.rows.attrs.get("units", {}).get(metric, ""), log)]
+    points = [*_found(weights, fitted, units([metric]).get(metric, ""), log)]
     points += _notes(fitted, constant, baselines, others, *lacking)
     return Fit(
         family=group.family,

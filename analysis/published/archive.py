@@ -95,10 +95,8 @@ def _entries(path: Path) -> Iterator[tuple[str, int, dict[str, Any]]]:
             if not isinstance(value, dict) or not isinstance(value.get(name), list):
                 raise DataError(f"{path.name} is not the published file: it has no list {name!r}")
             if len(value[name]) != len(value[names[0]]):
-                raise DataError(
-                    f"{path.name} is damaged: {name!r} has {len(value[name])} entries, "
-                    f"{names[0]!r} has {len(value[names[0]])}; fetch it again"
-                )
+                counts = f"{name!r} has {len(value[name])} entries, {names[0]!r} has {len(value[names[0]])}"
+                raise DataError(f"{path.name} is damaged: {counts}; fetch it again")
         for number, (label, *cells) in enumerate(zip(*(value[name] for name in names), strict=True)):
             yield str(label), number, dict(zip(names[1:], cells, strict=True))
 
@@ -168,12 +166,9 @@ def _measured(platform: _Platform, batch: int, entry: Mapping[str, Any]) -> dict
 
 
 def _traced(run: PublishedRun, kind: str | None, entry: dict[str, Any]) -> None:
-    """What a trace of a run on TPU v2 says: the numbers of the capture with the highest FLOP rate, as the archive
-    chose, and rate and infeed of all captures, which are repeats within a process and so no replicates.
-
-    Of an operation (`kind`) its share, FLOPs and bytes in it, rates while it runs. Count and seconds were not
-    published; the training loop's rates are of what it contains over its own time, up to 78 times the peak.
-    """
+    """What a trace of a run on TPU v2 says: the numbers of the capture with the highest FLOP rate, and rate and infeed
+    of all captures, which are repeats within a process. Of an operation (`kind`) its share, FLOPs and bytes in it,
+    rates while it runs; the training loop's are of what it contains over its own time, up to 78 times the peak."""
     captures = [entry.pop(name, [0.0]) for name in _CAPTURES]
     if entry["rawMB"] == 0:
         entry["intensity"] = 0.0  # nothing was moved: 0 / 0, and written as NaN

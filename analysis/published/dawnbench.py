@@ -3,21 +3,22 @@
     python -m analysis import-dawnbench DIR
     python -m analysis time-to-accuracy --experiment dawnbench
 
-DIR is a clone of github.com/stanford-futuredata/dawn-bench-entries. Each series (a .tsv beside a .json) becomes one run
-with its whole curve; the time to the threshold is that of the first entry which reaches it, as its README says.
+DIR is a clone of github.com/stanford-futuredata/dawn-bench-entries. Each series (a .tsv beside a .json) becomes one
+run; the time to the threshold is that of the first entry which reaches it, as its README says.
 """
 
 from __future__ import annotations
 
 import csv
 import math
-from datetime import UTC, datetime
 from pathlib import Path
 
 from analysis.published.source import DAMAGED, Found, Publication, PublishedRun, digest, read_json, read_text, reason
 from paradnn.core.errors import DataError
 from paradnn.store.runs import PUBLISHED
 
+#: 14 August 2017, the first day of DAWNBench, in Unix milliseconds.
+_PUBLISHED = 1_502_668_800_000
 _MOST = 1e9  # no epochs and no hours are as many
 #: The metric of each task as its column is called, the threshold in it, and what of it is 1.
 _TASKS = {
@@ -26,8 +27,7 @@ _TASKS = {
     "SQuAD": ("f1Score", 0.75, 1.0),
 }
 _ABOUT = (
-    "DAWNBench's training entries for {} (github.com/stanford-futuredata/dawn-bench-entries), with their curves; see "
-    "docs/learning.md."
+    "DAWNBench's training entries for {} (github.com/stanford-futuredata/dawn-bench-entries); see docs/learning.md."
 )
 
 
@@ -42,20 +42,15 @@ def read_dawnbench(folder: Path) -> Found:
             except DAMAGED as error:
                 damaged.append(f"{path.name}: {reason(error)}")
         if runs:
-            about = _ABOUT.format(task)
-            publications.append(Publication(f"published, DAWNBench {task}", about, _milliseconds(""), runs))
+            publications.append(Publication(f"published, DAWNBench {task}", _ABOUT.format(task), _PUBLISHED, runs))
     if not publications:
-        raise DataError(
-            f"{folder}: holds no series of DAWNBench; give a clone of stanford-futuredata/dawn-bench-entries"
-        )
+        where = "give a clone of stanford-futuredata/dawn-bench-entries"
+        raise DataError(f"{folder}: holds no series of DAWNBench; {where}")
     return Found(publications, damaged)
 
 
 def _run(task: str, path: Path) -> PublishedRun:
-    """One entry: epochs, hours since the start and the task's metric after each of them; about it, its .json.
-
-    An entry that counts its epochs from 0 has one more of them at each line.
-    """
+    """One entry: epochs (from 1, or from 0), hours since the start and the task's metric after each; and its .json."""
     metric, threshold, scale = _TASKS[task]
     table = csv.DictReader(read_text(path).splitlines(), delimiter="\t")
     rows = [row for row in table if any(row.values())]
@@ -77,10 +72,6 @@ def _run(task: str, path: Path) -> PublishedRun:
         metrics["epochs_below_target"] = float(sum(value < threshold for value in values[reached:]))
     params = {"task": "learn", "model.name": model, "data.name": task, "learn.target": f"{threshold / scale:g}"}
     params |= {"framework.name": framework, "mode": "train", "seed": "0"}
-    curve = [
-        (step, 3600 * hour, {"heldout_accuracy": accuracy / scale, "learning_seconds": 3600 * hour})
-        for step, (hour, accuracy) in enumerate(zip(hours, values, strict=True), 1)
-    ]
     return PublishedRun(
         point_id=digest("dawnbench", task, path.stem),
         name=path.stem,
@@ -95,14 +86,4 @@ def _run(task: str, path: Path) -> PublishedRun:
         },
         metrics=metrics,
         outcome="timeout" if reached is None else "ok",
-        curve=curve,
-        start_ms=_milliseconds(str(about.get("timestamp", ""))),
     )
-
-
-def _milliseconds(day: str) -> int:
-    """Unix milliseconds of a day as entries write it; the first day of DAWNBench where they do not."""
-    try:
-        return round(datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() * 1000)
-    except ValueError:
-        return _milliseconds("2017-08-14")

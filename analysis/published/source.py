@@ -1,11 +1,8 @@
 """Measurements that others published, as runs beside one's own: read within bounds, logged once however often.
 
-A reader (`archive`, `deepbench`, `dawnbench` and others beside this) makes of a folder what was `Found` in it. All of
-it is checked before the first run is logged. The runs of a publication are children of one run of its name.
-
-Whatever is in a file, reading gives a value or raises one of `DAMAGED`. A file that is larger than `LARGEST`, packed or
-unpacked, is none of those that are read here (the largest published one has 0.3 MB). Sheets are read row by row, so
-that one far cell or a million blank rows cost neither memory nor minutes.
+A reader (`archive` and others beside this) makes of a folder what was `Found` in it. All of it is checked before the
+first run is logged. Whatever is in a file, reading gives a value or raises one of `DAMAGED`; one larger than `LARGEST`,
+packed or unpacked, is refused, and sheets are read row by row, so that one far cell costs neither memory nor minutes.
 """
 
 from __future__ import annotations
@@ -106,8 +103,7 @@ def digest(*parts: str) -> str:
 class PublishedRun:
     """One published measurement as a run holds it; `point_id` is the same for the same entry of the same file.
 
-    `tables` are columns and rows by file name; `curve` is what was measured on the way: step, seconds after the start,
-    metrics; `start_ms` where it is known when the run began, in Unix milliseconds.
+    `tables` are columns and rows by file name.
     """
 
     point_id: str
@@ -118,16 +114,11 @@ class PublishedRun:
     outcome: str = "ok"
     reason: str = ""
     tables: dict[str, tuple[Sequence[str], list[list[Any]]]] = field(default_factory=dict)
-    curve: Sequence[tuple[int, float, Mapping[str, float]]] = ()
-    start_ms: int | None = None
 
 
 class Publication(NamedTuple):
-    """Runs that were published together: the name of their parent run, what it says of them, and when that was.
-
-    When each was measured is not known; by this date (Unix milliseconds) they stand behind one's own runs wherever runs
-    are listed by time.
-    """
+    """Runs that were published together: the name of their parent run, what it says of them, and when that was (Unix
+    milliseconds): when each was measured is not known, and so they stand behind one's own runs."""
 
     name: str
     about: str
@@ -181,11 +172,8 @@ def transfer(
 def log_found(
     found: Found, tracking_uri: str | None = None, experiment: str = "paradnn", progress: Progress = None
 ) -> tuple[int, int]:
-    """Log the runs that the store does not hold yet; how many these were, and how many were there already.
-
-    `progress` is called with the number of runs logged and to log. Safe to repeat after an interruption: what has an
-    outcome is there, the rest is logged. Raises StoreError.
-    """
+    """Log the runs that the store does not hold yet; how many these were, and how many were there already. Safe to
+    repeat after an interruption. `progress` is called with the number of runs logged and to log. Raises StoreError."""
     client, experiment_id = open_experiment(tracking_uri, experiment)
     uri = address_of(tracking_uri).uri
     stored = load(uri, experiments=experiment, tags={"source": "published"})
@@ -216,12 +204,6 @@ def _parent(client: Any, experiment_id: str, publication: Publication) -> str:
 
 def _log(client: Any, experiment_id: str, run: PublishedRun, parent: str, published_ms: int) -> None:
     now = int(time.time() * 1000)
-    start = published_ms if run.start_ms is None else run.start_ms
-    curve = [
-        (key, value, start + round(1e3 * seconds), step)
-        for step, seconds, measured in run.curve
-        for key, value in measured.items()
-    ]
     tags = {**_SHARED, "kind": "point", "point_id": run.point_id, "mlflow.parentRunId": parent}
     ending = {"outcome": run.outcome} | ({"reason": _storable(run.reason)} if run.reason else {})
     with tempfile.TemporaryDirectory() as folder:
@@ -232,9 +214,9 @@ def _log(client: Any, experiment_id: str, run: PublishedRun, parent: str, publis
             experiment_id,
             _storable(run.name),
             tags | {key: _storable(text) for key, text in run.tags.items()},
-            span=(start, start + round(1e3 * run.curve[-1][1]) if run.curve else start),
+            span=(published_ms, published_ms),
             params={key: _storable(value) for key, value in run.params.items()},
-            metrics=[*curve, *((key, value, now, 0) for key, value in run.metrics.items())],
+            metrics=[(key, value, now, 0) for key, value in run.metrics.items()],
             last=ending,
             files=Path(folder) if run.tables else None,
             status="FINISHED" if run.outcome == "ok" else "FAILED",
