@@ -186,9 +186,7 @@ class OperationsResult(Result):
             time = self.models.iloc[0].to_dict()
             rest = {"without FLOPs": time["without_flops"], "with FLOPs but without a rate": time["unplaced"]}
             rest |= {"in no row of the table": 1 - time["covered"]}
-            shares = {name: time[name] for name in verdicts} | {
-                name: part for name, part in rest.items() if part > 5e-4
-            }
+            shares = {name: time[name] for name in verdicts} | {name: rest[name] for name in rest if rest[name] > 5e-4}
             yield f"Of the profiled time: {', '.join(f'{percent(part)} {name}' for name, part in shares.items())}."
             yield from self._savings()
             return
@@ -201,12 +199,6 @@ class OperationsResult(Result):
         times.append(f"without FLOPs {percent_interval(self.time('without_flops', 'unplaced'))}")
         over = f"95% intervals over {self.levels.words}"
         yield f"Of a model's profiled time, in the median ({over}): {'; '.join(times)}."
-        if len(self.types) and self.types["between_devices"].any():
-            both = percent_interval(self.time("memory-bound", "between devices"))
-            yield (
-                "What goes between devices has an intensity far left of the ridge, yet its bytes cross links, which "
-                f"are no ceiling of this roof. Counted as memory-bound, these would be {both} of the time together."
-            )
 
     def _savings(self) -> Iterator[str]:
         """What the operations would save at their own roofs; links between devices have another roof."""

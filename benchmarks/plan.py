@@ -108,6 +108,7 @@ def held_out(store: Path, rounds: int = 10) -> None:
     from paradnn.config.point import Tracking
     from paradnn.forecast.history import open_history
     from paradnn.forecast.phases import point_times
+    from paradnn.forecast.predict import StepTimeModel
     from paradnn.forecast.table import PLANNED, PastRuns
 
     def rates(device: str, framework: str, precision: str) -> tuple[float, float, float]:
@@ -123,7 +124,9 @@ def held_out(store: Path, rounds: int = 10) -> None:
         half = len(every) // 2
         known, other = (PastRuns.of([every[i] for i in part], rates) for part in (order[:half], order[half:]))
         known = replace(known, gaps=np.full(len(known), np.nan))  # between runs that are not neighbours any more
-        expected = point_times(known, replace(other.table, sessions=[PLANNED] * len(other)), 400)
+        planned = replace(other.table, sessions=[PLANNED] * len(other))
+        steps_of = StepTimeModel.fit(known.table, known.step, known.noise)
+        expected = point_times(known, planned, 400, steps_of.predict(planned))
         seconds = expected.seconds - expected.phases["between"]
         actual = np.nansum(list(other.phases.values()), axis=0)
         actual -= np.where(other.phases["start"] > 0.5, other.phases["start"], 0.0)

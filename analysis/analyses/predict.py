@@ -1,18 +1,16 @@
 """`predict`: every point of a space of which a part was measured, measured or predicted with its 95% interval.
 
-Runs of a sweep that was a sample, or that chose its own points, tell of more points than they are. The space is the
-grid that the values of the runs span, or one that is given. A row that was not measured stands in for the run that
-there might have been: the same environment, protocol and session, other sizes. Memory grows with every size: what a
-failure excludes is out of memory here as well, and what lies between fitting and failing goes by a regression.
+The space is the grid that the values of the runs span, or one that is given. A row that was not measured stands in for
+the run that there might have been: the same environment, protocol and session, other sizes. What a failure excludes is
+out of memory here as well, and what lies between fitting and failing goes by a regression.
 
-The one model of step time of this project (`paradnn.forecast.predict`) is fitted to the runs of a device, and asked for
-all points of their space. Its draws are joint, each as one measurement of everything might have turned out: the cells
-of a map over the whole space have their intervals over these. How good the model is here is measured, not assumed:
-points are left out, and what it says of them is held against what they were.
+The one model of step time (`paradnn.forecast.predict`) is fitted to the runs of a device. Its draws are joint: cells of
+a map have their intervals over these. How good it is here is measured: points are left out, and predicted.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -385,12 +383,10 @@ def complete(
 def is_sparse(frame: pd.DataFrame) -> bool:
     """Whether a tenth or more of a space that some of these runs span was not tried, and can be predicted."""
     for group in groups(frame):
-        try:
+        with contextlib.suppress(ParadnnError):
             space = space_of(group)
-        except ParadnnError:
-            continue
-        if space.measured >= _LEAST and len(space.others) >= _SPARSE * space.total:
-            return True
+            if space.measured >= _LEAST and len(space.others) >= _SPARSE * space.total:
+                return True
     return False
 
 

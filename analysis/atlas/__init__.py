@@ -1,9 +1,5 @@
 """The atlas: what other platforms were measured to do, in public tables, as predictors that are shipped.
 
-    atlas = load()
-    group = atlas.find("H200", "gemm", "bfloat16")       # of one device, engine, version, precision and kind of kernel
-    group.times().predict(operations)                    # `OperationTimes`, from a few hundred published timings
-
 Of each table a few hundred timings are kept, chosen at random, with their source; `python -m analysis import-atlas`
 makes the files from the sources' own (`analysis.atlas.build`). A predictor's error and coverage were measured on
 timings that were left out, of weights that none of the kept timings has; `scale` widens its intervals to hold 95% of
@@ -30,8 +26,6 @@ from paradnn.families.operations import Operation
 if TYPE_CHECKING:
     from paradnn.forecast.operation_times import OperationTimes
     from paradnn.forecast.regression import Prediction
-
-__all__ = ["DATA", "Atlas", "Group", "load", "operation", "operations_of"]
 
 #: The shipped files: timings (a row each, with the number of its group) and the groups.
 DATA = Path(__file__).with_name("data")

@@ -1,7 +1,5 @@
 """How long a step would take on a device of the atlas: its operations, each predicted from published timings, summed.
 
-    answer = expect(row, "H200")           # a row as `analysis.store.past.read_space` gives it
-
 A whole step that was published (`fc` on TPU v2 and V100) is predicted as one. Of other models the products follow from
 the layers, with exact shapes; the two products of an attention are one kernel where the device ran such. What is left
 of the step's traffic is moved at the speed of elementwise kernels, or of products that memory limits. Kernels stood
@@ -29,9 +27,7 @@ from paradnn.families.operations import Counted, Operation, elementwise_operatio
 #: Draws of a sum.
 _DRAWS = 2000
 #: Standard deviations of logarithms: how far operations of a step are off together beside kernels of theirs that ran
-#: alone, and beside others that they are taken for (other threads, caches that hold what the operation before wrote,
-#: kernels that a library fuses); how far a step as a whole is off beside that: what the errors of 46 steps ask for,
-#: each family's from the others'.
+#: alone, and beside others that they are taken for; how far a step as a whole is off (docs/extrapolation.md).
 _OF_KERNELS, _OF_OTHERS, _WHOLE = 0.1, 0.35, 0.1
 #: An interval whose ends are further apart than this factor says nothing.
 _WIDEST = 30.0
@@ -95,7 +91,9 @@ def expect(
         return Answer(name, point, why=f"{model.name} generates no tokens; ask for mode=inference, or for gpt")
     whole = atlas.find(name, "fc", precision, engine, version)
     if whole is not None and model.name == "fc" and mode == "train":
-        return _answer(name, point, [_whole_step(model, batch, precision, whole)])
+        costs = model.costs(batch_size=batch, precision=precision, mode=mode, optimizer="rmsprop")
+        columns = {**_fc(model, batch), "flops": costs.flops_per_step, "bytes": costs.bytes_per_step}
+        return _answer(name, point, [Part("whole step", whole, [Counted("", operation("fc", columns, mode), 1.0)])])
 
     def find(kind: str) -> Group | None:
         """Of the precision; attention, which is 16-bit beside narrower weights, of any; versions are of products."""
@@ -177,12 +175,6 @@ def _fc(model: Model, batch: int) -> dict[str, int]:
     sizes = vars(model)
     beside = {"calls": sizes["layers"], "images": sizes["input_size"], "window": sizes["output_size"]}
     return {"m": batch, "n": sizes["nodes"], "k": sizes["nodes"], **beside}
-
-
-def _whole_step(model: Model, batch: int, precision: str, group: Group) -> Part:
-    costs = model.costs(batch_size=batch, precision=precision, mode="train", optimizer="rmsprop")
-    columns = {**_fc(model, batch), "flops": costs.flops_per_step, "bytes": costs.bytes_per_step}
-    return Part("whole step", group, [Counted("", operation("fc", columns, "train"), 1.0)])
 
 
 def _parts(find: _Find, model: Model, layers: Sequence[Counted], costs: Costs, batch: int) -> list[Part]:

@@ -1,8 +1,7 @@
 """Points as the model of step time takes them: of a frame's runs, and of a space that a user names.
 
 The frame holds typed values; the model reads keys as the store keeps them, so they are written back that way. Costs are
-the analytic ones for measured and unmeasured points: what is learned of one then holds for the other. A space is
-axes of a sweep, expanded as the driver would and not measured.
+the analytic ones for measured and unmeasured points: what is learned of one then holds for the other.
 """
 
 from __future__ import annotations

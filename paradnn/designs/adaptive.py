@@ -332,7 +332,7 @@ class AdaptiveSweep:
         if not chosen and step is None:  # all that was tried failed
             chosen = np.flatnonzero(allowed)[:count].tolist()
         elif not chosen and step is not None:
-            seconds = point_times(runs, knowledge.table, _TIMES, steps=step).seconds.mean(axis=1)
+            seconds = point_times(runs, knowledge.table, _TIMES, step).seconds.mean(axis=1)
             chosen = choose(step, seconds, count, unmeasured.astype(float), allowed, sorted(knowledge.claimed))
         random.Random(f"{self._settings.sweep.seed} {knowledge.tried}").shuffle(chosen)
         return chosen

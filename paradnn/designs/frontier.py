@@ -2,7 +2,6 @@
 
 What ran out of memory proves that all runs out that is no smaller in any size, and what fitted proves that all fits
 that is no larger in any. Points of different kinds (family, precision, compile mode, host) prove nothing of each other.
-`excluded` and `fitting` say so of points that are to be tried; `sides`, of those that were, where memory ends.
 """
 
 from __future__ import annotations

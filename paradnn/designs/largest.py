@@ -1,13 +1,10 @@
-"""`batch_size=largest`: the largest batch that fits memory, or whose step is short enough, by doubling and bisection.
-
-Points are searched one after the other.
-"""
+"""`batch_size=largest`: the largest batch that fits memory, or whose step is short enough: doubling, then bisection."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -66,10 +63,8 @@ class Search:
     @property
     def left(self) -> int:
         """About how many more batches are tried."""
-        if self.next() is None:
-            return 0
-        if self.fails is None:
-            return 6
+        if self.next() is None or self.fails is None:
+            return 0 if self.next() is None else 6
         return max(1, math.ceil(math.log2((self.fails - self.fits) / max(self.unit, self.within * self.fits))))
 
 
@@ -84,15 +79,14 @@ class _Tried(NamedTuple):
 class LargestBatch:
     """A `paradnn.session.course.Course` that searches the largest batch of each of `points`, whose own is the least."""
 
-    resumes = True
-    #: Nothing but the answer ends it.
-    seconds_left = math.inf
+    resumes, seconds_left = True, math.inf  # nothing but the answer ends it
 
     def __init__(self, points: Sequence[Point], settings: Settings) -> None:
         self.points, self._settings, self._most = points, settings, settings.largest.step_ms
-        begins = (point.batch_size if self._most else _begin(point) for point in points)
-        sizes = zip(points, begins, strict=True)
-        self._searches = [Search(point.batch_size, begin, settings.largest.within) for point, begin in sizes]
+        self._searches = [
+            Search(point.batch_size, point.batch_size if self._most else _begin(point), settings.largest.within)
+            for point in points
+        ]
         self._policy = ResumePolicy(settings.resume, settings.retry)
         #: By the index of a point and its batch.
         self._tried: dict[tuple[int, int], _Tried] = {}
@@ -129,7 +123,7 @@ class LargestBatch:
             time.sleep(1.0)  # another driver measures it
         while self._stored():
             pass
-        self._asked = next(self._next(), None)
+        self._asked = next(iter(self._next()), None)
         return [Visit(self._point(*self._asked), {"search": "largest"})] if self._asked else []
 
     def wants(self, visit: Visit, claimed: bool) -> bool:
@@ -140,9 +134,9 @@ class LargestBatch:
         """The answer for every point, and what lies beyond it."""
         return Conclusion("\n".join(f"- {self._answer(index)}" for index in range(len(self.points))))
 
-    def _next(self) -> Iterator[tuple[int, int]]:
+    def _next(self) -> list[tuple[int, int]]:
         """What is tried next of each point."""
-        return ((index, size) for index, search in enumerate(self._searches) if (size := search.next()))
+        return [(index, size) for index, search in enumerate(self._searches) if (size := search.next())]
 
     def _point(self, index: int, size: int) -> Point:
         return replace(self.points[index], batch_size=size)
@@ -159,7 +153,7 @@ class LargestBatch:
 
     def _stored(self) -> bool:
         """Take what the store holds of what would be tried; whether it held any."""
-        keys, found = list(self._next()), False
+        keys, found = self._next(), False
         known = self._history.finished(set(self._places.values())) if keys and self._policy.looks else {}
         for key in keys:
             point = self._point(*key)

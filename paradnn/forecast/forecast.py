@@ -85,7 +85,7 @@ def forecast(status: SweepStatus, settings: Settings, history: History) -> Forec
         places = [status.environments[index] for index in indices]
         ids, devices = [place.environment_id for place in places], [place.device for place in places]
         points = table_of_points([status.points[index] for index in indices], ids, devices, rates)
-        times = point_times(runs, points, draws, steps=model.predict(points))
+        times = point_times(runs, points, draws, model.predict(points))
         # A point that is out of memory by arithmetic is scheduled and recorded, no more.
         is_measured = (status.status[[*indices]] == "missing")[:, None]
         brief = times.phases["schedule"] + times.phases["record"]

@@ -1,8 +1,4 @@
-"""What a tracking store holds, for reading alone: nothing is made, claimed or closed in it.
-
-Stores are read as analysis and resume read them, so planning from a SQL store needs no import of MLflow; folders of
-offline results file by file.
-"""
+"""What a tracking store holds, for reading alone: nothing is made, claimed or closed, and MLflow is not imported."""
 
 from __future__ import annotations
 
@@ -81,9 +77,8 @@ def open_history(settings: Tracking, way: Way = "auto") -> History:
         reader = open_reader(address, way, pooled=True)
     except NoStoreError:
         return History(address.public)
-    return History(
-        address.public, RunIndex(reader, settings.experiment), partial(_in_store, reader, settings.experiment)
-    )
+    name = settings.experiment
+    return History(address.public, RunIndex(reader, name), partial(_in_store, reader, name))
 
 
 def _in_store(reader: Reader, experiment: str, devices: Collection[str], most: int) -> list[Past]:

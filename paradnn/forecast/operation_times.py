@@ -1,9 +1,5 @@
 """How long an operation takes on a platform, from kernels that were timed there.
 
-    times = OperationTimes.fit(operations, seconds)     # of one kind: products, convolutions, ...
-    times.predict(others)                               # a joint distribution of the logarithms of their seconds
-    times.left_out                                      # every operation predicted from the others
-
 The same process as of whole steps (`paradnn.forecast.process`), about a roofline made for operations:
 
     t = dispatch + calls x step + ((arithmetic)^p + (traffic)^p)^(1/p)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paradnn.core.workload import WORKLOADS
-from paradnn.forecast.predict import StepTimeModel, overhead_columns
+from paradnn.forecast.predict import overhead_columns
 from paradnn.forecast.regression import Array, Columns, Prediction, Regression, one_thread
 from paradnn.forecast.table import EACH_PROCESS, IMPORT_SECONDS, MEASURE_KEYS, PastRuns, Table
 from paradnn.worker.measure import MAX_STEPS, WINDOW
@@ -66,12 +66,10 @@ class PointTimes:
 
 
 @one_thread()
-def point_times(
-    runs: PastRuns, points: Table, draws: int, seed: int = 0, steps: Prediction | None = None
-) -> PointTimes:
-    """The time of every planned point, from past runs; `steps` is what they say of its step, where that is known."""
-    random = np.random.default_rng(seed)
-    step = np.exp((steps or StepTimeModel.fit(runs.table, runs.step, runs.noise).predict(points)).draws(draws, random))
+def point_times(runs: PastRuns, points: Table, draws: int, steps: Prediction) -> PointTimes:
+    """The time of every planned point, from past runs; `steps` is what they say of its step."""
+    random = np.random.default_rng(0)
+    step = np.exp(steps.draws(draws, random))
     known, planned = overhead_columns(runs.table), overhead_columns(points)
     phases = {}
     for name in (*runs.phases, _BETWEEN):

@@ -1,10 +1,7 @@
 """The step time of points, predicted from past runs about a roofline: the one model of step time.
 
-    model = StepTimeModel.fit(runs)     # past runs; none at all gives the roofline back, with a wide interval
-    times = model.predict(points)       # a joint normal distribution of log seconds: mean, covariance, draws
-
-What points have in common (a family, an environment, the session to come) they err in together, which `covariance` and
-`draws` say; so a sum over points is as uncertain as it must be, and what measuring one point tells of another is known.
+Without past runs the roofline comes back, with a wide interval. What points have in common (a family, an environment,
+the session to come) they err in together: a sum over points is as uncertain as it must be.
 """
 
 from __future__ import annotations

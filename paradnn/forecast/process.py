@@ -1,14 +1,9 @@
 """A Gaussian process about a line: what the line cannot say is smooth, and the rest is a step's own.
 
-    process = Process.fit(inputs, values, noise)      # values (m,), such as logarithms of seconds
-    posterior = process.predict(candidates)           # a `Prediction`: means, and what candidates err in together
-    process.left_out                                  # each observation predicted from all others, in closed form
-
 A value is the sum of four parts (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, section 2.7):
 the line, whose coefficients have a prior each; a smooth function of the coordinates with Matern's covariance of order
 3/2 and a length for every coordinate; the nugget, which is a step's own and which its replicates share; and the noise
-of a run. How large the second and third are, how long the lengths, and where the nugget is larger than elsewhere, is
-learnt. Nothing here knows of ParaDnn's points: `paradnn.forecast.predict` makes the inputs.
+of a run. How large the second and third are, how long the lengths, and where the nugget is larger, is learnt.
 """
 
 from __future__ import annotations
@@ -58,8 +53,7 @@ def _is_word(values: NDArray[Any]) -> bool:
 
 def _squares(one: NDArray[Any], other: NDArray[Any]) -> Array:
     """(n, m) squared distances along a coordinate."""
-    apart = one[:, None] != other if _is_word(one) else (one[:, None] - other) ** 2
-    return np.asarray(apart, dtype=float)
+    return np.asarray(one[:, None] != other if _is_word(one) else (one[:, None] - other) ** 2, dtype=float)
 
 
 @dataclass(frozen=True)
@@ -90,12 +84,12 @@ class Inputs:
 def _aligned(one: Coordinates, other: Coordinates) -> tuple[Coordinates, Coordinates]:
     """Both with the names of both."""
     known = {**other, **one}
-    sizes = (len(next(iter(group.values()))) for group in (one, other))
-    first, second = (
-        {name: group.get(name, np.zeros(size, like.dtype)) for name, like in known.items()}
-        for group, size in zip((one, other), sizes, strict=True)
-    )
-    return first, second
+
+    def whole(group: Coordinates) -> Coordinates:
+        lacking = len(next(iter(group.values())))
+        return {name: group.get(name, np.zeros(lacking, like.dtype)) for name, like in known.items()}
+
+    return whole(one), whole(other)
 
 
 def _line(columns: Iterable[tuple[Array, float]], rows: int) -> Array:

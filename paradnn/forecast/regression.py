@@ -1,9 +1,8 @@
 """A robust linear regression with a prior on every coefficient: little data gives the prior back, much data forgets it.
 
-Columns have names, so that what is predicted may have columns that the data lacked: of a group (a family, a session)
-that was never measured the coefficient keeps its prior, a prediction about it is as uncertain as it must be, and all
-points of the group err together. Errors are Student's t, fitted by expectation and maximisation (Lange, Little, Taylor
-1989), so that a disturbed run does not bend the line.
+Columns have names: of one that the data lacked (a family, a session) the coefficient keeps its prior, and all points of
+the group err together. Errors are Student's t, fitted by expectation and maximisation (Lange, Little, Taylor 1989), so
+that a disturbed run does not bend the line.
 """
 
 from __future__ import annotations

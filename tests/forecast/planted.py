@@ -14,6 +14,7 @@ from paradnn.families.fc import FullyConnected
 from paradnn.families.rnn import Recurrent
 from paradnn.forecast.history import Past
 from paradnn.forecast.phases import PointTimes, point_times
+from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.table import PastRuns, Table, row_of, table_of_points
 
 DEVICE, HOME = "a planted machine", "home"
@@ -119,7 +120,8 @@ def planned_table(points: Sequence[Point], environment: str = HOME) -> Table:
 
 def expected_times(runs: Sequence[Past], points: Sequence[Point], environment: str = HOME) -> PointTimes:
     """What is predicted of points from past runs."""
-    return point_times(PastRuns.of(runs, rates), planned_table(points, environment), draws=300)
+    past, planned = PastRuns.of(runs, rates), planned_table(points, environment)
+    return point_times(past, planned, 300, StepTimeModel.fit(past.table, past.step, past.noise).predict(planned))
 
 
 def again(point: Point, replicate: int) -> Point:
