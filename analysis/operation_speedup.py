@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from analysis.columns import join_columns
 from analysis.lazy import drawing, np, pd
 from analysis.operations import MINIMUM_SHARE, TRANSFERS
-from analysis.result import Paragraph, Result
+from analysis.result import Result
 from analysis.roofs import find_roofs
 from analysis.sides import KEPT, Sides, apart, mean_in_words, tidy
 from analysis.statistics.dependence import geometric_mean, levels_of
 from analysis.statistics.pairing import RESULT_COLUMNS, pair
 from paradnn.core.errors import NotEnoughData
+from paradnn.forecast.estimate import Estimate
 from paradnn.platform.specifications import find_hardware
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ class Level(StrEnum):
     UNKNOWN = "ridge unknown"
 
 
-@dataclass(frozen=True)
-class OperationSpeedup:
+class OperationSpeedup(NamedTuple):
     """`operations`: a row for each type of operation in each pair of points, with the columns of `pairing.pair` (a, b
     in FLOP/s), `operation_type`, `arithmetic_intensity` (FLOP/B, the geometric mean of both sides), `share` of the time
     on the side where it is greater, `bandwidth_gain` and `level` (a value of Level). `levels`: a row for each level,
@@ -59,7 +58,7 @@ class OperationSpeedup:
 
     operations: pd.DataFrame
     levels: pd.DataFrame
-    gain: tuple[float, float, float]
+    gain: Estimate
     gain_from: Level | None
     small: int
 
@@ -86,7 +85,7 @@ def operations_over(sides: Sides, on: Sequence[str] | None, given: Sequence[floa
     )
 
 
-def _sentences(of: OperationSpeedup, sides: Sides, ridges: Sequence[float]) -> Iterator[Paragraph | str]:
+def _sentences(of: OperationSpeedup, sides: Sides, ridges: Sequence[float]) -> Iterator[str]:
     called = " over ".join(sides.called)
     yield (
         f"{sides.named()}Speedup of {called} in the FLOP rate of {len(of.operations)} operation types in paired "
@@ -104,10 +103,8 @@ def _sentences(of: OperationSpeedup, sides: Sides, ridges: Sequence[float]) -> I
         yield "No operation is memory-bound on both sides: nothing is said of the bandwidth."
     else:
         edges = ", ".join(f"{ridge:.3g}" for ridge in ridges)
-        yield (
-            f"Memory bandwidth gain of {called}, from the level '{of.gain_from}': {mean_in_words(*of.gain)}; ridge at "
-            f"{edges} FLOP/B."
-        )
+        gain = f"Memory bandwidth gain of {called}, from the level '{of.gain_from}': {mean_in_words(*of.gain)}"
+        yield f"{gain}; ridge at {edges} FLOP/B."
     yield from apart(of.operations, sides, "operation types")
 
 
@@ -138,20 +135,18 @@ def operation_speedup(
         )
     share = pairs[["share_a", "share_b"]].max(axis=1)
     large = share.isna() | (share >= MINIMUM_SHARE)
-    found = pairs[large].assign(share=share).reset_index(drop=True)
-    intensity_a, intensity_b = found["intensity_a"], found["intensity_b"]
-    found["arithmetic_intensity"] = np.sqrt(intensity_a * intensity_b)
-    found["bandwidth_gain"] = found["speedup"] * intensity_b / intensity_a
-    found["level"] = _levels(intensity_a, intensity_b, found[TYPE], ridges)
-    names = [str(name) for name in pairs.columns if name not in carried]
-    place = names.index("a")
-    names = [*names[:place], "arithmetic_intensity", "share", *names[place:], "bandwidth_gain", "level"]
-    found = found[names]
+    found = pairs[large].reset_index(drop=True)
+    one, two = found.pop("intensity_a"), found.pop("intensity_b")
+    place = found.columns.get_loc("a")
+    found.insert(place, "arithmetic_intensity", np.sqrt(one * two))
+    found.insert(place + 1, "share", share[large].to_numpy())
+    found = found.drop(columns=["share_a", "share_b"])
+    found["bandwidth_gain"] = found["speedup"] * two / one
+    found["level"] = _levels(one, two, found[TYPE], ridges)
     found.attrs = pairs.attrs
-    levels = _by_level(found)
     source = next((level for level in (Level.OTHER, Level.MATMUL) if (found["level"] == level).any()), None)
     gain = _mean(found[found["level"].eq(source or "")], "bandwidth_gain")
-    return OperationSpeedup(found, levels, gain, source, int((~large).sum()))
+    return OperationSpeedup(found, _by_level(found), gain, source, int((~large).sum()))
 
 
 def identity_columns(runs: pd.DataFrame) -> list[str]:
@@ -161,11 +156,10 @@ def identity_columns(runs: pd.DataFrame) -> list[str]:
 
 def _by_level(found: pd.DataFrame) -> pd.DataFrame:
     points, rows = _points(found), []
-    for level in Level:
+    for level in (level for level in Level if (found["level"] == level).any()):
         here = found[found["level"] == level]
-        if len(here):
-            gain = _mean(here, "bandwidth_gain")[0] if level in (Level.MATMUL, Level.OTHER) else np.nan
-            rows.append((level.value, len(here), points[here.index].nunique(), *_mean(here, "speedup"), gain))
+        gain = _mean(here, "bandwidth_gain")[0] if level in (Level.MATMUL, Level.OTHER) else np.nan
+        rows.append((level.value, len(here), points[here.index].nunique(), *_mean(here, "speedup"), gain))
     means = ["geometric_mean", "geometric_mean_low", "geometric_mean_high"]
     return pd.DataFrame(rows, columns=["level", "operations", "points", *means, "bandwidth_gain"])
 
@@ -185,17 +179,13 @@ def _rows(name: str, side: pd.DataFrame, types: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(run_id=rows["run_id"] + " " + rows[TYPE])
 
 
-def _levels(intensity_a: pd.Series, intensity_b: pd.Series, types: pd.Series, ridges: Sequence[float]) -> np.ndarray:
-    """What limits each operation on both sides."""
-    level = np.full(len(types), Level.UNKNOWN.value, dtype=object)
-    if len(ridges):
-        least, greatest = np.minimum(intensity_a, intensity_b), np.maximum(intensity_a, intensity_b)
-        level[:] = Level.ACROSS.value
-        level[greatest < min(ridges)] = Level.OTHER.value
-        level[(greatest < min(ridges)) & types.str.contains(_PRODUCTS)] = Level.MATMUL.value
-        level[least >= max(ridges)] = Level.COMPUTE.value
-    level[types.str.contains(TRANSFERS)] = Level.TRANSFER.value
-    return level
+def _levels(a: pd.Series, b: pd.Series, types: pd.Series, ridges: Sequence[float]) -> np.ndarray:
+    """What limits each operation on both sides, from its intensity there."""
+    low, high = (min(ridges), max(ridges)) if len(ridges) else (-np.inf, np.inf)
+    product = types.str.contains(_PRODUCTS)
+    conditions = [types.str.contains(TRANSFERS), np.maximum(a, b) < low, np.minimum(a, b) >= high]
+    limits = [Level.TRANSFER.value, np.where(product, Level.MATMUL, Level.OTHER), Level.COMPUTE.value]
+    return np.select(conditions, limits, (Level.ACROSS if len(ridges) else Level.UNKNOWN).value)
 
 
 def _points(found: pd.DataFrame) -> pd.Series:
@@ -204,10 +194,10 @@ def _points(found: pd.DataFrame) -> pd.Series:
     return found.groupby([name for name in found if name not in made], dropna=False, sort=False).ngroup()
 
 
-def _mean(rows: pd.DataFrame, column: str) -> tuple[float, float, float]:
+def _mean(rows: pd.DataFrame, column: str) -> Estimate:
     """The geometric mean of a column over points and its interval."""
     if rows.empty:
-        return np.nan, np.nan, np.nan
+        return Estimate(np.nan, np.nan, np.nan)
     points = _points(rows)
     logs = pd.Series(np.log(rows[column].astype("float64"))).groupby(points).mean()
     each = rows.groupby(points).head(1)
