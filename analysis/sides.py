@@ -91,11 +91,10 @@ def choose_sides(frame: pd.DataFrame, a: Sequence[str], b: Sequence[str], names:
     in messages. ConfigError for a condition that no run meets, SchemaError for a side of heterogeneous runs unless
     `pool`.
     """
-    chosen, called, pooled = [], [], []
+    chosen, called = [], []
     for conditions, name in zip((a, b), names, strict=True):
         parts = [part.strip() for text in conditions for part in text.split(" & ")]
-        rows, said = select(frame, parts, name), " & ".join(parts)
-        first = parse(parts[0], name)
+        rows, said, first = select(frame, parts, name), " & ".join(parts), parse(parts[0], name)
         if rows.empty:
             held = sorted(set(frame[first.column].dropna().astype("str"))) if first.column in frame else []
             listed = ", ".join(held[:6]) + (f" and {len(held) - 6} more" if len(held) > 6 else "")
@@ -105,11 +104,13 @@ def choose_sides(frame: pd.DataFrame, a: Sequence[str], b: Sequence[str], names:
             chosen.append(require_homogeneous(rows, pool=pool))
         except HeterogeneousError as error:
             raise HeterogeneousError(f"{name} ({said}): {error}") from None
-        pooled += [f"{name}: {chosen[-1].attrs['pooled']}"] if "pooled" in chosen[-1].attrs else []
         # A device by its name alone, all else as it was written.
         device = len(parts) == 1 and (first.column, first.sign) == ("device", "=")
         called.append(first.values[0] if device else said)
-    return Sides(chosen[0], chosen[1], called[0], called[1], joined(pooled))
+    pooled = [
+        f"{name}: {side.attrs['pooled']}" for name, side in zip(names, chosen, strict=True) if "pooled" in side.attrs
+    ]
+    return Sides(*chosen, *called, joined(pooled))
 
 
 def join_on(names: Sequence[str] | None, sides: Sides) -> list[str] | None:
@@ -134,13 +135,9 @@ def apart(pairs: pd.DataFrame, sides: Sides, what: str = "points") -> Iterator[s
     """What sets the sides apart beside what they were chosen by, and what has no pair."""
     attrs, (a, b) = pairs.attrs, sides.called
     both = {"a": (a, sides.a), "b": (b, sides.b)}
-    differ = [
-        f"{name} ({one} / {two})"
-        for name, (one, two) in attrs["differ"].items()
-        if name != "device" and name not in f"{sides.name_a} {sides.name_b}"
-    ]
-    if differ:
-        yield f"{a} and {b} also differ in {', '.join(differ)}: the ratios include these effects."
+    given = f"device {sides.name_a} {sides.name_b}"
+    if differ := {name: values for name, values in attrs["differ"].items() if name not in given}:
+        yield f"{a} and {b} also differ in {_each(differ)}: the ratios include these effects."
     source, protocol = (
         [sorted(set(side[column].dropna())) if column in side else [] for _, side in both.values()]
         for column in ("source", "protocol_id")
@@ -154,8 +151,7 @@ def apart(pairs: pd.DataFrame, sides: Sides, what: str = "points") -> Iterator[s
         if count := attrs[f"unusable_{key}"]:
             yield f"{count} ok runs of {name} hold no {attrs['metric']} above zero."
     if attrs["disjoint"]:
-        listed = ", ".join(f"{name} ({one} / {two})" for name, (one, two) in attrs["disjoint"].items())
-        yield f"No value is shared in {listed}: choose runs that agree there."
+        yield f"No value is shared in {_each(attrs['disjoint'])}: choose runs that agree there."
     alone = [f"{', '.join(attrs['alone'][key])} on {both[key][0]} alone" for key in both if attrs["alone"][key]]
     told = f" ({'; '.join(alone)})" if alone else ""
     yield f"Without a counterpart: {attrs['unpaired_a']} {what} of {a}, {attrs['unpaired_b']} of {b}{told}."
@@ -167,6 +163,10 @@ def apart(pairs: pd.DataFrame, sides: Sides, what: str = "points") -> Iterator[s
         if len(failed):
             listed = ", ".join(f"{count} {outcome}" for outcome, count in failed.items())
             yield f"Of the runs of {name} {failed.sum()} have no measurement ({listed})."
+
+
+def _each(values: Mapping[str, tuple[str, str]]) -> str:
+    return ", ".join(f"{name} ({one} / {two})" for name, (one, two) in values.items())
 
 
 def mean_in_words(value: float, low: float, high: float) -> str:
@@ -218,9 +218,10 @@ def rare(points: int) -> Iterator[str]:
     """What so few points may not contain: with a chance of 5% all n miss what occurs in 1 - 0.05^(1/n) of points."""
     share = 1 - 0.05 ** (1 / points) if points else 1.0
     if share >= _RARE:
+        least = short(share, share=True)
         yield (
-            "No interval holds what did not happen: waits that occur in fewer than "
-            f"{short(share, share=True)} of the points may be missing from {points} of them (95%)."
+            f"No interval holds what did not happen: waits that occur in fewer than {least} of the points may be "
+            f"missing from {points} of them (95%)."
         )
 
 

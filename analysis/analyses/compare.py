@@ -217,11 +217,10 @@ def _of_cells(cells: pd.DataFrame) -> dict[str, Any]:
     """What the tests of single cells found; `by_tests` is the verdict of a family all of whose cells are tested."""
     counts = cells["verdict"].value_counts()
     only = counts.index[0] if len(counts) == 1 else Verdict.NOT_SHOWN.value
+    found = {"a_better": Verdict.A_BETTER, "b_better": Verdict.B_BETTER, "same": Verdict.SAME}
     return {
         "tested": int(cells["tested"].sum()),
-        "a_better": int(counts.get(Verdict.A_BETTER, 0)),
-        "b_better": int(counts.get(Verdict.B_BETTER, 0)),
-        "same": int(counts.get(Verdict.SAME, 0)),
+        **{name: int(counts.get(verdict, 0)) for name, verdict in found.items()},
         "by_tests": only if len(cells) and cells["tested"].all() else None,
     }
 

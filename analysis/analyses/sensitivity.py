@@ -159,8 +159,7 @@ def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
 
 def _rows(fit: Fit, metric: str) -> pd.DataFrame:
     """A row for each weight, the most important first."""
-    found = fit.regression
-    part = fit.weights.rename_axis("term").reset_index()
+    part, found = fit.weights.rename_axis("term").reset_index(), fit.regression
     for place, (name, value) in enumerate((("family", fit.family), ("device", fit.device), ("metric", metric))):
         part.insert(place, name, value)
     return part.assign(points=found.rows, r2=found.r2, r2_held_out=found.r2_held_out)

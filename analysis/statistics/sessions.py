@@ -83,9 +83,9 @@ class Design:
 
 
 class Arrangement(NamedTuple):
-    """The design of two sides' runs; the session or host of each run that counts as one measurement, None where runs
-    count by themselves (runs of A, then of B); which runs stand in a comparison, the others having no counterpart
-    in their session; and what the sessions of each side add to the variance of the mean log ratio."""
+    """The design of two sides' runs (of A, then of B); the session or host of each that counts as one measurement, None
+    where runs count by themselves; which runs have a counterpart in their session and stand in a comparison; and what
+    the sessions of each side add to the variance of the mean log ratio."""
 
     design: Design
     units: np.ndarray
