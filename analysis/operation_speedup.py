@@ -136,13 +136,13 @@ def operation_speedup(
     share = pairs[["share_a", "share_b"]].max(axis=1)
     large = share.isna() | (share >= MINIMUM_SHARE)
     found = pairs[large].reset_index(drop=True)
-    one, two = found.pop("intensity_a"), found.pop("intensity_b")
-    place = found.columns.get_loc("a")
-    found.insert(place, "arithmetic_intensity", np.sqrt(one * two))
+    on_a, on_b = found.pop("intensity_a"), found.pop("intensity_b")
+    place = list(found).index("a")
+    found.insert(place, "arithmetic_intensity", np.sqrt(on_a * on_b))
     found.insert(place + 1, "share", share[large].to_numpy())
     found = found.drop(columns=["share_a", "share_b"])
-    found["bandwidth_gain"] = found["speedup"] * two / one
-    found["level"] = _levels(one, two, found[TYPE], ridges)
+    found["bandwidth_gain"] = found["speedup"] * on_b / on_a
+    found["level"] = _levels(on_a, on_b, found[TYPE], ridges)
     found.attrs = pairs.attrs
     source = next((level for level in (Level.OTHER, Level.MATMUL) if (found["level"] == level).any()), None)
     gain = _mean(found[found["level"].eq(source or "")], "bandwidth_gain")
@@ -182,10 +182,11 @@ def _rows(name: str, side: pd.DataFrame, types: pd.DataFrame) -> pd.DataFrame:
 def _levels(a: pd.Series, b: pd.Series, types: pd.Series, ridges: Sequence[float]) -> np.ndarray:
     """What limits each operation on both sides, from its intensity there."""
     low, high = (min(ridges), max(ridges)) if len(ridges) else (-np.inf, np.inf)
-    product = types.str.contains(_PRODUCTS)
-    conditions = [types.str.contains(TRANSFERS), np.maximum(a, b) < low, np.minimum(a, b) >= high]
-    limits = [Level.TRANSFER.value, np.where(product, Level.MATMUL, Level.OTHER), Level.COMPUTE.value]
-    return np.select(conditions, limits, (Level.ACROSS if len(ridges) else Level.UNKNOWN).value)
+    bound = np.where(types.str.contains(_PRODUCTS), Level.MATMUL.value, Level.OTHER.value)
+    other = Level.ACROSS if len(ridges) else Level.UNKNOWN
+    found = np.where(np.minimum(a, b) >= high, Level.COMPUTE.value, other.value)
+    found = np.where(np.maximum(a, b) < low, bound, found)
+    return np.where(types.str.contains(TRANSFERS), Level.TRANSFER.value, found)
 
 
 def _points(found: pd.DataFrame) -> pd.Series:
