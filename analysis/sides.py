@@ -107,10 +107,9 @@ def choose_sides(frame: pd.DataFrame, a: Sequence[str], b: Sequence[str], names:
         # A device by its name alone, all else as it was written.
         device = len(parts) == 1 and (first.column, first.sign) == ("device", "=")
         called.append(first.values[0] if device else said)
-    pooled = [
-        f"{name}: {side.attrs['pooled']}" for name, side in zip(names, chosen, strict=True) if "pooled" in side.attrs
-    ]
-    return Sides(*chosen, *called, joined(pooled))
+    known = zip(names, (side.attrs.get("pooled") for side in chosen), strict=True)
+    pooled = joined(f"{name}: {words}" for name, words in known if words)
+    return Sides(chosen[0], chosen[1], called[0], called[1], pooled)
 
 
 def join_on(names: Sequence[str] | None, sides: Sides) -> list[str] | None:
