@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch as Patch
 from matplotlib.patches import Rectangle as Rectangle
-from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 from numpy.typing import ArrayLike
 
 from analysis.format import short
@@ -208,11 +208,6 @@ def finish(axes: Axes, title: str = "", x: str = "", y: str = "") -> None:
     axes.grid(True, color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def quantity(unit: str) -> EngFormatter:
-    """Tick labels with SI prefixes: 2.5 TFLOP/s."""
-    return EngFormatter(unit=unit, sep=" ")
 
 
 def fits(letters: int, inches: float) -> bool:

@@ -10,6 +10,8 @@ group `paradnn.analyses`, and its analyses stand beside these.
 
 from __future__ import annotations
 
+import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -48,17 +50,18 @@ class Shown:
 class Analysis(Generic[OptionsT, ResultT]):
     """A function (frame, options) -> result with all that the command line and the report have to know of it.
 
-    Called, it lets the runs through the gate first, and its result says what was left out. `columns` limits what is
-    read from the store; `one_protocol` is for one that would
-    refuse heterogeneous runs part by part, `counts` for one to which no run is an answer. In the report it stands in a
-    `section` of each system, of all or of pairs of them, by its `order`; `shown` says as what, once unless given.
+    Called, it lets the runs through the gate first, and its result says what was left out. --help says what the
+    module's docstring does unless `description` is given. `columns` limits what is read from the store; `one_protocol`
+    is for one that would refuse heterogeneous runs part by part, `counts` for one to which no run is an answer. In the
+    report it stands in a `section` of each system, of all or of pairs of them, by its `order`; `shown` says as what,
+    once unless given.
     """
 
     options: type[OptionsT]
     function: Callable[[pd.DataFrame, OptionsT], ResultT]
     summary: str
-    description: str
     example: str
+    description: str = ""
     gate: Gate = "steps"
     title: str = ""
     reading: str = ""
@@ -73,6 +76,9 @@ class Analysis(Generic[OptionsT, ResultT]):
     def __post_init__(self) -> None:
         of = self.function
         self.__dict__.update(__doc__=of.__doc__, __name__=of.__name__, __module__=of.__module__, __wrapped__=of)
+        about = (sys.modules[of.__module__].__doc__ or "").partition("`: ")[2].strip()
+        parts = [textwrap.fill(part, 100) for part in (about[:1].upper() + about[1:]).split("\n\n")]
+        self.__dict__["description"] = self.description or "\n\n".join(parts)
 
     def __call__(self, frame: pd.DataFrame, options: OptionsT | None = None) -> ResultT:
         options = options or self.options()

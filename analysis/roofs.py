@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -29,13 +30,6 @@ class Verdict(StrEnum):
     UNKNOWN = "unknown"
 
 
-#: Columns of `summary` that count models -> the verdict they count.
-_COUNTS = {
-    "memory_bound": Verdict.MEMORY,
-    "compute_bound": Verdict.COMPUTE,
-    "at_the_ridge": Verdict.RIDGE,
-    "unknown": Verdict.UNKNOWN,
-}
 _NUMBERS = (
     *("arithmetic_intensity", "flops_per_second", "trace_arithmetic_intensity", "trace_flops_utilization"),
     *("trace_flops_utilization_lowest", "trace_captures", "published_intensity", "infeed_fraction"),
@@ -164,10 +158,10 @@ def summary(points: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
         levels = levels_of(known, unit)
         quarter, middle, three = known["share"].quantile([0.25, 0.5, 0.75])
         interval = crossed_quantile(known["share"], levels)
+        verdicts = (Verdict.MEMORY, Verdict.COMPUTE, Verdict.RIDGE, Verdict.UNKNOWN)
+        counts = {re.sub("[- ]", "_", name.value): int((group["verdict"] == name).sum()) for name in verdicts}
         rows.append(
-            dict(zip(_PLACE, place, strict=True))
-            | {"points": len(group)}
-            | {column: int((group["verdict"] == name).sum()) for column, name in _COUNTS.items()}
+            {**dict(zip(_PLACE, place, strict=True)), "points": len(group), **counts}
             | {"share_q25": quarter, "share_median": middle, "share_q75": three, "share_best": group["share"].max()}
             | {"median_low": interval.low, "median_high": interval.high, "sample": levels.words}
             | {"above_roof": int((group["share"] > 1).sum())}
@@ -186,10 +180,10 @@ def _with_keys(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _place(rows: pd.DataFrame, specification: Sheets) -> tuple[pd.DataFrame, pd.Series]:
     """The runs that have a place, with it; and for every row the reason why it has none, or None."""
-    keys = list(zip(rows["device"], rows["precision"], strict=True))
-    sheets = {device: specification(device) for device in set(rows["device"])}
-    peaks = {(device, kind): sheet.peak_flops.get(kind) for device, kind in set(keys) if (sheet := sheets[device])}
-    specified = np.array([peaks.get(key) or np.nan for key in keys], dtype="float64")
+    sheets = {device: sheet for device in set(rows["device"]) if (sheet := specification(device))}
+    peaks = {device: sheet.peak_flops for device, sheet in sheets.items()}
+    keys = zip(rows["device"], rows["precision"], strict=True)
+    specified = np.array([peaks.get(device, {}).get(kind) or np.nan for device, kind in keys], dtype="float64")
     traced = (rows["trace_arithmetic_intensity"] > 0) & (rows["trace_flops_utilization"] > 0) & ~np.isnan(specified)
     intensity = rows["arithmetic_intensity"].where(~traced, rows["trace_arithmetic_intensity"])
     rate = rows["flops_per_second"].where(~traced, rows["trace_flops_utilization"] * specified)

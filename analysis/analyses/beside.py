@@ -1,4 +1,5 @@
-"""`beside`: this machine beside the published platforms of the atlas, model by model."""
+"""`beside`: examples per second of every measured model beside published platforms: what was published of the very
+step, else a prediction with its interval; and what is not known of them."""
 
 from __future__ import annotations
 
@@ -38,8 +39,6 @@ class BesideOptions(Options):
 @analysis(
     BesideOptions,
     summary="this machine beside published platforms (V100, TPU v2 and others), model by model",
-    description="Examples per second of every measured model beside what was published of other platforms: the\n"
-    "very step where it was, else a prediction with its interval; and what is not known of them.",
     example="python -m analysis beside --platform-of V100 --platform-of H200 --figure beside.png",
     section="system",
     order=15,
@@ -47,7 +46,7 @@ class BesideOptions(Options):
     reading="Marks further right are faster. Bars are 95% intervals; of published steps there is none.",
 )
 def beside(frame: pd.DataFrame, options: BesideOptions) -> Result:
-    """Measured models of a frame beside devices of the atlas, a row for each model and platform.
+    """A row for each measured model and platform.
 
     Columns: family, point, device, here and there (examples per second) with _low and _high, source (published: that
     very step; predicted), precision (of the platform), ratio (there / here), missing (why there is no number).

@@ -1,5 +1,6 @@
-"""`boxplot`: the spread of a metric, or of the speedups of A over B, over the models of each group, whatever its shape:
-five percentiles (the paper's Figure 11), the values beyond, and an interval of the median."""
+"""`boxplot`: the spread of a metric, or of the speedups of A over B, over the models of each group, by the percentiles
+of the paper's Figure 11: bar at the median, box from the 9th to the 91st, whiskers from the 2nd to the 98th, dots
+beyond. Replicates of a point count once."""
 
 from __future__ import annotations
 
@@ -71,8 +72,6 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
 @analysis(
     BoxplotOptions,
     summary="the spread of a metric over the models of each family, device or any other group",
-    description="Box plots with the paper's percentiles: bar at the median, box from the 9th to the 91st,\n"
-    "whiskers from the 2nd to the 98th, dots beyond. Replicates of a point count once.",
     example="python -m analysis boxplot --metric examples_per_second --by device,batch_size --figure boxes.png",
     section="system",
     order=10,
@@ -80,8 +79,7 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
     shown=_shown,
 )
 def boxplot(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
-    """A box for each value of `by`, over points: replicates count once. With `a` and `b`, of the speedups of A over B,
-    point by point.
+    """A row for each value of `by`, of runs or with `a` and `b` of the speedups of A over B, point by point.
 
     NotEnoughData without runs, ConfigError for a column or metric that is not there, SchemaError for heterogeneous
     runs in a group.
@@ -147,16 +145,13 @@ def _answer(boxes: pd.DataFrame, of: _Quantity, by: Sequence[str], sources: tupl
 def box_statistics(
     frame: pd.DataFrame, metric: str, by: Sequence[str], order: Sequence[str] = (), unit: Unit = "crossed"
 ) -> pd.DataFrame:
-    """The paper's percentiles of `metric` over the rows of each group: a row has the columns `by`, label, count,
-    missing (rows of the group without the metric, such as out of memory), p2, p9, p50, p91, p98, median_low,
-    median_high (95% interval, NaN where the sample is too small for an end), sample (what the interval is over),
-    minimum, maximum, outliers (how many are beyond the whiskers) and values (all of them, ascending).
+    """The paper's percentiles (section 5.3) of `metric` over the rows of each group: a row has the columns `by`, label,
+    count, missing (rows whose metric is missing or infinite), p2, p9, p50, p91, p98, median_low, median_high (95%
+    interval over the models and batch sizes of the group's points, NaN where these are too few for an end), sample
+    (what that is over), minimum, maximum, outliers (how many are beyond the whiskers) and values (ascending).
 
-    Percentiles interpolate linearly between order statistics (Hyndman and Fan's definition 7, NumPy's default). The
-    bar is the median, the box reaches from the 9th to the 91st percentile, the whiskers from the 2nd to the 98th
-    (paper, section 5.3 and Figure 11). The median's interval is over the models and batch sizes that the points of a
-    group share (`dependence.crossed_quantile`). Infinite and missing values are counted as missing. Groups stand in
-    their own order (numbers ascending), except that the values in `order`, such as families, come first as given.
+    Percentiles are of Hyndman and Fan's definition 7. Groups stand in their own order (numbers ascending), except that
+    the values in `order`, such as families, come first as given.
     """
     rows: list[dict[str, object]] = []
     for key, group in frame.groupby(list(by), sort=True, dropna=False):
@@ -219,8 +214,18 @@ def draw_boxes(boxes: pd.DataFrame, of: _Quantity, by: Sequence[str]) -> drawing
     drawn, (axes,) = drawing.panels(1, 8.0, 1.2 + (0.32 if longest <= _SHORT else 0.65) * len(rows))
     keys = [str(row[by[0]]) for row in rows]
     among = drawing.families_with(keys) if by[0] == "family" else [*dict.fromkeys(keys)]
+    how: dict[str, Any] = {"color": _DARK, "markersize": 3, "alpha": 0.6, "zorder": 2}
+    ways: dict[str, Any] = {"orientation": "horizontal", "widths": 0.55, "manage_ticks": False, "patch_artist": True}
+    ways |= {"whiskerprops": {"color": _DARK}, "capprops": {"color": _DARK}}
+    ways |= {"medianprops": {"color": drawing.COLOURS[-1], "linewidth": 1.8}}
     for place, (row, key) in enumerate(zip(rows, keys, strict=True)):
-        _draw_box(axes, row, place, drawing.look(key, among)["color"])
+        low, high = (row["p2"], row["p98"]) if row["count"] >= WHISKERS else (row["p9"], row["p91"])
+        dots = row["values"][(row["values"] < low) | (row["values"] > high) | (row["count"] < BOX)]
+        axes.plot(dots, np.full(len(dots), place), drawing.MARKERS[0], **how)
+        if row["count"] >= BOX:
+            box = {"med": row["p50"], "q1": row["p9"], "q3": row["p91"], "whislo": low, "whishi": high, "fliers": []}
+            face = {"facecolor": drawing.look(key, among)["color"], "alpha": 0.55, "edgecolor": "#333333"}
+            axes.bxp([box], positions=[place], boxprops=face, **ways)
     lowest, highest, most = boxes["minimum"].min(), boxes["maximum"].max(), boxes["count"].max()
     if of.is_ratio:
         axes.axvline(1, color="#333333", linewidth=1, zorder=1)
@@ -237,28 +242,3 @@ def draw_boxes(boxes: pd.DataFrame, of: _Quantity, by: Sequence[str]) -> drawing
     drawing.finish(axes, f"{of.name} by {', '.join(map(label, by))}", f"{of.named}\n{marks}")
     axes.yaxis.grid(False)
     return drawn
-
-
-def _draw_box(axes: drawing.Axes, row: Mapping[Any, Any], place: int, colour: str) -> None:
-    """One group at its place: what of box, whiskers and dots its points can carry."""
-    boxed, whiskered, values = row["count"] >= BOX, row["count"] >= WHISKERS, row["values"]
-    low, high = (row["p2"], row["p98"]) if whiskered else (row["p9"], row["p91"])
-    dots = values[(values < low) | (values > high)] if boxed else values
-    how: dict[str, Any] = {"color": _DARK, "markersize": 3, "alpha": 0.6, "zorder": 2}
-    axes.plot(dots, np.full(len(dots), place), drawing.MARKERS[0], **how)
-    if not boxed:
-        return
-    statistics = {"med": row["p50"], "q1": row["p9"], "q3": row["p91"], "whislo": low, "whishi": high, "fliers": []}
-    artists = axes.bxp(
-        [statistics],
-        positions=[place],
-        orientation="horizontal",
-        widths=0.55,
-        patch_artist=True,
-        manage_ticks=False,
-        showcaps=whiskered,
-        medianprops={"color": drawing.COLOURS[-1], "linewidth": 1.8},
-        whiskerprops={"color": _DARK},
-        capprops={"color": _DARK},
-    )
-    artists["boxes"][0].set(facecolor=colour, alpha=0.55, edgecolor="#333333")

@@ -1,7 +1,8 @@
 """`breakdown`: where the time of a step goes, over all profiled models of a family, by categories and types.
 
-A profile's shares are of one step. A family's share of a category is the median over its models, with the interval of
-order statistics over the models and batch sizes that points share: medians of several categories need not add up to 1.
+A profile's shares (measure.profile=true) are of one step. A family's share of a category is the median over its models,
+with the interval of order statistics over the models and batch sizes that points share: medians of several categories
+need not add up to 1.
 """
 
 from __future__ import annotations
@@ -41,8 +42,6 @@ class BreakdownOptions(Options):
 @analysis(
     BreakdownOptions,
     summary="where the step's time goes: categories and types of operations by family",
-    description="Median share of the profiled step that each category and type of operation takes, over the\n"
-    "models of a family. Profiles are taken with measure.profile=true.",
     example="python -m analysis breakdown --family fc --figure breakdown.png",
     section="system",
     order=70,

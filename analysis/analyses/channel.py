@@ -1,4 +1,5 @@
-"""`channel`: latency and bandwidth of messages by transport and pattern, as lines over their size."""
+"""`channel`: start-up time and bandwidth of messages, fitted to the runs of model=channel, each transport and pattern
+by itself, in pieces where a protocol changes, with intervals."""
 
 from __future__ import annotations
 
@@ -35,8 +36,6 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
 @analysis(
     ChannelOptions,
     summary="latency and bandwidth of messages by transport and pattern, as lines over their size",
-    description="Fit start-up time and bandwidth to the runs of model=channel, each transport and pattern by\n"
-    "itself, in pieces where a protocol changes, with intervals.",
     example="python -m analysis channel --figure channel.png",
     section="system",
     order=40,

@@ -1,7 +1,7 @@
 """`heatmap`: any metric over any two hyperparameters, with out of memory as a result (the paper's Figures 2 a-c and 7).
 
 One map for each family on each device. A cell is the median of the points that ran; a cell in which none did says how
-they ended, one in which some did says how many did not. What the map pools over is named, with the scatter it hides.
+they ended, one in which some did says how many did not. What the map pools over is named; fix it with --where.
 """
 
 from __future__ import annotations
@@ -62,33 +62,24 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
 
 
 def maps_of(rows: pd.DataFrame) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """(families that share a map, being swept over the same options; its two axes, empty where too few vary)."""
-    present = computing(rows)
-    swept = [family for family in FAMILIES.values() if family.swept]
-    kinds = [
-        [one for one in swept if one.options is options] for options in dict.fromkeys(one.options for one in swept)
-    ]
-    for kind in kinds:
-        if names := tuple(one.name for one in kind if one.name in present):
-            yield names, *_varied(rows[rows["family"].isin(names)], [f"model.{key}" for key in kind[0].swept])
-    for name in present:
-        if name not in FAMILIES or not FAMILIES[name].swept:
-            yield (name,), *_varied(rows[rows["family"] == name], ())
-
-
-def _varied(rows: pd.DataFrame, preferred: Sequence[str]) -> tuple[str, str]:
-    """The first two hyperparameters with more than one value, batch size and the preferred ones first."""
-    named = [str(name) for name in rows.columns if str(name).startswith("model.") and name != "model.name"]
-    candidates = dict.fromkeys(["batch_size", *preferred, *named])
-    first, second, *_ = *(name for name in candidates if name in rows and rows[name].nunique() > 1), "", ""
-    return first, second
+    """(families that share a map, being swept over the same options; its two axes, batch size and what is swept first;
+    empty where too few vary)."""
+    kinds: dict[object, list[str]] = {}
+    for name in computing(rows):
+        family = FAMILIES.get(name)
+        kinds.setdefault(family.options if family and family.swept else name, []).append(name)
+    for kind, names in sorted(kinds.items(), key=lambda pair: isinstance(pair[0], str)):
+        own = rows[rows["family"].isin(names)]
+        swept = () if isinstance(kind, str) else (f"model.{key}" for key in FAMILIES[names[0]].swept)
+        models = (str(name) for name in rows if str(name).startswith("model.") and name != "model.name")
+        candidates = dict.fromkeys(["batch_size", *swept, *models])
+        x, y, *_ = *(name for name in candidates if name in own and own[name].nunique() > 1), "", ""
+        yield tuple(names), x, y
 
 
 @analysis(
     HeatmapOptions,
     summary="a metric over two hyperparameters, out of memory shown",
-    description="Show the median of a metric over two hyperparameters, a map for each family on each device.\n"
-    "Cells in which nothing ran say why. What varies besides is pooled and named; fix it with --where.",
     example="python -m analysis heatmap --x batch_size --y nodes --where model.layers=64 --figure map.png",
     section="system",
     order=20,
@@ -96,11 +87,7 @@ def _varied(rows: pd.DataFrame, preferred: Sequence[str]) -> tuple[str, str]:
     shown=_shown,
 )
 def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> Result:
-    """The median of a metric over two hyperparameters, for each family on each device.
-
-    ConfigError for a column or metric that is not there, NotEnoughData without any map, SchemaError for heterogeneous
-    runs of a group.
-    """
+    """The median of a metric over two hyperparameters, for each family on each device; errors are `heat_maps`'s."""
     maps = heat_maps(frame, options.x, options.y, options.metric, pool=options.pool)
     named = {"x": maps.x.column, "y": maps.y.column, "value": maps.metric}
     return Result(
@@ -177,11 +164,10 @@ class HeatMaps(NamedTuple):
     """A map for each family on each device, on shared axes.
 
     `cells`, a row for each measured or failed cell: `family`, `device`, `x` and `y` (labels), `j` and `i` (its place on
-    y and x), `value` (median over points, NaN if none ran), `low` and `high` (quartiles), `points` (that ran), `failed`
-    (points that did not end ok), `memory` (those of them out of memory), `outcome` (ok, else the commonest ending); of
-    a predicted map `low` and `high` are the 95% interval of the value, and `measured` counts points that were.
-    `points` are those behind the cells. `notes` say what the cells of each map are the median of, `lacking` why other
-    groups have no map, `runs` are the ids of those used.
+    y and x), `value` (median over points, NaN if none ran), `low` and `high` (quartiles; of a predicted map the 95%
+    interval), `points` (that ran), `failed` (that did not), `memory` (those of them out of memory), `outcome` (ok, else
+    the commonest ending), of a predicted map `measured` (points that were). `points` are those behind the cells.
+    `notes` say what the cells of each map are the median of, `lacking` why other groups have no map.
     """
 
     metric: str
@@ -207,14 +193,14 @@ class HeatMaps(NamedTuple):
 def heat_maps(frame: pd.DataFrame, x: str, y: str, metric: str | None = None, *, pool: bool = False) -> HeatMaps:
     """Median of `metric` over the cells of `x` and `y`, for each family on each device.
 
-    A cell's value is the median over its points, a point's the median over its ok replicates; low and high are the
-    quartiles over points. All maps have the same axes, so that they can stand side by side. A numeric hyperparameter
-    with more than 24 values is cut into 12 ranges, equally wide or, from one power of ten on, equally wide in the
-    logarithm. A group in which nothing ran has a map of how its points ended. ConfigError for a
-    column or metric that is not there, NotEnoughData when no group has data, SchemaError when the runs of a group are
-    heterogeneous and `pool` is not given.
+    A cell's value is the median over its points, a point's that over its ok replicates. A numeric hyperparameter with
+    more than 24 values is cut into 12 ranges, equally wide or, from one power of ten on, equally wide in the logarithm.
+    ConfigError for a column or metric that is not there, NotEnoughData when no group has data, SchemaError when the
+    runs of a group are heterogeneous and `pool` is not given.
     """
-    metric = _metric(frame, metric)
+    if is_ok(frame).any():
+        metric = find_metric(frame, metric) if metric else choose_metric(frame)
+    metric = metric or DEFAULT_METRICS[1]  # where no point ran any will do
     frame = frame if metric in frame else frame.assign(**{metric: np.nan})
     columns = find_column(frame, x, "--x"), find_column(frame, y, "--y")
     if columns[0] == columns[1]:
@@ -245,13 +231,6 @@ def heat_maps(frame: pd.DataFrame, x: str, y: str, metric: str | None = None, *,
         )
     every, unit = pd.concat(parts, ignore_index=True), units([metric]).get(metric, "")
     return HeatMaps(metric, unit, across, up, _cells(every, across, up), every, notes, lacking, used)
-
-
-def _metric(frame: pd.DataFrame, name: str | None) -> str:
-    """The metric to show; where no point ran at all any will do, since there is nothing to show of it."""
-    if is_ok(frame).any():
-        return find_metric(frame, name) if name else choose_metric(frame)
-    return name or DEFAULT_METRICS[1]
 
 
 def _note(points: pd.DataFrame, axes: Collection[str]) -> str:
@@ -295,7 +274,11 @@ def _axis(rows: pd.DataFrame, column: str) -> tuple[Axis, pd.Series]:
     values = rows[column]
     numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
     if numeric and values.nunique() > _LEGIBLE:
-        return _binned(values.astype("float64"), column)
+        low, high = float(values.min()), float(values.max())
+        edges = (np.geomspace if low > 0 and high >= 10 * low else np.linspace)(low, high, _BINS + 1)
+        place = np.clip(np.searchsorted(edges, values.astype("float64"), side="right") - 1, 0, _BINS - 1)
+        labels = tuple(f"{short(a)}–{short(b)}" for a, b in pairwise(edges))  # noqa: RUF001
+        return Axis(column, labels), pd.Series(place, index=values.index)
     distinct = sorted(values.unique(), key=_order)
     places = {value: place for place, value in enumerate(distinct)}
     labels = tuple(f"{value:g}" if isinstance(value, float) else str(value) for value in distinct)
@@ -308,15 +291,6 @@ def _order(value: object) -> tuple[int, Sequence[object]]:
         return 0, [float(value)]  # type: ignore[arg-type]
     counts = blocks_of(value)
     return (1, [sum(counts), *counts]) if counts else (2, [str(value)])
-
-
-def _binned(values: pd.Series, column: str) -> tuple[Axis, pd.Series]:
-    low, high = float(values.min()), float(values.max())
-    logarithmic = low > 0 and high >= 10 * low
-    edges = (np.geomspace if logarithmic else np.linspace)(low, high, _BINS + 1)
-    place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, _BINS - 1)
-    labels = tuple(f"{short(a)}–{short(b)}" for a, b in pairwise(edges))  # noqa: RUF001
-    return Axis(column, labels), pd.Series(place, index=values.index)
 
 
 #: How a cell in which nothing ran looks, by the outcome: letters, words, hatch and ground.

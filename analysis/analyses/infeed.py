@@ -2,7 +2,7 @@
 
 What the host does for an example is fixed while the device's work grows, so larger models wait less. Each point gets a
 verdict and a bound on what a faster pipeline could bring, each family on each device the share of its models that are
-input-bound and how strongly waiting falls with size. Runs of this suite with a real input also measured what input free
+input-bound and how strongly waiting falls with size. Runs with a real input (data=images) also measured what input free
 of charge brings and what the pipeline costs the host, from which follows how many cores would feed a model.
 """
 
@@ -78,9 +78,6 @@ class Waiting(NamedTuple):
 @analysis(
     InfeedOptions,
     summary="share of the step spent waiting for input, against the size of the model",
-    description="Show which models wait for their input, how the wait falls with the size of the model, and the\n"
-    "speedup that an input pipeline without cost would bring at most. Runs with data=images\n"
-    "also say what free input did bring, and how many cores would feed the model.",
     example="python -m analysis infeed --family residual,bottleneck --against parameters",
     section="system",
     order=80,
@@ -88,10 +85,7 @@ class Waiting(NamedTuple):
     reading="Share of the step in which the device waits for its next batch.",
 )
 def infeed(frame: pd.DataFrame, options: InfeedOptions) -> Result:
-    """Which models wait for their input, how the wait falls with size, and what input without cost would bring.
-
-    NotEnoughData where no run has an `infeed_fraction`, SchemaError for heterogeneous runs of a group.
-    """
+    """The points of `input_waits`, the longest wait first, and its errors."""
     found, lacking = input_waits(frame, options)
     table = pd.concat([group.points for group in found], ignore_index=True)
     table = table.sort_values("infeed_fraction", ascending=False, kind="stable", ignore_index=True)
@@ -143,9 +137,8 @@ def input_waits(frame: pd.DataFrame, options: InfeedOptions) -> tuple[list[Waiti
     says which groups have nothing.
 
     The headroom is Amdahl's bound: the rest of the step stays as it is. Intervals are over the models and batch sizes
-    that points share (`dependence.crossed_share`, `crossed_quantile`, `rank_correlation`). Only ok runs count;
-    replicates become their median. NotEnoughData where no run has both columns, SchemaError for heterogeneous runs of
-    one group.
+    that points share. Only ok runs count; replicates become their median. NotEnoughData where no run has both columns,
+    SchemaError for heterogeneous runs of one group.
     """
     against, found, lacking = options.against, list[Waiting](), list[Lacking]()
     if {"flops_per_step", "batch_size"} <= set(frame.columns):
@@ -257,7 +250,7 @@ def draw_infeed(found: Sequence[Waiting], options: InfeedOptions) -> drawing.Fig
             axes.vlines(rows["infeed_fraction"], rows["utilization"], free, color=look["color"], linewidth=1, alpha=0.5)
     name, unit = SIZES[options.against]
     left.set(xscale="log", ylim=(-0.03, 1.03))
-    drawing.log_ticks(left.xaxis, drawing.quantity(unit))
+    drawing.log_ticks(left.xaxis, lambda value: short(value, unit))
     drawing.finish(left, "Waiting for input", name, "share of the step spent waiting")
     for axes in right:
         axes.axvline(options.threshold, **line)

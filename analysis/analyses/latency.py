@@ -2,8 +2,7 @@
 
 The knee is the rate at which power, rate / latency, is highest: below it a higher rate costs little latency, above it
 latency grows faster than the rate does (Kleinrock, Power and deterministic rules of thumb for probabilistic problems in
-computer communications, ICC 1979; Jain, The Art of Computer Systems Performance Analysis, 1991, section 3.3). Of one
-server with exponential times it is at half of what it can serve, whatever the quantile.
+computer communications, ICC 1979). Of one server with exponential times it is at half of what it can serve.
 """
 
 from __future__ import annotations
@@ -73,8 +72,6 @@ def _shown(frame: pd.DataFrame) -> Iterator[Shown]:
 @analysis(
     LatencyOptions,
     summary="latency over the rate of queries, by policy, with the knee",
-    description="A quantile of the latency over the rates of scenario=server, a curve for each policy and device:\n"
-    "where its knee is, and from which rate on queries were not served.",
     example="python -m analysis latency --where server.delay_ms=0 --figure latency.png",
     gate="queries",
     section="all",
@@ -101,10 +98,7 @@ def _sentences(curves: Sequence[Curve], quantile: str) -> Iterator[Paragraph]:
     for task in dict.fromkeys(one.task for one in curves):
         points = (f"{one.name}: {'; '.join(_describe(one))}." for one in curves if one.task == task)
         yield Paragraph(f"{task}: {quantile} of the latency over the rate.", tuple(points))
-    yield Paragraph(
-        "The knee is the rate at which rate / latency is highest (Kleinrock 1979): above it latency grows faster "
-        "than the rate. In brackets are the outermost rates of which that may be as high."
-    )
+    yield Paragraph("At the knee rate / latency is highest (Kleinrock 1979); in brackets are rates where it may be.")
 
 
 def _describe(one: Curve) -> Iterator[str]:

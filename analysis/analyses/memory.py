@@ -1,7 +1,8 @@
 """`memory`: where memory ends for each family on each device, and which size fills it fastest.
 
-Two descriptions of the same points. The frontier assumes only that memory grows with every size, and says what is known
-for certain; a logistic regression says which size fills memory fastest, and how likely it is that a point fits.
+Two descriptions of the same points. The frontier assumes only that memory grows with every size: the smallest points
+that failed, the largest that fitted, and those that contradict the others. A logistic regression says what doubling a
+size adds to the odds.
 """
 
 from __future__ import annotations
@@ -64,8 +65,6 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
 @analysis(
     MemoryOptions,
     summary="where memory ends, and which size fills it fastest",
-    description="Which points ran out of memory, for each family on each device: the smallest that did, the\n"
-    "largest that fitted, what doubling a size adds to the odds, and points that contradict the others.",
     example="python -m analysis memory --device 'TPU v2' --figure memory.png",
     gate="untimed",
     section="system",
@@ -77,12 +76,10 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
     shown=_shown,
 )
 def memory(frame: pd.DataFrame, options: MemoryOptions) -> Result:
-    """Where memory ends, for each family on each device, over points: replicates count once, ok where any is; a row for
-    each point, those at the edge first.
+    """A row for each point that was tried, those at the edge first; replicates count once, ok where any is.
 
-    Points compare where they agree in all that is no size, such as the precision. Only what was tried counts: a
-    predicted outcome is none. NotEnoughData without a group in which sizes differ, SchemaError for heterogeneous runs
-    of one.
+    Points compare where they agree in all that is no size, such as the precision. NotEnoughData without a group in
+    which sizes differ, SchemaError for heterogeneous runs of one.
     """
     found, lacking = memory_limits(frame, options.pool)
     parts = [limit.points.sort_values("edge", ascending=False, kind="stable") for limit in found]
@@ -112,6 +109,8 @@ def memory_limits(frame: pd.DataFrame, pool: bool = False) -> tuple[list[Limit],
 
 
 def _limit(group: Group, pool: bool) -> Limit:
+    from paradnn.designs.frontier import sides
+
     rows = aggregate_replicates(require_homogeneous(group.rows, pool=pool))
     tells = is_ok(rows) | rows["outcome"].isin(RAN_OUT)
     left_out = rows.loc[~tells, "outcome"].fillna("unfinished").value_counts().to_dict()
@@ -122,9 +121,12 @@ def _limit(group: Group, pool: bool) -> Limit:
         raise NotEnoughData("no size varies among the points that were tried" if len(rows) else "no point was tried")
     sizes, failed = pd.DataFrame(numbers), (~is_ok(rows)).to_numpy(dtype=bool)
     words = [name for name in names if name not in numbers]
-    # What some runs lack is a value of its own.
-    kind = rows.groupby(words, dropna=False).ngroup().to_numpy() if words else np.zeros(len(rows), dtype="int64")
-    side, edge = _frontiers((sizes * [-1.0 if name in _FALLING else 1.0 for name in sizes]).to_numpy(), failed, kind)
+    # Points of one kind say something of each other; what some runs lack is a value of its own.
+    kinds = rows.groupby(words, dropna=False).indices.values() if words else [np.arange(len(rows))]
+    side, edge = np.full(len(rows), "open", dtype=object), np.zeros(len(rows), dtype=bool)
+    growing = (sizes * [-1.0 if name in _FALLING else 1.0 for name in sizes]).to_numpy()
+    for here in kinds:
+        side[here], edge[here] = sides(growing[here], failed[here])
     points = rows[names].assign(failed=failed, side=side, edge=edge)
     if not failed.any() or failed.all():
         order = np.argsort(np.log(np.maximum(sizes, 1e-300)).sum(axis=1), kind="stable")
@@ -147,17 +149,6 @@ def size_of(column: pd.Series) -> pd.Series | None:
         return column.astype("float64") if (column > 0).all() else None
     totals = {value: blocks_of(value) for value in column.unique()}
     return column.map(lambda value: float(sum(totals[value] or ()))) if all(totals.values()) else None
-
-
-def _frontiers(sizes: np.ndarray, failed: np.ndarray, kind: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(what the others say of each point, whether it lies at the edge), among points of one kind."""
-    from paradnn.designs.frontier import sides
-
-    side, edge = np.full(len(failed), "open", dtype=object), np.zeros(len(failed), dtype=bool)
-    for each in np.unique(kind):
-        here = np.flatnonzero(kind == each)
-        side[here], edge[here] = sides(sizes[here], failed[here])
-    return side, edge
 
 
 def _sentences(found: Sequence[Limit]) -> Iterator[Paragraph]:

@@ -1,6 +1,5 @@
-"""`overhead`: what this tool itself costs. Where the wall time of a sweep goes, phase by phase, and how much of it is
-measuring.
-"""
+"""`overhead`: what this tool itself costs: median and quartiles of every phase of a point, and how much of it is
+measuring. Every outcome counts, since a failed point costs time as well."""
 
 from __future__ import annotations
 
@@ -46,8 +45,6 @@ class OverheadOptions(Options):
 @analysis(
     OverheadOptions,
     summary="where the wall time of a sweep goes: measuring, the model's own cost, this tool's",
-    description="Median and quartiles of every phase of a point, and the share of wall time that is measuring.\n"
-    "Every outcome counts, since a failed point costs time as well.",
     example="python -m analysis overhead --tag source=measured --figure overhead.png",
     gate="none",
     section="system",
@@ -56,12 +53,9 @@ class OverheadOptions(Options):
     reading="Wall time of a point by phase. The stack's own part is schedule, start and record.",
 )
 def overhead(frame: pd.DataFrame, options: OverheadOptions) -> Result:
-    """Where the wall time of runs went: median and quartiles of every phase, and the shares of measuring and stack.
-
-    One row a run; every outcome counts, since a failed point costs time as well. Wall time of a run is the sum of its
-    `phase_<name>_seconds`; a phase that a run has not is no time in the sums and no row in the quartiles. NotEnoughData
-    without runs, HeterogeneousError for heterogeneous runs on a device.
-    """
+    """A row for each phase. Wall time of a run is the sum of its `phase_<name>_seconds`; a phase that a run has not is
+    no time in the sums and no row in the quartiles. NotEnoughData without runs, HeterogeneousError for heterogeneous
+    runs on a device."""
     require_runs(frame)
     columns = {f"phase_{name}_seconds": name for name in PHASES}
     known = frame.reindex(columns=list(columns)).rename(columns=columns).astype("float64")

@@ -1,6 +1,6 @@
 """`parameters`: the range of trainable parameters of each family, real models as points (the paper's Figure 1).
 
-Counts of models, not of runs: a model that ran with ten batch sizes on two devices is one.
+Counts of models, not of runs, whatever became of them: a model that ran with ten batch sizes on two devices is one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ class ParametersOptions(Options):
 @analysis(
     ParametersOptions,
     summary="the range of trainable parameters of each family, with real models as points",
-    description="Trainable parameters of the distinct models of each family, whatever the outcome of their runs.\n"
-    "Real models, such as resnet50, stand as points where there are runs of them.",
     example="python -m analysis parameters --figure parameters.png",
     gate="untimed",
     section="system",
@@ -35,8 +33,7 @@ class ParametersOptions(Options):
     reading=("Trainable parameters of the distinct models of each family."),
 )
 def parameters(frame: pd.DataFrame, options: ParametersOptions) -> Result:
-    """Trainable parameters of the distinct models (columns `model.*`) of each family, whatever became of their runs; a
-    row for each parametric family, in the paper's order, then one for each real model. NotEnoughData without runs."""
+    """A row for each parametric family, in the paper's order, then for each real model. NotEnoughData without runs."""
     del options  # nothing to choose: models are not pooled
     require_runs(frame)
     counts = frame["parameters"] if "parameters" in frame else pd.Series(np.nan, frame.index)

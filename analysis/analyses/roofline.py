@@ -133,9 +133,6 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
 @analysis(
     RooflineOptions,
     summary="what limits each model, arithmetic or memory, and how near it comes to that limit",
-    description="Place models, or one run's operations, under the roofline of their device.\n"
-    "The ceilings are those that the runs carry as measured, else the specification's; where\n"
-    "neither is known, the verdict is unknown.",
     example="python -m analysis roofline --device 'TPU v2' --figure roofline.png",
     section="system",
     order=60,
@@ -214,31 +211,24 @@ def _remarks(points: pd.DataFrame) -> Iterator[str]:
     far, above = points[points["share"] < _FAR], points[points["share"] > 1]
     if len(far):
         waiting = int((far["infeed_fraction"] > _WAITING).sum())
-        cause = f" {waiting} of these wait for input more than {percent(_WAITING)} of the time." if waiting else ""
-        are, those = ("is", "it") if len(far) == 1 else ("are", "those")
+        cause = f"; {waiting} of them wait for input more than {percent(_WAITING)} of the time" if waiting else ""
         yield (
-            f"{len(far)} {are} below {percent(_FAR)} of their roof: neither arithmetic nor memory limits {those}, but "
-            f"dispatch, input or small operations.{cause}"
+            f"Below {percent(_FAR)} of the roof, where dispatch, input or small operations limit: "
+            f"{counted(len(far), 'model')}{cause}."
         )
     if len(above):
         yield (
-            f"{len(above)} are above their roof, by up to {percent(above['share'].max() - 1)}: caches save traffic "
-            "that the intensity counts, or the ceilings are too low."
+            f"Above the roof, by up to {percent(above['share'].max() - 1)}, since caches save traffic that the "
+            f"intensity counts or the ceilings are too low: {counted(len(above), 'model')}."
         )
 
 
 def _traffic(points: pd.DataFrame) -> Iterator[str]:
-    traced = points[points["traffic"] == "trace"]
-    if len(traced) < len(points):
+    traced = int((points["traffic"] == "trace").sum())
+    if traced < len(points):
         yield (
             "Intensity is exact work over compulsory traffic, every tensor once a use: real traffic is more "
             "where products do not fit the caches, less where tensors stay in them between uses."
         )
-    several = traced[traced["share_low"].notna()]
-    if len(traced):
-        lost = 1 - several["share_low"] / several["share"]
-        captures = (
-            f"; {len(several)} runs have several, the lowest is {percent(lost.median())} below the best in the median"
-            * bool(len(several))
-        )
-        yield f"{len(traced)} models are placed by their profiler traces, the best of a run's captures{captures}."
+    if traced:
+        yield f"{traced} models are placed by their profiler traces, the best of a run's captures."

@@ -1,4 +1,4 @@
-"""`runs`: what a store holds, by family, device and outcome."""
+"""`runs`: how many runs of each model family a store holds on each device, by outcome."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ class RunsOptions(Options):
 @analysis(
     RunsOptions,
     summary="what the store holds: runs by family, device and outcome",
-    description="Count the runs of each model family on each device by outcome.",
     example="python -m analysis runs --unfinished",
     columns=(),
     counts=True,

@@ -1,8 +1,7 @@
 """`scaling`: how speed grows with devices, and the fraction that does not run in parallel (Amdahl's law).
 
-The paper's Figure 4 sets the utilisation on eight cores against that on one and reads off a largest non-parallel
-fraction. Here every point on n devices is paired with the same point on one, and the fraction is fitted for each
-family with an interval. The batch is that of the whole step, so this is strong scaling.
+Every point on n devices is paired with the same point on one, and the fraction is fitted for each family with an
+interval (the paper's Figure 4). The batch is that of the whole step, so this is strong scaling.
 """
 
 from __future__ import annotations
@@ -55,12 +54,8 @@ class ScalingOptions(Options):
 
 
 class FamilyScaling(NamedTuple):
-    """The non-parallel fraction of one family's points.
-
-    `fraction` is the fit over all points and counts, `median` and `upper` (the 90th percentile) are over the fractions
-    fitted to each point by itself, `largest` is the greatest of these. `efficiency` is the median of speedup / n at the
-    largest n.
-    """
+    """The non-parallel fraction of one family's points: the fit over all of them and their counts; median, 90th
+    percentile and largest of those fitted to each point; `efficiency` is the median of speedup / n at the largest n."""
 
     family: str
     points: int
@@ -99,8 +94,6 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
 @analysis(
     ScalingOptions,
     summary="speed over device counts, with Amdahl's non-parallel fraction",
-    description="Pair each point measured on several devices with the same point on one, and fit Amdahl's law:\n"
-    "the fraction of the step that does not run in parallel, for each family, with its interval.",
     example="python -m analysis scaling --family fc --figure scaling.png",
     section="system",
     order=90,
@@ -109,11 +102,7 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
     shown=_shown,
 )
 def scaling(frame: pd.DataFrame, options: ScalingOptions) -> Result:
-    """Every point on several devices against itself on one, and Amdahl's fraction of each family; the pairs, without
-    columns that are the same in all of them.
-
-    NotEnoughData where no point was measured on one device and on more, SchemaError for heterogeneous runs of a family.
-    """
+    """The pairs of `fit_scaling`, without columns that are the same in all of them, and its errors."""
     found = fit_scaling(frame, options.metric, options.by, options.pool)
     others = [name for name in found.pairs if name not in _HIDDEN and found.pairs[name].nunique(dropna=False) > 1]
     return Result(
@@ -171,13 +160,10 @@ def fit_scaling(
 ) -> Scaling:
     """Pair each point on n > 1 devices with itself on one, and fit the fraction of each family.
 
-    Amdahl's law says 1 / speedup - 1 / n = s (1 - 1 / n), a line through the origin: s is fitted by least squares over
-    all points and counts of a family. Its 95% interval is over models and batch sizes, which points share
-    (`dependence`), of points that share nothing a bootstrap-t (`bootstrap_ratio`); all counts of a point count
-    together, so it also allows for points that scale differently.
-
-    Raises ConfigError for another metric, NotEnoughData where no point was measured on one device and on more,
-    SchemaError for heterogeneous runs of a family.
+    Amdahl's law says 1 / speedup - 1 / n = s (1 - 1 / n): s is fitted by least squares over all points and counts of a
+    family. Its 95% interval is over models and batch sizes, of points that share nothing a bootstrap-t; all counts of a
+    point count together. ConfigError for another metric, NotEnoughData where no point was measured on one device and on
+    more, SchemaError for heterogeneous runs of a family.
     """
     if metric not in METRICS:
         raise ConfigError("--metric", metric, "is no rate that grows with devices", f"choose {' or '.join(METRICS)}")

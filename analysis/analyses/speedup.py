@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from analysis.analyses.sensitivity import encode
 from analysis.columns import find_column, hyperparameters
+from analysis.format import short
 from analysis.labels import labelled, term_label
 from analysis.lazy import drawing, np, pd
 from analysis.operation_speedup import operations_over
@@ -258,7 +259,7 @@ def _draw(found: Speedup, sides: Sides, asked: SpeedupOptions) -> Figure:
         drawing.ratio_axis(axes.yaxis)
         if (places > 0).all() and places.max() > 20 * places.min():
             axes.set_xscale("log")
-            drawing.log_ticks(axes.xaxis, drawing.quantity(""))
+            drawing.log_ticks(axes.xaxis, short)
         if across == 2:
             _weights(every[2 * number + 1], fits.get(family), last)
     if shades:

@@ -39,7 +39,7 @@ class SpreadResult(Result):
             yield f"{row['family']} is spread by a factor of {row['factor']:.3g}."
 
     def _figure(self) -> Figure:
-        drawn, axes = drawing.figure()
+        drawn, (axes,) = drawing.panels(1, 7.0, 4.5)
         axes.barh(self.spread["family"], self.spread["factor"])
         drawing.finish(axes, "Spread", "factor")
         return drawn
