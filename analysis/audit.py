@@ -1,12 +1,8 @@
 """`audit`: what may be concluded from the results of other harnesses, and what would have to be measured to know more.
 
-A file is read as the series it holds: the raw times of a command or benchmark, or what its harness kept of them. All of
-a file was measured in one session, most of it one benchmark after the other. So a file says how its numbers scatter
-within that session, and no more: what another hour does to all of a benchmark's runs is in none of them. Two files are
-two sessions, and their difference is the benchmarks' and the hours' together; with three or more sessions a side
+A file holds series of one session, most of them one after the other: how they scatter within it, and no more. Two files
+are two sessions, and their difference is the benchmarks' and the hours' together; with three or more sessions a side
 (`--against`) a session is one observation, and Welch's t over them carries a verdict.
-
-A kind of file is one entry of KINDS: what it is called, how it is recognised, how it is read.
 """
 
 from __future__ import annotations
@@ -27,12 +23,9 @@ from paradnn.cli.console import say
 from paradnn.core.errors import ConfigError, DataError
 from paradnn.core.words import counted
 
-#: A larger file is no summary of a benchmark; JSON of this size takes about ten times as much memory.
-MOST_BYTES = 64 * 2**20
-#: Sessions that each side needs for a verdict.
-SESSIONS = 3
-#: Series that are written out; the others are counted.
-_SHOWN = 20
+MOST_BYTES = 64 * 2**20  # JSON of this size takes about ten times as much memory
+SESSIONS = 3  # that each side needs for a verdict
+_SHOWN = 20  # series that are written out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,7 +275,7 @@ def conclusions(sides: Sequence[Sequence[Results]]) -> Iterator[Finding]:
     if not shared:
         raise DataError(f"no benchmark is in both: {_listed(first)} against {_listed(second)}; give files of the same")
     yield from (_between(first[name], second[name]) for name in shared)
-    for side, other, called in ((first, second, "first"), (second, first, "second")):
+    for called, side, other in (("first", first, second), ("second", second, first)):
         if alone := [name for name in side if name not in other]:
             yield Finding("", f"In files of the {called} side alone: {_listed(alone)}.")
 

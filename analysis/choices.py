@@ -124,11 +124,9 @@ def _word(name: str) -> str:
 def estimate(rows: pd.DataFrame, metric: str, error: float) -> tuple[float, float, float]:
     """A quantity of one choice, with an interval that misses it with a chance of `error`.
 
-    Several runs: Student's interval of their mean, of logarithms where all values are positive and no share; of several
-    sessions over these, since the runs of each share what it does to them. One run:
-    its recorded 95% interval, each side as wide in standard errors as `error` asks for (on logarithms, the normal
-    distribution's); what a schedule fixed is exact. Runs that agree to the last digit, such as a deterministic training
-    that was repeated, say no more of the spread than one of them. NaN where nothing is known.
+    Several runs: Student's interval of their mean (of several sessions: of these), of logarithms where all values are
+    positive and no share. One run, and runs that agree to the last digit: the recorded 95% interval, each side as wide
+    in standard errors as `error` asks for; what a schedule fixed is exact. NaN where nothing is known.
     """
     values = rows[metric].to_numpy(dtype="float64", na_value=np.nan) if metric in rows else np.array([])
     held = np.isfinite(values)

@@ -1,9 +1,5 @@
-"""Which columns of a frame an analysis is about: hyperparameters by name, and the metric to explain.
-
-Users write `nodes` for `model.nodes`; a wrong name is answered with the nearest right one. Used by every method that
-takes "any hyperparameter" or "any metric".
-
-Which columns say that two runs measured the same point, where the runs come from two sides.
+"""Which columns of a frame an analysis is about: hyperparameters by name, the metric to explain, and what identifies a
+point. Users write `nodes` for `model.nodes`; a wrong name is answered with the nearest right one.
 """
 
 from __future__ import annotations
@@ -150,11 +146,8 @@ _QUERIES = {
 def join_columns(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str, tuple[str, str]]]:
     """The columns that identify a point, and those that set the two sides apart (column -> values of A, values of B).
 
-    A point is identified by family, model.*, optimizer.*, data.*, batch_size, precision, compile, mode, devices,
-    transport, task, scenario and generate with their keys; where both sides share a value also by device, platform.*,
-    framework.* and software.*. Left out is what sets the sides apart: a column with one value in A and another one in
-    B, or that one side lacks altogether. How a run was timed (measure.*), tracked, seeded or repeated identifies no
-    point.
+    What is computed identifies a point, and where and with what, as far as both sides share a value; left out is what
+    sets the sides apart: a column with one value in A and another one in B, or that one side lacks altogether.
     """
     keys, differ = ["family"], {}
     for name in [column for column in a.columns if column in b]:
@@ -196,10 +189,9 @@ def is_place(name: str) -> bool:
 def as_steps(frame: pd.DataFrame, asked: Collection[str]) -> tuple[pd.DataFrame, int]:
     """Runs of scenarios as replicates of the point whose steps they time, and how many such runs there are.
 
-    A scenario times the steps of a closed point first, so that runs which differ in it and its keys alone have measured
-    one thing several times: they get one `point_id`, that of a closed run where there is one, and the columns of
-    scenarios are left out. The frame as it is where `asked`, words of options, names a scenario, one of its keys or a
-    metric of its queries: then these are the question.
+    Runs that differ in the scenario and its keys alone have measured one thing several times: they get one `point_id`,
+    and the columns of scenarios are left out. The frame as it is where `asked`, words of options, names a scenario, one
+    of its keys or a metric of its queries.
     """
     if "scenario" not in frame or any(word in _QUERIES or _of_scenario(word) for word in asked):
         return frame, 0

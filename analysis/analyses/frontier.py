@@ -1,10 +1,8 @@
 """`frontier`: what no other choice beats in cost against latency, or accuracy, or throughput; and which to choose.
 
-A choice beats another where it is no worse in any quantity and better in one (Pareto dominance). Of quantities with
-intervals there are three kinds: choices that some other beats whatever the true values within the intervals, those that
-none beats whatever they are, and those of which it depends. All intervals of a task hold at once with 95% (Bonferroni),
-so no verdict of the task is wrong more often than that, however many choices it has. Where the sessions of two choices
-cannot be told from them (`analysis.statistics.sessions`), what is measured may differ by ALLOWANCE between them.
+A choice beats another where it is no worse in any quantity and better in one (Pareto dominance): another surely does,
+none can, or it depends on the true values within the intervals. All intervals of a task hold at once with 95%
+(Bonferroni). Where the sessions of two choices cannot be told from them, times may differ by ALLOWANCE between them.
 """
 
 from __future__ import annotations

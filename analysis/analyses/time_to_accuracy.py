@@ -79,10 +79,9 @@ def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Res
     """Score every setting of the runs that learn, a row for each on each platform; a setting is all but seed and
     replicate.
 
-    Columns: family, platform, choice (what varies besides the batch size, in words), batch_size, runs, reached,
-    seconds and epochs with _low and _high, examples_per_second, below (runs that fell below the target later), joules
-    where known, cost and what it is in, currency, where there are prices (`platform.price_per_hour`, or the options),
-    and speedup over the smallest batch size. NotEnoughData where no run trains to an accuracy.
+    Columns: family, platform, choice, batch_size, runs, reached, seconds and epochs with _low and _high,
+    examples_per_second, below (runs that fell below the target later), joules, cost and currency where known, and
+    speedup over the smallest batch size. NotEnoughData where no run trains to an accuracy.
     """
     frame = priced(frame, read_prices(options.price, frame))
     learns = frame["best_accuracy"].notna() if "best_accuracy" in frame else pd.Series(False, index=frame.index)
@@ -173,13 +172,10 @@ def _score(row: pd.Series) -> str:
 def olympic_mean(values: Sequence[float], grain: float = 0.0) -> Estimate:
     """The mean without the smallest and the largest value (of fewer than three: of all), and its 95% interval.
 
-    Infinite values are runs that never ended: more than one of them leaves the mean infinite. The interval is Tukey
-    and McLaughlin's for a trimmed mean (Sankhya A 25, 1963): the standard deviation is that of the winsorised values,
-    s / ((1 - 2/n) sqrt(n)), with n - 3 degrees of freedom; NaN where none are left, so it takes four values, or two
-    where none is dropped. It reaches no lower than 0, where no time does.
-
-    `grain`: values are whole multiples of it, such as epochs. That some agree does not show that they do not scatter:
-    the variance of rounding, grain^2 / 12 (Sheppard), is added.
+    Infinite values are runs that never ended. The interval is Tukey and McLaughlin's for a trimmed mean (Sankhya A 25,
+    1963): that of the winsorised values, s / ((1 - 2/n) sqrt(n)), with n - 3 degrees of freedom; NaN where none are
+    left. It reaches no lower than 0. `grain`: values are whole multiples of it, such as epochs, and the variance of
+    rounding, grain^2 / 12 (Sheppard), is added.
     """
     ordered = sorted(values)
     count = len(ordered)

@@ -1,8 +1,7 @@
 """The runs that a selection chooses, and what an analysis says of them.
 
-A choice that no run can meet is answered with what there is. Runs of different protocols or environments are never
-mixed unasked: where an analysis meets some, it is made again of fewer, of one protocol in each environment, then of one
-protocol and environment on each device, then of one in all, the one with most runs first.
+Runs of different protocols or environments are never mixed unasked: where an analysis meets some, it is made again of
+fewer, of one protocol in each environment, then of one protocol and environment on each device, then of one in all.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What becomes of a result: printed, written as CSV, as a table or a figure for a paper, put back into the store.
+"""What becomes of a result: printed, written as CSV or drawn, put back into the store.
 
 On a terminal and as CSV: few digits, as many columns as there is room for, nothing that a cell could start. What is
 left out is said, and how to get all of it. `paradnn.cli.console` shows control signs in place of obeying them.
@@ -21,8 +21,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 from rich.table import Table
 from rich.text import Text
 
-from analysis.format import short
-from analysis.labels import labelled
 from analysis.options import Arguments, Selection, option
 from paradnn.cli.console import Screen, say, si, standard_output
 from paradnn.core.errors import ConfigError
@@ -52,9 +50,6 @@ class Output(Arguments):
     """Where a result goes beside the terminal."""
 
     csv: str | None = option(None, "write the table to a file, - for standard output", metavar="FILE", group=_GROUP)
-    typeset: str | None = option(
-        None, "write the table for a paper: LaTeX (.tex) or Markdown (.md)", metavar="FILE", group=_GROUP
-    )
     log: bool = option(
         False, "put the result into the store, as a run of kind=analysis that names its sources", group=_GROUP
     )
@@ -93,7 +88,6 @@ def deliver(
     `frame` holds the runs it rests on. What cannot be drawn or written is refused before anything is printed.
     """
     table = _writable(output.csv, "--csv") if output.csv and output.csv != "-" else None
-    paper = named(output.typeset, "--typeset", (".tex", ".md"), "a .tex or .md file") if output.typeset else None
     pictures = [named(path, "--figure", _KINDS, "a .png, .svg or .pdf file") for path in output.figure]
     if output.width is not None and not pictures:
         raise ConfigError("--width", output.width, "there is no figure to set", "name its file with --figure")
@@ -109,9 +103,6 @@ def deliver(
     if table is not None:
         with whole_file(table, "--csv") as making:
             write_csv(result.table, making)
-    if paper is not None:
-        with whole_file(paper, "--typeset") as making:
-            making.write_text(typeset(result.table, paper), encoding="utf-8")
     for figure, path in figures:
         with whole_file(path, "--figure") as making:
             # What is for print keeps its size; else the margins are trimmed.
@@ -261,24 +252,3 @@ def _print_table(screen: Screen, cells: pd.DataFrame, numeric: Sequence[str], ti
 def _width(cells: pd.DataFrame) -> int:
     widths = [max(len(str(name)), int(cells[name].str.len().max())) for name in cells.columns]
     return sum(widths) + _GAP * (len(widths) - 1)
-
-
-def typeset(table: pd.DataFrame, path: Path) -> str:
-    """The table as the file's ending says: a `tabular` for \\input, or a Markdown table. Empty columns are left out."""
-    from pandas.api import types
-
-    shown = table[[name for name in table.columns if table[name].notna().any()]]
-    numeric = [types.is_numeric_dtype(shown[name]) and not types.is_bool_dtype(shown[name]) for name in shown.columns]
-    words = shown.astype("object").map(lambda value: "" if _is_none(value) else value)
-    for name, number in zip(shown.columns, numeric, strict=True):
-        words[name] = words[name].map(
-            lambda value, number=number: short(float(value), digits=_DIGITS) if number and value != "" else str(value)
-        )
-    words.columns = [labelled(str(name)) for name in shown.columns]
-    if path.suffix.lower() == ".tex":
-        places = "".join("r" if number else "l" for number in numeric)
-        latex = words.to_latex(index=False, escape=True, column_format=places)
-        return f"% \\usepackage{{booktabs}}\n{latex}"
-    rows = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in (words.columns, *words.to_numpy())]
-    rows.insert(1, ["---:" if number else "---" for number in numeric])
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)

@@ -2,14 +2,10 @@
 
     python -m analysis import-deepbench DIR
 
-DIR is folder results of github.com/baidu-research/DeepBench. A file has a sheet `Specs` and one sheet for each
-precision. Such a sheet has sections one below the other, matrix products, sparse products, convolutions, recurrent
-layers, each with a row of headings of its own. Their order and spelling differ from file to file, so that columns are
-found by their headings.
-
-Each timing becomes one run of `model=gemm`, `conv2d`, `rnn_kernel`, `sparse_gemm` or `channel`, with the params of
-one's own, so that `compare`, `roofline` and `channel` find the same point in both. docs/published-data.md says what the
-figures mean, and what else is odd.
+DIR is folder results of github.com/baidu-research/DeepBench. A file has a sheet `Specs` and one a precision, with
+sections one below the other whose order and spelling differ, so that columns are found by their headings. Each timing
+becomes one run of `model=gemm`, `conv2d`, `rnn_kernel`, `sparse_gemm` or `channel`, with the params of one's own, so
+that analyses find the same point in both. docs/published-data.md says what the figures mean, and what is odd.
 """
 
 from __future__ import annotations

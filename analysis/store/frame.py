@@ -51,11 +51,9 @@ def build(records: Records) -> pd.DataFrame:
     """The frame of some records, sorted by start time and run id.
 
     Columns: what every run has, then params, metrics and tags, each in alphabetical order. Where names meet, the first
-    of these wins; a tag fills in for runs that lack the param of its name, but for `task`, whose tag is
-    `launched_task`. Params are Int64, float64, boolean or text as all their values allow; "null" is missing, and what
-    is no finite number or truth value where options take nothing else. Metrics are float64; tags are text but for
-    `replicate`, `steady` and `contended`, and `mlflow.*` tags are left out but for the parent run. `protocol` is the
-    name of `protocol_id`.
+    of these wins, and a tag fills in for runs that lack the param of its name (but `task`, whose tag is
+    `launched_task`). Params are Int64, float64, boolean or text as all their values allow, "null" is missing; metrics
+    are float64, tags text but for `replicate`, `steady` and `contended`; of `mlflow.*` tags the parent run alone.
     """
     params, tags = dict(records.params), dict(records.tags)  # of a key beside them every run lacks the value
     runs = {name: pd.Series([getattr(run, name) for run in records.runs], dtype="str") for name in _OF_RUNS}
@@ -151,12 +149,11 @@ def _difference(frame: pd.DataFrame, key: str) -> str:
 
 
 def aggregate_replicates(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row for each point in each environment: medians over its replicates, with their count and spread.
+    """One row for each point (`point_id` and IDENTITY): medians over its replicates, with their count and spread.
 
-    Rows are grouped by `point_id` and IDENTITY. Every metric becomes the median of the replicates whose outcome is
-    ok, and gains `<metric>_spread`: their sample standard deviation / absolute mean, the between-process spread, NaN
-    below two of them. `replicates` counts the ok ones, `replicates_failed` the rest. The outcome is ok when any
-    replicate is, else the commonest. All other columns are those of the first row that has the group's outcome.
+    Every metric becomes the median of the ok replicates, and gains `<metric>_spread`: their sample standard deviation /
+    absolute mean, NaN below two. `replicates` counts the ok ones, `replicates_failed` the rest. The outcome is ok when
+    any replicate is, else the commonest; other columns are those of the first row that has it.
     """
     if "point_id" not in frame:
         raise SchemaError("point_id: (none): these runs have no identity, so their replicates are not known")

@@ -61,11 +61,9 @@ def load(
     """One row a run, sorted by start time; see `analysis.store.frame.build` for the columns.
 
     A filter takes one value or several, of which any will do. `since` counts, `until` does not; a time without zone
-    is UTC. Every outcome is kept, out of memory included, unless `outcome` chooses; runs that never got one, because
-    they are not finished or were killed, are left out unless `unfinished`. `kind` None reads runs of every kind.
-    `protocol` is the name of a timing protocol, or the beginning of its hash. Of several stores the column `store` says
-    which a run is from.
-    `columns` limits the params, metrics and tags that are read; conditions may name any.
+    is UTC. Runs that never got an outcome are left out unless `unfinished`. `kind` None reads runs of every kind.
+    `protocol` is a name, or the beginning of a hash. Of several stores the column `store` says which a run is from.
+    `columns` limits the params, metrics and tags that are read.
 
     Raises StoreError when the store or an experiment is not there, SchemaError for runs of another schema.
     """

@@ -16,9 +16,7 @@ from analysis.lazy import np, pd
 from analysis.store.frame import is_ok, units
 from paradnn.core.words import counted
 
-#: No quantity that is measured here is as large, in any unit: 1e30 FLOPs are a century of all computers there are.
-_LARGEST = 1e30
-
+_LARGEST = 1e30  # no quantity is as large, in any unit: so many FLOPs are a century of all computers there are
 #: What tells one timing from another: metrics in one tuple follow from each other, so they agree together.
 _TIMINGS = (
     ("step_time_ms", "examples_per_second", "flops_per_second"),
@@ -39,11 +37,9 @@ _ENDS = (*_BLOCKS[1:3], "examples_per_second_low", "examples_per_second_high")
 class Quality:
     """What the gate left out and what it let pass although it is doubtful, as numbers of runs.
 
-    Out are `failed_checks` (the tool contradicted itself), `copies` of other runs, and with `steady_only` also
-    `unsteady` and `contended` runs, which are else flagged. `impossible` counts values, infinite or beyond 1e30, that
-    are taken as missing, `wild` runs whose interval cannot be and is taken as missing too. `failed` maps outcomes to
-    runs that failed beside ok replicates of `partly_failed` points. `scenarios` counts runs of scenarios that were
-    taken for what their steps are.
+    Out are `failed_checks`, `copies` and, with `steady_only`, `unsteady` and `contended` runs, which are else flagged.
+    `impossible` values and `wild` intervals are taken as missing. `failed` maps outcomes to runs that failed beside ok
+    replicates of `partly_failed` points; `scenarios` are runs that were taken for what their steps are.
     """
 
     runs: int = 0
@@ -94,10 +90,8 @@ class Quality:
 
 
 def admit(frame: pd.DataFrame, steady_only: bool = False) -> tuple[pd.DataFrame, Quality]:
-    """The runs that an analysis may rest on, and what became of the others; the frame itself where nothing is wrong.
-
-    `steady_only` also leaves out runs that are not steady or whose machine was contended.
-    """
+    """The runs that an analysis may rest on, and what became of the others; `steady_only` also leaves out runs that are
+    not steady or whose machine was contended."""
     if "outcome" not in frame:  # models without runs
         return frame, Quality(runs=len(frame))
     wrong = _begins(frame, "checks", "failed")
