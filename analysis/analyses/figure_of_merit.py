@@ -1,6 +1,5 @@
-"""`figure-of-merit`: one number for each platform over a stated suite.
-
-One number for a platform over a stated suite: the harmonic mean of its rates, and how many times another's that is.
+"""`figure-of-merit`: one number for each platform over a stated suite, the harmonic mean of its rates, and how many
+times another's that is.
 
 Work done one unit after the other at rates x_1 .. x_n takes sum(1 / x_i), so that n / sum(1 / x_i) is the rate of the
 whole; the arithmetic mean of rates, or of ratios, is the rate of nothing (Smith, Characterizing computer performance

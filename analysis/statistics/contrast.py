@@ -140,9 +140,9 @@ class Contrast:
         found: dict[str, float] = {}
         logs = np.log(self.ratios)
         for end, extreme, observed in (("least", 0.0, logs.min()), ("most", np.inf, logs.max())):
-            whole = np.sort(np.append(self.ratios, np.full(self.missing, extreme)))
             # The middle of an even number lies between two, one of which may be unknown.
-            place = (len(whole) - 1) // 2 if extreme == 0 else len(whole) // 2
+            whole = np.sort(np.append(self.ratios, np.full(self.missing, extreme)))
+            place = (len(whole) - (extreme == 0)) // 2
             mean = (logs.sum() + self.missing * observed) / len(whole)
             found |= {f"share_{end}": float((whole > 1).mean()), f"median_{end}": float(whole[place])}
             found[f"mean_{end}"] = float(np.exp(mean))

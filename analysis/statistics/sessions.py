@@ -142,7 +142,11 @@ def arrange(
     if inside >= min(MINIMUM_POINTS, whole) or 2 * inside >= whole:
         return Arrangement(Design(Standing.TOGETHER, counts), none, within)
     hosts = [set(one["host"].dropna()) if "host" in one else set() for one in (a, b)]
-    turns = _even(*_middles(runs, side, blocks))
+    middles = [np.zeros(0)] * 2  # of the blocks of each side, in time
+    if "start_time" in runs:
+        times = pd.Series(runs["start_time"].to_numpy(dtype="datetime64[ns]").astype("int64"))
+        middles = [times[side == one].groupby(blocks[side == one]).mean().to_numpy() for one in (0, 1)]
+    turns = _even(*middles)
     if all(hosts) and not hosts[0] & hosts[1]:
         counts, lacking = (len(hosts[0]), len(hosts[1])), Standing.HOSTS
         units = runs["host"].to_numpy(dtype=object)
@@ -205,14 +209,6 @@ def _in_turn(side: np.ndarray, blocks: int, times: np.ndarray) -> bool:
     error = np.sqrt((mean - 1) * (mean - 2) / (n + m - 1)) if n + m > 2 else 0.0
     few = blocks < min(4, n + m) or (blocks + 0.5 - mean) < stats.norm.ppf(0.01) * error
     return not few and _even(times[side == 0].astype("int64"), times[side == 1].astype("int64"))
-
-
-def _middles(runs: pd.DataFrame, side: np.ndarray, blocks: np.ndarray) -> list[np.ndarray]:
-    """The mean times of the blocks of each side, none where times are not recorded."""
-    if "start_time" not in runs:
-        return [np.zeros(0), np.zeros(0)]
-    times = pd.Series(runs["start_time"].to_numpy(dtype="datetime64[ns]").astype("int64"))
-    return [times[side == one].groupby(blocks[side == one]).mean().to_numpy() for one in (0, 1)]
 
 
 def _overlapping(runs: pd.DataFrame, side: np.ndarray) -> bool:

@@ -85,20 +85,7 @@ def test_software_says_what_a_version_brings(measured: str, capsys: pytest.Captu
         "1.5x (1.5 to 1.5), 90th percentile 1.5x (1.5 to unknown); faster in 100% of 16 points (79% to 100%)."
     ) in out
     assert "Not compared: precision: all runs have float32." in out
-    csv = run(
-        capsys,
-        "software",
-        "--store",
-        measured,
-        "--where",
-        "devices=1",
-        "--by",
-        "version.tensorflow",
-        "--baseline",
-        "2.16",
-        "--csv",
-        "-",
-    )
+    csv = run(capsys, *chosen, "--by", "version.tensorflow", "--baseline", "2.16", "--csv", "-")
     assert pd.read_csv(StringIO(csv))["median"].tolist() == pytest.approx([2 / 3])
     error = run(capsys, "software", "--store", measured, "--baseline", "2.9", code=2)
     assert error == "error: --baseline=2.9: is of one column; name it: --by version.tensorflow\n"

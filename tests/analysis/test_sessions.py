@@ -135,17 +135,6 @@ def test_a_drift_is_no_difference() -> None:
     assert compare_points(a, later).families[["verdict", "basis"]].iloc[0].tolist() == [Verdict.WITHHELD, "sessions"]
 
 
-@pytest.mark.parametrize(
-    ("sweeps", "draws"),
-    [(3, 9), pytest.param(3, 30, marks=pytest.mark.long), pytest.param(5, 30, marks=pytest.mark.long)],
-)
-def test_several_sessions_a_side_hold_their_rate_and_find_what_is_there(sweeps: int, draws: int) -> None:
-    verdicts = [compare_points(*planted(n, sweeps, together=False)).families["verdict"].iloc[0] for n in range(draws)]
-    assert sum(verdict in (Verdict.A_BETTER, Verdict.B_BETTER) for verdict in verdicts) <= draws // 6
-    found = [compare_points(*planted(n, sweeps, False, 0.08)).families["verdict"].iloc[0] for n in range(draws // 3)]
-    assert found.count(Verdict.A_BETTER) >= 0.6 * len(found)
-
-
 def test_a_cell_of_several_sessions_is_tested_over_their_means() -> None:
     a, b = planted(1, 3, together=False)
     twice = [pd.concat([one, one.assign(run_id=one["run_id"] + "x", replicate=9)]) for one in (a, b)]

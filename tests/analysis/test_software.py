@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -154,19 +153,3 @@ def test_versions_are_ordered_by_number() -> None:
     assert order(["2.16", "2.9", "2.9.1", "1.12.0"]) == ["1.12.0", "2.9", "2.9.1", "2.16"]
     assert order(["xla", "graph", "eager"]) == ["eager", "graph", "xla"]
     assert order(["2.16", "current", "2.9"]) == ["current", "2.9", "2.16"]
-
-
-def test_the_figure_is_drawn(tmp_path: Path) -> None:
-    frame = both(
-        version("2.9"),
-        version("2.16", 2 * SPREAD),
-        version("2.9", 1.5, precision="bfloat16"),
-        version("2.9", family="lstm").head(8),
-        version("2.16", 3.0, family="lstm").head(8),
-    )
-    figure = compared(frame).figure()
-    assert [axes.get_title(loc="left") for axes in figure.axes] == [
-        "tensorflow version on Test CPU, over 2.9",
-        "precision on Test CPU, 2.9, over float32",
-    ]
-    figure.savefig(tmp_path / "software.png")
