@@ -71,10 +71,10 @@ def address_of(uri: str | None = None) -> StoreAddress:
     """The store of `uri`, of MLFLOW_TRACKING_URI, or the default, whether it is there or not. A plain path is that of a
     database, of a folder that holds mlflow.db, or of a .zip of results. Paths are made absolute and without `~`.
     StoreError for what can be no address."""
-    if not uri and (uri := os.environ.get("MLFLOW_TRACKING_URI")) and "MLFLOW_EXPERIMENT_ID" in os.environ:
+    if not uri and (uri := os.environ.get("MLFLOW_TRACKING_URI", "")).startswith(_SQLITE):
         # What `mlflow run` sets by itself, mlflow.db in the project's folder, is no choice.
-        chosen = Path(unquote(uri.removeprefix(_SQLITE))).resolve() != (HOME / "mlflow.db").resolve()
-        uri = uri if chosen or not uri.startswith(_SQLITE) else None
+        own = Path(unquote(uri.removeprefix(_SQLITE))).resolve() == (HOME / "mlflow.db").resolve()
+        uri = None if own and "MLFLOW_EXPERIMENT_ID" in os.environ else uri
     uri = uri or f"{_SQLITE}{HOME / 'mlruns' / 'mlflow.db'}"
     try:
         if ":" not in uri and uri != "databricks":
