@@ -136,11 +136,12 @@ class Measuring:
             return False
         known = replace(environment, findings=(*environment.findings, *self.findings))
         with_price, price_tags = priced(point, self.settings.price, environment)
-        own = (longest, visit.excluded, visit.turns, self._kept(point, claim))
-        self._open.append(OpenPoint(with_price, known, ceilings, claim, tags | price_tags, costs_of(point), *own))
-        self.reporter.spared(min(len(own[-1]), point.measure.processes))
+        costs, kept = costs_of(point), self._kept(point, claim)
+        asked = (longest, visit.excluded, visit.turns, kept)
+        self._open.append(entry := OpenPoint(with_price, known, ceilings, claim, tags | price_tags, costs, *asked))
+        self.reporter.spared(min(len(kept), point.measure.processes))
         if not visit.turns:
-            self._further(self._open[-1])
+            self._further(entry)
         return True
 
     def skip(self, identity: Identity, done: Finished) -> None:

@@ -1,0 +1,87 @@
+"""`mlflow run` of this project from a git address on a machine that has nothing: an empty home, an empty environment.
+
+MLflow's own manager makes the environment from python_env.yaml, so this downloads what `pip install paradnn` would.
+The host's certificates and package indexes are machine-wide settings, not the environment's; everything else is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.postgres import Postgres, Server, postgres, server
+from tests.conftest import TINY
+from tests.test_mlproject import served_by_git
+
+OVERRIDES = " ".join(entry for entry in TINY if entry.startswith(("measure", "ceilings")))
+
+
+@pytest.fixture(scope="module")
+def tracking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Postgres, str]]:
+    with postgres() as database:
+        name = database.new_database()
+        with server(database.uri(name), tmp_path_factory.mktemp("tracking")) as one:
+            yield one, database, name
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty home, kept for all tests of this module so that the second finds what the first made."""
+    return tmp_path_factory.mktemp("home")
+
+
+def mlflow_run(home: Path, one: Server, address: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`mlflow run` as typed on a clean machine: MLflow and uv are there, the project's environment is not."""
+    programs = home / "bin"
+    programs.mkdir(exist_ok=True)
+    for name in ("uv", "mlflow"):
+        if not (programs / name).exists():
+            found = shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+            assert found, f"{name} is missing: pip install {name}"
+            (programs / name).symlink_to(found)
+    environ = {
+        "HOME": str(home),
+        "PATH": f"{programs}:{Path(sys.base_prefix) / 'bin'}:/usr/local/bin:/usr/bin:/bin",
+        "MLFLOW_TRACKING_URI": one.uri,
+    }
+    if "SSL_CERT_FILE" in os.environ:  # a property of this machine's network, and uv looks nowhere else
+        environ["SSL_CERT_FILE"] = os.environ["SSL_CERT_FILE"]
+    command = ["mlflow", "run", address, "--env-manager", "uv", "--experiment-name", "paradnn", *arguments]
+    return subprocess.run(command, cwd=home, env=environ, capture_output=True, text=True, timeout=1500, check=False)
+
+
+@pytest.mark.timeout(1800)
+def test_a_preset_and_a_point_from_a_git_address(
+    home: Path, tracking: tuple[Server, Postgres, str], tmp_path: Path
+) -> None:
+    one, database, name = tracking
+    with served_by_git(tmp_path) as address:
+        sweep = ["-e", "sweep", "-P", "experiment=quick", "-P", f"overrides=sweep.sample=3 {OVERRIDES}"]
+        done = mlflow_run(home, one, address, *sweep)
+        assert done.returncode == 0, done.stderr[-4000:]
+        point = ["-e", "train", "-P", "batch_size=4", "-P", "compile=xla", "-P", f"overrides={' '.join(TINY)}"]
+        done = mlflow_run(home, one, address, *point)
+        assert done.returncode == 0, done.stderr[-4000:]
+    points = database.runs(name)
+    assert [point["outcome"] for point in points] == ["ok"] * 4
+    [parent] = database.runs(name, "sweep")
+    assert sum(point.get("mlflow.parentRunId") == parent["run_id"] for point in points) == 3
+    projects = database.rows(name, "SELECT run_uuid, value FROM tags WHERE key = 'mlflow.project.env'")
+    assert len(projects) == 2
+    assert {manager for _, manager in projects} == {"uv"}
+    assert parent["mlflow.parentRunId"] in {run_id for run_id, _ in projects}
+    values = database.rows(
+        name,
+        "SELECT p.value FROM params p JOIN tags t USING (run_uuid) "
+        "WHERE p.key = 'compile' AND t.key = 'kind' AND t.value = 'point'",
+    )
+    assert ("xla",) in values
+    versions = {point["version.tensorflow"] for point in points}
+    pinned = (Path(__file__).parents[2] / "constraints.txt").read_text()
+    assert versions == {line.removeprefix("tensorflow==") for line in pinned.splitlines() if "tensorflow==" in line}
