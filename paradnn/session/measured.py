@@ -197,12 +197,10 @@ def contradictions(point: Point, costs: Costs, metrics: Mapping[str, float], ans
     measurement = answer.measurement
     if measurement is None:
         return ["the outcome is ok, but nothing was measured"]
-    problems = []
+    problems = [*point.workload.contradictions(costs, answer)]
     if measurement.parameters != costs.parameters:
         problems.append(f"the model has {measurement.parameters} parameters, the analytic count is {costs.parameters}")
-    problems += point.workload.contradictions(costs, answer)
-    waited = metrics.get("infeed_fraction", 0.0)
-    if not 0 <= waited <= 1:
+    if not 0 <= (waited := metrics.get("infeed_fraction", 0.0)) <= 1:
         problems.append(f"the step waited for {waited:.3f} of its time")
     watched = (measurement.contention, answer.contention.get("latency"))
     if answer.latencies and not answer.input and not any(seen and seen.reason for seen in watched):
@@ -223,10 +221,10 @@ def contradictions(point: Point, costs: Costs, metrics: Mapping[str, float], ans
     dense = by_xla and point.platform.name == "cpu" and point.workload.mode == "train" and point.model.is_depthwise
     least = 0.0 if missing else 1 - FLOPS_MARGIN
     most = math.inf if dense or point.model.is_counted else 1 + FLOPS_MARGIN
-    if (ratio := metrics.get("profile_flops_ratio")) is not None and not least <= ratio <= most:
+    if not least <= (ratio := metrics.get("profile_flops_ratio", 1.0)) <= most:
         problems.append(f"the profile's FLOPs are {ratio:.3f} times the analytic ones")
-    peak = metrics.get("step_memory_bytes")
-    if point.platform.name == "cpu" and peak is not None and peak + FREE_HEAP < costs.memory_lower_bound_bytes:
+    peak = metrics.get("step_memory_bytes", math.inf)
+    if point.platform.name == "cpu" and peak + FREE_HEAP < costs.memory_lower_bound_bytes:
         problems.append(f"the step took {peak:.0f} bytes, less than the lower bound {costs.memory_lower_bound_bytes}")
     return problems
 
