@@ -135,9 +135,7 @@ class CeilingsKeeper:
     """Finds or measures ceilings, each once a session."""
 
     def __init__(self, pool: WorkerPool, tracker: Journal, say: Callable[[str], None]) -> None:
-        self._pool = pool
-        self._tracker = tracker
-        self._say = say
+        self._pool, self._tracker, self._say = pool, tracker, say
         self._known: dict[Identity, Ceilings | None] = {}
 
     def of(self, point: Point, environment: Environment, *, again: bool = False) -> Ceilings | None:

@@ -34,9 +34,8 @@ class Reporter:
 
     def __init__(self, total: int, title: str | None, *, at_most: bool = False) -> None:
         self.standing = ""  # what is known so far, for the progress line
-        self._total = total
+        self._total, self._title = total, title
         self._left = "left at most" if at_most else "left"
-        self._title = title
         self._console = Screen(stderr=True)
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._counts: Counter[str] = Counter()

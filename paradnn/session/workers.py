@@ -362,8 +362,7 @@ class WorkerPool:
 
     def __init__(self, limit: int = 16, share: float = 0.25) -> None:
         remove_leftovers()
-        self._limit = limit
-        self._share = share
+        self._limit, self._share = limit, share
         self._workers: OrderedDict[WorkerKey, Worker] = OrderedDict()
         self._busy: set[WorkerKey] = set()
         self._closed = False

@@ -152,8 +152,7 @@ class RunIndex:
     """Identities and claims in one experiment of a store, the newest run first."""
 
     def __init__(self, reader: Reader, experiment: str) -> None:
-        self._reader = reader
-        self._experiment = experiment
+        self._reader, self._experiment = reader, experiment
         self._unreadable: set[str] = set()  # runs that were named
 
     def finished(self, environment_ids: Iterable[str], sweep_id: str | None = None) -> dict[Identity, list[Finished]]:

@@ -52,9 +52,7 @@ class Tracker(Journal):
 
     def __init__(self, settings: Tracking, store: MlflowStore, notify: Callable[[str], None]) -> None:
         super().__init__(folder_of(settings), store_key(settings))
-        self._store = store
-        self._notify = notify
-        self._patience = settings.patience
+        self._store, self._notify, self._patience = store, notify, settings.patience
         self._command = sync_command(self.folder, settings)
         self._kept: list[Path] = []  # files to upload
         self._held: set[str] = set()  # runs of claims that are neither recorded nor given back
