@@ -71,11 +71,12 @@ def address_of(uri: str | None = None) -> StoreAddress:
     """The store of `uri`, of MLFLOW_TRACKING_URI, or the default, whether it is there or not. A plain path is that of a
     database, of a folder that holds mlflow.db, or of a .zip of results. Paths are made absolute and without `~`.
     StoreError for what can be no address."""
-    if not uri and (uri := os.environ.get("MLFLOW_TRACKING_URI", "")).startswith(_SQLITE):
+    chosen = os.environ.get("MLFLOW_TRACKING_URI", "")
+    if chosen.startswith(_SQLITE) and "MLFLOW_EXPERIMENT_ID" in os.environ:
         # What `mlflow run` sets by itself, mlflow.db in the project's folder, is no choice.
-        own = Path(unquote(uri.removeprefix(_SQLITE))).resolve() == (HOME / "mlflow.db").resolve()
-        uri = None if own and "MLFLOW_EXPERIMENT_ID" in os.environ else uri
-    uri = uri or f"{_SQLITE}{HOME / 'mlruns' / 'mlflow.db'}"
+        own = Path(unquote(chosen.removeprefix(_SQLITE))).resolve() == (HOME / "mlflow.db").resolve()
+        chosen = "" if own else chosen
+    uri = uri or chosen or f"{_SQLITE}{HOME / 'mlruns' / 'mlflow.db'}"
     try:
         if ":" not in uri and uri != "databricks":
             path = Path(uri).expanduser().absolute()
