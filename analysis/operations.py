@@ -49,13 +49,9 @@ def place_operations(table: pd.DataFrame, roofs: Sequence[Roof]) -> tuple[pd.Dat
     each run: the share of its time under each verdict (columns named by its value), `without_flops`, such as data
     formatting, `unplaced` (with FLOPs but no rate or traffic) and `covered`, what the whole table accounts for.
     """
-    rows = pd.concat(
-        [
-            _placed(table[table["device"].eq(roof.device) & table["precision"].eq(roof.precision)], roof)
-            for roof in roofs
-        ],
-        ignore_index=True,
-    )
+    of_roof = (table["device"].eq(roof.device) & table["precision"].eq(roof.precision) for roof in roofs)
+    parts = [_placed(table[mine], roof) for mine, roof in zip(of_roof, roofs, strict=True)]
+    rows = pd.concat(parts, ignore_index=True)
     columns = {name.value: rows["placed"] & rows["verdict"].eq(name.value) for name in Verdict}
     columns |= {"without_flops": ~rows["works"], "unplaced": rows["works"] & ~rows["placed"]}
     shares = {name: rows["share"].where(here, 0.0) for name, here in columns.items()}
@@ -67,25 +63,17 @@ def place_operations(table: pd.DataFrame, roofs: Sequence[Roof]) -> tuple[pd.Dat
 def _placed(table: pd.DataFrame, roof: Roof) -> pd.DataFrame:
     """Rows under one roof, and whether each `works` (has FLOPs) and is `placed` (has a rate and an intensity as
     well)."""
-    names = table["operation"] if "operation" in table else table["type"]
-    numbers = table[["share", "flops", "bytes", "flops_per_second", "arithmetic_intensity"]].apply(
-        pd.to_numeric, errors="coerce"
-    )
-    rows = table.assign(**numbers, name=names.astype("str"), type=table["type"].astype("str"))
-    works = (rows["flops"] > 0) | (rows["arithmetic_intensity"] > 0)
-    placed = works & (rows["arithmetic_intensity"] > 0) & (rows["flops_per_second"] > 0)
-    placed &= np.isfinite(rows["arithmetic_intensity"]) & np.isfinite(rows["flops_per_second"])
-    attainable = roof.attainable(rows["arithmetic_intensity"])
-    limits = verdict(rows["arithmetic_intensity"], roof)
+    names = ["share", "flops", "bytes", "flops_per_second", "arithmetic_intensity"]
+    rows = table.assign(name=table["operation" if "operation" in table else "type"].astype("str"))
+    rows = rows.assign(type=rows["type"].astype("str"), **rows[names].apply(pd.to_numeric, errors="coerce"))
+    intensity, rate = rows["arithmetic_intensity"], rows["flops_per_second"]
+    works = (rows["flops"] > 0) | (intensity > 0)
+    placed = works & (intensity > 0) & (rate > 0) & np.isfinite(intensity) & np.isfinite(rate)
+    attainable, limits = roof.attainable(intensity), verdict(intensity, roof)
     limits[rows["type"].str.contains(TRANSFERS).to_numpy(dtype=bool)] = Verdict.TRANSFER.value
-    return rows.assign(
-        attainable=attainable,
-        roof_share=rows["flops_per_second"] / attainable,
-        verdict=limits,
-        drawn=placed & (rows["share"] >= MINIMUM_SHARE),
-        works=works,
-        placed=placed,
-    )
+    drawn = placed & (rows["share"] >= MINIMUM_SHARE)
+    reached = {"attainable": attainable, "roof_share": rate / attainable, "verdict": limits}
+    return rows.assign(**reached, drawn=drawn, works=works, placed=placed)
 
 
 def operations_of(
@@ -118,8 +106,8 @@ def operations_of(
     roofs = find_roofs(runs, find_hardware)
     found, models = place_operations(table.merge(runs[_KEYS], on="run_id"), roofs)
     sizes = sorted(str(name) for name in runs if str(name).startswith("model.") and name != "model.name")
-    extra = ["batch_size", *(name for name in sizes if runs[name].nunique() > 1)]
-    extra = [name for name in dict.fromkeys(extra) if name in runs and name not in (*_KEYS, *_COLUMNS)]
+    extra = [name for name in sizes if runs[name].nunique() > 1]
+    extra = ["batch_size", *extra] if "batch_size" in runs else extra
     return OperationsResult(
         roofs=roofs,
         operations=found.merge(runs[["run_id", *extra]], on="run_id", how="left"),
@@ -148,8 +136,7 @@ class OperationsResult(Result):
     def table(self) -> pd.DataFrame:
         if self.alone:
             return self.operations[_COLUMNS].sort_values("share", ascending=False, kind="stable", ignore_index=True)
-        rows = self.operations.drop(columns="name")
-        return rows[[*(name for name in rows if name != "run_id"), "run_id"]]
+        return self.operations[[*self.operations.columns.drop(["name", "run_id"]), "run_id"]]
 
     @cached_property
     def types(self) -> pd.DataFrame:
@@ -202,18 +189,15 @@ class OperationsResult(Result):
 
     def _savings(self) -> Iterator[str]:
         """What the operations would save at their own roofs; links between devices have another roof."""
-        rows = self.operations[self.operations["roof_share"].notna()]
-        rows = rows[rows["verdict"].ne(Verdict.TRANSFER)]
+        rows = self.operations[self.operations["roof_share"].notna() & self.operations["verdict"].ne(Verdict.TRANSFER)]
         rows = rows.assign(saved=rows["share"] * (1 - rows["roof_share"].clip(upper=1)))
         if rows["saved"].sum() > 0:
-            top = [
+            top = ", ".join(
                 f"{row['name']} ({row['verdict']}, at {percent(row['roof_share'])} of its roof) {percent(row['saved'])}"
-                for row in rows.sort_values("saved", ascending=False).head(3).to_dict("records")
-            ]
-            yield (
-                f"Brought to their roofs, all operations together would save {percent(rows['saved'].sum())} of the "
-                f"time; most of it: {', '.join(top)}."
+                for row in rows.nlargest(3, "saved").to_dict("records")
             )
+            whole = percent(rows["saved"].sum())
+            yield f"Brought to their roofs, all operations would save {whole} of the time; most of it: {top}."
 
     def _figure(self) -> Figure:
         """A panel for each device and precision. Drawn is what takes at least the minimum share of its model's time; of

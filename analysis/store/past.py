@@ -7,6 +7,7 @@ the analytic ones for measured and unmeasured points: what is learned of one the
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -41,9 +42,7 @@ def costs_of(points: pd.DataFrame) -> pd.DataFrame:
     A key that the points lack counts as what the original suite had: training, float32, RMSprop, one device.
     """
     names = [name for name in points if str(name).startswith(("model.", "generate.", "optimizer.")) or name in _KEYS]
-    rows, families = _texts(points[names]), points["family"].astype("str")
-    keys = ({**row, "model.name": name} for row, name in zip(rows, families, strict=True))
-    given = (tuple(item for item in row.items() if item[1] != "null") for row in keys)
+    given = (tuple(item for item in row.items() if item[1] != "null") for row in _texts(points, names))
     found = [of_model(items, _work, (np.nan,) * len(WORK)) for items in given]
     return pd.DataFrame(found, columns=list(WORK), index=points.index, dtype="float64")
 
@@ -53,17 +52,12 @@ def table_of(points: pd.DataFrame, rates: tuple[float, float]) -> Table:
 
     Columns of `WORK` count where a model is of another version; points without any of the two count as one FLOP.
     """
-    names = [str(name) for name in points if is_key(str(name))]
-    families = points["family"].astype("str")
-    rows = [
-        {**LATER_PARAMS, **row, "model.name": name} for row, name in zip(_texts(points[names]), families, strict=True)
-    ]
+    rows = [{**LATER_PARAMS, **row} for row in _texts(points, [str(name) for name in points if is_key(str(name))])]
     environments, sweeps = (
         points[name].astype("str").fillna("").tolist() if name in points else [""] * len(points)
         for name in ("environment_id", "sweep_id")
     )
-    work = costs_of(points)
-    work = work.fillna(points.reindex(columns=list(WORK)).astype("float64"))
+    work = costs_of(points).fillna(points.reindex(columns=list(WORK)).astype("float64"))
     costs = work[["flops_per_step", "bytes_per_step", "parameters"]].fillna(1.0).clip(lower=1.0).to_numpy()
     peaks, load = np.tile((*rates, 1.0), (len(points), 1)), np.full(len(points), np.nan)
     return Table(rows, environments, sweeps, costs, peaks, load)
@@ -90,9 +84,10 @@ def rates_of(runs: pd.DataFrame, seconds: np.ndarray) -> tuple[float, float]:
     return found[0], found[1]
 
 
-def _texts(points: pd.DataFrame) -> list[dict[str, str]]:
-    """Each row's keys as the store writes them; a missing value is "null"."""
-    columns = {str(name): [_text(value) for value in points[name].astype("object")] for name in points}
+def _texts(points: pd.DataFrame, names: Sequence[str]) -> list[dict[str, str]]:
+    """Each row's keys as the store writes them, and its family; a missing value is "null"."""
+    columns = {name: [_text(value) for value in points[name].astype("object")] for name in names}
+    columns["model.name"] = points["family"].astype("str").tolist()
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
