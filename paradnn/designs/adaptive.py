@@ -33,7 +33,7 @@ from paradnn.forecast.regression import Array, one_thread
 from paradnn.forecast.status import rates_of, sweep_status
 from paradnn.forecast.table import PastRuns, row_of, table_of_points
 from paradnn.session.course import Conclusion, Row, Visit
-from paradnn.store.runs import ResumePolicy
+from paradnn.store.runs import Finished, ResumePolicy
 
 #: The error at which a sweep ends to which no end is given.
 _USUAL_ERROR = 0.05
@@ -53,13 +53,6 @@ def start_size(axes: int) -> int:
     return 6 + 2 * axes
 
 
-class Ended(NamedTuple):
-    """How a candidate ended, in which run."""
-
-    run_id: str
-    outcome: str
-
-
 class Knowledge:
     """The distinct points of a sweep, n candidates, and what is known of them.
 
@@ -71,7 +64,7 @@ class Knowledge:
     def __init__(self, points: Sequence[Point], settings: Settings, history: History, sweep_id: str) -> None:
         self._settings, self._history, self._sweep_id = settings, history, sweep_id
         self._policy = ResumePolicy(settings.resume, settings.retry)
-        self.ended: dict[int, Ended] = {}
+        self.ended: dict[int, Finished] = {}
         self.past: dict[int, Past] = {}
         self.claimed: set[int] = set()
         self._own: set[int] = set()
@@ -140,10 +133,10 @@ class Knowledge:
                     continue
                 ours = [run for run in runs if run.tags.get("sweep_id") == self._sweep_id]
                 if found := self._policy.first(self.points[index], runs) or next(iter(ours), None):
-                    self.ended[index] = Ended(found.run_id, found.tags["outcome"])
+                    self.ended[index] = found
             self._devices |= {run.tags["device"] for runs in known.values() for run in runs if "device" in run.tags}
             self.claimed = {index for index in claimed if index is not None} - self._own - self.ended.keys()
-            wanted = {one.run_id: index for index, one in self.ended.items() if one.outcome == "ok"}
+            wanted = {one.run_id: index for index, one in self.ended.items() if one.tags["outcome"] == "ok"}
             for most in (256 + 2 * len(wanted), _EVERY_RUN) if read else ():  # those not read yet: mostly few, and new
                 missing = {run_id: index for run_id, index in wanted.items() if index not in self.past}
                 if missing:
@@ -159,7 +152,7 @@ class Knowledge:
             if index is None:
                 continue
             self._own.add(index)
-            self.ended[index] = Ended(row.run_id, row.outcome)
+            self.ended[index] = Finished(row.run_id, {"outcome": row.outcome})
             if row.outcome == "ok":
                 params, tags = row_of(self.points[index]), {**tags, "outcome": row.outcome}
                 self.past[index] = Past(row.run_id, time.time(), params, row.metrics, tags)
@@ -167,7 +160,7 @@ class Knowledge:
     @property
     def tried(self) -> int:
         """How many were measured, or tried: what memory excludes was not."""
-        return sum(ended.outcome != "oom_predicted" for ended in self.ended.values())
+        return sum(ended.tags["outcome"] != "oom_predicted" for ended in self.ended.values())
 
     def runs(self) -> PastRuns:
         """The measured ones, as one session."""
@@ -176,8 +169,9 @@ class Knowledge:
 
     def too_large(self) -> dict[int, str]:
         """Index -> why a candidate without an outcome is out of memory: by arithmetic, or by the run that proves it."""
-        tried = [index for index, one in self.ended.items() if one.outcome in ("ok", "oom_host", "oom_device")]
-        failed = np.array([self.ended[index].outcome != "ok" for index in tried], dtype=bool)
+        ends = {index: one.tags["outcome"] for index, one in self.ended.items()}
+        tried = [index for index, outcome in ends.items() if outcome in ("ok", "oom_host", "oom_device")]
+        failed = np.array([ends[index] != "ok" for index in tried], dtype=bool)
         (sizes, kinds), names = self._sizes_and_kinds, [self.ended[index].run_id for index in tried]
         proofs = excluded(sizes, kinds, sizes[tried], [kinds[index] for index in tried], failed, names)
         found = {}
@@ -190,7 +184,7 @@ class Knowledge:
 
     def unavailable(self) -> set[int]:
         """Candidates on a device or software that an earlier one did not find."""
-        lacking = {self._workers[index] for index, ended in self.ended.items() if ended.outcome == "unavailable"}
+        lacking = {self._workers[index] for index, one in self.ended.items() if one.tags["outcome"] == "unavailable"}
         return {index for index, worker in enumerate(self._workers) if worker in lacking}
 
 
@@ -349,7 +343,9 @@ class AdaptiveSweep:
         if not self.looks:
             return Conclusion()
         look, space, ended = self.looks[-1], len(self.knowledge.points), self.knowledge.ended
-        large = sum(one.outcome.startswith("oom") for one in ended.values()) + len(self.excluded.keys() - ended.keys())
+        large = sum(one.tags["outcome"].startswith("oom") for one in ended.values()) + len(
+            self.excluded.keys() - ended.keys()
+        )
         text = f"Adaptive: {look.measured:,} of {counted(space, 'point')} measured ({look.measured / space:.1%})"
         text += f", {large:,} out of memory." if large else "."
         metrics = {"design_candidates": float(space), "design_measured": float(look.measured)}

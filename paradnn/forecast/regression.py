@@ -82,12 +82,11 @@ class Prediction:
 class Regression:
     """The regression of `values` (n,) on `columns`; `weights` (n,) in 0..1 say how much of an observation each is.
 
-    residuals: (n,), in the order of the values. spread: standard deviation of an error, tails included. freedom:
-    observations behind the spread. Without observations the prior comes back.
+    spread: standard deviation of an error, tails included. freedom: observations behind the spread. Without any the
+    prior comes back.
     """
 
     def __init__(self, columns: Columns, values: Array, weights: Array | None = None) -> None:
-        self._names = {name: index for index, name in enumerate(columns)}
         features = matrix((column for column, _ in columns.values()), len(values))
         weight = np.ones(len(values)) if weights is None else weights
         precision = np.diag([prior**-2.0 for _, prior in columns.values()])
@@ -97,19 +96,16 @@ class Regression:
             scaled = features * (weight * trust)[:, None]
             self._covariance = np.asarray(np.linalg.inv(scaled.T @ features / variance + precision), dtype=np.float64)
             self._mean = self._covariance @ (scaled.T @ values) / variance
-            self.residuals = values - features @ self._mean
+            residuals = values - features @ self._mean
             # What the coefficients' own uncertainty adds to a residual's square.
             about = ((features @ self._covariance) * features).sum(axis=1)
-            square = self.residuals**2 + about
+            square = residuals**2 + about
             trust = (_NU + 1) / (_NU + square / variance)
             variance = float(weight * trust @ square + _WORTH * _SPREAD**2) / self.freedom
-        clipped = np.minimum(self.residuals**2, 16.0 * variance)  # an outlier counts as four standard deviations
+        clipped = np.minimum(residuals**2, 16.0 * variance)  # an outlier counts as four standard deviations
+        #: The expected coefficient of every column.
+        self.coefficients: dict[Hashable, float] = dict(zip(columns, self._mean.tolist(), strict=True))
         self.spread = float(np.sqrt((weight @ (clipped + about) + _WORTH * _SPREAD**2) / self.freedom))
-
-    @property
-    def coefficients(self) -> dict[Hashable, float]:
-        """The expected coefficient of every column."""
-        return {name: float(self._mean[index]) for name, index in self._names.items()}
 
     @cached_property
     def _root(self) -> Array:
@@ -118,8 +114,10 @@ class Regression:
 
     def predict(self, columns: Columns, count: int) -> Prediction:
         """`count` new values, whose errors are independent of each other."""
-        known = matrix((columns.get(name, (np.zeros(count), 0.0))[0] for name in self._names), count)
-        new = matrix((prior * column for name, (column, prior) in columns.items() if name not in self._names), count)
+        known = matrix((columns.get(name, (np.zeros(count), 0.0))[0] for name in self.coefficients), count)
+        new = matrix(
+            (prior * column for name, (column, prior) in columns.items() if name not in self.coefficients), count
+        )
         root = np.hstack([known @ self._root, new])
         own = np.full(count, self.spread**2)
         return Prediction(known @ self._mean, root, own, np.arange(count), 0.0, self.freedom)
