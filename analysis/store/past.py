@@ -41,7 +41,9 @@ def costs_of(points: pd.DataFrame) -> pd.DataFrame:
 
     A key that the points lack counts as what the original suite had: training, float32, RMSprop, one device.
     """
-    names = [name for name in points if str(name).startswith(("model.", "generate.", "optimizer.")) or name in _KEYS]
+    names = [
+        name for name in map(str, points) if name.startswith(("model.", "generate.", "optimizer.")) or name in _KEYS
+    ]
     given = (tuple(item for item in row.items() if item[1] != "null") for row in _texts(points, names))
     found = [of_model(items, _work, (np.nan,) * len(WORK)) for items in given]
     return pd.DataFrame(found, columns=list(WORK), index=points.index, dtype="float64")
