@@ -52,9 +52,9 @@ class Analysis(Generic[OptionsT, ResultT]):
 
     Called, it lets the runs through the gate first, and its result says what was left out. --help says what the
     module's docstring does unless `description` is given. `columns` limits what is read from the store; `one_protocol`
-    is for one that would refuse heterogeneous runs part by part, `counts` for one to which no run is an answer. In the
-    report it stands in a `section` of each system, of all or of pairs of them, by its `order`; `shown` says as what,
-    once unless given.
+    is for one that would refuse heterogeneous runs part by part, `counts` for one to which no run is an answer, `read`
+    for one that may read something else. In the report it stands in a `section` of each system, of all or of pairs of
+    them, by its `order`; `shown` says as what, once unless given.
     """
 
     options: type[OptionsT]
@@ -72,6 +72,7 @@ class Analysis(Generic[OptionsT, ResultT]):
     columns: tuple[str, ...] | None = None
     one_protocol: bool = False
     counts: bool = False
+    read: Callable[[Any], pd.DataFrame | None] | None = None
 
     def __post_init__(self) -> None:
         of = self.function

@@ -60,7 +60,9 @@ class Command(NamedTuple):
         if self.analysis is not None:
             one, output = self.analysis, read_arguments(FigureOutput, args)
             assert isinstance(options, Options), "what an analysis takes"
-            frame = load_chosen(selection, one.columns, may_be_empty=one.counts)
+            frame = one.read(options) if one.read else None
+            if frame is None:
+                frame = load_chosen(selection, one.columns, may_be_empty=one.counts)
             result = answer(one, frame, options, selection, one.one_protocol)
             deliver(self.name, result, frame, selection, output, command_line)
 

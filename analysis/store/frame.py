@@ -53,7 +53,7 @@ def build(records: Records) -> pd.DataFrame:
     Columns: what every run has, then params, metrics and tags, each in alphabetical order. Where names meet, the first
     of these wins, and a tag fills in for runs that lack the param of its name (but `task`, whose tag is
     `launched_task`). Params are Int64, float64, boolean or text as all their values allow, "null" is missing; metrics
-    are float64, tags text but for `replicate`, `steady` and `contended`; of `mlflow.*` tags the parent run alone.
+    are float64, tags text but for `replicate`, `steady` and `contended`; of `mlflow.*` tags parent and commit.
     """
     params, tags = dict(records.params), dict(records.tags)  # of a key beside them every run lacks the value
     runs = {name: pd.Series([getattr(run, name) for run in records.runs], dtype="str") for name in _OF_RUNS}
@@ -82,7 +82,8 @@ def build(records: Records) -> pd.DataFrame:
         columns.setdefault(name, records.numbers(name))
     if _TASK in tags:
         columns[_TASK_NUMBER] = _text(tags[_TASK])
-    for name in sorted(name for name in tags if not name.startswith("mlflow.") and name not in columns):
+    told = {name for name in tags if not name.startswith("mlflow.") or name == "mlflow.source.git.commit"}
+    for name in sorted(told.difference(columns)):
         columns[name] = _typed(tags[name], _kinds().get(name)) if name in _TYPED_TAGS else _text(tags[name])
     if (known := tags.get("protocol_id")) and "protocol" not in columns:
         names = [*(text and protocol_name(text) for text in known.places), None]

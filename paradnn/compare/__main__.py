@@ -60,8 +60,8 @@ def _compare(given: argparse.Namespace, first: Composed, second: Composed) -> in
     comparison = Comparison(info.sweep_id, pairs, labels, given.rule, given.minutes)
     # What the machine can do at most takes a minute to measure, and says nothing of a ratio.
     summary = follow_course(comparison, replace(settings, ceilings=False), info)
-    if given.json and not summary.interrupted:  # before anything is printed: who reads that may be gone
-        found = comparison.overall().answer() | {"seconds": summary.seconds}
+    if given.json:  # before anything is printed: who reads that may be gone
+        found = comparison.overall().answer() | {"seconds": summary.seconds, "interrupted": summary.interrupted}
         write_json(given.json, found | {"points": comparison.verdict_table()})
     describe(comparison)
     print(f"\n{summary.counts()} in {summary.seconds:.0f} s. Run {summary.parent} in {summary.where}")

@@ -356,6 +356,12 @@ def _commit(reference: str) -> str:
         raise ConfigError("commit", reference, "git knows no such commit", remedy) from None
 
 
+def commit_of(reference: str) -> str:
+    """What a commit is called, of the files as they lie here with a mark where they are changed."""
+    of = "--dirty" if reference == WORKING_TREE else reference
+    return _git("describe", "--always", "--abbrev=12", "--exclude=*", of)
+
+
 def _git(*words: str) -> str:
     try:
         done = subprocess.run(["git", *words], capture_output=True, text=True, check=False)

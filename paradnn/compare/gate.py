@@ -12,21 +12,24 @@ from __future__ import annotations
 
 import argparse
 import math
+import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 from paradnn.cli.parser import Parser, number, share
 from paradnn.cli.program import program
 from paradnn.compare.arguments import COMMAND_MINUTES, add_command_options, parsed
-from paradnn.compare.commands import WORKING_TREE, Turns
+from paradnn.compare.commands import WORKING_TREE, Turns, commit_of
 from paradnn.compare.duet import take_turns
 from paradnn.compare.text import describe_turns
 from paradnn.compare.verdict import COMMAND_ROUNDS, FEWEST, Estimate, Rule, estimate
 from paradnn.core.errors import ConfigError
-from paradnn.store.files import whole_file, write_json
+from paradnn.store.files import append_line, whole_file, write_json
 
 
 class Gate(Enum):
@@ -69,7 +72,9 @@ def main() -> int:
         # A head that fails where the base runs is broken, not slow; a base that fails says nothing.
         outcome = Gate.REGRESSED if turns.failed == 0 else Gate.UNDECIDED
     words = _sentence(outcome, found, slower, turns)
-    _write(given, words, outcome, found, turns)
+    ends = {name: getattr(found, name) for name in ("ratio", "low", "high")} if found else {}
+    about = {"gate": outcome.name.lower(), "slower": slower, "base": given.base}
+    _write(given, words, outcome, turns.document(interrupted) | ends | about)
     print(words + "\n")
     describe_turns(turns)
     return 130 if interrupted else outcome.value
@@ -90,18 +95,22 @@ def _sentence(outcome: Gate, found: Estimate | None, slower: float, turns: Turns
     return f"FAILED: {basis}" if turns.problem else f"REGRESSED: slower by more than {limit} ({basis})"
 
 
-def _write(given: argparse.Namespace, words: str, outcome: Gate, found: Estimate | None, turns: Turns) -> None:
+def _write(given: argparse.Namespace, words: str, outcome: Gate, content: Mapping[str, Any]) -> None:
     """The files that were asked for."""
-    ends = {name: getattr(found, name) for name in ("ratio", "low", "high")} if found else {}
-    about = {"gate": outcome.name.lower(), "slower": given.slower, "base": given.base}
-    content = turns.document() | ends | about
     if given.json:
         write_json(given.json, content)
+    if given.history:
+        about = {
+            name: content[name] for name in ("gate", "base", "metric", "ratio", "low", "high", "rounds", "problem")
+        }
+        place = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": platform.node()}
+        command = {"commit": commit_of(given.head), "command": given.words[0]}
+        append_line(given.history, "--history", command | place | about)
     if given.junit:
         what = {Gate.REGRESSED: "failure", Gate.UNDECIDED: "skipped"}.get(outcome)
         counts = {"failures": str(int(what == "failure")), "skipped": str(int(what == "skipped"))}
         suite = ElementTree.Element("testsuite", {"name": "paradnn gate", "tests": "1", **counts})
-        suite.set("time", f"{turns.seconds:.3f}")
+        suite.set("time", f"{content['seconds']:.3f}")
         case = ElementTree.SubElement(suite, "testcase", name=given.words[0], classname=f"against {given.base}")
         if what:
             ElementTree.SubElement(case, what, message=words)
@@ -134,6 +143,8 @@ def make_parser() -> Parser:
     text = "at most so many rounds (default: %(default)s)"
     add("--most", type=number("--most", int, FEWEST), default=COMMAND_ROUNDS, metavar="N", help=text)
     add_command_options(parser)
+    text = "append commit, date, ratio, interval, metric and machine to FILE as a line, for python -m analysis changes"
+    add("--history", type=Path, metavar="FILE", help=text)
     for flag, what in (("--json", "numbers and every run"), ("--junit", "a test report"), ("--markdown", "a comment")):
         add(flag, type=Path, metavar="FILE", help=f"write {what} to FILE")
     return parser

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
+import fcntl
 import json
 import os
 import secrets
@@ -86,6 +88,20 @@ def write_json(path: Path, content: Any) -> None:
     """Write --json whole or not at all; ConfigError where it cannot be written."""
     with whole_file(path, "--json") as making:
         making.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+
+
+def append_line(path: Path, key: str, content: Any) -> None:
+    """Add a JSON value as a line to a file, whole or not at all, also beside others who do; ConfigError, naming `key`,
+    where it cannot be written."""
+    try:
+        with path.open("ab", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            end, line = file.seek(0, os.SEEK_END), json.dumps(content, allow_nan=False).encode() + b"\n"
+            if file.write(line) != len(line):
+                file.truncate(end)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError as error:
+        raise ConfigError(key, str(path), f"cannot be written ({error.strerror})", "give another") from error
 
 
 def file_content(content: Any) -> bytes:

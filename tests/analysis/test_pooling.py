@@ -79,8 +79,18 @@ def answer(name: str, *options: str) -> Result:
 
 
 def test_every_command_that_analyses_is_here() -> None:
-    """But those that count runs or models, the breakdown, tested with the report, and what needs other runs."""
-    others = {"runs", "parameters", "breakdown", "beside", "time-to-accuracy", "frontier", "latency", "channel"}
+    """But those that count runs or models or follow them, the breakdown, and what needs other runs."""
+    others = {
+        "changes",
+        "runs",
+        "parameters",
+        "breakdown",
+        "beside",
+        "time-to-accuracy",
+        "frontier",
+        "latency",
+        "channel",
+    }
     assert set(POOLING) == {command.name for command in COMMANDS if command.analysis} - others
 
 

@@ -90,7 +90,9 @@ def test_one_side_against_itself_is_kept_as_files_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.framework
-def test_an_interrupted_comparison_keeps_what_it_measured(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_comparison_keeps_what_it_measured(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ctrl-C, after the third point is recorded: the first of its round."""
     record, recorded = MlflowStore.record, []
 
@@ -103,7 +105,8 @@ def test_an_interrupted_comparison_keeps_what_it_measured(store: Store, monkeypa
     monkeypatch.setattr(MlflowStore, "record", interrupted)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        sides = ["--within", "0.0001", "--most", "400", "compile=graph", "compile=xla"]
+        answer = ["--json", str(tmp_path / "answer.json")]
+        sides = [*answer, "--within", "0.0001", "--most", "400", "compile=graph", "compile=xla"]
         done = run(["paradnn.compare.__main__", *sides, *POINT], store)
     finally:
         signal.signal(signal.SIGINT, before)
@@ -111,6 +114,8 @@ def test_an_interrupted_comparison_keeps_what_it_measured(store: Store, monkeypa
     assert done.returncode == 130, errors
     assert sorted(point["status"] for point in store.runs()) == ["FINISHED"] * 3 + ["KILLED"]
     assert "undecided: " in out
+    told = json.loads((tmp_path / "answer.json").read_text())
+    assert (told["interrupted"], told["verdict"], told["rounds"]) == (True, "undecided", 1)
     assert "interrupted; what was measured is recorded" in errors
     [parent] = store.runs("sweep")
     assert parent["status"] == "KILLED"

@@ -232,6 +232,20 @@ def test_a_gate_fails_on_what_is_slower_by_more_than_it_may(
     assert word in (repository / "c.md").read_text()
 
 
+def test_each_gate_is_a_line_of_its_history(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["--base", "main", *SPEED, "--history", "gates.jsonl", "--", "sh", "program.sh"]
+    for head in ("main~1", "."):
+        assert call(gate.main, monkeypatch, ["--head", head, *words]) == (head == ".")
+    first, second = map(json.loads, Path("gates.jsonl").read_text().splitlines())
+    assert (first["ratio"], second["ratio"]) == (pytest.approx(1.25), pytest.approx(0.625))
+    assert [line["gate"] for line in (first, second)] == ["passed", "regressed"]
+    assert not first["commit"].endswith("-dirty")
+    assert second["commit"].endswith("-dirty")
+    assert {"date", "machine", "low", "high", "metric", "base", "command"} <= set(first)
+    bad = ["--base", "main", *SPEED, "--history", "/dev/full", "--", "sh", "program.sh"]
+    assert call(gate.main, monkeypatch, bad) == 2
+
+
 @pytest.mark.parametrize(("head", "base", "code"), [("broken", "works", 1), ("works", "broken", 3)])
 def test_a_head_that_fails_is_a_failure_and_a_base_that_fails_says_nothing(
     repository: Path, monkeypatch: pytest.MonkeyPatch, head: str, base: str, code: int
