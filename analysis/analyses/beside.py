@@ -88,10 +88,10 @@ def _headline(table: pd.DataFrame) -> Headline | None:
     found = []
     for device, rows in table[table["there"].notna()].groupby("device", sort=False):
         source = min(rows["source"], key=("published", "predicted").index)
-        known = rows[rows["source"].eq(source)]
-        ends = [short(end, digits=2) for end in (known["ratio"].min(), known["ratio"].max())]
-        what = f"{counted(len(known), 'model')} {' to '.join(dict.fromkeys(ends))} times as fast"
-        found.append(f"{device} ran {what} ({source})" if source == "published" else f"{device} would run {what}")
+        ratios = rows.loc[rows["source"].eq(source), "ratio"]
+        ends = dict.fromkeys(short(end, digits=2) for end in (ratios.min(), ratios.max()))
+        verb, note = ("ran", " (published)") if source == "published" else ("would run", "")
+        found.append(f"{device} {verb} {counted(len(ratios), 'model')} {' to '.join(ends)} times as fast{note}")
     return Headline("Beside published platforms", f"{'; '.join(found)}.") if found else None
 
 

@@ -4,7 +4,7 @@ beyond. Replicates of a point count once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -65,10 +65,6 @@ class BoxplotOptions(Options):
     unit: Literal["crossed", "model", "point"] = unit_option()
 
 
-def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
-    yield Shown(families=narrowed(rows))
-
-
 @analysis(
     BoxplotOptions,
     summary="the spread of a metric over the models of each family, device or any other group",
@@ -76,7 +72,7 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
     section="system",
     order=10,
     title="Spread by family",
-    shown=_shown,
+    shown=lambda rows: [Shown(families=narrowed(rows))],
 )
 def boxplot(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
     """A row for each value of `by`, of runs or with `a` and `b` of the speedups of A over B, point by point.

@@ -50,10 +50,7 @@ class BreakdownOptions(Options):
     "operation, or medians do not add up to the whole.",
 )
 def breakdown(frame: pd.DataFrame, options: BreakdownOptions) -> Result:
-    """Median share of every category and type of operation, family by family.
-
-    ParadnnError where no run was profiled, SchemaError for heterogeneous runs of a family on a device.
-    """
+    """The rows of `measure_shares`, and its error; SchemaError for heterogeneous runs of a family on a device."""
     pooled = pooled_within(frame, ["family", "device"], options.pool)
     points = aggregate_replicates(frame)
     points = points[is_ok(points)]

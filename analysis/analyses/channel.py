@@ -27,12 +27,6 @@ class ChannelOptions(Options):
     command = "channel"
 
 
-def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
-    """If any messages were measured."""
-    if "transfer_us" in rows and rows["transfer_us"].notna().any():
-        yield Shown()
-
-
 @analysis(
     ChannelOptions,
     summary="latency and bandwidth of messages by transport and pattern, as lines over their size",
@@ -41,14 +35,11 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
     order=40,
     title="Messages between processes",
     reading="Lines are start-up + size / bandwidth; a dotted line is a size from which on another one holds.",
-    shown=_shown,
+    shown=lambda rows: [Shown()] if rows.get("transfer_us", pd.Series()).notna().any() else [],
 )
 def channel(frame: pd.DataFrame, options: ChannelOptions) -> Result:
-    """Start-up time (us) and bandwidth (B/s) of messages, for each transport and pattern, a row for each piece where a
-    protocol changes.
-
-    NotEnoughData where no run measured messages, SchemaError for heterogeneous runs of a channel.
-    """
+    """Start-up time (us) and bandwidth (B/s), a row for each piece of each transport and pattern. NotEnoughData where
+    no run measured messages, SchemaError for heterogeneous runs of a channel."""
     found = _channels(frame)
     used = [name for each in found for name in each.runs["run_id"]]
     names = ["device", "channel", "first_bytes", "last_bytes", "measurements"]

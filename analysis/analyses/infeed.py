@@ -55,14 +55,13 @@ class InfeedOptions(Options):
 
 
 class Waiting(NamedTuple):
-    """One family on one device: its runs and points, the share of these that is input-bound, the typical wait, and its
-    rank correlation with size; medians of `gain` and `cores` over points that measured them, else None. `sample` says
-    what intervals are over.
+    """One family on one device: the share of its points that is input-bound, their median wait, its rank correlation
+    with size; medians of `gain` and `cores` where measured. `sample` says what intervals are over.
 
-    `points` has a row for each: family, device, its hyperparameters, `size` (the column `against`), `infeed_fraction`,
-    `headroom` (the speedup that an input without cost would bring at most), `input_bound`, and where any point has them
-    `utilization` (of FLOPS), `gain` (measured: what input free of charge brings) and `cores` (that the pipeline would
-    need to feed the step at the speed it has then), each of the last two with `_low` and `_high`."""
+    `points`: family, device, hyperparameters, `size` (the column `against`), `infeed_fraction`, `headroom` (the speedup
+    that an input without cost would bring at most), `input_bound`, and where any point has them `utilization` (of
+    FLOPS), `gain` (measured: what input free of charge brings) and `cores` (that the pipeline would need to feed the
+    step at the speed it has then), the last two with `_low` and `_high`."""
 
     name: str
     runs: pd.DataFrame

@@ -63,12 +63,6 @@ class Curve(NamedTuple):
     pooled: str = ""
 
 
-def _shown(frame: pd.DataFrame) -> Iterator[Shown]:
-    """Where users were served."""
-    if _RATE in frame and frame[_RATE].notna().any():
-        yield Shown()
-
-
 @analysis(
     LatencyOptions,
     summary="latency over the rate of queries, by policy, with the knee",
@@ -79,7 +73,7 @@ def _shown(frame: pd.DataFrame) -> Iterator[Shown]:
     title="Latency over the rate of queries",
     reading="Ring: the knee, above which latency grows faster than the rate. Cross: queries came faster than"
     " they were served. Dotted: the highest rate that held its limit.",
-    shown=_shown,
+    shown=lambda rows: [Shown()] if rows.get(_RATE, pd.Series()).notna().any() else [],
 )
 def latency(frame: pd.DataFrame, options: LatencyOptions) -> Result:
     """Latency over rate, a row for each rate of each policy. NotEnoughData where no run was loaded by a schedule."""

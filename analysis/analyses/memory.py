@@ -39,12 +39,11 @@ class MemoryOptions(Options):
 class Limit(NamedTuple):
     """One family on one device.
 
-    `points` has a row for each point that fitted or ran out of memory, the smallest first: its hyperparameters,
-    `failed`, `side` (what the frontier of the others says, `frontier.Side`) and `edge` (whether it is one of the
-    smallest that failed or of the largest that fitted). `sizes` (rows of `points`) are what of these is a size.
-    `weights`: a row for each size, with `weight` (what doubling it adds to the log-odds), `low`, `high`; None where all
-    fitted or none did. `intercept` is the log-odds at the sizes' geometric means, `collinear` the sizes without a
-    weight of their own. `left_out` counts points that say nothing of memory, by outcome.
+    `points` that were tried, the smallest first: hyperparameters, `failed`, `side` (what the frontier of the others
+    says), `edge` (one of the smallest that failed or of the largest that fitted). `sizes`: what of these is a size.
+    `weights`: for each size `weight` (what doubling it adds to the log-odds), `low`, `high`; None where all fitted or
+    none did. `intercept` is the log-odds at the sizes' geometric means, `collinear` are sizes without a weight of their
+    own. `left_out` counts points that say nothing of memory, by outcome.
     """
 
     of: Group
@@ -54,12 +53,6 @@ class Limit(NamedTuple):
     weights: pd.DataFrame | None = None
     intercept: float = float("nan")
     collinear: tuple[str, ...] = ()
-
-
-def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
-    """If any point ran out of memory."""
-    if rows["outcome"].isin(RAN_OUT).any():
-        yield Shown()
 
 
 @analysis(
@@ -73,7 +66,7 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
     reading=(
         "Colour: the share of points of these sizes that ran out of memory. Dashed: even chances, by a regression."
     ),
-    shown=_shown,
+    shown=lambda rows: [Shown()] if rows["outcome"].isin(RAN_OUT).any() else [],
 )
 def memory(frame: pd.DataFrame, options: MemoryOptions) -> Result:
     """A row for each point that was tried, those at the edge first; replicates count once, ok where any is.

@@ -123,11 +123,7 @@ def _sentences(placed: Placed, groups: pd.DataFrame) -> Iterator[Paragraph | str
         yield f"Without a place: {', '.join(f'{count} {reason}' for reason, count in placed.left_out.items())}."
 
 
-def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
-    """The models, then the types of operation of those that were profiled."""
-    yield Shown()
-    title, reading = "Roofline of the operations", "Each mark is a type of operation of one model."
-    yield Shown(RooflineOptions(operations=ALL), title, reading, key="operations")
+_OPERATIONS = "Roofline of the operations", "Each mark is a type of operation of one model."
 
 
 @analysis(
@@ -141,14 +137,11 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
         "Left of the ridge memory traffic limits, right of it arithmetic. Distance below the roof is "
         "what could be gained."
     ),
-    shown=_shown,
+    shown=lambda _: [Shown(), Shown(RooflineOptions(operations=ALL), *_OPERATIONS, key="operations")],
 )
 def roofline(frame: pd.DataFrame, options: RooflineOptions) -> RooflineResult | OperationsResult:
     """Models under their roofs, replicates counted once; with `operations` the operations of that run, or of all.
-
-    ConfigError for a colour that is no column, NotEnoughData without runs, SchemaError for heterogeneous runs of a
-    device.
-    """
+    ConfigError for a colour that is no column, NotEnoughData without runs, SchemaError for unlike runs of a device."""
     if options.operations and options.colour not in (None, "type"):
         problem = "is of models: operations have that of their type"
         raise ConfigError("--colour", options.colour, problem, "leave it out")
@@ -190,20 +183,17 @@ def _family(row: dict[Any, Any], points: pd.DataFrame) -> Paragraph:
     if math.isfinite(row["median_low"]) and math.isfinite(row["median_high"]):
         ends = f"{percent(row['median_low'])} to {percent(row['median_high'])}"
         interval = f" (95% interval {ends} over {row['sample']})"
+    best = points.sort_values("share", ascending=False).iloc[0]
+    names = [name for name in best.index if name == "batch_size" or str(name).startswith("model.")]
+    parts = [f"{label(name)} {best[name]}" for name in names if pd.notna(best[name])]
     ridge = f", {row['at_the_ridge']} are at the ridge" if row["at_the_ridge"] else ""
     head = (
         f"{name}: of {row['points']} models {row['memory_bound']} are memory-bound, {row['compute_bound']} "
         f"compute-bound{ridge}. They reach {percent(row['share_median'])} of their roof in the median{interval}, "
-        f"the middle half {percent(row['share_q25'])} to {percent(row['share_q75'])}; the best, {_best(points)}."
+        f"the middle half {percent(row['share_q25'])} to {percent(row['share_q75'])}; the best, "
+        f"{' '.join(parts) or best['run_id']}, {percent(best['share'])}."
     )
     return Paragraph(head, tuple(_remarks(points)))
-
-
-def _best(points: pd.DataFrame) -> str:
-    best = points.sort_values("share", ascending=False).iloc[0]
-    names = [name for name in best.index if name == "batch_size" or str(name).startswith("model.")]
-    parts = [f"{label(name)} {best[name]}" for name in names if pd.notna(best[name])]
-    return f"{' '.join(parts) or best['run_id']}, {percent(best['share'])}"
 
 
 def _remarks(points: pd.DataFrame) -> Iterator[str]:

@@ -4,10 +4,9 @@ alpha is a start-up time and 1 / beta a bandwidth (Hockney, Parallel Computing 2
 et al., SPAA 1995) alpha = L + 2o - G and beta = G of one message. Libraries send small, middling and large messages by
 other protocols: then a line holds between two sizes, and the next begins with another alpha.
 
-Runs of one size, and of one session, are no independent measurements of a line. What a size has of its own (a buffer
-that just fits a cache, a boundary of packets) all runs of it have, and a session shifts all sizes. So a size counts
-once, however often it was measured, and the scatter of sessions is added to every interval where several sessions
-measured the same sizes; one session says nothing of another.
+Runs of one size, and of one session, are no independent measurements of a line: what a size has of its own all runs of
+it have, and a session shifts all sizes. So a size counts once, however often it was measured, and the scatter of
+sessions is added to every interval where several measured the same sizes.
 """
 
 from __future__ import annotations

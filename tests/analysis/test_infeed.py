@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.analyses.infeed import InfeedOptions, Waiting, _fisher, infeed, input_waits, rank_correlation
+from analysis.analyses.infeed import InfeedOptions, Waiting, infeed, input_waits, rank_correlation
 from analysis.statistics.dependence import levels_of
 from paradnn.core.errors import ConfigError, NotEnoughData
 from tests.analysis.planted import BATCH, POINTS, SIZE, grid, runs
@@ -134,14 +134,6 @@ def test_what_was_not_measured_is_not_there() -> None:
     assert not {"gain", "cores"} & set(found.points)
     assert found.cores is None
     assert "utilization" not in waiting(planted()).points
-
-
-def test_ranks_of_what_is_left_are_those_of_a_sort() -> None:
-    rng = np.random.default_rng(3)
-    values, code = rng.integers(0, 9, (2, 60)).astype("float64"), np.arange(60) % 7
-    kept = [values[:, code != level] for level in range(7)]
-    expected = [[np.arctanh(stats.spearmanr(*each).statistic)] for each in kept]
-    np.testing.assert_allclose(_fisher(values, code), expected)
 
 
 def test_an_interval_of_many_points_is_that_of_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,13 +13,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from analysis.analyses.boxplot import LEVELS, BoxplotOptions, boxplot
-from analysis.analyses.breakdown import breakdown
-from analysis.analyses.claims import ClaimsOptions, check_claims
 from analysis.analyses.compare import CompareOptions, compare
 from analysis.analyses.heatmap import HeatmapOptions, heatmap
-from analysis.analyses.infeed import InfeedOptions, infeed
 from analysis.analyses.memory import memory
-from analysis.analyses.parameters import ParametersOptions, parameters
 from analysis.analyses.roofline import RooflineOptions, RooflineResult, roofline
 from analysis.analyses.sensitivity import SensitivityOptions, sensitivity
 from analysis.analyses.speedup import SpeedupOptions, speedup
@@ -150,22 +146,17 @@ def test_half_the_peak_takes_a_batch_of_16k_on_eight_cores(frame: pd.DataFrame) 
     assert sums.round(3).loc[[256, 16384]].tolist() == [0.24, 0.068]
 
 
+#: What test_figures.py has no planted runs of.
 ANALYSES: dict[str, Callable[[pd.DataFrame], Result]] = {
-    "roofline": lambda frame: roofline(frame, RooflineOptions()),
     "roofline, few colours": lambda frame: roofline(frame, RooflineOptions(colour="nodes")),
     "roofline, colour bar": lambda frame: roofline(frame, RooflineOptions(colour="parameters")),
-    "operations": lambda frame: roofline(frame, RooflineOptions(operations="all")),
     "boxes": lambda frame: boxplot(frame, BoxplotOptions(by=("device",))),
     "boxes of speedups": lambda frame: boxplot(frame, BoxplotOptions(by=("batch_size",), **SIDES)),
     "heat map": lambda frame: heatmap(frame[frame["model.layers"] == 64], HeatmapOptions(y="nodes")),
     "sensitivity": lambda frame: sensitivity(frame, SensitivityOptions(log_scale="both")),
     "memory": lambda frame: memory(frame),
-    "parameters": lambda frame: parameters(frame, ParametersOptions()),
-    "infeed": lambda frame: infeed(frame, InfeedOptions()),
-    "breakdown": lambda frame: breakdown(frame),
     "speedup": lambda frame: speedup(frame, SpeedupOptions(colour="batch_size", **SIDES)),
     "compare": lambda frame: compare(frame, CompareOptions(a="device=TPU*", b="device=*V100*")),
-    "claims": lambda frame: check_claims(frame, ClaimsOptions(only=("1", "2", "4", "7", "8"))),
 }
 
 
