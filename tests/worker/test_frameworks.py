@@ -35,7 +35,7 @@ def pool() -> Iterator[WorkerPool]:
 
 
 def measure(pool: WorkerPool, framework: str, family: str, **changes: Any) -> PointResult:
-    protocol = {"min_blocks": 1, "max_seconds": 1.0, "profile": True, "timeout": LIMIT}
+    protocol = {"min_blocks": 1, "max_seconds": 1.0, "profile": True, "timeout": LIMIT} | changes.pop("measure", {})
     point = {"model": MODELS[family], "optimizer": RMSPROP, "measure": protocol} | changes
     return families.measure(pool, point, framework, LIMIT)
 
@@ -83,9 +83,9 @@ def test_steps_are_finite_in_every_precision(pool: WorkerPool, framework: str, f
 
 @pytest.mark.parametrize("framework", ["jax", "torch"])
 def test_inference_runs_and_is_profiled(pool: WorkerPool, framework: str) -> None:
-    result = measure(
-        pool, framework, "bottleneck", mode="inference", compile="graph" if framework == "jax" else "eager"
-    )
+    compile_mode = "graph" if framework == "jax" else "eager"
+    asked = {"mode": "inference", "compile": compile_mode, "measure": {"max_seconds": 60.0}}
+    result = measure(pool, framework, "bottleneck", **asked)
     assert result.outcome == "ok", result.reason
     costs = model_of(MODELS["bottleneck"]).costs(
         batch_size=BATCH, precision="float32", mode="inference", optimizer="sgd"
