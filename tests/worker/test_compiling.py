@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import pytest
 import tensorflow as tf
 
@@ -22,7 +20,7 @@ class Growing(CompiledStep):
             return tf.reduce_sum(values)
 
         function = tf.function(total) if compiled else total
-        super().__init__(function, (tf.ones([1]),), contextlib.nullcontext, POINT)
+        super().__init__(function, (tf.ones([1]),), POINT)
         self._growing = steps
         self._number = 0
 

@@ -40,12 +40,11 @@ class TensorFlow(Framework):
     compile_modes: tuple[str, ...] = ("graph", "xla")
 
     def __init__(self) -> None:
-        self._device = "CPU:0"
         self._opened: list[str] = []
         self._compiled = False
 
     def open_device(self, platform: Mapping[str, Any]) -> None:
-        kind, index = platform["name"].upper(), int(platform["index"])
+        kind, index = _kind_of(platform), int(platform["index"])
         if platform["threads"]:
             tf.config.threading.set_intra_op_parallelism_threads(int(platform["threads"]))
         devices = tf.config.list_physical_devices(kind)
@@ -53,56 +52,52 @@ class TensorFlow(Framework):
             raise Unavailable(f"TensorFlow {tf.__version__} sees {len(devices)} {kind} device(s), not number {index}")
         if kind == "GPU":
             _show_gpus(devices[index : index + 1])
-        self._device = "TPU" if kind == "TPU" else f"{kind}:0"
-        self._opened = [self._device]
+        self._opened = [f"{kind}:0"]
 
     def make_step(self, workload: BuiltModel, batch: Batch, point: Mapping[str, Any]) -> Step:
         self._compiled = point["compile"] == "xla"
-        with self._placed():
-            inputs, targets = ([tf.identity(tf.constant(array)) for array in arrays] for arrays in batch)
-            inputs = workload.prepare(inputs)
-            variables: list[Any] = []
-            arguments: tuple[Any, ...] = (*inputs, *targets)
-            compiled = point["compile"] != "eager"
-            if point["mode"] == "train":
-                optimizer = make_optimizer(point, workload.model.trainable_variables)
-                function = _training_step(workload, optimizer, dense=point["compile"] == "xla")
-                variables = [*workload.model.variables, *optimizer.variables]
-            else:
-                # A CPU's tensors can be looked at where they are; the number would cost 10 us in a graph.
-                number = compiled and not (point["compile"] == "graph" and self._device.startswith("CPU"))
-                function, arguments = inference_step(workload, number), tuple(inputs)
+        inputs, targets = ([tf.identity(tf.constant(array)) for array in arrays] for arrays in batch)
+        inputs = workload.prepare(inputs)
+        variables: list[Any] = []
+        arguments: tuple[Any, ...] = (*inputs, *targets)
+        compiled = point["compile"] != "eager"
+        if point["mode"] == "train":
+            optimizer = make_optimizer(point, workload.model.trainable_variables)
+            function = _training_step(workload, optimizer, dense=point["compile"] == "xla")
+            variables = [*workload.model.variables, *optimizer.variables]
+        else:
+            # A CPU's tensors can be looked at where they are; the number would cost 10 us in a graph.
+            number = compiled and not (point["compile"] == "graph" and self._on_cpu)
+            function, arguments = inference_step(workload, number), tuple(inputs)
         forward = inference_step(workload, compiled)
         if compiled:
             function, forward = (
                 tf.function(each, jit_compile=point["compile"] == "xla" or None) for each in (function, forward)
             )
-        return CompiledStep(function, arguments, self._placed, point, variables, forward)
+        return CompiledStep(function, arguments, point, variables, forward)
 
     def make_kernel(self, name: str, size: int, precision: str, compile: str) -> Callable[[int], None]:
-        with self._placed():
-            if name == "matmul":
-                arguments = [tf.cast(tf.random.normal([size, size]), precision) for _ in range(2)]
+        if name == "matmul":
+            arguments = [tf.cast(tf.random.normal([size, size]), precision) for _ in range(2)]
 
-                def kernel(*operands: tf.Tensor) -> Any:
-                    product = tf.matmul(*operands)
-                    # A number of it, and all, so that no less is computed.
-                    return product[0, 0], product
-            else:
-                total, arguments = tf.Variable(tf.zeros([size], precision)), [tf.ones([size], precision)]
+            def kernel(*operands: tf.Tensor) -> Any:
+                product = tf.matmul(*operands)
+                # A number of it, and all, so that no less is computed.
+                return product[0, 0], product
+        else:
+            total, arguments = tf.Variable(tf.zeros([size], precision)), [tf.ones([size], precision)]
 
-                def kernel(*operands: tf.Tensor) -> Any:
-                    for _ in range(REPEATS):  # in place: two arrays are read and one is written
-                        total.assign_add(*operands)
-                    return total[:1]
+            def kernel(*operands: tf.Tensor) -> Any:
+                for _ in range(REPEATS):  # in place: two arrays are read and one is written
+                    total.assign_add(*operands)
+                return total[:1]
 
-            function = tf.function(kernel, jit_compile=compile == "xla" or None)
+        function = tf.function(kernel, jit_compile=compile == "xla" or None)
 
         def run(times: int) -> None:
-            with self._placed():
-                for _ in range(times):
-                    output = function(*arguments)
-                wait_for(output)
+            for _ in range(times):
+                output = function(*arguments)
+            wait_for(output)
 
         return run
 
@@ -120,13 +115,12 @@ class TensorFlow(Framework):
             raise Unavailable(f"TensorFlow {tf.__version__} traces nothing within a program that XLA compiled")
         return trace
 
-    def _placed(self) -> contextlib.AbstractContextManager[Any]:
-        """A device scope only where the default placement would choose another device: operations that are traced in a
-        scope bear its device, which keeps TensorFlow from optimisations worth a third of a recurrent network's step."""
-        return tf.device("TPU:0") if self._device == "TPU" else contextlib.nullcontext()
+    @property
+    def _on_cpu(self) -> bool:
+        return not self._opened or self._opened[0].startswith("CPU")
 
     def peak_device_memory(self) -> int | None:
-        if self._device.startswith("CPU"):
+        if self._on_cpu:
             return None
         return sum(int(tf.config.experimental.get_memory_info(name)["peak"]) for name in self._opened)
 
@@ -135,7 +129,7 @@ class TensorFlow(Framework):
         inner = isinstance(error, (tf.errors.OpError, RuntimeError)) and "RESOURCE_EXHAUSTED" in str(error)
         if not inner and not isinstance(error, tf.errors.ResourceExhaustedError):
             return None
-        return "oom_host" if self._device.startswith("CPU") else "oom_device"
+        return "oom_host" if self._on_cpu else "oom_device"
 
 
 class CompiledStep(Step):
@@ -145,7 +139,6 @@ class CompiledStep(Step):
         self,
         function: Any,
         arguments: tuple[Any, ...],
-        placed: Any,
         point: Mapping[str, Any],
         variables: Sequence[Any] = (),
         forward: Any = None,
@@ -153,31 +146,27 @@ class CompiledStep(Step):
         self.function = function
         self._variables, self._forward = variables, forward
         self.arguments = arguments
-        self._placed = placed
         self._training, self._compile = point["mode"] == "train", point["compile"]
 
     def run(self, steps: int) -> float | None:
         function, arguments = self.function, self.arguments
-        with self._placed():
-            for _ in range(steps):
-                output = function(*arguments)
-            value = wait_for(output)
+        for _ in range(steps):
+            output = function(*arguments)
+        value = wait_for(output)
         return float(value) if self._training else None
 
     def feed(self, steps: int, take: Callable[[], tuple[Any, ...]]) -> float | None:
         function = self.function
-        with self._placed():
-            for _ in range(steps):
-                output = function(*itertools.chain.from_iterable(take()))
-            value = wait_for(output)
+        for _ in range(steps):
+            output = function(*itertools.chain.from_iterable(take()))
+        value = wait_for(output)
         return float(value) if self._training else None
 
     def values(self) -> list[Any]:
         return [variable.numpy().copy() for variable in self._variables]
 
     def outputs(self, inputs: Sequence[Any]) -> Any:
-        with self._placed():
-            return self._forward(*inputs)[-1].numpy()
+        return self._forward(*inputs)[-1].numpy()
 
     def compilations(self) -> int:
         # XLA compiles a function once each time it is traced, since no shape is left open.
@@ -201,6 +190,13 @@ class CompiledStep(Step):
     def _costs(self) -> GraphCosts:
         graph = self.function.get_concrete_function(*self.arguments).graph
         return GraphCosts(graph.as_graph_def(add_shapes=True))
+
+
+def _kind_of(platform: Mapping[str, Any]) -> str:
+    """What TensorFlow calls the platform's devices."""
+    if platform["name"] == "tpu":
+        raise Unavailable("framework=tensorflow runs on no TPU here: set framework=jax")
+    return str(platform["name"]).upper()
 
 
 def _show_gpus(devices: Sequence[Any]) -> None:
@@ -305,9 +301,7 @@ class DistributedTensorFlow(TensorFlow):
         self._strategy: Any = None
 
     def open_device(self, platform: Mapping[str, Any]) -> None:
-        kind, index, layout = platform["name"].upper(), int(platform["index"]), self._layout
-        if kind == "TPU":
-            raise Unavailable("several TPU cores need tf.distribute's TPUStrategy, which is not wired here")
+        kind, index, layout = _kind_of(platform), int(platform["index"]), self._layout
         there, wanted = tf.config.list_physical_devices(kind), layout.devices
         if index + (wanted if kind == "GPU" else 1) > len(there):
             asked = f"{wanted} from number {index} on" if kind == "GPU" else f"number {index}"
@@ -322,7 +316,6 @@ class DistributedTensorFlow(TensorFlow):
             tf.config.threading.set_inter_op_parallelism_threads(wanted * layout.threads)
             tf.config.set_logical_device_configuration(there[0], [tf.config.LogicalDeviceConfiguration()] * wanted)
         self._opened = [f"{kind}:{number}" for number in range(wanted)]
-        self._device = self._opened[0]
         self._strategy = tf.distribute.MirroredStrategy(self._opened)
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
@@ -346,7 +339,7 @@ class DistributedTensorFlow(TensorFlow):
             return strategy.run(replica, args=shards)
 
         function = step if point["compile"] == "eager" else tf.function(step)
-        spread = _DistributedStep(function, arguments, contextlib.nullcontext, point)
+        spread = _DistributedStep(function, arguments, point)
         spread.strategy = strategy
         return spread
 

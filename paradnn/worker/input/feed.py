@@ -60,7 +60,7 @@ class Feed:
         batches = batches.prefetch(ahead) if ahead else batches
         self._dataset = _with_threads(batches, self.threads, tuned=data["threads"] is None)
         if kind != "cpu":
-            onto = tf.data.experimental.prefetch_to_device("GPU:0" if kind == "gpu" else "TPU:0", ahead)
+            onto = tf.data.experimental.prefetch_to_device("GPU:0", ahead)
             self._dataset = self._dataset.apply(onto)
         self._ahead = ahead * (1 if kind == "cpu" else 2) + 2
         self._iterator = iter(self._dataset)
