@@ -2,9 +2,8 @@
 
 A block is a number of steps between two synchronisations, long enough that neither the clock nor the host's dispatch
 is what is measured. Where the measured blocks are not steady, they become warm-up and twice as many are measured, twice
-at most; where something disturbed them, as many are measured again, once, and the less disturbed count. Between blocks
-reference kernels may run, a step behind each untimed. Nothing here knows a framework: `run(steps)` runs that many
-steps, waits for the device and returns the last loss. Every block is kept; summaries are the driver's.
+at most; where something disturbed them, as many are measured again, once, and the less disturbed count. Every block is
+kept; summaries are the driver's.
 """
 
 from __future__ import annotations
@@ -29,10 +28,8 @@ if TYPE_CHECKING:
 
 #: Blocks in each of the two windows whose agreement ends the warm-up.
 WINDOW = 4
-#: Quartiles of the two windows may differ by so much of the median.
-TOLERANCE = 0.05
-#: Their median absolute deviations may differ by so much of the median.
-SPREAD_TOLERANCE = 0.10
+#: Quartiles of the two windows, and their median absolute deviations, may differ by so much of the median.
+TOLERANCE, SPREAD_TOLERANCE = 0.05, 0.10
 #: How often blocks that are not steady are measured again, and how often those that something disturbed.
 REPEATS, DISTURBED_REPEATS = 2, 1
 #: The interval of fewer blocks decides nothing (`measure.relative_interval`): where neighbours resemble each other it

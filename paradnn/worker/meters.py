@@ -24,15 +24,12 @@ from typing import Any
 from paradnn.core.messages import Contention
 from paradnn.core.words import counted
 
-#: Shares of the capacity of the point's cores beyond which its blocks are contended (docs/check.md says why these).
-FOREIGN = 0.05
-STEAL = 0.05
-#: Share of the time in which a quota stopped the point.
-THROTTLED = 0.01
+#: Shares of the capacity of the point's cores, and of the time in which a quota stopped it, beyond which its blocks are
+#: contended (docs/check.md says why these).
+FOREIGN, STEAL, THROTTLED = 0.05, 0.05, 0.01
 #: On many cores one busy core is a small share, and still each step waits for the thread that shares it: so many cores
 #: taken count where the point and the others together fill so much of the capacity.
-TAKEN_CORES = 0.5
-FULL = 0.9
+TAKEN_CORES, FULL = 0.5, 0.9
 #: Core-seconds by which what a core was given may be miscounted: in a short phase a larger share.
 UNSURE = 0.0125
 

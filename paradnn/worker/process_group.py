@@ -1,9 +1,8 @@
 """The other processes of a point that has several (`model=channel`): forked from its own, or on other hosts
 (`python -m paradnn.worker.host`), and gone with it.
 
-Each runs as many steps as it is asked for through a channel of its own. None can go on without the others: when one
-exits that should not, the kernel kills the point's own process (SIGIO), whatever that is waiting for; the driver
-reports it.
+Each runs as many steps as it is asked for through a channel of its own. When one exits that should not, the kernel
+kills the point's own process (SIGIO), whatever that is waiting for; the driver reports it.
 """
 
 from __future__ import annotations
@@ -30,12 +29,9 @@ from paradnn.core.workload import Ended, Unavailable
 from paradnn.worker.fork_server import die_with_parent
 from paradnn.worker.frameworks import Step
 
-#: Seconds without any answer after which a peer counts as gone.
-_LONGEST = 30.0
-#: Seconds that a process which failed leaves the point's own process to report it.
-_GRACE = 10.0
-#: Seconds to wait for another process to report its failure, once this one has failed.
-_REPORT_SECONDS = 2.0
+#: Seconds without any answer after which a peer counts as gone, that a process which failed leaves the point's own
+#: process to report it, and to wait for another's report once this one has failed.
+_LONGEST, _GRACE, _REPORT_SECONDS = 30.0, 10.0, 2.0
 
 
 LOOPBACK = "127.0.0.1"
@@ -265,11 +261,11 @@ def _ask(address: str, key: bytes, asked: Asked, patience: float) -> RemoteProce
     local, there = connected.getsockname()[0], connected.getpeername()[0]
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
-        with contextlib.ExitStack() as on_fault:
-            on_fault.callback(connected.close)
+        try:
             _prove(connected, key, address, patience)
-            on_fault.pop_all()
-        channel = Connection(connected.detach())
+            channel = Connection(connected.detach())
+        finally:
+            connected.close()  # what is detached stays open
         channel.send(asked)
         if not channel.poll(patience):
             raise silent(f"the server at {address}", patience)

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-#: Fewer values than this carry neither verdict nor interval.
-FEWEST = 6
+#: Fewer values than this carry neither verdict nor interval; so few have one of their extremes where widening it
+#: would lead beyond them.
+FEWEST, _FEW = 6, 16
 #: A change of less than this share of the median does not matter, however clear it is.
 SMALLEST_CHANGE = 0.02
-#: So few values have an interval of their extremes where widening it would lead beyond them.
-_FEW = 16
 
 #: Share of the variance that the best line or jump explains by chance in one of ten steady series: rows by their
 #: length, columns by the lag-one correlation of the residuals. Drawn by `python -m benchmarks.steadiness --table` from
@@ -113,8 +112,7 @@ def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
     That of `widened_interval`, which ends at the extremes. Where both of its ends lie beyond all values there is none,
     but of up to `_FEW` values: those show too little of their correlation to be widened by it, and what the extremes
-    cover is known. Of series of which the median is known (`python -m benchmarks.steadiness --coverage`; Gaussian
-    AR(1), heavy tails, two levels) docs/method.md says how many intervals hold it.
+    cover is known. How many hold a median that is known: `python -m benchmarks.steadiness --coverage`, docs/method.md.
     """
     if (ends := widened_interval(values)) is None:
         return None

@@ -79,12 +79,12 @@ class ImagePipeline:
 
     def _records(self, readers: int) -> tf.data.Dataset:
         """(encoded picture or serialised Example, label) of every file once; files in a random order."""
+        parallel = readers if readers > 1 else None
         if self._labels is not None:
             named = tf.data.Dataset.from_tensor_slices((self._files, tf.constant(self._labels, tf.int64)))
             mixed = named.shuffle(len(self._files), self._seed)
-            return mixed.map(lambda name, label: (tf.io.read_file(name), label), readers if readers > 1 else None)
+            return mixed.map(lambda name, label: (tf.io.read_file(name), label), parallel)
         names = tf.data.Dataset.from_tensor_slices(self._files).shuffle(len(self._files), self._seed)
-        parallel = readers if readers > 1 else None
         records = names.interleave(tf.data.TFRecordDataset, cycle_length=readers, num_parallel_calls=parallel)
         return records.map(lambda record: (record, tf.constant(0, tf.int64)))
 
@@ -158,11 +158,9 @@ def _cut(image: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
     return image[top : top + height, left : left + width]
 
 
-# Sets of pictures, generated once for each machine: realistic in size, in content random.
-#
-# A picture is noise whose amplitude falls with spatial frequency, as that of natural scenes does (Field, J. Opt. Soc.
-# Am. A 4, 1987), with grain on top, so that JPEG's size and the time to decode it are those of photographs: ImageNet's
-# training pictures have about 110 kB at 500 x 375.
+# Sets of pictures, generated once for each machine: noise whose amplitude falls with spatial frequency, as that of
+# natural scenes does (Field, J. Opt. Soc. Am. A 4, 1987), with grain on top, so that JPEG's size and the time to decode
+# it are those of photographs.
 
 #: Part of every set's name: raise it when the content changes.
 _VERSION = 2
@@ -199,22 +197,17 @@ def _noise(generator: np.random.Generator, size: int) -> np.ndarray:
     frequency = np.hypot(np.fft.fftfreq(size)[:, None], np.fft.rfftfreq(size)[None, :])
     spectrum = np.fft.rfft2(generator.standard_normal((_FIELDS, size, size))) / np.maximum(frequency, 1 / size)
     values = np.fft.irfft2(spectrum, s=(size, size))
-    scaled: np.ndarray = (values / values.std(axis=(1, 2), keepdims=True)).astype(np.float32)
-    return scaled
+    return (values / values.std(axis=(1, 2), keepdims=True)).astype(np.float32)
 
 
 def _picture(generator: np.random.Generator, fields: np.ndarray, width: int, height: int) -> np.ndarray:
     """The next picture, uint8 (height, width, 3): fields shifted at random and mixed into light and colour."""
-    light, red, blue = (
-        np.roll(fields[generator.integers(_FIELDS)], generator.integers(fields.shape[1], size=2), (0, 1))[
-            :height, :width
-        ]
-        for _ in range(3)
-    )
+    size = fields.shape[1]
+    rolled = (np.roll(fields[generator.integers(_FIELDS)], generator.integers(size, size=2), (0, 1)) for _ in range(3))
+    light, red, blue = (field[:height, :width] for field in rolled)
     base = 120 + light * _LIGHT + generator.standard_normal((height, width), dtype=np.float32) * _GRAIN
     mixed = np.stack([base + red * _COLOUR, base - (red + blue) * _COLOUR / 2, base + blue * _COLOUR], axis=-1)
-    picture: np.ndarray = np.clip(mixed, 0, 255).astype(np.uint8)
-    return picture
+    return np.clip(mixed, 0, 255).astype(np.uint8)
 
 
 def _write_images(folder: Path, examples: int, width: int, height: int) -> None:
