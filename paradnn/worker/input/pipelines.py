@@ -197,7 +197,7 @@ def _noise(generator: np.random.Generator, size: int) -> np.ndarray:
     frequency = np.hypot(np.fft.fftfreq(size)[:, None], np.fft.rfftfreq(size)[None, :])
     spectrum = np.fft.rfft2(generator.standard_normal((_FIELDS, size, size))) / np.maximum(frequency, 1 / size)
     values = np.fft.irfft2(spectrum, s=(size, size))
-    return (values / values.std(axis=(1, 2), keepdims=True)).astype(np.float32)
+    return np.asarray(values / values.std(axis=(1, 2), keepdims=True), np.float32)
 
 
 def _picture(generator: np.random.Generator, fields: np.ndarray, width: int, height: int) -> np.ndarray:
@@ -207,7 +207,7 @@ def _picture(generator: np.random.Generator, fields: np.ndarray, width: int, hei
     light, red, blue = (field[:height, :width] for field in rolled)
     base = 120 + light * _LIGHT + generator.standard_normal((height, width), dtype=np.float32) * _GRAIN
     mixed = np.stack([base + red * _COLOUR, base - (red + blue) * _COLOUR / 2, base + blue * _COLOUR], axis=-1)
-    return np.clip(mixed, 0, 255).astype(np.uint8)
+    return np.asarray(np.clip(mixed, 0, 255), np.uint8)
 
 
 def _write_images(folder: Path, examples: int, width: int, height: int) -> None:
