@@ -32,13 +32,8 @@ _GROUPS = (
 )
 #: What is configured and leaves a choice as it is: how it is found out, not what it is; or what another key says too.
 _ASIDE = (
-    PRICE,
-    "platform.index",
-    "software.python",
-    "software.requirements",
-    "software.python_version",
-    "model.name",
-    "server.batch",
+    *(PRICE, "platform.index", "model.name", "server.batch"),
+    *(f"software.{name}" for name in ("python", "requirements", "python_version")),
 )
 _ASKED = re.compile(r"(server|single_stream|multi_stream|offline)\.(min_\w+|seed|confidence|precision)|learn\.epochs")
 

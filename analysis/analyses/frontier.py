@@ -399,12 +399,8 @@ def _draw(found: Sequence[Frontier], limits: Mapping[str, float], currency: str)
     platforms = list(dict.fromkeys(name for one in shown for name in one.table["platform"]))
     for axes, one in zip(panels, shown, strict=True):
         _panel(axes, one, platforms, limits, currency)
-    size = {"marker": "o", "markersize": 7, "color": "black"}
-    handles = [
-        drawing.handle(ON, **size),
-        drawing.handle(UNDECIDED, **size, markerfacecolor="white"),
-        drawing.handle(BEATEN, marker="o", markersize=4, color=_GREY),
-    ]
+    size: dict[str, object] = {"marker": "o", "markersize": 7, "color": "black"}
+    handles = [drawing.handle(standing, **(size | look)) for standing, look in _LOOKS.items()]
     if any(name in (one.x, one.y) for one in shown for name in limits):
         handles.append(drawing.handle("limit", color=_LIMIT, linewidth=1, linestyle="--"))
     drawing.legend(drawn, [*handles, *(drawing.handle(name, **drawing.look(name, platforms)) for name in platforms)])

@@ -1,8 +1,5 @@
 """What is written into a store: runs of elsewhere, and bundles of runs that are taken elsewhere.
 
-    python -m analysis export results.zip --family fc
-    python -m analysis import results.zip
-
 What a bundle is says `paradnn.store.bundle`.
 """
 
