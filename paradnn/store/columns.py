@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paradnn.store.runs import LARGEST, Row, Run, Values
-
-if TYPE_CHECKING:
-    from pyarrow import Array, RecordBatch
 
 
 class Texts:
@@ -75,31 +72,19 @@ class Records:
         return records
 
     def add(self, kind: Values, rows: Iterable[Sequence[Any]]) -> None:
-        """Rows of run id, key, value; those of runs not in the index are left out."""
+        """Rows of run id, key, value, and of metrics whether it is NaN; those of runs not in the index are left out."""
         columns: Any = getattr(self, kind)
-        for run_id, key, value in rows:
-            if (position := self.index.get(run_id)) is None:
+        find, is_text = self.index.get, kind != "metrics"
+        for row in rows:  # millions, so in few steps
+            position, value = find(row[0]), row[2]
+            if position is None or value is None:
                 continue
-            if kind == "metrics":
-                columns[key][position] = value
-            else:
-                places = columns[key].places
-                columns[key].codes[position] = places.setdefault(value, len(places))
-
-    def add_batch(self, kind: Values, batch: RecordBatch) -> None:
-        """The same of a batch's three columns."""
-        columns: Any = getattr(self, kind)
-        (ids, runs), (keys, names) = _coded(batch.column(0)), _coded(batch.column(1))
-        positions = np.array([self.index.get(run_id, -1) for run_id in runs], dtype="int64")[ids]
-        values, texts = (batch.column(2).to_numpy(), []) if kind == "metrics" else _coded(batch.column(2))
-        for code, name in enumerate(names):
-            rows = np.flatnonzero((keys == code) & (positions >= 0))
-            if kind == "metrics":
-                columns[name][positions[rows]] = values[rows]
-            elif len(rows):
-                places, (found, back) = columns[name].places, np.unique(values[rows], return_inverse=True)
-                coded = [places.setdefault(texts[value], len(places)) for value in found]
-                columns[name].codes[positions[rows]] = np.array(coded, dtype="int32")[back]
+            column = columns[row[1]]
+            if is_text:
+                places = column.places
+                column.codes[position] = places[value] if value in places else places.setdefault(value, len(places))
+            elif len(row) == 3 or not row[3]:
+                column[position] = value
 
     @classmethod
     def joined(cls, parts: Sequence[Records]) -> Records:
@@ -110,19 +95,12 @@ class Records:
             ids = [run.run_id for run in part.runs]
             for kind in kinds:
                 for name, texts in getattr(part, kind).items():
-                    known = ((i, name, text) for i, text in zip(ids, texts, strict=True) if text is not None)
-                    whole.add(kind, known)
+                    whole.add(kind, ((run_id, name, text) for run_id, text in zip(ids, texts, strict=True)))
             for name, numbers in part.metrics.items():
-                whole.add("metrics", ((i, name, x) for i, x in zip(ids, numbers.tolist(), strict=True) if x == x))
+                whole.add("metrics", ((i, name, x, x != x) for i, x in zip(ids, numbers.tolist(), strict=True)))
         return whole
 
     def numbers(self, name: str) -> NDArray[np.float64]:
         """A metric of every run (runs,), with the infinities that MLflow's SQL stores write as the largest float."""
         numbers = self.metrics[name]
         return np.where(np.abs(numbers) >= LARGEST, np.copysign(np.inf, numbers), numbers)
-
-
-def _coded(column: Array) -> tuple[NDArray[np.int32], list[str]]:
-    """The codes of a column of texts, and the texts that they count."""
-    encoded = column.dictionary_encode()
-    return encoded.indices.to_numpy(), encoded.dictionary.to_pylist()

@@ -22,8 +22,6 @@ from paradnn.store.client import one_line_of, require_usable, store_errors
 from paradnn.store.runs import OUTCOME_TAGS, Query, Row, Run, Values, number
 
 if TYPE_CHECKING:
-    from pyarrow import RecordBatch
-
     from paradnn.store.columns import Records
 
 #: The columns that are read.
@@ -41,7 +39,7 @@ TABLES = {
 _EXPERIMENTS, _RUNS, _PARAMS, _TAGS, _METRICS = (
     sa.table(name, *(sa.column(column) for column in columns)) for name, columns in TABLES.items()
 )
-_CHUNK = 65_536  # rows fetched at once
+_CHUNK = 20_000  # rows fetched at once
 _FEW = 500  # so many runs are looked up by their ids
 _SCAN_SHARE = 0.25  # above this share of all runs, reading whole tables beats looking runs up
 
@@ -112,25 +110,21 @@ class SqlReader:
         with self._answers(), self._engine.connect() as connection:
             runs, lookup = self._chosen(connection, query)
             rows = {run.run_id: Row(run, {}, {}, {}) for run in runs}
-            for kind, statement in _values(query, runs, lookup):
-                for run_id, key, value in _rows(connection, statement):
-                    if run_id in rows:
-                        getattr(rows[run_id], kind)[key] = number(value) if kind == "metrics" else value
+            for kind, values in _values(connection, query, runs, lookup):
+                for run_id, key, value, *is_nan in values:
+                    if run_id in rows and value is not None and not any(is_nan):
+                        getattr(rows[run_id], kind)[key] = number(value) if is_nan else value
             return list(rows.values())
 
     def columns(self, query: Query) -> Records:
-        """The same, column by column: for many runs. From SQLite they come in Arrow's batches, in half the time."""
+        """The same, column by column: for many runs."""
         from paradnn.store.columns import Records  # its imports take time
 
         with self._answers(), self._engine.connect() as connection:
             runs, lookup = self._chosen(connection, query)
             records = Records(runs)
-            for kind, statement in _values(query, runs, lookup):
-                if connection.dialect.name == "sqlite":
-                    for batch in _batches(connection, statement):
-                        records.add_batch(kind, batch)
-                else:
-                    records.add(kind, _rows(connection, statement))
+            for kind, values in _values(connection, query, runs, lookup):
+                records.add(kind, values)
             return records
 
     def _chosen(self, connection: sa.Connection, query: Query) -> tuple[list[Run], Any]:
@@ -186,41 +180,27 @@ def _having(table: sa.TableClause, keys: Collection[str], *also: sa.ColumnElemen
     return _RUNS.c.run_uuid.in_(sa.select(table.c.run_uuid).where(table.c.key.in_(keys), *also))
 
 
-def _values(query: Query, runs: Sequence[Run], lookup: Any) -> Iterator[tuple[Values, sa.Select[Any]]]:
-    """Each kind of values that a query asks for: what gives rows (run, key, value) of the wanted keys and runs."""
+def _values(
+    connection: sa.Connection, query: Query, runs: Sequence[Run], lookup: Any
+) -> Iterator[tuple[Values, Iterator[Any]]]:
+    """Each kind of values that a query asks for: rows (run, key, value[, is_nan]) of the wanted keys and runs."""
     kinds: tuple[tuple[Values, sa.TableClause], ...] = (("tags", _TAGS), ("params", _PARAMS), ("metrics", _METRICS))
     for kind, table in kinds if runs else ():
         wanted = query.columns.get(kind)
-        # SQLite keeps what it is given, in a column of whatever type.
-        value = sa.cast(table.c.value, sa.Double if table is _METRICS else sa.Text)
-        statement = sa.select(table.c.run_uuid, table.c.key, value).where(table.c.value.is_not(None))
-        if table is _METRICS:
-            statement = statement.where(sa.not_(table.c.is_nan))
+        statement = sa.select(*(table.c[name] for name in TABLES[table.name]))
         if wanted is not None:
             statement = statement.where(table.c.key.in_(sorted(wanted)))
         elif table is _TAGS:
             statement = statement.where(sa.or_(table.c.key.not_like("mlflow.%"), table.c.key == "mlflow.parentRunId"))
         if wanted is None or wanted:
-            yield kind, statement if lookup is None else statement.where(table.c.run_uuid.in_(lookup))
+            looked_up = () if lookup is None else (table.c.run_uuid.in_(lookup),)
+            yield kind, _rows(connection, statement.where(*looked_up))
 
 
 def _rows(connection: sa.Connection, statement: sa.Select[Any]) -> Iterator[Any]:
-    """A statement's rows, streamed."""
-    return iter(connection.execution_options(yield_per=_CHUNK).execute(statement))
-
-
-def _batches(connection: sa.Connection, statement: sa.Select[Any]) -> Iterator[RecordBatch]:
-    """A statement's rows from a SQLite file, column by column."""
-    import adbc_driver_sqlite.dbapi as adbc
-
-    compiled = statement.compile(dialect=connection.dialect, compile_kwargs={"literal_binds": True})
-    database = connection.engine.url.database
-    try:
-        with adbc.connect(f"{database}?mode=rw") as reader, reader.cursor() as cursor:
-            cursor.execute("PRAGMA query_only = ON")
-            cursor.execute("PRAGMA busy_timeout = 60000")
-            cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(_CHUNK)})
-            cursor.execute(str(compiled))
-            yield from cursor.fetch_record_batch()
-    except (adbc.Error, UnicodeDecodeError) as error:
-        raise StoreError(f"cannot read {connection.engine.url.database}: {one_line_of(error)}") from error
+    """A statement's rows, streamed. From SQLite they come as the driver's plain tuples, which halves the time."""
+    if connection.dialect.name != "sqlite":
+        return iter(connection.execution_options(yield_per=_CHUNK).execute(statement))
+    compiled = statement.compile(dialect=connection.dialect, compile_kwargs={"render_postcompile": True})
+    given = tuple(compiled.params[name] for name in compiled.positiontup or ())
+    return iter(connection.connection.driver_connection.execute(str(compiled), given))  # type: ignore[union-attr]

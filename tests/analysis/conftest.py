@@ -54,6 +54,7 @@ class Writer:
         if table is not None:
             text = json.dumps({"columns": ["type", "share"], "data": table})
             self.client.log_text(run.info.run_id, text, "operation_types.json")
+            metrics = {**metrics, **{f"op_share.{kind}": share for kind, share in table}}
         self.client.log_batch(
             run.info.run_id,
             [Metric(key, value, start, 0) for key, value in metrics.items()],
