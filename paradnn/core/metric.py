@@ -26,21 +26,13 @@ def interval_names(name: str) -> tuple[str, str]:
     return f"{stem}_low{unit}", f"{stem}_high{unit}"
 
 
-def with_ends(name: str, unit: str, better: str | None, kind: str, description: str) -> tuple[Metric, ...]:
-    """A metric, and the ends of its 95% interval: `_low` and `_high` stand before what is the unit of a time."""
-    ends = (
-        Metric(end, unit, better, kind, f"{word} end of its 95% interval")
-        for end, word in zip(interval_names(name), ("lower", "upper"), strict=True)
-    )
-    return (Metric(name, unit, better, kind, description), *ends)
-
-
 def declared(file: str) -> tuple[Metric, ...]:
     """Those of the table `metrics.csv` beside a module; a row with `ends` has the metrics of its 95% interval behind
     it."""
     found: list[Metric] = []
     with Path(file).with_name("metrics.csv").open(encoding="utf-8", newline="") as table:
         for name, unit, better, kind, ends, description in list(csv.reader(table))[1:]:
-            own = with_ends(name, unit, better or None, kind, description)
-            found += own if ends else own[:1]
+            found.append(Metric(name, unit, better or None, kind, description))
+            for end, word in zip(interval_names(name), ("lower", "upper"), strict=True) if ends else ():
+                found.append(Metric(end, unit, better or None, kind, f"{word} end of its 95% interval"))
     return tuple(found)

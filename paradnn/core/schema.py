@@ -115,16 +115,17 @@ def _value(value: Any, kind: Any, bounds: Mapping[str, Any], key: str) -> Any:
             bounds = {**bounds, "shown": ("true", "false", *bounds["choices"])}
         return _value(value, kind, bounds, key)
     if get_origin(kind) is tuple:
-        inner = get_args(kind)[0]
+        inner, values = get_args(kind)[0], value if isinstance(value, (list, tuple)) else (value,)
         if inner is str:
-            values = value if isinstance(value, (list, tuple)) else (value,)
             return tuple(as_text(entry, bounds, key) for entry in values)
         if inner is int:
             return _integers(value, bounds, key)
-        return _groups(value, key) if get_origin(inner) is tuple else _mappings(value, key)
-    if get_origin(kind) is not None:
-        return _strings(value, bounds, key)
-    return as_text(value, bounds, key)
+        if get_origin(inner) is tuple:
+            return _groups(value, key)
+        if values is not value or not all(isinstance(entry, Mapping) for entry in values):
+            raise ConfigError(key, value, "expects a list of mappings", "see conf/experiment/quick.yaml")
+        return tuple(values)
+    return as_text(value, bounds, key) if get_origin(kind) is None else _strings(value, bounds, key)
 
 
 def _integer(value: Any, bounds: Mapping[str, Any], key: str) -> int:
@@ -170,12 +171,6 @@ def _groups(value: Any, key: str) -> tuple[tuple[str, ...], ...]:
     if not all(isinstance(group, (list, tuple)) for group in groups):
         raise ConfigError(key, value, "expects a list of keys, or several", f"write for example {key}=[[a,b],[c,d]]")
     return tuple(tuple(as_text(entry, {}, key) for entry in group) for group in groups)
-
-
-def _mappings(value: Any, key: str) -> tuple[Mapping[str, Any], ...]:
-    if not isinstance(value, (list, tuple)) or not all(isinstance(entry, Mapping) for entry in value):
-        raise ConfigError(key, value, "expects a list of mappings", "see conf/experiment/quick.yaml")
-    return tuple(value)
 
 
 def _strings(value: Any, bounds: Mapping[str, Any], key: str) -> dict[str, str]:

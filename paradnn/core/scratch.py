@@ -20,24 +20,16 @@ class Scratch:
     """A temporary folder that no other driver removes as a leftover before `remove` or the exit of this process."""
 
     def __init__(self) -> None:
-        while True:
+        while True:  # another driver may remove it in the moment before it is held
             self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX)
             self.path = Path(self._folder.name)
-            if self._lock():
-                return
+            with contextlib.suppress(FileNotFoundError):
+                self._held = os.open(self.path, os.O_RDONLY)
+                fcntl.flock(self._held, fcntl.LOCK_EX)
+                if self.path.exists():
+                    return
+                os.close(self._held)
             self._folder.cleanup()
-
-    def _lock(self) -> bool:
-        """Whether the folder is held; another driver may have removed it in the moment before."""
-        try:
-            self._held = os.open(self.path, os.O_RDONLY)
-        except FileNotFoundError:
-            return False
-        fcntl.flock(self._held, fcntl.LOCK_EX)
-        if self.path.exists():
-            return True
-        os.close(self._held)
-        return False
 
     def __enter__(self) -> Path:
         return self.path

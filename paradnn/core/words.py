@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from itertools import groupby
 
 #: Numbers of hosts that a forecast is made for.
 MOST_HOSTS = 100_000
@@ -50,13 +51,8 @@ def core_list(text: str) -> list[int]:
 
 def core_text(cores: Iterable[int]) -> str:
     """The same the other way round."""
-    runs: list[list[int]] = []
-    for core in sorted(cores):
-        if runs and core == runs[-1][1] + 1:
-            runs[-1][1] = core
-        else:
-            runs.append([core, core])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    runs = [[core for _, core in run] for _, run in groupby(enumerate(sorted(cores)), lambda pair: pair[1] - pair[0])]
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 #: User and password, as SQLAlchemy divides an address: a password may hold / and blanks, and no other address.

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paradnn.core.layers import UNKNOWN, Costs, Layer, sum_costs
 from paradnn.core.registry import Registry
@@ -34,7 +34,6 @@ from paradnn.families.operations import Counted, Operation, product_operations
 if TYPE_CHECKING:
     from paradnn.families.built import BuiltModel
 
-PointT = TypeVar("PointT")
 #: Optimizer variables of the size of each weight: Keras' RMSprop keeps a mean square and, with momentum, a velocity;
 #: Adam a mean and a mean square.
 _SLOTS = {"rmsprop": 2, "momentum": 1, "sgd": 0, "adam": 2}
@@ -89,7 +88,7 @@ class Model:
         """What `build` gives, which is a key of some families."""
         return self.build()
 
-    def in_point(self, point: PointT) -> PointT:
+    def in_point(self, point: Any) -> Any:
         """A `Point` of this model in the one way that stands for it; ConfigError where it asks for what cannot be."""
         return point
 

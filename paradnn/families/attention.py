@@ -56,12 +56,20 @@ class _Heads(Model):
 def blocks(
     tokens: int, width: int, heads: int, count: int, between: list[Layer] | None = None, last: int | None = None
 ) -> list[Layer]:
-    """Pre-norm blocks and the normalisation after the last, of `last` tokens, by default all; each normalisation but
-    the first adds what was made. between: the products of attention, by default of all tokens with each other."""
-    middle = normalisation(tokens, width, hands_on=True)
-    work = [*attention_layers(tokens, width, heads, between=between), middle]
-    work += [*feed_forward(tokens, width, 4 * width), middle]
-    return [normalisation(tokens, width, added=False), *(work * count)[:-1], normalisation(last or tokens, width)]
+    """Blocks of attention and feed-forward layers four times as wide; between: the products of attention, by default
+    of all tokens with each other."""
+    attention = attention_layers(tokens, width, heads, between=between)
+    return stack(tokens, width, count, attention, feed_forward(tokens, width, 4 * width), last=last)
+
+
+def stack(
+    tokens: int, width: int, count: int, *parts: list[Layer], last: int | None = None, offset: bool = True
+) -> list[Layer]:
+    """Pre-norm blocks of such parts and the normalisation after the last, of `last` tokens, by default all; each but
+    the first adds what was made."""
+    normal = functools.partial(normalisation, width=width, offset=offset)
+    block = [layer for part in parts for layer in (*part, normal(tokens, hands_on=True))]
+    return [normal(tokens, added=False), *(block * count)[:-1], normal(last or tokens)]
 
 
 def attention_layers(
@@ -105,13 +113,13 @@ def feed_forward(tokens: int, width: int, hidden: int) -> list[Layer]:
     return [dense("hidden", width, hidden, tokens=tokens), dense("output", hidden, width, tokens=tokens)]
 
 
-def normalisation(tokens: int, width: int, added: bool = True, hands_on: bool = False) -> Layer:
+def normalisation(tokens: int, width: int, added: bool = True, hands_on: bool = False, offset: bool = True) -> Layer:
     """Layer normalisation of a sum (`added`), which it also writes where the next addition needs it (`hands_on`);
-    neither is kept: both follow from what is added."""
+    neither is kept: both follow from what is added. Scales alone without `offset`."""
     elements = tokens * width
     return Layer(
         "normalisation",
-        parameters=2 * width,
+        parameters=(1 + offset) * width,
         weights=width,  # scales; the offsets are added
         read=2 * elements if added else elements,
         written=2 * elements if hands_on else elements,
@@ -321,23 +329,15 @@ class Llama(_Heads):
         """Embedding, blocks whose normalisations, of scales alone, add what was made before them, and an output of its
         own. Rotation, gates and the repetition of keys belong to the layers beside them."""
         length, width = self.sequence_length, self.width
-        first, middle, last = (
-            replace(normalisation(length, width, added, hands_on), parameters=width)
-            for added, hands_on in ((False, False), (True, True), (True, False))
-        )
         linear = functools.partial(dense, tokens=length, bias=False)
         joint, gated = width + 2 * self.key_width, 2 * self.feed_forward
-        block = [
-            linear("query_key_value", width, joint),
-            replace(products(length, width, self.heads), read=length * joint),
-            linear("attended", width, width),
-            middle,
-            linear("gates_hidden", width, gated),
-            replace(linear("output", self.feed_forward, width), read=length * gated),
-            middle,
-        ]
+        looking = replace(products(length, width, self.heads), read=length * joint)
+        attention = [linear("query_key_value", width, joint), looking, linear("attended", width, width)]
+        last = replace(linear("output", self.feed_forward, width), read=length * gated)
+        feed = [linear("gates_hidden", width, gated), last]
         logits = linear("logits", width, self.vocab_size, is_last=True)
-        return [embedding(length, width, self.vocab_size), first, *(block * self.layers)[:-1], last, logits]
+        blocks = stack(length, width, self.layers, attention, feed, offset=False)
+        return [embedding(length, width, self.vocab_size), *blocks, logits]
 
     def build(self) -> BuiltModel:
         """Inputs and targets (batch, sequence_length) tokens below vocab_size."""

@@ -11,7 +11,7 @@ import importlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paradnn.core.errors import ConfigError
 from paradnn.core.layers import COMPUTE_BYTES, Convolve, Costs
@@ -25,7 +25,6 @@ from paradnn.families.operations import Operation, convolution
 if TYPE_CHECKING:
     import numpy as np
 
-PointT = TypeVar("PointT")
 #: Sizes that every library takes: BLAS counts in 32 bits.
 LARGEST = 2**31 - 1
 #: What comes with the model where a batch is none of its sizes, and where it is.
@@ -68,18 +67,16 @@ class Kernel(Model):
     def layer_count(self) -> int:
         return 1
 
-    def in_point(self, point: PointT) -> PointT:
+    def in_point(self, point: Any) -> Any:
         """The optimizer says nothing of a kernel, so that it is the same point with any."""
-        given: Any = point
         what, remedy = f"model={self.name}", f"leave it out, and set {self.instead_of_batch}"
-        batch = 1 if self.has_batch else given.batch_size
+        batch = 1 if self.has_batch else point.batch_size
         expect(
-            ("mode", given.workload.mode, "inference", f"{what} trains nothing", "leave it out, or set mode=inference"),
+            ("mode", point.workload.mode, "inference", f"{what} trains nothing", "leave it out, or set mode=inference"),
             ("batch_size", batch, 1, f"{what} has no batch", remedy),
-            ("devices", given.devices, 1, f"{what} is for one device"),
+            ("devices", point.devices, 1, f"{what} is for one device"),
         )
-        same: PointT = replace(given, optimizer=type(given.optimizer)())
-        return same
+        return replace(point, optimizer=type(point.optimizer)())
 
 
 @dataclass(frozen=True)
@@ -88,14 +85,12 @@ class Messages(Kernel):
 
     is_communication: ClassVar[bool] = True
 
-    def in_point(self, point: PointT) -> PointT:
+    def in_point(self, point: Any) -> Any:
         """`compile` says nothing of it, and presets such as measure=quick profile what there is to profile."""
-        given: Any = super().in_point(point)
-        reason = f"model={self.name} has no operations to profile"
-        expect(("measure.keep_trace", given.measure.keep_trace, False, reason))
-        compiled = type(given).__dataclass_fields__["compile"].default
-        same: PointT = replace(given, measure=replace(given.measure, profile=False), compile=compiled)
-        return same
+        point, reason = super().in_point(point), f"model={self.name} has no operations to profile"
+        expect(("measure.keep_trace", point.measure.keep_trace, False, reason))
+        compiled = type(point).__dataclass_fields__["compile"].default
+        return replace(point, measure=replace(point.measure, profile=False), compile=compiled)
 
 
 @dataclass(frozen=True)

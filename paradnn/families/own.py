@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields, make_dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, cast
 
 from paradnn.core.errors import ConfigError
 from paradnn.core.schema import option, read
@@ -26,7 +26,6 @@ from paradnn.core.workload import Unavailable, expect
 from paradnn.families import Family, Model
 from paradnn.families.built import BuiltModel
 
-PointT = TypeVar("PointT")
 _NUMBERS = tuple[int, ...]
 _TYPES = {"int": int, "float": float, "str": str, "bool": bool, "tuple[int, ...]": _NUMBERS, "list[int]": _NUMBERS}
 _WRITE = "annotate it as int, float, str, bool, Literal['a', 'b'], tuple[int, ...], or one of these | None"
@@ -278,12 +277,11 @@ class KerasFile(_File):
     name: str = "keras_file"
     output: str = option("auto", "what training compares outputs with, as of model=own", choices=_SHAPES)
 
-    def in_point(self, point: PointT) -> PointT:
+    def in_point(self, point: Any) -> Any:
         """Its types are in the file, but for an engine, which converts it."""
-        given: Any = point
-        if given.framework.name in ("tensorflow", "jax", "torch"):
+        if point.framework.name in ("tensorflow", "jax", "torch"):
             reason = "the types of model=keras_file are those of its file"
-            expect(("precision", given.precision, "float32", reason, "leave it out, or choose an engine"))
+            expect(("precision", point.precision, "float32", reason, "leave it out, or choose an engine"))
         return point
 
     def built(self) -> BuiltModel:
@@ -305,12 +303,11 @@ class Onnx(_File):
 
     name: str = "onnx"
 
-    def in_point(self, point: PointT) -> PointT:
-        given: Any = point
-        if (name := given.framework.name) not in ("onnxruntime", "openvino"):
+    def in_point(self, point: Any) -> Any:
+        if (name := point.framework.name) not in ("onnxruntime", "openvino"):
             remedy = "set framework to onnxruntime or openvino"
             raise ConfigError("framework", name, "reads no ONNX files", remedy)
-        expect(("mode", given.workload.mode, "inference", "model=onnx trains nothing"))
+        expect(("mode", point.workload.mode, "inference", "model=onnx trains nothing"))
         return point
 
     def built(self) -> BuiltModel:
@@ -333,9 +330,8 @@ class _Package(Given):
                 raise ConfigError(f"model.{key}", value, "cannot be handed on", "give a number, a word, true or false")
         return read(cls.stored(keys), keys, "model")
 
-    def in_point(self, point: PointT) -> PointT:
-        given: Any = point
-        expect(("framework", given.framework.name, "torch", f"model={self.name} is of framework=torch"))
+    def in_point(self, point: Any) -> Any:
+        expect(("framework", point.framework.name, "torch", f"model={self.name} is of framework=torch"))
         return point
 
     def built(self) -> BuiltModel:

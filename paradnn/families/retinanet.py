@@ -95,18 +95,16 @@ def _pyramid(features: Sequence[Any]) -> list[Any]:
     from keras import layers
 
     pyramid: list[Any] = []
-    above = None
+    merged = None
     for level, feature in zip((5, 4, 3), reversed(features), strict=True):
-        merged = _convolve(256, 1, f"lateral_{level}")(feature)
+        above, merged = merged, _convolve(1, f"lateral_{level}")(feature)
         if above is not None:
             coarse = layers.UpSampling2D(2)(above)
             over = tuple((0, coarse.shape[axis] - merged.shape[axis]) for axis in (1, 2))
             merged = layers.Add()([merged, layers.Cropping2D(over)(coarse) if any(map(any, over)) else coarse])
-        pyramid.insert(0, _convolve(256, 3, f"pyramid_{level}")(merged))
-        above = merged
-    pyramid.append(_convolve(256, 3, "pyramid_6", strides=2)(features[-1]))
-    pyramid.append(_convolve(256, 3, "pyramid_7", strides=2)(layers.ReLU()(pyramid[-1])))
-    return pyramid
+        pyramid.insert(0, _convolve(3, f"pyramid_{level}")(merged))
+    pyramid.append(_convolve(3, "pyramid_6", strides=2)(features[-1]))
+    return [*pyramid, _convolve(3, "pyramid_7", strides=2)(layers.ReLU()(pyramid[-1]))]
 
 
 def _head(levels: Sequence[Any], numbers: int, name: str, bias: float) -> Any:
@@ -114,10 +112,9 @@ def _head(levels: Sequence[Any], numbers: int, name: str, bias: float) -> Any:
     import keras
     from keras import layers
 
-    normal = keras.initializers.RandomNormal(stddev=0.01)
-    tower = [_convolve(256, 3, f"{name}_{index}", activation="relu", kernel_initializer=normal) for index in range(4)]
-    start = keras.initializers.Constant(bias)
-    tower.append(_convolve(ANCHORS * numbers, 3, name, kernel_initializer=normal, bias_initializer=start))
+    normal, start = keras.initializers.RandomNormal(stddev=0.01), keras.initializers.Constant(bias)
+    tower = [_convolve(3, f"{name}_{index}", activation="relu", kernel_initializer=normal) for index in range(4)]
+    tower.append(_convolve(3, name, ANCHORS * numbers, kernel_initializer=normal, bias_initializer=start))
     flat = []
     for x in levels:
         for layer in tower:
@@ -126,7 +123,7 @@ def _head(levels: Sequence[Any], numbers: int, name: str, bias: float) -> Any:
     return layers.Activation("linear", dtype="float32", name=f"{name}_of_anchors")(layers.Concatenate(axis=1)(flat))
 
 
-def _convolve(filters: int, kernel: int, name: str, **options: Any) -> Any:
+def _convolve(kernel: int, name: str, filters: int = _PYRAMID, **options: Any) -> Any:
     from keras import layers
 
     return layers.Conv2D(filters, kernel, padding="same", name=name, **options)

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 from paradnn.core.errors import ConfigError
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from paradnn.session.measured import Measured
     from paradnn.worker.point import PointRun
 
-PointT = TypeVar("PointT")
 _SHARES = (50, 90, 99)
 #: Requests that an open loop may have under way; a line of an answer may have so many bytes.
 _MOST_OPEN, _LINE = 512, 1 << 20
@@ -65,12 +64,11 @@ class Served(Messages):
     def work(self, batch_size: int, width: int) -> tuple[int, int]:
         return 0, 0
 
-    def in_point(self, point: PointT) -> PointT:
-        given: Any = point
+    def in_point(self, point: Any) -> Any:
         reason = "is known to the server of model=endpoint alone"
         expect(
-            ("precision", given.precision, "float32", reason, "leave it out"),
-            ("data", given.data.name, "synthetic", reason, "leave it out, and set endpoint.input_tokens"),
+            ("precision", point.precision, "float32", reason, "leave it out"),
+            ("data", point.data.name, "synthetic", reason, "leave it out, and set endpoint.input_tokens"),
         )
         return super().in_point(point)
 
@@ -192,8 +190,6 @@ class Endpoint(Workload):
         asked = f"x{self.concurrency}" if self.rate is None else "peak" if self.rate == "peak" else f"{self.rate:g}/s"
         return [f"{self.input_tokens}+{self.output_tokens}", asked]
 
-    # --- What the worker does
-
     def open(self, run: PointRun) -> None:
         """No device is needed."""
 
@@ -248,8 +244,6 @@ class Endpoint(Workload):
         limits = (self.request_ms, self.first_token_ms, self.token_ms)
         taken = zip(request.times.values(), limits, strict=True)
         return not request.problem and all(limit is None or (ns or 0.0) <= limit * 1e6 for ns, limit in taken)
-
-    # --- What a run holds
 
     def has_steps(self, outcome: str, last: Answer | None) -> bool:
         return False

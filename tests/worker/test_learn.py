@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,8 +59,7 @@ def examples(seed: int = 0) -> Arrays:
 
 def learner(step: Any, **settings: Any) -> Learner:
     usual = {"metric": "accuracy", "target": 0.8, "epochs": 40, "epochs_after": 0, "evaluate_inside": False}
-    point = {"batch_size": 32, "seed": 3, "checkpoint": settings.pop("checkpoint", None)}
-    point |= {"learn": {**usual, **settings}}
+    point = {"batch_size": 32, "seed": 3, "learn": {**usual, **settings}}
     drawn = np.random.default_rng(9).standard_normal((32, FEATURES)).astype("float32")
     return Learner(step, examples(), point, ([drawn], [np.zeros(32, "int32")]))
 
@@ -124,27 +122,6 @@ def test_it_learns_what_scikit_learn_learns() -> None:
     model = LogisticRegression(C=np.inf).fit(held["training"], held["training_classes"])
     score = model.score(held["heldout"], held["heldout_classes"])
     assert learner(step).evaluate()[0] == pytest.approx(score, abs=0.05)
-
-
-def test_a_training_that_is_cut_short_goes_on_to_the_same_curve(tmp_path: Path) -> None:
-    class Killed(Exception):
-        pass
-
-    def until_the_third(epochs: list[Epoch]) -> None:
-        if len(epochs) == 3:
-            raise Killed
-
-    settings = {"target": 0.5, "epochs_after": 6, "checkpoint": str(tmp_path / "training.npz")}
-    with pytest.raises(Killed):
-        learner(Softmax(), **settings).learn(EnergyMeter("none"), until_the_third)
-    step, whole = Softmax(), Softmax()
-    told: list[list[Epoch]] = []
-    learner(step, **settings).learn(EnergyMeter("none"), told.append)
-    assert [len(epochs) for epochs in told] == list(range(1, len(told) + 1)), "earlier epochs are told again"
-    expected = learnt(whole, target=0.5, epochs_after=6)
-    assert [(e.accuracy, e.train_loss) for e in told[-1]] == [(e.accuracy, e.train_loss) for e in expected]
-    assert np.array_equal(step.weights, whole.weights)
-    assert sum(epoch.resumed for epoch in told[-1]) == 1
 
 
 def test_a_loss_that_is_not_finite_ends_it_with_its_curve() -> None:

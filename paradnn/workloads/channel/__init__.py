@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paradnn.core.errors import ConfigError
 from paradnn.core.metric import declared
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from paradnn.session.measured import Measured
     from paradnn.worker.point import PointRun
 
-__all__ = ["CHANNEL", "COLLECTIVES", "FAMILY", "Channel", "Communication", "bus_factor", "transfer_metrics"]
-
-PointT = TypeVar("PointT")
 #: Patterns in which all processes take part alike.
 COLLECTIVES = ("all_reduce", "broadcast")
 _POINT_TO_POINT = ("latency", "bandwidth")
@@ -74,17 +71,16 @@ class Communication(Messages):
         """A message is held once by each who sends or receives it; how often it is copied is the transport's affair."""
         return 0, self.bytes
 
-    def in_point(self, point: PointT) -> PointT:
-        given: Any = super().in_point(point)
+    def in_point(self, point: Any) -> Any:
+        point = super().in_point(point)
         expect(
-            ("precision", given.precision, "float32", "model=channel sends bytes, and float32 where a framework does")
+            ("precision", point.precision, "float32", "model=channel sends bytes, and float32 where a framework does")
         )
-        wanted = _FRAMEWORKS.get(self.transport, given.framework.name)
-        if given.framework.name not in (wanted, "tensorflow"):
+        wanted = _FRAMEWORKS.get(self.transport, point.framework.name)
+        if point.framework.name not in (wanted, "tensorflow"):
             reason = f"model.transport={self.transport} is of framework={wanted}"
-            raise ConfigError("framework", given.framework.name, reason, "leave it out")
-        same: PointT = replace(given, framework=replace(given.framework, name=wanted))
-        return same
+            raise ConfigError("framework", point.framework.name, reason, "leave it out")
+        return replace(point, framework=replace(point.framework, name=wanted))
 
     @property
     def meeting(self) -> int:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from paradnn.session.measured import Measured
     from paradnn.worker.point import PointRun
 
-__all__ = ["GENERATE", "Generate"]
-
 
 @dataclass(frozen=True)
 class Generation(Part):

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from paradnn.worker.point import PointRun
 
 
-__all__ = ["LEARN", "Learn"]
-
-
 @dataclass(frozen=True)
 class Learn(Workload):
     """The accuracy on held-out examples that ends the clock; it is looked at after every epoch."""

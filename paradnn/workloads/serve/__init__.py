@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from paradnn.session.measured import Measured
     from paradnn.worker.point import PointRun
 
-__all__ = ["MULTI_STREAM", "OFFLINE", "SERVER", "SINGLE_STREAM", "MultiStream", "Offline", "Server", "SingleStream"]
-
 _PERCENTILE = "percentile of the latency that the scenario is about"
 _SECONDS = "ask for at least so many seconds"
 _QUERIES = "and for at least so many queries"
@@ -85,8 +83,6 @@ class _Scenario(Workload):
     def has_steps(self, outcome: str, last: Answer | None) -> bool:
         """A load that is too much for the steps, or cut short, costs none of them."""
         return outcome in ("ok", "overload") or bool(outcome == "timeout" and last and isinstance(last.work, Load))
-
-    # --- What a run holds
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
         from paradnn.session.measured import quantile_metrics
@@ -145,8 +141,6 @@ class _Scenario(Workload):
         held, invalid = f"limit {tags['limit']}: {tags['limit_reason']}", tags.get("valid") == "false"
         verdict = f"INVALID, {words}, limit {tags['limit']}" if invalid else ""
         return Words("load", [f"INVALID: {held}" if invalid else held, *clauses], verdict=verdict)
-
-    # --- What it takes
 
     def forecast(self, points: Any, step: Any, known: Mapping[str, Any]) -> dict[str, Any]:
         """At least so many seconds, and so many queries; they come in place of single steps."""

@@ -1,8 +1,8 @@
 """Queries that come by a schedule, from a process of its own, which nothing in the process that serves can delay.
 
 A byte on the standard input of that process starts it, and it writes two 64-bit numbers for each query: when it was to
-come and when it was issued, ns on the monotonic clock, which all processes of a host share. What the pipe does not take
-is written with a later query. It sleeps between queries: a process that spins would have a core of what is measured.
+come and when it was issued, ns on the monotonic clock. It sleeps between queries: a process that spins would have a
+core of what is measured.
 
 The schedule is MLPerf LoadGen's, query for query, of the same seed: libstdc++'s std::exponential_distribution from a
 std::mt19937. Python's generator is the same one seeded otherwise, so its state is set here as C++ seeds it.
@@ -68,11 +68,10 @@ def issue(
         while (early := due - clock()) > 0:
             sleep(early / 1e9)
         pending += RECORD.pack(due, clock())
-        del pending[: write(pending)]
+        del pending[: write(pending)]  # what the pipe does not take is written with a later query
     while pending:
+        sleep(0.001)
         del pending[: write(pending)]
-        if pending:
-            sleep(0.001)
 
 
 def _write(data: bytearray) -> int:
