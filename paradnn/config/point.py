@@ -253,7 +253,7 @@ def read_point(config: Mapping[str, Any]) -> Point:
     rest = {key: config[key] for key in point_keys() if key not in (*given, *USUAL, *key_groups()) and key in config}
     if rest.get("batch_size") == LARGEST:
         raise ConfigError("batch_size", LARGEST, "is what python -m paradnn.train searches for", "give numbers here")
-    point = read(Point, rest, "", given={**given, "workload": _read_workload(config)})
+    point: Point = read(Point, rest, "", given={**given, "workload": _read_workload(config)})
     point.workload.check_model(point.model)
     point.workload.check_keys(config)
     point = point.model.in_point(point.workload.fitted(point))
