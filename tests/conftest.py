@@ -1,7 +1,5 @@
 """Shared by all tests: the command line as a user runs it, on a store of the test's own."""
 
-from __future__ import annotations
-
 import fcntl
 import gc
 import importlib

@@ -4,8 +4,6 @@ What forks, or is measured as a process of a point, runs in an interpreter of it
 however that ends, and none is waited for without end.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import subprocess

@@ -6,8 +6,6 @@ docs/architecture.md shows every room with the first sentence of its docstring, 
 replaces.
 """
 
-from __future__ import annotations
-
 import ast
 import html
 import textwrap

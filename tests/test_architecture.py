@@ -1,7 +1,5 @@
 """Imports run one way, from floor to floor; functions are small; no process imports what it must not."""
 
-from __future__ import annotations
-
 import ast
 import json
 import subprocess

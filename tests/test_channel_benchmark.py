@@ -1,7 +1,5 @@
 """The programs beside `model=channel`, and what their ratios amount to."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import math

@@ -1,7 +1,5 @@
 """The documentation as a site: every page has its place, and every command of `analysis` its entry in the reference."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Programs that take turns, and what their ratios amount to."""
 
-from __future__ import annotations
-
 import csv
 import math
 import os

@@ -1,7 +1,5 @@
 """`make test-gpu` without a GPU: what it reads of a board, and a question that is really asked of a CPU."""
 
-from __future__ import annotations
-
 import ensurepip
 import json
 import shutil

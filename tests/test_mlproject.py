@@ -1,7 +1,5 @@
 """`mlflow run` as a user and as a remote host would: real runs of tiny points."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

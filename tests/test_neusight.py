@@ -1,7 +1,5 @@
 """NeuSight's folders: a planted GPU whose models are sums of its operations is found again."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Iterator, Sequence

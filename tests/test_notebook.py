@@ -1,7 +1,5 @@
 """The notebook runs from end to end, in a kernel of its own, on a store with runs and on one without."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import nbformat

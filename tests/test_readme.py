@@ -1,7 +1,5 @@
 """What README and the tutorial say to type works, in the order in which they say it, in a shell, on one store."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

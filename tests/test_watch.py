@@ -1,7 +1,5 @@
 """`paradnn watch` over sweeps that the driver's own tracker recorded."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import os

@@ -1,7 +1,5 @@
 """The wheel, built and installed for real: the same commands in an empty folder, without the checkout."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

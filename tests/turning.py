@@ -1,7 +1,5 @@
 """A program without a framework that takes turns: `model` is what its steps do."""
 
-from __future__ import annotations
-
 import sys
 
 from benchmarks.turns import Step, take_part

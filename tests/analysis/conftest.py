@@ -1,7 +1,5 @@
 """One real MLflow store for all tests of the analysis, made once: its migrations take seconds."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

@@ -1,7 +1,5 @@
 """Small spreadsheets laid out as DeepBench's are."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

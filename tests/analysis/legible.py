@@ -1,7 +1,5 @@
 """What a reader of a printed figure would complain about: texts that are cut off, too small, or over each other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import combinations
 

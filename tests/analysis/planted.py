@@ -1,7 +1,5 @@
 """Frames with a known truth, in the columns that the store gives."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The published measurements as a frame with tables of operations, as the importer reads them, without a store."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The atlas of published timings: what is shipped, what is asked of it, and what a run is held against."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

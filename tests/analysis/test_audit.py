@@ -1,7 +1,5 @@
 """What is concluded from files of other harnesses: two of each kind as they write them, and files that are broken."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

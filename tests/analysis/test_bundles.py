@@ -1,7 +1,5 @@
 """Results in one file: read as a store is, logged into another one once, and told when they are damaged."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Histories with planted changes: null ones are left alone, steps are found where and as large as they were planted."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

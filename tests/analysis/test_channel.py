@@ -1,7 +1,5 @@
 """Start-up time and bandwidth from planted messages: found again, covered by their intervals, broken where they are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """What a condition means, as a truth table; --where, sides and claims must agree on every row of it."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

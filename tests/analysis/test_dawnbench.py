@@ -1,7 +1,5 @@
 """DAWNBench's files, written here as its README describes them, and what becomes of them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

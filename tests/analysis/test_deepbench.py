@@ -1,7 +1,5 @@
 """DeepBench's spreadsheets: small ones of the same layout, and its own where PARADNN_DEEPBENCH names their folder."""
 
-from __future__ import annotations
-
 import os
 import zipfile
 from collections import Counter

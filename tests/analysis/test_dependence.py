@@ -1,7 +1,5 @@
 """Intervals over points that share a model or a batch size, against planted truths and plain arithmetic."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

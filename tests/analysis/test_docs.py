@@ -1,7 +1,5 @@
 """What the documentation says to type is what the command line takes."""
 
-from __future__ import annotations
-
 import re
 import shlex
 

@@ -1,7 +1,5 @@
 """Figures of planted runs can be read: on a screen, in a column of a paper, on its page."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

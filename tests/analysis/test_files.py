@@ -1,7 +1,5 @@
 """Files of others that are not what they claim to be: left out or refused, with one line, in bounds."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

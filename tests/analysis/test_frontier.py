@@ -1,7 +1,5 @@
 """Frontiers of planted choices, beside brute force over the corners of their intervals."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

@@ -1,7 +1,5 @@
 """Cells against plain pandas, every kind of ending, and the figure's own words."""
 
-from __future__ import annotations
-
 from io import StringIO
 from pathlib import Path
 from typing import Any

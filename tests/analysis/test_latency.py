@@ -1,7 +1,5 @@
 """Latency over rate: planted queues whose knee is known, and the histograms of runs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

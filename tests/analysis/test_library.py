@@ -1,7 +1,5 @@
 """`from analysis import ...` in a notebook: what there is, what it costs, what a result shows."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

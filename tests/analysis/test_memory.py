@@ -1,7 +1,5 @@
 """Where memory ends: the frontier by its definition, the regression against other maximisers, planted points."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

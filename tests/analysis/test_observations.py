@@ -1,7 +1,5 @@
 """The paper's fourteen observations: of nothing, of another platform, of the published measurements."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

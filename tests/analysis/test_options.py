@@ -1,7 +1,5 @@
 """Options as dataclasses, as arguments and as a command line: each way says the same."""
 
-from __future__ import annotations
-
 import dataclasses
 import shlex
 from typing import Any

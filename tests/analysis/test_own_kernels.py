@@ -1,7 +1,5 @@
 """Steps from one's own kernels, asked of `ask`: CANDLE's worked example, planted platforms, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """An analysis in one file of another package, found by its entry point, is in help, command line and report."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Heterogeneous runs are pooled only on demand, and every command's answer and log then say what differed."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 

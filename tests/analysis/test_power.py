@@ -1,7 +1,5 @@
 """What is called the same, and what points that ran on one side alone leave open."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Spaces of which a part was measured: what the rest is predicted to be, and what is concluded over the whole."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Prices: of the command line, of tables, of runs; and costs beside plain arithmetic."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Protocols have names; heterogeneous runs are analysed group by group, each time with the command for the others."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable
 from pathlib import Path

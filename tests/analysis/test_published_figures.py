@@ -1,7 +1,5 @@
 """The paper's figures from its published data, counted again by plain pandas from the files themselves."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The gate: planted faults are found, counted and told; what is right passes untouched."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -1,7 +1,5 @@
 """The regression itself against plain NumPy: weights, intervals, errors on what was left out, many terms."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """What the report decides: verdict, results, systems, and what to measure next."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Runs of scenarios among closed ones: what they count for where steps are analysed, and where queries are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Tables on a terminal: few digits, as wide as it is, what is left out said; CSV files that no spreadsheet computes."""
 
-from __future__ import annotations
-
 import csv
 import io
 

@@ -1,7 +1,5 @@
 """Weights against plain NumPy least squares, planted truth, and their intervals against their stated rate."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

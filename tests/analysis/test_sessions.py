@@ -1,7 +1,5 @@
 """Sides that stand in different sessions, or one after the other, get no verdict; what to run is said instead."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

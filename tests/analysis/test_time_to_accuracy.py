@@ -1,7 +1,5 @@
 """Scores over planted trainings, beside SciPy's trimmed mean and plain arithmetic."""
 
-from __future__ import annotations
-
 import math
 import re
 from typing import Any

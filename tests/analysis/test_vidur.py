@@ -1,7 +1,5 @@
 """Vidur's tables of NCCL: small ones of the same columns, and its own where PARADNN_VIDUR names their folder."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

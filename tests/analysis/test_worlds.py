@@ -1,8 +1,6 @@
 """The planted worlds of benchmarks/worlds.py, through a store and the commands: nothing is said that is not so, and
 what is there is found."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

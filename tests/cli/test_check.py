@@ -1,7 +1,5 @@
 """`python -m paradnn.check` on this machine."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

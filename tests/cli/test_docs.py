@@ -1,7 +1,5 @@
 """Every `python -m paradnn.train`, `.plan`, `.compare` in the documentation: groups, options and keys that exist."""
 
-from __future__ import annotations
-
 import re
 import shlex
 

@@ -1,7 +1,5 @@
 """Whatever is typed: a point, or one clear line. Never a traceback."""
 
-from __future__ import annotations
-
 import copy
 import random
 import sys

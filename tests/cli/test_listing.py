@@ -1,7 +1,5 @@
 """What there is: listed with a word in it, and proposed to a shell, by the shell itself."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

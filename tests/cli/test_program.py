@@ -1,7 +1,5 @@
 """What a command says when it is interrupted, refused by the system, or given what a terminal would obey."""
 
-from __future__ import annotations
-
 import io
 import signal
 import subprocess

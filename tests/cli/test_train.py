@@ -1,7 +1,5 @@
 """The command line: help, and what wrong input gets."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`make ui`: says what is wrong before MLflow starts, and serves the store that everything else uses."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """For `make test-cluster`: real servers on loopback, in folders of their own."""
 
-from __future__ import annotations
-
 import pytest
 
 #: Seconds for a test, of which none should end by them.

@@ -4,8 +4,6 @@ Debian's package keeps the binaries out of the path. PostgreSQL refuses to run a
 own user. The password of the database goes through the environment, never through an argument that `ps` shows.
 """
 
-from __future__ import annotations
-
 import os
 import pwd
 import secrets

@@ -4,8 +4,6 @@ Several of them, started at the same instant on the same points in the same orde
 do. Says that it is ready, begins at a line on its input, and prints how many points it recorded.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 import time

@@ -1,7 +1,5 @@
 """A tracking server that asks for a password: a sweep with it, one line without it, and the password nowhere."""
 
-from __future__ import annotations
-
 import base64
 import json
 import secrets

@@ -4,8 +4,6 @@ MLflow's own manager makes the environment from python_env.yaml, so this downloa
 The host's certificates and package indexes are machine-wide settings, not the environment's; everything else is gone.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

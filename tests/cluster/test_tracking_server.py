@@ -3,8 +3,6 @@
 What counts is read with plain SQL from the database and over plain HTTP from the server.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

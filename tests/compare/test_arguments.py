@@ -1,7 +1,5 @@
 """The command line of a comparison: what is a side, what is common, and what is said of a wrong one."""
 
-from __future__ import annotations
-
 import pytest
 
 from paradnn.compare.arguments import read_arguments

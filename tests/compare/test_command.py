@@ -1,7 +1,5 @@
 """`python -m paradnn.compare` as a user runs it: real comparisons of tiny points, recorded."""
 
-from __future__ import annotations
-
 import json
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Two commands, or commits, by turns: real processes whose truth is known, since they print it."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """A comparison on planted rows: rounds and their order, sides that fail, the end, the words."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The statistics of a comparison against SciPy and statsmodels, and on planted machines."""
 
-from __future__ import annotations
-
 import math
 from itertools import islice
 

@@ -1,7 +1,5 @@
 """What a point that communicates may ask for, which points are the same, and what follows from its step time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Real input on the driver's side: its keys, what they make of a point's identity, its metrics."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which points can be on several hosts, and that those on one are what they were."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What a point of a kernel may ask for, and which points are the same."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What a point that learns must be: one line for the first thing that is wrong, and identities of before."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Prices: no part of a point, found by device or host, refused where they are none."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Who asks for inference: the keys of every scenario, and what they make of a point's identity."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sweeps: the presets' sizes, and the fast composition against Hydra's own."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A real sweep as a user runs it, and what the store holds afterwards. One sweep serves most tests."""
 
-from __future__ import annotations
-
 import json
 import sys
 from itertools import combinations

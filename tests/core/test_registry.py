@@ -1,7 +1,5 @@
 """What a registry finds in a folder and behind entry points of other packages."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from pathlib import Path

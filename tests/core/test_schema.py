@@ -1,7 +1,5 @@
 """Bad values are refused with the key, the value and the remedy."""
 
-from __future__ import annotations
-
 import pytest
 
 from paradnn.config.point import read_point, read_settings

@@ -1,7 +1,5 @@
 """Counts in words, and which word was meant."""
 
-from __future__ import annotations
-
 import pytest
 
 from paradnn.core.words import counted, did_you_mean

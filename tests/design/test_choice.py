@@ -1,7 +1,5 @@
 """Which points are chosen and when enough is learned, against plain computations, simulation and closed forms."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

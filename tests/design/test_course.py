@@ -1,7 +1,5 @@
 """Adaptive sweeps of a planted machine: ends, resume, drivers, memory; on a store of files, without a framework."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections import Counter

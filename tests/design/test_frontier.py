@@ -1,7 +1,5 @@
 """What memory excludes: against every pair of points, and where something disturbed a run."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The search for the largest batch: doubling and bisection on their own, and over a planted machine's memory."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A planted machine behind a real store of files: what a session does with a course, without a framework."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path

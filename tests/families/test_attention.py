@@ -1,7 +1,5 @@
 """Traffic and memory of small attention models, worked out by hand; the presets' range of parameters."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What every family says of itself."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Work, traffic and memory of a generation, worked out by hand for a tiny model, and beside the whole model's."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

@@ -1,7 +1,5 @@
 """Costs of kernels beside DeepBench's spreadsheets, and its lists of problems."""
 
-from __future__ import annotations
-
 import csv
 import re
 from collections import Counter

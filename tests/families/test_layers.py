@@ -1,7 +1,5 @@
 """Analytic costs: the paper's extremes, and traffic and memory of small models worked out by hand."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """A step as operations: their FLOPs beside the model's own, and a published profile's shapes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import asdict
 

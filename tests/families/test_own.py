@@ -1,7 +1,5 @@
 """Models from outside: their signatures read, what is wrong with them said in a line, measured by the command line."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Costs of the real models of images against what their papers and the projects that maintain them publish."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs of a machine whose laws the test knows, as a store would hold them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

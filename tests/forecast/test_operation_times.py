@@ -1,7 +1,5 @@
 """Operation times beside planted ones: a roofline with dispatch is found again, intervals hold what they say."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

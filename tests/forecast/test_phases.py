@@ -3,8 +3,6 @@
 The arithmetic of the protocol is held against the protocol itself on a clock that the test turns.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`python -m paradnn.plan` as a user runs it, against a store that a real sweep has filled."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import shutil

@@ -1,7 +1,5 @@
 """Step times from planted stores: the law is recovered, intervals hold what they promise, the unknown stays wide."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

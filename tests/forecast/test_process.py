@@ -1,7 +1,5 @@
 """The Gaussian process: against the textbook's formulae written out, on planted surfaces, and with next to no data."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

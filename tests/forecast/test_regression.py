@@ -1,7 +1,5 @@
 """The regression on planted laws: recovered where there are data, honest where there are none."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import threadpoolctl

@@ -1,8 +1,6 @@
 """How points stand before they are measured, each by its own costs, and the schedule of several hosts: against an event
 simulation, and against the best of all schedules."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 from collections.abc import Sequence

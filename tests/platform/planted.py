@@ -1,7 +1,5 @@
 """Hosts planted as folders that look like /proc and /sys."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 CPU = "sys/devices/system/cpu"

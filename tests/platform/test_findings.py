@@ -1,7 +1,5 @@
 """What is found on planted hosts, and on this one."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Software stacks, made for real from a package that is as small as it can be and needs no network."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -3,8 +3,6 @@
 It needs no framework, so that what becomes of the answer is what is tested: `point` says how the profile goes wrong.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """The record of a planted point: what is stored of answers that no worker gave."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from paradnn.config.outcome import PointResult

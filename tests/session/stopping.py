@@ -3,8 +3,6 @@
 Who looks from outside, however often, may come too late: by then the driver has gone on, or has ended.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """`sweep.design=adaptive` as a user runs it: what is chosen is measured, and the parent run says what came of it."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

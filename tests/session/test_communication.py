@@ -1,7 +1,5 @@
 """`model=channel` through the command: what is recorded, how it fails, and that no process stays behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """What is told of points that others disturbed, and of a machine that is busy before the first."""
 
-from __future__ import annotations
-
 import pytest
 
 from paradnn.platform.load import Load, LoadWatch, Taker

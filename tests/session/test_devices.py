@@ -1,7 +1,5 @@
 """Several devices as the driver sees them: what is asked for, what it costs, what it is held against."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

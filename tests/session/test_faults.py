@@ -1,7 +1,5 @@
 """Every way a point can end, by the real thing, in one sweep of good points; and drivers that are stopped or killed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A generation as a user measures it: swept, recorded, resumed, refused in one line; and of planted phases."""
 
-from __future__ import annotations
-
 import pytest
 
 from paradnn.config.outcome import PointResult

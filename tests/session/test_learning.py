@@ -1,7 +1,5 @@
 """Training to an accuracy as a user does it: a real model, real digits, the run and the curve that come of them."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 from typing import Any

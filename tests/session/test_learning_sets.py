@@ -1,7 +1,5 @@
 """Sets to learn from: files written here in their formats and read back."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a run says beside its timing, as a user gets it: operation table, figure, ceilings, latency, energy."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -1,7 +1,5 @@
 """What a run holds of a planted load, beside plain NumPy, pandas and the histogram library's own reader."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Messages on a real pipe: a worker that says nonsense, or speaks another version, is a fault with a reason."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What a point that is measured in several processes asks of each, and when it has enough: planted results."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

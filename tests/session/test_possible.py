@@ -1,7 +1,5 @@
 """A typing mistake is told before anything is measured or recorded; what only some points lack is an outcome."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

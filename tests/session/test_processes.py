@@ -1,7 +1,5 @@
 """Points measured in several processes: what the run holds, and that nothing is lost or doubled when drivers end."""
 
-from __future__ import annotations
-
 import json
 import statistics
 import time

@@ -1,7 +1,5 @@
 """What a person reads while points are measured and at the end: on a terminal, in a pipe, in narrow windows."""
 
-from __future__ import annotations
-
 import io
 import re
 

@@ -1,7 +1,5 @@
 """A record of a planted answer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest

@@ -1,7 +1,5 @@
 """The machine's speed beside the blocks, against planted machines whose true step time is known."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

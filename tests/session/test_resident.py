@@ -1,7 +1,5 @@
 """What the driver counts of a point's processes, against memory of a known size."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

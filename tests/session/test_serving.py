@@ -1,7 +1,5 @@
 """Scenarios as a user measures them: a real model, a real generator, the run that comes of them."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.conftest import TINY, Store, run

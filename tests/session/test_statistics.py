@@ -1,7 +1,5 @@
 """Summaries of raw values against the standard library."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import stats

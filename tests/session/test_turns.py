@@ -1,7 +1,5 @@
 """Two that take turns: never at once, pair by pair; and what becomes of one whose other is gone."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Points on two hosts by one command, whatever the kind of address that they know each other by."""
 
-from __future__ import annotations
-
 import pytest
 
 from paradnn.core.errors import WorkerError

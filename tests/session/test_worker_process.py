@@ -1,7 +1,5 @@
 """The pool of workers: a real worker, ended under the driver's feet."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

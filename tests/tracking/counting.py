@@ -1,7 +1,5 @@
 """A proxy before a tracking server that passes everything on and writes down what was asked: an independent count."""
 
-from __future__ import annotations
-
 import http.client
 import socket
 from collections.abc import Callable, Iterator

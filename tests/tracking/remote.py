@@ -1,7 +1,5 @@
 """A real `mlflow server` behind the proxy that counts, and drivers of it in this process."""
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """A store is made whole or not at all; one that was copied or moved keeps its artifacts to itself."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Results as files and their way into the store; a tracking server that goes away."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

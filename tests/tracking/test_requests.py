@@ -1,7 +1,5 @@
 """What a run costs a tracking server, and what it leaves there: counted before a real one, read from its database."""
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile

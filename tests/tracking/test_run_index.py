@@ -1,7 +1,5 @@
 """What resume and claims see of a store: its tables as any version wrote them, and nothing that is not a point."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

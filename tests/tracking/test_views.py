@@ -1,7 +1,5 @@
 """The views of the MLflow UI, asked of MLflow itself: its search takes their filters and orders."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Points whose step is communication, and what tests let processes of their own do with them."""
 
-from __future__ import annotations
-
 import time
 from multiprocessing.connection import Connection
 from typing import Any

@@ -4,8 +4,6 @@ Prints a JSON object: of each family the counts of XLA's compilations, as JAX's 
 what the step says.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

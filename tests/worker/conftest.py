@@ -1,7 +1,5 @@
 """The three frameworks meet where all are installed: `make test-frameworks` installs the extras jax and torch."""
 
-from __future__ import annotations
-
 import gc
 import importlib.util
 import os

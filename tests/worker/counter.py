@@ -1,7 +1,5 @@
 """TensorFlow's own FLOP counter (tfprof), as an oracle; what it does not count, or only estimates, from shapes."""
 
-from __future__ import annotations
-
 import warnings
 from math import prod
 from typing import Any

@@ -6,8 +6,6 @@ TensorFlow that calls the model for each of N shards in turn and averages their 
 batch statistics of their own should come to.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A small model of each family, and a short point, for tests that run real steps."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -4,8 +4,6 @@ Writes of both the tokens (steps, batch), and the logits (steps, batch, vocab) t
 whole model reads all tokens so far again for each new one, one operation after the other.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from typing import Any

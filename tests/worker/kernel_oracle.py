@@ -1,7 +1,5 @@
 """Kernels in plain NumPy, by their definitions and in float64; gradients of cells by differences."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -5,8 +5,6 @@ IN holds `CASE/model`, its options as JSON, and `CASE/0`, `CASE/1` ..., the oper
 `COMPILE/CASE/error`.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Memory of a point against `wait4` of a plain process that imports the framework and runs the same point."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

@@ -5,8 +5,6 @@ optimizer and of Adam. A gradient is read off a step of SGD whose rate is a powe
 weight does not blur it. SEED draws the batch; NUDGE moves its numbers by that share of themselves, up or down.
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A point on some cores: this process, and real points."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

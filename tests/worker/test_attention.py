@@ -1,7 +1,5 @@
 """The attention models against published counts, Keras' and TensorFlow's own, and attention written out in NumPy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import keras

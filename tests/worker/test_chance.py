@@ -1,7 +1,5 @@
 """What counts say of a percentile, beside SciPy's distributions and MLPerf's LoadGen."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from pathlib import Path

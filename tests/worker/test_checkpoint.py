@@ -1,7 +1,5 @@
 """The file that a training is kept in: whole or not there, and only as often as writing is cheap."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Messages between real processes and threads: what arrives, and what is said where nothing does."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -1,7 +1,5 @@
 """The phase `compile` on real functions of TensorFlow, which is traced again for every new shape of its arguments."""
 
-from __future__ import annotations
-
 import pytest
 import tensorflow as tf
 

@@ -1,7 +1,5 @@
 """What disturbed a measurement: planted counters, a planted /proc, and this machine's own."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

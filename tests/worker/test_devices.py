@@ -1,7 +1,5 @@
 """Several devices, for real: TensorFlow's logical devices against one device."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

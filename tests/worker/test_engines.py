@@ -1,8 +1,6 @@
 """Engines beside Keras itself: what a converted model says, what cannot be, and what is known of a framework before it
 is imported. `make test-frameworks` installs them."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The three frameworks against each other: the same weights and batch give the same loss and gradients, also on two
 devices. Each computes in a process of its own; `make test-frameworks` installs all of them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

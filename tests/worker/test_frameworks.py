@@ -3,8 +3,6 @@
 `make test-frameworks` installs both.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Generation with a cache against the whole model: tokens and logits, counted work, memory, outcomes of a point."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Pipelines against what is planted in their files: classes as colours, damage, an independent record writer."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What kernels compute in each framework, beside NumPy; `make test-frameworks` asks JAX and PyTorch too."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import subprocess

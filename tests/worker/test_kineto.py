@@ -1,7 +1,5 @@
 """PyTorch's trace: a planted one with times and costs that are known by hand."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Training to a target with a model of plain NumPy: what counts, when it ends, and what is left of warming up."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -2,8 +2,6 @@
 models hold what they learned on examples that they have not seen. Images are the handwritten digits that scikit-learn
 ships, tokens the letters of a book."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Sequence

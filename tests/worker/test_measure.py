@@ -1,7 +1,5 @@
 """The protocol on a clock that the test turns itself: no real time decides anything."""
 
-from __future__ import annotations
-
 import contextlib
 import statistics
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Memory of TensorFlow's points, and their limit; the other frameworks' are in test_frameworks.py."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Models and their analytic costs against Keras' counts, TensorFlow's FLOP counter and the memory of real steps."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

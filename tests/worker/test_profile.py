@@ -1,8 +1,6 @@
 """The operation breakdown: its parts against hand counts, the whole against TensorFlow's own counter and the analytic
 costs."""
 
-from __future__ import annotations
-
 import functools
 import math
 import time

@@ -1,7 +1,5 @@
 """FLOPs and bytes of operations: shapes, graphs and compiled programs against hand counts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

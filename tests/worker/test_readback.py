@@ -1,7 +1,5 @@
 """TensorFlow's steps and kernels wait by reading a number of the compiled function: nothing else is run to do so."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

@@ -1,7 +1,5 @@
 """Models of images and their costs against Keras' graph, TensorFlow's counter and real steps."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Processes of a point behind a server, as on another host: here both are this one, and meet on its loopback."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

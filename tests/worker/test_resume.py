@@ -1,8 +1,6 @@
 """A training that is killed goes on where its checkpoint is, to the curve that it would have had; as many frameworks as
 are installed."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import signal

@@ -1,7 +1,5 @@
 """Series of block times: intervals against SciPy's binomial and drawn samples, changes against NumPy's fits."""
 
-from __future__ import annotations
-
 import statistics
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Queries, their serving and what is said of them, on a clock that the test turns: no real time decides anything."""
 
-from __future__ import annotations
-
 import math
 import time
 from array import array

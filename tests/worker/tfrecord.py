@@ -1,7 +1,5 @@
 """A second writer of TFRecords, by the descriptions of the formats: what reads ours must read another's too."""
 
-from __future__ import annotations
-
 import struct
 
 __all__ = ["example", "record"]

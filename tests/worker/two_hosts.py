@@ -1,7 +1,5 @@
 """This machine as two hosts: a server of processes that the points of a command have there, as they would elsewhere."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,8 +1,6 @@
 """A family and a kind of work, each in one file of another package, are in everything that theirs are in; nothing
 outside its folder names a kind of work."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
