@@ -87,6 +87,17 @@ def test_every_configuration_says_how_to_run_it() -> None:
             "measure.max_processes=4: is less than measure.processes=8; raise it",
         ),
         ("-m experiment=quick,paper_fc", "experiment=quick,paper_fc: one experiment at a time"),
+        ("-m sweep.points=9", "sweep.points=9: ends an adaptive sweep, and this one measures all; add sweep.design"),
+        ("-m sweep.error=0.1", "sweep.error=0.1: ends an adaptive sweep"),
+        ("-m sweep.design=adaptive sweep.error=-1", "sweep.error=-1.0: must be at least 0.001"),
+        ("-m sweep.design=adaptive sweep.points=0", "sweep.points=0: must be at least 1"),
+        ("-m sweep.design=adaptive sweep.minutes=soon", "sweep.minutes=soon: expects a finite number"),
+        ("-m sweep.design=clever", "sweep.design=clever: no such choice; choose one of grid, adaptive"),
+        ("sweep.design=adaptive", "sweep.design=adaptive: describes a sweep; add -m"),
+        ("-m batch_size=largest,64", "batch_size=largest,64: is a search and a number; give one of them"),
+        ("-m batch_size=largest sweep.design=adaptive", "batch_size=largest: is no axis of an adaptive sweep"),
+        ("batch_size=large", "batch_size=large: expects a whole number"),
+        ("batch_size=largest largest.step_ms=-1", "largest.step_ms=-1.0: must be at least"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(

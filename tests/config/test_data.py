@@ -1,69 +1,13 @@
-"""Real input on the driver's side: its keys, what they make of a point's identity, its metrics."""
+"""Real input on the driver's side: its metrics by hand, and a run."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from paradnn.config.identity import digest, point_id, protocol_id
-from paradnn.config.point import Measure, read_point
-from paradnn.core.errors import ConfigError
 from paradnn.core.messages import InputMeasurement, PipelinePart
 from paradnn.session.measured import balance_metrics
 from tests.conftest import Store, run
-
-
-def given(model: str = "residual", **data: object) -> dict[str, object]:
-    return {"model": {"name": model}, "data": data}
-
-
-@pytest.mark.parametrize(
-    ("model", "identity"), [("fc", "57f7f9f40bab5f25"), ("residual", "de4ed4255be4dcfe"), ("lstm", "d95fb7d27a4fc28e")]
-)
-def test_points_with_synthetic_data_are_those_of_before(model: str, identity: str) -> None:
-    assert point_id(read_point(given(model, name="synthetic"))) == identity
-    assert point_id(read_point({"model": {"name": model}})) == identity
-
-
-def test_every_key_of_the_input_makes_another_point() -> None:
-    changes = {
-        "threads": 1,
-        "readers": 2,
-        "shuffle": 3,
-        "prefetch": 4,
-        "cache": "decoded",
-        "path": "/x",
-        "augment": False,
-        "examples": 9,
-        "width": 99,
-        "height": 99,
-    }
-    found = {point_id(read_point(given(name="images", **{key: value}))) for key, value in changes.items()}
-    assert len(found | {point_id(read_point(given(name="images")))}) == len(changes) + 1
-
-
-def test_a_path_is_the_same_from_every_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert read_point(given(name="images", path="set")).data.path == str(tmp_path / "set")  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        (given("fc", name="images"), "data=images: model=fc takes no images; choose another model, or data=synth"),
-        (given("lstm", name="images"), "data=images: model=lstm takes no images"),
-        (given(name="jpeg"), "data.name=jpeg: no such choice; choose one of synthetic, images"),
-        (given(name="images", thread=1), "data.thread=1: no such key; did you mean threads?"),
-        (given(name="synthetic", threads=1), "data.threads=1: no such key; keys of data: name"),
-        (given(name="images", cache="all"), "data.cache=all: no such choice; choose one of none, encoded, decoded"),
-    ],
-)
-def test_a_wrong_input_is_named(config: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        read_point(config)
-    assert str(caught.value).startswith(message)
-
 
 BLOCKS = [1.0, 1.0]
 INPUT = InputMeasurement(
@@ -118,10 +62,3 @@ def test_a_point_with_input_is_a_run_like_others(store: Store, tmp_path: Path) -
     assert {"infeed_gain", "input_stage_ms.decode", "phase_input_seconds", "phase_balance_seconds"} <= set(metrics)
     assert metrics["input_threads"] == 1
     assert store.values("params", found["run_id"])["data.path"] == str(tmp_path / "set")
-
-
-def test_a_protocol_is_that_of_before_unless_it_stops_at_an_interval() -> None:
-    plain = Measure()
-    keys = ("min_seconds", "min_blocks", "max_seconds", "block_seconds", "warmup_seconds")
-    assert protocol_id(plain) == digest({key: getattr(plain, key) for key in keys})
-    assert protocol_id(replace(plain, relative_interval=0.02)) != protocol_id(plain)

@@ -2,12 +2,9 @@
 
 from dataclasses import replace
 
-import pytest
-
 from paradnn.config.identity import point_id, request_of
-from paradnn.config.point import Platform, Point, read_point, read_settings
+from paradnn.config.point import Platform, Point, read_point
 from paradnn.config.price import Prices, load_prices, price_tables
-from paradnn.core.errors import ConfigError
 from paradnn.platform.environment import Environment
 from paradnn.session.hardware_peaks import ceilings_identity
 from paradnn.session.record import priced
@@ -58,14 +55,3 @@ def test_the_price_of_a_host_is_that_of_all_its_devices() -> None:
 def test_the_shipped_table_is_an_example_that_prices_nothing() -> None:
     assert price_tables() == ["example"]
     assert priced(point(), load_prices("example", "price"), ENVIRONMENT)[0] == point()
-
-
-@pytest.mark.parametrize("price", ["0", "-1", "nan", "inf", "cheap"])
-def test_what_is_no_price_is_refused(price: str) -> None:
-    with pytest.raises(ConfigError, match="is no price; write for example"):
-        read_settings({"price": {"per_hour": {"V100": price}}})
-
-
-def test_the_own_price_is_positive() -> None:
-    with pytest.raises(ConfigError, match=r"platform.price_per_hour=0"):
-        point(price_per_hour=0)

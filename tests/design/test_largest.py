@@ -88,22 +88,6 @@ def test_no_step_that_is_short_enough_is_not_called_out_of_memory(tmp_path: Path
     assert "no batch fits with steps of at most 1e-06 ms; 1: " in text
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["-m", "batch_size=largest,64"], "batch_size=largest,64: is a search and a number; give one of them"),
-        (["-m", "batch_size=largest", "sweep.design=adaptive"], "batch_size=largest: is no axis of an adaptive sweep"),
-        (["batch_size=large"], "batch_size=large: expects a whole number"),
-        (["batch_size=largest", "largest.step_ms=-1"], "largest.step_ms=-1.0: must be at least"),
-    ],
-)
-def test_searches_that_make_no_sense_are_refused(words: list[str], message: str) -> None:
-    done = run(["paradnn.train", *words])
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1
-
-
 def test_a_plan_does_not_search() -> None:
     done = run(["paradnn.plan", "batch_size=largest"])
     assert done.returncode == 2

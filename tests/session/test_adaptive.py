@@ -40,25 +40,3 @@ def test_what_is_chosen_is_measured_and_the_same_command_goes_on(store: Store) -
     assert "2 points in" in more.stdout
     assert "Adaptive: 8 of 12 points measured" in more.stdout
     assert set(Counter(point["point_id"] for point in store.runs()).values()) == {1}
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            ["-m", "sweep.points=9"],
-            "sweep.points=9: ends an adaptive sweep, and this one measures all; add sweep.design",
-        ),
-        (["-m", "sweep.error=0.1"], "sweep.error=0.1: ends an adaptive sweep"),
-        (["-m", "sweep.design=adaptive", "sweep.error=-1"], "sweep.error=-1.0: must be at least 0.001"),
-        (["-m", "sweep.design=adaptive", "sweep.points=0"], "sweep.points=0: must be at least 1"),
-        (["-m", "sweep.design=adaptive", "sweep.minutes=soon"], "sweep.minutes=soon: expects a finite number"),
-        (["-m", "sweep.design=clever"], "sweep.design=clever: no such choice; choose one of grid, adaptive"),
-        (["sweep.design=adaptive"], "sweep.design=adaptive: describes a sweep; add -m"),
-    ],
-)
-def test_ends_that_make_no_sense_are_refused(words: list[str], message: str) -> None:
-    done = run(["paradnn.train", *words])
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1

@@ -3,11 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
-from paradnn.config.identity import Identity, point_id, request_of
+from paradnn.config.identity import Identity, request_of
 from paradnn.config.point import Point, read_point
-from paradnn.core.errors import ConfigError
 from paradnn.families import model_of
 from paradnn.platform.environment import Environment, exceeds_memory
 from paradnn.session.hardware_peaks import Ceilings, ceilings_identity, device_peaks, single_device
@@ -29,21 +26,6 @@ def costs(point: Point, devices: int) -> Any:
     return model_of(request_of(point)["model"]).costs(
         batch_size=point.batch_size, precision="float32", mode="train", optimizer="rmsprop", devices=devices
     )
-
-
-def test_the_batch_is_that_of_the_step_and_is_shared_evenly() -> None:
-    with pytest.raises(ConfigError) as caught:
-        point(devices=3)
-    assert str(caught.value) == (
-        "devices=3: does not divide batch_size=4; "
-        "choose a batch_size that is a multiple of devices: each gets as many examples"
-    )
-
-
-def test_stored_points_on_one_device_are_still_the_same() -> None:
-    """The hash that this point had before `devices` was a key."""
-    assert point_id(point()) == "403c55a03dcf42b8"
-    assert len({point_id(point(devices=devices)) for devices in (1, 2, 4)}) == 3
 
 
 def test_costs_are_those_of_all_replicas() -> None:

@@ -41,13 +41,6 @@ def test_lengths_are_swept_recorded_and_resumed(store: Store) -> None:
     assert len(store.runs()) == 2
 
 
-def test_lengths_of_another_mode_are_one_line(store: Store) -> None:
-    done = run([*ASK, "mode=inference"], store)
-    assert done.returncode == 2
-    assert "generate.prompt=5: is for mode=generate; add mode=generate, or leave it out" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 BANDWIDTH, PEAK = 1e10, 1e11
 
 

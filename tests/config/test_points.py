@@ -1,0 +1,327 @@
+"""What a point may be, in the words of a command line: a line for the first thing that is wrong, and identities."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import yaml
+from hydra import compose, initialize_config_dir
+
+from paradnn.config.groups import store_options
+from paradnn.config.identity import digest, point_id, protocol_id, request_of, texts
+from paradnn.config.paths import CONFIG
+from paradnn.config.point import Measure, Point, costs_of, read_point, read_settings
+from paradnn.config.space import plain
+from paradnn.core.errors import ConfigError
+from paradnn.core.schema import memory_bytes
+from paradnn.core.workload import WORKLOADS
+from paradnn.session.record import run_name
+from paradnn.workloads.channel import bus_factor, transfer_metrics
+from paradnn.workloads.generate import Generate
+from paradnn.workloads.serve import Server
+
+GROUPS = {"model", "data", "framework", "optimizer", "platform", "software"}
+CHANNEL = "model=channel batch_size=1 mode=inference"
+GPT = "model=gpt model.sequence_length=100 batch_size=4 mode=generate generate.prompt=60 generate.tokens=40"
+DIGITS = "model=fc model.layers=2 model.nodes=32 model.input_size=64 model.output_size=10"
+LEARN = f"{DIGITS} batch_size=64 task=learn data=digits measure.processes=1"
+SERVER = "model=fc mode=inference scenario=server measure.timeout=1800"
+
+
+def point(words: str) -> Point:
+    """A point of `key=value` words; the choice of a group, such as model=fc, takes back what was said of it before."""
+    config: dict[str, Any] = {}
+    for word in words.split():
+        key, _, text = word.partition("=")
+        value = yaml.safe_load(text)
+        group, *inner = (f"{key}.name" if key in GROUPS else key).split(".", 1)
+        if inner:
+            config[group] = ({} if key in GROUPS else config.get(group, {})) | {inner[0]: value}
+        else:
+            config[group] = value
+    return read_point(config)
+
+
+#: Words that every row of a table begins with -> words that are added -> what is said of them.
+REFUSED: dict[str, dict[str, str]] = {
+    "": {
+        "model=fc model.nodes=0": "model.nodes=0: must be at least 1; choose a larger value",
+        "model=fc model.nodes=x": "model.nodes=x: expects a whole number; write for example model.nodes=64",
+        "model=fc model.nodes=true": "model.nodes=true: expects a whole number",
+        "model=fc model.layers=2 model.nodes=[8,0]": "model.nodes=0: must be at least 1",
+        "model=fc model.layers=2 model.nodes=[8,x]": "model.nodes=x: expects a whole number",
+        "model=fc model.nodes=[8,4]": "model.layers=4: model.nodes names 2 of them: [8, 4]; set model.layers=2",
+        "model=fc model.nods=3": "model.nods=3: no such key; did you mean nodes?",
+        "model=foo": "model.name=foo: no such family; choose one of fc, residual",
+        "model=residual model.blocks=[1,2]": "model.blocks=[1, 2]: expects one number, 3 or 4",
+        "model=gpt model.width=100 model.heads=12": "model.width=100: is no multiple of model.heads=12; write for",
+        "model=transformer model.heads=7": "model.width=512: is no multiple of model.heads=7; write for example 511",
+        "model=vit model.image_size=225": "model.image_size=225: is no multiple of model.patch=16; write for example",
+        "model=fc batch_size=-1": "batch_size=-1: must be at least 1",
+        f"model=fc batch_size={2**70}": "batch_size=1180591620717411303424: must be at most",
+        "model=fc precision=nothing": "precision=nothing: no such choice; choose one of float32, bfloat16, float16",
+        "model=fc measure.min_seconds=.nan": "measure.min_seconds=nan: expects a finite number",
+        "model=fc measure.memory_limit=lots": "measure.memory_limit=lots: is not a memory size",
+        "model=fc measure.predict_oom=maybe": "measure.predict_oom=maybe: expects true or false",
+        'model=fc framework.env={"AWS_SECRET":x}': "framework.env.AWS_SECRET=x: is not a variable of a framework",
+        "model=fc measure=3": "measure=3: expects a group of keys",
+        "model=fc batch_size=4 devices=3": "devices=3: does not divide batch_size=4; choose a batch_size that is",
+        "model=fc devices=4 hosts=2": "hosts=2: is for messages between processes: ",
+        "model=fc data=images": "data=images: model=fc takes no images; choose another model, or data=synth",
+        "model=lstm data=images": "data=images: model=lstm takes no images",
+        "model=residual data=jpeg": "data.name=jpeg: no such choice; choose one of synthetic, images",
+        "model=residual data=images data.thread=1": "data.thread=1: no such key; did you mean threads?",
+        "model=residual data=synthetic data.threads=1": "data.threads=1: no such key; keys of data: name",
+        "model=residual data=images data.cache=all": "data.cache=all: no such choice; choose one of none, encoded",
+        "model=fc platform.price_per_hour=0": "platform.price_per_hour=0",
+    },
+    "batch_size=1 mode=inference": {
+        "model=gemm mode=train": "mode=train: model=gemm trains nothing; leave it out, or set mode=inference",
+        "model=gemm batch_size=8": "batch_size=8: model=gemm has no batch; leave it out, and set model.n",
+        "model=sparse_gemm batch_size=8": "batch_size=8: model=sparse_gemm has no batch",
+        "model=elementwise batch_size=8": "batch_size=8: model=elementwise has no batch; leave it out, and set",
+        "model=conv2d batch_size=2 devices=2": "devices=2: model=conv2d is for one device; set devices=1",
+        "model=gemm data=images": "data=images: model=gemm takes no images",
+        "model=gemm model.m=0": "model.m=0: must be at least 1",
+        f"model=gemm model.n={2**31}": f"model.n={2**31}: must be at most {2**31 - 1}",
+        f"model=gemm model.m={2**30} model.n={2**30} model.k=4": f"model.m={2**30}: makes 9.22e+18 FLOP with",
+        "model=conv2d model.stride=0": "model.stride=0: must be at least 1",
+        "model=conv2d model.kernel=[1,2,3]": "model.kernel=[1, 2, 3]: expects one number or 2; write for example",
+        "model=conv2d model.width=4 model.kernel=[3,7]": "model.kernel=[3, 7]: a filter of width 7 does not fit",
+        "model=rnn_kernel model.steps=0": "model.steps=0: must be at least 1",
+        "model=rnn_kernel model.cell=rnn": "model.cell=rnn: no such choice",
+        "model=elementwise model.operations=257": "model.operations=257: must be at most 256",
+        "model=sparse_gemm model.density=1.5": "model.density=1.5: must be at most 1.0",
+        "model=sparse_gemm model.density=-0.1": "model.density=-0.1: must be at least 0.0",
+        "model=sparse_gemm model.density=0.0": "model.density=0.0: leaves none of 19,660,800 elements",
+    },
+    CHANNEL: {
+        "model.transport=rdma": "model.transport=rdma: no such choice; choose one of tcp, grpc",
+        "model.transport=tcp model.pattern=all_reduce": "model.pattern=all_reduce: model.transport=tcp has no such",
+        "model.transport=gloo model.bytes=1023": "model.bytes=1023: model.transport=gloo sends one tensor of float32",
+        "model.bytes=0": "model.bytes=0: must be at least 1",
+        "model.transport=tensorflow model.pattern=all_reduce model.processes=4 model.port=65533": "model.port=65533: ",
+        "framework=jax model.transport=gloo": "framework=jax: model.transport=gloo is of framework=torch",
+        "batch_size=2": "batch_size=2: model=channel has no batch; leave it out, and set model.bytes",
+        "precision=bfloat16": "precision=bfloat16: model=channel sends bytes",
+        "mode=train": "mode=train",
+        "devices=2": "devices=2",
+        "measure.keep_trace=true": "measure.keep_trace=true: model=channel has no operations to profile",
+        "hosts=3": "hosts=3: does not divide the 2 processes of model=channel; give each host as many",
+        "hosts=2 model.transport=gloo model.pattern=broadcast model.processes=3": "hosts=2: does not divide the 3",
+        "hosts=2 software=mine software.python=/bin/py": "hosts=2: is not for software=mine: the other hosts have",
+    },
+    GPT: {
+        "generate.prompt=61": "generate.tokens=40: with generate.prompt=61 is more than the model's 100 positions",
+        "generate.prompt=0": "generate.prompt=0: must be at least 1; choose a larger value",
+        "generate.tokens=0": "generate.tokens=0: must be at least 1; choose a larger value",
+        "generate.token=1": "generate.token=1: no such key; did you mean tokens?",
+        "mode=inference": "generate.prompt=60: is for mode=generate; add mode=generate, or leave it out",
+        "model=fc": "mode=generate: model=fc generates no tokens; choose model=gpt or model=gpt2, or mode=inference",
+        "model=gemm": "mode=generate: model=gemm trains nothing",
+        "devices=2": "devices=2: mode=generate is for one device; set devices=1",
+        "scenario=server": "mode=generate: scenario=server is for inference; set mode=inference",
+        "task=learn data=digits": "mode=generate: task=learn trains; set mode=train",
+    },
+    LEARN: {
+        "task=step": "data=digits: is a set to learn from; add task=learn, or use data=synthetic",
+        "data=synthetic": "data=synthetic: has no held-out examples to learn for; choose one of digits",
+        "model.input_size=100": "model.input_size=100: an example of data=digits has 64 values; set",
+        "model.output_size=5": "model.output_size=5: data=digits has 10 classes; set model.output_size=10",
+        "model=lstm": "data=digits: model=lstm tells no classes apart; choose another model",
+        "model=residual model.image_size=30": "model.image_size=30: data=digits has 8 x 8 pixels, which",
+        "mode=inference": "mode=inference: task=learn trains; set mode=train",
+        "batch_size=2000": "batch_size=2000: is more than the 1,438 training examples of data=digits",
+        "measure.processes=5": "measure.processes=5: task=learn trains once; set measure.processes=1; sweep seed",
+        "learn.epochs=3 learn.warmup_epochs=3": "learn.warmup_epochs=3: leaves none of learn.epochs=3; choose fewer",
+        "learn.target=0": "learn.target=0.0: must be at least 0.001",
+        "learn.target=97": "learn.target=97.0: must be at most 1.0",
+        "data=cifar10 model.input_size=3072": "data.path=null: data=cifar10 is read from files; name the folder",
+    },
+    SERVER: {
+        "mode=train": "mode=train: scenario=server is for inference; set mode=inference",
+        "devices=2": "devices=2: scenario=server is for one device; set devices=1",
+        "scenario=sever": "scenario=sever: no such choice; did you mean server? choose one of closed, ",
+        "server.rate=fast": "server.rate=fast: no such choice; choose one of peak, a number",
+        "server.rate=null": "server.rate=null: no such choice; choose one of peak, a number",
+        "server.batch=8": "server.batch=8: is what batch_size=256 says; leave it out, and set batch_size=8",
+        "server.rate=0": "server.rate=0.0: must be at least 0.001",
+        "server.speed=1": "server.speed=1: no such key; did you mean seed? keys of server: rate, latency_ms",
+        "server.min_seconds=60 measure.timeout=60": "server.min_seconds=60.0: is not less than measure.timeout=60",
+        "server.rate=0.01": "server.rate=0.01: makes server.min_queries=100 take 10,000 s; ask for more, or raise",
+        "model=gemm": "scenario=server: model=gemm is one operation, which is not queried",
+        "model=residual data=images": "data=images: scenario=server takes queries",
+    },
+}
+ROWS = [(base, words, message) for base, rows in REFUSED.items() for words, message in rows.items()]
+
+
+@pytest.mark.parametrize(("base", "words", "message"), ROWS, ids=[row[1] for row in ROWS])
+def test_what_cannot_be_is_one_line(base: str, words: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        point(f"{base} {words}")
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ConfigError, match="speed=3: no such key"):
+        read_settings({"speed": 3})
+    for price in ("0", "-1", "nan", "inf", "cheap"):
+        with pytest.raises(ConfigError, match="is no price; write for example"):
+            read_settings({"price": {"per_hour": {"V100": price}}})
+
+
+#: Written down when there was no other key than these: stored points are the ones of today.
+BEFORE = {
+    "model=fc": "57f7f9f40bab5f25",
+    "model=fc data=synthetic": "57f7f9f40bab5f25",
+    "model=fc generate.prompt=64 generate.tokens=64": "57f7f9f40bab5f25",
+    "model=fc platform.price_per_hour=3": "57f7f9f40bab5f25",
+    "model=residual": "de4ed4255be4dcfe",
+    "model=residual data=synthetic": "de4ed4255be4dcfe",
+    "model=lstm": "d95fb7d27a4fc28e",
+    "model=fc model.nodes=64": "5996aab90aa670df",
+    "model=fc model.nodes=[64,64,64,64]": "5996aab90aa670df",
+    "model=fc model.layers=1 model.nodes=8 batch_size=4": "403c55a03dcf42b8",
+    DIGITS: "c7e7c4a3df9641cf",
+    f"{DIGITS} task=step": "c7e7c4a3df9641cf",
+}
+
+
+@pytest.mark.parametrize(("words", "identity"), BEFORE.items())
+def test_points_are_those_of_before(words: str, identity: str) -> None:
+    assert point_id(point(words)) == identity
+    assert not {"generate", "learn"} & set(request_of(point(words)))
+
+
+#: Words, and others that change nothing of the point.
+SAME = [
+    (CHANNEL, f"{CHANNEL} model.window=8 model.processes=5"),
+    (CHANNEL, f"{CHANNEL} compile=xla"),
+    (CHANNEL, f"{CHANNEL} hosts=1"),
+    ("model=gemm batch_size=1 mode=inference", "model=gemm batch_size=1 mode=inference optimizer=adam"),
+    ("model=fc mode=inference", "model=fc mode=inference scenario=closed"),
+    (f"{SERVER} batch_size=8", f"{SERVER} batch_size=8 server.batch=8"),
+    (LEARN, f"{LEARN} learn.schedule=constant learn.warmup_epochs=0"),
+    ("model=residual model.blocks=3", "model=residual model.blocks=[3,3,3,3]"),
+]
+
+
+@pytest.mark.parametrize(("one", "other"), SAME)
+def test_what_changes_nothing_makes_no_other_point(one: str, other: str) -> None:
+    assert point_id(point(one)) == point_id(point(other))
+
+
+_SERVED = "rate=50 latency_ms=1 percentile=90 confidence=0.9 min_seconds=1 min_queries=5 delay_ms=2 precision=0.1"
+_READ = "threads=1 readers=2 shuffle=3 prefetch=4 cache=decoded path=/x augment=false examples=9 width=99 height=99"
+#: Words of a point -> what makes another one of it each time.
+OTHERS: dict[str, list[str]] = {
+    CHANNEL: ["model.pattern=bandwidth", "model.pattern=bandwidth model.window=8", "model.port=5000", "hosts=2"],
+    "model=gemm batch_size=1 mode=inference": ["model.transpose_a=true", "precision=bfloat16"],
+    "model=fc": ["model.nodes=[64,64,64,32]", "model.nodes=64", "devices=2", "devices=4", "precision=bfloat16"],
+    GPT: ["generate.prompt=50", "generate.tokens=39", "mode=inference generate.prompt=64 generate.tokens=64"],
+    LEARN: ["learn.target=0.9", "seed=1", "learn.schedule=cosine"],
+    SERVER: [f"server.{word}" for word in _SERVED.split()] + ["server.seed=1", "scenario=offline", "scenario=closed"],
+    "model=residual data=images": [f"data.{word}" for word in _READ.split()],
+}
+
+
+@pytest.mark.parametrize("words", OTHERS)
+def test_every_key_makes_another_point(words: str) -> None:
+    found = [point(words), *(point(f"{words} {more}") for more in OTHERS[words])]
+    assert len({point_id(one) for one in found}) == len(found)
+
+
+def test_no_key_of_a_server_is_forgotten_above() -> None:
+    assert {word.partition("=")[0] for word in _SERVED.split()} | {"batch", "seed"} == {
+        entry.name for entry in dataclasses.fields(Server)
+    }
+
+
+def test_configurations_have_the_defaults_of_the_keys() -> None:
+    scenarios = {name: type(work) for name, work in WORKLOADS.items() if work.key == "scenario"}
+    files = {path.stem: yaml.safe_load(path.read_text()) for path in (CONFIG / "scenario").glob("*.yaml")}
+    assert set(files) == {"closed", *scenarios}
+    for name, load in scenarios.items():
+        assert files[name]["scenario"] == name
+        assert files[name][name] == {entry.name: entry.default for entry in dataclasses.fields(load)}
+    assert yaml.safe_load((CONFIG / "config.yaml").read_text())["generate"] == dataclasses.asdict(Generate())
+
+
+@pytest.mark.parametrize(
+    ("words", "params", "name"),
+    [
+        (f"{GPT}", {"generate.tokens": "40"}, "gpt 4x256 h4 t100 b4 float32 cpu generate 60+40"),
+        (f"{LEARN} learn.target=0.9", {"learn.target": "0.9"}, "fc 2x32 "),
+        (f"{SERVER} batch_size=4 server.rate=200", {"server.rate": "200.0", "server.batch": "4"}, "server 200/s"),
+        (SERVER, {"scenario": "server"}, "server peak"),
+        (f"{SERVER} server.rate=200 server.delay_ms=2", {"server.delay_ms": "2.0"}, "server 200/s delay 2 ms"),
+        (f"{CHANNEL} hosts=2", {"hosts": "2"}, "2 hosts"),
+        ("model=fc model.nodes=[64,64,64,32]", {}, "fc 64-64-64-32 "),
+    ],
+)
+def test_a_run_names_what_was_asked_for(words: str, params: dict[str, str], name: str) -> None:
+    found = point(words)
+    assert params.items() <= texts(request_of(found)).items()
+    assert name in run_name(found)
+    assert run_name(found).endswith(name) or name.endswith(" ")
+
+
+def test_a_closed_point_has_no_key_of_a_scenario() -> None:
+    assert not [
+        key for key in texts(request_of(point("model=fc mode=inference"))) if key.startswith(("load", "server"))
+    ]
+
+
+def test_a_path_is_the_same_from_every_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert point("model=residual data=images data.path=set").data.path == str(tmp_path / "set")  # type: ignore[union-attr]
+
+
+def test_a_transport_of_a_framework_brings_it() -> None:
+    assert point(f"{CHANNEL} model.transport=gloo").framework.name == "torch"
+    assert point(f"{CHANNEL} framework=torch model.transport=tcp").framework.name == "torch"
+    assert point(f"{CHANNEL} model.transport=tcp").model.size == "tcp latency 1024 B"
+    assert not point(f"{CHANNEL} measure.profile=true").measure.profile, "as measure=quick asks"
+
+
+def test_messages_cost_bytes_and_no_work_and_their_metrics_follow_from_the_step_time() -> None:
+    """By hand: a step of 2 ms, between 1.6 and 2.5."""
+    costs = costs_of(point(f"{CHANNEL} model.bytes=12345"))
+    assert (costs.flops_per_step, costs.parameters, costs.memory_lower_bound_bytes) == (0, 0, 12345)
+    times = {"step_time_ms": 2.0, "step_time_low_ms": 1.6, "step_time_high_ms": 2.5}
+    latency = transfer_metrics(point(f"{CHANNEL} model.bytes=1000").model, times)
+    assert (latency["round_trip_us"], latency["transfer_us"], latency["transfer_high_us"]) == (2000, 1000, 1250)
+    assert latency["sent_bytes_per_second"] == pytest.approx(1e6)
+    of_window = point(f"{CHANNEL} model.pattern=bandwidth model.bytes=1000 model.window=50")
+    window = transfer_metrics(of_window.model, times)
+    assert window["messages_per_second"] == pytest.approx(25_000)
+    assert (window["messages_per_second_low"], window["messages_per_second_high"]) == pytest.approx((20_000, 31_250))
+    four = point(f"{CHANNEL} model.transport=gloo model.pattern=all_reduce model.bytes=4000 model.processes=4")
+    assert transfer_metrics(four.model, {"step_time_ms": 2.0}) == pytest.approx(
+        {"transfer_us": 2000, "messages_per_second": 500, "sent_bytes_per_second": 2e6, "bus_bytes_per_second": 3e6}
+    )
+    assert bus_factor("broadcast", 4) == 1.0
+
+
+def test_a_quick_measurement_of_a_scenario_is_short() -> None:
+    with initialize_config_dir(str(CONFIG), version_base=None):
+        store_options()
+        for words, seconds in ((["measure=quick"], 15), (["measure=quick", "server.min_seconds=40"], 40), ([], 600)):
+            config = plain(compose("config", ["scenario=server", "mode=inference", *words]))
+            assert read_point(config).workload.min_seconds == seconds
+
+
+def test_a_protocol_is_that_of_before_unless_it_stops_at_an_interval() -> None:
+    usual = Measure()
+    keys = ("min_seconds", "min_blocks", "max_seconds", "block_seconds", "warmup_seconds")
+    assert protocol_id(usual) == digest({key: getattr(usual, key) for key in keys})
+    assert protocol_id(dataclasses.replace(usual, relative_interval=0.02)) != protocol_id(usual)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("8GiB", 8 * 2**30), ("500 MB", 500_000_000), ("1.5kib", 1536), (1000, 1000), ("auto", None)]
+)
+def test_memory_sizes(text: str | int, count: int | None) -> None:
+    assert memory_bytes(text, "key") == count
