@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.common import save
 from benchmarks.steadiness import ar1
 from paradnn.compare.gate import Gate, judge
-from paradnn.compare.verdict import Estimate, Rule, Verdict, estimate, orders
+from paradnn.compare.verdict import Rule, SpeedEstimate, Verdict, estimate, orders
 
 __all__ = ["MACHINES", "Outcome", "compare_planted", "tally"]
 
@@ -93,7 +93,7 @@ class Outcome:
     verdict: Verdict
     rounds: int
     held: bool
-    found: Estimate
+    found: SpeedEstimate
 
 
 def compare_planted(

@@ -28,14 +28,14 @@ _SWEEPER = "hydra/sweeper=plan"
 
 
 @dataclass(frozen=True)
-class Options:
+class PlanOptions:
     """The keys of `plan`."""
 
     hosts: tuple[int, ...] = option((1, 2, 4, 8), "numbers of hosts to forecast for", low=1, high=MOST_HOSTS)
     out: str | None = option(None, "a CSV file with a row a point")
 
 
-def split_options(arguments: Sequence[str]) -> tuple[Options, list[str]]:
+def split_options(arguments: Sequence[str]) -> tuple[PlanOptions, list[str]]:
     """The options of the plan itself, and the overrides that a measurement would take; raises ConfigError."""
     given: dict[str, Any] = {}
     rest = []
@@ -48,7 +48,7 @@ def split_options(arguments: Sequence[str]) -> tuple[Options, list[str]]:
             given[key.removeprefix("plan.")] = value
         else:
             rest.append(argument)
-    options = read(Options, given, "plan")
+    options = read(PlanOptions, given, "plan")
     if options.out is not None:
         try:
             path = Path(options.out).expanduser()
@@ -61,7 +61,7 @@ def split_options(arguments: Sequence[str]) -> tuple[Options, list[str]]:
     return options, rest
 
 
-def _plan(config: DictConfig, options: Options) -> int:
+def _plan(config: DictConfig, options: PlanOptions) -> int:
     """Forecast what measuring the configuration's points would take, and print it."""
     from paradnn.config.tasks import read_task
     from paradnn.forecast.forecast import describe, forecast, write_points

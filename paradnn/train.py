@@ -17,7 +17,7 @@ from paradnn.cli.program import program
 if TYPE_CHECKING:
     from paradnn.config.point import Point, Settings
     from paradnn.config.tasks import SweepInfo
-    from paradnn.session.course import Summary
+    from paradnn.session.design import Summary
 
 
 def _measure(config: DictConfig) -> int:
@@ -42,17 +42,17 @@ def _measure(config: DictConfig) -> int:
 
 def _measure_sweep(points: Sequence[Point], settings: Settings, sweep: SweepInfo) -> Summary:
     """Measure a sweep in this process: every point, or those that its design chooses."""
-    from paradnn.session.session import follow_course, measure_points
+    from paradnn.session.session import follow_design, measure_points
 
     if sweep.largest:
         from paradnn.designs.largest import LargestBatch
 
-        return follow_course(LargestBatch(points, settings), settings, sweep)
+        return follow_design(LargestBatch(points, settings), settings, sweep)
     if settings.sweep.design == "grid":
         return measure_points(points, settings, sweep)
     from paradnn.designs.adaptive import AdaptiveSweep
 
-    return follow_course(AdaptiveSweep(points, settings, sweep), settings, sweep)
+    return follow_design(AdaptiveSweep(points, settings, sweep), settings, sweep)
 
 
 @program

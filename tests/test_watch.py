@@ -18,7 +18,7 @@ from rich.console import Console
 from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.config.tasks import SweepInfo
-from paradnn.session.course import Conclusion, Summary
+from paradnn.session.design import Conclusion, Summary
 from paradnn.session.session import end_parent, open_parent
 from paradnn.store.address import address_of
 from paradnn.store.mlflow_store import MlflowStore

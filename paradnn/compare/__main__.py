@@ -49,7 +49,7 @@ def _compare(given: argparse.Namespace, first: Composed, second: Composed) -> in
     """Measure, write, print and record; the exit code."""
     from paradnn.compare.comparison import Comparison, pairs_of
     from paradnn.compare.text import describe
-    from paradnn.session.session import follow_course
+    from paradnn.session.session import follow_design
     from paradnn.store.files import write_json
 
     settings, points, info = first
@@ -59,7 +59,7 @@ def _compare(given: argparse.Namespace, first: Composed, second: Composed) -> in
     info = replace(info, name=f"{labels[0]} or {labels[1]}, {counted(len(pairs), 'point')}")
     comparison = Comparison(info.sweep_id, pairs, labels, given.rule, given.minutes)
     # What the machine can do at most takes a minute to measure, and says nothing of a ratio.
-    summary = follow_course(comparison, replace(settings, ceilings=False), info)
+    summary = follow_design(comparison, replace(settings, ceilings=False), info)
     if given.json:  # before anything is printed: who reads that may be gone
         found = comparison.overall().answer() | {"seconds": summary.seconds, "interrupted": summary.interrupted}
         write_json(given.json, found | {"points": comparison.verdict_table()})

@@ -44,7 +44,7 @@ NULL_COMMAND = shlex.join([sys.executable, "-c", _PRODUCTS])
 
 
 @dataclass(frozen=True)
-class Metric:
+class OutputMetric:
     """What a run is judged by: its wall time, or a number that it prints.
 
     `pattern` is a regular expression whose only group is the number (the last match counts), or json:a.b for a field
@@ -94,7 +94,7 @@ class Command:
 
 
 @dataclass(frozen=True)
-class Run:
+class CommandRun:
     """One process: wall and processor seconds, the number it was asked for, and why it failed if it did."""
 
     seconds: float
@@ -104,7 +104,7 @@ class Run:
 
 
 #: One side's part of a round: runs one after the other, of which the last may have failed.
-Visit = list[Run]
+Visit = list[CommandRun]
 
 
 def program_of(text: str) -> list[str]:
@@ -124,7 +124,7 @@ def program_of(text: str) -> list[str]:
     return words
 
 
-def run_once(command: Command, words: Sequence[str], metric: Metric, timeout: float) -> Run:
+def run_once(command: Command, words: Sequence[str], metric: OutputMetric, timeout: float) -> CommandRun:
     """Start a process, wait for its end and account for it; a run that takes longer than `timeout` s is stopped."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         nothing, keeps = subprocess.DEVNULL, out if metric.pattern else subprocess.DEVNULL
@@ -151,7 +151,7 @@ def run_once(command: Command, words: Sequence[str], metric: Metric, timeout: fl
         failure = f"took longer than {timeout:g} s" if late else failure_of(process.returncode, command.good, err)
         if metric.pattern and not failure and value is None:
             failure = f"printed no number above zero that --metric {metric.pattern} finds"
-    return Run(seconds, usage.ru_utime + usage.ru_stime, value, failure)
+    return CommandRun(seconds, usage.ru_utime + usage.ru_stime, value, failure)
 
 
 def _text(source: IO[bytes]) -> str:
@@ -178,7 +178,7 @@ class Turns(Paired):
         self,
         sides: tuple[Command, Command],
         rule: Rule,
-        metric: Metric | None = None,
+        metric: OutputMetric | None = None,
         *,
         minutes: float,
         timeout: float = 600.0,
@@ -187,7 +187,7 @@ class Turns(Paired):
         enough: Callable[[Sequence[float]], bool] | None = None,
     ) -> None:
         super().__init__((sides[0].label, sides[1].label), rule.margin)
-        self.sides, self.rule, self.metric = sides, rule, metric or Metric()
+        self.sides, self.rule, self.metric = sides, rule, metric or OutputMetric()
         self.visits: tuple[list[Visit], list[Visit]] = ([], [])
         self.failed: int | None = None
         self._words = self._programs()
@@ -296,7 +296,7 @@ class Turns(Paired):
     def _visit(self, side: int) -> Visit:
         command = self.sides[side]
         if command.prepare and (code := _shell(command.prepare, command.folder, subprocess.DEVNULL).returncode):
-            return [Run(0.0, 0.0, failure=f"--prepare ended with exit code {code}")]
+            return [CommandRun(0.0, 0.0, failure=f"--prepare ended with exit code {code}")]
         runs: Visit = []
         while len(runs) < self._repeats and not (runs and runs[-1].failure):
             runs.append(run_once(command, self._words[side], self.metric, self._timeout))

@@ -16,9 +16,9 @@ from paradnn.compare.verdict import Rule, orders, trimmed
 from paradnn.config.identity import request_of, texts
 from paradnn.config.point import Point
 from paradnn.core.errors import ConfigError
-from paradnn.session.course import Conclusion, Row, Visit
+from paradnn.session.design import Conclusion, DesignPoint, RecordedPoint
 from paradnn.session.record import run_name
-from paradnn.session.turns import Turns
+from paradnn.session.turns import BlockTurns
 
 #: Pairs of blocks in a round at least: to build and warm up both sides takes as long as some twenty of them.
 PAIRS = 20
@@ -32,7 +32,7 @@ class Pair(NamedTuple):
 
 
 @dataclass
-class Result(Paired):
+class ComparedPoint(Paired):
     """What is known of one point, or with `name` empty of all together, round by round: `logs`, block by block better
     known than by `speeds`, which are examples/s of both sides, of a served model one by the median latency; `numbers`
     are those of the rounds.
@@ -44,7 +44,7 @@ class Result(Paired):
     name: str = ""
     points: tuple[Point, ...] = ()
     order: Iterator[tuple[int, int]] = field(default_factory=lambda: orders(""))
-    turns: Turns | None = None
+    turns: BlockTurns | None = None
     numbers: list[int] = field(default_factory=list)
     speeds: list[tuple[float, float]] = field(default_factory=list)
     failures: Counter[int] = field(default_factory=Counter)
@@ -87,7 +87,7 @@ def pairs_of(first: Sequence[Point], second: Sequence[Point], null: bool) -> lis
 
 
 class Comparison:
-    """What is measured next and what is known; a `paradnn.session.course.Course`.
+    """What is measured next and what is known; a `paradnn.session.design.Design`.
 
     A side that fails in the first round, or twice, ends its point: out of memory and what is missing stay so, and one
     crash in many rounds is a round less.
@@ -106,14 +106,14 @@ class Comparison:
     ) -> None:
         self.labels, self.rule = labels, rule
         self.results = [
-            Result(labels, rule.margin, name=pair.name, points=pair.points, order=orders(f"{name} {index}"))
+            ComparedPoint(labels, rule.margin, name=pair.name, points=pair.points, order=orders(f"{name} {index}"))
             for index, pair in enumerate(pairs)
         ]
         self._name, self._random, self._clock = name, random.Random(name), clock
         self._seconds = math.inf if minutes is None else 60 * minutes
         self._begin: float | None = None
         self._number = 0
-        self._asked: list[tuple[Result, int]] = []
+        self._asked: list[tuple[ComparedPoint, int]] = []
 
     @property
     def points(self) -> list[Point]:
@@ -131,13 +131,13 @@ class Comparison:
         return self._seconds - (0.0 if self._begin is None else self._clock() - self._begin)
 
     @property
-    def standing(self) -> str:
+    def progress(self) -> str:
         """Rounds so far, and of a single point its interval."""
         found = self.results[0].estimate if len(self.results) == 1 else None
         interval = f": {found.ratio:.3f}, {found.low:.3f} .. {found.high:.3f}" if found else ""
         return f"round {self._number}{interval}"
 
-    def batch(self, rows: Sequence[Row]) -> list[Visit]:
+    def batch(self, rows: Sequence[RecordedPoint]) -> list[DesignPoint]:
         """The next round in random order, the two sides of a point one right after the other; nothing at the end."""
         if self._begin is None:
             self._begin = self._clock()
@@ -153,11 +153,11 @@ class Comparison:
             self._asked += [(entry, side) for side in ((0, 1) if entry.turns else next(entry.order))]
         return [self._visit(*asked) for asked in self._asked]
 
-    def wants(self, visit: Visit, claimed: bool) -> bool:
+    def wants(self, visit: DesignPoint, claimed: bool) -> bool:
         """Each visit is a part of its round."""
         return True
 
-    def overall(self) -> Result:
+    def overall(self) -> ComparedPoint:
         """The only point; of several that both sides measured their geometric mean.
 
         Its interval is that of the mean over just these points: it says how well they were measured, and nothing of
@@ -166,7 +166,7 @@ class Comparison:
         live = [entry for entry in self.results if not entry.problem]
         if len(live) < 2:
             return self.results[0]
-        whole = Result(self.labels, self.rule.margin)
+        whole = ComparedPoint(self.labels, self.rule.margin)
         rounds = [dict(zip(entry.numbers, zip(entry.logs, entry.speeds, strict=True), strict=True)) for entry in live]
         for number in sorted(set.intersection(*map(set, rounds))):
             logs, speeds = zip(*(one[number] for one in rounds), strict=True)
@@ -209,21 +209,21 @@ class Comparison:
         artifacts = {"verdicts.json": self.verdict_table(), "rounds.json": self.round_table()}
         return Conclusion("\n".join(f"- **{line}**" for line in self.sentences()), metrics, {}, artifacts)
 
-    def _turns_of(self, entry: Result) -> Turns | None:
+    def _turns_of(self, entry: ComparedPoint) -> BlockTurns | None:
         """How the two sides of a point take turns in blocks; None where each is to have the machine to itself."""
         if entry.alone or not all(map(takes_turns, entry.points)):
             return None
         measures = [point.measure for point in entry.points]
         seconds, blocks = max(each.min_seconds for each in measures), max(each.min_blocks for each in measures)
-        return Turns(orders(f"{self._name} {entry.name} {self._number}"), seconds, max(blocks, PAIRS))
+        return BlockTurns(orders(f"{self._name} {entry.name} {self._number}"), seconds, max(blocks, PAIRS))
 
-    def _visit(self, entry: Result, side: int) -> Visit:
+    def _visit(self, entry: ComparedPoint, side: int) -> DesignPoint:
         # The rounds are the processes, of which nobody asks where their time goes.
         measure = replace(entry.points[side].measure, processes=1, profile=False)
         point = replace(entry.points[side], replicate=self._number, measure=measure)
-        return Visit(point, {"comparison": self._name, "side": self.labels[side]}, turns=entry.turns)
+        return DesignPoint(point, {"comparison": self._name, "side": self.labels[side]}, turns=entry.turns)
 
-    def _take(self, rows: Sequence[Row]) -> None:
+    def _take(self, rows: Sequence[RecordedPoint]) -> None:
         """Note what the last round measured."""
         asked = list(zip(self._asked, rows, strict=True))
         for pair in zip(asked[::2], asked[1::2], strict=True):

@@ -20,10 +20,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from paradnn.compare.commands import Command, Metric, Run, Turns, checkouts, failure_of
+from paradnn.compare.commands import Command, CommandRun, OutputMetric, Turns, checkouts, failure_of
 from paradnn.compare.verdict import Rule, orders, trimmed
 from paradnn.core.errors import ConfigError
-from paradnn.session.turns import Turns as BlockTurns
+from paradnn.session.turns import BlockTurns
 
 #: Pairs of blocks in a round.
 BLOCKS = 10
@@ -45,7 +45,7 @@ def command_of(function: Callable[[], Any] | str) -> Command:
     return Command(f"{source}:{name}", f"{source}:{name}")
 
 
-def turns_of(sides: tuple[Command, Command], rule: Rule, metric: Metric | None = None, **how: Any) -> Turns:
+def turns_of(sides: tuple[Command, Command], rule: Rule, metric: OutputMetric | None = None, **how: Any) -> Turns:
     """Two functions by finer turns, or two commands one after the other; `how` as in `Turns`."""
     kind = Duet if all(_FUNCTION.fullmatch(side.text) for side in sides) else Turns
     return kind(sides, rule, metric, **how)
@@ -77,8 +77,8 @@ class Duet(Turns):
         if not any(failures):
             self.logs.append(trimmed(turns.pairs))
         for number, failure in enumerate(failures):
-            runs = [Run(pair[number], 0.0) for pair in turns.pairs]
-            self.visits[number].append([Run(0.0, 0.0, failure=failure)] if failure else runs)
+            runs = [CommandRun(pair[number], 0.0) for pair in turns.pairs]
+            self.visits[number].append([CommandRun(0.0, 0.0, failure=failure)] if failure else runs)
         self._give_up()
 
     def _failure(self, number: int, process: subprocess.Popen[bytes], err: IO[bytes]) -> str | None:
@@ -124,5 +124,5 @@ def take_turns(
         described = zip(labels, texts, places, strict=True)
         one, two = (Command(label, text, place, given.prepare, given.exit_codes) for label, text, place in described)
         limits = {"minutes": given.minutes, "timeout": given.timeout, "warmup": given.warmup}
-        turns = turns_of((one, two), rule, Metric(given.metric, given.higher), **limits, enough=enough)
+        turns = turns_of((one, two), rule, OutputMetric(given.metric, given.higher), **limits, enough=enough)
         return turns, turns.follow(shows=True)

@@ -27,7 +27,7 @@ from paradnn.compare.arguments import COMMAND_MINUTES, add_command_options, pars
 from paradnn.compare.commands import WORKING_TREE, Turns, commit_of
 from paradnn.compare.duet import take_turns
 from paradnn.compare.text import describe_turns
-from paradnn.compare.verdict import COMMAND_ROUNDS, FEWEST, Estimate, Rule, estimate
+from paradnn.compare.verdict import COMMAND_ROUNDS, FEWEST, Rule, SpeedEstimate, estimate
 from paradnn.core.errors import ConfigError
 from paradnn.store.files import append_line, whole_file, write_json
 
@@ -40,7 +40,7 @@ class Gate(Enum):
     UNDECIDED = 3
 
 
-def judge(found: Estimate | None, slower: float) -> Gate:
+def judge(found: SpeedEstimate | None, slower: float) -> Gate:
     """What an estimate of the head's speed over the base's says of a slowdown by more than `slower` (0.05: 5%).
 
     A slowdown of 5% is a time 1.05 times as long.
@@ -80,7 +80,7 @@ def main() -> int:
     return 130 if interrupted else outcome.value
 
 
-def _sentence(outcome: Gate, found: Estimate | None, slower: float, turns: Turns) -> str:
+def _sentence(outcome: Gate, found: SpeedEstimate | None, slower: float, turns: Turns) -> str:
     """The outcome with what it rests on."""
     basis, limit = turns.problem or "too few rounds for an interval", f"{100 * slower:.3g}%"
     if found and not turns.problem:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Column
 
 from paradnn.cli.console import fitting_table, standard_output
-from paradnn.compare.verdict import FEWEST, Estimate, Verdict, estimate
+from paradnn.compare.verdict import FEWEST, SpeedEstimate, Verdict, estimate
 from paradnn.core.words import counted, in_seconds
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Paired:
     seconds: float = 0.0
 
     @property
-    def estimate(self) -> Estimate | None:
+    def estimate(self) -> SpeedEstimate | None:
         """The ratio of speeds with its interval; None after fewer than `FEWEST` rounds."""
         return estimate(self.logs) if len(self.logs) >= FEWEST else None
 
@@ -68,7 +68,7 @@ class Paired:
         return f"undecided: {counted(self.rounds, 'round')}, and fewer than {FEWEST} carry no interval"
 
 
-def sentence(found: Estimate, labels: tuple[str, str], margin: float) -> str:
+def sentence(found: SpeedEstimate, labels: tuple[str, str], margin: float) -> str:
     """An estimate in words."""
     (first, second), verdict = labels, found.verdict(margin)
     if verdict is Verdict.SLOWER:
@@ -155,11 +155,11 @@ def _print(*lines: str) -> None:
         standard_output().print(line, soft_wrap=True, markup=False, highlight=False)
 
 
-def _interval(found: Estimate) -> str:
+def _interval(found: SpeedEstimate) -> str:
     return f"{_number(found.low, found)} .. {_number(found.high, found)}"
 
 
-def _number(value: float, found: Estimate) -> str:
+def _number(value: float, found: SpeedEstimate) -> str:
     """A ratio with as many digits as its interval bears, two at least; an end beside 1 is not rounded onto it."""
     width = found.ratio * found.half
     digits = max(0, -math.floor(math.log10(width))) if width else 4

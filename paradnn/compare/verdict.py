@@ -33,7 +33,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Estimate:
+class SpeedEstimate:
     """How many times as fast the first side is as the second: mean and half the 95% interval, in logarithms.
 
     `quantile`: how many standard errors that half is.
@@ -65,9 +65,9 @@ class Estimate:
         """The upper end of the 95% interval of the ratio."""
         return math.exp(self.mean + self.half)
 
-    def inverse(self) -> Estimate:
+    def inverse(self) -> SpeedEstimate:
         """The same of the second side over the first."""
-        return Estimate(-self.mean, self.half, self.rounds, self.quantile)
+        return SpeedEstimate(-self.mean, self.half, self.rounds, self.quantile)
 
     def verdict(self, margin: float) -> Verdict:
         """What the interval says where less than `margin` (0.02: 2%) does not matter: no difference where it is within
@@ -94,7 +94,7 @@ class Rule:
     least: int = FEWEST
     most: int = 40
 
-    def is_enough(self, found: Estimate) -> bool:
+    def is_enough(self, found: SpeedEstimate) -> bool:
         """Whether a look may end it: there is a verdict, and half the interval is at most `within`, or a tenth of a
         large difference, in logarithms."""
         precise = found.half <= max(math.log1p(self.within), abs(found.mean) / 10)
@@ -125,7 +125,7 @@ def trimmed(pairs: Sequence[tuple[float, float]]) -> float:
     return statistics.fmean(logs[cut : len(logs) - cut])
 
 
-def estimate(logs: Sequence[float], misses: float = 0.05) -> Estimate:
+def estimate(logs: Sequence[float], misses: float = 0.05) -> SpeedEstimate:
     """The ratio from its logarithms round by round, `FEWEST` or more, with a 95% interval, or one that `misses` less.
 
     The interval is Student's t of the mean, made wider for two reasons.
@@ -143,11 +143,11 @@ def estimate(logs: Sequence[float], misses: float = 0.05) -> Estimate:
     centred = [value - mean for value in logs]
     power = sum(value**2 for value in centred)
     if not power:
-        return Estimate(mean, 0.0, n)
+        return SpeedEstimate(mean, 0.0, n)
     lag_one = sum(first * second for first, second in pairwise(centred)) / power
     r = (n * lag_one + min(7.0, 0.4 * n)) / (n - min(8.0, 0.4 * n))
     r = min(max(r, 0.0), 1 - 1.5 / n)
     level = min(n / 5000, 0.006) * misses / 0.05
     error = math.sqrt(power / (n - 1) / n * (1 + r) / (1 - r))
     quantile = float(stdtrit(n - 1, 1 - level / 2))
-    return Estimate(mean, quantile * error, n, quantile)
+    return SpeedEstimate(mean, quantile * error, n, quantile)

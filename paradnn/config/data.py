@@ -37,7 +37,7 @@ class Synthetic(Input):
 
 
 @dataclass(frozen=True)
-class Images(Input):
+class ImageFiles(Input):
     """Pictures read, decoded, cropped, flipped, resized, normalised and batched while the step runs."""
 
     is_made: ClassVar[bool] = True
@@ -65,7 +65,7 @@ class Images(Input):
 def inputs() -> Mapping[str, type[Input]]:
     """What `data=...` can be, by name: that of a step, and of each kind of work."""
     own = {name: kind for work in WORKLOADS.values() for name, kind in work.inputs.items()}
-    return {"synthetic": Synthetic, "images": Images, **own}
+    return {"synthetic": Synthetic, "images": ImageFiles, **own}
 
 
 def with_whole_path(data: Input) -> Input:
@@ -79,7 +79,7 @@ def with_whole_path(data: Input) -> Input:
 def check_input(data: Input, workload: Workload, model: Any, devices: int) -> None:
     """ConfigError where `model`, the options of a family, or several devices cannot take `data`, or it is of another
     kind of work."""
-    if not isinstance(data, Images):
+    if not isinstance(data, ImageFiles):
         for other in WORKLOADS.values():
             if data.name in other.inputs and data.name not in workload.inputs:
                 remedy = f"add {other.key}={other.name}, or use data=synthetic"

@@ -65,7 +65,7 @@ class Platform:
 
 
 @dataclass(frozen=True)
-class Framework:
+class FrameworkOptions:
     """The framework below Keras, with the variables it reads when it is imported."""
 
     name: str = option("tensorflow", "Keras backend, or an engine (docs/engines.md)", choices=tuple(FRAMEWORKS))
@@ -141,7 +141,7 @@ class Point:
     hosts: int = option(1, "hosts with as many of its processes each, of model=channel", low=1, high=4096)
     optimizer: Optimizer = field(default_factory=Optimizer)
     platform: Platform = field(default_factory=Platform)
-    framework: Framework = field(default_factory=Framework)
+    framework: FrameworkOptions = field(default_factory=FrameworkOptions)
     software: Software = field(default_factory=Software)
     data: Input = field(default_factory=Synthetic)
     measure: Measure = field(default_factory=Measure)

@@ -36,7 +36,7 @@ class BrokenLine(MessageError):
     """A line that is no JSON: a child may have been killed while it wrote it."""
 
 
-class Channel:
+class EventWriter:
     """Writes events to a file descriptor, a line each, whole or not at all as far as the pipe allows."""
 
     def __init__(self, descriptor: int) -> None:

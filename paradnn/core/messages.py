@@ -152,7 +152,7 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Table:
+class OperationTable:
     """Rows of values under named columns."""
 
     columns: list[str]
@@ -174,8 +174,8 @@ class Profile:
     base64; `command_buffers` are parts of the program that a GPU runs as one graph, whose operations the trace does not
     tell apart."""
 
-    operations: Table
-    operation_types: Table
+    operations: OperationTable
+    operation_types: OperationTable
     step_seconds: float
     unexplained_share: float
     product_flops: float
@@ -298,7 +298,7 @@ class PhaseBegun:
 
 
 @dataclass(frozen=True)
-class Result:
+class PointAnswered:
     """The child's answer to request `id`."""
 
     id: int
@@ -322,8 +322,8 @@ class News:
     part: Part
 
 
-Event = Ready | Refused | Started | PhaseBegun | News | Result | Exited
+Event = Ready | Refused | Started | PhaseBegun | News | PointAnswered | Exited
 
 #: Events by the name that they have on the pipe.
 EVENTS: dict[str, type[Event]] = {"ready": Ready, "refused": Refused, "started": Started}
-EVENTS |= {"phase": PhaseBegun, "news": News, "result": Result, "exited": Exited}
+EVENTS |= {"phase": PhaseBegun, "news": News, "result": PointAnswered, "exited": Exited}

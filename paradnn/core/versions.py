@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Entry:
+class Runtime:
     """What must be known of a framework before it is imported.
 
     package: the distribution that must be there, and `extra` of this one brings it ("" for a dependency).
@@ -31,12 +31,12 @@ _JAX = ("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "libtpu")
 _ONNX = ("tf2onnx", "onnx", *_TENSORFLOW)
 #: By name; each is the module of `paradnn.worker.frameworks` that is called the same.
 FRAMEWORKS = {
-    "tensorflow": Entry("tensorflow", _TENSORFLOW, "tensorflow", parallel=True),
-    "jax": Entry("jax", _JAX, "jax", "jax", parallel=True),
-    "torch": Entry("torch", ("torch", "triton"), "torch", "torch"),
-    "litert": Entry("ai-edge-litert", ("ai-edge-litert", *_TENSORFLOW), "tensorflow", "engines", is_engine=True),
-    "onnxruntime": Entry("onnxruntime", ("onnxruntime", *_ONNX), "tensorflow", "engines", is_engine=True),
-    "openvino": Entry("openvino", ("openvino", *_ONNX), "tensorflow", "engines", is_engine=True),
+    "tensorflow": Runtime("tensorflow", _TENSORFLOW, "tensorflow", parallel=True),
+    "jax": Runtime("jax", _JAX, "jax", "jax", parallel=True),
+    "torch": Runtime("torch", ("torch", "triton"), "torch", "torch"),
+    "litert": Runtime("ai-edge-litert", ("ai-edge-litert", *_TENSORFLOW), "tensorflow", "engines", is_engine=True),
+    "onnxruntime": Runtime("onnxruntime", ("onnxruntime", *_ONNX), "tensorflow", "engines", is_engine=True),
+    "openvino": Runtime("openvino", ("openvino", *_ONNX), "tensorflow", "engines", is_engine=True),
 }
 
 _COMMON = ("keras", "numpy", "ml-dtypes", "h5py")

@@ -24,7 +24,7 @@ from paradnn.config.point import Point, Settings
 from paradnn.config.tasks import SweepInfo
 from paradnn.core.errors import StoreError
 from paradnn.core.words import counted
-from paradnn.designs.choice import Rule, choose, first_points, median_error, strain
+from paradnn.designs.choice import StoppingRule, choose, first_points, median_error, strain
 from paradnn.designs.frontier import excluded
 from paradnn.forecast.history import History, Past, open_history
 from paradnn.forecast.phases import point_times
@@ -32,7 +32,7 @@ from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.regression import Array, one_thread
 from paradnn.forecast.status import rates_of, sweep_status
 from paradnn.forecast.table import PastRuns, row_of, table_of_points
-from paradnn.session.course import Conclusion, Row, Visit
+from paradnn.session.design import Conclusion, DesignPoint, RecordedPoint
 from paradnn.store.runs import Finished, ResumePolicy
 
 #: The error at which a sweep ends to which no end is given.
@@ -143,7 +143,7 @@ class Knowledge:
                     past = self._history.past(self._devices, most)
                     self.past |= {missing[run.run_id]: run for run in past if run.run_id in missing}
 
-    def take(self, rows: Iterable[Row]) -> None:
+    def take(self, rows: Iterable[RecordedPoint]) -> None:
         """Note what this session measured itself."""
         for row in rows:
             tags = row.tags
@@ -197,7 +197,7 @@ def _number(text: str) -> float | None:
     return None if value is None or isinstance(value, bool | str | dict) else float(value)
 
 
-class Look(NamedTuple):
+class DesignState(NamedTuple):
     """What was known at one moment: measured points, minutes since the command began, the median error expected of the
     others (None before anything is predicted)."""
 
@@ -207,7 +207,7 @@ class Look(NamedTuple):
 
 
 class AdaptiveSweep:
-    """What is known, when it is enough, and what is measured next: a `paradnn.session.course.Course`.
+    """What is known, when it is enough, and what is measured next: a `paradnn.session.design.Design`.
 
     begin: when the command began, on the monotonic clock. looks: one before every batch. reason: why the sweep is over;
     empty before. excluded: index -> why it is out of memory without being tried. left: how many points more it may ask
@@ -218,9 +218,9 @@ class AdaptiveSweep:
 
     def __init__(self, points: Sequence[Point], settings: Settings, sweep: SweepInfo) -> None:
         self.points, self.begin, given = points, time.monotonic(), settings.sweep
-        rule = Rule(given.points, given.minutes, given.error)
-        self.rule = rule if rule != Rule() else Rule(error=_USUAL_ERROR)
-        self.looks: list[Look] = []
+        rule = StoppingRule(given.points, given.minutes, given.error)
+        self.rule = rule if rule != StoppingRule() else StoppingRule(error=_USUAL_ERROR)
+        self.looks: list[DesignState] = []
         self.excluded: dict[int, str] = {}
         self.reason, self.left = "", given.points or len(points)
         self._settings, self._sweep, self._ended = settings, sweep, False
@@ -248,14 +248,14 @@ class AdaptiveSweep:
         return max(0, most - self.knowledge.tried - len(self.knowledge.claimed))
 
     @property
-    def standing(self) -> str:
+    def progress(self) -> str:
         """What the last look knew, in a few words."""
         if not self.looks:
             return ""
         error = self.looks[-1].error
         return "a start spread over the space" if error is None else f"expected error {error:.1%}"
 
-    def batch(self, rows: Sequence[Row]) -> list[Visit]:
+    def batch(self, rows: Sequence[RecordedPoint]) -> list[DesignPoint]:
         """The next points; at the end, once, what memory excludes."""
         if self._ended:
             return []
@@ -264,11 +264,11 @@ class AdaptiveSweep:
             knowledge.describe()
         knowledge.take(rows)
         if chosen := self.next():
-            return [Visit(points[index], {}) for index in chosen]
+            return [DesignPoint(points[index], {}) for index in chosen]
         self._ended = True
-        return [Visit(points[index], {}, reason) for index, reason in self.excluded.items()]
+        return [DesignPoint(points[index], {}, reason) for index, reason in self.excluded.items()]
 
-    def wants(self, visit: Visit, claimed: bool) -> bool:
+    def wants(self, visit: DesignPoint, claimed: bool) -> bool:
         """Whether a point is still to be measured: in time, and within `sweep.points` with all that others measure.
 
         It is asked once more when the point is claimed. Of several drivers that claim at once the last one sees all
@@ -312,7 +312,7 @@ class AdaptiveSweep:
             if knowledge.tried >= start and unmeasured.any():
                 spread = np.sqrt((step.root[unmeasured] ** 2).sum(axis=1) + step.own[unmeasured])
                 error = median_error(strain(model.left_out) * spread)
-        look = Look(knowledge.tried, self.minutes, error)
+        look = DesignState(knowledge.tried, self.minutes, error)
         self.looks.append(look)
         self.reason = self.rule.reached(*look) or ("" if unmeasured.any() else self._exhausted())
         if self.reason or not allowed.any() or not self.room:
@@ -354,5 +354,5 @@ class AdaptiveSweep:
             metrics["design_expected_error"] = look.error
         text += f" Ended by {self.reason}." if self.reason else " Interrupted."
         tags = {"design": "adaptive", "design_end": self.reason or "interrupted"}
-        looks = {"columns": [*Look._fields], "data": [*map(list, self.looks)]}
+        looks = {"columns": [*DesignState._fields], "data": [*map(list, self.looks)]}
         return Conclusion(text, metrics, tags, {"design.json": looks})

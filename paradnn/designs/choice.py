@@ -112,7 +112,7 @@ def strain(left_out: LeftOut) -> float:
 
 
 @dataclass(frozen=True)
-class Rule:
+class StoppingRule:
     """What ends an adaptive sweep, whichever comes first; None: that does not.
 
     points: measured ones, of all drivers and sessions. minutes: of this command. error: median relative error expected

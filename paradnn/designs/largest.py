@@ -13,7 +13,7 @@ from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Point, Settings, costs_of
 from paradnn.forecast.history import History, open_history
 from paradnn.platform.environment import memory_limit
-from paradnn.session.course import Conclusion, Row, Visit
+from paradnn.session.design import Conclusion, DesignPoint, RecordedPoint
 from paradnn.session.environments import current_environments
 from paradnn.session.record import run_name
 from paradnn.session.workers import WorkerKey
@@ -77,7 +77,7 @@ class _Tried(NamedTuple):
 
 
 class LargestBatch:
-    """A `paradnn.session.course.Course` that searches the largest batch of each of `points`, whose own is the least."""
+    """A `paradnn.session.design.Design` that searches the largest batch of each of `points`, whose own is the least."""
 
     resumes, seconds_left = True, math.inf  # nothing but the answer ends it
 
@@ -109,12 +109,12 @@ class LargestBatch:
         return sum(search.left for search in self._searches)
 
     @property
-    def standing(self) -> str:
+    def progress(self) -> str:
         """Between which batches the answer of the point lies that is searched."""
         search = next((search for search in self._searches if search.next()), self._searches[-1])
         return f"{search.fits:,} {self._asks}" + (f", {search.fails:,} does not" if search.fails else "")
 
-    def batch(self, rows: Sequence[Row]) -> list[Visit]:
+    def batch(self, rows: Sequence[RecordedPoint]) -> list[DesignPoint]:
         """The next try."""
         for row in rows:
             assert self._asked
@@ -124,9 +124,9 @@ class LargestBatch:
         while self._stored():
             pass
         self._asked = next(iter(self._next()), None)
-        return [Visit(self._point(*self._asked), {"search": "largest"})] if self._asked else []
+        return [DesignPoint(self._point(*self._asked), {"search": "largest"})] if self._asked else []
 
-    def wants(self, visit: Visit, claimed: bool) -> bool:
+    def wants(self, visit: DesignPoint, claimed: bool) -> bool:
         """Each try is needed."""
         return True
 

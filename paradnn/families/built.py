@@ -26,7 +26,7 @@ class ArraySpec:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class FunctionModel:
     """A function of its operands where a model is expected: what steps ask of a Keras model, without its dispatch; it
     may change `non_trainable_variables`."""
 
@@ -66,7 +66,7 @@ class BuiltModel:
     them, once, when they are on the device. `carried` is a list where a step hands variables on to the next one, as a
     cache: the same one for workloads that share them, in which JAX keeps the variables' values."""
 
-    model: keras.Model | Kernel
+    model: keras.Model | FunctionModel
     inputs: tuple[ArraySpec, ...]
     targets: tuple[ArraySpec, ...] = ()
     loss: Callable[[Sequence[Any], Any], Any] = no_loss

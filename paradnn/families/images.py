@@ -35,7 +35,7 @@ def reach(size: int, kernel: int, stride: int, padding: str) -> int:
     return (size + {"valid": 0, "end": 1, "whole": stride - 1}[padding] - kernel) // stride + 1
 
 
-class Images:
+class ImageNetwork:
     """A network as a list of layers: those so far, and the shape of the last output. Padding, concatenation, dropout
     and repetition of pixels move nothing of their own: the layer that makes or reads a tensor can do it on the way."""
 
@@ -131,7 +131,7 @@ class Images:
 
 
 def residual_block(
-    network: Images, convolutions: Sequence[tuple[int, int, int]], *, bias: bool = False, projects: bool = True
+    network: ImageNetwork, convolutions: Sequence[tuple[int, int, int]], *, bias: bool = False, projects: bool = True
 ) -> None:
     """Convolutions (filters, kernel, stride), each normalised, and a projection where the shape changes; without one
     (`projects`) as many elements are added as the block's input has at the places of its output."""
@@ -201,7 +201,7 @@ class Convolutional(Model):
                 yield [(width, 1, 1), (width, 3, stride), (4 * width, 1, 1)]
 
     def layer_list(self) -> list[Layer]:
-        network = Images(self.image_size)
+        network = ImageNetwork(self.image_size)
         network.stem(*self.stem, pools=not self.is_small)
         for convolutions in self.convolutions():
             residual_block(network, convolutions, projects=not self.is_small)
@@ -259,7 +259,7 @@ class Classifier(Model):
     output_size: int = option(1000, "classes (papers: 1000)", low=2)
 
     def layer_list(self) -> list[Layer]:
-        network = Images(self.image_size)
+        network = ImageNetwork(self.image_size)
         if self.name == "squeezenet":
             return _squeezenet(network, self.output_size)
         (resnet50 if self.name == "resnet50" else _densenet121)(network)
@@ -286,7 +286,7 @@ class MobileNet(Model):
     output_size: int = option(1000, "classes (paper: 1000)", low=2)
 
     def layer_list(self) -> list[Layer]:
-        network, previous = Images(self.image_size), 64
+        network, previous = ImageNetwork(self.image_size), 64
         network.stem(int(32 * self.alpha), 3, 2, pools=False)
         for filters in _SEPARABLE:
             shrinks = filters != previous
@@ -302,7 +302,7 @@ class MobileNet(Model):
         return _application("MobileNet", self, alpha=self.alpha)
 
 
-def resnet50(network: Images) -> list[tuple[int, int, int]]:
+def resnet50(network: ImageNetwork) -> list[tuple[int, int, int]]:
     """Stem and four groups of blocks; returns the shape of each group's output."""
     network.stem(64, 7, 2, bias=True)
     outputs = []
@@ -312,7 +312,7 @@ def resnet50(network: Images) -> list[tuple[int, int, int]]:
     return [*outputs, network.shape]
 
 
-def _densenet121(network: Images) -> None:
+def _densenet121(network: ImageNetwork) -> None:
     """Each layer normalises all features before it and adds 32; halved between four blocks."""
     network.stem(64, 7, 2)
     for block, count in enumerate((6, 12, 24, 16)):
@@ -329,7 +329,7 @@ def _densenet121(network: Images) -> None:
         network.normalise()
 
 
-def _squeezenet(network: Images, classes: int) -> list[Layer]:
+def _squeezenet(network: ImageNetwork, classes: int) -> list[Layer]:
     """Eight fire modules of a squeezing 1x1 and expanding 1x1 and 3x3 convolutions, all with bias."""
     network.convolve(96, 7, 2, padding="valid", bias=True, is_first=True)
     network.pool(3, 2, "whole")

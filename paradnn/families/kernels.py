@@ -18,8 +18,7 @@ from paradnn.core.layers import COMPUTE_BYTES, Convolve, Costs
 from paradnn.core.schema import option
 from paradnn.core.workload import expect
 from paradnn.families import Family, Model
-from paradnn.families.built import BuiltModel
-from paradnn.families.built import Kernel as Computed
+from paradnn.families.built import BuiltModel, FunctionModel
 from paradnn.families.operations import Operation, convolution
 
 if TYPE_CHECKING:
@@ -458,7 +457,7 @@ def kernel_workload(
     """What a kernel hands to the measurement; `draw` and `prepare` as in `BuiltModel`, by default a cast."""
     operations, dtype = framework_operations()
     cast = prepare or (lambda operands: [operations.cast(operand, dtype) for operand in operands])
-    return BuiltModel(Computed(compute), (), draw=draw, prepare=cast)
+    return BuiltModel(FunctionModel(compute), (), draw=draw, prepare=cast)
 
 
 def framework_operations() -> tuple[Any, str]:

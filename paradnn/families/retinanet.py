@@ -16,7 +16,7 @@ from paradnn.core.layers import Layer
 from paradnn.core.schema import option
 from paradnn.families import Family, Model
 from paradnn.families.built import ArraySpec, BuiltModel, image_input
-from paradnn.families.images import Images, resnet50
+from paradnn.families.images import ImageNetwork, resnet50
 
 #: Anchors of each place: three sizes in three shapes. Numbers of a box, channels of the pyramid and the heads.
 ANCHORS, _BOX, _PYRAMID = 9, 4, 256
@@ -63,7 +63,7 @@ class RetinaNet(Model):
 def detector_layers(height: int, width: int, classes: int) -> list[Layer]:
     """RetinaNet on a ResNet-50: backbone, pyramid P3 to P7, heads of classes and boxes. A level's 1x1 convolution takes
     in the addition of the coarser one; a head's convolution over all levels is one use of its weights."""
-    network = Images(height, width)
+    network = ImageNetwork(height, width)
     _, *features = resnet50(network)
     places, coarser = 0, 0
     for shape in reversed(features):
@@ -80,7 +80,7 @@ def detector_layers(height: int, width: int, classes: int) -> list[Layer]:
     def shared(name: str, filters: int, targets: int = 0) -> Layer:
         """A head's 3x3 convolution over the places of all levels, as if they stood in one column; the last one's
         outputs are compared with so many `targets` a place."""
-        head = Images(places, 1, _PYRAMID)
+        head = ImageNetwork(places, 1, _PYRAMID)
         head.convolve(filters, 3, bias=True)
         return replace(head.layers[0], name=name, is_last=targets > 0, targets=targets * places)
 

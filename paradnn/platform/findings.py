@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paradnn.core.words import core_list, core_text
-from paradnn.platform.load import BUSY_CORES, Load
+from paradnn.platform.load import BUSY_CORES, HostLoad
 
 _CPUS = "sys/devices/system/cpu"
 _TUNE = "sudo python -m pyperf system tune, or: echo {} | sudo tee {} > /dev/null"
@@ -74,7 +74,7 @@ def host_findings(root: Path = Path("/")) -> list[Finding]:
     ]
 
 
-def load_findings(load: Load) -> list[Finding]:
+def load_findings(load: HostLoad) -> list[Finding]:
     """What others take now."""
     found = []
     if load.average is not None:

@@ -38,7 +38,7 @@ class Taker:
 
 
 @dataclass(frozen=True)
-class Load:
+class HostLoad:
     """What others took of the `cores` that may be used, as shares of their capacity; None where that is unknown."""
 
     cores: int
@@ -74,7 +74,7 @@ class LoadWatch:
     def __init__(self) -> None:
         self._counters, self._times = read_counters(), _processor_seconds()
 
-    def look(self) -> Load:
+    def look(self) -> HostLoad:
         """The load since this was made; waits where that was only just now."""
         time.sleep(max(0.0, self._counters.seconds + _SHORTEST - time.perf_counter()))
         counters, times = read_counters(), _processor_seconds()
@@ -97,7 +97,7 @@ class LoadWatch:
                 takers.append(Taker(process.pid, called, cores, measures))
         takers.sort(key=lambda taker: -taker.cores)
         load = load_average(), seen.foreign_cpu_fraction, seen.steal_fraction
-        return Load(counters.cores, *load, tuple(takers[:5]))
+        return HostLoad(counters.cores, *load, tuple(takers[:5]))
 
 
 def load_average() -> float | None:

@@ -23,13 +23,13 @@ from paradnn.core.workload import Moment, Part, Workload
 from paradnn.platform.environment import Environment, exceeds_memory, memory_limit
 from paradnn.platform.findings import Finding
 from paradnn.platform.load import load_average
-from paradnn.session.course import Row, Summary, Visit
+from paradnn.session.design import DesignPoint, RecordedPoint, Summary
 from paradnn.session.environments import WorkerEnvironments, other_hosts, require_answers
 from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, below_ceilings, device_peaks, overrun_tags
 from paradnn.session.measured import Measured, measurements, narrow_enough, step_times
 from paradnn.session.progress import Reporter
 from paradnn.session.record import make_record, point_tags, priced, profile_tags, run_name
-from paradnn.session.turns import Turns
+from paradnn.session.turns import BlockTurns
 from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from paradnn.store.journal import Journal, PartialResults
 from paradnn.store.runs import Claim, Finished, Record, ResumePolicy, wanted_extras
@@ -84,7 +84,7 @@ class Measuring:
 
     def work(self, todo: Sequence[Point]) -> None:
         """Measure all points, group after group; what another driver holds comes again at the end."""
-        queue, elsewhere = [Visit(point, {}) for point in todo], 0  # how many in a row were held by others
+        queue, elsewhere = [DesignPoint(point, {}) for point in todo], 0  # how many in a row were held by others
         while queue:
             held = self.visit(queue[:GROUP])
             elsewhere = elsewhere + len(held) if len(held) == len(queue[:GROUP]) else 0
@@ -94,7 +94,9 @@ class Measuring:
                 self.reporter.begin(f"waiting for {counted(len(queue), 'point')} that another driver measures")
                 time.sleep(random.uniform(0.5, 1.5))
 
-    def visit(self, visits: Sequence[Visit], wanted: Callable[[Visit, bool], bool] = lambda *_: True) -> list[Visit]:
+    def visit(
+        self, visits: Sequence[DesignPoint], wanted: Callable[[DesignPoint, bool], bool] = lambda *_: True
+    ) -> list[DesignPoint]:
         """Measure a batch, at most a group of points; how many are left out: not `wanted` (which is asked before a
         point is claimed, and once it is), or held by other drivers."""
         left = []
@@ -111,7 +113,7 @@ class Measuring:
                 self._further(entry)
         return left
 
-    def enter(self, visit: Visit, stays: Callable[[], bool] = lambda: True) -> bool:
+    def enter(self, visit: DesignPoint, stays: Callable[[], bool] = lambda: True) -> bool:
         """Claim a point and measure it in its first process. False where another driver holds it, or where it does not
         `stay` once it is claimed; else it has an outcome, or will have."""
         point = visit.point
@@ -207,7 +209,7 @@ class Measuring:
                 self.tracker.renew(each.claim, each.longest)
                 each.claimed = now
 
-    def _take_turns(self, turns: Turns, entries: Sequence[OpenPoint]) -> None:
+    def _take_turns(self, turns: BlockTurns, entries: Sequence[OpenPoint]) -> None:
         """Measure two points at once, a block of each by turns, in a worker each."""
         self.reporter.begin(f"{' and '.join(run_name(entry.point) for entry in entries)}, by turns")
         begun = self._begin()
@@ -268,7 +270,7 @@ class Measuring:
         self._open.remove(entry)
         if not entry.claim.repeats:
             self.partial.forget(entry.claim.identity, work.resumes and work.ended(entry.results[-1]))
-        row = Row.of_record(run_id, record)
+        row = RecordedPoint.of_record(run_id, record)
         self.summary.rows.append(row)
         self.reporter.spared(entry.wanted)
         self.reporter.done(row)
@@ -306,7 +308,7 @@ class OpenPoint:
     costs: Costs
     longest: float = 0.0
     excluded: str | None = None
-    turns: Turns | None = None
+    turns: BlockTurns | None = None
     results: list[PointResult] = field(default_factory=list)
     load: float | None = field(default_factory=load_average)
     claimed: float = field(default_factory=time.monotonic)

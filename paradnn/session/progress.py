@@ -21,7 +21,7 @@ from paradnn.core.workload import WORKLOADS, Words
 from paradnn.session.record import headline
 
 if TYPE_CHECKING:
-    from paradnn.session.course import Row, Summary
+    from paradnn.session.design import RecordedPoint, Summary
 
 
 _COLOURS = {"ok": "green", "unavailable": "yellow"}
@@ -33,7 +33,7 @@ class Reporter:
     """The progress of a session: points done, outcome counts, time left."""
 
     def __init__(self, total: int, title: str | None, *, at_most: bool = False) -> None:
-        self.standing = ""  # what is known so far, for the progress line
+        self.known = ""  # what is known so far, for the progress line
         self._total, self._title = total, title
         self._left = "left at most" if at_most else "left"
         self._console = Screen(stderr=True)
@@ -102,7 +102,7 @@ class Reporter:
         self._phase = name
         self._draw()
 
-    def done(self, row: Row) -> None:
+    def done(self, row: RecordedPoint) -> None:
         """The point has an outcome."""
         self._counts[row.outcome] += 1
         if self._title:
@@ -132,10 +132,10 @@ class Reporter:
             now = time.monotonic()
             remaining = max(1.0, min(expected - (now - self._ended), self._deadline - now))
             parts.append(f"{_duration(remaining)} {self._left}")
-        return [*parts, self.standing] if self.standing else parts
+        return [*parts, self.known] if self.known else parts
 
 
-def describe_point(row: Row, where: str) -> str:
+def describe_point(row: RecordedPoint, where: str) -> str:
     """The results of one point, in a few lines."""
     metrics, tags = row.metrics, row.tags
     own = next(filter(None, (work.words(metrics, tags) for work in WORKLOADS.values())), None)
@@ -153,7 +153,7 @@ def describe_point(row: Row, where: str) -> str:
     return "\n".join([first, *(f"  {name:<12} {text}" for name, text in lines)])
 
 
-def _step_lines(row: Row, own: Words | None) -> Iterator[tuple[str, str]]:
+def _step_lines(row: RecordedPoint, own: Words | None) -> Iterator[tuple[str, str]]:
     """The timed steps, how far they are from what the platform can do, where their time went, what to know of them."""
     metrics, tags = row.metrics, row.tags
     count = metrics.get("processes", 1)  # runs of before points had several processes do not say so
@@ -210,7 +210,7 @@ def describe_sweep(summary: Summary) -> None:
         console.print(line, soft_wrap=True, markup=False)
 
 
-def _print_points(console: Console, rows: Sequence[Row]) -> None:
+def _print_points(console: Console, rows: Sequence[RecordedPoint]) -> None:
     """A table of what was measured, and below it why the others were not: reasons are too long for a column."""
     measured = [(row, rate) for row in rows if row.outcome == "ok" and (rate := headline(row.metrics))]
     units = {rate.unit for _, rate in measured}
@@ -235,7 +235,7 @@ def _print_points(console: Console, rows: Sequence[Row]) -> None:
             console.print(text.append(f": {row.reason}" if row.reason else ""), soft_wrap=True)
 
 
-def _verdict(row: Row) -> str:
+def _verdict(row: RecordedPoint) -> str:
     if row.outcome != "ok":
         return f"{row.outcome}: {row.reason}" if row.reason else row.outcome
     words = (work.words(row.metrics, row.tags) for work in WORKLOADS.values())
@@ -245,7 +245,7 @@ def _verdict(row: Row) -> str:
     return f"{rate} ± {rate.relative()}{_contended(row)}" if rate else row.outcome
 
 
-def _contended(row: Row) -> str:
+def _contended(row: RecordedPoint) -> str:
     return ", contended" if row.tags.get("contended") == "true" else ""
 
 
@@ -255,6 +255,6 @@ def _duration(seconds: float) -> str:
     return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
 
 
-def _natural(row: Row) -> list[tuple[int, int, str]]:
+def _natural(row: RecordedPoint) -> list[tuple[int, int, str]]:
     parts = re.findall(r"[0-9]+|[^0-9]", f"{row.name} ")
     return [(1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts]

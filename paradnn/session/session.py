@@ -25,7 +25,7 @@ from paradnn.core.words import core_list, core_text, counted, without_secrets
 from paradnn.platform.environment import missing_device
 from paradnn.platform.findings import load_findings
 from paradnn.platform.load import LoadWatch
-from paradnn.session.course import Conclusion, Course, Row, Summary
+from paradnn.session.design import Conclusion, Design, RecordedPoint, Summary
 from paradnn.session.environments import WorkerEnvironments, require_hosts
 from paradnn.session.hardware_peaks import Ceilings
 from paradnn.session.measuring import Measuring
@@ -44,12 +44,12 @@ def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo
         return session.run(points)
 
 
-def follow_course(course: Course, settings: Settings, sweep: SweepInfo) -> Summary:
-    """Measure what `course` asks for, again each time, until it asks for nothing more; ParadnnError likewise."""
-    reporter = Reporter(course.left, sweep.name, at_most=not course.resumes)
-    settings = settings if course.resumes else replace(settings, resume=False)
-    with _opened(course.points, reporter, settings, sweep) as session:
-        return session.follow(course)
+def follow_design(design: Design, settings: Settings, sweep: SweepInfo) -> Summary:
+    """Measure what `design` asks for, again each time, until it asks for nothing more; ParadnnError likewise."""
+    reporter = Reporter(design.left, sweep.name, at_most=not design.resumes)
+    settings = settings if design.resumes else replace(settings, resume=False)
+    with _opened(design.points, reporter, settings, sweep) as session:
+        return session.follow(design)
 
 
 def measure_ceilings(point: Point, settings: Settings) -> tuple[Ceilings | None, str]:
@@ -90,10 +90,10 @@ class _Session(Measuring):
         processes = sum(point.measure.processes for point in todo)
         return self._carry_out(partial(self.work, todo), processes, Conclusion)
 
-    def follow(self, course: Course) -> Summary:
-        """Measure what the course asks for; what it concludes stands on the parent run."""
-        self._prepare(course.points)
-        return self._carry_out(partial(self._visit, course), course.left, course.conclusion)
+    def follow(self, design: Design) -> Summary:
+        """Measure what the design asks for; what it concludes stands on the parent run."""
+        self._prepare(design.points)
+        return self._carry_out(partial(self._visit, design), design.left, design.conclusion)
 
     def _prepare(self, points: Sequence[Point], planned: int | None = None) -> None:
         """Start the first worker: the framework's import runs while the driver imports MLflow and opens the sweep."""
@@ -102,18 +102,18 @@ class _Session(Measuring):
         if self._sweep:
             self.summary.parent = open_parent(self.tracker, self._sweep, planned)
 
-    def _visit(self, course: Course) -> None:
-        rows: Sequence[Row] = ()
+    def _visit(self, design: Design) -> None:
+        rows: Sequence[RecordedPoint] = ()
         while True:
             self.reporter.begin("the next points", "choosing")  # which may take a while
-            if not (visits := course.batch(rows)):
+            if not (visits := design.batch(rows)):
                 return
             self.summary.total += len(visits)
-            self.reporter.standing = course.standing
+            self.reporter.known = design.progress
             processes = sum(visit.point.measure.processes for visit in visits) / len(visits)
-            self.reporter.expect(course.left, processes, course.seconds_left)
+            self.reporter.expect(design.left, processes, design.seconds_left)
             before = len(self.summary.rows)
-            self.summary.total -= len(self.visit(visits, course.wants))
+            self.summary.total -= len(self.visit(visits, design.wants))
             rows = self.summary.rows[before:]
 
     def _carry_out(self, work: Callable[[], object], processes: int, conclude: Callable[[], Conclusion]) -> Summary:
@@ -158,7 +158,7 @@ class _Session(Measuring):
                     metrics, tags = self.tracker.fetch(done.run_id)
                     name = tags.get("mlflow.runName") or tags.get("name") or done.run_id
                     ending = (done.tags["outcome"], tags.get("reason"))
-                    row = Row(done.run_id, name, point.model.name, *ending, metrics, tags, known=True)
+                    row = RecordedPoint(done.run_id, name, point.model.name, *ending, metrics, tags, known=True)
                     self.summary.rows.append(row)
             elif identity in todo:
                 self.summary.repeated += 1

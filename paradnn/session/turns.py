@@ -20,7 +20,7 @@ HasEnded = Callable[[], bool]  # whether a side's process has ended, whatever be
 _LOOK = 0.2  # seconds between two looks at whether a side has ended before its time
 
 
-class Turns(contextlib.ExitStack):
+class BlockTurns(contextlib.ExitStack):
     """The turns of two points: blocks until both have `seconds` and `blocks`, in the order that `orders` says. A turn
     that takes longer than `timeout` s is a side's last. `pairs` are seconds a step, first side and second, of blocks
     that ran one right after the other."""
@@ -32,7 +32,7 @@ class Turns(contextlib.ExitStack):
         self.pairs: list[tuple[float, float]] = []
         self._orders, self._seconds, self._blocks, self._timeout = orders, seconds, blocks, timeout
 
-    def __enter__(self) -> Turns:
+    def __enter__(self) -> BlockTurns:
         self._folder = self.enter_context(Scratch())
         self._doors = [self.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(2)]
         for side, door in enumerate(self._doors):

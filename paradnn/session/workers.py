@@ -203,7 +203,10 @@ class Worker:
             for event in self._events(_LOOK):
                 if isinstance(event, messages.Refused):
                     raise MessageError(f"it refuses the request: {event.reason}")
-                if isinstance(event, messages.Started | messages.Result | messages.Exited) and event.id != self._points:
+                if (
+                    isinstance(event, messages.Started | messages.PointAnswered | messages.Exited)
+                    and event.id != self._points
+                ):
                     raise MessageError(f"{type(event).__name__.lower()}.id={event.id}: the request is {self._points}")
                 if isinstance(event, messages.Started):
                     watch.pid, watch.started = event.pid, time.perf_counter()
@@ -215,7 +218,7 @@ class Worker:
                 elif isinstance(event, messages.News):
                     watch.news.append(event.part)
                     on_news(event.part)
-                elif isinstance(event, messages.Result):
+                elif isinstance(event, messages.PointAnswered):
                     if event.answer.outcome not in OUTCOMES:
                         raise MessageError(f"result.answer.outcome={event.answer.outcome!r} is no outcome")
                     watch.answer = event.answer

@@ -52,7 +52,7 @@ _HOUR, _MILLION = 3600.0, 1e6
 
 
 @dataclass(frozen=True)
-class Cost:
+class PriceMetric:
     """A metric in the currency of the prices, from the first known of the metrics `of`: seconds, or so many a second
     (`rate`), of a million. `low` and `high` bound it, the dearer last. `learning`: also of a training that failed."""
 
@@ -68,19 +68,19 @@ class Cost:
         return price / _HOUR * (_MILLION / amount if self.rate else amount)
 
 
-def _rate(name: str, *of: str) -> Cost:
+def _rate(name: str, *of: str) -> PriceMetric:
     low, high = interval_names(of[0])
-    return Cost(name, of, rate=True, low=high, high=low)
+    return PriceMetric(name, of, rate=True, low=high, high=low)
 
 
-COST_TO_TARGET = Cost("cost_to_target", ("seconds_to_target",), rate=False, learning=True)
+COST_TO_TARGET = PriceMetric("cost_to_target", ("seconds_to_target",), rate=False, learning=True)
 COSTS = (
     _rate("cost_per_million_examples", "examples_per_second"),
     # The rate of a schedule is what is asked of the server and what it serves, as long as the run is ok.
     _rate("cost_per_million_queries", "peak_queries_per_second", "scheduled_queries_per_second", "queries_per_second"),
     _rate("cost_per_million_tokens", "tokens_per_second"),
     COST_TO_TARGET,
-    Cost("cost_of_learning", ("learning_seconds",), rate=False, learning=True),
+    PriceMetric("cost_of_learning", ("learning_seconds",), rate=False, learning=True),
 )
 
 

@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 
-from paradnn.core.channel import Channel
+from paradnn.core.channel import EventWriter
 from paradnn.core.messages import PROTOCOL_VERSION, Ready, Refused
 from paradnn.core.versions import FRAMEWORKS
 from paradnn.core.workload import WORKLOADS
@@ -29,7 +29,7 @@ def main() -> int:
     arguments = parser.parse_args()
     die_with_parent(driver=arguments.driver)
     # Whatever the framework prints goes to standard error: standard output is the protocol's.
-    channel = Channel(os.dup(1))
+    channel = EventWriter(os.dup(1))
     os.dup2(2, 1)
     try:
         framework = frameworks.load(arguments.framework)

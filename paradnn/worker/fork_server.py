@@ -18,8 +18,8 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from paradnn.core.channel import Channel, MessageError, read_json, read_message
-from paradnn.core.messages import Answer, Exited, News, PhaseBegun, Refused, Request, Result, Started
+from paradnn.core.channel import EventWriter, MessageError, read_json, read_message
+from paradnn.core.messages import Answer, Exited, News, PhaseBegun, PointAnswered, Refused, Request, Started
 from paradnn.core.workload import Part
 from paradnn.worker.meters import give_back, remember_file_pages
 
@@ -48,7 +48,7 @@ def die_with_parent(parent: int | None = None, driver: int | None = None) -> Non
         os._exit(1)
 
 
-def serve(channel: Channel, handler: Handler) -> None:
+def serve(channel: EventWriter, handler: Handler) -> None:
     """Answer requests from standard input until it ends. `handler` runs in the child and returns its answer."""
     # What was imported stays as it is: the collector need not touch (and so copy) those pages in every child.
     give_back()
@@ -88,7 +88,7 @@ def _wait(number: int, pid: int, wakeup: int, requests: _Lines) -> Exited:
     return Exited(number, code if code >= 0 else None, -code if code < 0 else None, peak)
 
 
-def _child(request: Request, channel: Channel, handler: Handler, worker: int, closing: tuple[int, ...]) -> None:
+def _child(request: Request, channel: EventWriter, handler: Handler, worker: int, closing: tuple[int, ...]) -> None:
     """Measure one point and leave the process, whatever happens, without the parent's clean-up."""
     code = 1
     try:
@@ -109,7 +109,7 @@ def _child(request: Request, channel: Channel, handler: Handler, worker: int, cl
         def report(news: str | Part, answer: Answer | None) -> None:
             channel.send(News(news) if isinstance(news, Part) else PhaseBegun(news, answer))
 
-        channel.send(Result(request.id, handler(request.point, report)))
+        channel.send(PointAnswered(request.id, handler(request.point, report)))
         code = 0
     except BaseException:
         traceback.print_exc()

@@ -1,5 +1,5 @@
 """The paper's three update rules, and Adam, as Keras optimizers, with loss scaling where the precision needs it, and
-learning rates that follow a course."""
+schedules of the learning rate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import keras
 from keras import ops
 
 
-class Course(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
+class RateSchedule(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
     """A learning rate over the steps of a training: it rises to `rate` in `rise` steps, the first of which counts, and
     falls to 0 until `steps` along a line or half a cosine (`shape` linear or cosine; Loshchilov and Hutter 2017,
     without restarts), or stays (constant)."""
@@ -32,12 +32,12 @@ class Course(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[m
 
 def make_optimizer(point: Mapping[str, Any], variables: Any) -> keras.optimizers.Optimizer:
     """The optimizer of a point for these weights; of float16, whose gradients underflow, in dynamic loss scaling. A
-    `course` in its settings are the keywords of `Course`."""
+    `schedule` in its settings are the keywords of `RateSchedule`."""
     settings = point["optimizer"]
     name, rate = settings["name"], settings["learning_rate"]
-    course = settings.get("course", {})
-    if course and (course["shape"] != "constant" or course["rise"]):
-        rate = Course(rate, **course)
+    schedule = settings.get("schedule", {})
+    if schedule and (schedule["shape"] != "constant" or schedule["rise"]):
+        rate = RateSchedule(rate, **schedule)
     if name == "rmsprop":
         optimizer = keras.optimizers.RMSprop(
             rate, rho=settings["decay"], momentum=settings["momentum"], epsilon=settings["epsilon"]

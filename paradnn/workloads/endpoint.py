@@ -53,7 +53,7 @@ _WORDS = ("time", "year", "people", "way", "day", "man", "thing", "woman", "life
 
 
 @dataclass(frozen=True)
-class Served(Messages):
+class ServedModel(Messages):
     """A model behind an endpoint: what it is, its server knows."""
 
     shown: ClassVar[str] = "served"
@@ -74,7 +74,7 @@ class Served(Messages):
 
 
 @dataclass(frozen=True)
-class Request:
+class EndpointRequest:
     """One request: when it was due, was sent, gave its first token and its last, ns; tokens of prompt and answer;
     problem: why it failed."""
 
@@ -96,8 +96,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Requests(Part):
-    """What one process asked for, and when (`Request`, packed); model: what the server calls itself; rate: requests/s
-    of an open loop, None of a closed one; probes: the rates that a search tried."""
+    """What one process asked for, and when (`EndpointRequest`, packed). model: what the server calls itself. rate:
+    requests/s of an open loop, None of a closed one. probes: the rates that a search tried."""
 
     of: ClassVar[str] = "requests"
 
@@ -110,15 +110,15 @@ class Requests(Part):
         """Raise ValueError where the requests cannot be read."""
         self.requests()
 
-    def requests(self) -> list[Request]:
+    def requests(self) -> list[EndpointRequest]:
         """In the order in which they were due."""
         try:
-            return [Request(*row) for row in json.loads(unpacked(self.rows))]
+            return [EndpointRequest(*row) for row in json.loads(unpacked(self.rows))]
         except TypeError as error:
             raise ValueError(f"the requests cannot be read: {error}") from error
 
     @classmethod
-    def packed(cls, requests: Sequence[Request], *others: Any) -> Requests:
+    def packed(cls, requests: Sequence[EndpointRequest], *others: Any) -> Requests:
         """Of requests, which end in their order."""
         rows = [list(vars(each).values()) for each in sorted(requests, key=lambda each: each.due)]
         return cls(packed(json.dumps(rows).encode()), *others)
@@ -239,7 +239,7 @@ class Endpoint(Workload):
             raise _Overload(f"endpoint.rate=peak: {reason}; raise measure.timeout")
         return found.rate
 
-    def in_time(self, request: Request) -> bool:
+    def in_time(self, request: EndpointRequest) -> bool:
         """Whether a request was answered within the limits."""
         limits = (self.request_ms, self.first_token_ms, self.token_ms)
         taken = zip(request.times.values(), limits, strict=True)
@@ -327,7 +327,7 @@ class Endpoint(Workload):
             raise ConfigError("endpoint.rate", "peak", "has no forecast", "plan a rate such as endpoint.rate=10")
 
 
-def _seconds(asked: Sequence[Request]) -> float:
+def _seconds(asked: Sequence[EndpointRequest]) -> float:
     """From when the first request was due until the last token."""
     return (max(one.last for one in asked) - min(one.due for one in asked)) / 1e9
 
@@ -361,7 +361,7 @@ class Client:
 
     def loop(
         self, threads: int, seconds: float, queries: int, rate: float | None = None, until: float = math.inf
-    ) -> list[Request]:
+    ) -> list[EndpointRequest]:
         """Ask with so many threads, or at `rate` a second, for so long and so often, until the clock shows `until`."""
         self._runs += 1
         begin, lock, done = time.monotonic_ns() + 2_000_000, threading.Lock(), []
@@ -394,7 +394,7 @@ class Client:
         text = " ".join(draw.choices(_WORDS, k=self._options.input_tokens))
         return {"messages": [{"role": "user", "content": text}]} if self._options.api == "chat" else {"prompt": text}
 
-    def _ask(self, connection: http.client.HTTPConnection, number: int, due: int) -> Request:
+    def _ask(self, connection: http.client.HTTPConnection, number: int, due: int) -> EndpointRequest:
         """Send one request and read its answer to the end."""
         wanted = {"model": self.model, "max_tokens": self._options.output_tokens, "temperature": 0.0}
         stream = {"ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
@@ -414,10 +414,10 @@ class Client:
         except _NO_ANSWER as error:
             connection.close()
             now, problem = time.monotonic_ns(), f"{type(error).__name__}: {error}"[:_REASON]
-            return Request(due, sent, now, now, problem="".join(filter(str.isprintable, problem)))
+            return EndpointRequest(due, sent, now, now, problem="".join(filter(str.isprintable, problem)))
 
 
-def _streamed(response: http.client.HTTPResponse) -> Request:
+def _streamed(response: http.client.HTTPResponse) -> EndpointRequest:
     """Tokens of an answer that comes as server-sent events, and when they came; raises ValueError for anything else."""
     first = last = parts = 0
     ended, usage = False, dict[str, Any]()
@@ -439,13 +439,13 @@ def _streamed(response: http.client.HTTPResponse) -> Request:
     if not parts or not ended:
         raise ValueError("the answer broke off" if parts else "the answer held no token")
     tokens, prompt = usage.get("completion_tokens") or parts, usage.get("prompt_tokens") or 0
-    return Request(0, 0, first, last, int(prompt), int(tokens))
+    return EndpointRequest(0, 0, first, last, int(prompt), int(tokens))
 
 
 ENDPOINT = Endpoint()
 FAMILY = Family(
     "endpoint",
-    Served,
+    ServedModel,
     "vectors",
     (),
     "endpoint.concurrency=1,4,16 endpoint.input_tokens=128,1024",

@@ -17,7 +17,7 @@ Beside = Callable[[Any, Any], Callable[[Any], None]]
 
 
 @dataclass(frozen=True)
-class Step(Workload):
+class SingleStep(Workload):
     """Steps in blocks; of a forward pass also the latency of single ones."""
 
     name, key, place = "step", "mode", 0
@@ -34,8 +34,8 @@ class Step(Workload):
     def names(self) -> tuple[str, ...]:
         return ("train", "inference")
 
-    def of(self, config: Mapping[str, Any]) -> Step:
-        return Step(config.get("mode", self.mode))
+    def of(self, config: Mapping[str, Any]) -> SingleStep:
+        return SingleStep(config.get("mode", self.mode))
 
     def measure(self, run: PointRun) -> None:
         measure_step(run, None if self.mode == "train" else lambda _, __: run.note_latencies)
@@ -67,4 +67,4 @@ def measure_step(run: PointRun, beside: Beside | None) -> None:
     run.look_closer(step)
 
 
-STEP = Step()
+STEP = SingleStep()

@@ -19,7 +19,7 @@ from paradnn.config.point import Point
 from paradnn.core.errors import DataError
 from paradnn.families import FAMILIES
 from paradnn.platform.specifications import find_hardware
-from paradnn.workloads.step import Step
+from paradnn.workloads.step import SingleStep
 from tests.analysis.conftest import Writer
 from tests.analysis.deepbench import CONVOLUTION, FLOAT, GEMM, LSTM, REDUCE, SPECS, Rows, folder_of, table, write
 from tests.families.test_kernels import stated
@@ -118,7 +118,7 @@ def test_ones_own_run_of_the_same_point_is_compared_and_placed(
     writer = Writer(uri, "paradnn", tmp_path / "artifacts")
     for size in ((1760, 16, 1760), (64, 64, 64)):
         model = FAMILIES["gemm"].options(**dict(zip("mnk", size, strict=True)))
-        own = Point(model=model, workload=Step("inference"), batch_size=1)
+        own = Point(model=model, workload=SingleStep("inference"), batch_size=1)
         params = texts(request_of(own))
         writer.run(params, {"step_time_ms": 0.076, "examples_per_second": 1 / 0.076e-3}, point_id=point_id(own))
     assert main(["import-deepbench", str(folder_of(tmp_path / "results")), "--store", uri]) == 0

@@ -20,7 +20,7 @@ from paradnn.config.space import plain
 from paradnn.core.errors import ConfigError
 from paradnn.families import FAMILIES
 from paradnn.plan import split_options
-from paradnn.session.course import Summary
+from paradnn.session.design import Summary
 from paradnn.session.record import run_name
 from tests.conftest import ROOT
 

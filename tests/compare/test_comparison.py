@@ -10,24 +10,24 @@ from scipy import stats
 
 from paradnn.compare.comparison import Comparison, Pair, pairs_of
 from paradnn.compare.text import sentence
-from paradnn.compare.verdict import Estimate, Rule, Verdict
+from paradnn.compare.verdict import Rule, SpeedEstimate, Verdict
 from paradnn.config.point import Point
 from paradnn.core.errors import ConfigError
 from paradnn.families.fc import FullyConnected
-from paradnn.session.course import Row, Visit
+from paradnn.session.design import DesignPoint, RecordedPoint
 
 LABELS = ("compile=graph", "compile=xla")
 GRAPH = Point(FullyConnected())
 #: A rule that twelve rounds of equal sides do not satisfy.
 ENDLESS = Rule(within=0.0001, margin=0.0001, most=12)
 #: What a visit measures: examples/s, or the outcome of one that fails.
-Machine = Callable[[Visit], float | str]
+Machine = Callable[[DesignPoint], float | str]
 
 
-def row(visit: Visit, measured: float | str) -> Row:
+def row(visit: DesignPoint, measured: float | str) -> RecordedPoint:
     ok = not isinstance(measured, str)
     outcome, metrics = ("ok", {"examples_per_second": measured}) if ok else (measured, {})
-    return Row("id", "name", "fc", str(outcome), None if ok else "it said so", metrics, {})
+    return RecordedPoint("id", "name", "fc", str(outcome), None if ok else "it said so", metrics, {})
 
 
 def pairs(*batch_sizes: int) -> list[Pair]:
@@ -35,10 +35,10 @@ def pairs(*batch_sizes: int) -> list[Pair]:
     return pairs_of(points, [replace(point, compile="xla") for point in points], null=False)
 
 
-def follow(comparison: Comparison, machine: Machine) -> list[list[Visit]]:
+def follow(comparison: Comparison, machine: Machine) -> list[list[DesignPoint]]:
     """Every batch that the comparison asks for, until it asks for none."""
-    batches: list[list[Visit]] = []
-    rows: list[Row] = []
+    batches: list[list[DesignPoint]] = []
+    rows: list[RecordedPoint] = []
     while visits := comparison.batch(rows):
         rows = [row(visit, machine(visit)) for visit in visits]
         batches.append(visits)
@@ -48,7 +48,7 @@ def follow(comparison: Comparison, machine: Machine) -> list[list[Visit]]:
 def planted(ratio: float) -> Machine:
     """xla is so many times as fast; rounds scatter by turns, all by something else."""
 
-    def measure(visit: Visit) -> float:
+    def measure(visit: DesignPoint) -> float:
         number = visit.point.replicate
         noise = 1 + (-1) ** number * (0.001 + 0.0001 * number)
         return visit.point.batch_size * (ratio * noise if visit.point.compile == "xla" else 1.0)
@@ -120,7 +120,7 @@ def test_a_difference_within_the_margin_is_none() -> None:
 def test_a_side_that_cannot_be_measured_ends_its_point_alone() -> None:
     comparison = Comparison("id", pairs(16, 64), LABELS, Rule())
 
-    def machine(visit: Visit) -> float | str:
+    def machine(visit: DesignPoint) -> float | str:
         lost = visit.point.compile == "xla" and visit.point.batch_size == 64
         return "oom_host" if lost else planted(1.3)(visit)
 
@@ -200,7 +200,7 @@ def test_tables_hold_the_verdicts_and_every_round() -> None:
     ],
 )
 def test_numbers_have_the_digits_that_their_interval_bears(low: float, ratio: float, high: float, text: str) -> None:
-    found = Estimate(math.log(ratio), (math.log(high) - math.log(low)) / 2, 10)
+    found = SpeedEstimate(math.log(ratio), (math.log(high) - math.log(low)) / 2, 10)
     assert sentence(found, LABELS, 0.0) == f"compile=graph is {text}"
 
 

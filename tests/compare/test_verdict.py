@@ -9,7 +9,7 @@ from scipy import stats
 from statsmodels.tsa.stattools import acf
 
 from benchmarks.compare_verdicts import MACHINES, tally
-from paradnn.compare.verdict import LOOKS, Estimate, Rule, Verdict, estimate, orders
+from paradnn.compare.verdict import LOOKS, Rule, SpeedEstimate, Verdict, estimate, orders
 
 
 def series(n: int, seed: int, rho: float = 0.0) -> list[float]:
@@ -60,7 +60,7 @@ def test_rounds_without_any_scatter_have_an_interval_without_width() -> None:
     ],
 )
 def test_the_verdict_is_the_intervals(low: float, high: float, verdict: Verdict) -> None:
-    found = Estimate((math.log(low) + math.log(high)) / 2, (math.log(high) - math.log(low)) / 2, 10)
+    found = SpeedEstimate((math.log(low) + math.log(high)) / 2, (math.log(high) - math.log(low)) / 2, 10)
     assert found.verdict(0.02) is verdict
     opposite = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
     assert found.inverse().verdict(0.02) is opposite.get(verdict, verdict)
@@ -68,22 +68,22 @@ def test_the_verdict_is_the_intervals(low: float, high: float, verdict: Verdict)
 
 @pytest.mark.parametrize(("mean", "half"), [(0.01, 0.03), (0.0, 0.05), (0.03, 0.04), (-0.015, 0.02)])
 def test_the_rounds_that_would_tell_are_a_look_and_would(mean: float, half: float) -> None:
-    found = Estimate(mean, half, 40)
+    found = SpeedEstimate(mean, half, 40)
     needed = found.rounds_needed(0.02)
     assert found.verdict(0.02) is Verdict.NOT_SETTLED
     assert needed in LOOKS
     narrower = half * math.sqrt(40 / needed)
-    assert Estimate(mean, narrower * 0.999, needed).verdict(0.02) is not Verdict.NOT_SETTLED
-    assert Estimate(mean, narrower * 1.5, needed).verdict(0.02) is Verdict.NOT_SETTLED
+    assert SpeedEstimate(mean, narrower * 0.999, needed).verdict(0.02) is not Verdict.NOT_SETTLED
+    assert SpeedEstimate(mean, narrower * 1.5, needed).verdict(0.02) is Verdict.NOT_SETTLED
 
 
 def test_it_ends_with_a_verdict_that_is_precise_enough() -> None:
     rule = Rule(within=0.02, margin=0.02)
-    assert rule.is_enough(Estimate(0.03, 0.0198, 10))
-    assert not rule.is_enough(Estimate(0.03, 0.025, 10)), "a verdict, but not precise"
-    assert not rule.is_enough(Estimate(0.01, 0.0198, 10)), "precise, but no verdict"
-    assert rule.is_enough(Estimate(math.log(2), 0.06, 10)), "a tenth of a large difference is enough"
-    assert rule.is_enough(Estimate(0.001, 0.015, 10))
+    assert rule.is_enough(SpeedEstimate(0.03, 0.0198, 10))
+    assert not rule.is_enough(SpeedEstimate(0.03, 0.025, 10)), "a verdict, but not precise"
+    assert not rule.is_enough(SpeedEstimate(0.01, 0.0198, 10)), "precise, but no verdict"
+    assert rule.is_enough(SpeedEstimate(math.log(2), 0.06, 10)), "a tenth of a large difference is enough"
+    assert rule.is_enough(SpeedEstimate(0.001, 0.015, 10))
 
 
 def test_looks_are_few_and_end_at_the_cap() -> None:

@@ -44,9 +44,9 @@ def test_batches_are_multiples_and_nothing_may_fit() -> None:
 
 def searched(world: World, points: list[Point], **settings: object) -> tuple[LargestBatch, str]:
     """A search that was followed to its end, and what it says."""
-    course = LargestBatch(points, replace(world.settings(), largest=Largest(**settings)))  # type: ignore[arg-type]
-    list(world.follow(course))
-    return course, course.conclusion().text
+    design = LargestBatch(points, replace(world.settings(), largest=Largest(**settings)))  # type: ignore[arg-type]
+    list(world.follow(design))
+    return design, design.conclusion().text
 
 
 def smallest(nodes: tuple[int, ...]) -> list[Point]:
@@ -64,8 +64,8 @@ def test_memory_decides_and_the_search_goes_on_where_it_was(tmp_path: Path) -> N
     assert text.rstrip().endswith("oom_host")
     tried = len(world.measured)
     assert tried <= 10
-    course, again = searched(world, [point])
-    assert (again, len(world.measured), course.left) == (text, tried, 0)
+    design, again = searched(world, [point])
+    assert (again, len(world.measured), design.left) == (text, tried, 0)
 
 
 def test_every_point_has_an_answer(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A planted machine behind a real store of files: what a session does with a course, without a framework."""
+"""A planted machine behind a real store of files: what a session does with a design, without a framework."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from paradnn.config.tasks import SweepInfo
 from paradnn.designs.adaptive import AdaptiveSweep
 from paradnn.families.fc import FullyConnected
 from paradnn.forecast.table import row_of
-from paradnn.session.course import Course, Row, Visit
+from paradnn.session.design import Design, DesignPoint, RecordedPoint
 from paradnn.session.environments import current_environments
 from paradnn.session.record import point_tags
 from paradnn.store.journal import Journal
@@ -54,20 +54,20 @@ class World:
         tracking = Tracking(name="offline", folder=str(self.folder))
         return Settings(tracking=tracking, ceilings=False, sweep=Sweep(design="adaptive", **ends))  # type: ignore[arg-type]
 
-    def course(self, candidates: Sequence[Point], **ends: object) -> AdaptiveSweep:
+    def design(self, candidates: Sequence[Point], **ends: object) -> AdaptiveSweep:
         """A driver that was just started."""
         return AdaptiveSweep(candidates, self.settings(**ends), SweepInfo(f"s{time.monotonic_ns()}", "planted", ""))
 
-    def follow(self, course: Course) -> Iterator[Visit]:
-        """Measure what the course asks for; yields before every visit, between its claim and its record."""
+    def follow(self, design: Design) -> Iterator[DesignPoint]:
+        """Measure what the design asks for; yields before every visit, between its claim and its record."""
         tracker, rows = Journal(self.folder), []
-        while visits := course.batch(rows):
+        while visits := design.batch(rows):
             rows = []
             for visit in visits:
-                claim = self.claim(tracker, visit.point) if course.wants(visit, False) else None
+                claim = self.claim(tracker, visit.point) if design.wants(visit, False) else None
                 if claim is None:
                     continue
-                if not course.wants(visit, True):
+                if not design.wants(visit, True):
                     tracker.abandon(claim, "")
                     continue
                 yield visit
@@ -85,7 +85,7 @@ class World:
         found = tracker.begin(identity, "", {}, 60.0, lambda tags: "outcome" in tags)
         return found if isinstance(found, Claim) else None
 
-    def _measure(self, tracker: Journal, claim: Claim, visit: Visit) -> Row:
+    def _measure(self, tracker: Journal, claim: Claim, visit: DesignPoint) -> RecordedPoint:
         point = visit.point
         [environment] = current_environments([point]).values()
         assert environment is not None
@@ -104,4 +104,4 @@ class World:
         metrics = measured if outcome == "ok" else {}
         now = int(time.time() * 1000)
         record = Record("a point", outcome, visit.excluded, row_of(point), metrics, tags, {}, now, now)
-        return Row.of_record(tracker.record(claim, record, dict), record)
+        return RecordedPoint.of_record(tracker.record(claim, record, dict), record)

@@ -21,7 +21,7 @@ from paradnn.store.metrics import PHASES
 from paradnn.worker import measure
 from paradnn.worker.profile.run import profile_steps
 from paradnn.workloads.serve import Offline, Server, SingleStream
-from paradnn.workloads.step import Step
+from paradnn.workloads.step import SingleStep
 from tests.forecast.planted import Machine, expected_times, fc, grid, rates
 
 
@@ -168,7 +168,7 @@ def test_queries_take_the_seconds_or_the_number_that_is_asked_for() -> None:
 def test_profiles_and_latencies_take_their_time() -> None:
     plain = fc(4, 512, 256)
     profiled = replace(plain, measure=replace(plain.measure, profile=True))
-    inference = replace(plain, workload=Step("inference"))
+    inference = replace(plain, workload=SingleStep("inference"))
     load = replace(inference, workload=Server(min_seconds=30.0))
     expected = expected_times([], [plain, profiled, inference, load])
     assert (expected.phases["load"] == np.array([[0], [0], [0], [30]])).all()

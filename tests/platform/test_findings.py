@@ -9,7 +9,7 @@ import pytest
 
 from paradnn.platform.environment import Environment
 from paradnn.platform.findings import Finding, gpu_findings, host_findings, load_findings
-from paradnn.platform.load import Load, LoadWatch, Taker, described
+from paradnn.platform.load import HostLoad, LoadWatch, Taker, described
 from tests.platform.planted import LAPTOP, SERVER, plant
 from tests.processes import started
 
@@ -57,7 +57,7 @@ def test_what_a_host_does_not_tell_is_left_out(tmp_path: Path) -> None:
     assert {finding.name for finding in host_findings(tmp_path)} <= {"cpu_quota", "memory_limit", "swap"}
 
 
-QUIET = Load(2, 0.2, 0.01, 0.0, ())
+QUIET = HostLoad(2, 0.2, 0.01, 0.0, ())
 
 
 def test_a_busy_machine_is_said_to_be() -> None:

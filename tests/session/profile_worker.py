@@ -14,7 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from paradnn.core.channel import Channel
+from paradnn.core.channel import EventWriter
 from paradnn.core.messages import PROTOCOL_VERSION, Answer, Compilation, Measurement, NoProfile, Ready, Timing
 from paradnn.worker.fork_server import Report, serve
 
@@ -36,7 +36,7 @@ def answer(point: Mapping[str, Any], report: Report) -> Answer:
 
 
 if __name__ == "__main__":
-    channel = Channel(os.dup(1))
+    channel = EventWriter(os.dup(1))
     os.dup2(2, 1)
     channel.send(Ready(PROTOCOL_VERSION))
     serve(channel, answer)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from paradnn.platform.load import Load, LoadWatch, Taker
-from paradnn.session.course import Row, Summary
+from paradnn.platform.load import HostLoad, LoadWatch, Taker
+from paradnn.session.design import RecordedPoint, Summary
 from paradnn.session.progress import describe_point, describe_sweep
 from tests.conftest import TINY, Store, run
 
@@ -19,8 +19,8 @@ METRICS = {
 TAGS = {"steady": "true", "steady_reason": "", "contended": "true", "contended_reason": "other processes took 1 of 2"}
 
 
-def row(**tags: str) -> Row:
-    return Row("id", "fc b4", "fc", "ok", None, METRICS, {"steady": "true", "steady_reason": "", **tags})
+def row(**tags: str) -> RecordedPoint:
+    return RecordedPoint("id", "fc b4", "fc", "ok", None, METRICS, {"steady": "true", "steady_reason": "", **tags})
 
 
 def test_a_contended_point_says_what_took_its_cores(capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,7 +35,7 @@ def test_a_contended_point_says_what_took_its_cores(capsys: pytest.CaptureFixtur
 
 @pytest.mark.framework
 def test_a_busy_machine_is_told_before_its_first_point(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    busy = Load(2, 3.2, 0.7, 0.0, (Taker(17, "spin", 1.4),))
+    busy = HostLoad(2, 3.2, 0.7, 0.0, (Taker(17, "spin", 1.4),))
     monkeypatch.setattr(LoadWatch, "look", lambda _: busy)
     done = run(["paradnn.train", *TINY], store)
     assert done.returncode == 0, done.stderr

@@ -9,11 +9,11 @@ import pytest
 
 from paradnn import ceilings
 from paradnn.config.outcome import PointResult
-from paradnn.config.point import Framework, Measure, Platform, Point, Software
+from paradnn.config.point import FrameworkOptions, Measure, Platform, Point, Software
 from paradnn.core.messages import Answer, PeakRates, ProductRate
 from paradnn.families.fc import FullyConnected
 from paradnn.platform.environment import describe_environment
-from paradnn.platform.load import Load, LoadWatch
+from paradnn.platform.load import HostLoad, LoadWatch
 from paradnn.platform.specifications import HARDWARE, find_hardware
 from paradnn.session import hardware_peaks as peaks
 from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, ceilings_identity, overrun_tags
@@ -97,7 +97,7 @@ def exceeded(store: Store, command: list[str]) -> None:
 
 
 def test_the_remedy_names_what_the_ceilings_depend_on() -> None:
-    platform, framework = Platform("gpu", threads=2, index=1), Framework("jax", {"XLA_FLAGS": "--a=b c"})
+    platform, framework = Platform("gpu", threads=2, index=1), FrameworkOptions("jax", {"XLA_FLAGS": "--a=b c"})
     point = Point(FullyConnected(), platform=platform, framework=framework, software=Software("tensorflow-2.20"))
     tags = overrun_tags(point, None, {"flops_utilization": 1.051})
     assert tags["ceilings_remedy"] == (
@@ -123,7 +123,7 @@ class Rates:
 
 def others_take(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
     """So much of two cores, as long as anyone looks."""
-    monkeypatch.setattr(LoadWatch, "look", lambda _: Load(2, 0.0, share, 0.0, ()))
+    monkeypatch.setattr(LoadWatch, "look", lambda _: HostLoad(2, 0.0, share, 0.0, ()))
 
 
 def test_ceilings_of_a_busy_minute_are_marked_and_quieter_ones_take_their_place(

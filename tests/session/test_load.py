@@ -11,7 +11,7 @@ from scipy import stats
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, costs_of, read_point
 from paradnn.core.messages import Answer, Compilation, Measurement, Timing, Trial
-from paradnn.session.course import Row
+from paradnn.session.design import RecordedPoint
 from paradnn.session.measured import quantile_metrics
 from paradnn.session.progress import describe_point
 from paradnn.session.record import headline
@@ -85,7 +85,7 @@ def test_a_limit_is_held_or_missed(limit: float, verdict: str) -> None:
 @pytest.mark.parametrize(("limit", "said"), [(60.0, "limit held: 0 of "), (5.0, "INVALID: limit missed: ")])
 def test_what_the_scenario_says_comes_before_the_steps_alone(limit: float, said: str) -> None:
     made = record(asked(rate=200, latency_ms=limit), [Load(200.0, 0.003, planted(3).packed(), [])])
-    row = Row.of_record("a run", made)
+    row = RecordedPoint.of_record("a run", made)
     assert made.tags["valid"] == str(limit == 60.0).lower()
     assert describe_point(row, "a store").splitlines()[1].startswith(f"  load         {said}")
     assert made.description.index(f"Load: {said}") < made.description.index("examples/s")

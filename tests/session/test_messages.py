@@ -20,12 +20,12 @@ from paradnn.core.messages import (
     InputMeasurement,
     Measurement,
     NoProfile,
+    OperationTable,
     PhaseBegun,
     PipelinePart,
+    PointAnswered,
     Profile,
     Request,
-    Result,
-    Table,
     Timing,
     Trial,
 )
@@ -33,7 +33,7 @@ from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from tests.processes import started
 
 TIMING = Timing(4, [Trial(1, 0.5)], [0.25], [0.25, 0.5], True, "why", float("inf"))
-TABLE = Table(["type", "share"], [["MatMul", 0.5], ["(no operation)", None]])
+TABLE = OperationTable(["type", "share"], [["MatMul", 0.5], ["(no operation)", None]])
 ANSWER = Answer(
     "ok",
     None,
@@ -53,15 +53,15 @@ def event(name: str, message: Any) -> dict[str, Any]:
     "answer", [ANSWER, replace(ANSWER, profile=NoProfile("no reason", True)), Answer("nan", "x", {})]
 )
 def test_an_answer_is_the_same_on_the_other_side(answer: Answer) -> None:
-    line = encode(event("result", Result(7, answer)))
+    line = encode(event("result", PointAnswered(7, answer)))
     assert line.count(b"\n") == 1
-    assert read_event(line) == Result(7, answer)
+    assert read_event(line) == PointAnswered(7, answer)
     assert read_event(encode(event("phase", PhaseBegun("profile", answer)))) == PhaseBegun("profile", answer)
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
     """The whole answer as a result, but for one field; a value of `...` leaves the field out."""
-    content = event("result", Result(1, ANSWER))
+    content = event("result", PointAnswered(1, ANSWER))
     *parents, last = path.split(".")
     place: Any = content
     for key in parents:
@@ -149,7 +149,7 @@ def test_a_message_that_is_wrong_is_a_crash_that_names_the_field(answered: Any, 
 
 def test_a_sound_answer_comes_through_the_pipe_with_garbage_around_it(answered: Any) -> None:
     """A line that is no JSON was cut when a child was killed; it hides nothing that comes after it."""
-    result = answered(["garbage", READY], ["{", event("result", Result(1, ANSWER)), EXITED])
+    result = answered(["garbage", READY], ["{", event("result", PointAnswered(1, ANSWER)), EXITED])
     assert (result.outcome, result.answer, result.peak_memory_bytes) == ("ok", ANSWER, 5)
 
 
@@ -178,7 +178,7 @@ def test_a_worker_that_is_killed_while_it_imports_is_started_again(
     first = f"""log = open({str(log)!r}, "a+"); log.write("."); log.flush(); log.seek(0)
 import os
 len(log.read()) > {times} or os.kill(os.getpid(), 9)"""
-    result = answered([READY], [event("result", Result(1, ANSWER)), EXITED], first=first)
+    result = answered([READY], [event("result", PointAnswered(1, ANSWER)), EXITED], first=first)
     assert (result.outcome, len(log.read_text())) == (outcome, 2)
     assert outcome == "ok" or result.reason.startswith("the worker was ended by SIGKILL while importing")
 
@@ -212,7 +212,7 @@ def test_a_request_of_another_version_is_refused(tmp_path: Path) -> None:
             assert line, "it has ended"
             if line.strip():
                 events.append(read_event(line.strip()))
-    names = "Ready Refused Refused Refused Started PhaseBegun PhaseBegun Result Exited"
+    names = "Ready Refused Refused Refused Started PhaseBegun PhaseBegun PointAnswered Exited"
     assert [type(entry).__name__ for entry in events] == names.split()
     assert [entry.reason for entry in events[1:4]] == [  # type: ignore[union-attr]
         f"request.protocol=1: this side speaks {PROTOCOL_VERSION}",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paradnn.config.data import Images
+from paradnn.config.data import ImageFiles
 from paradnn.config.point import Platform, Point
 from paradnn.core.errors import ConfigError
 from paradnn.families.fc import FullyConnected
@@ -77,7 +77,7 @@ def test_where_some_points_can_be_measured_the_others_are_outcomes(tmp_path: Pat
     require_possible([HERE, NOWHERE])
     with pytest.raises(ConfigError):
         require_possible([NOWHERE])
-    require_possible([Point(FullyConnected(), data=Images(path=str(tmp_path)))])
+    require_possible([Point(FullyConnected(), data=ImageFiles(path=str(tmp_path)))])
 
 
 def test_a_framework_that_was_imported_makes_no_tpu(monkeypatch: pytest.MonkeyPatch) -> None:

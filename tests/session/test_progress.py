@@ -6,7 +6,7 @@ import re
 import pytest
 
 from paradnn.session import progress
-from paradnn.session.course import Row, Summary
+from paradnn.session.design import RecordedPoint, Summary
 from paradnn.session.progress import Reporter, describe_sweep
 
 LONG = "fc 4x[1000,500]+2048 b64 bfloat16 cpu xla inference tensorflow-2.18"
@@ -20,10 +20,10 @@ MEASURED = {
 }
 
 
-def point(name: str, outcome: str = "ok") -> Row:
+def point(name: str, outcome: str = "ok") -> RecordedPoint:
     measured = outcome == "ok"
     tags = {"steady": "true", "contended": "true"} if measured else {}
-    return Row(name, name, "fc", outcome, None if measured else REASON, MEASURED if measured else {}, tags)
+    return RecordedPoint(name, name, "fc", outcome, None if measured else REASON, MEASURED if measured else {}, tags)
 
 
 class Terminal(io.StringIO):

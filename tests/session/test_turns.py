@@ -9,7 +9,7 @@ from contextlib import nullcontext
 import pytest
 
 from paradnn.compare.verdict import orders, trimmed
-from paradnn.session.turns import Turns
+from paradnn.session.turns import BlockTurns
 from paradnn.worker.measure import Protocol, measure_steps
 from paradnn.worker.turns import Turn
 
@@ -46,7 +46,7 @@ class Machine:
 
 def play(
     machine: Machine, seconds: tuple[float, float], gone: tuple[int | None, int | None]
-) -> tuple[Turns, list[int]]:
+) -> tuple[BlockTurns, list[int]]:
     """Both sides in threads, as a worker's child does it; the turns, and the blocks of each, 0 of one that went."""
 
     def side(number: int) -> int:
@@ -61,7 +61,7 @@ def play(
             turn.close()
             return 0
 
-    with Turns(orders(1), PROTOCOL.min_seconds, PROTOCOL.min_blocks) as turns, ThreadPoolExecutor(2) as threads:
+    with BlockTurns(orders(1), PROTOCOL.min_seconds, PROTOCOL.min_blocks) as turns, ThreadPoolExecutor(2) as threads:
         sides = [threads.submit(side, number) for number in (0, 1)]
         turns.play([one.done for one in sides])
         return turns, [one.result(10) for one in sides]

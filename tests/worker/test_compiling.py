@@ -3,14 +3,14 @@
 import pytest
 import tensorflow as tf
 
-from paradnn.worker.frameworks.tensorflow import CompiledStep, TensorFlow
+from paradnn.worker.frameworks.tensorflow import TensorFlow, TensorFlowStep
 from paradnn.worker.measure import compile_steps
 from paradnn.worker.point import PointRun
 from paradnn.worker.series import Change
 from tests.worker.families import POINT
 
 
-class Growing(CompiledStep):
+class Growing(TensorFlowStep):
     """Its argument is one longer at each step whose number is in `steps`."""
 
     def __init__(self, steps: set[int], compiled: bool = True) -> None:

@@ -12,7 +12,7 @@ from paradnn.families import build, model_of
 from paradnn.families.built import BuiltModel
 from paradnn.session.workers import WorkerPool
 from paradnn.worker.frameworks.tensorflow import TensorFlow
-from paradnn.worker.optimizers import Course, make_optimizer
+from paradnn.worker.optimizers import RateSchedule, make_optimizer
 from paradnn.worker.point import PointRun
 from paradnn.worker.step import POLICIES, synthetic_batch
 from tests.worker.counter import counted_flops
@@ -232,7 +232,7 @@ def point(model: dict[str, Any], batch: int, compile_mode: str) -> dict[str, Any
 
 def test_a_rate_rises_and_falls_as_its_course_says() -> None:
     def rates(shape: str) -> list[float]:
-        return [float(Course(0.1, shape, rise=4, steps=12)(step)) for step in (0, 3, 4, 8, 12, 20)]
+        return [float(RateSchedule(0.1, shape, rise=4, steps=12)(step)) for step in (0, 3, 4, 8, 12, 20)]
 
     assert rates("constant") == pytest.approx([0.025, 0.1, 0.1, 0.1, 0.1, 0.1])
     assert rates("linear") == pytest.approx([0.025, 0.1, 0.1, 0.05, 0, 0], abs=1e-8)

@@ -10,7 +10,7 @@ import pytest
 
 from paradnn.worker.meters import EnergyMeter
 from paradnn.workloads.serve.generator import LOADGEN_SEED, RECORD, arrivals, issue
-from paradnn.workloads.serve.load import NotServed, Served, Service, find_peak, measure_load, serve, serve_closed
+from paradnn.workloads.serve.load import NotServed, ServedQueries, Service, find_peak, measure_load, serve, serve_closed
 from paradnn.workloads.serve.queries import percentile
 
 MS = 1_000_000
@@ -47,7 +47,7 @@ class Schedule:
         self._clock.now = max(self._clock.now, min(moments))
 
 
-def served(times: Sequence[int], service: Callable[[int, int], int], batch: int = 1, **limits: int) -> Served:
+def served(times: Sequence[int], service: Callable[[int, int], int], batch: int = 1, **limits: int) -> ServedQueries:
     """Serve queries that come at `times`; `service(queries, batches before)` is how long a batch takes, ns."""
     clock, batches = Clock(), 0
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from paradnn.core.workload import Unavailable
-from paradnn.workloads.endpoint import Client, Endpoint, Request, Requests
+from paradnn.workloads.endpoint import Client, Endpoint, EndpointRequest, Requests
 from tests.conftest import Store, run
 
 FIRST, EACH, TOKENS = 0.03, 0.002, 5
@@ -175,7 +175,7 @@ def test_an_open_loop_asks_as_scheduled_whether_or_not_others_are_answered(optio
 
 
 def test_limits_say_what_is_in_time() -> None:
-    request = Request(0, 1_000_000, 20_000_000, 60_000_000, 3, 5)
+    request = EndpointRequest(0, 1_000_000, 20_000_000, 60_000_000, 3, 5)
     for limits, holds in (
         ({"first_token_ms": 20.0}, True),
         ({"first_token_ms": 19.9}, False),  # from when it was due, not from when it was sent
@@ -185,11 +185,11 @@ def test_limits_say_what_is_in_time() -> None:
         ({"request_ms": 59.9}, False),
     ):
         assert Endpoint(**limits).in_time(request) is holds, limits
-    assert not Endpoint().in_time(Request(0, 0, 1, 1, problem="gone"))
+    assert not Endpoint().in_time(EndpointRequest(0, 0, 1, 1, problem="gone"))
 
 
 def test_requests_are_read_back_and_nonsense_is_refused() -> None:
-    given = [Request(5, 6, 7, 8, 1, 2), Request(1, 2, 3, 4, problem="gone")]
+    given = [EndpointRequest(5, 6, 7, 8, 1, 2), EndpointRequest(1, 2, 3, 4, problem="gone")]
     assert Requests.packed(given, "tiny").requests() == given[::-1]
     for rows in ("no base64!", "aGVsbG8=", Requests.packed([]).rows[:-4]):
         with pytest.raises(ValueError, match=r"."):

@@ -63,7 +63,7 @@ class Jax(Framework):
         optimizer = None
         if point["mode"] == "train":
             optimizer = make_optimizer(point, workload.model.trainable_variables)
-        return CompiledStep(workload, optimizer, inputs, targets, self._device, eager=point["compile"] == "eager")
+        return JaxStep(workload, optimizer, inputs, targets, self._device, eager=point["compile"] == "eager")
 
     def make_kernel(self, name: str, size: int, precision: str, compile: str) -> Callable[[int], None]:
         if name == "matmul":
@@ -117,7 +117,7 @@ class Jax(Framework):
         return "oom_host" if self._device is None or self._device.platform == "cpu" else "oom_device"
 
 
-class CompiledStep(Step):
+class JaxStep(Step):
     """A compiled step, with the state that it hands from call to call, on `device`, a device or a sharding: state that
     is not committed to one makes the first step a program of its own, and the second is compiled again. `outputs` is
     the sharding of what comes out; None: that of what goes in."""
@@ -312,7 +312,7 @@ class DistributedJax(Jax):
             variable.assign(jax.device_put(variable.value, everywhere))
         outputs = sharded if optimizer is None else everywhere
         eager = point["compile"] == "eager"
-        return CompiledStep(workload, optimizer, inputs, targets, everywhere, eager=eager, outputs=outputs)
+        return JaxStep(workload, optimizer, inputs, targets, everywhere, eager=eager, outputs=outputs)
 
 
 DISTRIBUTED = DistributedJax

@@ -74,7 +74,7 @@ class TensorFlow(Framework):
             function, forward = (
                 tf.function(each, jit_compile=point["compile"] == "xla" or None) for each in (function, forward)
             )
-        return CompiledStep(function, arguments, point, variables, forward)
+        return TensorFlowStep(function, arguments, point, variables, forward)
 
     def make_kernel(self, name: str, size: int, precision: str, compile: str) -> Callable[[int], None]:
         if name == "matmul":
@@ -132,7 +132,7 @@ class TensorFlow(Framework):
         return "oom_host" if self._on_cpu else "oom_device"
 
 
-class CompiledStep(Step):
+class TensorFlowStep(Step):
     """A function over a batch that stays on the device, of flat arguments: nested ones take longer to pass."""
 
     def __init__(
@@ -228,7 +228,7 @@ def _profiler(folder: Path) -> Iterator[None]:
         tf.profiler.experimental.stop()
 
 
-def _traced_products(step: CompiledStep) -> dict[str, float]:
+def _traced_products(step: TensorFlowStep) -> dict[str, float]:
     """Those of the compiled programs that one step runs."""
     with tempfile.TemporaryDirectory(prefix="trace-", dir=".") as name:
         with _profiler(Path(name)), tf.profiler.experimental.Trace(WINDOW):
@@ -355,7 +355,7 @@ class DistributedTensorFlow(TensorFlow):
         return self._strategy.experimental_distribute_values_from_function(shard)
 
 
-class _DistributedStep(CompiledStep):
+class _DistributedStep(TensorFlowStep):
     """A step whose output each replica has one of."""
 
     strategy: Any

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paradnn.core.messages import NoProfile, Profile, Table
+from paradnn.core.messages import NoProfile, OperationTable, Profile
 from paradnn.core.workload import Unavailable
 from paradnn.worker.frameworks import Framework, Step
 from paradnn.worker.profile.hlo import HloCosts
@@ -122,7 +122,7 @@ def _types(rows: Iterable[Row]) -> list[Row]:
     return list(summed.values())
 
 
-def _table(rows: Iterable[Row], rest: Row, columns: Sequence[str]) -> Table:
+def _table(rows: Iterable[Row], rest: Row, columns: Sequence[str]) -> OperationTable:
     """Rows by falling share and the rest, with rates over the self time where both terms are known and not zero."""
 
     def ratio(row: Row, over: str, under: str) -> float | None:
@@ -133,4 +133,4 @@ def _table(rows: Iterable[Row], rest: Row, columns: Sequence[str]) -> Table:
         row["flops_per_second"] = ratio(row, "flops", "self_seconds")
         row["bytes_per_second"] = ratio(row, "bytes", "self_seconds")
         row["arithmetic_intensity"] = ratio(row, "flops", "bytes")
-    return Table(list(columns), [[row.get(name) for name in columns] for row in ordered])
+    return OperationTable(list(columns), [[row.get(name) for name in columns] for row in ordered])

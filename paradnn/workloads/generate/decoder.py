@@ -16,7 +16,7 @@ from keras import ops
 
 from paradnn.families import model_of
 from paradnn.families.attention import Gpt, LanguageModel
-from paradnn.families.built import ArraySpec, BuiltModel, Kernel
+from paradnn.families.built import ArraySpec, BuiltModel, FunctionModel
 from paradnn.families.parts.attention import plain_attention
 
 
@@ -44,7 +44,7 @@ class Decoder:
         handed = (self.model.trainable_variables, [*caches, self._place, self._token])
 
         def workload(compute: Callable[..., Any], *inputs: ArraySpec) -> BuiltModel:
-            return BuiltModel(Kernel(compute, *handed), inputs, carried=carried)
+            return BuiltModel(FunctionModel(compute, *handed), inputs, carried=carried)
 
         self.prefill = workload(self._read, ArraySpec((prompt,), "int32", options.vocab_size))
         self.decode = workload(self._next)

@@ -242,8 +242,8 @@ def measure_training(run: PointRun) -> None:
 
     phases, arrays, learn = run.phases, read_arrays(run.request["learning_set"]), run.request["learn"]
     steps = len(arrays["training"]) // run.request["batch_size"]
-    course = {"shape": learn["schedule"], "rise": steps * learn["warmup_epochs"], "steps": steps * learn["epochs"]}
-    point = {**run.request, "optimizer": {**run.request["optimizer"], "course": course}}  # how the rate changes
+    schedule = {"shape": learn["schedule"], "rise": steps * learn["warmup_epochs"], "steps": steps * learn["epochs"]}
+    point = {**run.request, "optimizer": {**run.request["optimizer"], "schedule": schedule}}  # how the rate changes
     with phases("build"):
         workload, step = prepare_step(point, run.framework)
     with phases("input"):

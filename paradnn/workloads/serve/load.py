@@ -42,7 +42,7 @@ _LEFT_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedQueries:
     """The queries that were served, in the order in which they were to come, and how many waited at the end. outcome:
     "ok"; "overload" where one waited for too long, "timeout" where the time was up, with queries yet to come. problem:
     why it was not what was asked for; joules: energy, None where it is not counted."""
@@ -53,7 +53,7 @@ class Served:
     problem: str | None = None
     joules: float | None = None
 
-    def told(self, what: str, joules: float | None) -> Served:
+    def told(self, what: str, joules: float | None) -> ServedQueries:
         """With its energy, and why `what` ended before its end."""
         log, seconds = self.log, self.log.seconds()
         problem = {
@@ -75,7 +75,7 @@ def serve(
     patience: float = math.inf,
     until: int | None = None,
     enough: Callable[[list[int], int], bool] | None = None,
-) -> Served:
+) -> ServedQueries:
     """Serve what comes (`Generated`), at most `batch` at once, after a wait for more of `delay` ns at most.
 
     It ends when none comes any more, one has waited for `patience` ns, the clock shows `until`, after which no batch
@@ -86,15 +86,15 @@ def serve(
         queue.extend(arrivals.take())
         now = clock()
         if not queue and arrivals.ended:
-            return Served(log)
+            return ServedQueries(log)
         if until is not None and now >= until:
-            return Served(log, len(queue), "timeout")
+            return ServedQueries(log, len(queue), "timeout")
         if not queue:
             arrivals.wait(until)
             continue
         oldest = queue[0][0]
         if now - oldest > patience:
-            return Served(log, len(queue), "overload")
+            return ServedQueries(log, len(queue), "overload")
         if len(queue) < batch and now < oldest + delay:
             arrivals.wait(oldest + delay)
             continue
@@ -104,23 +104,23 @@ def serve(
         ended = clock()
         log.add(taken, started, ended)
         if enough and enough([scheduled for scheduled, _ in taken], ended):
-            return Served(log)
+            return ServedQueries(log)
 
 
 def serve_closed(
     run: Callable[[int], object], clock: Callable[[], int], queries: int, seconds: float, batch: int, until: int
-) -> Served:
+) -> ServedQueries:
     """Serve queries until there were so many and so much time has passed, of which each comes when the one before it
     was answered; with `batch` above 0 so many at once, all of which have come at the beginning."""
     log, begin = QueryLog(), clock()
     while len(log) < queries or clock() < begin + seconds * 1e9:
         now = clock()
         if now >= until:
-            return Served(log, outcome="timeout")
+            return ServedQueries(log, outcome="timeout")
         count = max(1, min(batch, queries - len(log)))
         run(count)
         log.add([(begin if batch else now,) * 2] * count, now, clock())
-    return Served(log)
+    return ServedQueries(log)
 
 
 class NotServed(Ended):
@@ -141,7 +141,7 @@ class Service:
     capacity: float
     single_seconds: float
 
-    def load(self, rate: float | None, served: Served, probes: list[Probe]) -> Load:
+    def load(self, rate: float | None, served: ServedQueries, probes: list[Probe]) -> Load:
         """What it gave; raises NotServed with it where there was a problem."""
         load = Load(rate, self.single_seconds, served.log.packed(), probes, served.joules)
         if served.problem:
@@ -186,9 +186,9 @@ class _ScheduledRuns:
         alone, wanted = service.single_seconds, f"server.latency_ms={settings['latency_ms']:g}"
         if alone * 1e9 > self._limit:
             reason = f"{wanted}: even a single query takes longer: {alone * 1e3:.3g} ms; raise the limit, or choose a "
-            return service.load(None, Served(QueryLog(), problem=f"{reason}smaller model"), [])
+            return service.load(None, ServedQueries(QueryLog(), problem=f"{reason}smaller model"), [])
         found = find_peak(self._probe, self._held, service.capacity, settings["precision"], self._has_time)
-        run: Served = found.run or Served(QueryLog())
+        run: ServedQueries = found.run or ServedQueries(QueryLog())
         if not found.held and run.outcome != "timeout":
             reason = "measure.timeout leaves no time to search; raise it, or ask for fewer server.min_seconds"
             if self._probes:
@@ -210,7 +210,7 @@ class _ScheduledRuns:
     def _probe(self, rate: float) -> bool:
         return self._held(rate, self._watch())[0]
 
-    def _held(self, rate: float, watch: LimitWatch | None = None) -> tuple[bool, Served]:
+    def _held(self, rate: float, watch: LimitWatch | None = None) -> tuple[bool, ServedQueries]:
         """Whether a rate held, in a run of full length or while a watch looks, and what was served; noted as a
         probe."""
         run = self._run(rate, self._short if watch else self._full, watch)
@@ -222,7 +222,7 @@ class _ScheduledRuns:
         self._probes.append(Probe(rate, len(latencies), late[-1], run.log.seconds(), latency, held, run.problem))
         return held is True, run
 
-    def _run(self, rate: float, length: tuple[float, int], watch: LimitWatch | None = None) -> Served:
+    def _run(self, rate: float, length: tuple[float, int], watch: LimitWatch | None = None) -> ServedQueries:
         """What was served at `rate` in so many seconds, and queries, at least; why it was not what was asked for."""
         patience = max(_PATIENCE * self._limit, _PATIENCE_SECONDS * 1e9)
         limits = (self._service.batch, int(self._settings["delay_ms"] * 1e6), patience, self._until)
@@ -316,7 +316,7 @@ _RUNS = 4
 
 
 @dataclass
-class Found:
+class PeakSearch:
     """The rate of the last run of full length, queries/s, None where there was none; that run; whether the limit held;
     the lowest rate that failed."""
 
@@ -332,11 +332,11 @@ def find_peak(
     capacity: float,
     precision: float,
     has_time: Callable[[float], bool],
-) -> Found:
+) -> PeakSearch:
     """Search from half of `capacity` (queries/s) until what held and what failed differ by a share `precision`.
     `probe(rate)` says whether the limit held, `run(rate)` the same of a run of full length, with the run.
     `has_time(rate)`: whether another probe leaves enough time for the run."""
-    found, passed = Found(), [0.0]
+    found, passed = PeakSearch(), [0.0]
     for number in range(_RUNS):
         low = max(rate for rate in passed if rate < found.high)
         while (not low or found.high > low * (1 + precision)) and has_time(rate := _next(low, found.high, capacity)):

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from paradnn.config.point import Point
-from paradnn.session.turns import Turns
+from paradnn.session.turns import BlockTurns
 from paradnn.store.runs import Record
 
 
 @dataclass(frozen=True)
-class Row:
+class RecordedPoint:
     """One point of a session and its run; `known`: the store held the outcome already."""
 
     run_id: str
@@ -26,13 +26,13 @@ class Row:
     known: bool = False
 
     @classmethod
-    def of_record(cls, run_id: str, record: Record) -> Row:
+    def of_record(cls, run_id: str, record: Record) -> RecordedPoint:
         """The row of a point that was recorded just now."""
         family = record.params["model.name"]
         return cls(run_id, record.name, family, record.outcome, record.reason, record.metrics, record.tags)
 
     @classmethod
-    def of(cls, family: str, values: Mapping[str, Any]) -> Row:
+    def of(cls, family: str, values: Mapping[str, Any]) -> RecordedPoint:
         """The row of a stored run: its id, name, tags (texts) and metrics in one mapping."""
         tags = {key: value for key, value in values.items() if isinstance(value, str)}
         metrics = {key: float(value) for key, value in values.items() if key not in tags}
@@ -41,14 +41,14 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Visit:
+class DesignPoint:
     """One measurement of a point, with tags of its own. excluded: why it is out of memory without being tried. turns:
     what it shares with the visit beside it, which is measured by turns with it."""
 
     point: Point
     tags: Mapping[str, str]
     excluded: str | None = None
-    turns: Turns | None = None
+    turns: BlockTurns | None = None
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Conclusion:
     artifacts: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Course(Protocol):
+class Design(Protocol):
     """Decides after each batch of measurements what is measured next."""
 
     @property
@@ -81,13 +81,13 @@ class Course(Protocol):
         """How long it still asks for measurements: infinite where time does not end it."""
 
     @property
-    def standing(self) -> str:
+    def progress(self) -> str:
         """What is known so far, in a few words; may be empty."""
 
-    def batch(self, rows: Sequence[Row]) -> Sequence[Visit]:
+    def batch(self, rows: Sequence[RecordedPoint]) -> Sequence[DesignPoint]:
         """What is measured next, in this order; nothing ends it. `rows`: how those ended that were measured last."""
 
-    def wants(self, visit: Visit, claimed: bool) -> bool:
+    def wants(self, visit: DesignPoint, claimed: bool) -> bool:
         """Whether a visit of the batch is still to be made: asked before its point is claimed, and once it is."""
 
     def conclusion(self) -> Conclusion:
@@ -100,7 +100,7 @@ class Summary:
     that are `repeated` in the sweep. parent: the parent run's id. conclusion: in Markdown."""
 
     total: int = 0
-    rows: list[Row] = field(default_factory=list)
+    rows: list[RecordedPoint] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     repeated: int = 0
     interrupted: bool = False

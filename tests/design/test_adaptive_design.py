@@ -12,7 +12,7 @@ import pytest
 from paradnn.config.identity import point_id
 from paradnn.config.point import Measure
 from paradnn.designs.adaptive import start_size
-from paradnn.session.course import Visit
+from paradnn.session.design import DesignPoint
 from paradnn.store.journal import Journal
 from tests.design.world import World, space
 from tests.forecast.planted import QUICK
@@ -20,10 +20,10 @@ from tests.forecast.planted import QUICK
 
 def test_a_few_points_teach_the_others_and_the_sweep_ends_by_itself(tmp_path: Path) -> None:
     world, points = World(tmp_path), space()
-    course = world.course(points, error=0.15)
-    assert (course.left, course.standing) == (len(points), "")
-    list(world.follow(course))
-    conclusion = course.conclusion()
+    design = world.design(points, error=0.15)
+    assert (design.left, design.progress) == (len(points), "")
+    list(world.follow(design))
+    conclusion = design.conclusion()
     assert conclusion.tags == {"design": "adaptive", "design_end": "sweep.error=0.15"}
     metrics = conclusion.metrics
     assert metrics["design_measured"] == len(world.measured) == len({point_id(point) for point in world.measured})
@@ -42,24 +42,24 @@ def test_killed_ten_times_it_is_the_same_design(tmp_path: Path) -> None:
     random = np.random.default_rng(6)
     for _ in range(10):
         # A killed driver leaves the claim of the point that it was measuring.
-        list(itertools.islice(world.follow(world.course(points, points=16)), int(random.integers(1, 3))))
+        list(itertools.islice(world.follow(world.design(points, points=16)), int(random.integers(1, 3))))
         for claim in tmp_path.glob("*.claim"):
             claim.unlink()  # its process is gone: what `is_abandoned` sees of another process
     assert 3 <= len(world.measured) < 16
-    course = world.course(points, points=16)
-    list(world.follow(course))
+    design = world.design(points, points=16)
+    list(world.follow(design))
     assert Counter(map(point_id, world.measured)).most_common(1)[0][1] == 1
     assert len(world.measured) == 16
-    assert course.conclusion().metrics["design_measured"] == 16
-    again = world.course(points, points=16)
+    assert design.conclusion().metrics["design_measured"] == 16
+    again = world.design(points, points=16)
     assert list(world.follow(again)) == []
-    assert again.conclusion().text == course.conclusion().text
+    assert again.conclusion().text == design.conclusion().text
 
 
 def test_drivers_at_once_measure_nothing_twice(tmp_path: Path) -> None:
     """Three in turns, a visit each: what one has claimed the others do not measure."""
     world, points = World(tmp_path), space(layers=(1, 4), nodes=(32, 512, 2048))
-    drivers = [world.follow(world.course(points, points=18)) for _ in range(3)]
+    drivers = [world.follow(world.design(points, points=18)) for _ in range(3)]
     while len(world.measured) < 12:
         for driver in drivers:
             next(driver, None)
@@ -67,53 +67,53 @@ def test_drivers_at_once_measure_nothing_twice(tmp_path: Path) -> None:
         driver.close()
     for claim in tmp_path.glob("*.claim"):
         claim.unlink()
-    list(world.follow(course := world.course(points, points=18)))
+    list(world.follow(design := world.design(points, points=18)))
     assert len(world.measured) == len(set(map(point_id, world.measured))) == 18
-    assert course.conclusion().metrics["design_measured"] == 18
+    assert design.conclusion().metrics["design_measured"] == 18
 
 
 def test_of_drivers_that_claim_at_once_none_exceeds_the_number_of_points(tmp_path: Path) -> None:
     """The first chose its points before the others were there, and has not looked since."""
     world, points = World(tmp_path), space(layers=(1, 4), nodes=(32, 512, 2048))
-    courses, claimed = [world.course(points, points=3) for _ in range(3)], set()
-    for course in courses:
-        visit, *_ = course.batch([])
-        assert course.wants(visit, False)
+    designs, claimed = [world.design(points, points=3) for _ in range(3)], set()
+    for design in designs:
+        visit, *_ = design.batch([])
+        assert design.wants(visit, False)
         assert world.claim(Journal(tmp_path), visit.point)
-        assert course.wants(visit, True)
+        assert design.wants(visit, True)
         claimed.add(point_id(visit.point))
-    fourth = Visit(next(point for point in points if point_id(point) not in claimed), {})
-    assert courses[0].wants(fourth, False)
+    fourth = DesignPoint(next(point for point in points if point_id(point) not in claimed), {})
+    assert designs[0].wants(fourth, False)
     assert world.claim(Journal(tmp_path), fourth.point)
-    assert not courses[0].wants(fourth, True)
-    assert not courses[0].wants(fourth, False), "now it knows"
+    assert not designs[0].wants(fourth, True)
+    assert not designs[0].wants(fourth, False), "now it knows"
 
 
 def test_drivers_in_parallel_measure_as_many_points_as_were_asked_for(tmp_path: Path) -> None:
     worlds, points = [World(tmp_path) for _ in range(4)], space(layers=(1, 4), nodes=(32, 512, 2048))
     with ThreadPoolExecutor(len(worlds)) as drivers:
-        list(drivers.map(lambda world: list(world.follow(world.course(points, points=9))), worlds))
+        list(drivers.map(lambda world: list(world.follow(world.design(points, points=9))), worlds))
     measured = [point_id(point) for world in worlds for point in world.measured]
     assert len(measured) == len(set(measured)) == 9
 
 
 def test_no_point_is_begun_after_the_time(tmp_path: Path) -> None:
     world = World(tmp_path)
-    course = world.course(space(), minutes=1.0)
-    driver = world.follow(course)
+    design = world.design(space(), minutes=1.0)
+    driver = world.follow(design)
     next(driver)
-    course.begin -= 60.0  # as if the first point took a minute
+    design.begin -= 60.0  # as if the first point took a minute
     assert list(driver) == []
     assert len(world.measured) == 1
-    assert course.conclusion().tags["design_end"] == "sweep.minutes=1"
+    assert design.conclusion().tags["design_end"] == "sweep.minutes=1"
 
 
 def test_memory_excludes_what_is_larger_and_names_the_run_that_proves_it(tmp_path: Path) -> None:
     limit = 3 * 2**28
     measure = Measure(**{**vars(QUICK), "memory_limit": limit})
     world, points = World(tmp_path), space((1, 2, 4, 8), (512, 2048, 8192), (256, 4096, 16384), measure)
-    course = world.course(points, points=len(points))
-    list(world.follow(course))
+    design = world.design(points, points=len(points))
+    list(world.follow(design))
     fitting = {point_id(point) for point in points if world.peak(point) <= limit}
     assert 10 < len(fitting) < len(points) - 10
     assert {point_id(point) for point in world.measured} >= fitting
@@ -126,7 +126,7 @@ def test_memory_excludes_what_is_larger_and_names_the_run_that_proves_it(tmp_pat
     assert heads == {"needs at", "no smaller in any size than"} or heads == {"no smaller in any size than"}
     proofs = {reason.partition(" run ")[2].partition(",")[0] for reason in reasons if " run " in reason}
     assert proofs <= {path.stem for path in tmp_path.glob("point-*.json")}
-    assert course.conclusion().tags["design_end"].startswith("every point that fits the memory is measured before ")
+    assert design.conclusion().tags["design_end"].startswith("every point that fits the memory is measured before ")
 
 
 @pytest.mark.parametrize(
@@ -142,12 +142,12 @@ def test_memory_excludes_what_is_larger_and_names_the_run_that_proves_it(tmp_pat
 )
 def test_every_space_ends_with_a_word(tmp_path: Path, points: list, ends: dict, said: str) -> None:
     world = World(tmp_path)
-    course = world.course(points, **ends)
+    design = world.design(points, **ends)
     if said == "sweep.minutes=0.01":
-        course.begin -= 1.0  # as if it had taken a second already
-    list(world.follow(course))
-    assert said in course.conclusion().tags["design_end"]
-    assert said in course.conclusion().text
+        design.begin -= 1.0  # as if it had taken a second already
+    list(world.follow(design))
+    assert said in design.conclusion().tags["design_end"]
+    assert said in design.conclusion().text
     if "out of memory" in said:
         assert len(world.excluded) == 2
         assert not world.measured
