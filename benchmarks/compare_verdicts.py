@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.common import save
 from benchmarks.steadiness import ar1
-from paradnn.compare.gate import Gate, judge
+from paradnn.compare.gate import Gate, Limit
 from paradnn.compare.verdict import Rule, SpeedEstimate, Verdict, estimate, orders
 
 __all__ = ["MACHINES", "Outcome", "compare_planted", "tally"]
@@ -116,7 +116,9 @@ def compare_planted(
         if not rule.looks(len(logs)):
             continue
         found = estimate(logs)
-        if rule.is_enough(found) or len(logs) == rule.most:
+        if not (enough := rule.is_enough(found)) and len(logs) == rule.most:
+            found = estimate(logs, last=True)
+        if enough or len(logs) == rule.most:
             held = abs(found.mean - math.log(truth)) <= found.half
             return Outcome(found.verdict(rule.margin), len(logs), held, found)
 
@@ -146,14 +148,17 @@ def gate_planted(
     slower: float, truth: float, cv: float, misses: float, random: np.random.Generator, machine: Machine, most: int
 ) -> tuple[str, int]:
     """What a gate against a slowdown of `slower` says of a head that is truly `truth` slower, after how many rounds."""
-    visits, order, rule = machine(2 * most, cv, random), orders(random.integers(2**32)), Rule(most=most)
+    visits, order = machine(2 * most, cv, random), orders(random.integers(2**32))
+    rule = Limit(most=most, misses=misses, slower=slower)
     logs: list[float] = []
     while True:
         first, _ = next(order)
         pair = visits[2 * len(logs) : 2 * len(logs) + 2]
         logs.append(-math.log1p(truth) + float(pair[first] - pair[1 - first]))
         if rule.looks(len(logs)):
-            said = judge(estimate(logs, misses), slower)
+            said = rule.judge(estimate(logs, misses))
+            if said is Gate.UNDECIDED and len(logs) == most:
+                said = rule.judge(estimate(logs, misses, last=True))
             if said is not Gate.UNDECIDED or len(logs) == most:
                 return said.name, len(logs)
 

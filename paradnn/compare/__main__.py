@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stderr
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
@@ -17,6 +19,7 @@ from paradnn.compare.verdict import Verdict
 from paradnn.core.words import counted
 
 if TYPE_CHECKING:
+    from paradnn.compare.text import Paired
     from paradnn.config.point import Point, Settings
     from paradnn.config.tasks import SweepInfo
 
@@ -46,11 +49,10 @@ def main() -> int:
 
 
 def _compare(given: argparse.Namespace, first: Composed, second: Composed) -> int:
-    """Measure, write, print and record; the exit code."""
+    """Measure points of two configurations, record and tell; the exit code."""
     from paradnn.compare.comparison import Comparison, pairs_of
-    from paradnn.compare.text import describe
+    from paradnn.compare.text import seen
     from paradnn.session.session import follow_design
-    from paradnn.store.files import write_json
 
     settings, points, info = first
     assert info  # of a multirun
@@ -58,36 +60,49 @@ def _compare(given: argparse.Namespace, first: Composed, second: Composed) -> in
     labels = given.sides[0].label, given.sides[1].label
     info = replace(info, name=f"{labels[0]} or {labels[1]}, {counted(len(pairs), 'point')}")
     comparison = Comparison(info.sweep_id, pairs, labels, given.rule, given.minutes)
-    # What the machine can do at most takes a minute to measure, and says nothing of a ratio.
-    summary = follow_design(comparison, replace(settings, ceilings=False), info)
-    if given.json:  # before anything is printed: who reads that may be gone
-        found = comparison.overall().answer() | {"seconds": summary.seconds, "interrupted": summary.interrupted}
-        write_json(given.json, found | {"points": comparison.verdict_table()})
-    describe(comparison)
-    print(f"\n{summary.counts()} in {summary.seconds:.0f} s. Run {summary.parent} in {summary.where}")
-    if summary.interrupted:
-        print("interrupted; what was measured is recorded, the same command begins again", file=sys.stderr)
-        return summary.exit_code
-    return int(any(result.verdict is Verdict.NOT_SETTLED for result in comparison.results))
+    with redirect_stderr(io.StringIO()) if given.quiet else nullcontext():
+        # What the machine can do at most takes a minute to measure, and says nothing of a ratio.
+        summary = follow_design(comparison, replace(settings, ceilings=False), info)
+    whole, interrupted = comparison.overall(), summary.interrupted
+    whole.seconds = summary.seconds
+    document = whole.answer() | {"interrupted": interrupted, "points": comparison.verdict_table()}
+    closing = [*seen(whole, given.null), f"{summary.counts()}. Run {summary.parent} in {summary.where}"]
+    return _tell(given, comparison.results, comparison.sentences(), closing, document)
 
 
 def _compare_commands(given: argparse.Namespace) -> int:
-    """Run two commands by turns and say which is faster; the exit code."""
+    """Run two commands or functions by turns and say which is faster; the exit code."""
     from paradnn.compare.commands import NULL_COMMAND
     from paradnn.compare.duet import take_turns
-    from paradnn.compare.text import describe_turns
-    from paradnn.store.files import write_json
+    from paradnn.compare.text import seen
 
     texts = given.words or [NULL_COMMAND]
     labels = given.words if len(texts) == 2 else given.commits or ("first", "second")
     turns, interrupted = take_turns(given, labels, texts if len(texts) == 2 else texts * 2, given.commits, given.rule)
+    closing = [*turns.said_of_failures(), *seen(turns, given.null)]
+    return _tell(given, [turns], [str(turns)], closing, turns.document(interrupted))
+
+
+def _tell(
+    given: argparse.Namespace,
+    results: Sequence[Paired],
+    sentences: Sequence[str],
+    closing: Sequence[str],
+    document: dict[str, Any],
+) -> int:
+    """Write the files that were asked for, then print: who reads that may be gone; the exit code."""
+    from paradnn.compare.text import describe, write_csv
+    from paradnn.store.files import write_json
+
     if given.json:
-        write_json(given.json, turns.document(interrupted))
-    describe_turns(turns, given.null)
-    if interrupted:
-        print("interrupted", file=sys.stderr)
+        write_json(given.json, document)
+    if given.csv:
+        write_csv(given.csv, results)
+    describe(results, sentences, closing, given.detail)
+    if document["interrupted"]:
+        print("interrupted; what was measured stands above, the same command begins again", file=sys.stderr)
         return 130
-    return int(turns.verdict is Verdict.NOT_SETTLED)
+    return int(any(result.verdict is Verdict.NOT_SETTLED for result in results))
 
 
 if __name__ == "__main__":

@@ -90,6 +90,7 @@ def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
         place = words.index("--")
         words, after = words[:place], words[place + 1 :]
     given = parser.parse_intermixed_args([word for word in words if word != "--"])
+    given.quiet = not given.detail
     given.words += [shlex.join(after)] if len(after) > 1 else after
     return given
 
@@ -192,13 +193,17 @@ def _parser() -> Parser:
     add("--minutes", type=number("--minutes"), metavar="M", help="begin no round that would end later than this")
     add("--null", action="store_true", help="compare one side with itself: what difference does chance alone make?")
     add("--json", type=Path, metavar="FILE", help="write ratio, low, high, verdict, rounds, seconds to FILE")
+    add("--csv", type=Path, metavar="FILE", help="write what each round measured to FILE")
     add_command_options(parser)
     add("--commits", nargs=2, metavar="REF", help="one command at two commits, each in a worktree of its own")
     return parser
 
 
 def add_command_options(parser: argparse.ArgumentParser) -> None:
-    """How commands are run and what of them is compared."""
+    """How much is said; how commands are run and what of them is compared."""
+    said = parser.add_mutually_exclusive_group()
+    said.add_argument("--quiet", dest="detail", action="store_const", const=0, default=1, help="the verdict alone")
+    said.add_argument("--verbose", dest="detail", action="store_const", const=2, help="every round, too")
     add = parser.add_argument_group("two commands, or two commits").add_argument
     text = "a number that the command prints, instead of its time: a regular expression with one group, or json:FIELD"
     add("--metric", metavar="REGEX", help=text)

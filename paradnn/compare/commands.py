@@ -16,18 +16,19 @@ import select
 import shlex
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from paradnn.compare.text import Paired
-from paradnn.compare.verdict import FEWEST, Rule, estimate, orders
-from paradnn.core.errors import ConfigError, ParadnnError
+from paradnn.compare.verdict import Rule, orders
+from paradnn.core.errors import ConfigError
 from paradnn.core.words import counted, in_seconds
 
 #: Runs of a short command that make one visit last this long, so that neither clock nor start-up luck decides it.
@@ -62,35 +63,44 @@ class OutputMetric:
         except re.error as error:
             raise ConfigError("--metric", self.pattern, f"is no regular expression ({error})", "mend it") from None
         if groups != 1:
-            problem = f"has {groups} groups"
-            raise ConfigError("--metric", self.pattern, problem, "put the number, and only it, in parentheses")
+            remedy = "put the number, and only it, in parentheses"
+            raise ConfigError("--metric", self.pattern, f"has {groups} groups", remedy)
 
     def value(self, text: str) -> float | None:
         """The number in what a command printed; None where there is none, or none above zero."""
-        pattern = self.pattern or "()"
+        kind, _, path = (self.pattern or "()").partition("json:")
         try:
-            if pattern.startswith("json:"):
+            found: Any = None if path else re.findall(kind, text)[-1]
+            if path:
                 begin = max(text.rfind("\n{") + 1, 0 if text.startswith("{") else text.find("{"))
-                found: Any = json.loads(text[begin:])
-                for name in pattern.removeprefix("json:").split("."):
-                    found = found[int(name)] if isinstance(found, list) else found[name]
-            else:
-                found = re.findall(pattern, text)[-1]
+                found = json.loads(text[begin:])
+            for name in path.split(".") if path else ():
+                found = found[int(name)] if isinstance(found, list) else found[name]
             number = float(found)
         except (ValueError, LookupError, TypeError, RecursionError):
             return None
         return number if math.isfinite(number) and number > 0 else None
 
 
-@dataclass(frozen=True)
-class Command:
-    """One side: a command line, the folder it runs in, what is run before each visit, exit codes of success."""
+class Command(NamedTuple):
+    """One side: what it is called, a command line, and the folder that it runs in."""
 
     label: str
     text: str
     folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How two commands are run and judged: for how long at most, by what, how many runs of each do not count, what is
+    run before each visit, how long a run may take, and exit codes of success."""
+
+    minutes: float = 10.0
+    metric: OutputMetric = OutputMetric()
+    warmup: int = 1
     prepare: str | None = None
-    good: tuple[int, ...] = (0,)
+    timeout: float = 600.0
+    exit_codes: tuple[int, ...] = (0,)
 
 
 @dataclass(frozen=True)
@@ -98,9 +108,14 @@ class CommandRun:
     """One process: wall and processor seconds, the number it was asked for, and why it failed if it did."""
 
     seconds: float
-    cpu_seconds: float
+    cpu_seconds: float | None = None
     value: float | None = None
     failure: str | None = None
+
+    @property
+    def measured(self) -> float:
+        """The number, or else the wall time."""
+        return self.seconds if self.value is None else self.value
 
 
 #: One side's part of a round: runs one after the other, of which the last may have failed.
@@ -124,14 +139,16 @@ def program_of(text: str) -> list[str]:
     return words
 
 
-def run_once(command: Command, words: Sequence[str], metric: OutputMetric, timeout: float) -> CommandRun:
-    """Start a process, wait for its end and account for it; a run that takes longer than `timeout` s is stopped."""
+def run_once(command: Command, terms: Terms) -> CommandRun:
+    """Start a process, wait for its end and account for it; what takes longer than it may is stopped with all that it
+    started. ConfigError where it cannot be started."""
+    words, pattern, timeout = program_of(command.text), terms.metric.pattern, terms.timeout
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        nothing, keeps = subprocess.DEVNULL, out if metric.pattern else subprocess.DEVNULL
+        nothing, keeps = subprocess.DEVNULL, out if pattern else subprocess.DEVNULL
         begun, late = time.perf_counter(), False
         try:
             process = subprocess.Popen(
-                words, stdout=keeps, stderr=err, stdin=nothing, start_new_session=True, cwd=command.folder
+                words, stdin=nothing, stdout=keeps, stderr=err, start_new_session=True, cwd=command.folder
             )
         except OSError as error:
             raise ConfigError("command", command.text, error.strerror or str(error), "give another") from error
@@ -142,15 +159,15 @@ def run_once(command: Command, words: Sequence[str], metric: OutputMetric, timeo
                 late = not waiting.poll(1e3 * min(timeout, _LONGEST))
             seconds = time.perf_counter() - begun
         finally:
-            if late or sys.exc_info()[0]:  # with all that it started
+            if late or sys.exc_info()[0]:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
-        value = metric.value(_text(out)) if metric.pattern else None
-        failure = f"took longer than {timeout:g} s" if late else failure_of(process.returncode, command.good, err)
-        if metric.pattern and not failure and value is None:
-            failure = f"printed no number above zero that --metric {metric.pattern} finds"
+        value = terms.metric.value(_text(out)) if pattern else None
+        failure = f"took longer than {timeout:g} s" if late else failure_of(process.returncode, terms.exit_codes, err)
+        if pattern and not failure and value is None:
+            failure = f"printed no number above zero that --metric {pattern} finds"
     return CommandRun(seconds, usage.ru_utime + usage.ru_stime, value, failure)
 
 
@@ -174,70 +191,62 @@ class Turns(Paired):
     `visits` holds all of each side, failures among them; `failed` says which side is the problem.
     """
 
-    def __init__(
-        self,
-        sides: tuple[Command, Command],
-        rule: Rule,
-        metric: OutputMetric | None = None,
-        *,
-        minutes: float,
-        timeout: float = 600.0,
-        warmup: int = 1,
-        seed: object = None,
-        enough: Callable[[Sequence[float]], bool] | None = None,
-    ) -> None:
-        super().__init__((sides[0].label, sides[1].label), rule.margin)
-        self.sides, self.rule, self.metric = sides, rule, metric or OutputMetric()
+    def __init__(self, sides: Sequence[Command], rule: Rule, terms: Terms = Terms(), seed: object = None) -> None:
+        self.sides, self.terms = sides, terms
+        super().__init__((sides[0].label, sides[1].label), rule, unit="metric" if terms.metric.pattern else "seconds")
         self.visits: tuple[list[Visit], list[Visit]] = ([], [])
         self.failed: int | None = None
-        self._words = self._programs()
-        self._limit, self._timeout, self._warmup = 60 * minutes, timeout, warmup
         self._orders = orders(time.time_ns() if seed is None else seed)
-        self._enough = enough or (lambda logs: rule.is_enough(estimate(logs)))
         self._repeats = 1
 
     def document(self, interrupted: bool = False) -> dict[str, Any]:
         """What --json holds: the answer and every run."""
-        found = self.estimate
-        return self.answer() | {
-            "visible_difference": found.visible if found else None,
-            "equivalence": self.margin,
-            "interrupted": interrupted,
-            "metric": self.metric.pattern or "seconds",
-            "log_ratios": self.logs,
-            "sides": [
-                {
-                    "label": side.label,
-                    "command": side.text,
-                    "failed_visits": len(self.failures(number)),
-                    "values": self.values(number),
-                    "cpu_seconds": [run.cpu_seconds for visit in self.visits[number] for run in visit],
-                }
-                for number, side in enumerate(self.sides)
-            ],
+        sides = []
+        for number, side in enumerate(self.sides):
+            about = {"label": side.label, "command": side.text, "failed_visits": len(self.failures(number))}
+            sides.append(about | {"values": self.values(number), "cpu_seconds": self.cpu_seconds(number)})
+        found: dict[str, Any] = {
+            "visible_difference": self.estimate and self.estimate.visible,
+            "equivalence": self.rule.margin,
         }
+        found |= {"interrupted": interrupted, "metric": self.terms.metric.pattern or "seconds"}
+        return self.answer() | found | {"log_ratios": self.logs, "sides": sides}
 
     def values(self, side: int) -> list[float]:
         """What the successful runs of a side took in s, or what its metric was."""
-        runs = (run for visit in self.visits[side] for run in visit if not run.failure)
-        return [run.seconds if run.value is None else run.value for run in runs]
+        return [run.measured for run in self._runs(side)]
+
+    def cpu_seconds(self, side: int) -> list[float]:
+        """Those of the successful runs of a side."""
+        return [run.cpu_seconds for run in self._runs(side) if run.cpu_seconds is not None]
+
+    def _runs(self, side: int) -> list[CommandRun]:
+        return [run for visit in self.visits[side] for run in visit if not run.failure]
 
     def failures(self, side: int) -> list[str]:
         """Why visits failed."""
         return [visit[-1].failure for visit in self.visits[side] if visit and visit[-1].failure]
 
+    def said_of_failures(self) -> list[str]:
+        """How often sides failed that have a verdict all the same."""
+        counted_in = "the verdict is about rounds in which both succeeded."
+        return [
+            f"{label} failed in {len(found)} of {len(self.visits[side])} rounds ({found[-1]}); {counted_in}"
+            for side, label in enumerate(self.labels)
+            if (found := self.failures(side)) and not self.problem
+        ]
+
     def follow(self, shows: bool = False) -> bool:
         """Run round after round until it is enough; whether it was interrupted. `shows`: how far it is, on a terminal,
-        seldom enough not to disturb what is measured."""
+        once a round, which lasts a tenth of a second or longer."""
         shows, begun = shows and sys.stderr.isatty(), time.monotonic()
-        shown = begun
         try:
             self._warm_up()
             while not (self.problem or self._is_over(time.monotonic() - begun)):
-                self._round()
+                self._round(next(self._orders))
+                self._give_up()
                 self.seconds = time.monotonic() - begun
-                if shows and time.monotonic() - shown >= 0.2:
-                    shown = time.monotonic()
+                if shows:
                     print(f"\r\x1b[K{self._progress()}", end="", file=sys.stderr, flush=True)
         except KeyboardInterrupt:
             return True
@@ -248,40 +257,40 @@ class Turns(Paired):
         return False
 
     def _is_over(self, elapsed: float) -> bool:
-        begun = len(self.visits[0])
-        if self.rounds >= self.rule.most or (begun and elapsed * (1 + 1 / begun) > self._limit):
-            return True
-        return self.rounds >= FEWEST and self.rule.looks(self.rounds) and self._enough(self.logs)
+        enough = self.rule.looks(self.rounds) and bool(self.estimate and self.rule.is_enough(self.estimate))
+        self.last = not enough and self.rule.is_over(len(self.visits[0]), elapsed, 60 * self.terms.minutes)
+        return enough or self.last
 
     def _progress(self) -> str:
-        found, share = self.estimate, max(self.rounds / self.rule.most, self.seconds / self._limit, 1e-3)
+        found, limit = self.estimate, 60 * self.terms.minutes
+        share = max(self.rounds / self.rule.most, self.seconds / limit, 1e-3)
         ratio = f", ratio {found.ratio:.3f} ({found.low:.3f} .. {found.high:.3f})" if found else ""
-        left = max(0.0, min(self._limit - self.seconds, self.seconds * (1 - share) / share))
+        left = max(0.0, min(limit - self.seconds, self.seconds * (1 - share) / share))
         return f"{counted(self.rounds, 'round')}{ratio}, at most {in_seconds(left)} left"
 
-    def _programs(self) -> tuple[list[str], list[str]]:
-        """What is started for each side; ConfigError where it cannot be."""
-        return program_of(self.sides[0].text), program_of(self.sides[1].text)
-
     def _warm_up(self) -> None:
-        """Runs of each side that do not count; the last says how many a visit has."""
-        for _ in range(self._warmup):
-            visits = self._visit(0), self._visit(1)
-            for side, visit in enumerate(visits):
-                if failure := visit[-1].failure:
-                    self._end(side, f"failed: {failure}")
-                    return
-        longest = max(visit[-1].seconds for visit in visits)
-        if self.metric.pattern is None and not any(side.prepare for side in self.sides):
+        """Rounds that do not count: what fails in them fails always. Their last runs say how many a visit has."""
+        for _ in range(self.terms.warmup):
+            self._round((0, 1))
+            for side in (0, 1):
+                if failures := self.failures(side):
+                    self._end(side, f"failed: {failures[-1]}")
+            if self.problem:
+                return
+            longest = max(visits[-1][-1].seconds for visits in self.visits)
+            for kept in (*self.visits, self.logs, self.numbers, self.measured):
+                kept.clear()
+        if self.unit == "seconds" and not self.terms.prepare:
             self._repeats = min(MOST_RUNS, max(1, math.ceil(VISIT_SECONDS / max(longest, 1e-6))))
 
-    def _round(self) -> None:
-        for side in next(self._orders):
+    def _round(self, order: tuple[int, int]) -> None:
+        for side in order:
             self.visits[side].append(self._visit(side))
-        first, second = (visits[-1] for visits in self.visits)
-        if not (first[-1].failure or second[-1].failure):
-            self.logs.append(math.log(self._speed(first) / self._speed(second)))
-        self._give_up()
+        visits = self.visits[0][-1], self.visits[1][-1]
+        if not any(visit[-1].failure for visit in visits):
+            first, second = (statistics.fmean(run.measured for run in visit) for visit in visits)
+            sign = 1 if self.terms.metric.higher else -1
+            self.add(len(self.visits[0]), sign * math.log(first / second), (first, second))
 
     def _give_up(self) -> None:
         """Note why there will be no verdict where a side fails too often."""
@@ -294,87 +303,13 @@ class Turns(Paired):
         self.failed, self.problem = side, f"{self.labels[side]} {words}"
 
     def _visit(self, side: int) -> Visit:
-        command = self.sides[side]
-        if command.prepare and (code := _shell(command.prepare, command.folder, subprocess.DEVNULL).returncode):
-            return [CommandRun(0.0, 0.0, failure=f"--prepare ended with exit code {code}")]
+        command, prepare = self.sides[side], self.terms.prepare
+        if prepare:
+            nothing = subprocess.DEVNULL
+            how = subprocess.run(prepare, shell=True, stdin=nothing, stdout=nothing, stderr=nothing, cwd=command.folder)
+            if how.returncode:
+                return [CommandRun(0.0, failure=f"--prepare ended with exit code {how.returncode}")]
         runs: Visit = []
         while len(runs) < self._repeats and not (runs and runs[-1].failure):
-            runs.append(run_once(command, self._words[side], self.metric, self._timeout))
+            runs.append(run_once(command, self.terms))
         return runs
-
-    def _speed(self, visit: Visit) -> float:
-        """Runs a second, or the metric."""
-        if (value := visit[0].value) is None:
-            return len(visit) / sum(run.seconds for run in visit)
-        return value if self.metric.higher else 1 / value
-
-
-#: The files as they lie in the current folder, committed or not.
-WORKING_TREE = "."
-
-
-@contextlib.contextmanager
-def checkouts(references: tuple[str, str], setup: str | None = None) -> Iterator[list[Path]]:
-    """The folder for each reference, a branch, tag, commit or WORKING_TREE; gone afterwards.
-
-    The folder is the one in the worktree that corresponds to the current one; `setup` is run in it once. ParadnnError
-    where git knows no such commit, or the set-up fails.
-    """
-    top = Path(_git("rev-parse", "--show-toplevel"))
-    inner = Path.cwd().resolve().relative_to(top.resolve())
-    with tempfile.TemporaryDirectory(prefix="paradnn-commits-") as scratch, contextlib.ExitStack() as made:
-        found: list[Path] = []
-        for number, reference in enumerate(references):
-            tree = top
-            if reference != WORKING_TREE:
-                tree, commit = Path(scratch) / f"tree{number}", _commit(reference)
-                made.callback(_remove, tree)
-                _git("worktree", "add", "--quiet", "--detach", str(tree), commit)
-            found.append(tree / inner)
-            if not found[-1].is_dir():
-                raise ConfigError("--commits", reference, f"has no folder {inner}", "run it where both have one")
-            if setup:
-                print(f"setting up {reference}: {setup}", file=sys.stderr)
-                done = _shell(setup, found[-1])
-                if done.returncode:
-                    last = ((done.stderr or done.stdout).strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-                    reason = f"failed for {reference} ({last[:200]})"
-                    raise ConfigError("--setup", setup, reason, "try it there by hand")
-        yield found
-
-
-def _remove(tree: Path) -> None:
-    with contextlib.suppress(ParadnnError):  # that was not made
-        _git("worktree", "remove", "--force", str(tree))
-
-
-def _commit(reference: str) -> str:
-    try:
-        return _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{reference}^{{commit}}")
-    except ParadnnError:
-        remedy = "give a branch, tag or commit; a shallow clone has few (git fetch --unshallow)"
-        raise ConfigError("commit", reference, "git knows no such commit", remedy) from None
-
-
-def commit_of(reference: str) -> str:
-    """What a commit is called, of the files as they lie here with a mark where they are changed."""
-    of = "--dirty" if reference == WORKING_TREE else reference
-    return _git("describe", "--always", "--abbrev=12", "--exclude=*", of)
-
-
-def _git(*words: str) -> str:
-    try:
-        done = subprocess.run(["git", *words], capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        raise ParadnnError("git cannot be found; install it, or compare commands") from None
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise ParadnnError(f"git {words[0]} failed: {last}; run this in a checkout")
-    return done.stdout.strip()
-
-
-def _shell(text: str, folder: Path | None, out: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
-    words, nothing = ["/bin/sh", "-c", text], subprocess.DEVNULL
-    return subprocess.run(
-        words, stdin=nothing, stdout=out, stderr=out, cwd=folder, text=True, errors="replace", check=False
-    )

@@ -9,59 +9,39 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from paradnn.compare.text import Paired
+from paradnn.compare.text import Paired, round_table
 from paradnn.compare.verdict import Rule, orders, trimmed
 from paradnn.config.identity import request_of, texts
 from paradnn.config.point import Point
 from paradnn.core.errors import ConfigError
 from paradnn.session.design import Conclusion, DesignPoint, RecordedPoint
 from paradnn.session.record import run_name
-from paradnn.session.turns import BlockTurns
+from paradnn.session.turns import BlockTurns, takes_turns
 
 #: Pairs of blocks in a round at least: to build and warm up both sides takes as long as some twenty of them.
 PAIRS = 20
 
 
-class Pair(NamedTuple):
-    """One point on both sides; `name` is what they share."""
-
-    name: str
-    points: tuple[Point, Point]
+#: One point on both sides, and what they share of its name.
+Pair = tuple[str, tuple[Point, Point]]
 
 
 @dataclass
 class ComparedPoint(Paired):
-    """What is known of one point, or with `name` empty of all together, round by round: `logs`, block by block better
-    known than by `speeds`, which are examples/s of both sides, of a served model one by the median latency; `numbers`
-    are those of the rounds.
+    """What is known of one point, or with `name` empty of all together: `logs`, block by block better known than by
+    what is `measured`, examples/s of both sides, of a served model one by the median latency.
 
     points: the point on both sides. order: which side goes first, where they do not take `turns` in this round.
     failures: how often a side failed. alone: whether the sides are no longer measured block by block.
     """
 
-    name: str = ""
     points: tuple[Point, ...] = ()
     order: Iterator[tuple[int, int]] = field(default_factory=lambda: orders(""))
     turns: BlockTurns | None = None
-    numbers: list[int] = field(default_factory=list)
-    speeds: list[tuple[float, float]] = field(default_factory=list)
     failures: Counter[int] = field(default_factory=Counter)
     alone: bool = False
-
-    def add(self, number: int, log_ratio: float, speeds: tuple[float, float]) -> None:
-        """What a round measured."""
-        self.numbers.append(number)
-        self.logs.append(log_ratio)
-        self.speeds.append(speeds)
-
-
-def takes_turns(point: Point) -> bool:
-    """Whether blocks of a point can stand between those of another: while it waits it must not compute, nor hold a
-    device of which the other needs the memory."""
-    alone = point.devices == point.hosts == 1 and point.data.name == "synthetic" and not point.measure.reference
-    return alone and point.platform.name == "cpu" and point.workload.by_turns
 
 
 def pairs_of(first: Sequence[Point], second: Sequence[Point], null: bool) -> list[Pair]:
@@ -79,10 +59,10 @@ def pairs_of(first: Sequence[Point], second: Sequence[Point], null: bool) -> lis
             if one.get(key) != other.get(key):
                 problem = f"meets {other.get(key)} on the other side"
                 raise ConfigError(key, one.get(key), problem, "vary it on neither side, or compare one point at a time")
-        if any(points == pair.points for pair in pairs):
+        if any(points == both for _, both in pairs):
             continue  # an axis names a value twice
         words = run_name(points[1]).split()
-        pairs.append(Pair(" ".join(word for word in run_name(points[0]).split() if word in words), points))
+        pairs.append((" ".join(word for word in run_name(points[0]).split() if word in words), points))
     return pairs
 
 
@@ -106,8 +86,8 @@ class Comparison:
     ) -> None:
         self.labels, self.rule = labels, rule
         self.results = [
-            ComparedPoint(labels, rule.margin, name=pair.name, points=pair.points, order=orders(f"{name} {index}"))
-            for index, pair in enumerate(pairs)
+            ComparedPoint(labels, rule, shared, points=points, order=orders(f"{name} {index}"))
+            for index, (shared, points) in enumerate(pairs)
         ]
         self._name, self._random, self._clock = name, random.Random(name), clock
         self._seconds = math.inf if minutes is None else 60 * minutes
@@ -166,8 +146,8 @@ class Comparison:
         live = [entry for entry in self.results if not entry.problem]
         if len(live) < 2:
             return self.results[0]
-        whole = ComparedPoint(self.labels, self.rule.margin)
-        rounds = [dict(zip(entry.numbers, zip(entry.logs, entry.speeds, strict=True), strict=True)) for entry in live]
+        whole = ComparedPoint(self.labels, self.rule, last=all(entry.last for entry in live))
+        rounds = [dict(zip(entry.numbers, zip(entry.logs, entry.measured, strict=True), strict=True)) for entry in live]
         for number in sorted(set.intersection(*map(set, rounds))):
             logs, speeds = zip(*(one[number] for one in rounds), strict=True)
             first, second = map(statistics.geometric_mean, zip(*speeds, strict=True))
@@ -186,19 +166,9 @@ class Comparison:
     def verdict_table(self) -> dict[str, Any]:
         """A row a point: its verdict, the ratio of the first side's speed to the second's, its 95% interval."""
         columns = ["point", "verdict", "ratio", "low", "high", "rounds", "problem"]
-        known = [result.answer() | {"point": result.name} for result in self.results]
-        rows = [row | ({"verdict": None} if row["problem"] else {}) for row in known]
-        return {"columns": columns, "data": [[row[name] for name in columns] for row in rows]}
-
-    def round_table(self) -> dict[str, Any]:
-        """A row a point and round: examples/s of both sides and their ratio."""
-        columns = ["point", "round", *(f"{label} examples_per_second" for label in self.labels), "ratio"]
-        rows = [
-            [result.name, number, *speeds, math.exp(log)]
-            for result in self.results
-            for number, speeds, log in zip(result.numbers, result.speeds, result.logs, strict=True)
-        ]
-        return {"columns": columns, "data": rows}
+        rows = [{"point": result.name} | result.answer() for result in self.results]
+        data = [[None if name == "verdict" and row["problem"] else row[name] for name in columns] for row in rows]
+        return {"columns": columns, "data": data}
 
     def conclusion(self) -> Conclusion:
         """The verdict so far; the metrics are those of the only point, or of all points together."""
@@ -206,7 +176,7 @@ class Comparison:
         metrics = {"comparison_rounds": float(whole.rounds)}
         if found := whole.estimate:
             metrics |= {"speed_ratio": found.ratio, "speed_ratio_low": found.low, "speed_ratio_high": found.high}
-        artifacts = {"verdicts.json": self.verdict_table(), "rounds.json": self.round_table()}
+        artifacts = {"verdicts.json": self.verdict_table(), "rounds.json": round_table(self.results)}
         return Conclusion("\n".join(f"- **{line}**" for line in self.sentences()), metrics, {}, artifacts)
 
     def _turns_of(self, entry: ComparedPoint) -> BlockTurns | None:
@@ -247,7 +217,10 @@ class Comparison:
                 entry.add(self._number, log_ratio, (speeds[0], speeds[1]))
 
     def _is_over(self, elapsed: float) -> bool:
-        live = [entry.estimate for entry in self.results if not entry.problem]
-        if not live or self._number >= self.rule.most or elapsed * (1 + 1 / self._number) > self._seconds:
+        live = [entry for entry in self.results if not entry.problem]
+        found = [entry.estimate for entry in live]
+        if not live or (self.rule.looks(self._number) and all(one and self.rule.is_enough(one) for one in found)):
             return True
-        return self.rule.looks(self._number) and all(found and self.rule.is_enough(found) for found in live)
+        for entry in live:
+            entry.last = self.rule.is_over(self._number, elapsed, self._seconds)
+        return live[0].last

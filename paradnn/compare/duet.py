@@ -11,6 +11,7 @@ import inspect
 import os
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,9 +21,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from paradnn.compare.commands import Command, CommandRun, OutputMetric, Turns, checkouts, failure_of
+from paradnn.compare.commands import Command, CommandRun, OutputMetric, Terms, Turns, failure_of
 from paradnn.compare.verdict import Rule, orders, trimmed
 from paradnn.core.errors import ConfigError
+from paradnn.platform.commits import checkouts
 from paradnn.session.turns import BlockTurns
 
 #: Pairs of blocks in a round.
@@ -45,47 +47,36 @@ def command_of(function: Callable[[], Any] | str) -> Command:
     return Command(f"{source}:{name}", f"{source}:{name}")
 
 
-def turns_of(sides: tuple[Command, Command], rule: Rule, metric: OutputMetric | None = None, **how: Any) -> Turns:
-    """Two functions by finer turns, or two commands one after the other; `how` as in `Turns`."""
+def turns_of(sides: Sequence[Command], rule: Rule, terms: Terms) -> Turns:
+    """Two functions by finer turns, or two commands one after the other."""
     kind = Duet if all(_FUNCTION.fullmatch(side.text) for side in sides) else Turns
-    return kind(sides, rule, metric, **how)
+    return kind(sides, rule, terms)
 
 
 class Duet(Turns):
     """Two functions; everything else is as for commands."""
 
-    def _programs(self) -> tuple[list[str], list[str]]:
-        return [], []
-
-    def _warm_up(self) -> None:
-        """A round that does not count: what fails in it fails always."""
-        self._round()
-        for side, visits in enumerate(self.visits):
-            if failures := self.failures(side):
-                self._end(side, f"failed: {failures[-1]}")
-            visits.clear()
-        self.logs.clear()
-
-    def _round(self) -> None:
+    def _round(self, order: tuple[int, int]) -> None:
         # The order within a pair of blocks is random in one and the other way round in the next, as in rounds.
-        turns = BlockTurns(orders(time.time_ns()), 0.0, BLOCKS, self._timeout)
+        turns = BlockTurns(orders(time.time_ns()), 0.0, BLOCKS, self.terms.timeout)
         with turns, ExitStack() as opened:
             started = [opened.enter_context(_started(side, turns.path(k))) for k, side in enumerate(self.sides)]
             (first, _), (second, _) = started
             turns.play([lambda: first.poll() is not None, lambda: second.poll() is not None])
             failures = [self._failure(number, *one) for number, one in enumerate(started)]
+        for side, failure in enumerate(failures):
+            self.visits[side].append(
+                [CommandRun(0.0, failure=failure)] if failure else [CommandRun(pair[side]) for pair in turns.pairs]
+            )
         if not any(failures):
-            self.logs.append(trimmed(turns.pairs))
-        for number, failure in enumerate(failures):
-            runs = [CommandRun(pair[number], 0.0) for pair in turns.pairs]
-            self.visits[number].append([CommandRun(0.0, 0.0, failure=failure)] if failure else runs)
-        self._give_up()
+            one, other = map(statistics.median, zip(*turns.pairs, strict=True))
+            self.add(len(self.visits[0]), trimmed(turns.pairs), (one, other))
 
     def _failure(self, number: int, process: subprocess.Popen[bytes], err: IO[bytes]) -> str | None:
         """Why a side's process did not come to its end; None where it did. ConfigError where there is no function."""
         code = process.poll()
         if code is None:
-            return f"took longer than {self._timeout:g} s"
+            return f"took longer than {self.terms.timeout:g} s"
         failure = failure_of(code, (0,), err)
         if code == _MISSING:
             raise ConfigError("function", self.sides[number].text, str(failure), "name one of a file's top level")
@@ -111,18 +102,12 @@ def _started(side: Command, path: str) -> Iterator[tuple[subprocess.Popen[bytes]
 
 
 def take_turns(
-    given: argparse.Namespace,
-    labels: Sequence[str],
-    texts: Sequence[str],
-    commits: tuple[str, str] | None,
-    rule: Rule,
-    enough: Callable[[Sequence[float]], bool] | None = None,
+    given: argparse.Namespace, labels: Sequence[str], texts: Sequence[str], commits: tuple[str, str] | None, rule: Rule
 ) -> tuple[Turns, bool]:
     """Two commands or functions as a command line asks for them, to their end; and whether that was an interruption."""
+    metric = OutputMetric(given.metric, given.higher)
+    terms = Terms(given.minutes, metric, given.warmup, given.prepare, given.timeout, given.exit_codes)
     with ExitStack() as opened:
         places = opened.enter_context(checkouts(commits, given.setup)) if commits else [None, None]
-        described = zip(labels, texts, places, strict=True)
-        one, two = (Command(label, text, place, given.prepare, given.exit_codes) for label, text, place in described)
-        limits = {"minutes": given.minutes, "timeout": given.timeout, "warmup": given.warmup}
-        turns = turns_of((one, two), rule, OutputMetric(given.metric, given.higher), **limits, enough=enough)
-        return turns, turns.follow(shows=True)
+        turns = turns_of([Command(*side) for side in zip(labels, texts, places, strict=True)], rule, terms)
+        return turns, turns.follow(shows=bool(given.detail))

@@ -14,7 +14,8 @@ import argparse
 import math
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
@@ -24,11 +25,12 @@ from xml.etree import ElementTree
 from paradnn.cli.parser import Parser, number, share
 from paradnn.cli.program import program
 from paradnn.compare.arguments import COMMAND_MINUTES, add_command_options, parsed
-from paradnn.compare.commands import WORKING_TREE, Turns, commit_of
+from paradnn.compare.commands import Turns
 from paradnn.compare.duet import take_turns
-from paradnn.compare.text import describe_turns
-from paradnn.compare.verdict import COMMAND_ROUNDS, FEWEST, Rule, SpeedEstimate, estimate
+from paradnn.compare.text import describe, seen
+from paradnn.compare.verdict import COMMAND_ROUNDS, FEWEST, Rule, SpeedEstimate
 from paradnn.core.errors import ConfigError
+from paradnn.platform.commits import WORKING_TREE, commit_of
 from paradnn.store.files import append_line, whole_file, write_json
 
 
@@ -40,16 +42,21 @@ class Gate(Enum):
     UNDECIDED = 3
 
 
-def judge(found: SpeedEstimate | None, slower: float) -> Gate:
-    """What an estimate of the head's speed over the base's says of a slowdown by more than `slower` (0.05: 5%).
+@dataclass(frozen=True)
+class Limit(Rule):
+    """A slowdown by more than `slower` (0.05: a time 1.05 times as long) of the head is a regression."""
 
-    A slowdown of 5% is a time 1.05 times as long.
-    """
-    if found is None:
-        return Gate.UNDECIDED
-    if found.high < 1 / (1 + slower):
-        return Gate.REGRESSED
-    return Gate.PASSED if found.low > 1 / (1 + slower) else Gate.UNDECIDED
+    slower: float = 0.05
+
+    def judge(self, found: SpeedEstimate | None) -> Gate:
+        """What an estimate of the head's speed over the base's says."""
+        if found is None or found.low <= 1 / (1 + self.slower) <= found.high:
+            return Gate.UNDECIDED
+        return Gate.REGRESSED if found.high < 1 / (1 + self.slower) else Gate.PASSED
+
+    def is_enough(self, found: SpeedEstimate) -> bool:
+        """Whether a look may end it: it is sure."""
+        return self.judge(found) is not Gate.UNDECIDED
 
 
 @program
@@ -59,35 +66,26 @@ def main() -> int:
     if len(given.words) != 1:
         problem = "one command is needed after --"
         raise ConfigError("command", " ".join(given.words), problem, "write paradnn gate --base main -- COMMAND")
-    commits, slower, misses = (given.head, given.base), given.slower, given.false_alarms
+    commits, rule = (given.head, given.base), Limit(most=given.most, misses=given.false_alarms, slower=given.slower)
     labels = tuple("the working tree" if name == WORKING_TREE else name for name in commits)
-
-    def enough(logs: Sequence[float]) -> bool:
-        return judge(estimate(logs, misses), slower) is not Gate.UNDECIDED
-
-    turns, interrupted = take_turns(given, labels, given.words * 2, commits, Rule(most=given.most), enough)
-    found = estimate(turns.logs, misses) if turns.estimate else None
-    outcome = judge(found, slower)
+    turns, interrupted = take_turns(given, labels, given.words * 2, commits, rule)
+    outcome = rule.judge(turns.estimate)
     if turns.problem:
         # A head that fails where the base runs is broken, not slow; a base that fails says nothing.
         outcome = Gate.REGRESSED if turns.failed == 0 else Gate.UNDECIDED
-    words = _sentence(outcome, found, slower, turns)
-    ends = {name: getattr(found, name) for name in ("ratio", "low", "high")} if found else {}
-    about = {"gate": outcome.name.lower(), "slower": slower, "base": given.base}
-    _write(given, words, outcome, turns.document(interrupted) | ends | about)
-    print(words + "\n")
-    describe_turns(turns)
+    words = _sentence(outcome, turns, f"{100 * rule.slower:.3g}%")
+    about = {"gate": outcome.name.lower(), "slower": rule.slower, "base": given.base}
+    _write(given, words, outcome, turns.document(interrupted) | about)
+    describe([turns], [words], [str(turns), *turns.said_of_failures(), *seen(turns)], given.detail)
     return 130 if interrupted else outcome.value
 
 
-def _sentence(outcome: Gate, found: SpeedEstimate | None, slower: float, turns: Turns) -> str:
+def _sentence(outcome: Gate, turns: Turns, limit: str) -> str:
     """The outcome with what it rests on."""
-    basis, limit = turns.problem or "too few rounds for an interval", f"{100 * slower:.3g}%"
+    basis, found = turns.problem or "too few rounds for an interval", turns.estimate
     if found and not turns.problem:
-        ends = [f"{100 * math.expm1(-math.log(end)):+.2g}%" for end in (found.high, found.low)]
-        basis = (
-            f"{turns.labels[0]} takes {ends[0]} to {ends[1]} of {turns.labels[1]}'s time more, {found.rounds} rounds"
-        )
+        ends = " to ".join(f"{100 * math.expm1(-math.log(end)):+.2g}%" for end in (found.high, found.low))
+        basis = f"{turns.labels[0]} takes {ends} of {turns.labels[1]}'s time more, {found.rounds} rounds"
     if outcome is Gate.PASSED:
         return f"passed: not slower by {limit} or more ({basis})"
     if outcome is Gate.UNDECIDED:
@@ -100,9 +98,8 @@ def _write(given: argparse.Namespace, words: str, outcome: Gate, content: Mappin
     if given.json:
         write_json(given.json, content)
     if given.history:
-        about = {
-            name: content[name] for name in ("gate", "base", "metric", "ratio", "low", "high", "rounds", "problem")
-        }
+        names = ("gate", "base", "metric", "ratio", "low", "high", "rounds", "problem")
+        about = {name: content[name] for name in names}
         place = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "machine": platform.node()}
         command = {"commit": commit_of(given.head), "command": given.words[0]}
         append_line(given.history, "--history", command | place | about)
@@ -117,12 +114,10 @@ def _write(given: argparse.Namespace, words: str, outcome: Gate, content: Mappin
         with whole_file(given.junit, "--junit") as making:
             making.write_text(ElementTree.tostring(suite, encoding="unicode") + "\n")
     if given.markdown:
-        sides = "\n".join(
-            f"| {side['label']} | {len(side['values'])} | {side['failed_visits']} |" for side in content["sides"]
-        )
-        body = f"**{words}**\n\n| side | runs | failed visits |\n| --- | --- | --- |\n{sides}\n"
+        rows = [f"| {side['label']} | {len(side['values'])} | {side['failed_visits']} |" for side in content["sides"]]
+        body = ["| side | runs | failed visits |", "| --- | --- | --- |", *rows]
         with whole_file(given.markdown, "--markdown") as making:
-            making.write_text(f"### Performance against {given.base}\n\n{body}")
+            making.write_text("\n".join([f"### Performance against {given.base}", "", f"**{words}**", "", *body, ""]))
 
 
 def make_parser() -> Parser:

@@ -1,44 +1,59 @@
-"""What two sides by turns came to: in words with the names of the sides, as tables and as JSON."""
+"""What two sides by turns came to: in words with the names of the sides, as tables, as JSON and CSV."""
 
 from __future__ import annotations
 
+import csv
 import math
 import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from rich.table import Column
 
 from paradnn.cli.console import fitting_table, standard_output
-from paradnn.compare.verdict import FEWEST, SpeedEstimate, Verdict, estimate
+from paradnn.compare.verdict import FEWEST, Rule, SpeedEstimate, Verdict, estimate, false_alarms
 from paradnn.core.words import counted, in_seconds
-
-if TYPE_CHECKING:
-    from paradnn.compare.commands import Turns
-    from paradnn.compare.comparison import Comparison
+from paradnn.platform.findings import host_findings
+from paradnn.store.files import whole_file
 
 #: More rounds than this are no advice: the machine is to be quietened instead.
 _MANY = 1000
+#: How often the rounds of one side against itself are played again.
+_AGAIN = 400
 
 
 @dataclass
 class Paired:
     """Two sides by turns, as far as they are known; as a text which is faster, by how much and how sure that is.
 
-    logs: logarithms of the first side's speed over the second's, one for each round in which both were measured.
-    margin: a difference of less than this share does not matter. problem: why there can be no verdict.
+    logs: logarithms of the first side's speed over the second's, one for each round in which both were measured;
+    `numbers` are those of the rounds, `measured` what both sides took or did in them, in `unit`.
+    last: whether the time or the rounds are over. problem: why there can be no verdict.
     """
 
     labels: tuple[str, str]
-    margin: float
+    rule: Rule
+    name: str = ""
+    unit: str = "examples_per_second"
     logs: list[float] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    measured: list[tuple[float, float]] = field(default_factory=list)
     problem: str | None = None
     seconds: float = 0.0
+    last: bool = False
+
+    def add(self, number: int, log_ratio: float, measured: tuple[float, float]) -> None:
+        """What a round measured."""
+        self.numbers.append(number)
+        self.logs.append(log_ratio)
+        self.measured.append(measured)
 
     @property
     def estimate(self) -> SpeedEstimate | None:
         """The ratio of speeds with its interval; None after fewer than `FEWEST` rounds."""
-        return estimate(self.logs) if len(self.logs) >= FEWEST else None
+        return estimate(self.logs, self.rule.misses, self.last) if len(self.logs) >= FEWEST else None
 
     @property
     def rounds(self) -> int:
@@ -49,11 +64,19 @@ class Paired:
     def verdict(self) -> Verdict:
         """What is said of the first side; undecided where there can be no verdict, too."""
         found = self.estimate
-        return found.verdict(self.margin) if found and not self.problem else Verdict.NOT_SETTLED
+        return found.verdict(self.rule.margin) if found and not self.problem else Verdict.NOT_SETTLED
 
     ratio = property(lambda self: self.estimate and self.estimate.ratio)
     low = property(lambda self: self.estimate and self.estimate.low)
     high = property(lambda self: self.estimate and self.estimate.high)
+
+    def values(self, side: int) -> list[float]:
+        """What a side measured, in `unit`."""
+        return [pair[side] for pair in self.measured]
+
+    def cpu_seconds(self, side: int) -> list[float]:
+        """Processor seconds of a side's runs, where they are known."""
+        return []
 
     def answer(self) -> dict[str, Any]:
         """What --json begins with: the first side's speed over the second's, its 95% interval, a verdict."""
@@ -64,8 +87,26 @@ class Paired:
         if self.problem:
             return f"no verdict: {self.problem}"
         if found := self.estimate:
-            return sentence(found, self.labels, self.margin)
+            return sentence(found, self.labels, self.rule.margin)
         return f"undecided: {counted(self.rounds, 'round')}, and fewer than {FEWEST} carry no interval"
+
+
+def round_table(results: Sequence[Paired]) -> dict[str, Any]:
+    """A row a point and round: what both sides measured, and the ratio of their speeds."""
+    columns = ["point", "round", *(f"{label} {results[0].unit}" for label in results[0].labels), "ratio"]
+    rows = [
+        [result.name, number, *measured, math.exp(log)]
+        for result in results
+        for number, measured, log in zip(result.numbers, result.measured, result.logs, strict=True)
+    ]
+    return {"columns": columns, "data": rows}
+
+
+def write_csv(path: Path, results: Sequence[Paired]) -> None:
+    """The round table as CSV."""
+    table = round_table(results)
+    with whole_file(path, "--csv") as making, making.open("w", newline="") as file:
+        csv.writer(file).writerows([table["columns"], *table["data"]])
 
 
 def sentence(found: SpeedEstimate, labels: tuple[str, str], margin: float) -> str:
@@ -84,69 +125,64 @@ def sentence(found: SpeedEstimate, labels: tuple[str, str], margin: float) -> st
     return f"undecided: {first} is {interval} times as fast as {second} (95% interval, {rounds_of}); {wanted}"
 
 
-def describe(comparison: Comparison) -> None:
-    """Sentences and a table on standard output."""
-    _print(*comparison.sentences())
-    measured = [result for result in comparison.results if result.rounds]
-    if not measured:
+def describe(results: Sequence[Paired], sentences: Sequence[str], closing: Sequence[str], detail: int = 1) -> None:
+    """Sentences, a table of what each side measured and closing words; without `detail` (0) the sentences alone, with
+    more (2) a table of the rounds as well."""
+    _print(*sentences)
+    if not detail:
         return
-    speeds = [f"{label}, examples/s" for label in comparison.labels]
-    rows = []
-    for result in measured:
-        found = result.estimate
-        numbers = (_number(found.ratio, found), _interval(found)) if found else ("", "")
-        rates = (f"{statistics.median(side):,.1f}" for side in zip(*result.speeds, strict=True))
-        verdict = "no verdict" if result.problem else result.verdict
-        rows.append((result.name, *rates, *numbers, str(result.rounds), verdict))
-    columns = [Column(heading, justify="right") for heading in speeds]
-    columns += [Column(heading, justify="right", no_wrap=True) for heading in ("ratio", "95% interval", "rounds")]
-    console = standard_output()
-    console.print()
-    console.print(fitting_table(console, [Column("point"), *columns, Column("first is")], rows, ("rounds", *speeds)))
+    rows = [row for result in results for row in _rows(result)]
+    if detail > 1:
+        table = round_table(results)
+        _table(
+            table["columns"],
+            [[name, str(number), *map("{:,.6g}".format, rest)] for name, number, *rest in table["data"]],
+        )
+    unit = {"seconds": "time", "examples_per_second": "examples/s"}.get(results[0].unit, results[0].unit)
+    _table(("point", "side", f"{unit}, median", "smallest .. largest", "processor time", "runs"), rows)
+    _print(*closing)
 
 
-def describe_turns(turns: Turns, null: bool = False) -> None:
-    """The verdict on commands, a table of both sides, and what could have been seen."""
-    _print(str(turns), "")
-    is_time = turns.metric.pattern is None
-    values = [turns.values(side) for side in (0, 1)]
-    cpu = [[run.cpu_seconds for visit in visits for run in visit if not run.failure] for visits in turns.visits]
-    show = in_seconds if is_time else "{:,.6g}".format
-    rows = [
-        [
-            f"{'time' if is_time else 'metric'}, median",
-            *(show(statistics.median(one)) if one else "" for one in values),
-        ],
-        ["smallest .. largest", *(f"{show(min(one))} .. {show(max(one))}" if one else "" for one in values)],
-        ["processor time, median", *(in_seconds(statistics.median(one)) if one else "" for one in cpu)],
-        ["runs", *(f"{len(one):,}" for one in cpu)],
-    ]
-    console = standard_output()
-    columns = [Column(""), *(Column(label, justify="right") for label in turns.labels)]
-    console.print(fitting_table(console, columns, rows, ()))
-    _print(*_closing(turns, null))
+def _rows(result: Paired) -> Iterator[list[str]]:
+    show = {"seconds": in_seconds, "examples_per_second": "{:,.1f}".format}.get(result.unit, "{:,.6g}".format)
+    for side, label in enumerate(result.labels):
+        if values := result.values(side):
+            range_, cpu = f"{show(min(values))} .. {show(max(values))}", result.cpu_seconds(side)
+            took = in_seconds(statistics.median(cpu)) if cpu else ""
+            yield [result.name, label, show(statistics.median(values)), range_, took, f"{len(values):,}"]
 
 
-def _closing(turns: Turns, null: bool) -> list[str]:
-    lines = []
-    for side, label in enumerate(turns.labels):
-        if (failures := turns.failures(side)) and not turns.problem:
-            rounds = f"{len(failures)} of {len(turns.visits[side])} rounds ({failures[-1]})"
-            lines.append(f"{label} failed in {rounds}; the verdict is about rounds in which both succeeded.")
-    found, took = turns.estimate, f"{counted(turns.rounds, 'round')} by turns in {in_seconds(turns.seconds)}"
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table without the columns that are empty."""
+    kept = [place for place in range(len(headings)) if any(row[place] for row in rows)]
+    words = ("point", "side")
+    columns = [Column(headings[place], justify="left" if headings[place] in words else "right") for place in kept]
+    if rows:
+        console = standard_output()
+        console.print()
+        console.print(fitting_table(console, columns, [[row[place] for place in kept] for row in rows], ()))
+
+
+def seen(result: Paired, null: bool = False) -> list[str]:
+    """What it took and what difference would have been found; of one side against itself (`null`) in how many minutes,
+    how often equal sides would be called different, and what of this machine hurts."""
+    found, took = result.estimate, f"{counted(result.rounds, 'round')} by turns in {in_seconds(result.seconds)}"
     if found is None:
-        return [*lines, f"{took}."]
-    lines.append(f"{took}; a side {_percent(found.visible)} faster would be found in four of five such comparisons.")
+        return [f"{took}."]
+    lines = [f"{took}; a side {_percent(found.visible)} faster would be found in four of five such comparisons."]
     if null:
 
-        def seen(minutes: int) -> str:  # the interval narrows as the root of the rounds, which the time buys
-            rounds = max(FEWEST, found.rounds * 60 * minutes / turns.seconds)
+        def visible(minutes: int) -> str:  # the interval narrows as the root of the rounds, which the time buys
+            rounds = max(FEWEST, found.rounds * 60 * minutes / result.seconds)
             share = math.expm1(math.log1p(found.visible) * math.sqrt(found.rounds / rounds))
             return f"{_percent(share)} in {minutes} min"
 
-        shares = ", ".join(map(seen, (1, 5, 20)))
+        shares, false = ", ".join(map(visible, (1, 5, 20))), false_alarms(result.logs, result.rule, _AGAIN)
         lines.append(f"What this machine can tell apart, in four of five comparisons of such a command: {shares}.")
-        lines.append("What hurts most is named by: paradnn check")
+        again = f"these rounds were played {_AGAIN} times, the sides of each exchanged at random"
+        lines.append(f"False alarms: {_percent(false)} ({again}: so often equal sides were called different).")
+        harms = [f"{one.what} {one.value} ({one.why})" for one in host_findings() if one.harms]
+        lines.append(f"What hurts most: {harms[0] if harms else 'no setting of this host'}; paradnn check says more.")
     return lines
 
 

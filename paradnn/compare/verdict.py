@@ -87,12 +87,13 @@ class SpeedEstimate:
 
 @dataclass(frozen=True)
 class Rule:
-    """When to stop; shares of the ratio, such as 0.02. `most` caps the rounds."""
+    """When to stop; shares of the ratio, such as 0.02. `most` caps the rounds; `misses`: how often intervals may."""
 
     within: float = 0.02
     margin: float = 0.02
     least: int = FEWEST
     most: int = 40
+    misses: float = 0.05
 
     def is_enough(self, found: SpeedEstimate) -> bool:
         """Whether a look may end it: there is a verdict, and half the interval is at most `within`, or a tenth of a
@@ -103,6 +104,10 @@ class Rule:
     def looks(self, rounds: int) -> bool:
         """Whether the rounds so far are looked at."""
         return rounds >= self.most or (rounds >= self.least and rounds in LOOKS)
+
+    def is_over(self, rounds: int, seconds: float, limit: float) -> bool:
+        """Whether these are the most, or one more, as long as they were, would end later than `limit` s."""
+        return rounds >= self.most or (rounds > 0 and seconds * (1 + 1 / rounds) > limit)
 
 
 def orders(seed: object) -> Iterator[tuple[int, int]]:
@@ -117,6 +122,19 @@ def orders(seed: object) -> Iterator[tuple[int, int]]:
         yield 1 - first, first
 
 
+def false_alarms(logs: Sequence[float], rule: Rule, draws: int) -> float:
+    """The share of comparisons of equal sides that call them different: rounds of one side against itself are played
+    again so many times, those of each exchanged at random, which equal sides do not show."""
+    draw, false = random.Random(0), 0
+    for _ in range(draws):
+        turned = [log * draw.choice((-1, 1)) for log in logs]
+        ends = [n for n in range(FEWEST, len(logs)) if rule.looks(n)]
+        looked = (found for n in ends if rule.is_enough(found := estimate(turned[:n], rule.misses)))
+        said = next(looked, None) or estimate(turned, rule.misses, last=True)
+        false += said.verdict(rule.margin) in (Verdict.FASTER, Verdict.SLOWER)
+    return false / draws
+
+
 def trimmed(pairs: Sequence[tuple[float, float]]) -> float:
     """The mean logarithm of the second side's seconds over the first's, of blocks pair by pair, without the fifth of
     them that are largest and the fifth that are smallest: a round's value."""
@@ -125,17 +143,19 @@ def trimmed(pairs: Sequence[tuple[float, float]]) -> float:
     return statistics.fmean(logs[cut : len(logs) - cut])
 
 
-def estimate(logs: Sequence[float], misses: float = 0.05) -> SpeedEstimate:
+def estimate(logs: Sequence[float], misses: float = 0.05, last: bool = False) -> SpeedEstimate:
     """The ratio from its logarithms round by round, `FEWEST` or more, with a 95% interval, or one that `misses` less.
 
     The interval is Student's t of the mean, made wider for two reasons.
-    It is looked at again and again, and the looks together may miss in 5% only. So each is at a level of its own,
-    rounds / 5000 of missing and at most 0.006: early looks get little, since they know the spread and the correlation
-    least (the idea of O'Brien and Fleming's boundaries, Biometrics 35, 1979).
+    It is looked at again and again, and the looks together may miss in 5% only. So each is at a level of its own. A
+    look that may end the comparison early misses in rounds / 8000 and at most 0.004: it would end it where the scatter
+    seems small by chance. The `last` one, after which time or rounds are over, has what is left: rounds / 2000 and at
+    most 0.012 (the idea of O'Brien and Fleming's boundaries, Biometrics 35, 1979).
     Sides may be disturbed for several rounds, each by something of its own. So the error of the mean is that of an
     AR(1) series, larger by sqrt((1 + r) / (1 - r)), with r from the correlation at lag one, raised for what a short
-    series underestimates of it: (n r + 7) / (n - 8), less for n under 20, and at most 1 - 1.5 / n.
-    Both were found by simulation (`python -m benchmarks.compare_verdicts`, docs/compare.md).
+    series underestimates of it: (n r + 7) / (n - 8), of the last look (n r + 5) / (n - 6), less for n under 20, and at
+    most 1 - 1.5 / n.
+    All were found by simulation (`python -m benchmarks.compare_verdicts`, docs/compare.md).
     """
     from scipy.special import stdtrit
 
@@ -145,9 +165,9 @@ def estimate(logs: Sequence[float], misses: float = 0.05) -> SpeedEstimate:
     if not power:
         return SpeedEstimate(mean, 0.0, n)
     lag_one = sum(first * second for first, second in pairwise(centred)) / power
-    r = (n * lag_one + min(7.0, 0.4 * n)) / (n - min(8.0, 0.4 * n))
+    raised, fewer, level = (5.0, 6.0, min(n / 2000, 0.012)) if last else (7.0, 8.0, min(n / 8000, 0.004))
+    r = (n * lag_one + min(raised, 0.4 * n)) / (n - min(fewer, 0.4 * n))
     r = min(max(r, 0.0), 1 - 1.5 / n)
-    level = min(n / 5000, 0.006) * misses / 0.05
     error = math.sqrt(power / (n - 1) / n * (1 + r) / (1 - r))
-    quantile = float(stdtrit(n - 1, 1 - level / 2))
+    quantile = float(stdtrit(n - 1, 1 - level * misses / 0.05 / 2))
     return SpeedEstimate(mean, quantile * error, n, quantile)

@@ -6,6 +6,7 @@ versions of the software under test. Host name, load, governor and kernel are re
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import json
@@ -24,10 +25,11 @@ from paradnn.config.identity import digest
 from paradnn.config.paths import CHECKOUT
 from paradnn.config.point import Point
 from paradnn.core import versions as worker_versions
-from paradnn.core.errors import ConfigError, WorkerError
+from paradnn.core.errors import ConfigError, ParadnnError, WorkerError
 from paradnn.core.layers import Costs
 from paradnn.core.schema import memory_bytes
 from paradnn.core.versions import FRAMEWORKS, versions
+from paradnn.platform.commits import commit_of
 from paradnn.platform.findings import Finding, gpu_findings, host_findings, nvidia_smi, read_text
 
 #: What the processor can do that changes how fast a step is.
@@ -213,11 +215,7 @@ def _host() -> Mapping[str, Any]:
 
 def _git_commit() -> str:
     """Commit of this checkout, with a mark where files are changed; an installed package is in no checkout."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    try:
+    with contextlib.suppress(OSError, ParadnnError):
         if CHECKOUT is not None:
-            done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=10, check=True)
-            return done.stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        pass
+            return commit_of(folder=CHECKOUT)
     return "unknown"

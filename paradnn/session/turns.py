@@ -14,10 +14,18 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from paradnn.config.point import Point
 from paradnn.core.scratch import Scratch
 
 HasEnded = Callable[[], bool]  # whether a side's process has ended, whatever became of it
 _LOOK = 0.2  # seconds between two looks at whether a side has ended before its time
+
+
+def takes_turns(point: Point) -> bool:
+    """Whether blocks of a point can stand between those of another: while it waits it must not compute, nor hold a
+    device of which the other needs the memory."""
+    alone = point.devices == point.hosts == 1 and point.data.name == "synthetic" and not point.measure.reference
+    return alone and point.platform.name == "cpu" and point.workload.by_turns
 
 
 class BlockTurns(contextlib.ExitStack):

@@ -17,9 +17,10 @@ import paradnn.compare
 from paradnn.compare import __main__ as command
 from paradnn.compare import gate
 from paradnn.compare.arguments import read_arguments
-from paradnn.compare.commands import Command, OutputMetric, Turns, checkouts, program_of, run_once
-from paradnn.compare.verdict import Rule
+from paradnn.compare.commands import Command, OutputMetric, Terms, Turns, program_of, run_once
+from paradnn.compare.verdict import Rule, SpeedEstimate
 from paradnn.core.errors import ConfigError
+from paradnn.platform.commits import checkouts
 from tests.conftest import ROOT
 
 SPEED = ["--metric", "speed: ([0-9.]+)", "--higher"]
@@ -30,9 +31,16 @@ def call(main: Any, monkeypatch: pytest.MonkeyPatch, words: Sequence[object]) ->
     return int(main())
 
 
-def turns_of(first: str, second: str, metric: OutputMetric | None = None, **how: Any) -> Turns:
+class Forever(Rule):
+    """Ends with the rounds alone."""
+
+    def is_enough(self, found: SpeedEstimate) -> bool:
+        return False
+
+
+def turns_of(first: str, second: str, metric: OutputMetric | None = None, rule: Rule | None = None) -> Turns:
     sides = Command(first, first), Command(second, second)
-    turns = Turns(sides, Rule(most=20), metric or OutputMetric(), minutes=1, seed=1, **how)
+    turns = Turns(sides, rule or Rule(most=20), Terms(1, metric or OutputMetric()), seed=1)
     turns.follow()
     return turns
 
@@ -109,7 +117,7 @@ def test_the_ratio_is_that_of_speeds(higher: bool, ratio: float) -> None:
 def test_each_side_goes_first_in_half_of_the_rounds(tmp_path: Path) -> None:
     log = tmp_path / "log"
     first, second = (f"sh -c 'echo {side} >>{log}; echo speed: 1'" for side in "ab")
-    turns_of(first, second, OutputMetric("speed: ([0-9.]+)"), enough=lambda logs: False)
+    turns_of(first, second, OutputMetric("speed: ([0-9.]+)"), Forever(most=20))
     order = log.read_text().split()[2:]  # after the warm-up
     rounds = [order[at] for at in range(0, 40, 2)]
     assert len(order) == 40
@@ -118,7 +126,7 @@ def test_each_side_goes_first_in_half_of_the_rounds(tmp_path: Path) -> None:
 
 
 def test_short_commands_run_often_in_a_visit() -> None:
-    turns = turns_of("true", "true", enough=lambda logs: len(logs) >= 5)
+    turns = turns_of("true", "true", rule=Forever(most=5))
     assert min(len(visit) for visits in turns.visits for visit in visits) > 1
     assert all(math.isfinite(value) for value in turns.logs)
 
@@ -126,7 +134,7 @@ def test_short_commands_run_often_in_a_visit() -> None:
 def test_a_side_that_fails_now_and_then_is_compared_without_these_rounds(tmp_path: Path) -> None:
     count = tmp_path / "count"
     now_and_then = f"echo >>{count}; [ $(wc -l <{count}) != 5 ] || exit 3; echo speed: 2"
-    turns = turns_of(now_and_then, says("speed: 1"), OutputMetric("speed: ([0-9.]+)", True), enough=lambda logs: False)
+    turns = turns_of(now_and_then, says("speed: 1"), OutputMetric("speed: ([0-9.]+)", True), Forever(most=20))
     assert (turns.problem, turns.failures(0), turns.failures(1)) == (None, ["exit code 3"], [])
     assert [math.exp(value) for value in turns.logs] == pytest.approx([2.0] * turns.rounds)
     assert turns.rounds == len(turns.visits[0]) - 1
@@ -140,14 +148,13 @@ def test_a_side_that_always_fails_ends_it() -> None:
 
 
 def test_other_exit_codes_may_be_good() -> None:
-    command = Command("three", "sh -c 'exit 3'", good=(0, 3))
-    assert run_once(command, program_of(command.text), OutputMetric(), 60.0).failure is None
+    assert run_once(Command("three", "sh -c 'exit 3'"), Terms(exit_codes=(0, 3))).failure is None
 
 
 def test_what_takes_too_long_is_stopped_with_all_it_started(tmp_path: Path) -> None:
     late = tmp_path / "late"
     text = f"sleep 2; touch {late}"
-    run = run_once(Command("x", text), program_of(text), OutputMetric(), timeout=0.05)
+    run = run_once(Command("x", text), Terms(timeout=0.05))
     assert run.failure == "took longer than 0.05 s"
     assert run.seconds < 1.5
     assert not late.exists()

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from paradnn.compare.comparison import Comparison, Pair, pairs_of
-from paradnn.compare.text import sentence
+from paradnn.compare.text import round_table, sentence
 from paradnn.compare.verdict import Rule, SpeedEstimate, Verdict
 from paradnn.config.point import Point
 from paradnn.core.errors import ConfigError
@@ -164,7 +164,9 @@ def test_all_points_together_are_the_geometric_mean_of_their_ratios() -> None:
     follow(comparison, lambda visit: planted(ratios[visit.point.batch_size])(visit))
     overall = comparison.overall()
     assert overall.estimate
-    means = [stats.gmean([row[-1] for row in comparison.round_table()["data"] if row[1] == n]) for n in range(1, 6)]
+    means = [
+        stats.gmean([row[-1] for row in round_table(comparison.results)["data"] if row[1] == n]) for n in range(1, 6)
+    ]
     assert overall.estimate.ratio == pytest.approx(stats.gmean(means))
     assert overall.estimate.ratio == pytest.approx(1 / stats.gmean([*ratios.values()]), rel=2e-3)
     assert comparison.sentences()[-1].startswith(
@@ -181,7 +183,8 @@ def test_tables_hold_the_verdicts_and_every_round() -> None:
     assert values["verdict"] == "slower"
     assert values["low"] < values["ratio"] < values["high"] < 1
     rounds = [
-        dict(zip(comparison.round_table()["columns"], row, strict=True)) for row in comparison.round_table()["data"]
+        dict(zip(round_table(comparison.results)["columns"], row, strict=True))
+        for row in round_table(comparison.results)["data"]
     ]
     assert [one["round"] for one in rounds] == [1, 2, 3, 4, 5]
     for one in rounds:
@@ -212,5 +215,5 @@ def test_sides_that_do_not_pair_are_refused() -> None:
         pairs_of([GRAPH], [xla, replace(xla, batch_size=8)], null=False)
     with pytest.raises(ConfigError, match="batch_size=8: meets 16 on the other side"):
         pairs_of([replace(GRAPH, batch_size=size) for size in (8, 16)], [replace(xla, batch_size=16)] * 2, null=False)
-    assert pairs_of([GRAPH], [GRAPH], null=True)[0].points == (GRAPH, GRAPH)
+    assert pairs_of([GRAPH], [GRAPH], null=True)[0][1] == (GRAPH, GRAPH)
     assert len(pairs_of([GRAPH, GRAPH], [xla, xla], null=False)) == 1, "an axis that names a value twice is one point"

@@ -9,7 +9,7 @@ from scipy import stats
 from statsmodels.tsa.stattools import acf
 
 from benchmarks.compare_verdicts import MACHINES, tally
-from paradnn.compare.verdict import LOOKS, Rule, SpeedEstimate, Verdict, estimate, orders
+from paradnn.compare.verdict import LOOKS, Rule, SpeedEstimate, Verdict, estimate, false_alarms, orders
 
 
 def series(n: int, seed: int, rho: float = 0.0) -> list[float]:
@@ -20,11 +20,21 @@ def series(n: int, seed: int, rho: float = 0.0) -> list[float]:
     return [0.05 + 0.01 * value for value in values]
 
 
-@pytest.mark.parametrize(("n", "missing"), [(5, 0.001), (7, 0.0014), (20, 0.004), (40, 0.006), (160, 0.006)])
-def test_alternating_rounds_have_students_interval_at_the_looks_own_level(n: int, missing: float) -> None:
+@pytest.mark.parametrize(
+    ("n", "missing", "last"),
+    [
+        (5, 0.000625, False),
+        (20, 0.0025, False),
+        (160, 0.004, False),
+        (5, 0.0025, True),
+        (20, 0.01, True),
+        (40, 0.012, True),
+    ],
+)
+def test_alternating_rounds_have_students_interval_at_the_looks_own_level(n: int, missing: float, last: bool) -> None:
     logs = [0.05 + (-1) ** index * (0.01 + 0.0001 * index) for index in range(n)]
     expected = stats.ttest_1samp(logs, 0).confidence_interval(1 - missing)
-    found = estimate(logs)
+    found = estimate(logs, last=last)
     assert found.rounds == n
     assert math.log(found.ratio) == pytest.approx(np.mean(logs))
     assert (math.log(found.low), math.log(found.high)) == pytest.approx((expected.low, expected.high))
@@ -32,13 +42,15 @@ def test_alternating_rounds_have_students_interval_at_the_looks_own_level(n: int
 
 @pytest.mark.parametrize("n", [10, 20, 57])
 @pytest.mark.parametrize("rho", [0.0, 0.7, 0.95])
-def test_correlated_rounds_widen_it_as_an_ar1_series(n: int, rho: float) -> None:
+@pytest.mark.parametrize("last", [False, True])
+def test_correlated_rounds_widen_it_as_an_ar1_series(n: int, rho: float, last: bool) -> None:
     logs = series(n, seed=n, rho=rho)
     seen = acf(logs, nlags=1)[1]
-    r = np.clip((n * seen + min(7, 0.4 * n)) / (n - min(8, 0.4 * n)), 0, 1 - 1.5 / n)
-    plain = stats.ttest_1samp(logs, 0).confidence_interval(1 - min(n / 5000, 0.006))
+    raised, fewer, level = (5, 6, min(n / 2000, 0.012)) if last else (7, 8, min(n / 8000, 0.004))
+    r = np.clip((n * seen + min(raised, 0.4 * n)) / (n - min(fewer, 0.4 * n)), 0, 1 - 1.5 / n)
+    plain = stats.ttest_1samp(logs, 0).confidence_interval(1 - level)
     wider = math.sqrt((1 + r) / (1 - r))
-    assert estimate(logs).half == pytest.approx((plain.high - plain.low) / 2 * wider)
+    assert estimate(logs, last=last).half == pytest.approx((plain.high - plain.low) / 2 * wider)
 
 
 def test_rounds_without_any_scatter_have_an_interval_without_width() -> None:
@@ -117,3 +129,14 @@ def test_a_difference_is_found_in_few_rounds() -> None:
     assert sum(outcome.verdict is Verdict.FASTER for outcome in outcomes) >= 95
     assert np.median([outcome.rounds for outcome in outcomes]) <= 20
     assert all(abs(outcome.found.ratio - 1.05) < 0.03 for outcome in outcomes)
+
+
+def test_rounds_of_one_side_against_itself_say_how_often_equals_would_be_called_different() -> None:
+    random = np.random.default_rng(3)
+    noise = 0.01 * random.standard_normal(40)
+    assert false_alarms([*noise], Rule(), 200) <= 0.02
+    lucky = 0.02 + noise
+    assert estimate([*lucky]).verdict(0.01) is Verdict.FASTER
+    assert false_alarms([*lucky], Rule(), 200) <= 0.02  # exchanged at random it is noise
+    often = Rule(within=1.0, margin=0.0001, misses=6.0)  # each look misses far more often than it may
+    assert false_alarms([*noise], often, 200) > 0.05
