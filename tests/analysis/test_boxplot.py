@@ -7,7 +7,7 @@ import pytest
 
 from analysis.analyses.boxplot import LEVELS, BoxplotOptions, box_statistics, boxplot
 from analysis.result import Result
-from paradnn.core.errors import ConfigError, NotEnoughData, SchemaError
+from paradnn.core.errors import ConfigError
 
 
 def skewed(seed: int = 3) -> pd.DataFrame:
@@ -108,20 +108,3 @@ def test_boxes_of_speedups_are_of_the_paired_points(tmp_path: Path) -> None:
     )
     assert "Without a counterpart: 10 points of A, 0 of B." in result.text()
     result.figure().savefig(tmp_path / "speedups.png")
-    with pytest.raises(ConfigError, match=r"--b=\(none\): both sides are needed"):
-        said(frame, a=("device=A",))
-
-
-def test_what_cannot_be_drawn_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"--metric=example_per_second: .*did you mean examples_per_second"):
-        said(runs(), metric="example_per_second")
-    with pytest.raises(ConfigError, match="--by=colour: these runs have no such hyperparameter"):
-        said(runs(), by=("colour",))
-    with pytest.raises(ConfigError, match="--by='': names no column"):
-        said(runs(), by=())
-    unlike = runs().assign(environment_id=["a", "b"] * 436)
-    with pytest.raises(SchemaError, match="these runs are heterogeneous: environment_id"):
-        said(unlike)
-    assert "Heterogeneous runs were pooled" in said(unlike, pool=True).text()
-    with pytest.raises(NotEnoughData, match="no run matches"):
-        said(runs().head(0))

@@ -279,16 +279,6 @@ def test_what_is_missing_is_said(check: str, missing: str) -> None:
     assert answer(check, side("tpu", POINTS, NOISE, seed=0)) == ("not enough data", missing)
 
 
-def test_unlike_runs_are_pooled_only_when_asked() -> None:
-    frame = pd.concat([side("tpu", POINTS, SIZE * NOISE), side("tpu", POINTS, SIZE * NOISE, environment_id="env-2")])
-    frame["run_id"] = [str(number) for number in range(len(frame))]
-    check = "{kind: trend, metric: examples_per_second, of: model.nodes, direction: rises}"
-    found, missing = answer(check, frame)
-    assert found == "not enough data"
-    assert missing.startswith("these runs are heterogeneous: environment_id = env-")
-    assert answer(check, frame, pool=True)[0] == "supported"
-
-
 def test_a_claim_stands_with_what_has_data_and_falls_with_one_check() -> None:
     start = "{kind: threshold, metric: examples_per_second, at_least: "
     good, bad, unsure, absent = (start + end for end in ("50}", "500}", "100}", "50, where: {family: rnn}}"))

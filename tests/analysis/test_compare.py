@@ -9,7 +9,6 @@ from analysis.analyses.compare import CompareOptions, Verdict, compare_points
 from analysis.analyses.compare import compare as command
 from analysis.sides import Compared
 from analysis.statistics.contrast import adjusted
-from paradnn.core.errors import ConfigError, ParadnnError, SchemaError
 from tests.analysis.test_pairing import side
 
 
@@ -148,33 +147,6 @@ def test_the_command_says_what_else_differs_and_what_failed() -> None:
     assert "python -m paradnn.compare" in text
     text = ask(*planted(1.5, 8, 1, seed=13)).text()
     assert "No cell is tested: that takes 3 replicates of a point on both sides" in text
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"b": "device=C"}, ConfigError, "B=device=C: no run matches; device is A, B"),
-        ({"a": "devise=A"}, ParadnnError, "A=devise=A: these runs have no column devise; did you mean device?"),
-        ({"b": "device=A & batch_size=64"}, ConfigError, "A and B=3 runs: are on both sides"),
-        ({"rate": 5.0}, ConfigError, "--rate=5.0: must be above 0 and below 1"),
-        ({"metric": "parameters"}, ConfigError, "metric=parameters: is neither better high nor low"),
-    ],
-)
-def test_what_cannot_be_compared_is_named(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message.replace("?", r"\?")):
-        ask(*planted(1.5, 8, 1, seed=14), **options)
-
-
-def test_a_side_of_unlike_runs_is_refused_unless_pooled() -> None:
-    a, b = (frame.assign(environment_id=f"{name}1") for frame, name in zip(planted(1.5, 8, 1, 15), "ab", strict=True))
-    a.loc[0, "environment_id"] = "a2"
-    with pytest.raises(
-        SchemaError, match=r"A \(device=A\): these runs are heterogeneous: environment_id = a1 \(7 runs\)"
-    ):
-        ask(a, b)
-    text = ask(a, b, pool=True).text()
-    assert "fc: A faster" in text
-    assert "Heterogeneous runs were pooled: A: environment_id = a1 (7 runs), a2 (1 run)" in text
 
 
 def test_the_picture_has_a_row_for_each_family() -> None:

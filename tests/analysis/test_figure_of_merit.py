@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from analysis.analyses.figure_of_merit import FigureOfMeritOptions, figure_of_merit, harmonic_mean
-from paradnn.core.errors import ConfigError, HeterogeneousError, NotEnoughData
+from paradnn.core.errors import NotEnoughData
 from paradnn.session.measured import summarise
 from paradnn.worker.series import block_interval
 from tests.analysis.planted import runs
@@ -71,35 +71,10 @@ def test_only_points_of_all_sides_are_the_suite() -> None:
     assert "1 of Titan" in found.text()
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"baseline": "Summit"}, "--baseline=Summit: no run has this device; choose of Planned, Titan"),
-        ({"metric": "step_time_ms"}, "--metric=step_time_ms: is no rate"),
-        ({"by": "tractor"}, "--by=tractor: these runs have no such hyperparameter"),
-        ({"work": (("fc", "much"),)}, "--work=fc=much: is no amount of work"),
-        ({"work": (("fc", "0"),)}, "--work=fc=0: is no amount of work"),
-        ({"work": (("gpt", "3"),)}, "--work=gpt=3: no run is of this family; there are fc, lstm, residual"),
-    ],
-)
-def test_bad_input_is_told(options: dict[str, object], words: str) -> None:
-    with pytest.raises(ConfigError) as told:
-        figure_of_merit(both(), FigureOfMeritOptions(**options))  # type: ignore[arg-type]
-    assert words in str(told.value)
-
-
 def test_sides_without_a_common_point_have_no_figure() -> None:
     others = side("Planned", PLANNED).assign(**{"model.nodes": [1, 2, 3]})
     with pytest.raises(NotEnoughData, match="no point was measured with every device of"):
         figure_of_merit(pd.concat([side("Titan", TITAN), others], ignore_index=True))
-
-
-def test_runs_of_several_environments_are_not_mixed_unasked() -> None:
-    again = side("Titan", TITAN * 1.1, environment_id="env-b")
-    frame = pd.concat([both(), again], ignore_index=True)
-    with pytest.raises(HeterogeneousError):
-        figure_of_merit(frame)
-    assert "pooled" in figure_of_merit(frame, FigureOfMeritOptions(pool=True)).text()
 
 
 def in_turn(seed: int, processes: int, replicates: int) -> pd.DataFrame:

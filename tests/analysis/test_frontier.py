@@ -11,7 +11,7 @@ import pytest
 from analysis import FrontierOptions, frontier
 from analysis.analyses.frontier import BEATEN, ON, UNDECIDED, Box, efficient, frontiers, standings
 from analysis.result import Result
-from paradnn.core.errors import ConfigError, HeterogeneousError, NotEnoughData
+from paradnn.core.errors import ConfigError
 
 
 def boxed(*choices: tuple[float, float, float, float]) -> Box:
@@ -281,35 +281,7 @@ def test_models_compete_to_learn_and_recorded_prices_count() -> None:
     assert "win over those that runs recorded" in dearer.text()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (FrontierOptions(limit=(("parameters", "3"),)), "--limit=parameters: is neither better high nor low"),
-        (
-            FrontierOptions(limit=(("latency", "3"),)),
-            "--limit=latency: is no metric; choose one that python -m paradnn list metrics names",
-        ),
-        (FrontierOptions(limit=(("latency_p99_ms", "soon"),)), "--limit=latency_p99_ms=soon: is no number"),
-        (FrontierOptions(limit=(("latency_p99_ms", "nan"),)), "--limit=latency_p99_ms=nan: is no number"),
-        (FrontierOptions(price=("D=2",)), "--price=D: no run is of that device; name one of A, B, C"),
-        (
-            FrontierOptions(price=("exampel",)),
-            "--price=exampel: is neither a price nor a table of prices; did you mean example",
-        ),
-        (FrontierOptions(price=("example",)), "--price=example: has prices of a device or a host; runs are of A, B, C"),
-    ],
-)
-def test_what_cannot_be_is_one_line(options: FrontierOptions, message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        frontier(three(), options)
-    assert str(error.value).startswith(message)
-
-
-def test_what_is_not_comparable_is_refused() -> None:
-    with pytest.raises(NotEnoughData, match="1 choice with"):
-        frontiers(three().head(1))
-    with pytest.raises(HeterogeneousError, match="protocol"):
-        frontiers(three().assign(protocol_id=["p", "q", "p"]))
+def test_prices_of_two_currencies_are_refused() -> None:
     currencies = three().assign(**{"price_currency": ["USD", "EUR", "USD"], "platform.price_per_hour": 1.0})
     with pytest.raises(ConfigError, match="price_currency=EUR, USD: prices of these runs cannot be compared"):
         frontier(currencies)

@@ -12,7 +12,7 @@ from analysis.analyses.heatmap import HeatmapOptions, HeatMaps, draw_heat_maps, 
 from analysis.cli import main
 from analysis.format import is_share, percent_interval, short
 from analysis.store.load import load
-from paradnn.core.errors import ParadnnError, SchemaError
+from paradnn.core.errors import SchemaError
 
 
 def points(rows: list[dict[str, Any]], **columns: Any) -> pd.DataFrame:
@@ -152,20 +152,6 @@ def test_each_family_and_device_has_a_map_on_the_same_axes() -> None:
     assert len(list(heat_maps(both.assign(device="one"), "batch_size", "nodes", pool=True).each())) == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("batch_size", "node"), "--y=node: these runs have no such hyperparameter; did you mean nodes"),
-        (("batch", "nodes"), "--x=batch: .* did you mean batch_size"),
-        (("nodes", "model.nodes"), "--y=model.nodes: is on the x axis already"),
-        (("nodes", "layers", "speed"), "--metric=speed: is no metric of these runs; they have examples_per_second"),
-    ],
-)
-def test_wrong_names_get_the_nearest_right_one(arguments: tuple[str, ...], message: str) -> None:
-    with pytest.raises(ParadnnError, match=message):
-        heat_maps(grid(), *arguments)
-
-
 def test_numbers_are_short() -> None:
     pairs = {
         (1234.0, "1/s"): "1.2k/s",
@@ -202,15 +188,6 @@ def test_the_command_says_and_draws_what_it_found(
     merged = table.merge(frame, on=["batch_size", "model.layers"], suffixes=("", "_run"))
     assert len(merged) == 25
     assert (merged["examples_per_second"] == merged["examples_per_second_run"]).all()
-
-
-def test_pooled_environments_are_named(store: str, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["heatmap", "--store", store, "--y", "layers", "--experiment", "paradnn", "--family", "fc"]
-    assert main([*arguments, "--pool"]) == 0
-    assert "pooled:" not in capsys.readouterr().out, "these runs are homogeneous"
-    frame = grid().assign(environment_id=["e", "f"] * 18)
-    text = heatmap(frame, HeatmapOptions(y="nodes", pool=True)).text()
-    assert "Heterogeneous runs were pooled: environment_id = e (18 runs), f (18 runs)" in text
 
 
 @pytest.mark.parametrize("outcomes", [("crash",), ("oom_device", "crash")])

@@ -7,7 +7,7 @@ from scipy import stats
 
 from analysis.analyses.infeed import InfeedOptions, Waiting, infeed, input_waits, rank_correlation
 from analysis.statistics.dependence import levels_of
-from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.core.errors import NotEnoughData
 from tests.analysis.planted import BATCH, POINTS, SIZE, grid, runs
 
 
@@ -51,9 +51,6 @@ def test_any_size_may_stand_for_the_model(against: str) -> None:
 def test_the_threshold_decides() -> None:
     low, high = (waiting(planted(), threshold=threshold).share.value for threshold in (0.01, 0.7))
     assert high < low
-    for threshold in (0.0, 1.0, -1.0):
-        with pytest.raises(ConfigError, match="--threshold"):
-            InfeedOptions(threshold=threshold)
 
 
 def test_replicates_become_one_point_and_failures_none() -> None:
@@ -71,8 +68,6 @@ def test_groups_without_infeed_are_named() -> None:
     assert lacking == [("rnn on Test CPU", "no measured run has both infeed_fraction and flops_per_example")]
     with pytest.raises(NotEnoughData, match="not enough data: fc on Test CPU: no measured run has both"):
         infeed(planted().drop(columns="infeed_fraction"))
-    with pytest.raises(NotEnoughData, match="not enough data: there are no runs; measure with a real input pipeline"):
-        infeed(planted().iloc[:0])
 
 
 def test_rank_correlations_cover_at_their_stated_rate() -> None:

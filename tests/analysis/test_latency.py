@@ -4,11 +4,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from analysis import latency
 from analysis.analyses.latency import knee_of, latency_curves
-from paradnn.core.errors import NotEnoughData
 
 
 def queue(rate: float, most: float = 1000.0, width: float = 1.01, batch: int = 1, **more: Any) -> dict[str, Any]:
@@ -75,8 +73,3 @@ def test_policies_have_curves_of_their_own_and_it_is_said() -> None:
     assert "highest rate that held 15 ms at p99 3k/s; highest rate that held 30 ms at p99 3.5k/s." in text
     assert result.table["policy"].unique().tolist() == ["batch size 1", "batch size 8"]
     assert len(result.figure().axes) == 1
-
-
-def test_runs_without_a_schedule_are_not_enough() -> None:
-    with pytest.raises(NotEnoughData, match="scenario=server"):
-        latency_curves(pd.DataFrame([queue(1.0)]).drop(columns="scheduled_queries_per_second"))

@@ -2,13 +2,11 @@
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from analysis.analyses.predict import PredictOptions, Space, complete, is_sparse, predict, predicted_maps, space_of
 from analysis.columns import groups
 from analysis.report.sections import outline
 from analysis.store.past import read_space
-from paradnn.core.errors import ParadnnError
 from tests.analysis.planted import POINTS, runs
 
 LOGS = {name: np.log(POINTS[name].to_numpy(dtype=float)) for name in POINTS}
@@ -106,49 +104,6 @@ def test_a_space_may_be_given_and_goes_beyond_what_was_measured() -> None:
     assert len(given) == 4
     assert space(sample, given).total == 4
     assert sorted(set(space(sample, given).others["model.nodes"])) == [64, 128]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("model.nodes=a", "--space: model.nodes=a: expects a whole number"),
-        ("model=fd", "--space: model=fd: no such option"),
-        ("", "--space='': is empty"),
-        ("there.csv", "--space: there.csv: is no override"),
-    ],
-)
-def test_a_space_that_names_no_points_is_one_line(text: str, message: str) -> None:
-    with pytest.raises(ParadnnError, match="space") as raised:
-        read_space(text)
-    assert message in str(raised.value)
-    assert "\n" not in str(raised.value)
-
-
-ONE, TWO = POINTS.index == 0, POINTS.index < 2
-OOM = {"outcome": "oom_device", "step_time_ms": np.nan, "examples_per_second": np.nan}
-
-
-@pytest.mark.parametrize(
-    ("frame", "options", "message"),
-    [
-        (whole()[ONE], {}, "fc on Test CPU: all runs are of one point, so the space is one point"),
-        (whole()[TWO], {}, "fc on Test CPU: the space is 2 points, there is nothing between them to predict"),
-        (whole().iloc[[0, 5, 63]], {}, "fc on Test CPU: 3 measured points, a prediction takes 5"),
-        (whole().assign(**OOM), {}, r"fc on Test CPU: no point was measured \(64 oom_device\)"),
-        (whole(), {"metric": "peak_memory_bytes"}, "--metric=peak_memory_bytes: none of these runs has a value of it"),
-        (
-            whole().assign(peak_memory_bytes=1.0),
-            {"metric": "peak_memory_bytes"},
-            "does not follow from the time of a st",
-        ),
-    ],
-    ids=["one point", "two points", "three points", "all out of memory", "missing metric", "no metric of the step"],
-)
-def test_what_cannot_be_predicted_is_told_in_one_line(
-    frame: pd.DataFrame, options: dict[str, str], message: str
-) -> None:
-    with pytest.raises(ParadnnError, match=message):
-        predict(frame.reset_index(drop=True), PredictOptions(**options))
 
 
 def test_a_space_that_was_measured_whole_has_nothing_to_predict() -> None:

@@ -8,7 +8,6 @@ from numpy.typing import ArrayLike
 from analysis.analyses.scaling import amdahl_fraction, amdahl_speedup, fit_scaling
 from analysis.analyses.scaling import scaling as summarised
 from analysis.statistics.quantiles import bootstrap_ratio
-from paradnn.core.errors import ConfigError, NotEnoughData, SchemaError
 from tests.analysis.planted import POINTS, runs
 
 COUNTS = (2, 4, 8)
@@ -95,41 +94,6 @@ def test_families_on_one_device_alone_are_told_and_no_hindrance() -> None:
     result = summarised(frame)
     assert set(result.table["family"]) == {"fc"}
     assert "Not compared: lstm, of which no point was measured on 1 and on more." in result.text()
-
-
-@pytest.mark.parametrize(
-    ("frame", "options", "message"),
-    [
-        (planted(0.1).drop(columns="devices"), {}, "devices: no measured run records how many"),
-        (planted(0.1).query("devices == 1"), {}, "devices = 1: scaling needs points on 1 and on more"),
-        (planted(0.1).query("devices > 1"), {}, "devices = 2, 4, 8: scaling needs points on 1 and on more"),
-        (planted(0.1).assign(outcome="oom_device"), {}, "devices: no measured run records how many"),
-        (
-            planted(0.1),
-            {"by": "device_count"},
-            "--by=device_count: these runs have no such column; name one that counts",
-        ),
-        (planted(0.1), {"by": "family"}, "--by=family: holds no numbers; name the column that counts devices"),
-        (
-            planted(0.1).assign(batch_size=lambda runs: runs["batch_size"] + runs["devices"]),
-            {},
-            "no point was measured with devices=1 and with more",
-        ),
-        (planted(0.1), {"metric": "step_time_ms"}, "--metric=step_time_ms: is no rate that grows with devices"),
-    ],
-)
-def test_what_is_missing_is_said(frame: pd.DataFrame, options: dict[str, str], message: str) -> None:
-    with pytest.raises((NotEnoughData, ConfigError)) as caught:
-        fit_scaling(frame, **options)
-    assert str(caught.value).startswith(message)
-
-
-def test_unlike_runs_are_refused_and_pooled_when_asked() -> None:
-    frame = planted(0.1)
-    frame["environment_id"] = np.where(frame["devices"] == 8, "env-b", "env-a")
-    with pytest.raises(SchemaError, match="these runs are heterogeneous: environment_id = env-a"):
-        fit_scaling(frame)
-    assert fit_scaling(frame, pool=True).pooled.startswith("environment_id = env-a (192 runs), env-b (64 runs)")
 
 
 def test_the_figure_is_drawn(tmp_path: Path) -> None:

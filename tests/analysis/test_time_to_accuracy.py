@@ -11,7 +11,7 @@ from scipy.stats import mstats, t, ttest_1samp
 
 from analysis.analyses.time_to_accuracy import TimeToAccuracyOptions, olympic_mean
 from analysis.analyses.time_to_accuracy import time_to_accuracy as summarise
-from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.core.errors import NotEnoughData
 
 
 def trained(seconds: float, seed: int = 0, batch_size: int = 64, device: str = "A", **more: Any) -> dict[str, Any]:
@@ -145,8 +145,6 @@ def test_it_is_said_in_words_and_drawn() -> None:
     assert "cost 0.115 EUR" in summarise(frame(rows)).text()
     both = result.figure().axes
     assert [axes.get_title(loc="left") for axes in both] == ["Time to the target", "Epochs to the target"]
-    with pytest.raises(ConfigError, match="no run is of that device"):
-        summarise(frame(rows), TimeToAccuracyOptions(price=("C=36",)))
 
 
 def test_runs_of_steps_alone_are_not_enough() -> None:
