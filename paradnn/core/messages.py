@@ -2,7 +2,7 @@
 
 One JSON object a line (`paradnn.core.channel`). The driver writes requests to the worker's standard input:
 
-    {"protocol": 13, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
+    {"protocol": 14, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
 
 and reads events, each with a key `event`, from its standard output:
 
@@ -51,7 +51,7 @@ class InputMeasurement:
 
 
 #: Driver and worker refuse each other where it differs: raise it with every change of a message.
-PROTOCOL_VERSION = 13
+PROTOCOL_VERSION = 14
 
 
 @dataclass(frozen=True)
@@ -121,14 +121,25 @@ class Contention:
 
 
 @dataclass(frozen=True)
+class Conversion:
+    """An engine's artefact, under the names of its metrics: seconds until it was made and loaded, its size, and the
+    largest difference of its outputs from those of the model, as a share of the largest of those."""
+
+    conversion_seconds: float
+    artefact_bytes: float
+    conversion_error: float
+
+
+@dataclass(frozen=True)
 class Compilation:
-    """The steps until one compiled nothing: seconds of each, how many programs each compiled, a note on them, and what
-    disturbed them."""
+    """The steps until one compiled nothing: seconds of each, how many programs each compiled, a note on them, what
+    disturbed them, and of an engine the conversion in the first."""
 
     seconds: list[float]
     programs: list[int]
     note: str | None
     contention: Contention | None = None
+    conversion: Conversion | None = None
 
     def __post_init__(self) -> None:
         if not self.seconds or len(self.seconds) != len(self.programs):

@@ -16,6 +16,7 @@ from paradnn.config.point import Point
 from paradnn.core.layers import Costs
 from paradnn.core.messages import Answer, InputMeasurement, Measurement, Profile, Timing
 from paradnn.core.metric import interval_names
+from paradnn.core.versions import FRAMEWORKS
 from paradnn.platform.environment import Environment
 from paradnn.store.metrics import PHASES
 from paradnn.worker.chance import events_factor, quantile_ranks
@@ -216,11 +217,13 @@ def contradictions(point: Point, costs: Costs, metrics: Mapping[str, float], ans
     # computes for all pairs of channels, nor at all for what is counted in the program, where a loop counts once.
     by_xla = point.compile == "xla" or (point.framework.name == "jax" and point.compile != "eager")
     small = point.model.convolves and getattr(point.model, "image_size", 0) <= 64
+    # An engine computes whole registers of channels, and hides what is within a loop.
+    unbounded = point.model.is_counted or FRAMEWORKS[point.framework.name].is_engine
     missing = point.model.is_sparse or not point.workload.profiled_whole
-    missing = missing or point.model.is_counted or (by_xla and (small or point.batch_size == 1))
+    missing = missing or unbounded or (by_xla and (small or point.batch_size == 1))
     dense = by_xla and point.platform.name == "cpu" and point.workload.mode == "train" and point.model.is_depthwise
     least = 0.0 if missing else 1 - FLOPS_MARGIN
-    most = math.inf if dense or point.model.is_counted else 1 + FLOPS_MARGIN
+    most = math.inf if dense or unbounded else 1 + FLOPS_MARGIN
     if not least <= (ratio := metrics.get("profile_flops_ratio", 1.0)) <= most:
         problems.append(f"the profile's FLOPs are {ratio:.3f} times the analytic ones")
     peak = metrics.get("step_memory_bytes", math.inf)
@@ -366,6 +369,7 @@ def compiling_metrics(measurement: Measurement, fed: InputMeasurement | None) ->
         "compile_seconds": max(0.0, sum(compilation.seconds[:steps]) - steps * ordinary),
         "compile_steps": float(steps),
         "compilations": float(sum(compilation.programs)),
+        **(vars(compilation.conversion) if compilation.conversion else {}),
     }
 
 

@@ -177,6 +177,9 @@ def _step_lines(row: RecordedPoint, own: Words | None) -> Iterator[tuple[str, st
     if quantiles[50] in metrics:
         known = (f"p{share} {metrics[name]:.3f} ms" for share, name in quantiles.items() if name in metrics)
         yield "latency", ", ".join(known)
+    if "artefact_bytes" in metrics:
+        made = f"{metrics['conversion_seconds']:.2f} s to {si(metrics['artefact_bytes'])}B"
+        yield "conversion", f"{made}, outputs within {metrics['conversion_error']:.2g} of the model's"
     if leading := [key for key in metrics if key.startswith("op_share.")][:4]:
         yield "time goes to", ", ".join(f"{key.removeprefix('op_share.')} {metrics[key]:.0%}" for key in leading)
     if tags.get("profile", "ok") != "ok":

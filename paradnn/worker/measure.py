@@ -328,7 +328,7 @@ def compile_steps(step: Step, clock: Callable[[], float] = time.perf_counter) ->
     notes = [note] if (note := step.compile_note()) else []
     if programs[-1]:
         notes.append(f"step {len(programs)} still compiled {programs[-1]} program(s)")
-    return Compilation(seconds, programs, "; ".join(notes) or None, watch.stop()), losses[0]
+    return Compilation(seconds, programs, "; ".join(notes) or None, watch.stop(), step.conversion()), losses[0]
 
 
 #: Synchronised steps for the latency quantiles: at least so many (p99 needs a hundred), at most so long.

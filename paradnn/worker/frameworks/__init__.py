@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paradnn.core.messages import Conversion
 from paradnn.core.versions import FRAMEWORKS
 from paradnn.core.workload import Unavailable
 from paradnn.worker.profile.shapes import Cost
@@ -46,6 +47,10 @@ class Step:
 
     def compile_note(self) -> str | None:
         """What the framework has made of `compile` by now, where that is not plain from the word."""
+        return None
+
+    def conversion(self) -> Conversion | None:
+        """What was converted for an engine; None elsewhere."""
         return None
 
     def product_flops(self) -> dict[str, float]:

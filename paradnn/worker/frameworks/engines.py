@@ -3,25 +3,33 @@
 What is measured is the engine's own call on a batch that stays where it is. The model is built in float32 with a fixed
 batch size, and `precision` is the artefact's: int8_dynamic has weights in 8 bits and activations quantised as they
 come, int8 both, calibrated on batches of the point's own inputs. No export is trusted: an artefact that says something
-else than Keras by more than its precision explains is no measurement.
+else than Keras by more than its precision explains is no measurement. A profile is of a second session of the same
+artefact, since an engine decides when it loads one whether it notes the times of operations.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
+from paradnn.core.messages import Conversion
 from paradnn.core.workload import Unavailable
 from paradnn.families.built import BuiltModel
 from paradnn.families.parts.given import OnnxGraph
 from paradnn.worker.frameworks import Batch, Step
 from paradnn.worker.frameworks.tensorflow import TensorFlow
+from paradnn.worker.profile.categories import PRODUCTS, categorise
+from paradnn.worker.profile.shapes import Cost, Shape, attention_flops, plain_cost, product_flops
+from paradnn.worker.profile.trace import Trace
 
 #: Batches that `precision=int8` is calibrated on.
 CALIBRATION = 8
@@ -31,13 +39,13 @@ _TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.02, "int8": 0.5, "i
 
 @dataclass(frozen=True)
 class Session:
-    """A converted model, loaded, with its inputs in place: its bytes, one step, its outputs, and the type in
-    which it computes by its own word."""
+    """An artefact, loaded, with its inputs in place: one step, its outputs, the type in which it computes by its own
+    word, and where it was loaded for a profile, what all steps but the first spent their time on."""
 
-    size: int
     run: Callable[[], Any]
     outputs: Callable[[], Sequence[Any]]
     computes: str = ""
+    trace: Callable[[], Trace] = lambda: Trace(0.0)
 
 
 class Source:
@@ -103,6 +111,7 @@ class Engine(TensorFlow):
     title: str
     precisions: tuple[str, ...] = ()
     _threads: int | None = None
+    _step: EngineStep
 
     def open_device(self, platform: Mapping[str, Any]) -> None:
         if platform["name"] != "cpu":
@@ -119,10 +128,16 @@ class Engine(TensorFlow):
         if precision not in ("float32", *self.precisions):
             raise Unavailable(f"framework={self.name} has no precision={precision}; it has {self.precisions}")
         source = (OnnxSource if isinstance(workload.model, OnnxGraph) else Source)(workload, batch[0], self._threads)
-        return EngineStep(lambda: self.convert(source, precision), source, precision)
+        self._step = EngineStep(self, source, precision)
+        return self._step
 
-    def convert(self, source: Source, precision: str) -> Session:
-        """The artefact in the engine, whose words are said where it cannot. Raises Unavailable."""
+    def convert(self, source: Source, precision: str) -> bytes:
+        """The artefact. Raises Unavailable."""
+        raise NotImplementedError
+
+    def load(self, artefact: bytes, source: Source, precision: str, traces: Path | None = None) -> Session:
+        """The artefact in the engine, which with a folder for its `traces` notes the times of operations. Raises
+        Unavailable with the engine's own words where it cannot."""
         raise NotImplementedError
 
     def refused(self, error: BaseException, line: int = 0) -> Unavailable:
@@ -130,18 +145,25 @@ class Engine(TensorFlow):
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         return Unavailable(f"{self.title} cannot run this model: {lines[line][:200]}")
 
-    def trace(self, folder: Any) -> Any:
-        raise Unavailable(f"framework={self.name} has no profile here: measure with measure.profile=false")
+    @contextlib.contextmanager
+    def trace(self, folder: Path) -> Iterator[Callable[[], contextlib.AbstractContextManager[Any]]]:
+        with self._step.profiled(folder):
+            yield contextlib.nullcontext
+
+    def read_trace(self, folder: Path) -> Trace:
+        return self._step.profile.trace()
 
 
 class EngineStep(Step):
     """See `paradnn.worker.frameworks.Step`: converted and loaded when it first runs, as others compile then."""
 
-    def __init__(self, convert: Callable[[], Session], source: Source, precision: str) -> None:
-        self._convert, self._source, self._precision = convert, source, precision
+    profile: Session
+
+    def __init__(self, engine: Engine, source: Source, precision: str) -> None:
+        self._engine, self._source, self._precision = engine, source, precision
         self._session: Session | None = None
-        self.conversion_seconds = 0.0
-        self.error = float("nan")
+        self._artefact = b""
+        self._conversion: Conversion | None = None
 
     def run(self, steps: int) -> float | None:
         run = (self._session or self._open()).run
@@ -151,26 +173,35 @@ class EngineStep(Step):
 
     def _open(self) -> Session:
         begun = time.perf_counter()
-        session = self._convert()
-        self.conversion_seconds = time.perf_counter() - begun
+        self._artefact = self._engine.convert(self._source, self._precision)
+        session = self._engine.load(self._artefact, self._source, self._precision)
+        seconds = time.perf_counter() - begun
         session.run()
-        self.error = largest_error(session.outputs(), self._source.expected())
-        if not self.error <= _TOLERANCE[self._precision]:
-            raise ValueError(f"the converted model's outputs differ from Keras' by {self.error:.2g} of the largest")
+        error = largest_error(session.outputs(), self._source.expected())
+        if not error <= _TOLERANCE[self._precision]:
+            raise ValueError(f"the converted model's outputs differ from Keras' by {error:.2g} of the largest")
+        self._conversion = Conversion(seconds, float(len(self._artefact)), error)
         self._session = session
         return session
+
+    @contextlib.contextmanager
+    def profiled(self, folder: Path) -> Iterator[None]:
+        """Meanwhile it runs in a session that notes the times of operations."""
+        plain = self._session
+        self._session = self.profile = self._engine.load(self._artefact, self._source, self._precision, folder)
+        try:
+            yield
+        finally:
+            self._session = plain
 
     def compilations(self) -> int:
         return int(self._session is not None)
 
     def compile_note(self) -> str | None:
-        if self._session is None:
-            return None
-        computes = f", computes in {self._session.computes}" if self._session.computes else ""
-        return (
-            f"converted in {self.conversion_seconds:.2f} s to {self._session.size:,} bytes{computes}; "
-            f"outputs differ from Keras' by {self.error:.2g} of the largest"
-        )
+        return f"computes in {self._session.computes}" if self._session and self._session.computes else None
+
+    def conversion(self) -> Conversion | None:
+        return self._conversion
 
 
 def largest_error(found: Sequence[Any], expected: Sequence[Any]) -> float:
@@ -209,3 +240,25 @@ def onnx_model(source: Source) -> Any:
         source.function, input_signature=source.signature, opset=18, custom_op_handlers=handlers
     )
     return model
+
+
+def operation_cost(kind: str, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> Cost:
+    """The cost of an operation of ONNX or OpenVINO by its name and shapes. Weights that an engine keeps in an order of
+    its own are no input any more: a matrix product needs none for its FLOPs, a convolution without them has none."""
+    category = categorise("onnx", kind)
+    if category not in PRODUCTS or not inputs or not outputs:
+        return plain_cost(kind, category, inputs, outputs)
+    image, output, flops = inputs[0].dimensions, outputs[0].dimensions, None
+    if gates := {"LSTM": 4, "GRU": 3, "RNN": 1}.get(kind):  # ONNX's; examples and positions lead
+        width = output[-1]
+        flops = product_flops((*image[:-1], gates * width), image[-1] + width)
+    elif kind.startswith("RNN"):  # OpenVINO's, whose last inputs are the weights of inputs and state, and the biases
+        flops = product_flops(image[:-1], sum(shape.elements for shape in inputs[-3:-1]))
+    elif "Attention" in kind and len(inputs) > 1:
+        flops = attention_flops(inputs[0], inputs[1].dimensions[-2])
+    elif category == "matmul":
+        flops = product_flops(output, image[-1])
+    elif weights := [shape.dimensions for shape in inputs[1:] if len(shape.dimensions) >= len(output)]:
+        # Of a group's weights there are as many dimensions as of the output, or the group before them.
+        flops = product_flops(output, math.prod(weights[0][1 - len(output) :]))
+    return Cost(kind, category, flops, None, flops or 0.0, inputs[0].dtype)

@@ -5,12 +5,15 @@ Operations that only TensorFlow has (Flex) are refused when a model is converted
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
+from pathlib import Path
 
 import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
+from paradnn.core.workload import Unavailable
 from paradnn.worker.frameworks.engines import Engine, Session, Source
 
 
@@ -20,7 +23,8 @@ class LiteRT(Engine):
     name, title = "litert", "LiteRT"
     precisions = ("float16", "int8_dynamic", "int8")
 
-    def convert(self, source: Source, precision: str) -> Session:
+    def convert(self, source: Source, precision: str) -> bytes:
+        logging.getLogger("absl").setLevel(logging.ERROR)  # it advises; what it says last would be a crash's reason
         converter = tf.lite.TFLiteConverter.from_concrete_functions([source.frozen()])
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
         if precision != "float32":
@@ -33,22 +37,26 @@ class LiteRT(Engine):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that inputs and outputs stay float32, as they are to
-                content = converter.convert()
-            return _loaded(content, source)
+                content: bytes = converter.convert()
         except (RuntimeError, ValueError) as error:
             raise self.refused(error) from error
+        return content
 
-
-def _loaded(content: bytes, source: Source) -> Session:
-    threads = source.threads or len(os.sched_getaffinity(0))
-    interpreter = Interpreter(model_content=content, num_threads=threads)
-    interpreter.allocate_tensors()
-    # By name: the order is the converter's own.
-    places = sorted(interpreter.get_input_details(), key=lambda place: place["name"])
-    for place, array in zip(places, source.batch, strict=True):
-        interpreter.set_tensor(place["index"], array)
-    results = [place["index"] for place in interpreter.get_output_details()]
-    return Session(len(content), interpreter.invoke, lambda: [interpreter.get_tensor(place) for place in results])
+    def load(self, artefact: bytes, source: Source, precision: str, traces: Path | None = None) -> Session:
+        if traces:
+            raise Unavailable("LiteRT's interpreter for Python takes no profiler: measure with measure.profile=false")
+        threads = source.threads or len(os.sched_getaffinity(0))
+        try:
+            interpreter = Interpreter(model_content=artefact, num_threads=threads)
+            interpreter.allocate_tensors()
+        except (RuntimeError, ValueError) as error:
+            raise self.refused(error) from error
+        # By name: the order is the converter's own.
+        places = sorted(interpreter.get_input_details(), key=lambda place: place["name"])
+        for place, array in zip(places, source.batch, strict=True):
+            interpreter.set_tensor(place["index"], array)
+        results = [place["index"] for place in interpreter.get_output_details()]
+        return Session(interpreter.invoke, lambda: [interpreter.get_tensor(place) for place in results])
 
 
 FRAMEWORK = LiteRT

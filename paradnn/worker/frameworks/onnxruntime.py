@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,11 @@ import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 
 from paradnn.core.workload import Unavailable
-from paradnn.worker.frameworks.engines import Engine, Session, Source, onnx_model
+from paradnn.worker.frameworks.engines import Engine, Session, Source, onnx_model, operation_cost
+from paradnn.worker.profile.shapes import Shape
+from paradnn.worker.profile.trace import Event, Trace
+
+_DTYPES = {"float": "float32", "double": "float64", "bool": "bool"}
 
 
 class OnnxRuntime(Engine):
@@ -23,13 +28,57 @@ class OnnxRuntime(Engine):
     name, title = "onnxruntime", "ONNX Runtime"
     precisions = ("int8_dynamic", "int8")
 
-    def convert(self, source: Source, precision: str) -> Session:
+    def convert(self, source: Source, precision: str) -> bytes:
         model = onnx_model(source)
-        content = model.SerializeToString() if precision == "float32" else quantised(model, source, precision)
+        return model.SerializeToString() if precision == "float32" else quantised(model, source, precision)
+
+    def load(self, artefact: bytes, source: Source, precision: str, traces: Path | None = None) -> Session:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        if source.threads:
+            options.intra_op_num_threads = source.threads
+        if traces:
+            options.enable_profiling, options.profile_file_prefix = True, str(traces / "onnxruntime")
         try:
-            return _loaded(content, source)
+            session = onnxruntime.InferenceSession(artefact, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # its exceptions share no class of their own
             raise self.refused(error) from error
+        # Bound once: neither inputs nor outputs are copied in a step.
+        bound = session.io_binding()
+        for entry, array in zip(session.get_inputs(), source.batch, strict=True):
+            bound.bind_cpu_input(entry.name, np.ascontiguousarray(array))
+        for entry in session.get_outputs():
+            bound.bind_output(entry.name)
+        run = functools.partial(session.run_with_iobinding, bound)
+        return Session(run, bound.copy_outputs_to_cpu, trace=lambda: read_profile(Path(session.end_profiling())))
+
+
+def read_profile(file: Path) -> Trace:
+    """ONNX Runtime's own trace (Chrome's format, microseconds) from the end of the first run on; the operations within
+    a loop are told beside it."""
+    events = json.loads(file.read_bytes())
+    runs = [(event["ts"], event["ts"] + event["dur"]) for event in events if event["name"] == "model_run"]
+    origin = runs[0][1]
+    trace = Trace((runs[-1][1] - origin) * 1e-6, file=file)
+    for event in events:
+        if event.get("cat") != "Node" or not event["name"].endswith("_kernel_time") or event["ts"] < origin:
+            continue
+        told = event["args"]
+        inputs, outputs = (_shapes(told[f"{side}_type_shape"]) for side in ("input", "output"))
+        kind = told["op_name"]
+        given, made = (
+            (", ".join("x".join(map(str, one.dimensions)) or "1" for one in side)) for side in (inputs, outputs)
+        )
+        name = f"{kind}({given} -> {made})"
+        trace.stated.setdefault((name, kind), operation_cost(kind, inputs, outputs))
+        start = (event["ts"] - origin) * 1e-6
+        trace.events.append(Event(str(event["tid"]), name, kind, start, start + event["dur"] * 1e-6))
+    return trace
+
+
+def _shapes(told: Sequence[Mapping[str, Sequence[int]]]) -> list[Shape]:
+    """Types and dimensions as the trace has them, [{"float": [8, 256]}]."""
+    return [Shape(_DTYPES.get(kind, kind), tuple(shape)) for one in told for kind, shape in one.items()]
 
 
 class _Batches(CalibrationDataReader):  # type: ignore[misc]
@@ -65,21 +114,6 @@ def quantised(model: Any, source: Source, precision: str) -> bytes:
         except Exception as error:  # whatever its tools meet in a model that they do not know
             raise Unavailable(f"ONNX Runtime cannot quantise this model: {str(error)[:200]}") from error
         return after.read_bytes()
-
-
-def _loaded(content: bytes, source: Source) -> Session:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    if source.threads:
-        options.intra_op_num_threads = source.threads
-    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    # Bound once: neither inputs nor outputs are copied in a step.
-    bound = session.io_binding()
-    for entry, array in zip(session.get_inputs(), source.batch, strict=True):
-        bound.bind_cpu_input(entry.name, np.ascontiguousarray(array))
-    for entry in session.get_outputs():
-        bound.bind_output(entry.name)
-    return Session(len(content), functools.partial(session.run_with_iobinding, bound), bound.copy_outputs_to_cpu)
 
 
 FRAMEWORK = OnnxRuntime

@@ -1,4 +1,4 @@
-"""Our category of an operation, by its name in each of the four languages that traces and programs speak."""
+"""Our category of an operation, by its name in each of the languages that traces and programs speak."""
 
 from __future__ import annotations
 
@@ -73,6 +73,19 @@ _PATTERNS = {
         ("data movement", r"^(slice|dynamic-slice|gather|dynamic-update-slice|copy(-start|-done)?|transpose|reshape)$"),
         ("data movement", r"^(broadcast|concatenate|scatter|pad|reverse|iota|convert|bitcast-convert)$"),
         ("other", r"^custom-call$"),
+        ("elementwise", ""),
+    ),
+    # Of ONNX Runtime and OpenVINO, those that only they have among them.
+    "onnx": (
+        ("matmul", r"MatMul|Gemm$|^FullyConnected$|Attention|^(LSTM|GRU|RNN)(Seq|Cell|$)"),
+        ("convolution", r"Conv(?!ert)|^Deconvolution$"),
+        ("reduction", r"^Reduce|Pool|^(Log)?Softmax|^Arg(Max|Min)$|^TopK|^(Skip|Simplified)*LayerNorm|^(MVN|RMSNorm)"),
+        ("control", r"^(Loop|Scan|If|TensorIterator|Shape(Of)?|Identity|((Un)?[Ss]queeze|Reshape|Flatten)$)"),
+        (
+            "data movement",
+            r"^(Transpose|Reorder|Gather|Scatter|Concat|(Strided)?Slice|Split|Pad|Expand|Tile|Broadcast)",
+        ),
+        ("data movement", r"^(Cast|Convert|Range|Constant|Copy|MemoryCopy)"),
         ("elementwise", ""),
     ),
     # A kernel of a device that names no operation, in lower case.
