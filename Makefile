@@ -15,7 +15,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 5000
 
-.PHONY: demo tour docs test gate test-long test-pages test-frameworks test-cluster test-gpu gpu-wheels lint format ui install install-dev benchmarks clean
+.PHONY: demo tour docs test gate test-long test-pages test-frameworks test-cluster test-gpu gpu-wheels lint lint-style format ui install install-dev benchmarks clean
 
 install: $(VENV)/.installed
 install-dev: $(VENV)/.installed-dev
@@ -62,12 +62,14 @@ $(VENV)/.installed-docs: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
 
-# Two processes: a driver's test is mostly one process that waits for another. Each file stays in one of them.
-# What failed there runs once more by itself, as on a busy machine one of four thousand tests may fail; the log shows both.
-test: install-dev lint
-	$(BIN)/python -m pytest --cache-clear -n 2 --dist loadfile --no-loadscope-reorder \
-	  $(if $(FAST),-m 'not framework and not slow and not pages and not long') || \
-	  { [ $$? = 1 ] && echo "Once more, by themselves:" && $(BIN)/python -m pytest --last-failed --maxfail=1 -v; }
+# Two processes: a driver's test is mostly one process that waits for another. Each file stays in one of them. Types are
+# checked meanwhile: both must be right.
+PROCESSES ?= 2
+test: install-dev lint-style
+	@log=$$(mktemp); $(BIN)/mypy > $$log 2>&1 & types=$$!; \
+	$(BIN)/python -m pytest --cache-clear -n $(PROCESSES) --dist loadfile --no-loadscope-reorder \
+	  $(if $(FAST),-m 'not framework and not slow and not pages and not long'); tests=$$?; \
+	wait $$types; types=$$?; cat $$log; rm $$log; [ $$tests = 0 ] && [ $$types = 0 ]
 
 BASE ?= origin/main
 gate: install
@@ -130,10 +132,12 @@ gpu-wheels:
 test-gpu:
 	$(PYTHON) -m tests.gpu --platform $(PLATFORM)
 
-lint: install-dev
+lint: lint-style
+	$(BIN)/mypy
+
+lint-style: install-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 
 format: install-dev
 	$(BIN)/ruff check --fix .

@@ -63,7 +63,7 @@ LONGEST = {
     "platform/test_stack": 35,
     "session/test_learning": 30,
     "compare/test_command": 30,
-    "sweep/test_tasks": 30,
+    "config/test_tasks": 30,
     "worker/test_input": 30,
     "session/test_communication": 30,
     "worker/test_generation": 25,
@@ -82,7 +82,7 @@ LONGEST = {
     "cli/test_ui": 12,
     "session/test_serving": 10,
     "analysis/test_sessions": 30,
-    "analysis/test_worlds": 60,
+    "analysis/test_worlds": 10,
     "analysis/test_dependence": 10,
 }
 #: Fixtures that measure.

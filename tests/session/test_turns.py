@@ -12,6 +12,7 @@ from paradnn.compare.verdict import orders, trimmed
 from paradnn.session.turns import BlockTurns
 from paradnn.worker.measure import Protocol, measure_steps
 from paradnn.worker.turns import Turn
+from tests.processes import PATIENCE
 
 PROTOCOL = Protocol(min_seconds=0.02, min_blocks=8, max_seconds=10.0, block_seconds=0.004, warmup_seconds=0.02)
 
@@ -21,10 +22,10 @@ class Gone(Exception):
 
 
 class Machine:
-    """What both sides run on; `overlaps` counts calls of a side while the other was computing."""
+    """What both sides run on, and its clock; `overlaps` counts calls of a side while the other was computing."""
 
     def __init__(self) -> None:
-        self._held, self.overlaps = threading.Lock(), 0
+        self._held, self.overlaps, self.now = threading.Lock(), 0, 0.0
 
     def steps(self, seconds: float, gone_after: int | None) -> Callable[[int], None]:
         """Steps that last so long each; the call with this number ends the side's process."""
@@ -38,7 +39,8 @@ class Machine:
             if not self._held.acquire(blocking=False):
                 self.overlaps += 1
                 return
-            time.sleep(count * seconds)
+            self.now += count * seconds
+            time.sleep(0.001)  # in which the other side would be seen
             self._held.release()
 
         return run
@@ -56,7 +58,7 @@ def play(
         turn.wait()
         try:
             run = machine.steps(seconds[number], gone[number])
-            return len(measure_steps(run, PROTOCOL, lambda _: nullcontext(), turn=turn).blocks)
+            return len(measure_steps(run, PROTOCOL, lambda _: nullcontext(), lambda: machine.now, turn=turn).blocks)
         except Gone:
             turn.close()
             return 0
@@ -64,7 +66,7 @@ def play(
     with BlockTurns(orders(1), PROTOCOL.min_seconds, PROTOCOL.min_blocks) as turns, ThreadPoolExecutor(2) as threads:
         sides = [threads.submit(side, number) for number in (0, 1)]
         turns.play([one.done for one in sides])
-        return turns, [one.result(10) for one in sides]
+        return turns, [one.result(PATIENCE) for one in sides]
 
 
 def test_blocks_alternate_and_the_pairs_say_which_side_is_slower() -> None:
@@ -73,9 +75,8 @@ def test_blocks_alternate_and_the_pairs_say_which_side_is_slower() -> None:
     assert machine.overlaps == 0
     assert blocks == [len(turns.pairs)] * 2
     assert len(turns.pairs) >= PROTOCOL.min_blocks
-    # Sleeping overshoots, by the same on both sides: a step of one ms cannot seem longer than one of three.
     assert trimmed(turns.pairs) > 0
-    assert all(first < second for first, second in turns.pairs[1:-1])
+    assert turns.pairs == [pytest.approx((0.001, 0.003))] * len(turns.pairs)
 
 
 @pytest.mark.parametrize("gone", [(0, None), (None, 1), (5, None), (None, 40)])

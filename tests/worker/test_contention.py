@@ -45,6 +45,16 @@ def test_counters_that_stand_still_or_are_missing_say_nothing() -> None:
     assert ContentionWatch().stop() is None
 
 
+#: Goes on with a process once that has stopped.
+AGAIN = """
+import psutil, sys, time
+stopped = psutil.Process(int(sys.argv[1]))
+while stopped.status() != psutil.STATUS_STOPPED:
+    time.sleep(0.01)
+stopped.resume()
+"""
+
+
 def test_a_process_that_was_stopped_meanwhile_says_so() -> None:
     in_fresh_process(_watch_while_stopped)
 
@@ -52,8 +62,7 @@ def test_a_process_that_was_stopped_meanwhile_says_so() -> None:
 def _watch_while_stopped() -> None:
     watch = ContentionWatch()
     watch.start()
-    again = "import os, signal, sys, time; time.sleep(0.2); os.kill(int(sys.argv[1]), signal.SIGCONT)"
-    helper = subprocess.Popen([sys.executable, "-c", again, str(os.getpid())])
+    helper = subprocess.Popen([sys.executable, "-c", AGAIN, str(os.getpid())])
     os.kill(os.getpid(), signal.SIGSTOP)
     seen = watch.stop()
     helper.wait()
