@@ -299,6 +299,10 @@ def _trust(population: Population) -> Answers:
         words.append(f"Their 95% intervals reach ±{ends[0]} in the median, ±{ends[1]} at most.")
     if lacking := len(points) - len(half):
         words.append(f"{counted(lacking, 'point')} {'has' if lacking == 1 else 'have'} no interval.")
+    if "reference_speed" in rows and rows["reference_speed"].notna().any():
+        words.append(
+            f"The machine ran at {short(rows['reference_speed'].median(), share=True)} of its best, in the median."
+        )
     if are_busy(rows):
         words.append("The measured peaks are too low, since other work ran beside them: utilisations are too high.")
     if doubtful:

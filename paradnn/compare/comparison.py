@@ -210,7 +210,8 @@ class Comparison:
                         problem = f"{self.labels[side]} is {row.outcome}{reason}"
                         entry.problem = f"{entry.problem}; {problem}" if entry.problem else problem
             if len(speeds) == 2:
-                log_ratio = math.log(speeds[0] / speeds[1])
+                of = {side: row for (_, side), row in pair}
+                log_ratio = math.log(speeds[0] / speeds[1]) + _of_machine(of[0], of[1])
                 if entry.turns and entry.turns.pairs:
                     sizes = [point.batch_size for point in entry.points]
                     log_ratio = math.log(sizes[0] / sizes[1]) + trimmed(entry.turns.pairs)
@@ -224,3 +225,15 @@ class Comparison:
         for entry in live:
             entry.last = self.rule.is_over(self._number, elapsed, self._seconds)
         return live[0].last
+
+
+def _of_machine(first: RecordedPoint, second: RecordedPoint) -> float:
+    """What of the log ratio of two speeds was the machine's: how much slower its kernel was beside the first, but for
+    what that did itself, as far as the steps follow it (`paradnn.session.reference`). 0 on two devices, where their
+    kernels differ, or without references."""
+    kernel, device = (first.tags.get(name) for name in ("reference_kernel", "device"))
+    if kernel is None or (second.tags.get("reference_kernel"), second.tags.get("device")) != (kernel, device):
+        return 0.0
+    sides = [row.metrics for row in (first, second)]
+    slow = [math.log(side[f"reference_{kernel}_ms"]) - side["reference_own"] for side in sides]
+    return statistics.fmean(side["reference_slope"] for side in sides) * (slow[0] - slow[1])

@@ -26,9 +26,10 @@ from paradnn.platform.load import load_average
 from paradnn.session.design import DesignPoint, RecordedPoint, Summary
 from paradnn.session.environments import WorkerEnvironments, other_hosts, require_answers
 from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, below_ceilings, device_peaks, overrun_tags
-from paradnn.session.measured import Measured, measurements, narrow_enough, step_times
+from paradnn.session.measured import Measured, measurements, narrow_enough
 from paradnn.session.progress import Reporter
 from paradnn.session.record import make_record, point_tags, priced, profile_tags, run_name
+from paradnn.session.reference import adjusted_times
 from paradnn.session.turns import BlockTurns
 from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from paradnn.store.journal import Journal, PartialResults
@@ -327,8 +328,8 @@ class OpenPoint:
             return failed
         if measure.relative_interval is None or not 1 < measure.processes <= len(self.results) < measure.max_processes:
             return True
-        times = [step_times(one.timing) for one in measurements([each.answer for each in self.results if each.answer])]
-        return not times or narrow_enough(times, measure.relative_interval)
+        seen = measurements([each.answer for each in self.results if each.answer])
+        return not seen or narrow_enough(adjusted_times([one.timing for one in seen]), measure.relative_interval)
 
     def request(self) -> dict[str, Any]:
         """What the next process is asked: the first alone profiles; of several, none measures on for its interval, and

@@ -16,6 +16,7 @@ from rich.table import Column
 from rich.text import Text
 
 from paradnn.cli.console import QUIET_SECONDS, Screen, fitting_table, si, standard_output
+from paradnn.core.metric import interval_names
 from paradnn.core.words import counted
 from paradnn.core.workload import WORKLOADS, Words
 from paradnn.session.record import headline
@@ -168,6 +169,14 @@ def _step_lines(row: RecordedPoint, own: Words | None) -> Iterator[tuple[str, st
     if "flops_per_second" in metrics:
         work = f"{si(metrics['flops_per_step'])}FLOP a step, {si(metrics['flops_per_second'])}FLOP/s"
         yield "work", f"{work}, {si(metrics['parameters'])}parameters"
+    if "reference_speed" in metrics:
+        name = "examples_per_second_at_reference"
+        low, high = (metrics.get(end) for end in interval_names(name))
+        ends = f" (95% CI {low:,.1f} .. {high:,.1f})" if low and high else ""
+        yield (
+            "machine",
+            f"at {metrics['reference_speed']:.0%} of its best, where it were {metrics[name]:,.1f} examples/s{ends}",
+        )
     if "flops_utilization" in metrics:
         yield "utilisation", f"{metrics['flops_utilization']:.1%} of the measured matmul peak"
     if "infeed_gain" in metrics:

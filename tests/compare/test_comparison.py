@@ -158,6 +158,24 @@ def test_one_crash_costs_a_round_and_a_second_one_the_point() -> None:
     assert twice.results[0].problem == "compile=xla is crash: it said so"
 
 
+@pytest.mark.parametrize(
+    ("device", "kernel", "ratio"), [("one", "memory", 1.0), ("two", "memory", 0.8), ("one", "dispatch", 0.8)]
+)
+def test_whole_measurements_are_compared_at_one_speed_of_one_device(device: str, kernel: str, ratio: float) -> None:
+    """The machine is slower whenever it is xla's turn; a kernel tells, where it is the same one of one device."""
+    comparison = Comparison("id", pairs(16), LABELS, replace(ENDLESS, most=5))
+    rows: list[RecordedPoint] = []
+    while visits := comparison.batch(rows):
+        rows = []
+        for visit in visits:
+            slow = visit.point.compile == "xla"
+            metrics = {"examples_per_second": 80.0 if slow else 100.0, "reference_slope": 1.0, "reference_own": 0.0}
+            metrics |= {"reference_memory_ms": 1.25 if slow else 1.0, "reference_dispatch_ms": 1.0}
+            tags = {"device": device if slow else "one", "reference_kernel": kernel if slow else "memory"}
+            rows.append(RecordedPoint("id", "name", "fc", "ok", None, metrics, tags))
+    assert comparison.results[0].ratio == pytest.approx(1 / ratio)
+
+
 def test_all_points_together_are_the_geometric_mean_of_their_ratios() -> None:
     comparison = Comparison("id", pairs(16, 64, 256), LABELS, Rule())
     ratios = {16: 1.3, 64: 0.9, 256: 1.1}
