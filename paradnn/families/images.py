@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from paradnn.core.layers import Convolve, Layer, dense
@@ -22,6 +23,8 @@ from paradnn.core.schema import option
 from paradnn.families import Family, Model
 from paradnn.families.built import BuiltModel, classifier, image_input
 
+#: Settings of batch normalisation where a published network does not fix them.
+_NORMAL = {"momentum": 0.9, "epsilon": 1e-5}
 _SQUEEZED = (16, 16, 32, 32, 48, 48, 64, 64)
 _SEPARABLE = (64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
 
@@ -36,12 +39,15 @@ def reach(size: int, kernel: int, stride: int, padding: str) -> int:
 
 
 class ImageNetwork:
-    """A network as a list of layers: those so far, and the shape of the last output. Padding, concatenation, dropout
-    and repetition of pixels move nothing of their own: the layer that makes or reads a tensor can do it on the way."""
+    """A network over images, written once: its layers so far with what they cost, the shape of the last output, and
+    with `builds` the Keras model of square images beside them, of which `x` is the last output. Padding, concatenation,
+    dropout and repetition of pixels move nothing of their own: the layer that makes or reads a tensor can do it on the
+    way."""
 
-    def __init__(self, height: int, width: int | None = None, channels: int = 3) -> None:
+    def __init__(self, height: int, width: int | None = None, channels: int = 3, builds: bool = False) -> None:
         self.height, self.width, self.channels = height, width or height, channels
         self.layers: list[Layer] = []
+        self.inputs = self.x = image_input(height) if builds else None
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -57,6 +63,14 @@ class ImageNetwork:
         """Of the last output, per example."""
         return self.height * self.width * self.channels
 
+    def then(self, layer: str, *arguments: Any, beside: Any = None, **options: Any) -> None:
+        """Put a layer of Keras behind the last output, and behind another one `beside` it, where the model is built."""
+        if self.x is not None:
+            from keras import layers
+
+            made = getattr(layers, layer)(*arguments, **options)
+            self.x = made(self.x if beside is None else [beside, self.x])
+
     def convolve(
         self,
         filters: int | None,
@@ -68,10 +82,11 @@ class ImageNetwork:
         added: int = 0,
         is_kept: bool = True,
         is_first: bool = False,
+        **options: Any,
     ) -> None:
         """Convolution, with its bias and rectifier where it has them; `filters` None: one for each channel (depthwise);
         `added`: elements that are added to the output; `is_kept` is false before what needs the output not again, such
-        as an average."""
+        as an average; `options` are those of Keras' layer."""
         read, (high, wide, channels) = self.elements + added, self.shape
         height, width = (reach(size, kernel, stride, padding) for size in (high, wide))
         outputs = channels if filters is None else filters
@@ -94,10 +109,11 @@ class ImageNetwork:
                 products=() if filters is None else (product,),
             )
         )
+        self.then("Conv2D", outputs, kernel, stride, padding=padding, use_bias=bias, **options)
 
-    def normalise(self, shortcut: int = 0, normalisations: int = 1) -> None:
+    def normalise(self, shortcut: int = 0, normalisations: int = 1, beside: Any = None) -> None:
         """Batch normalisation with its rectifier; at a block's end also of a projection, and the addition of `shortcut`
-        elements. Its output is not kept: a compiler may compute it again from its inputs."""
+        elements (`beside`). Its output is not kept: a compiler may compute it again from its inputs."""
         parameters = normalisations * 2 * self.channels
         self.layers.append(
             Layer(
@@ -109,6 +125,10 @@ class ImageNetwork:
                 written=self.elements,
             )
         )
+        self.then("BatchNormalization", **_NORMAL)
+        if shortcut:
+            self.then("Add", beside=beside)
+        self.then("ReLU")
 
     def pool(self, kernel: int = 0, stride: int = 1, padding: str = "same", is_last: bool = False) -> None:
         """The largest or the mean of every window; without a kernel the mean of every channel."""
@@ -116,6 +136,14 @@ class ImageNetwork:
         self.height, self.width = (reach(size, kernel, stride, padding) if kernel else 1 for size in sizes)
         made = self.elements
         self.layers.append(Layer(name, read=read, written=made, kept=made, is_last=is_last, targets=int(is_last)))
+        if not kernel:
+            self.then("GlobalAveragePooling2D")
+            return
+        # Where the last window is not full, zeros fill it, below any rectifier's output.
+        short = tuple((0, -(size - kernel) % stride) for size in sizes)
+        if padding == "whole" and any(map(any, short)):
+            self.then("ZeroPadding2D", short)
+        self.then("MaxPooling2D", kernel, stride, padding="same" if padding == "same" else "valid")
 
     def stem(self, filters: int, kernel: int, stride: int, *, bias: bool = False, pools: bool = True) -> None:
         """The first convolution, normalised, and a pooling that halves its output."""
@@ -124,29 +152,37 @@ class ImageNetwork:
         if pools:
             self.pool(3, 2)
 
-    def classified(self, classes: int) -> list[Layer]:
-        """All layers, with the mean of every channel and a dense layer that tells classes apart from it."""
+    def classify(self, classes: int) -> None:
+        """The mean of every channel, and a dense layer that tells classes apart from it."""
         self.pool()
-        return [*self.layers, dense("logits", self.channels, classes, is_last=True)]
+        self.layers.append(dense("logits", self.channels, classes, is_last=True))
+        self.then("Dense", classes)
 
 
 def residual_block(
     network: ImageNetwork, convolutions: Sequence[tuple[int, int, int]], *, bias: bool = False, projects: bool = True
 ) -> None:
     """Convolutions (filters, kernel, stride), each normalised, and a projection where the shape changes; without one
-    (`projects`) as many elements are added as the block's input has at the places of its output."""
-    shape, output = network.shape, convolutions[-1][0]
+    (`projects`) the block's input is added at the places of its output, zeros for channels that are new."""
+    x, shape, output = network.x, network.shape, convolutions[-1][0]
     stride = max(stride for _, _, stride in convolutions)
     projected = projects and (network.channels != output or stride != 1)
-    if projected:
-        network.convolve(output, 1, stride, bias=bias)
-        network.shape = shape
     for index, (filters, kernel, step) in enumerate(convolutions):
         if index:
             network.normalise()
         network.convolve(filters, kernel, step, bias=bias)
     added = network.elements if projected else network.elements * shape[2] // network.channels
-    network.normalise(shortcut=added, normalisations=2 if projected else 1)
+    if projected:
+        network.shape, network.x, last = shape, x, network.x
+        network.convolve(output, 1, stride, bias=bias)
+        network.then("BatchNormalization", **_NORMAL)
+        x, network.x = network.x, last
+    elif x is not None and not projects:
+        from keras import ops
+
+        x = x[:, ::stride, ::stride, :]
+        x = x if shape[2] == output else ops.pad(x, [(0, 0), (0, 0), (0, 0), (0, output - shape[2])])
+    network.normalise(added, 2 if projected else 1, x)
 
 
 def widths(blocks: Sequence[int], filters: int) -> Iterator[tuple[int, int]]:
@@ -156,12 +192,29 @@ def widths(blocks: Sequence[int], filters: int) -> Iterator[tuple[int, int]]:
             yield filters * 2**group, 2 if group > 0 and index == 0 else 1
 
 
-@dataclass(frozen=True)
-class Convolutional(Model):
-    """A residual network: four groups of blocks (residual: of two convolutions, bottleneck: of three), whose filters
-    double in each group. blocks is one number, or four, one for each group."""
+class ImageModel(Model):
+    """What tells the classes of square images apart, from the one description of its layers."""
 
     convolves: ClassVar[bool] = True
+    output_size: int
+
+    def network(self, builds: bool = False) -> ImageNetwork:
+        """The network with all its layers; in Keras too where it `builds`."""
+        raise NotImplementedError
+
+    def layer_list(self) -> list[Layer]:
+        return self.network().layers
+
+    def build(self) -> BuiltModel:
+        """Inputs (batch, image_size, image_size, 3) float32, targets (batch,) classes."""
+        network = self.network(builds=True)
+        return classifier(network.inputs, network.x, self.output_size)
+
+
+@dataclass(frozen=True)
+class Convolutional(ImageModel):
+    """A residual network: four groups of blocks (residual: of two convolutions, bottleneck: of three), whose filters
+    double in each group. blocks is one number, or four, one for each group."""
 
     name: str = "residual"
     blocks: tuple[int, ...] = option(
@@ -200,83 +253,43 @@ class Convolutional(Model):
             else:
                 yield [(width, 1, 1), (width, 3, stride), (4 * width, 1, 1)]
 
-    def layer_list(self) -> list[Layer]:
-        network = ImageNetwork(self.image_size)
+    def network(self, builds: bool = False) -> ImageNetwork:
+        network = ImageNetwork(self.image_size, builds=builds)
         network.stem(*self.stem, pools=not self.is_small)
         for convolutions in self.convolutions():
             residual_block(network, convolutions, projects=not self.is_small)
-        return network.classified(self.output_size)
-
-    def build(self) -> BuiltModel:
-        """Inputs (batch, image_size, image_size, 3) float32, targets (batch,) classes."""
-        from keras import layers
-
-        inputs = image_input(self.image_size)
-        x = _convolve(inputs, *self.stem)
-        if not self.is_small:
-            x = layers.MaxPooling2D(3, 2, padding="same")(x)
-        for convolutions in self.convolutions():
-            y = x
-            for index, convolution in enumerate(convolutions, start=1):
-                y = _convolve(y, *convolution, relu=index < len(convolutions))
-            width, stride = y.shape[-1], max(stride for _, _, stride in convolutions)
-            if self.is_small:
-                x = _padded(x, width, stride)
-            elif x.shape[-1] != width or stride > 1:
-                x = _convolve(x, width, 1, stride, relu=False)
-            x = layers.ReLU()(layers.Add()([y, x]))
-        x = layers.Dense(self.output_size)(layers.GlobalAveragePooling2D()(x))
-        return classifier(inputs, x, self.output_size)
-
-
-def _padded(x: Any, width: int, stride: int) -> Any:
-    """The block's input: every second of its pixels where the block takes strides, zeros for channels that are new."""
-    from keras import ops
-
-    if stride > 1:
-        x = x[:, ::stride, ::stride, :]
-    return x if x.shape[-1] == width else ops.pad(x, [(0, 0), (0, 0), (0, 0), (0, width - x.shape[-1])])
-
-
-def _convolve(x: Any, width: int, kernel: int, stride: int, relu: bool = True) -> Any:
-    """Convolution without bias, batch normalisation, and a rectifier unless the block adds first."""
-    from keras import layers
-
-    x = layers.Conv2D(width, kernel, stride, padding="same", use_bias=False)(x)
-    x = layers.BatchNormalization(momentum=0.9, epsilon=1e-5)(x)
-    return layers.ReLU()(x) if relu else x
+        network.classify(self.output_size)
+        return network
 
 
 @dataclass(frozen=True)
-class Classifier(Model):
+class Classifier(ImageModel):
     """A published network over square images; what the papers fix, such as depth and width, is fixed here."""
 
-    convolves: ClassVar[bool] = True
     shown: ClassVar[str] = "{image_size}px"
 
     name: str = "resnet50"
     image_size: int = option(224, "height and width of the image (papers: 224)", low=32, high=100_000)
     output_size: int = option(1000, "classes (papers: 1000)", low=2)
 
-    def layer_list(self) -> list[Layer]:
-        network = ImageNetwork(self.image_size)
+    def network(self, builds: bool = False) -> ImageNetwork:
+        network = ImageNetwork(self.image_size, builds=builds)
         if self.name == "squeezenet":
-            return _squeezenet(network, self.output_size)
-        (resnet50 if self.name == "resnet50" else _densenet121)(network)
-        return network.classified(self.output_size)
+            _squeezenet(network, self.output_size)
+        else:
+            (resnet50 if self.name == "resnet50" else _densenet121)(network)
+            network.classify(self.output_size)
+        return network
 
     def build(self) -> BuiltModel:
-        """Inputs (batch, image_size, image_size, 3) float32, targets (batch,) classes."""
-        if self.name == "squeezenet":
-            return _build_squeezenet(self)
-        return _application({"resnet50": "ResNet50", "densenet121": "DenseNet121"}[self.name], self)
+        applications = {"resnet50": "ResNet50", "densenet121": "DenseNet121"}
+        return _application(applications[self.name], self) if self.name in applications else super().build()
 
 
 @dataclass(frozen=True)
-class MobileNet(Model):
+class MobileNet(ImageModel):
     """Depthwise separable convolutions, every layer `alpha` times as wide as published (Howard et al. 2017)."""
 
-    convolves: ClassVar[bool] = True
     is_depthwise: ClassVar[bool] = True
     shown: ClassVar[str] = "{alpha:g}x {image_size}px"
 
@@ -285,7 +298,7 @@ class MobileNet(Model):
     image_size: int = option(224, "height and width of the image (paper: 128..224)", low=32, high=100_000)
     output_size: int = option(1000, "classes (paper: 1000)", low=2)
 
-    def layer_list(self) -> list[Layer]:
+    def network(self, builds: bool = False) -> ImageNetwork:
         network, previous = ImageNetwork(self.image_size), 64
         network.stem(int(32 * self.alpha), 3, 2, pools=False)
         for filters in _SEPARABLE:
@@ -295,10 +308,10 @@ class MobileNet(Model):
             network.convolve(int(filters * self.alpha), 1)
             network.normalise()
             previous = filters
-        return network.classified(self.output_size)
+        network.classify(self.output_size)
+        return network
 
     def build(self) -> BuiltModel:
-        """Inputs and targets as of `Classifier`."""
         return _application("MobileNet", self, alpha=self.alpha)
 
 
@@ -329,22 +342,25 @@ def _densenet121(network: ImageNetwork) -> None:
         network.normalise()
 
 
-def _squeezenet(network: ImageNetwork, classes: int) -> list[Layer]:
+def _squeezenet(network: ImageNetwork, classes: int) -> None:
     """Eight fire modules of a squeezing 1x1 and expanding 1x1 and 3x3 convolutions, all with bias."""
-    network.convolve(96, 7, 2, padding="valid", bias=True, is_first=True)
+    convolve = partial(network.convolve, bias=True, activation="relu", kernel_initializer="he_normal")
+    convolve(96, 7, 2, padding="valid", is_first=True)
     network.pool(3, 2, "whole")
     for index, squeezed in enumerate(_SQUEEZED):
-        network.convolve(squeezed, 1, bias=True)
-        shape = network.shape
-        network.convolve(4 * squeezed, 1, bias=True)
-        network.shape = shape
-        network.convolve(4 * squeezed, 3, bias=True)
+        convolve(squeezed, 1)
+        shape, x = network.shape, network.x
+        convolve(4 * squeezed, 1)
+        network.shape, network.x, narrow = shape, x, network.x
+        convolve(4 * squeezed, 3)
+        network.then("Concatenate", beside=narrow)
         network.channels = 8 * squeezed
         if index in (2, 6):
             network.pool(3, 2, "whole")
-    network.convolve(classes, 1, bias=True, is_kept=False)
+    network.then("Dropout", 0.5)
+    normal = {"class_name": "RandomNormal", "config": {"stddev": 0.01}}
+    network.convolve(classes, 1, bias=True, is_kept=False, kernel_initializer=normal)
     network.pool(is_last=True)
-    return network.layers
 
 
 def _application(name: str, model: Classifier | MobileNet, **options: Any) -> BuiltModel:
@@ -355,30 +371,6 @@ def _application(name: str, model: Classifier | MobileNet, **options: Any) -> Bu
     options |= {"weights": None, "classes": model.output_size, "classifier_activation": None}
     network = getattr(applications, name)(input_tensor=inputs, **options)
     return classifier(inputs, network.output, model.output_size)
-
-
-def _build_squeezenet(model: Classifier) -> BuiltModel:
-    from keras import initializers, layers
-
-    def convolve(x: Any, filters: int, kernel: int, **options: Any) -> Any:
-        settings = {"padding": "same", "activation": "relu", "kernel_initializer": "he_normal", **options}
-        return layers.Conv2D(filters, kernel, **settings)(x)
-
-    def pool(x: Any) -> Any:
-        """3x3, of stride 2; where its last window is not full, zeros fill it, below any rectifier's output."""
-        short = [(0, -(size - 3) % 2) for size in x.shape[1:3]]
-        return layers.MaxPooling2D(3, 2)(layers.ZeroPadding2D(tuple(short))(x) if any(map(any, short)) else x)
-
-    inputs = image_input(model.image_size)
-    x = pool(convolve(inputs, 96, 7, strides=2, padding="valid"))
-    for index, squeezed in enumerate(_SQUEEZED):
-        x = convolve(x, squeezed, 1)
-        x = layers.Concatenate()([convolve(x, 4 * squeezed, 1), convolve(x, 4 * squeezed, 3)])
-        if index in (2, 6):
-            x = pool(x)
-    last = initializers.RandomNormal(stddev=0.01)
-    x = convolve(layers.Dropout(0.5)(x), model.output_size, 1, activation=None, kernel_initializer=last)
-    return classifier(inputs, layers.GlobalAveragePooling2D()(x), model.output_size)
 
 
 _SWEPT, _SWEEP = ("filters", "blocks", "image_size"), "model.filters=16,32,64 batch_size=16,32,64"
