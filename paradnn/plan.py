@@ -67,7 +67,7 @@ def _plan(config: DictConfig, options: PlanOptions) -> int:
     from paradnn.forecast.forecast import describe, forecast, write_points
     from paradnn.forecast.history import open_history
     from paradnn.forecast.status import sweep_status
-    from paradnn.session.session import require_possible
+    from paradnn.session.environments import require_possible
 
     settings, points, sweep = read_task(config)
     for work in dict.fromkeys(point.workload for point in points):

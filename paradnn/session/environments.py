@@ -9,10 +9,12 @@ import os
 import re
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from paradnn.config.point import Point
+from paradnn.config.point import Platform, Point
 from paradnn.core.errors import ConfigError, ParadnnError, WorkerError
+from paradnn.core.words import core_list, core_text
 from paradnn.platform.environment import Environment, describe_environment, missing_device, software_versions
 from paradnn.platform.stack import Stack, find_stack, open_stack
 from paradnn.session.workers import WorkerKey
@@ -136,3 +138,27 @@ def require_answers() -> None:
             socket.create_connection(host_and_port(address), timeout=_ANSWER).close()
         except OSError:
             raise WorkerError(f"no server answers at {address}; {_RESTART}") from None
+
+
+def require_possible(points: Sequence[Point]) -> None:
+    """Raise ConfigError for input that is not there, and where no point has the device, cores or hosts it names."""
+    for data in dict.fromkeys(point.data for point in points):
+        path = getattr(data, "path", None)
+        if path is not None and not Path(path).exists():
+            remedy = "give a file or a folder" + (", or leave it out for a generated set" if data.is_made else "")
+            raise ConfigError("data.path", path, "there is no such file or folder", remedy)
+    problems = [_problem(platform) for platform in dict.fromkeys(point.platform for point in points)]
+    if problems and all(problems):
+        raise next(filter(None, problems))
+    require_hosts([point.hosts for point in points], os.environ)
+
+
+def _problem(platform: Platform) -> ConfigError | None:
+    if problem := missing_device(platform.name):
+        return ConfigError("platform", platform.name, problem, "choose another, such as platform=cpu")
+    if platform.cores is not None and hasattr(os, "sched_getaffinity"):
+        allowed = os.sched_getaffinity(0)
+        if missing := sorted(set(core_list(str(platform.cores))) - allowed):
+            problem = f"core {missing[0]} is none that this process may use"
+            return ConfigError("platform.cores", platform.cores, problem, f"choose of {core_text(allowed)}")
+    return None

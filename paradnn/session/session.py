@@ -1,39 +1,50 @@
 """One session: which points are missing, measuring them, the parent run, what is said of it all. Nothing else runs
 while a child measures. What the stack itself costs is part of the record: every second between two points falls into
-one of the phases schedule, start and record."""
+one of the phases schedule, start and record.
+
+Each point is claimed, measured in as many processes as it needs, and recorded. Points that are measured in several
+processes are open together, a group at a time: each is measured once, then each once more in another order, so that
+minutes lie between the processes of a point and drift shows in its interval."""
 
 from __future__ import annotations
 
 import contextlib
-import os
+import random
 import secrets
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
-from paradnn.config.identity import Identity
-from paradnn.config.point import Platform, Point, Settings
+from paradnn.config.identity import Identity, point_id
+from paradnn.config.outcome import PointResult
+from paradnn.config.point import Point, Settings, costs_of
 from paradnn.config.scheduler import job_tags, start_seconds
 from paradnn.config.tasks import SweepInfo
-from paradnn.core.errors import ConfigError, WorkerError
-from paradnn.core.words import core_list, core_text, counted, without_secrets
-from paradnn.platform.environment import missing_device
-from paradnn.platform.findings import load_findings
+from paradnn.core.errors import DataError, StoreError, WorkerError
+from paradnn.core.words import counted, without_secrets
+from paradnn.core.workload import Part
+from paradnn.platform.environment import Environment, exceeds_memory, memory_limit
+from paradnn.platform.findings import Finding, load_findings
 from paradnn.platform.load import LoadWatch
-from paradnn.session.design import Conclusion, Design, RecordedPoint, Summary
-from paradnn.session.environments import WorkerEnvironments, require_hosts
-from paradnn.session.hardware_peaks import Ceilings
-from paradnn.session.measuring import Measuring
+from paradnn.session.design import Conclusion, Design, DesignPoint, RecordedPoint, Summary
+from paradnn.session.environments import WorkerEnvironments, other_hosts, require_answers, require_possible
+from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, below_ceilings
+from paradnn.session.open_point import NewsSaid, OpenPoint
 from paradnn.session.progress import Reporter
-from paradnn.session.workers import WorkerKey, WorkerPool
-from paradnn.store.journal import Journal
-from paradnn.store.runs import Finished, SweepRun
+from paradnn.session.record import point_tags, priced, profile_tags, run_name
+from paradnn.session.turns import BlockTurns
+from paradnn.session.workers import Limits, WorkerKey, WorkerPool
+from paradnn.store.journal import Journal, PartialResults
+from paradnn.store.runs import Claim, Finished, Record, ResumePolicy, SweepRun, wanted_extras
 from paradnn.store.tracker import open_tracker
+
+#: How many points are open together. A killed driver on another host blocks them for as long as they may take.
+GROUP = 24
+RENEW = 0.5  # the share of its time after which a claim is renewed
 
 
 def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo | None) -> Summary:
@@ -77,10 +88,32 @@ def _opened(
             reporter.close()
 
 
-class _Session(Measuring):
-    def __init__(self, sweep: SweepInfo | None, watch: LoadWatch, begin: float, *given: Any) -> None:
-        super().__init__(*given)
-        self._sweep, self._watch, self._since = sweep, watch, begin
+@dataclass(eq=False)
+class _Session:
+    """The points of one session, and what it works with for as long as it lasts. `findings` about the machine go into
+    the environment of every run, `tags` and the metrics `waited` into every run. `watch` has looked at the machine's
+    load since `begin`."""
+
+    sweep: SweepInfo | None
+    watch: LoadWatch
+    begin: float
+    pool: WorkerPool
+    tracker: Journal
+    environments: WorkerEnvironments
+    reporter: Reporter
+    settings: Settings
+
+    def __post_init__(self) -> None:
+        self.findings: Sequence[Finding] = ()
+        self.tags: Mapping[str, str] = {}
+        self.waited: Mapping[str, float] = {}
+        self.summary = Summary()
+        self.resume = ResumePolicy(self.settings.resume, self.settings.retry)
+        self.partial = PartialResults(self.settings.tracking)
+        self.ceilings = CeilingsKeeper(self.pool, self.tracker, self.reporter.say)
+        self._random = random.Random(self.settings.sweep.seed)
+        self._open: list[OpenPoint] = []
+        self.start()
 
     def run(self, points: Sequence[Point]) -> Summary:
         todo = self._missing(points)
@@ -93,31 +126,31 @@ class _Session(Measuring):
     def follow(self, design: Design) -> Summary:
         """Measure what the design asks for; what it concludes stands on the parent run."""
         self._prepare(design.points)
-        return self._carry_out(partial(self._visit, design), design.left, design.conclusion)
+        return self._carry_out(partial(self._follow, design), design.left, design.conclusion)
 
     def _prepare(self, points: Sequence[Point], planned: int | None = None) -> None:
         """Start the first worker: the framework's import runs while the driver imports MLflow and opens the sweep."""
         if first := next((point for point in points if not self.environments.problem(point)), None):
             self.pool.prepare(WorkerKey.of(first))
-        if self._sweep:
-            self.summary.parent = open_parent(self.tracker, self._sweep, planned)
+        if self.sweep:
+            self.summary.parent = open_parent(self.tracker, self.sweep, planned)
 
-    def _visit(self, design: Design) -> None:
+    def _follow(self, design: Design) -> None:
         rows: Sequence[RecordedPoint] = ()
         while True:
             self.reporter.begin("the next points", "choosing")  # which may take a while
-            if not (visits := design.batch(rows)):
+            if not (chosen := design.batch(rows)):
                 return
-            self.summary.total += len(visits)
+            self.summary.total += len(chosen)
             self.reporter.known = design.progress
-            processes = sum(visit.point.measure.processes for visit in visits) / len(visits)
+            processes = sum(one.point.measure.processes for one in chosen) / len(chosen)
             self.reporter.expect(design.left, processes, design.seconds_left)
             before = len(self.summary.rows)
-            self.summary.total -= len(self.visit(visits, design.wants))
+            self.summary.total -= len(self.measure(chosen, design.wants))
             rows = self.summary.rows[before:]
 
     def _carry_out(self, work: Callable[[], object], processes: int, conclude: Callable[[], Conclusion]) -> Summary:
-        how, summary, sweep = self.settings.sweep, self.summary, self._sweep
+        how, summary, sweep = self.settings.sweep, self.summary, self.sweep
         tags = {"design": how.design} if how.design != "grid" else {"sweep_order": how.order} if sweep else {}
         of = {"sweep_id": sweep.sweep_id} if sweep else {}
         self.tags = {**job_tags(), **of, **tags, "session_id": secrets.token_hex(8)}
@@ -125,7 +158,7 @@ class _Session(Measuring):
         self.start()
         self.reporter.start(summary.skipped.total(), processes)
         if processes:  # what is seen of the machine is recorded with every point
-            load = self._watch.look()
+            load = self.watch.look()
             self.findings = load_findings(load)
             if load.busy:
                 advice = "intervals will be wide; python -m paradnn.check says more"
@@ -136,7 +169,7 @@ class _Session(Measuring):
             summary.interrupted = True
         finally:
             self.abandon()
-        summary.seconds = time.perf_counter() - self._since
+        summary.seconds = time.perf_counter() - self.begin
         conclusion = conclude()
         summary.conclusion = conclusion.text
         if sweep and summary.parent:
@@ -154,7 +187,7 @@ class _Session(Measuring):
             identity = self.identity(point)
             if done := self.resume.first(point, known.get(identity, ())):
                 self.skip(identity, done)
-                if not self._sweep:  # a single point: say what is known of it
+                if not self.sweep:  # a single point: say what is known of it
                     metrics, tags = self.tracker.fetch(done.run_id)
                     name = tags.get("mlflow.runName") or tags.get("name") or done.run_id
                     ending = (done.tags["outcome"], tags.get("reason"))
@@ -165,6 +198,218 @@ class _Session(Measuring):
             else:
                 todo[identity] = point
         return [*todo.values()]
+
+    def start(self) -> None:
+        """What passes from now on is the schedule of the first point."""
+        self._free_since = self._begun = time.perf_counter()
+
+    def _recording(self, record: Record) -> dict[str, float]:
+        """Metrics of the recording itself, its figure included; what follows falls into the next point's schedule."""
+        now = time.perf_counter()
+        spent = now - self._free_since
+        overhead = spent + sum(record.metrics.get(f"phase_{name}_seconds", 0.0) for name in ("schedule", "start"))
+        self._free_since = now
+        own = {"phase_record_seconds": spent, "overhead_seconds": overhead, "session_seconds": now - self._begun}
+        return {**own, **self.waited}
+
+    def abandon(self) -> None:
+        """Give back what is claimed and not recorded."""
+        for entry in self._open:
+            with contextlib.suppress(Exception):
+                self.tracker.abandon(entry.claim, "interrupted before its end")
+
+    def work(self, todo: Sequence[Point]) -> None:
+        """Measure all points, group after group; what another driver holds comes again at the end."""
+        queue, elsewhere = [DesignPoint(point, {}) for point in todo], 0  # how many in a row were held by others
+        while queue:
+            held = self.measure(queue[:GROUP])
+            elsewhere = elsewhere + len(held) if len(held) == len(queue[:GROUP]) else 0
+            queue = queue[GROUP:] + held
+            if elsewhere and elsewhere >= len(queue):
+                # Who waits holds nothing: the other may wait for it.
+                self.reporter.begin(f"waiting for {counted(len(queue), 'point')} that another driver measures")
+                time.sleep(random.uniform(0.5, 1.5))
+
+    def measure(
+        self, chosen: Sequence[DesignPoint], wanted: Callable[[DesignPoint, bool], bool] = lambda *_: True
+    ) -> list[DesignPoint]:
+        """Measure a batch, at most a group of points; how many are left out: not `wanted` (which is asked before a
+        point is claimed, and once it is), or held by other drivers."""
+        left = []
+        for one in chosen:
+            if not (wanted(one, False) and self.enter(one, partial(wanted, one, True))):
+                left.append(one)
+            both = [entry for entry in self._open if one.turns and entry.turns is one.turns]
+            if one.turns and len(both) == 2:
+                self._take_turns(one.turns, both)
+        while waiting := list(self._open):  # each once a round, in as many processes as it needs
+            if self.settings.sweep.order == "random":
+                self._random.shuffle(waiting)
+            for entry in waiting:
+                self._further(entry)
+        return left
+
+    def enter(self, chosen: DesignPoint, stays: Callable[[], bool] = lambda: True) -> bool:
+        """Claim a point and measure it in its first process. False where another driver holds it, or where it does not
+        `stay` once it is claimed; else it has an outcome, or will have."""
+        point = chosen.point
+        environment = self.environments.environment(point)
+        ceilings = None if chosen.excluded else self._ceilings_of(point, environment)
+        tags = {**point_tags(point, environment), **self.tags, **chosen.tags}
+        accepts = partial(self.resume.accepts, point) if self.resume.looks else None
+        self.reporter.begin(run_name(point))
+        # Its processes take turns with those of the whole group; the claim is renewed meanwhile.
+        longest = point.measure.timeout * (GROUP if point.measure.processes > 1 else 1)
+        identity = self.identity(point)
+        claim = self.tracker.begin(identity, run_name(point), tags, longest, accepts)
+        if claim is None:
+            return False
+        if isinstance(claim, Finished):
+            self.skip(identity, claim)
+            self.reporter.skipped(point.measure.processes)
+            return True
+        if not stays():
+            self.tracker.abandon(claim, "other drivers began the last points at the same time")
+            time.sleep(random.uniform(0.2, 1.0))  # else all would come back together
+            return False
+        known = replace(environment, findings=(*environment.findings, *self.findings))
+        with_price, price_tags = priced(point, self.settings.price, environment)
+        costs, kept = costs_of(point), self._kept(point, claim)
+        asked = (longest, chosen.excluded, chosen.turns, kept)
+        self._open.append(entry := OpenPoint(with_price, known, ceilings, claim, tags | price_tags, costs, *asked))
+        self.reporter.spared(min(len(kept), point.measure.processes))
+        if not chosen.turns:
+            self._further(entry)
+        return True
+
+    def skip(self, identity: Identity, done: Finished) -> None:
+        """A point has an outcome already: who recorded it may have been killed before it removed what it kept."""
+        outcome = done.tags["outcome"]
+        self.partial.forget(identity, outcome == "ok")  # what was cut short may be measured again, and go on
+        self.summary.skipped[outcome] += 1
+
+    def _ceilings_of(self, point: Point, environment: Environment) -> Ceilings | None:
+        """The ceilings of a point's platform; to measure them is no cost of this point, and of no other."""
+        usable = self.settings.ceilings and not self.environments.problem(point)
+        if not usable or not below_ceilings(point, costs_of(point).flops_per_step):
+            return None
+        begin = time.perf_counter()
+        found = self.ceilings.of(point, environment)
+        spent = time.perf_counter() - begin
+        self._free_since += spent
+        self.reporter.aside(spent)
+        return found
+
+    def _kept(self, point: Point, claim: Claim) -> list[PointResult]:
+        """The processes that an earlier driver kept, unless their first lacks a profile that is wanted."""
+        known = [] if claim.repeats else self.partial.load(claim.identity)
+        if not known or not (answer := known[0].answer):
+            return []
+        has = profile_tags(answer.profile)["extras"].split() if answer.profile else ()
+        return [] if wanted_extras(point).difference(has) else known
+
+    def identity(self, point: Point) -> Identity:
+        """The measurement that a point is, on this machine."""
+        environment_id = self.environments.environment(point).environment_id
+        return Identity(point_id(point), environment_id, point.replicate)
+
+    def _further(self, entry: OpenPoint) -> None:
+        if not entry.is_complete:
+            several = entry.point.measure.processes > 1
+            entry.turns = None
+            self.reporter.begin(run_name(entry.point) + (f", process {len(entry.results) + 1}" if several else ""))
+            begun = self._begin()
+            self._ended([entry], [self._process(entry)], begun)
+        if entry.is_complete:
+            self._record(entry)
+        elif not entry.claim.repeats:
+            try:
+                self.partial.save(entry.claim.identity, entry.results)
+            except StoreError as error:  # where that cannot be done, only a driver that is killed loses it
+                self.reporter.say(f"processes of points that are not complete are not kept: {error}", once=True)
+
+    def _begin(self) -> tuple[float, float]:
+        """Seconds since the last process, which are the schedule of the next one, and when that begins."""
+        return time.perf_counter() - self._free_since, time.time()
+
+    def _ended(self, entries: Sequence[OpenPoint], results: Sequence[PointResult], begun: tuple[float, float]) -> None:
+        """A process of each point has ended."""
+        self._free_since = time.perf_counter()
+        for entry, result in zip(entries, results, strict=True):
+            entry.results.append(replace(result, phases={**result.phases, "schedule": begun[0]}, begun=begun[1]))
+            self.reporter.process_ended()
+        # Other hosts believe a claim for as long as it says: what is open for longer says so in time.
+        now = time.monotonic()
+        for each in self._open:
+            if now - each.claimed > RENEW * each.longest:
+                self.tracker.renew(each.claim, each.longest)
+                each.claimed = now
+
+    def _take_turns(self, turns: BlockTurns, entries: Sequence[OpenPoint]) -> None:
+        """Measure two points at once, a block of each by turns, in a worker each."""
+        self.reporter.begin(f"{' and '.join(run_name(entry.point) for entry in entries)}, by turns")
+        begun = self._begin()
+        for side, entry in enumerate(entries):
+            # Linux ends a worker with the thread that started it: this one lives as long as the session.
+            with contextlib.suppress(OSError):
+                self.pool.prepare(WorkerKey.of(entry.point, side))
+        with turns, ThreadPoolExecutor(len(entries)) as threads:
+            try:
+                sides = [threads.submit(self._process, entry, side) for side, entry in enumerate(entries)]
+                turns.play([side.done for side in sides])
+                results = [side.result() for side in sides]
+            except BaseException:
+                self.pool.close()  # what the threads wait for
+                raise
+        self._ended(entries, results, begun)
+        for entry in entries:
+            self._record(entry)
+
+    def _process(self, entry: OpenPoint, side: int = 0) -> PointResult:
+        """How one more process of a point ends, or why it is not begun; which of two it is that take turns."""
+        sides = 2 if entry.turns else 1  # each waits for the other, and has half of the memory
+        limits = Limits(sides * entry.point.measure.timeout, memory_limit(entry.point) // sides)
+        if problem := self.environments.problem(entry.point):
+            return PointResult("unavailable", problem)
+        # Out of memory by arithmetic or by what larger and smaller points did: no build is tried.
+        if reason := entry.excluded or exceeds_memory(entry.point, entry.costs, limits.memory_bytes):
+            return PointResult("oom_predicted", reason)
+        try:
+            return self._in_worker(entry, limits, side)
+        except (DataError, WorkerError) as error:
+            return PointResult("unavailable", str(error))
+
+    def _in_worker(self, entry: OpenPoint, limits: Limits, side: int) -> PointResult:
+        point, request, work = entry.point, entry.request(), entry.point.workload
+        said = NewsSaid(work, partial(self.tracker.tell, entry.claim))
+
+        def news(event: str | Part) -> None:
+            if words := event if isinstance(event, str) else said.say(event):
+                self.reporter.phase(words)
+
+        request |= work.request(point)
+        if work.resumes and not entry.claim.repeats:
+            request["checkpoint"] = str(self.partial.checkpoint(entry.claim.identity))
+        if entry.turns:
+            request["turns"] = entry.turns.path(side)
+        key = WorkerKey.of(point, side)
+        if point.hosts > 1:
+            request["other_hosts"] = other_hosts(point.hosts, key.variables())
+        result = self.pool.measure(key, request, limits, news)
+        if point.hosts > 1 and result.outcome != "ok":
+            require_answers()
+        return result
+
+    def _record(self, entry: OpenPoint) -> None:
+        record, work = entry.record(), entry.point.workload
+        run_id = self.tracker.record(entry.claim, record, partial(self._recording, record))
+        self._open.remove(entry)
+        if not entry.claim.repeats:
+            self.partial.forget(entry.claim.identity, work.resumes and work.ended(entry.results[-1]))
+        row = RecordedPoint.of_record(run_id, record)
+        self.summary.rows.append(row)
+        self.reporter.spared(entry.wanted)
+        self.reporter.done(row)
 
 
 def open_parent(tracker: Journal, sweep: SweepInfo, points: int | None = None) -> str:
@@ -198,27 +443,3 @@ def interruptible() -> Iterator[None]:
     finally:
         for number, handler in zip(signals, previous, strict=True):
             signal.signal(number, handler)
-
-
-def require_possible(points: Sequence[Point]) -> None:
-    """Raise ConfigError for input that is not there, and where no point has the device, cores or hosts it names."""
-    for data in dict.fromkeys(point.data for point in points):
-        path = getattr(data, "path", None)
-        if path is not None and not Path(path).exists():
-            remedy = "give a file or a folder" + (", or leave it out for a generated set" if data.is_made else "")
-            raise ConfigError("data.path", path, "there is no such file or folder", remedy)
-    problems = [_problem(platform) for platform in dict.fromkeys(point.platform for point in points)]
-    if problems and all(problems):
-        raise next(filter(None, problems))
-    require_hosts([point.hosts for point in points], os.environ)
-
-
-def _problem(platform: Platform) -> ConfigError | None:
-    if problem := missing_device(platform.name):
-        return ConfigError("platform", platform.name, problem, "choose another, such as platform=cpu")
-    if platform.cores is not None and hasattr(os, "sched_getaffinity"):
-        allowed = os.sched_getaffinity(0)
-        if missing := sorted(set(core_list(str(platform.cores))) - allowed):
-            problem = f"core {missing[0]} is none that this process may use"
-            return ConfigError("platform.cores", platform.cores, problem, f"choose of {core_text(allowed)}")
-    return None

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from paradnn import train
-from paradnn.session.measuring import NewsSaid
+from paradnn.session.open_point import NewsSaid
 from paradnn.store.journal import PartialResults
 from paradnn.store.mlflow_store import MlflowStore
 

@@ -11,7 +11,7 @@ from paradnn.config.point import Measure, Point, costs_of
 from paradnn.core.messages import Answer, Compilation, Measurement, Timing
 from paradnn.families.fc import FullyConnected
 from paradnn.platform.environment import Environment
-from paradnn.session.measuring import OpenPoint
+from paradnn.session.open_point import OpenPoint
 from paradnn.store.runs import Claim
 from paradnn.workloads.serve import Server
 from paradnn.workloads.serve.generator import LOADGEN_SEED

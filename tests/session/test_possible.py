@@ -10,8 +10,7 @@ from paradnn.config.data import ImageFiles
 from paradnn.config.point import Platform, Point
 from paradnn.core.errors import ConfigError
 from paradnn.families.fc import FullyConnected
-from paradnn.session.environments import HOSTS, require_hosts
-from paradnn.session.session import require_possible
+from paradnn.session.environments import HOSTS, require_hosts, require_possible
 from paradnn.worker.process_group import KEY
 from paradnn.workloads.channel import CHANNEL, Communication
 from tests.conftest import Store, run

@@ -16,8 +16,8 @@ from paradnn.config.outcome import PointResult
 from paradnn.config.point import Tracking
 from paradnn.core.channel import plain
 from paradnn.core.messages import PROTOCOL_VERSION
-from paradnn.session import measuring
-from paradnn.session.measuring import OpenPoint
+from paradnn.session import session
+from paradnn.session.open_point import OpenPoint
 from paradnn.store.journal import PartialResults, write_document
 from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.runs import EXPIRES, Claim
@@ -204,7 +204,7 @@ def test_claims_of_points_that_are_open_for_long_are_renewed(store: Store, monke
         ((expires,),) = store.query("SELECT value FROM tags WHERE run_uuid = ? AND key = ?", claim.run_id, EXPIRES)
         renewed.append((timeout, float(expires) - time.time()))
 
-    monkeypatch.setattr(measuring, "RENEW", 0.0)
+    monkeypatch.setattr(session, "RENEW", 0.0)
     monkeypatch.setattr(MlflowStore, "renew", noted)
     run(["paradnn.train", "model.nodes=8", *REST, "measure.processes=2", "measure.timeout=100"], store)
     assert len(renewed) == 2
