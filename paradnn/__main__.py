@@ -1,7 +1,5 @@
 """`paradnn COMMAND ...`, or `python -m paradnn COMMAND ...`: every command of the suite behind one name."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 

@@ -7,8 +7,6 @@ The configuration and its keys are those of `python -m paradnn.train`; what coun
 measures ceilings itself where the store has none, so this is for looking, and to re-measure them.
 """
 
-from __future__ import annotations
-
 import sys
 
 from omegaconf import DictConfig

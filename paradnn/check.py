@@ -3,8 +3,6 @@
 A verdict, and a table of what was found. Nothing is changed: python -m pyperf system tune sets what it says.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

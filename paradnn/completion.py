@@ -7,8 +7,6 @@
 The shell asks `paradnn completion LINE` with what stands before the cursor, and gets a proposal a line.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Iterable, Sequence

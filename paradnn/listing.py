@@ -3,8 +3,6 @@
 KIND is also any group of the configuration, such as measure or software.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 import textwrap

@@ -5,8 +5,6 @@ python -m paradnn.stacks make NAME       make it now
 python -m paradnn.stacks remove NAME     remove it, under whatever requirements it was made
 """
 
-from __future__ import annotations
-
 import sys
 import time
 

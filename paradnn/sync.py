@@ -5,8 +5,6 @@ A point of which the store holds another measurement is named and not logged, un
 files are named too, the others are logged; the exit code is then 1. Files are kept.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from pathlib import Path

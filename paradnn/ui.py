@@ -3,8 +3,6 @@
 `make ui` is the same; PORT=5001 chooses another port.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

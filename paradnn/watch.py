@@ -4,8 +4,6 @@ It reads the store alone, so it may run on any host that reaches the store, also
 Ctrl-C ends it; the sweep goes on. `--once` prints what is known now, as does a pipe.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import time

@@ -1,7 +1,5 @@
 """Running a Hydra application: wrong input ends in one line and exit code 2, the rest is a fault of this tool."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The commands of the suite: what is typed after `paradnn`."""
 
-from __future__ import annotations
-
 #: Command -> its module, which `python -m` runs too, and what it does.
 COMMANDS = {
     "train": ("paradnn.train", "measure a point, or with -m a sweep"),

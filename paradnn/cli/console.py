@@ -4,8 +4,6 @@ Names, tags and reasons in a store are written by others. An escape sequence amo
 the window or hide a line; on the way out each control sign becomes a word that can be read.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import time

@@ -1,7 +1,5 @@
 """The text of `--help`, made from the configuration's own dataclasses and files, so that it cannot lie."""
 
-from __future__ import annotations
-
 import dataclasses
 import textwrap
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ overrides make it raise plain ValueErrors or TypeErrors; whatever is raised from
 input's fault, and everything else is a fault of this tool.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Options of a command: argparse, of which a wrong word is one line that says what may have been meant."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import math

@@ -4,8 +4,6 @@ The package itself ends a process quietly that is interrupted while it is still 
 `program` on Ctrl-C is a KeyboardInterrupt, so that what has begun can be put in order.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """The keys of every input, typed: `inputs` names what `data=...` can be, and what a model must be to take it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache

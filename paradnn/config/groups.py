@@ -5,8 +5,6 @@ it chooses (`Family.chosen`). Nor does a kind of work: `task=NAME` or `scenario=
 and with `measure=quick` comes what makes it short. A file of the same name takes precedence.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What makes two runs the same measurement: hashes of the point, of its protocol and of its limits."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

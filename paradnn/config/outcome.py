@@ -4,8 +4,6 @@ Out of memory is a result, not an accident: the paper's heat maps need it. What 
 what ended its process is judged here from the outside.
 """
 
-from __future__ import annotations
-
 import signal
 from dataclasses import dataclass, field
 

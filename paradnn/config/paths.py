@@ -1,7 +1,5 @@
 """Where this package, its configuration and its results are: in a checkout, and installed from a wheel."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent

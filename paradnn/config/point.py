@@ -5,8 +5,6 @@ bounds, so that the checks, `--help` and the documentation speak of the same thi
 value and the remedy (`paradnn.core.errors.ConfigError`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, make_dataclass, replace
 from functools import cache, lru_cache

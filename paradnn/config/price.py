@@ -1,7 +1,5 @@
 """What an hour of a device or of a host costs: a table that the user keeps, as a file of `conf/price` or anywhere."""
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Where a driver runs: node and job as Slurm says it in the environment, and how long the process took to begin."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Mapping

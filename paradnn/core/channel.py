@@ -3,8 +3,6 @@
 Both sides of the pipe use this module. It needs nothing but the standard library.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

@@ -4,8 +4,6 @@ A `ParadnnError` is something the user can fix: the command line prints its one-
 without a traceback. Any other exception that reaches the top is a fault of this tool.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

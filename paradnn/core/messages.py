@@ -12,8 +12,6 @@ and reads events, each with a key `event`, from its standard output:
 Fields are keys, all of them in every message; NaN and infinities are strings; standard error belongs to no protocol.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a recorded number means: declared where it is computed, collected by `paradnn.store.metrics`."""
 
-from __future__ import annotations
-
 import csv
 from dataclasses import dataclass
 from pathlib import Path

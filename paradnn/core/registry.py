@@ -5,8 +5,6 @@ alone or in a tuple, and what other distributions name in the group of entry poi
 "my_package.my_family"). Nothing is imported before the registry is first asked.
 """
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import sys

@@ -5,8 +5,6 @@ unions, a tuple of int (one number stands for all of them where `length` says ho
 stand alone), a mapping of strings and nested dataclasses.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

@@ -4,8 +4,6 @@ A process holds a lock on its folders as long as it is alive. Process numbers wo
 share one /tmp, and each sees only its own numbers.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

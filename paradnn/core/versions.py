@@ -3,8 +3,6 @@
 The driver runs the text of this module in an interpreter that has no more than Python: nothing else is imported here.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import platform
 from dataclasses import dataclass

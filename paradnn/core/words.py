@@ -1,7 +1,5 @@
 """Counts as a person writes them, and words that a person may have meant."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ Its whole state is read from the store (`Knowledge`): the same command goes on w
 share a sweep. `AdaptiveSweep` decides, for the session that measures.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

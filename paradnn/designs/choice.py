@@ -1,7 +1,5 @@
 """Which points teach most, and when enough is known: functions of predictions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ What ran out of memory proves that all runs out that is no smaller in any size, 
 that is no larger in any. Points of different kinds (family, precision, compile mode, host) prove nothing of each other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`batch_size=largest`: the largest batch that fits memory, or whose step is short enough: doubling, then bisection."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping, Sequence

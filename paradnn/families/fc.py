@@ -1,7 +1,5 @@
 """Fully connected: input -> [Dense(nodes, relu)] x layers -> Dense(output) (paper, section 2.1)."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 

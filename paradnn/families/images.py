@@ -11,8 +11,6 @@ without weights. SqueezeNet 1.0 (Iandola et al. 2016) is as published, but for t
 whose mean is the logits: it dies within a few steps, and then nothing is trained.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial

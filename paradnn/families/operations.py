@@ -6,8 +6,6 @@ its inputs, the last not in a first layer. Of attention every head of every exam
 framework calls at once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ convolutions, shared by all levels, give for nine anchors a place the logits of 
 A step's targets are what a matching of boxes with anchors makes, which input pipelines do.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 The cells are Keras' own: basic, LSTM, and GRU with the reset gate applied after the matrix product (paper, 2.1).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

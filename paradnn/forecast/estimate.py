@@ -1,7 +1,5 @@
 """A number that is known with an interval."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 #: How often an interval is to cover the truth.

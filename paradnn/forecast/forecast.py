@@ -1,8 +1,6 @@
 """What measuring a plan will take: each point's time, the time before the first, and the whole on several hosts; in the
 terminal, and as a CSV file with a row a point."""
 
-from __future__ import annotations
-
 import csv
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

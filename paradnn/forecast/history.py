@@ -1,7 +1,5 @@
 """What a tracking store holds, for reading alone: nothing is made, claimed or closed, and MLflow is not imported."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Collection, Mapping

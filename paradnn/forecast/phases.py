@@ -6,8 +6,6 @@ What a point takes beside its steps (building, compiling, reading a profile, sch
 each phase, about a typical time that grows with layers and parameters; so have the blocks until a point is steady.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

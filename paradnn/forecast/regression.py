@@ -5,8 +5,6 @@ the group err together. Errors are Student's t, fitted by expectation and maximi
 that a disturbed run does not bend the line.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Hashable, Iterable, Iterator, Mapping

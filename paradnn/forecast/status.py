@@ -1,7 +1,5 @@
 """The points of a sweep against a store, before any prediction: what is done, what is out of memory by arithmetic."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence

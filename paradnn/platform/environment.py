@@ -4,8 +4,6 @@
 versions of the software under test. Host name, load, governor and kernel are recorded beside it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

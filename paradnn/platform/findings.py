@@ -3,8 +3,6 @@
 What a host does not say is left out. Files stand below a root, so that tests plant a host of their own.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -3,8 +3,6 @@
 What a point does itself, its worker and this process, is not foreign; nor is anything that this process started.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -7,8 +7,6 @@ two of 256 bits), of one device (a package, a board or a socket) unless the name
 that is not there is unknown, and stays so: nothing is guessed from a similar one.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Mapping

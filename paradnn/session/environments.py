@@ -2,8 +2,6 @@
 (`paradnn.worker.host`) that run processes of its points. Software stacks are made before the first point is measured,
 so that no installer runs beside a measurement."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Metrics of a point from what its workers answered: speed, latency, memory, energy, shares of what is possible."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import defaultdict

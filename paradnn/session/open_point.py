@@ -1,8 +1,6 @@
 """A claimed point until it is recorded: what its processes measured so far, what the next one is asked, its record; and
 what is said of it meanwhile."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

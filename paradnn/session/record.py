@@ -2,8 +2,6 @@
 here reads a clock, a device or a store. Every summary is derived from raw values that are stored beside it, and every
 result is checked against itself; a violated check is a fault of this tool and says so."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

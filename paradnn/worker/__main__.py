@@ -5,8 +5,6 @@ own memory peak, no graph left over, and a crash that ends that child alone. No 
 since neither a GPU context nor a thread pool survives it.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -4,8 +4,6 @@ Threads inherit the cores of the one that starts them, and frameworks make their
 may use when the device is opened. PyTorch counts them earlier, when it is imported, so it is told how many there are.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Latencies of neighbouring queries resemble each other, since they waited in one 
 fewer independent ones; how many fewer, the scatter of batch means says (Law, Simulation Modeling and Analysis, 9.5.3).
 """
 
-from __future__ import annotations
-
 import bisect
 import functools
 import math

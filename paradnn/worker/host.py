@@ -8,8 +8,6 @@ shown the key, and imports the one that its point asks for. This runs until it i
 standard input ends.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import select

@@ -5,8 +5,6 @@ Whatever the cores were neither idle nor stolen nor the point's own was foreign,
 docs/check.md). Linux alone tells; elsewhere nothing is said.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

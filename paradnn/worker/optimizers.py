@@ -1,8 +1,6 @@
 """The paper's three update rules, and Adam, as Keras optimizers, with loss scaling where the precision needs it, and
 schedules of the learning rate."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

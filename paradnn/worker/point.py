@@ -4,8 +4,6 @@ Every way this can end within Python is an outcome with a one-line reason; what 
 by the driver, which watches from outside.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import statistics

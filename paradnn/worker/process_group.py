@@ -5,8 +5,6 @@ Each runs as many steps as it is asked for through a channel of its own. When on
 kills the point's own process (SIGIO), whatever that is waiting for; the driver reports it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -4,8 +4,6 @@ Blocks of one process are not independent: at lag one they correlate by 0.6 to 0
 allow for that as for an autoregression of first order, AR(1). Worker and driver both ask.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

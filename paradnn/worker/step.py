@@ -1,7 +1,5 @@
 """The model of a point and its step, as every process of the point builds them."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Mapping
 from typing import Any

@@ -5,8 +5,6 @@ a float32 softmax between them, on JAX `jax.nn.dot_product_attention` (cuDNN's f
 PyTorch `scaled_dot_product_attention` (a fused kernel, also on a CPU).
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

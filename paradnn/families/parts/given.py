@@ -1,7 +1,5 @@
 """Models from outside as workloads: Keras models, PyTorch modules, JAX functions, ONNX files. For workers alone."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass

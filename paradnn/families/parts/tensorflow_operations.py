@@ -1,8 +1,6 @@
 """TensorFlow's operations, as the kernels ask for them (`paradnn.families.parts`)."""
 # ruff: noqa: D103
 
-from __future__ import annotations
-
 from typing import Any
 
 import tensorflow as tf

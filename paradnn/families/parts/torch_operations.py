@@ -1,8 +1,6 @@
 """PyTorch's operations, as the kernels ask for them (`paradnn.families.parts`)."""
 # ruff: noqa: D103
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Sequence
 from typing import Any

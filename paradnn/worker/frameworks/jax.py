@@ -5,8 +5,6 @@ them in place. JAX compiles with XLA alone, so `compile=graph` and `compile=xla`
 each operation by itself (`jax.disable_jit`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence

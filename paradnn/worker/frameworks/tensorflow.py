@@ -3,8 +3,6 @@
 Keras' own `fit` reads the loss back at every step and so waits for the device each time; the loop here does not.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

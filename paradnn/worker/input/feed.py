@@ -4,8 +4,6 @@ The pipeline works in threads of its own, `data.threads` of them and no more, wh
 when a Feed was made.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import statistics

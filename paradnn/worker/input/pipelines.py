@@ -6,8 +6,6 @@ Each picture has a number, its place in the order of reading; randomness is draw
 batches are the same however many threads make them.
 """
 
-from __future__ import annotations
-
 import fcntl
 import math
 import os

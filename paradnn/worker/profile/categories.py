@@ -1,7 +1,5 @@
 """Our category of an operation, by its name in each of the languages that traces and programs speak."""
 
-from __future__ import annotations
-
 import functools
 import re
 

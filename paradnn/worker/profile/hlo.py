@@ -4,8 +4,6 @@ A fusion costs what the instructions within it compute; what it moves are its ow
 between stays in registers. Of a fusion that reads or updates slices of a larger buffer nobody knows what it moves.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

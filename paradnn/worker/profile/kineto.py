@@ -6,8 +6,6 @@ that launched it, and several kernels of one call are one execution. What a call
 arguments that are recorded with it.
 """
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

@@ -4,8 +4,6 @@ TensorFlow ships classes for both in private modules that move between versions,
 fixed by the formats (openxla: xplane.proto, hlo.proto, xla_data.proto). Fields that are not named here are skipped.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory

@@ -1,8 +1,6 @@
 """The untimed stretch of steps under the profiler, after everything that is timed, and the tables of what it saw: a
 row for each operation, and one for each type of operation."""
 
-from __future__ import annotations
-
 import base64
 import math
 import tempfile

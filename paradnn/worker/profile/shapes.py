@@ -5,8 +5,6 @@ element of its output, a reduction one for each element of its input; padding co
 convolution do not. Bytes are every input read once and every output written once.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -5,8 +5,6 @@ optimizer fuses nodes under the name of the last one, rewrites some into others,
 (".../body/_12/name"); all three are undone here.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

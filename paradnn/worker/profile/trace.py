@@ -1,7 +1,5 @@
 """Reads a trace: which operations ran when, and the compiled programs that the profiler put beside them."""
 
-from __future__ import annotations
-
 import math
 import re
 import sys

@@ -4,8 +4,6 @@ Both sides know how long every message is. The server echoes each (latency), or 
 one byte, over gRPC, whose unary calls of bytes need no generated code, every call with nothing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import struct

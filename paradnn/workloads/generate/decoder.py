@@ -5,8 +5,6 @@ place are variables, so that one program serves all and no step waits for the ho
 again after the prompt.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
