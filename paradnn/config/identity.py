@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
@@ -29,9 +29,12 @@ _LATER_KEYS: Mapping[str, Any] = {
     "scenario": "closed",
     "task": "step",
 }
+#: What `_written` wrote, by the key and the object's id.
+_seen: dict[tuple[str, int], tuple[str, Any]] = {}
+_MOST_SEEN = 2**14
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # a plan has a million
 class Identity:
     """A measurement as resume knows it: what and how, on what, which repetition."""
 
@@ -42,15 +45,35 @@ class Identity:
 
 def digest(value: Any, length: int = 16) -> str:
     """A short hash of a JSON-able value, the same for equal values whatever the order of their keys."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return _hash(_json(value), length)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _hash(text: str, length: int = 16) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
 def point_id(point: Point) -> str:
     """Hash of what is measured and how; software and hardware are the environment's, limits and prices no part."""
-    values = _named(point, "replicate", "software", "measure")
-    values["platform"]["price_per_hour"] = None
-    return digest([told(values), _protocol(point.measure)])
+    parts = vars(point) | point.workload.keys()
+    names = sorted(parts.keys() - {"replicate", "software", "measure", "workload"})
+    texts = ",".join(text for name in names if (text := _written(name, parts[name])))
+    return _hash(f"[{{{texts}}},{_protocol(point.measure)}]")
+
+
+def _written(name: str, part: Any) -> str:
+    """A part of a point as JSON, of an object that was seen before as it was: points of a sweep share their parts."""
+    if (known := _seen.get((name, id(part)))) is None:
+        if len(_seen) >= _MOST_SEEN:
+            _seen.clear()
+        values = {name: dict(vars(part)) if is_dataclass(part) else part}
+        if name == "platform":
+            values[name]["price_per_hour"] = None
+        known = _seen[name, id(part)] = _json(told(values))[1:-1], part  # kept, so that no other gets its id
+    return known[0]
 
 
 def unpriced(point: Point) -> Point:
@@ -60,7 +83,7 @@ def unpriced(point: Point) -> Point:
 
 def protocol_id(measure: Measure) -> str:
     """Hash of how a point is measured."""
-    return digest(_protocol(measure))
+    return _hash(_protocol(measure))
 
 
 def limits_id(measure: Measure) -> str:
@@ -70,18 +93,13 @@ def limits_id(measure: Measure) -> str:
 
 def request_of(point: Point) -> dict[str, Any]:
     """The point as the worker receives it: plain nested mappings and lists."""
-    request = _named(point)
+    parts = vars(point) | point.workload.keys()
+    del parts["workload"]
+    request: dict[str, Any] = {key: dict(vars(part)) if is_dataclass(part) else part for key, part in parts.items()}
     model = request["model"] or {}
     request["model"] = {key: list(value) if isinstance(value, tuple) else value for key, value in model.items()}
     request["software"]["requirements"] = list(request["software"]["requirements"])
     return request
-
-
-def _named(point: Point, *without: str) -> dict[str, Any]:
-    """The point as plain values, its work as the keys that ask for it and those of its own."""
-    parts = {entry.name: getattr(point, entry.name) for entry in fields(point) if entry.name not in without}
-    keys: dict[str, Any] = parts.pop("workload").keys()
-    return {key: dict(vars(part)) if is_dataclass(part) else part for key, part in parts.items()} | keys
 
 
 @cache
@@ -110,9 +128,9 @@ def _text(value: Any) -> str:
 
 
 @lru_cache
-def _protocol(measure: Measure) -> dict[str, Any]:
+def _protocol(measure: Measure) -> str:
     values = {key: value for key, value in vars(measure).items() if key not in LIMIT_KEYS + EXTRA_KEYS}
-    return told(values, "measure.")
+    return _json(told(values, "measure."))
 
 
 def told(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -7,7 +7,7 @@ value and the remedy (`paradnn.core.errors.ConfigError`).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, make_dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 from paradnn.config.data import Input, Synthetic, check_input, inputs, with_whole_path
@@ -236,6 +236,7 @@ def asked_keys() -> type[Any]:
     return make_dataclass("Asked", entries, frozen=True)
 
 
+@cache
 def point_keys() -> tuple[str, ...]:
     """The first words of all keys of a point."""
     own = (key for key in Point.__dataclass_fields__ if key != "workload")
@@ -244,16 +245,28 @@ def point_keys() -> tuple[str, ...]:
 
 def read_point(config: Mapping[str, Any]) -> Point:
     """The point in a composed configuration; raises ConfigError for the first value that is wrong."""
+    return checked(asked_point(config))
+
+
+def asked_point(config: Mapping[str, Any]) -> Point:
+    """The point that a composed configuration asks for, of which each value is checked, and not what they are together;
+    raises ConfigError."""
     name, model = _chosen(config.get("model"), "model.name", "family", FAMILIES)
     kind, data = _chosen(config.get("data", {"name": "synthetic"}), "data.name", "choice", inputs())
     source = with_whole_path(read(inputs()[kind], data, "data"))
     given = {"model": FAMILIES[name].options.configured(model), "data": source}
-    rest = {key: config[key] for key in point_keys() if key not in (*given, *USUAL, *key_groups()) and key in config}
+    others = (*given, "workload")
+    rest = {key: config[key] for key in Point.__dataclass_fields__ if key not in others and key in config}
     if rest.get("batch_size") == LARGEST:
         raise ConfigError("batch_size", LARGEST, "is what python -m paradnn.train searches for", "give numbers here")
     point: Point = read(Point, rest, "", given={**given, "workload": _read_workload(config)})
     point.workload.check_model(point.model)
     point.workload.check_keys(config)
+    return point
+
+
+def checked(point: Point) -> Point:
+    """What is asked for, in the one way that stands for it; raises ConfigError where it contradicts itself."""
     point = point.model.in_point(point.workload.fitted(point))
     check_input(point.data, point.workload, point.model, point.devices)
     memory_bytes(point.measure.memory_limit, "measure.memory_limit")
@@ -342,8 +355,7 @@ def _with_cores(point: Point) -> Platform:
 
 def costs_of(point: Point) -> Costs:
     """The analytic costs of one step."""
-    return _costs(
-        point.model,
+    return point.model.costs(
         batch_size=point.batch_size,
         precision=point.precision,
         mode=point.workload.mode,
@@ -359,8 +371,3 @@ def prefill_costs_of(point: Point) -> Costs:
     return point.model.prefill_costs(
         batch_size=point.batch_size, precision=point.precision, **point.workload.cost_keys()
     )
-
-
-@lru_cache(maxsize=65536)
-def _costs(model: Model, **others: Any) -> Costs:
-    return model.costs(**others)  # of points that differ in nothing that costs

@@ -42,8 +42,11 @@ class Plan:
 
     def configs(self) -> Iterator[dict[str, Any]]:
         """The configuration of each point, as plain nested mappings."""
-        for base, values in self.points:
-            yield _with_values(self.bases[base], values)
+        return (self.config(base, values) for base, values in self.points)
+
+    def config(self, base: int, values: Mapping[str, Any]) -> dict[str, Any]:
+        """That of one of its points."""
+        return _with_values(self.bases[base], values)
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,7 @@ class _Builder:
         self._parser = OverridesParser.create(config_loader=loader)
         self._index: dict[tuple[str, ...], int] = {}
         self._parsed: dict[str, _Axis | None] = {}
+        self._there: dict[int, set[str]] = {}  # by base, keys that it has
         self.bases: list[dict[str, Any]] = []
 
     def axes(self, strings: Sequence[str]) -> list[_Axis]:
@@ -154,8 +158,9 @@ class _Builder:
             self._index[composed] = len(self.bases)
             self.bases.append(plain(config))
         base = self._index[composed]
-        for key, value in values.items():
-            _require_key(self.bases[base], key, value)
+        for key in values.keys() - self._there.setdefault(base, set()):
+            _require_key(self.bases[base], key, values[key])
+            self._there[base].add(key)
         return base, values
 
     def _axis(self, key: str, override: Override) -> _Axis:

@@ -8,14 +8,15 @@ import secrets
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paradnn.config.point import LARGEST, Point, Settings, read_point, read_settings
-from paradnn.config.space import expand, plain
+from paradnn.config.point import LARGEST, Point, Settings, asked_point, checked, read_point, read_settings
+from paradnn.config.space import Plan, expand, plain
 from paradnn.core.errors import ConfigError
+from paradnn.core.schema import read
 from paradnn.core.words import counted
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def plan_sweep(
         raise ConfigError("sweep", "no points", "there is nothing to measure", "name at least one value for each key")
     sizes = (values.get("batch_size", plan.bases[base].get("batch_size")) for base, values in plan.points)
     largest = searches and LARGEST in sizes
-    points = tuple(_smallest(config) if largest else read_point(config) for config in plan.configs())
+    points = tuple(map(_smallest, plan.configs()) if largest else _points(plan))
     read_settings(next(plan.configs()))
     settings = read_settings(plain(master))
     if largest and settings.sweep.design != "grid":
@@ -61,6 +62,20 @@ def plan_sweep(
     config = copy.deepcopy(master)
     config.sweep.plan = info.sweep_id
     return config
+
+
+def _points(plan: Plan) -> Iterator[Point]:
+    """Every point of a plan; of those that differ in their batches alone, everything else is read once."""
+    read_before: dict[Any, dict[str, Any]] = {}
+    for base, values in plan.points:
+        kind = (base, *((key, id(value)) for key, value in values.items() if key != "batch_size"))
+        if isinstance(size := values.get("batch_size"), int) and kind in read_before:
+            point = read(Point, {"batch_size": size}, "", given=read_before[kind])
+        else:
+            point = asked_point(plan.config(base, values))
+            if size is not None:
+                read_before[kind] = {key: value for key, value in vars(point).items() if key != "batch_size"}
+        yield checked(point)
 
 
 def read_task(config: DictConfig, searches: bool = False) -> tuple[Settings, Sequence[Point], SweepInfo | None]:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paradnn.core.layers import UNKNOWN, Costs, Layer, sum_costs
@@ -37,6 +38,17 @@ if TYPE_CHECKING:
 #: Optimizer variables of the size of each weight: Keras' RMSprop keeps a mean square and, with momentum, a velocity;
 #: Adam a mean and a mean square.
 _SLOTS = {"rmsprop": 2, "momentum": 1, "sgd": 0, "adam": 2}
+
+
+@lru_cache(maxsize=2**14)  # a sweep has a model in many batches
+def _straight(model: Model, precision: str, mode: str, slots: int) -> list[tuple[int, int]] | None:
+    """Each field of the costs of no example, with what an example adds; None where that depends on how many there are:
+    lookups read no more than their table."""
+    layers = model.layer_list()
+    if any(layer.rows is not None or layer.added for layer in layers):
+        return None
+    none, one = (vars(sum_costs(layers, count, precision, mode, slots=slots)) for count in (0, 1))
+    return [(none[name], one[name] - none[name]) for name in none]
 
 
 @dataclass(frozen=True)
@@ -115,7 +127,12 @@ class Model:
         if self.is_counted:
             return UNKNOWN
         slots = optimizer_slots(optimizer, momentum)
-        return sum_costs(self.layer_list(), batch_size // devices, precision, mode, slots=slots).times(devices)
+        each = batch_size // devices
+        if line := _straight(self, precision, mode, slots):
+            costs = Costs(*(none + each * more for none, more in line))
+        else:
+            costs = sum_costs(self.layer_list(), each, precision, mode, slots=slots)
+        return costs.times(devices) if devices > 1 else costs
 
     def prefill_costs(self, *, batch_size: int, precision: str, prompt: int, tokens: int) -> Costs:
         """Costs of reading a batch of prompts into a cache with room for `tokens` more, and of the first of these."""

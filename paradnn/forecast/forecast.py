@@ -26,7 +26,7 @@ from paradnn.store.files import whole_file
 #: Past runs that a prediction looks at: the newest.
 MOST_RUNS = 4000
 #: Points that are predicted: of more, so many drawn at random. Draws of all of them together.
-_MOST_POINTS, _DRAWS = 5000, 1_250_000
+_MOST_POINTS, _DRAWS = 5000, 1_000_000
 #: The share of draws in which the limit ends a point from which that is expected.
 _LIKELY = 0.5
 #: Seconds from a command's start to its first point (interpreter, configuration, store, the framework's import), and of

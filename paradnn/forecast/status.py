@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +61,8 @@ def sweep_status(points: Sequence[Point], settings: Settings, history: History) 
     """
     points = list(points)
     # Of thousands of points few differ in what decides where they are measured: these share its objects.
-    kinds = [(id(point.software), id(point.framework), id(point.platform)) for point in points]
+    parts, numbers = ((id(p.software), id(p.framework), id(p.platform)) for p in points), dict[Any, int]()
+    kinds = [numbers.setdefault(part, len(numbers)) for part in parts]
     samples = dict(zip(kinds, points, strict=True))
     workers_of = {kind: WorkerKey.of(point) for kind, point in samples.items()}
     made = current_environments(samples.values())

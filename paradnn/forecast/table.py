@@ -152,16 +152,10 @@ def _value(text: str) -> Any:
 
 
 def cost_columns(points: Sequence[Point]) -> dict[str, NDArray[np.float64]]:
-    """Every field of the points' `Costs`, (n,) each; points that differ in what no cost depends on share theirs."""
-    known: dict[Any, list[float]] = {}
+    """Every field of the points' `Costs`, (n,) each."""
     found = np.empty((len(points), len(fields(Costs))))
     for index, point in enumerate(points):
-        work, optimizer = point.workload, point.optimizer
-        key = (point.model, work.mode, *work.cost_keys().items(), point.precision, optimizer.name, optimizer.momentum)
-        key = (*key, point.devices, point.batch_size)
-        if key not in known:
-            known[key] = list(vars(costs_of(point)).values())
-        found[index] = known[key]
+        found[index] = tuple(vars(costs_of(point)).values())
     return dict(zip((entry.name for entry in fields(Costs)), found.T, strict=True))
 
 

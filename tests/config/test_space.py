@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from paradnn.cli.help import help_text
 from paradnn.cli.overrides import as_axes
+from paradnn.config import tasks
 from paradnn.config.identity import point_id, request_of
 from paradnn.config.point import read_point
 from paradnn.config.space import Plan, expand, plain
@@ -55,6 +56,16 @@ def test_presets_compose_to_the_stated_number_of_distinct_points(experiment: str
     assert len(per_family) == families
     if experiment.startswith("paper"):
         assert set(per_family) == {points // families}
+
+
+def test_points_that_differ_in_their_batches_are_read_as_any_other() -> None:
+    served = ["scenario=server", "server.rate=100", "mode=inference", "measure=quick"]
+    for axes in ([*served, "batch_size=8,16"], ["devices=1,2", "batch_size=2,4"], ["batch_size=1,2", "seed=0,1"]):
+        plan = plan_of("model=fc", "model.nodes=8,16", *axes)
+        assert list(tasks._points(plan)) == [read_point(config) for config in plan.configs()]
+        assert len({point.batch_size for point in tasks._points(plan)}) == 2
+    with pytest.raises(ConfigError, match="devices=2: does not divide batch_size=3"):
+        list(tasks._points(plan_of("model=fc", "devices=2", "batch_size=2,3")))
 
 
 def test_no_two_points_of_the_tour_differ_in_their_threads_alone() -> None:

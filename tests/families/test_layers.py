@@ -4,7 +4,8 @@ import itertools
 
 import pytest
 
-from paradnn.families import model_of
+from paradnn.core.layers import sum_costs
+from paradnn.families import FAMILIES, model_of
 
 STEP = {"batch_size": 32, "precision": "float32", "mode": "train", "optimizer": "rmsprop"}
 
@@ -71,6 +72,14 @@ def test_costs_scale_as_they_must(model: dict) -> None:
 
 
 FC = fc(layers=1, nodes=3, input_size=5, output_size=2)
+
+
+@pytest.mark.parametrize("name", ["fc", "bottleneck", "gru", "gpt", "mobilenet"])
+def test_costs_of_a_batch_are_the_sum_over_its_layers(name: str) -> None:
+    model = FAMILIES[name].options()
+    for batch, mode, precision in itertools.product((1, 2, 37, 10_000), ("train", "inference"), ("float32", "float16")):
+        summed = sum_costs(model.layer_list(), batch, precision, mode, slots=2)
+        assert model.costs(**{**STEP, "batch_size": batch, "mode": mode, "precision": precision}) == summed
 
 
 def test_traffic_of_a_dense_step_by_hand() -> None:

@@ -50,7 +50,8 @@ class Generate(Workload):
 
     def left_out(self, config: Mapping[str, Any]) -> None:
         """Its keys stand in every configuration, so that `mode` need not be a group; they must be at their defaults."""
-        for name, value in asdict(read(Generate, config.get("generate", {}), "generate")).items():
+        given = read(Generate, config.get("generate", {}), "generate")
+        for name, value in vars(given).items():
             if value != getattr(GENERATE, name) and config.get("mode") != "generate":
                 remedy = "add mode=generate, or leave it out"
                 raise ConfigError(f"generate.{name}", value, "is for mode=generate", remedy)
