@@ -27,6 +27,10 @@ PARAMETERS = [
     (model("densenet121"), 7_978_856),
     (model("mobilenet", alpha=1.0), 4_231_976),
     (model("squeezenet"), 1_248_424),
+    # Caffe's bvlc_alexnet; torchvision's page of vgg16; Inception v1 without its auxiliary classifiers.
+    (model("alexnet", 227), 60_965_224),
+    (model("vgg16"), 138_357_544),
+    (model("googlenet"), 6_998_552),
 ]
 
 
@@ -43,7 +47,9 @@ def test_the_detectors_parameters_are_detectron2s() -> None:
 
 #: Multiply-accumulates of a forward pass, as printed: He et al. 2016, table 1 (stride on the first convolution, as in
 #: Keras); torchvision's pages of densenet121 and squeezenet1_0; Howard et al. 2017, table 8: 569 M of a full MobileNet,
-#: 149 M at half the width (table 6), 418 M at 192 px (table 7).
+#: 149 M at half the width (table 6), 418 M at 192 px (table 7); Lu et al., "Modeling the Resource Requirements of
+#: Convolutional Neural Networks on Mobile Devices", 2017: 666 + 59 M and 15,360 + 124 M of convolutions and dense layers.
+#: Szegedy et al. 2014, table 1, its rows of multiply-adds added up: 1.5 to 1.6 G.
 WORK = [
     (model("resnet50"), 3.8e9, 0.02),
     (model("densenet121"), 2.83e9, 0.005),
@@ -51,6 +57,9 @@ WORK = [
     (model("mobilenet", alpha=1.0), 569e6, 0.001),
     (model("mobilenet", alpha=0.5), 149e6, 0.005),
     (model("mobilenet", 192, alpha=1.0), 418e6, 0.001),
+    (model("alexnet", 227), 725e6, 0.001),
+    (model("vgg16"), 15_484e6, 0.001),
+    (model("googlenet"), 1.55e9, 0.04),
 ]
 
 

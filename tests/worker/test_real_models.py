@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from keras import layers
-from keras.src.ops.numpy import Pad
+from keras.src.ops.numpy import Pad, TrueDivide
 
 from paradnn.families import build, model_of
 from paradnn.families.built import BuiltModel
@@ -24,6 +24,9 @@ MODELS: dict[str, dict[str, Any]] = {
     "densenet121": {"name": "densenet121", "image_size": 44, "output_size": 10},
     "mobilenet": {"name": "mobilenet", "alpha": 0.5, "image_size": 38, "output_size": 10},
     "squeezenet": {"name": "squeezenet", "image_size": 40, "output_size": 10},
+    "alexnet": {"name": "alexnet", "image_size": 67, "output_size": 10},
+    "vgg16": {"name": "vgg16", "image_size": 32, "output_size": 10},
+    "googlenet": {"name": "googlenet", "image_size": 40, "output_size": 10},
     "retinanet": {"name": "retinanet", "image_size": 72, "output_size": 5},
     # Even sizes: where a stride of 2 does not divide the image, the profiler only estimates a gradient.
     "residual": {"name": "residual", "blocks": [1, 2, 1, 1], "filters": 4, "image_size": 64, "output_size": 7},
@@ -62,6 +65,7 @@ VIEWS = (
     layers.Reshape,
     layers.UpSampling2D,
     layers.Cropping2D,
+    layers.Flatten,
 )
 
 
@@ -127,6 +131,10 @@ def test_activations_are_those_of_keras_layers(workloads: dict[str, BuiltModel],
         elif rectifies(operation) and not isinstance(graph.calls[id(inputs[0])][0], PRODUCTS):
             read += elements(graph.makers(inputs[0]))
             written += elements([output])
+        elif isinstance(operation, TrueDivide):  # a response normalisation
+            read += elements(graph.sources(inputs[0]))
+            written += elements([output])
+            kept += elements([output])
         elif isinstance(operation, layers.Add) and not any(map(rectifies, graph.readers[id(output)])):
             read += elements(graph.sources(inputs[1]))  # where the other one is made
     inference = model_of(MODELS[name]).costs(**{**STEP, "mode": "inference"})
@@ -156,7 +164,13 @@ def test_flops_are_those_of_tensorflows_counter(workloads: dict[str, BuiltModel]
     assert product_flops(graph) == (costs.backward_flops if body is backward else 0)
 
 
-LOW = {"densenet121": "bfloat16", "mobilenet": "float16", "squeezenet": "float16", "retinanet": "float16"}
+LOW = {
+    "densenet121": "bfloat16",
+    "mobilenet": "float16",
+    "squeezenet": "float16",
+    "retinanet": "float16",
+    "alexnet": "float16",
+}
 RMSPROP = {"name": "rmsprop", "learning_rate": 0.1, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0}
 
 
