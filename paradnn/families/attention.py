@@ -6,7 +6,9 @@
   dropout. 12 layers of 768 with 12 heads, 1024 positions and 50,257 tokens are GPT-2 small.
 - `llama` (Touvron et al. 2023; grouped queries as in Llama 2): pre-norm, no bias, SwiGLU, RMS normalisation, rotary
   positions (Su et al. 2021, by halves), an output of its own. 32 layers of 4096 with 32 heads, 8 of keys and values,
-  14,336 hidden units and 128,256 tokens are Llama 3 8B: 8,030,261,248 parameters.
+  14,336 hidden units and 128,256 tokens are Llama 3 8B: 8,030,261,248 parameters. With `experts` each token goes
+  through few of several feed-forward layers (Mixtral, Jiang et al. 2024: 2 of 8; routing as in GShard, Lepikhin et al.
+  2020: an expert takes `capacity` times its share of an example's tokens, and what is beyond passes it by).
 - `vit` (Dosovitskiy et al. 2021): a token of every patch, a learned class token before them, learned positions,
   pre-norm blocks. 12 layers of 768 with 12 heads and patches of 16 on 224 pixels are ViT-B/16.
 
@@ -20,21 +22,16 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paradnn.core.errors import ConfigError
 from paradnn.core.layers import Layer, Multiply, dense, embedding
 from paradnn.core.schema import option
 from paradnn.families import Family, Model
-from paradnn.families.built import (
-    ArraySpec,
-    BuiltModel,
-    classifier,
-    cross_entropy,
-    final_logits,
-    image_input,
-    token_predictor,
-)
+from paradnn.families.built import ArraySpec, BuiltModel, classifier, cross_entropy, final_logits, image_input
+
+if TYPE_CHECKING:
+    from paradnn.families.parts.attention import Network
 
 #: Standard deviation of initial weights of language models, as GPT-2's.
 _DEVIATION = 0.02
@@ -83,26 +80,27 @@ def attention_layers(
     ]
 
 
-def products(tokens: int, width: int, heads: int) -> Layer:
+def products(tokens: int, width: int, heads: int, key_width: int | None = None) -> Layer:
     """Scores, softmax and weighted sum over as many keys as queries, in one kernel that stores no scores: it saves the
     logarithm of the softmax's sum for each query and head, and its backward pass reads its output again (Dao et al.
-    2022, FlashAttention, algorithms 1 and 4)."""
+    2022, FlashAttention, algorithms 1 and 4). key_width: of a token's keys where heads share them."""
     made = tokens * width
-    return replace(_attention(tokens, tokens, width, heads), inner=heads * tokens, reread=made, kept=made)
+    whole = _attention(tokens, tokens, width, heads, key_width or width)
+    return replace(whole, inner=heads * tokens, reread=made, kept=made)
 
 
-def cached_attention(tokens: int, keys: int, length: int, width: int, heads: int) -> list[Layer]:
+def cached_attention(tokens: int, keys: int, length: int, width: int, heads: int, key_width: int) -> list[Layer]:
     """Keys and values of new tokens go into a cache of `length` places; the tokens attend to so many keys."""
-    attention = replace(_attention(tokens, keys, width, heads), held=2 * length * width)
-    return [Layer("cache", read=2 * tokens * width, written=2 * tokens * width), attention]
+    attention = replace(_attention(tokens, keys, width, heads, key_width), held=2 * length * key_width)
+    return [Layer("cache", read=2 * tokens * key_width, written=2 * tokens * key_width), attention]
 
 
-def _attention(tokens: int, keys: int, width: int, heads: int) -> Layer:
+def _attention(tokens: int, keys: int, width: int, heads: int, key_width: int) -> Layer:
     head = width // heads
     return Layer(
         "attention",
         macs=2 * tokens * keys * width,
-        read=(tokens + 2 * keys) * width,
+        read=tokens * width + 2 * keys * key_width,
         written=tokens * width,
         products=(Multiply(tokens, head, keys, own=heads), Multiply(tokens, keys, head, own=heads)),
     )
@@ -215,13 +213,60 @@ def smoothed_cross_entropy(targets: Sequence[Any], logits: Any, smoothing: float
     return (1 - smoothing) * cross_entropy(targets, logits) + smoothing * spread
 
 
-@dataclass(frozen=True)
-class LanguageModel(_Heads):
-    """A decoder-only language model: pre-norm, learned positions, output tied to the embedding. heads must
-    divide width."""
+class _DecoderOnly(_Heads):
+    """A language model of blocks in which every token attends to those before it, and which therefore generates."""
 
     generates: ClassVar[bool] = True
     predicts_tokens: ClassVar[bool] = True
+
+    sequence_length: int
+
+    @property
+    def key_heads_count(self) -> int:
+        """Heads of keys and values, each for as many heads of queries as any other."""
+        return self.heads
+
+    @property
+    def key_width(self) -> int:
+        """Of all keys of a token, and of all values."""
+        return self.width // self.heads * self.key_heads_count
+
+    def network(self) -> Network:
+        """Its layers in Keras."""
+        raise NotImplementedError
+
+    def _stack(self, tokens: int, between: list[Layer] | None = None) -> list[Layer]:
+        """Layers over so many tokens; `between`: the products of attention in a generation, in which the last token
+        alone has logits."""
+        raise NotImplementedError
+
+    def layer_list(self) -> list[Layer]:
+        return self._stack(self.sequence_length)
+
+    def prefill_layers(self, prompt: int, length: int) -> list[Layer]:
+        """The model that reads a prompt into a cache of `length` places; of its tokens the last alone has logits."""
+        return self._stack(prompt, self._cached(prompt, prompt, length))
+
+    def decode_layers(self, length: int) -> list[Layer]:
+        """With N weights in products a token takes 2 N FLOPs and 4 x length x width more in each layer (Kaplan et
+        al. 2020, table 1); a step reads every weight once, and for each example a cache of 2 x length x key_width in
+        each layer (Pope et al. 2022, section 2). Places that are not written yet are read like the others; the
+        choice of the token is left out."""
+        return self._stack(1, self._cached(1, length, length))
+
+    def _cached(self, tokens: int, keys: int, length: int) -> list[Layer]:
+        return cached_attention(tokens, keys, length, self.width, self.heads, self.key_width)
+
+    def build(self) -> BuiltModel:
+        """Inputs and targets (batch, sequence_length) tokens below vocab_size."""
+        return self.network().workload
+
+
+@dataclass(frozen=True)
+class LanguageModel(_DecoderOnly):
+    """A decoder-only language model: pre-norm, learned positions, output tied to the embedding. heads must
+    divide width."""
+
     shown: ClassVar[str] = "{layers}x{width} h{heads} t{sequence_length}"
 
     name: str = "gpt"
@@ -231,12 +276,8 @@ class LanguageModel(_Heads):
     sequence_length: int = option(128, "tokens of an example, each with a learned position", low=1, high=1_000_000)
     vocab_size: int = option(8192, "distinct tokens (GPT-2: 50257)", low=2)
 
-    def layer_list(self) -> list[Layer]:
-        return self._stack(self.sequence_length)
-
     def _stack(self, tokens: int, between: list[Layer] | None = None) -> list[Layer]:
-        """Layers over so many tokens; of a generation (`between`) the last alone has logits, and positions are read for
-        these tokens alone."""
+        """As the base class says; positions are read for these tokens alone."""
         positions, last = [Layer("positions", parameters=tokens * self.width)], tokens  # added where the lookup is
         if between:
             unread, last = (self.sequence_length - tokens) * self.width, 1
@@ -248,59 +289,35 @@ class LanguageModel(_Heads):
             tied_logits(last, self.width, self.vocab_size),
         ]
 
-    def prefill_layers(self, prompt: int, length: int) -> list[Layer]:
-        """The model that reads a prompt into a cache of `length` places; of its tokens the last alone has logits."""
-        return self._stack(prompt, cached_attention(prompt, prompt, length, self.width, self.heads))
-
-    def decode_layers(self, length: int) -> list[Layer]:
-        """With N weights in products a token takes 2 N FLOPs and 4 x length x width more in each layer (Kaplan et
-        al. 2020, table 1); a step reads every weight once, and for each example a cache of 2 x length x width in
-        each layer (Pope et al. 2022, section 2). Places that are not written yet are read like the others; the
-        choice of the token is left out."""
-        return self._stack(1, cached_attention(1, length, length, self.width, self.heads))
-
-    def build(self) -> BuiltModel:
-        """Inputs and targets (batch, sequence_length) tokens below vocab_size."""
-        return Gpt(self).workload
-
-
-class Gpt:
-    """The model over a whole sequence as `workload`, and its layers, which a generation calls one by one; blocks: of
-    each the attention and the feed-forward layers, each after the normalisation before it."""
-
-    def __init__(self, options: LanguageModel) -> None:
-        import keras
+    def network(self) -> Network:
         from keras import activations, layers
 
-        from paradnn.families.parts.attention import Attention, Positions, TiedEmbedding, feed_forward_layers
+        from paradnn.families.parts.attention import Attention, Network, Positions, TiedEmbedding, feed_forward_layers
 
-        width, gelu = options.width, functools.partial(activations.gelu, approximate=True)
+        width, gelu = self.width, functools.partial(activations.gelu, approximate=True)
         normalise = functools.partial(layers.LayerNormalization, epsilon=1e-5)
-        self.table = TiedEmbedding(options.vocab_size, width, _DEVIATION)
-        self.positions = Positions(learned=True, deviation=_DEVIATION)
-        self.blocks = [
+        table = TiedEmbedding(self.vocab_size, width, _DEVIATION)
+        positions = Positions(learned=True, deviation=_DEVIATION)
+        parts = [
             (
-                (normalise(), Attention(width, options.heads, deviation=_DEVIATION)),
+                (normalise(), Attention(width, self.heads, deviation=_DEVIATION)),
                 (normalise(), feed_forward_layers(width, 4 * width, gelu, _DEVIATION)),
             )
-            for _ in range(options.layers)
+            for _ in range(self.layers)
         ]
-        self.last = normalise()
-        inputs = keras.Input((options.sequence_length,), dtype="int32")
-        x = self.positions(self.table(inputs))
-        for (before, attention), (then, feed) in self.blocks:
-            x = x + attention(before(x), causal=True)
-            x = x + feed(then(x))
-        self.workload = token_predictor(inputs, self.table(self.last(x), reverse=True), options.vocab_size)
+        last = normalise()
+        return Network(
+            embed=lambda tokens, first=None: positions(table(tokens), first=first),
+            blocks=parts,
+            logits=lambda x: table(last(x), reverse=True),
+            sizes=(self.sequence_length, self.vocab_size),
+        )
 
 
 @dataclass(frozen=True)
-class Llama(_Heads):
-    """A decoder-only language model as Llama's: grouped queries, rotary positions, SwiGLU, RMSNorm. heads must divide
-    width, key_heads heads."""
-
-    predicts_tokens: ClassVar[bool] = True
-    shown: ClassVar[str] = "{layers}x{width} h{heads}/{key_heads} ff{feed_forward} t{sequence_length}"
+class Llama(_DecoderOnly):
+    """A decoder-only language model as Llama's: grouped queries, rotary positions, SwiGLU, RMSNorm; with experts as
+    Mixtral's. heads must divide width, key_heads heads."""
 
     name: str = "llama"
     layers: int = option(4, "blocks of attention and feed-forward (Llama 3: 32..126)", low=1, high=1000)
@@ -310,6 +327,9 @@ class Llama(_Heads):
     feed_forward: int = option(704, "hidden units of the feed-forward layers, with as many gates", low=1)
     sequence_length: int = option(128, "tokens of an example", low=1, high=1_000_000)
     vocab_size: int = option(8192, "distinct tokens (Llama 3: 128256)", low=2)
+    experts: int = option(1, "feed-forward layers of a block, among which tokens are routed (Mixtral: 8)", low=1)
+    active_experts: int = option(2, "experts that a token goes through (Mixtral: 2), where there are several", low=1)
+    capacity: float = option(1.25, "tokens that an expert takes, over its share of an example's", low=0.1, high=100)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -319,58 +339,110 @@ class Llama(_Heads):
         if self.width // self.heads % 2:
             reason = f"has heads of {self.width // self.heads}, which rotary positions cannot halve"
             raise ConfigError("model.width", self.width, reason, f"choose a multiple of {2 * self.heads}")
+        if self.experts == 1:  # the same network whatever these say, and so the same point
+            object.__setattr__(self, "active_experts", 2)
+            object.__setattr__(self, "capacity", 1.25)
+        elif self.experts < self.active_experts:
+            reason = f"is more than model.experts={self.experts}"
+            raise ConfigError("model.active_experts", self.active_experts, reason, "choose at most as many")
 
     @property
-    def key_width(self) -> int:
-        """Of all keys of a token, and of all values."""
-        return self.width // self.heads * self.key_heads
+    def size(self) -> str:
+        groups = f"h{self.heads}/{self.key_heads} ff{self.feed_forward}"
+        experts = f" e{self.active_experts}/{self.experts}" if self.experts > 1 else ""
+        return f"{self.layers}x{self.width} {groups}{experts} t{self.sequence_length}"
 
-    def layer_list(self) -> list[Layer]:
-        """Embedding, blocks whose normalisations, of scales alone, add what was made before them, and an output of its
-        own. Rotation, gates and the repetition of keys belong to the layers beside them."""
-        length, width = self.sequence_length, self.width
-        linear = functools.partial(dense, tokens=length, bias=False)
-        joint, gated = width + 2 * self.key_width, 2 * self.feed_forward
-        looking = replace(products(length, width, self.heads), read=length * joint)
-        attention = [linear("query_key_value", width, joint), looking, linear("attended", width, width)]
-        last = replace(linear("output", self.feed_forward, width), read=length * gated)
-        feed = [linear("gates_hidden", width, gated), last]
-        logits = linear("logits", width, self.vocab_size, is_last=True)
-        blocks = stack(length, width, self.layers, attention, feed, offset=False)
-        return [embedding(length, width, self.vocab_size), *blocks, logits]
+    @property
+    def key_heads_count(self) -> int:
+        return self.key_heads
 
-    def build(self) -> BuiltModel:
-        """Inputs and targets (batch, sequence_length) tokens below vocab_size."""
-        import keras
+    @property
+    def expert_rows(self) -> int:
+        """Tokens of an example that one expert takes."""
+        share = self.sequence_length * self.active_experts / self.experts
+        return min(self.sequence_length, math.ceil(self.capacity * share))
+
+    def in_point(self, point: Any) -> Any:
+        if self.experts > 1 and point.mode == "generate":
+            reason = "routes the tokens of whole examples, not one token of each"
+            raise ConfigError("model.experts", self.experts, reason, "set model.experts=1, or mode=inference")
+        return super().in_point(point)
+
+    def _stack(self, tokens: int, between: list[Layer] | None = None) -> list[Layer]:
+        """As the base class says: embedding, blocks whose normalisations, of scales alone, add what was made before
+        them, and an output of its own. Rotation, gates and the repetition of keys belong to the layers beside them."""
+        width, last = self.width, 1 if between else tokens
+        linear = functools.partial(dense, tokens=tokens, bias=False)
+        attention = [
+            linear("query_key_value", width, width + 2 * self.key_width),
+            *(between or [products(tokens, width, self.heads, self.key_width)]),
+            linear("attended", width, width),
+        ]
+        feed = self._routed() if self.experts > 1 else _gated(width, self.feed_forward, tokens)
+        logits = dense("logits", width, self.vocab_size, tokens=last, bias=False, is_last=True)
+        blocks = stack(tokens, width, self.layers, attention, feed, last=last, offset=False)
+        return [embedding(tokens, width, self.vocab_size), *blocks, logits]
+
+    def _routed(self) -> list[Layer]:
+        """Router, experts over the rows that were sent to them, and the weighted sum of what they made. An expert's
+        weights are every example's; an example's rows of all experts are read and written as one tensor."""
+        width, count = self.width, self.experts
+        sent = count * self.expert_rows * width
+        router = dense("router", width, count, tokens=self.sequence_length, bias=False)
+        experts = [
+            replace(
+                layer,
+                macs=count * layer.macs,
+                **{name: count * getattr(layer, name) for name in ("parameters", "weights", "read", "written", "kept")},
+                products=tuple(replace(product, times=count) for product in layer.products),  # type: ignore[arg-type]
+            )
+            for layer in _gated(width, self.feed_forward, self.expert_rows)
+        ]
+        together = self.sequence_length * width
+        gather = Layer("sent", read=together, written=sent, kept=sent)
+        return [router, gather, *experts, Layer("collected", read=sent, written=together, kept=together)]
+
+    def network(self) -> Network:
         from keras import initializers, layers, ops
 
-        from paradnn.families.parts.attention import Rotation, dense_layer, mixed
+        from paradnn.families.parts.attention import Attention, Experts, Network, Rotation, dense_layer
 
-        length, head, groups = self.sequence_length, self.width // self.heads, self.heads // self.key_heads
-        rotate, linear = Rotation(length, head), functools.partial(dense_layer, deviation=_DEVIATION, use_bias=False)
+        linear = functools.partial(dense_layer, deviation=_DEVIATION, use_bias=False)
+        normalise = functools.partial(layers.RMSNormalization, epsilon=1e-5)
+        rotate = Rotation(self.sequence_length, self.width // self.heads)
 
-        def attend(x: Any) -> Any:
-            """(batch, length, width) -> the same."""
-            cuts = [self.width, self.width + self.key_width]
-            parts = ops.split(linear(self.width + 2 * self.key_width)(x), cuts, axis=-1)
-            query, key, value = (layers.Reshape((length, -1, head))(part) for part in parts)
-            query, key = rotate(query), rotate(key)
-            if groups > 1:  # each head of keys beside the heads of queries that share it
-                key, value = (ops.repeat(part, groups, axis=2) for part in (key, value))
-            return linear(self.width)(mixed(query, key, value, causal=True))
+        def feed_forward() -> Any:
+            if self.experts > 1:
+                sizes = (self.feed_forward, self.experts, self.active_experts, self.expert_rows)
+                return Experts(self.width, *sizes, _DEVIATION)
+            joint, last = linear(2 * self.feed_forward), linear(self.width)
 
-        def feed(x: Any) -> Any:
-            gates, hidden = ops.split(linear(2 * self.feed_forward)(x), 2, axis=-1)
-            return linear(self.width)(ops.silu(gates) * hidden)
+            def feed(x: Any) -> Any:
+                gates, hidden = ops.split(joint(x), 2, axis=-1)
+                return last(ops.silu(gates) * hidden)
 
-        inputs = keras.Input((length,), dtype="int32")
+            return feed
+
+        def attention() -> Attention:
+            return Attention(self.width, self.heads, False, _DEVIATION, key_heads=self.key_heads, rotate=rotate)
+
         normal = initializers.RandomNormal(stddev=_DEVIATION)
-        x = layers.Embedding(self.vocab_size, self.width, embeddings_initializer=normal)(inputs)
-        for _ in range(self.layers):
-            x = x + attend(layers.RMSNormalization(epsilon=1e-5)(x))
-            x = x + feed(layers.RMSNormalization(epsilon=1e-5)(x))
-        x = linear(self.vocab_size)(layers.RMSNormalization(epsilon=1e-5)(x))
-        return token_predictor(inputs, x, self.vocab_size)
+        table = layers.Embedding(self.vocab_size, self.width, embeddings_initializer=normal)
+        parts = [((normalise(), attention()), (normalise(), feed_forward())) for _ in range(self.layers)]
+        last, output = normalise(), linear(self.vocab_size)
+        return Network(
+            embed=lambda tokens, first=None: table(tokens),
+            blocks=parts,
+            logits=lambda x: output(last(x)),
+            sizes=(self.sequence_length, self.vocab_size),
+        )
+
+
+def _gated(width: int, hidden: int, tokens: int) -> list[Layer]:
+    """SwiGLU: one product makes gates and hidden units, whose product the second layer reads."""
+    linear = functools.partial(dense, tokens=tokens, bias=False)
+    last = replace(linear("output", hidden, width), read=tokens * 2 * hidden)
+    return [linear("gates_hidden", width, 2 * hidden), last]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from paradnn.core.layers import Layer, dense
 from paradnn.core.schema import option
 from paradnn.families import Family, Model
 from paradnn.families.built import BuiltModel, classifier, image_input
-from paradnn.families.images import Images
+from paradnn.families.images import ImageNetwork
 
 #: Filters of an inception module: 1x1; 3x3 and 5x5, each after a 1x1 that reduces the channels; 1x1 after a pooling.
 #: None: a pooling that halves the image.
@@ -40,7 +40,7 @@ _INCEPTIONS: tuple[tuple[int, ...] | None, ...] = (
 _DEPTH, _ALPHA, _BETA = 5, 1e-4, 0.75  # of response normalisation, as in Caffe's AlexNet and GoogLeNet
 
 
-class _Counted(Images):
+class _Counted(ImageNetwork):
     """What the layers cost."""
 
     def convolution(self, filters: int, kernel: int, stride: int = 1, padding: str = "same", groups: int = 1) -> None:

@@ -1,6 +1,6 @@
 """Models from outside (docs/own-models.md): that a function of one's own returns (`model=own`), whose parameters are
-keys of it; in files (`model=keras_file`, `model=onnx`); architectures of other packages with random weights, which are
-PyTorch's (`model=timm`, `model=transformers`). Nothing is downloaded.
+keys of it; in files (`model=keras_file`, `model=onnx`, `model=exported`); architectures of other packages with random
+weights, which are PyTorch's (`model=timm`, `model=transformers`). Nothing is downloaded, and nothing is unpickled.
 
 The driver reads a function's signature from its source and never imports it; the worker calls it.
 """
@@ -317,6 +317,26 @@ class Onnx(_File):
 
 
 @dataclass(frozen=True)
+class Exported(_File):
+    """A PyTorch program in its file (`torch.export.save`), for inference: tensors are read, nothing is unpickled."""
+
+    name: str = "exported"
+
+    def in_point(self, point: Any) -> Any:
+        expect(
+            ("framework", point.framework.name, "torch", "model=exported is of framework=torch"),
+            ("mode", point.workload.mode, "inference", "model=exported trains nothing"),
+            ("precision", point.precision, "float32", "the types of model=exported are those of its file"),
+        )
+        return point
+
+    def built(self) -> BuiltModel:
+        from paradnn.families.parts.given import exported_workload
+
+        return exported_workload(unchanged(self.path, self.source), self.input_shape)
+
+
+@dataclass(frozen=True)
 class _Package(Given):
     input_shape: tuple[int, ...] = option((), "of an example; []: as the architecture says", low=1)
 
@@ -414,4 +434,5 @@ FAMILY = (
     Family("onnx", Onnx, "any", place=42, chosen={"step": {"mode": "inference"}}),
     Family("timm", Timm, "any", place=43, is_open=True),
     Family("transformers", Transformers, "any", place=44, is_open=True),
+    Family("exported", Exported, "any", place=45, chosen={"step": {"mode": "inference"}}),
 )

@@ -94,10 +94,10 @@ def test_a_step_grows_with_its_batch_and_is_not_known_where_nothing_was_timed() 
 
 
 def test_a_model_that_generates_nothing_is_no_answer() -> None:
-    llama = {"family": "llama", "model.name": "llama", "batch_size": 4, "precision": "bfloat16", "mode": "generate"}
-    answer = expect({**llama, "generate.prompt": 8, "generate.tokens": 8}, "H200")
+    given = {"family": "vit", "model.name": "vit", "batch_size": 4, "precision": "bfloat16", "mode": "generate"}
+    answer = expect({**given, "generate.prompt": 8, "generate.tokens": 8}, "H200")
     assert answer.seconds is None
-    assert answer.why.startswith("llama generates no tokens")
+    assert answer.why.startswith("vit generates no tokens")
 
 
 def test_devices_are_found_by_a_drivers_name_and_others_are_refused() -> None:

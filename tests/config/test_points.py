@@ -117,7 +117,7 @@ REFUSED: dict[str, dict[str, str]] = {
         "generate.tokens=0": "generate.tokens=0: must be at least 1; choose a larger value",
         "generate.token=1": "generate.token=1: no such key; did you mean tokens?",
         "mode=inference": "generate.prompt=60: is for mode=generate; add mode=generate, or leave it out",
-        "model=fc": "mode=generate: model=fc generates no tokens; choose model=gpt or model=gpt2, or mode=inference",
+        "model=fc": "mode=generate: model=fc generates no tokens; choose model=gpt or model=llama, or mode=inference",
         "model=gemm": "mode=generate: model=gemm trains nothing",
         "devices=2": "devices=2: mode=generate is for one device; set devices=1",
         "scenario=server": "mode=generate: scenario=server is for inference; set mode=inference",

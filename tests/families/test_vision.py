@@ -48,8 +48,8 @@ def test_the_detectors_parameters_are_detectron2s() -> None:
 #: Multiply-accumulates of a forward pass, as printed: He et al. 2016, table 1 (stride on the first convolution, as in
 #: Keras); torchvision's pages of densenet121 and squeezenet1_0; Howard et al. 2017, table 8: 569 M of a full MobileNet,
 #: 149 M at half the width (table 6), 418 M at 192 px (table 7); Lu et al., "Modeling the Resource Requirements of
-#: Convolutional Neural Networks on Mobile Devices", 2017: 666 + 59 M and 15,360 + 124 M of convolutions and dense layers.
-#: Szegedy et al. 2014, table 1, its rows of multiply-adds added up: 1.5 to 1.6 G.
+#: Convolutional Neural Networks on Mobile Devices", 2017: 666 + 59 M and 15,360 + 124 M of convolutions and dense
+#: layers. Szegedy et al. 2014, table 1, its rows of multiply-adds added up: 1.5 to 1.6 G.
 WORK = [
     (model("resnet50"), 3.8e9, 0.02),
     (model("densenet121"), 2.83e9, 0.005),

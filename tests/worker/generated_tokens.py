@@ -16,6 +16,7 @@ from tests.worker.one_step import draw
 
 BATCH, PROMPT, TOKENS = 3, 5, 7
 MODEL = MODELS["gpt"]
+LLAMA = MODEL | {"name": "llama", "key_heads": 2, "feed_forward": 48}
 
 
 def point(compile_mode: str, precision: str = "float32") -> dict[str, Any]:
@@ -31,14 +32,14 @@ def logits_of(framework: Any, step: Any) -> np.ndarray:
     return step.function(step._batch).numpy(force=True)
 
 
-def generated(framework: Any, compile_mode: str) -> dict[str, np.ndarray]:
+def generated(framework: Any, compile_mode: str, model: dict[str, Any] = MODEL) -> dict[str, np.ndarray]:
     """The prompt is read, then TOKENS steps follow: the last of them is behind the place where the cache ends."""
     from keras import ops
 
     from paradnn.worker.step import synthetic_batch
     from paradnn.workloads.generate.decoder import Decoder
 
-    decoder = Decoder(MODEL, BATCH, PROMPT, TOKENS, compile_mode)
+    decoder = Decoder(model, BATCH, PROMPT, TOKENS, compile_mode)
     generator = np.random.default_rng(7)
     for variable in decoder.model.trainable_variables:
         variable.assign(2 * draw(variable, generator))
@@ -51,7 +52,7 @@ def generated(framework: Any, compile_mode: str) -> dict[str, np.ndarray]:
         cached = [logits_of(framework, steps[min(place, 1)]) for place in range(TOKENS + 1)]
         sequence, whole = inputs[0], []
         for _ in cached:
-            padded = np.zeros((BATCH, MODEL["sequence_length"]), "int32")
+            padded = np.zeros((BATCH, model["sequence_length"]), "int32")
             padded[:, : sequence.shape[1]] = sequence
             logits = ops.convert_to_numpy(decoder.model(ops.convert_to_tensor(padded)))
             whole.append(logits[:, sequence.shape[1] - 1])

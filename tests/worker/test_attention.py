@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from paradnn.families import build
-from paradnn.families.parts.attention import Attention
+from paradnn.families.parts.attention import Attention, Experts
 from tests.worker.families import MODELS
 from tests.worker.test_models import LLAMA
 
@@ -83,6 +83,30 @@ def test_llama_is_its_papers_formulas() -> None:
         gates, hidden = np.split(normal(x, after) @ gated, 2, axis=-1)
         x = x + (gates / (1 + np.exp(-gates)) * hidden) @ down
     np.testing.assert_allclose(model(tokens[None])[0], normal(x, scale) @ output, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [2, 9])
+def test_experts_take_the_tokens_that_choose_them(rows: int) -> None:
+    """Beside a loop over tokens: the two likeliest of three experts, in the order of the tokens while there is room."""
+    generator = np.random.default_rng(3)
+    x = generator.standard_normal((2, 9, 6)).astype("float32")
+    layer = Experts(6, 5, 3, 2, rows, deviation=0.5)
+    found = layer(x).numpy()
+    router, joint, last = (variable.numpy() for variable in (layer._router.kernel, layer.joint, layer.output_weights))
+    expected = np.zeros_like(x)
+    for example in range(2):
+        taken = [0, 0, 0]
+        for token, vector in enumerate(x[example]):
+            chances = softmax(vector @ router)
+            chosen = np.argsort(-chances)[:2]
+            for expert in chosen:
+                if taken[expert] < rows:
+                    gates, hidden = np.split(vector @ joint[expert], 2)
+                    made = (gates / (1 + np.exp(-gates)) * hidden) @ last[expert]
+                    expected[example, token] += chances[expert] / chances[chosen].sum() * made
+                taken[expert] += 1
+        assert rows == 9 or max(taken) > rows
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["gpt", "transformer"])

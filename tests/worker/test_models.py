@@ -37,6 +37,9 @@ def rnn(name: str, layers=2, embedding_size=6, sequence_length=5, vocab_size=11)
 
 LLAMA = {"name": "llama", "layers": 2, "width": 24, "heads": 4, "key_heads": 2, "feed_forward": 20}
 LLAMA |= {"sequence_length": 10, "vocab_size": 50}
+# An expert takes 6 tokens of each of 4 examples, as many rows as the layers are wide: the profiler takes the one for
+# the other in a transposed product.
+MIXTURE = LLAMA | {"feed_forward": 24, "experts": 4, "active_experts": 2, "capacity": 1.2}
 # Even sizes: where a stride of 2 does not divide the image, the profiler only estimates a gradient.
 FAMILIES = [
     fc(),
@@ -47,6 +50,7 @@ FAMILIES = [
     MODELS["transformer"] | {"layers": 2},
     {"name": "gpt", "layers": 3, "width": 24, "heads": 3, "sequence_length": 10, "vocab_size": 50},
     LLAMA,
+    MIXTURE,
     {"name": "vit", "layers": 2, "width": 24, "heads": 4, "patch": 8, "image_size": 40, "output_size": 7},
 ]
 
@@ -110,6 +114,7 @@ PRECISE = [
     (MODELS["transformer"] | {"dropout": 0.1}, "float16"),
     (MODELS["gpt"] | {"layers": 1}, "bfloat16"),
     (LLAMA, "bfloat16"),
+    (MIXTURE, "float16"),
     (MODELS["vit"] | {"layers": 1}, "float16"),
 ]
 

@@ -6,41 +6,111 @@ PyTorch `scaled_dot_product_attention` (a fused kernel, also on a CPU).
 """
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 from keras import initializers, layers, ops
+
+from paradnn.families.built import token_predictor
+
+
+class Rotation(layers.Layer):  # type: ignore[misc]
+    """A layer without variables: (batch, length, heads, head) -> the same, turned by its place. Numbers i and i + head
+    / 2 of a head are turned by place / 10000^(2 i / head) (Su et al. 2021, equation 34)."""
+
+    def __init__(self, length: int, head: int) -> None:
+        super().__init__()
+        angles = np.arange(length)[:, None] * 10000.0 ** (-2 * np.arange(head // 2) / head)
+        self._turned = [part.astype("float32")[:, None, :] for part in (np.cos(angles), np.sin(angles))]
+
+    def build(self, input_shape: Any) -> None:
+        # No variables, as of `Positions`.
+        self._constant = [ops.convert_to_tensor(part, dtype=self.compute_dtype) for part in self._turned]
+
+    def call(self, x: Any, first: Any = None) -> Any:
+        """`first`: the place of the first token, where x is no whole sequence."""
+        angles = [ops.convert_to_tensor(part) for part in self._constant]
+        if first is not None:
+            angles = [ops.take(part, first + ops.arange(x.shape[1]), axis=0) for part in angles]
+        (cosine, sine), (low, high) = angles, ops.split(x, 2, axis=-1)
+        return ops.concatenate([low * cosine - high * sine, high * cosine + low * sine], axis=-1)
 
 
 class Attention:
     """Multi-head attention of tokens to each other, or (`crossed`) to a memory. `joint` makes query, key and value in
     that order, crossed the last two, of the memory; `last` mixes the heads. `deviation` is that of normal initial
-    weights; None: Glorot's."""
+    weights; None: Glorot's. `key_heads`: heads of keys and values, each for several heads of queries; `rotate`: turns
+    queries and keys by their places."""
 
     def __init__(
-        self, width: int, heads: int, use_bias: bool = True, deviation: float | None = None, crossed: bool = False
+        self,
+        width: int,
+        heads: int,
+        use_bias: bool = True,
+        deviation: float | None = None,
+        crossed: bool = False,
+        key_heads: int | None = None,
+        rotate: Rotation | None = None,
     ) -> None:
+        self.heads, self.key_heads, self.head = heads, key_heads or heads, width // heads
+        keys = 2 * self.key_heads * self.head
         self._query = dense_layer(width, deviation, use_bias) if crossed else None
-        self.joint = dense_layer((2 if crossed else 3) * width, deviation, use_bias)
+        self.joint = dense_layer(keys if crossed else width + keys, deviation, use_bias)
         self.last = dense_layer(width, deviation, use_bias)
-        self.heads = heads
+        self._rotate = rotate
+
+    def project(self, x: Any, memory: Any = None, first: Any = None) -> list[Any]:
+        """(batch, tokens, width), memory (batch, keys, width) -> query (batch, tokens, heads, head), key and value
+        (batch, keys, key_heads, head); `first`: the place of the first token, None: the beginning."""
+        width, keys = self.heads * self.head, self.key_heads * self.head
+        if self._query:
+            parts = [self._query(x), *ops.split(self.joint(memory), [keys], axis=-1)]
+        else:
+            parts = ops.split(self.joint(x), [width, width + keys], axis=-1)
+        query, key, value = (layers.Reshape((part.shape[1], -1, self.head))(part) for part in parts)
+        turned = (self._rotate(part, first=first) for part in (query, key)) if self._rotate else (query, key)
+        return [*turned, value]
 
     def __call__(self, x: Any, memory: Any = None, causal: bool = False) -> Any:
         """(batch, tokens, width), memory (batch, keys, width) -> (batch, tokens, width); `causal`: no token sees what
         follows."""
-        own = [self._query(x)] if self._query else []
-        parts = [*own, *ops.split(self.joint(memory if own else x), 2 if own else 3, axis=-1)]
-        query, key, value = (
-            layers.Reshape((part.shape[1], self.heads, part.shape[2] // self.heads))(part) for part in parts
-        )
+        query, key, value = self.project(x, memory)
         return self.last(mixed(query, key, value, causal))
 
 
-def mixed(query: Any, key: Any, value: Any, causal: bool) -> Any:
-    """Query (batch, queries, heads, head), key and value (batch, keys, heads, head) -> (batch, queries, width)."""
+def mixed(query: Any, key: Any, value: Any, causal: bool, **settings: Any) -> Any:
+    """Query (batch, queries, heads, head), key and value (batch, keys, key_heads, head) -> (batch, queries, width);
+    `settings` are the product's own."""
+    if (groups := query.shape[2] // key.shape[2]) > 1:  # each head of keys beside the heads of queries that share it
+        key, value = (ops.repeat(part, groups, axis=2) for part in (key, value))
     product = getattr(ops, "dot_product_attention", plain_attention)
-    mixed = product(query, key, value, is_causal=causal)
+    mixed = product(query, key, value, is_causal=causal, **settings)
     return layers.Reshape((query.shape[1], query.shape[2] * query.shape[3]))(mixed)
+
+
+class Network:
+    """A decoder-only model over whole sequences, as `workload`, and its parts, which a generation calls one by one.
+
+    embed(tokens, first): (batch, n) tokens -> (batch, n, width), those from place `first` on. blocks: of each the
+    attention and the feed-forward layers, each after the normalisation before it. logits: (..., width) -> (...,
+    vocabulary). sizes: length of a sequence, tokens of the vocabulary."""
+
+    def __init__(
+        self,
+        embed: Callable[..., Any],
+        blocks: Sequence[tuple[tuple[Any, Attention], tuple[Any, Any]]],
+        logits: Callable[[Any], Any],
+        sizes: tuple[int, int],
+    ) -> None:
+        self.embed, self.blocks, self.logits = embed, blocks, logits
+        inputs = keras.Input(sizes[:1], dtype="int32")
+        x = embed(inputs)
+        for (before, attention), (then, feed) in blocks:
+            x = x + attention(before(x), causal=True)
+            x = x + feed(then(x))
+        self.workload = token_predictor(inputs, logits(x), sizes[1])
 
 
 def plain_attention(query: Any, key: Any, value: Any, is_causal: bool = False) -> Any:
@@ -120,23 +190,48 @@ class ClassToken(layers.Layer):  # type: ignore[misc]
         return ops.concatenate([first, x], axis=1)
 
 
-class Rotation(layers.Layer):  # type: ignore[misc]
-    """A layer without variables: (batch, length, heads, head) -> the same, turned by its place. Numbers i and i + head
-    / 2 of a head are turned by place / 10000^(2 i / head) (Su et al. 2021, equation 34)."""
+class Experts(layers.Layer):  # type: ignore[misc]
+    """SwiGLU layers among which tokens are routed: (batch, length, width) -> the same. Each token goes to its `active`
+    likeliest experts, whose outputs are added with their probabilities, made to sum to one (Jiang et al. 2024, section
+    2.1). An expert takes the first `rows` tokens of an example that choose it; the others lack its part."""
 
-    def __init__(self, length: int, head: int) -> None:
+    def __init__(self, width: int, hidden: int, experts: int, active: int, rows: int, deviation: float) -> None:
         super().__init__()
-        angles = np.arange(length)[:, None] * 10000.0 ** (-2 * np.arange(head // 2) / head)
-        self._turned = [part.astype("float32")[:, None, :] for part in (np.cos(angles), np.sin(angles))]
+        self._sizes, self._active, self._rows, self._experts = (width, hidden), active, rows, experts
+        self._router = dense_layer(experts, deviation, use_bias=False)
+        self._deviation = deviation
 
     def build(self, input_shape: Any) -> None:
-        # No variables, as of `Positions`.
-        self._constant = [ops.convert_to_tensor(part, dtype=self.compute_dtype) for part in self._turned]
+        (width, hidden), normal = self._sizes, initializers.RandomNormal(stddev=self._deviation)
+        self.joint = self.add_weight(shape=(self._experts, width, 2 * hidden), initializer=normal, name="gates_hidden")
+        again = initializers.RandomNormal(stddev=self._deviation)
+        self.output_weights = self.add_weight(shape=(self._experts, hidden, width), initializer=again, name="output")
+        self._router.build(input_shape)
 
     def call(self, x: Any) -> Any:
-        cosine, sine = map(ops.convert_to_tensor, self._constant)
-        first, second = ops.split(x, 2, axis=-1)
-        return ops.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
+        length, width, slots = x.shape[1], self._sizes[0], self._experts * self._rows
+        chances, chosen = ops.top_k(ops.softmax(ops.cast(self._router(x), "float32")), self._active)
+        chances = ops.cast(chances / ops.sum(chances, axis=-1, keepdims=True), x.dtype)
+        chosen = ops.reshape(ops.cast(chosen, "int32"), (-1, length * self._active))  # an expert for each choice
+        # Choices in the order of their experts: the first `rows` of each fill its slots.
+        taken = ops.one_hot(chosen, self._experts, dtype="int32")
+        ranks = ops.sum((ops.cumsum(taken, axis=1) - 1) * taken, axis=-1)  # of a choice among those of its expert
+        order = ops.argsort(chosen * (length * self._active) + ranks, axis=1)
+        counts = ops.sum(taken, axis=1)
+        starts = ops.cumsum(counts, axis=1) - counts
+        places = ops.reshape(starts[:, :, None] + ops.arange(self._rows, dtype="int32"), (-1, slots))
+        places = ops.minimum(places, length * self._active - 1)
+        tokens = ops.take_along_axis(ops.cast(order, "int32"), places, axis=1) // self._active
+        rows = ops.take_along_axis(x, tokens[:, :, None], axis=1)  # of empty slots any token's, which nobody reads
+        rows = ops.transpose(ops.reshape(rows, (-1, self._experts, self._rows, width)), (1, 0, 2, 3))
+        gates, middle = ops.split(ops.matmul(ops.reshape(rows, (self._experts, -1, width)), self.joint), 2, axis=-1)
+        made = ops.matmul(ops.silu(gates) * middle, self.output_weights)
+        made = ops.transpose(ops.reshape(made, (self._experts, -1, self._rows, width)), (1, 0, 2, 3))
+        slot = chosen * self._rows + ops.minimum(ranks, self._rows - 1)
+        parts = ops.take_along_axis(ops.reshape(made, (-1, slots, width)), slot[:, :, None], axis=1)
+        parts = parts * ops.cast(ranks < self._rows, x.dtype)[:, :, None]
+        parts = ops.reshape(parts, (-1, length, self._active, width)) * chances[..., None]
+        return ops.sum(parts, axis=2)
 
 
 def sinusoids(length: int, width: int) -> np.ndarray:

@@ -1,6 +1,11 @@
-"""Models from outside as workloads: Keras models, PyTorch modules, JAX functions, ONNX files. For workers alone."""
+"""Models from outside as workloads: Keras models, PyTorch modules and exported programs, JAX functions, ONNX files. For
+workers alone."""
 
+import io
+import json
+import re
 import sys
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +19,11 @@ from keras import ops
 from paradnn.core.workload import Unavailable
 from paradnn.families.built import ArraySpec, BuiltModel, cross_entropy
 
+#: What of an exported program's archive is read: its graph, and tensors as plain bytes.
+_PLAIN = re.compile(
+    r"[^/]+/(models/[^/]+\.json|data/(weights|constants)/([^/]+_config\.json|(weight|tensor)_\d+)|archive_\w+|byteorder"
+    r"|\.data/\w+)"
+)
 _RETURNS = "return a Keras model, a torch.nn.Module, or a JAX function with its parameters"
 
 
@@ -145,3 +155,54 @@ def onnx_workload(path: Path, shape: tuple[int, ...]) -> BuiltModel:
     weights = tuple(SimpleNamespace(shape=entry.dims) for entry in model.graph.initializer if entry.data_type == 1)
     graph: Any = OnnxGraph(model, types, sizes[0][0] or None, weights)
     return BuiltModel(graph, tuple(specs))
+
+
+def exported_workload(path: Path, shape: tuple[int, ...]) -> BuiltModel:
+    """A program of `torch.export.save`, for inference; `shape` stands for dimensions that its only input leaves open.
+    Raises Unavailable for a file that is none, one whose tensors are pickled, and a batch that it was not exported
+    for."""
+    import torch
+
+    try:
+        program = torch.export.load(_plain_archive(path))
+    except (zipfile.BadZipFile, RuntimeError, ValueError, KeyError, OSError) as error:
+        line = str(error).partition("\n")[0][:200]
+        raise Unavailable(f"{path.name} is no program that this PyTorch loads ({torch.__version__}): {line}") from error
+    wanted = set(program.graph_signature.user_inputs)
+    tensors = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in wanted]
+    sizes = [[size if isinstance(size, int) else None for size in tensor.shape] for tensor in tensors]
+    specs = []
+    for each, tensor in zip(sizes, tensors, strict=True):
+        own = tuple(shape) if shape and len(sizes) == 1 else tuple(each[1:])
+        if not each or None in own:
+            raise Unavailable(f"an input of {path.name} has the shape {each}: set model.input_shape, without the batch")
+        specs.append(_spec(tuple(size or 0 for size in own), str(tensor.dtype).removeprefix("torch."), 2))
+    module: Any = program.module()
+    module.train = lambda mode=True: module  # it was exported in one of both ways, and knows no other
+
+    def fits(arrays: list[Any]) -> list[Any]:
+        for array, (batch, *_) in zip(arrays, sizes, strict=True):
+            if batch not in (None, array.shape[0]):
+                raise Unavailable(f"{path.name} was exported for a batch of {batch}: set batch_size={batch}")
+        return arrays
+
+    return BuiltModel(_torch_model(module), tuple(specs), prepare=fits)
+
+
+def _plain_archive(path: Path) -> io.BytesIO:
+    """A copy of the archive with nothing in it that PyTorch would unpickle: what is checked here is what is loaded.
+    Raises Unavailable where weights or constants are pickled."""
+    copy, samples = io.BytesIO(), []
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(copy, "w") as plain:
+        for name in dict.fromkeys(archive.namelist()):
+            if name.endswith("_config.json") and any(
+                entry.get("use_pickle") for entry in json.loads(archive.read(name)).get("config", {}).values()
+            ):
+                raise Unavailable(f"{path.name} holds pickled tensors ({name}): export it with plain ones")
+            if _PLAIN.fullmatch(name):
+                plain.writestr(name, archive.read(name))
+                samples += [name] if "/models/" in name else []
+        for name in samples:  # example inputs, which are pickled: none
+            plain.writestr(re.sub(r"/models/([^/]+)\.json", r"/data/sample_inputs/\1.pt", name), b"")
+    copy.seek(0)
+    return copy

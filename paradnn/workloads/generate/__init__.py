@@ -59,7 +59,7 @@ class Generate(Workload):
     def check(self, point: Point) -> None:
         if not point.model.generates:
             reason = f"model={point.model.name} generates no tokens"
-            raise ConfigError("mode", "generate", reason, "choose model=gpt or model=gpt2, or mode=inference")
+            raise ConfigError("mode", "generate", reason, "choose model=gpt or model=llama, or mode=inference")
         expect(
             ("devices", point.devices, 1, "mode=generate is for one device"),
             ("data", point.data.name, "synthetic", "mode=generate takes prompts of its own"),

@@ -13,22 +13,20 @@ import keras
 from keras import ops
 
 from paradnn.families import model_of
-from paradnn.families.attention import Gpt, LanguageModel
 from paradnn.families.built import ArraySpec, BuiltModel, FunctionModel
-from paradnn.families.parts.attention import plain_attention
+from paradnn.families.parts.attention import Attention, mixed
 
 
 class Decoder:
-    """The phases of a model (options of the family gpt) for so many prompts; `prefill` takes the prompts, (batch,
+    """The phases of a decoder-only model for so many prompts; `prefill` takes the prompts, (batch,
     prompt), `decode` nothing. Both give logits (batch, vocab_size). `model` is the same over whole sequences;
     cache_bytes: keys and values of all layers."""
 
     def __init__(self, model: Mapping[str, Any], batch_size: int, prompt: int, tokens: int, compile: str) -> None:
-        options = model_of(model)
-        assert isinstance(options, LanguageModel)
-        self._network, self._prompt, self._length = Gpt(options), prompt, prompt + tokens
-        self._by_xla, self._heads, self.model = compile == "xla", options.heads, self._network.workload.model
-        shape = (batch_size, self._heads, self._length, options.width // self._heads)
+        options: Any = model_of(model)
+        self._network, self._prompt, self._length = options.network(), prompt, prompt + tokens
+        self._by_xla, self.model = compile == "xla", self._network.workload.model
+        shape = (batch_size, options.key_heads_count, self._length, options.width // options.heads)
         dtype = keras.config.dtype_policy().compute_dtype
         self._keys, self._values = (
             [_variable(shape, dtype, f"{name}_{number}") for number in range(options.layers)]
@@ -62,44 +60,39 @@ class Decoder:
 
     def _blocks(self, tokens: Any, place: Any) -> Any:
         """Tokens (batch, n) at `place`, or None: from the beginning -> (batch, n, width) after all blocks."""
-        network = self._network
-        x = network.positions(network.table(tokens), first=0 if place is None else place)
-        for number, ((before, attention), (then, feed)) in enumerate(network.blocks):
+        x = self._network.embed(tokens, first=0 if place is None else place)
+        for number, ((before, attention), (then, feed)) in enumerate(self._network.blocks):
             x = x + self._attend(attention, number, before(x), place)
             x = x + feed(then(x))
         return x
 
     def _choose(self, x: Any) -> Any:
         """The last token's logits, after the likeliest was noted."""
-        network = self._network
-        logits = ops.cast(network.table(network.last(x[:, -1]), reverse=True), "float32")
+        logits = ops.cast(self._network.logits(x[:, -1]), "float32")
         self._token.assign(ops.cast(ops.argmax(logits, axis=-1), "int32")[:, None])
         return logits
 
-    def _attend(self, attention: Any, number: int, x: Any, place: Any) -> Any:
+    def _attend(self, attention: Attention, number: int, x: Any, place: Any) -> Any:
         """Of x (batch, n, width) to itself, or with a place to the cache up to it; its keys and values are cached."""
-        batch, count, width = x.shape
-        split = (batch, count, self._heads, width // self._heads)
-        query, key, value = (ops.reshape(part, split) for part in ops.split(attention.joint(x), 3, axis=-1))
+        query, key, value = attention.project(x, first=0 if place is None else place)
         keys, values = self._keys[number], self._values[number]
         for cache, rows in ((keys, key), (values, value)):
             self._write(cache, ops.transpose(rows, (0, 2, 1, 3)), place)
         if place is None:
-            product = getattr(ops, "dot_product_attention", plain_attention)
             # PyTorch chooses a fused kernel by itself; Keras' asking whether it may cannot be compiled.
             own = {"flash_attention": False} if keras.backend.backend() == "torch" else {}
-            mixed = product(query, key, value, is_causal=True, **own)
-        else:
-            mixed = self._look_back(ops.transpose(query, (0, 2, 1, 3)), keys, values, place)
-            mixed = ops.transpose(mixed, (0, 2, 1, 3))
-        return attention.last(ops.reshape(mixed, (batch, count, width)))
+            return attention.last(mixed(query, key, value, causal=True, **own))
+        return attention.last(self._look_back(query, keys, values, place))
 
     def _look_back(self, query: Any, keys: keras.Variable, values: keras.Variable, place: Any) -> Any:
-        """Query (batch, heads, 1, head) over the places up to `place` -> the same; float32 softmax. Keys and values lie
-        as a product over heads takes them: no step moves the cache."""
-        scores = ops.cast(ops.einsum("bhqd,bhkd->bhqk", query, keys.value), "float32") / math.sqrt(query.shape[-1])
+        """Query (batch, 1, heads, head) over the places up to `place` -> (batch, 1, width); float32 softmax. Heads that
+        share their keys are the rows of one product; keys and values lie as it takes them: no step moves the cache."""
+        batch, _, heads, head = query.shape
+        shared = ops.reshape(query, (batch, keys.shape[1], heads // keys.shape[1], head))
+        scores = ops.cast(ops.einsum("bhqd,bhkd->bhqk", shared, keys.value), "float32") / math.sqrt(head)
         scores = ops.where(ops.arange(self._length) <= place, scores, -1e30)
-        return ops.einsum("bhqk,bhkd->bhqd", ops.cast(ops.softmax(scores), query.dtype), values.value)
+        mixed = ops.einsum("bhqk,bhkd->bhqd", ops.cast(ops.softmax(scores), query.dtype), values.value)
+        return ops.reshape(mixed, (batch, 1, heads * head))
 
     def _write(self, cache: keras.Variable, rows: Any, place: Any) -> None:
         """Let `rows` (batch, heads, n, head) stand in the cache from `place` on (None: 0), the rest as it is; in

@@ -1,0 +1,76 @@
+"""MLPerf Tiny's results as runs of inference, so that one's own small models stand beside microcontrollers.
+
+    python -m analysis import-tiny DIR
+    python -m analysis boxplot --experiment mlperf-tiny --by device --metric examples_per_second
+
+DIR is a clone of github.com/mlcommons/tiny_results_v1.3. A run is a benchmark on a system: the rate that its
+performance file gives (of the streaming wake word the estimated one), else its energy file, and the energy of an
+inference. The energy of the streaming wake word is of a whole recording, and left out.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from analysis.published.source import DAMAGED, Found, Publication, PublishedRun, digest, read_json, read_text, reason
+from paradnn.core.errors import DataError
+from paradnn.store.runs import PUBLISHED
+
+#: 17 September 2025, when the results were published, in Unix milliseconds.
+_PUBLISHED = 1_758_067_200_000
+#: Benchmark -> its reference model.
+_MODELS = {
+    "ad": "autoencoder (anomaly detection)",
+    "ic": "ResNet-8 (image classification)",
+    "kws": "DS-CNN (keyword spotting)",
+    "sww": "1D DS-CNN (streaming wake word)",
+    "vww": "MobileNet 0.25x 96px (visual wake words)",
+}
+_RATE = re.compile(r"(?:Median throughput is|Estimated throughput:)\s*([0-9.]+) inf\./sec")
+_ENERGY = re.compile(r"Median energy cost is\s*([0-9.]+) uJ/inf")
+_ABOUT = "{} results of MLPerf Tiny v1.3, closed division (github.com/mlcommons/tiny_results_v1.3, Apache-2.0)."
+
+
+def read_tiny(folder: Path) -> Found:
+    """The results of all submitters. DataError for a folder of another kind."""
+    runs, damaged = [], []
+    for path in sorted(folder.glob("closed/*/results/*/*")):
+        if path.is_dir() and path.name in _MODELS:
+            try:
+                runs.append(_run(path))
+            except DAMAGED as error:
+                damaged.append(f"{path.parent.name}, {path.name}: {reason(error)}")
+    if not runs:
+        raise DataError(f"{folder}: holds no results of MLPerf Tiny; give a clone of mlcommons/tiny_results_v1.3")
+    return Found([Publication("published, MLPerf Tiny v1.3", _ABOUT.format(len(runs)), _PUBLISHED, runs)], damaged)
+
+
+def _run(path: Path) -> PublishedRun:
+    """A benchmark (the folder's name) on a system (that of the folder above). ValueError where no rate is given."""
+    system, submitter = path.parent.name, path.parents[2].name
+    texts = {each: "\n".join(map(read_text, sorted(path.glob(f"{each}/*.txt")))) for each in ("performance", "energy")}
+    rate = _RATE.search(texts["performance"]) or _RATE.search(texts["energy"])
+    if rate is None or not float(rate[1]):
+        raise ValueError("gives no throughput")
+    beside = path.parents[2] / "systems" / f"{system}.json"
+    about: dict[str, Any] = read_json(beside) if beside.is_file() else {}
+    board, processor, clock = (
+        str(about.get(key) or "").strip() for key in ("Board Name", "Processor(s) Name", "Processor(s) Frequencies")
+    )
+    inside = ", ".join(word for word in (processor, clock) if word)
+    device = f"{board or system} ({inside})" if inside else board or system
+    energy = _ENERGY.search(texts["energy"]) if path.name != "sww" else None
+    metrics = {"examples_per_second": float(rate[1]), "step_time_ms": 1e3 / float(rate[1])}
+    metrics |= {"energy_per_example_joules": float(energy[1]) / 1e6} if energy else {}
+    params = {"model.name": _MODELS[path.name], "mode": "inference", "batch_size": "1", "precision": "int8"}
+    params["framework.name"] = str(about.get("Inference Framework") or "(not said)")
+    tags = {
+        "environment_id": digest("tiny", system),
+        "protocol_id": PUBLISHED,
+        "replicate": "0",
+        "device": device,
+        "mlflow.note.content": f"MLPerf Tiny v1.3, {path.name} on {system} by {submitter}.",
+    }
+    return PublishedRun(digest("tiny", system, path.name), f"{path.name} {system}", params, tags, metrics)
