@@ -300,9 +300,8 @@ def _trust(population: Population) -> Answers:
     if lacking := len(points) - len(half):
         words.append(f"{counted(lacking, 'point')} {'has' if lacking == 1 else 'have'} no interval.")
     if "reference_speed" in rows and rows["reference_speed"].notna().any():
-        words.append(
-            f"The machine ran at {short(rows['reference_speed'].median(), share=True)} of its best, in the median."
-        )
+        speed = short(rows["reference_speed"].median(), share=True)
+        words.append(f"The machine was {speed} as fast as for its ceilings, in the median.")
     if are_busy(rows):
         words.append("The measured peaks are too low, since other work ran beside them: utilisations are too high.")
     if doubtful:

@@ -35,8 +35,8 @@ from paradnn.core.words import counted, in_seconds
 VISIT_SECONDS = 0.1
 MOST_RUNS = 50
 _LONGEST = 1e6  # seconds that a run is waited for
-#: A side that fails in this share of its visits, and thrice at least, has no speed to compare.
-FAILING = 0.2
+#: A side that fails in this share of its visits and thrice at least, or thrice in the warm-up, has no speed to tell.
+FAILING, _TRIES = 0.2, 3
 #: Characters that only a shell understands; a command without them is started directly, which saves the shell's time.
 _SHELL = set("|&;<>()$`*?[]#~!{}\n")
 #: What a machine does against itself where no command is named: some tenths of a second of products in NumPy.
@@ -269,17 +269,20 @@ class Turns(Paired):
         return f"{counted(self.rounds, 'round')}{ratio}, at most {in_seconds(left)} left"
 
     def _warm_up(self) -> None:
-        """Rounds that do not count: what fails in them fails always. Their last runs say how many a visit has."""
-        for _ in range(self.terms.warmup):
+        """Rounds that do not count: what fails in three of them fails always. They say how many runs a visit has."""
+        wanted, tries = self.terms.warmup, 0
+        while wanted:
             self._round((0, 1))
-            for side in (0, 1):
-                if failures := self.failures(side):
-                    self._end(side, f"failed: {failures[-1]}")
-            if self.problem:
-                return
-            longest = max(visits[-1][-1].seconds for visits in self.visits)
+            failures = [self.failures(side) for side in (0, 1)]
+            longest = max((run.seconds for visits in self.visits for run in visits[-1][-1:]), default=0.0)
             for kept in (*self.visits, self.logs, self.numbers, self.measured):
                 kept.clear()
+            if not any(failures):
+                wanted -= 1
+            elif (tries := tries + 1) == _TRIES:
+                side = 0 if failures[0] else 1
+                self._end(side, f"failed: {failures[side][-1]}")
+                return
         if self.unit == "seconds" and not self.terms.prepare:
             self._repeats = min(MOST_RUNS, max(1, math.ceil(VISIT_SECONDS / max(longest, 1e-6))))
 

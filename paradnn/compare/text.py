@@ -88,7 +88,9 @@ class Paired:
             return f"no verdict: {self.problem}"
         if found := self.estimate:
             return sentence(found, self.labels, self.rule.margin)
-        return f"undecided: {counted(self.rounds, 'round')}, and fewer than {FEWEST} carry no interval"
+        minutes = math.ceil((FEWEST + 2) * self.seconds / 60 / max(self.rounds, 1))  # with warm-up
+        more = f"; some --minutes {minutes} would do" if self.last else ""
+        return f"undecided: {counted(self.rounds, 'round')}, and fewer than {FEWEST} carry no interval{more}"
 
 
 def round_table(results: Sequence[Paired]) -> dict[str, Any]:

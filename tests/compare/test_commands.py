@@ -140,6 +140,12 @@ def test_a_side_that_fails_now_and_then_is_compared_without_these_rounds(tmp_pat
     assert turns.rounds == len(turns.visits[0]) - 1
 
 
+def test_a_side_that_fails_in_the_warm_up_may_do_better_later(tmp_path: Path) -> None:
+    first = f"[ -e {tmp_path}/made ] || {{ touch {tmp_path}/made; exit 3; }}; echo speed: 2"
+    turns = turns_of(first, says("speed: 1"), OutputMetric("speed: ([0-9.]+)", True))
+    assert (turns.problem, turns.ratio, turns.rounds) == (None, pytest.approx(2.0), 5)
+
+
 def test_a_side_that_always_fails_ends_it() -> None:
     turns = turns_of("true", "sh -c 'echo no memory >&2; exit 7'")
     assert turns.problem == "sh -c 'echo no memory >&2; exit 7' failed: exit code 7 (no memory)"
