@@ -224,7 +224,7 @@ LARGEST = "largest"
 SETTINGS_KEYS = tuple(Settings.__dataclass_fields__)
 _ASKED = {
     "mode": "a training step, a forward pass alone, or tokens one after the other (docs/generation.md)",
-    "task": "what is measured: a step, or learning to an accuracy (docs/learning.md)",
+    "task": "what is measured: a step, learning to an accuracy, or the accuracy of what was trained (docs/engines.md)",
     "scenario": "who asks for inference, as MLPerf defines it (docs/serving.md)",
 }
 

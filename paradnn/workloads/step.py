@@ -41,8 +41,11 @@ class SingleStep(Workload):
         measure_step(run, None if self.mode == "train" else lambda _, __: run.note_latencies)
 
 
-def measure_step(run: PointRun, beside: Beside | None) -> None:
-    """Build, compile, warm up and measure a step of the point's model, then what is measured `beside`."""
+def measure_step(
+    run: PointRun, beside: Beside | None, ready: Callable[[Any, Any], None] = lambda workload, step: None
+) -> None:
+    """Build, make `ready` (model and step), compile, warm up and measure a step of the point's model, then what is
+    measured `beside`."""
     from paradnn.worker.input import open_feed, reads_files
     from paradnn.worker.measure import compile_steps
     from paradnn.worker.step import prepare_step, product_flops
@@ -50,6 +53,7 @@ def measure_step(run: PointRun, beside: Beside | None) -> None:
     point, phases = run.request, run.phases
     with phases("build"):
         workload, step = prepare_step(point, run.framework)
+        ready(workload, step)
     with phases("input") if reads_files(point) else contextlib.nullcontext():
         fed = open_feed(point, workload, run.framework, step)
     with phases("compile"):

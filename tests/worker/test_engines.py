@@ -153,3 +153,17 @@ def test_what_describes_an_interpreter_needs_no_package() -> None:
     names = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
     names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert names == {"__future__", "importlib.metadata", "platform", "dataclasses"}
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize("engine", ENGINES)
+def test_eight_bits_are_calibrated_on_the_examples_that_are_given(engine: str) -> None:
+    """Inputs a hundred times as large as the step's own batch: calibrated on that, they would be cut off."""
+    step = step_of(engine, "fc", precision="int8")
+    examples = 100 * np.random.default_rng(0).standard_normal((3, 64), np.float32)  # fewer than a batch
+    step.calibrate(examples)
+    step.run(1)
+    assert 1e-5 < step.conversion().conversion_error < 0.1
+    again = step.outputs([examples[[0, 1, 2, 0]]])
+    assert np.array_equal(again[0], again[3])
+    assert not np.array_equal(again, step.outputs([examples[[1, 1, 2, 0]]]))

@@ -61,6 +61,9 @@ class Step:
         """What a kernel costs, by its name and type in a trace, where the trace does not tell."""
         return Cost(kind, "other")
 
+    def calibrate(self, examples: Any) -> None:
+        """Let what is quantised be calibrated on `examples`, not on the step's own batch; before it first runs."""
+
     # Of frameworks whose steps can learn:
 
     _variables: Sequence[Any] = ()

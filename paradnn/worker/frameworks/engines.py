@@ -40,12 +40,14 @@ _TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.02, "int8": 0.5, "i
 @dataclass(frozen=True)
 class Session:
     """An artefact, loaded, with its inputs in place: one step, its outputs, the type in which it computes by its own
-    word, and where it was loaded for a profile, what all steps but the first spent their time on."""
+    word, where it was loaded for a profile what all steps but the first spent their time on, and where it has copied
+    the inputs what copies them again."""
 
     run: Callable[[], Any]
     outputs: Callable[[], Sequence[Any]]
     computes: str = ""
     trace: Callable[[], Trace] = lambda: Trace(0.0)
+    copy: Callable[[], None] = lambda: None
 
 
 class Source:
@@ -53,9 +55,10 @@ class Source:
 
     def __init__(self, workload: BuiltModel, batch: Sequence[Any], threads: int | None) -> None:
         model = workload.model
+        self.examples: Any = None
         if not hasattr(model, "layers"):
             raise Unavailable("an engine runs models, not single operations or generations: use framework=tensorflow")
-        self.batch = [np.asarray(array) for array in batch]
+        self.batch = [np.array(array, order="C") for array in batch]
         self.threads = threads
         specs = [tf.TensorSpec(array.shape, array.dtype, name=f"input_{n}") for n, array in enumerate(self.batch)]
 
@@ -75,9 +78,15 @@ class Source:
         return [output.numpy() for output in self.function(*self.batch)]
 
     def calibration(self) -> Iterator[list[np.ndarray[Any, Any]]]:
-        """Batches to calibrate on: the point's own examples, shifted against each other."""
-        for shift in range(CALIBRATION):
-            yield [np.roll(array, shift, axis=0) for array in self.batch]
+        """Batches to calibrate on: of the examples that were given, again from the first where they are too few, else
+        the step's own, shifted against each other."""
+        size = len(self.batch[0])
+        for number in range(CALIBRATION):
+            if self.examples is None:
+                yield [np.roll(array, number, axis=0) for array in self.batch]
+            else:
+                places = np.arange(number * size, (number + 1) * size) % len(self.examples)
+                yield [self.examples[places].astype(self.batch[0].dtype)]
 
 
 class OnnxSource(Source):
@@ -87,8 +96,8 @@ class OnnxSource(Source):
         given: Any = workload.model
         if given.fixed not in (None, len(batch[0])):
             raise Unavailable(f"the model has a batch of {given.fixed} alone: set batch_size={given.fixed}")
-        self.batch = [np.asarray(array, kind) for array, kind in zip(batch, given.types, strict=True)]
-        self.threads, self.graph = threads, given.graph
+        self.batch = [np.array(array, kind, order="C") for array, kind in zip(batch, given.types, strict=True)]
+        self.threads, self.graph, self.examples = threads, given.graph, None
 
     def frozen(self) -> Any:
         raise Unavailable("this engine reads no ONNX file: set framework=onnxruntime or openvino")
@@ -193,6 +202,19 @@ class EngineStep(Step):
             yield
         finally:
             self._session = plain
+
+    def calibrate(self, examples: Any) -> None:
+        # What is timed, and compared with Keras, is of the kind that it is calibrated on: others would be cut off.
+        self._source.examples, [place] = examples, self._source.batch
+        np.copyto(place, examples[np.arange(len(place)) % len(examples)])
+
+    def outputs(self, inputs: Sequence[Any]) -> Any:
+        for place, array in zip(self._source.batch, inputs, strict=True):
+            np.copyto(place, array)
+        assert self._session
+        self._session.copy()
+        self.run(1)
+        return self._session.outputs()[-1]
 
     def compilations(self) -> int:
         return int(self._session is not None)

@@ -53,10 +53,14 @@ class LiteRT(Engine):
             raise self.refused(error) from error
         # By name: the order is the converter's own.
         places = sorted(interpreter.get_input_details(), key=lambda place: place["name"])
-        for place, array in zip(places, source.batch, strict=True):
-            interpreter.set_tensor(place["index"], array)
+
+        def copy() -> None:
+            for place, array in zip(places, source.batch, strict=True):
+                interpreter.set_tensor(place["index"], array)
+
+        copy()
         results = [place["index"] for place in interpreter.get_output_details()]
-        return Session(interpreter.invoke, lambda: [interpreter.get_tensor(place) for place in results])
+        return Session(interpreter.invoke, lambda: [interpreter.get_tensor(place) for place in results], copy=copy)
 
 
 FRAMEWORK = LiteRT

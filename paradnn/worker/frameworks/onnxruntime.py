@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnxruntime
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 
@@ -46,7 +45,7 @@ class OnnxRuntime(Engine):
         # Bound once: neither inputs nor outputs are copied in a step.
         bound = session.io_binding()
         for entry, array in zip(session.get_inputs(), source.batch, strict=True):
-            bound.bind_cpu_input(entry.name, np.ascontiguousarray(array))
+            bound.bind_cpu_input(entry.name, array)
         for entry in session.get_outputs():
             bound.bind_output(entry.name)
         run = functools.partial(session.run_with_iobinding, bound)

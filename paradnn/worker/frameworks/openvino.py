@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import openvino
 
 from paradnn.core.workload import Unavailable
@@ -55,7 +54,7 @@ class OpenVino(Engine):
         request = compiled.create_infer_request()
         for place, array in enumerate(source.batch):
             # Shared, so that no step copies it.
-            request.set_input_tensor(place, openvino.Tensor(np.ascontiguousarray(array), shared_memory=True))
+            request.set_input_tensor(place, openvino.Tensor(array, shared_memory=True))
 
         def outputs() -> Sequence[Any]:
             return [request.get_output_tensor(place).data.copy() for place in range(len(compiled.outputs))]

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 
 def reads_files(point: Mapping[str, Any]) -> bool:
-    """Whether the batches of `point` come from files; a request without data has a synthetic one."""
-    return "data" in point and point["data"]["name"] != "synthetic"
+    """Whether the batches of `point` come from files; a request without data has a synthetic one, and a set to learn
+    from or to judge by is no input of the step that is timed."""
+    return "data" in point and point["data"]["name"] != "synthetic" and "learning_set" not in point
 
 
 def open_feed(point: Mapping[str, Any], workload: BuiltModel, framework: Framework, step: Step) -> FedStep | None:

@@ -163,16 +163,7 @@ class Learner:
 
     def evaluate(self) -> tuple[float, float]:
         """Accuracy and mean cross entropy over the held-out examples."""
-        heldout, classes = self._examples["heldout"], self._examples["heldout_classes"]
-        count = len(heldout)
-        likeliest, judged = _LIKELIEST[self._settings["metric"]], []
-        for start in range(0, count, self._size):
-            # The last batch is filled with others, so that its shape is that of all.
-            indices = np.arange(start, start + self._size) % count
-            logits = self._step.outputs([heldout[indices]])[: count - start]
-            judged.append(judge(logits, classes[start : start + self._size], likeliest))
-        known, losses = (np.concatenate(parts) for parts in zip(*judged, strict=True))
-        return float(known.mean()), float(losses.mean())
+        return evaluate(self._step.outputs, self._examples, self._size, _LIKELIEST[self._settings["metric"]])
 
     def learn(self, meter: EnergyMeter, tell: Callable[[list[Epoch]], None]) -> None:
         """Train to the target and as many epochs after it, from where its checkpoint is; `tell` is called with all
@@ -222,6 +213,21 @@ class Learner:
             joules=joules,
             resumed=resumed,
         )
+
+
+def evaluate(
+    outputs: Callable[[Sequence[Any]], Any], examples: Arrays, size: int, likeliest: int = 1
+) -> tuple[float, float]:
+    """Accuracy and mean cross entropy over the held-out examples, by a forward pass of `size` of them at a time."""
+    heldout, classes = examples["heldout"], examples["heldout_classes"]
+    judged = []
+    for start in range(0, len(heldout), size):
+        # The last batch is filled with others, so that its shape is that of all.
+        indices = np.arange(start, start + size) % len(heldout)
+        logits = np.asarray(outputs([heldout[indices]]))[: len(heldout) - start]
+        judged.append(judge(logits, classes[start : start + size], likeliest))
+    known, losses = (np.concatenate(parts) for parts in zip(*judged, strict=True))
+    return float(known.mean()), float(losses.mean())
 
 
 def judge(logits: np.ndarray, classes: np.ndarray, likeliest: int = 1) -> tuple[np.ndarray, np.ndarray]:
