@@ -8,6 +8,7 @@ import signal
 from dataclasses import dataclass, field
 
 from paradnn.core.messages import Answer
+from paradnn.core.workload import Part
 
 #: Every outcome, with what it means.
 OUTCOMES: dict[str, str] = {
@@ -53,7 +54,7 @@ class PointResult:
     """How a process of a point ended as the driver saw it; `answer` is the child's own, None where there is none.
 
     `phases` are seconds by name, `stderr` is the end of what the child wrote, the peak is the one seen from outside;
-    `begun` is in Unix seconds.
+    `begun` is in Unix seconds, `news` are what the point's kind of work sent while it was measured.
     """
 
     outcome: str
@@ -63,6 +64,7 @@ class PointResult:
     stderr: str = ""
     peak_memory_bytes: int | None = None
     begun: float = 0.0
+    news: list[Part] = field(default_factory=list)
 
 
 def classify(

@@ -2,7 +2,7 @@
 
 One JSON object a line (`paradnn.core.channel`). The driver writes requests to the worker's standard input:
 
-    {"protocol": 14, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
+    {"protocol": 15, "id": 7, "point": {...}, "stderr": "/path/of/a/file"}
 
 and reads events, each with a key `event`, from its standard output:
 
@@ -49,7 +49,7 @@ class InputMeasurement:
 
 
 #: Driver and worker refuse each other where it differs: raise it with every change of a message.
-PROTOCOL_VERSION = 14
+PROTOCOL_VERSION = 15
 
 
 @dataclass(frozen=True)

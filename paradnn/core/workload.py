@@ -65,18 +65,10 @@ def expect(*rows: tuple[Any, ...]) -> None:
 
 
 class Part:
-    """What a kind of work sends from worker to driver beside what all do: a frozen dataclass. of: its name there."""
+    """What a kind of work sends from worker to driver beside what all do, in its answer or as news meanwhile: a frozen
+    dataclass. of: its name there."""
 
     of: ClassVar[str]
-
-    def news(self) -> Sequence[Part]:
-        """What of it was sent before, piece by piece, as it was measured."""
-        return ()
-
-    @classmethod
-    def gathered(cls, news: Sequence[Any]) -> Part | None:
-        """What such pieces come to, where the worker did not live to send the whole."""
-        return None
 
 
 def sent(answers: Iterable[Any], kind: type[AnyPart]) -> list[AnyPart]:

@@ -105,5 +105,5 @@ class OpenPoint:
                 if results[-1].answer is None:  # numbers of which nothing can be computed end this point, not the sweep
                     raise
                 reason = f"what its worker measured cannot be: {error}"
-                results = [*results[:-1], replace(results[-1], outcome="crash", reason=reason, answer=None)]
+                results = [*results[:-1], replace(results[-1], outcome="crash", reason=reason, answer=None, news=[])]
         return replace(record, tags={**record.tags, **overrun_tags(point, environment, record.metrics)})

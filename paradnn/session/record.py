@@ -82,8 +82,7 @@ def make_record(measured: Measured) -> Record:
     metrics = base_metrics(measured)
     outcome, reason = measured.ending()
     tags = {**measured.tags, "outcome": outcome}
-    sent = (answer.work.news() for answer in measured.answers if answer.work)
-    history = [moment for news in sent for moment in work.history(news)]
+    history = [moment for result in results for moment in work.history(result.news)]
     if has_steps := work.has_steps(outcome, results[-1].answer):
         metrics |= measured_metrics(measured)
         timings = [measurement.timing for measurement in measurements(measured.answers)]

@@ -275,11 +275,10 @@ class Worker:
             lost = messages.NoProfile(f"{outcome}: {reason}", limited=ending.stopped in ("timeout", "memory"))
             answer, outcome, reason = replace(watch.measured, profile=lost), "ok", None
             phases["profile"] = now - watch.entered
-        elif not answer and watch.news:  # the curve so far
-            answer = Answer(outcome, reason, {}, work=watch.news[0].gathered(watch.news))
         if known := answer or watch.measured:
             phases = {**known.phases, **phases}
-        return PointResult(outcome, reason, answer, phases, shown, watch.peak or None)
+        news = [] if watch.fault else watch.news
+        return PointResult(outcome, reason, answer, phases, shown, watch.peak or None, news=news)
 
     def _events(self, timeout: float) -> list[Event]:
         """Events that came within `timeout` seconds; at the pipe's end the worker is gone. Raises MessageError."""

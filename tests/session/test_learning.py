@@ -11,7 +11,7 @@ from paradnn.config.point import Point, read_point
 from paradnn.core.messages import Answer
 from paradnn.session.workers import Limits, Worker, _Watch
 from paradnn.workloads.learn import LEARN as WORK
-from paradnn.workloads.learn import Epoch, Epochs, Learn
+from paradnn.workloads.learn import Epoch, Learn
 from tests.conftest import Store, run
 from tests.session.records import recorded
 from tests.session.test_faults import driver
@@ -134,8 +134,8 @@ def epochs(joules: float | None = None) -> list[Epoch]:
 
 
 def test_the_first_crossing_counts_and_what_came_after_is_kept() -> None:
-    answer = Answer("timeout", "too long", {}, work=Epochs(epochs(joules=3.0)))
-    record = recorded(learner(), PointResult("timeout", "too long", answer))
+    result = PointResult("timeout", "too long", Answer("timeout", "too long", {}), news=epochs(joules=3.0))
+    record = recorded(learner(), result)
     expected = {
         "seconds_to_target": 6.0,
         "epochs_to_target": 3,
@@ -156,8 +156,7 @@ def test_the_first_crossing_counts_and_what_came_after_is_kept() -> None:
 
 def test_what_was_cut_short_may_go_on() -> None:
     def ended(outcome: str, settings: Learn, count: int) -> bool:
-        answer = Answer(outcome, None, {}, work=Epochs(epochs()[:count])) if count else None
-        return settings.ended(PointResult(outcome, None, answer))
+        return settings.ended(PointResult(outcome, None, news=epochs()[:count]))
 
     assert not ended("crash", Learn(epochs=100), 2)
     assert not ended("unavailable", Learn(epochs=100), 0)

@@ -68,8 +68,8 @@ def kill_at(number: int) -> Callable[[Any], None]:
 
 def curve(result: PointResult) -> list[tuple[float, ...]]:
     assert result.answer
-    assert result.answer.work
-    return [(epoch.number, epoch.accuracy, epoch.heldout_loss, epoch.train_loss) for epoch in result.answer.work.epochs]
+    assert result.news
+    return [(epoch.number, epoch.accuracy, epoch.heldout_loss, epoch.train_loss) for epoch in result.news]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -88,10 +88,10 @@ def test_a_killed_training_goes_on_to_the_same_curve(
     done = trained(pool, framework, digits, path)
     assert done.outcome == "ok", done.reason
     assert curve(done) == curve(whole)
-    [resumed] = [epoch for epoch in done.answer.work.epochs if epoch.resumed]
+    [resumed] = [epoch for epoch in done.news if epoch.resumed]
     assert resumed.number > 1, "the first epoch is always kept"
-    earlier = {epoch.number: epoch.train_seconds for epoch in killed.answer.work.epochs}
-    kept = done.answer.work.epochs[: resumed.number - 1]
+    earlier = {epoch.number: epoch.train_seconds for epoch in killed.news}
+    kept = done.news[: resumed.number - 1]
     assert [epoch.train_seconds for epoch in kept] == [earlier[epoch.number] for epoch in kept]
     assert done.answer.measurement.timing.steady
 

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paradnn.core.channel import plain_fields
 from paradnn.core.errors import ConfigError
-from paradnn.core.messages import Answer
 from paradnn.core.metric import declared
 from paradnn.core.schema import option
 from paradnn.core.words import counted
 from paradnn.core.workload import Moment, Part, Words, Workload, expect
-from paradnn.workloads.learn.messages import Epoch, Epochs, last_epoch
+from paradnn.workloads.learn.messages import Epoch, last_epoch
 from paradnn.workloads.learn.sets import SETS, Pictures, set_file
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ class Learn(Workload):
 
     name, group, key, place = "learn", "learn", "task", 40
     mode, unit, reason, resumes = "train", "training step", "trains", True
-    declares, inputs, parts, phases = declared(__file__), SETS, (Epoch, Epochs), {"learn": "latency"}
+    declares, inputs, parts, phases = declared(__file__), SETS, (Epoch,), {"learn": "latency"}
     later: ClassVar[Mapping[str, Any]] = {"learn.schedule": "constant", "learn.warmup_epochs": 0}
 
     metric: str = option(
@@ -108,7 +107,7 @@ class Learn(Workload):
 
     def ended(self, result: PointResult) -> bool:
         """What was cut short, or never began, may go on another time."""
-        epochs = _epochs(result.answer)
+        epochs = _epochs(result)
         if result.outcome in ("ok", "nan"):
             return True
         return len(epochs) >= last_epoch(epochs, self.target, self.epochs, self.epochs_after)
@@ -118,7 +117,7 @@ class Learn(Workload):
         return [*words, f"lr {point.optimizer.learning_rate:g}"] + ([f"seed {point.seed}"] if point.seed else [])
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
-        epochs = next((found for answer in measured.answers if (found := _epochs(answer))), None)
+        epochs = next(filter(None, map(_epochs, measured.results)), None)
         if not epochs:
             return {}
         accuracies = [epoch.accuracy for epoch in epochs]
@@ -147,11 +146,11 @@ class Learn(Workload):
         return epoch.train_seconds + (epoch.evaluation_seconds if self.evaluate_inside else 0.0)
 
     def tags(self, measured: Measured) -> dict[str, str]:
-        resumed = [str(epoch.number - 1) for answer in measured.answers for epoch in _epochs(answer) if epoch.resumed]
+        resumed = [str(epoch.number - 1) for result in measured.results for epoch in _epochs(result) if epoch.resumed]
         return {"resumed_after_epoch": ", ".join(resumed)} if resumed else {}
 
     def artifacts(self, measured: Measured, title: str) -> dict[str, Any]:
-        epochs = _epochs(measured.results[0].answer)
+        epochs = _epochs(measured.results[0])
         return {"epochs.json": {"unit": "s", "epochs": [plain_fields(epoch) for epoch in epochs]}} if epochs else {}
 
     def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
@@ -173,8 +172,8 @@ class Learn(Workload):
         raise ConfigError("task", "learn", reason, remedy)
 
 
-def _epochs(answer: Answer | None) -> Sequence[Epoch]:
-    return answer.work.epochs if answer and isinstance(answer.work, Epochs) else ()
+def _epochs(result: PointResult) -> list[Epoch]:
+    return [epoch for epoch in result.news if isinstance(epoch, Epoch)]
 
 
 LEARN = Learn()

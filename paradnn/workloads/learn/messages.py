@@ -1,10 +1,8 @@
 """What training gave, as it crosses the pipe: an epoch, when it ends."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from paradnn.core.workload import Part
 
@@ -28,25 +26,9 @@ class Epoch(Part):
     joules: float | None
     resumed: bool = False
 
-    @classmethod
-    def gathered(cls, news: Sequence[Any]) -> Epochs:
-        return Epochs(list(news))
-
 
 def last_epoch(epochs: Sequence[Epoch], target: float, most: int, after: int) -> int:
     """The number of the epoch that a training ends with, as far as `epochs` tell: `after` epochs beyond the first whose
     accuracy is `target`; `most` where there is none yet."""
     reached = next((epoch.number for epoch in epochs if epoch.accuracy >= target), None)
     return most if reached is None else reached + after
-
-
-@dataclass(frozen=True)
-class Epochs(Part):
-    """All epochs of a training so far."""
-
-    of: ClassVar[str] = "epochs"
-
-    epochs: list[Epoch]
-
-    def news(self) -> Sequence[Part]:
-        return self.epochs

@@ -28,7 +28,7 @@ from paradnn.worker.frameworks import Step
 from paradnn.worker.measure import NotFinite, Watch, compile_steps
 from paradnn.worker.meters import EnergyMeter
 from paradnn.worker.step import product_flops, synthetic_batch
-from paradnn.workloads.learn.messages import Epoch, Epochs, last_epoch
+from paradnn.workloads.learn.messages import Epoch, last_epoch
 
 if TYPE_CHECKING:
     from paradnn.worker.point import PointRun
@@ -165,20 +165,20 @@ class Learner:
         """Accuracy and mean cross entropy over the held-out examples."""
         return evaluate(self._step.outputs, self._examples, self._size, _LIKELIEST[self._settings["metric"]])
 
-    def learn(self, meter: EnergyMeter, tell: Callable[[list[Epoch]], None]) -> None:
-        """Train to the target and as many epochs after it, from where its checkpoint is; `tell` is called with all
-        epochs as each ends. Raises NotFinite for a loss that is not, NotReached where the target was not."""
+    def learn(self, meter: EnergyMeter, tell: Callable[[Epoch], None]) -> None:
+        """Train to the target and as many epochs after it, from where its checkpoint is; `tell` is called with each
+        epoch as it ends. Raises NotFinite for a loss that is not, NotReached where the target was not."""
         settings = self._settings
         generator = np.random.default_rng(self._point["seed"])
         epochs, values = self._checkpoint.load(self._start) or ([], self._start)
         self._step.assign(values)  # model and order are where an earlier process left them
-        for count in range(1, len(epochs) + 1):
+        for epoch in epochs:
             generator.permutation(len(self._examples["training"]))
-            tell(epochs[:count])
+            tell(epoch)
         known = len(epochs)
         while len(epochs) < last_epoch(epochs, settings["target"], settings["epochs"], settings["epochs_after"]):
             epochs.append(self._epoch(len(epochs) + 1, generator, meter, resumed=len(epochs) == known > 0))
-            tell(list(epochs))
+            tell(epochs[-1])
             if not math.isfinite(epochs[-1].train_loss):
                 raise NotFinite(f"the loss is {epochs[-1].train_loss} at the end of epoch {len(epochs)}")
             self._checkpoint.save(epochs, self._step.values)
@@ -265,10 +265,9 @@ def measure_training(run: PointRun) -> None:
     epochs: list[Epoch] = []
     watch = Watch(EnergyMeter(meter.source), step.compilations)
 
-    def tell(known: list[Epoch]) -> None:
-        epochs[:] = known
-        run.note(work=Epochs(known))
-        phases.report(known[-1], None)
+    def tell(epoch: Epoch) -> None:
+        epochs.append(epoch)
+        phases.report(epoch, None)
 
     with phases("learn"):
         watch.start()
