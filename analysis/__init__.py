@@ -26,10 +26,12 @@ _HOMES = {
     "analyses.claims": ("ClaimsOptions", "check_claims"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-for _file in sorted(Path(__file__).with_name("analyses").glob("[a-z]*.py")):
-    if _file.stem != "claims":
-        _camel = "".join(map(str.capitalize, _file.stem.split("_")))
-        _HOME_OF |= dict.fromkeys((_file.stem, f"{_camel}Options"), f"analyses.{_file.stem}")
+#: Analyses whose options are those that every analysis takes.
+_PLAIN = ("channel", "memory", "overhead", "parameters", "runs")
+for _name in (file.stem for file in sorted(Path(__file__).with_name("analyses").glob("[a-z]*.py"))):
+    if _name != "claims":
+        _own = () if _name in _PLAIN else ("".join(map(str.capitalize, _name.split("_"))) + "Options",)
+        _HOME_OF |= dict.fromkeys((_name, *_own), f"analyses.{_name}")
 
 __all__ = list(_HOME_OF)
 

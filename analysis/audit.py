@@ -32,8 +32,6 @@ _SHOWN = 20  # series that are written out
 class AuditOptions(Arguments):
     """Which files."""
 
-    command = "audit"
-
     files: tuple[str, ...] = option(
         text="results of one side, a file a session", metavar="FILE", positional=True, several="words"
     )
@@ -64,7 +62,7 @@ class Results(NamedTuple):
     notes: tuple[str, ...]
 
 
-class Finding(NamedTuple):
+class AuditFinding(NamedTuple):
     """A sentence about a series, or about a ratio with its 95% interval (NaN where there is none)."""
 
     about: str
@@ -75,16 +73,9 @@ class Finding(NamedTuple):
     high: float = math.nan
 
 
-#: What a reader gives: series, None for what is no positive number, and sentences of what failed.
+#: What a reader gives of a JSON document: series, None for what is no positive number, and sentences of what failed;
+#: nothing of another harness's document. What is no JSON object comes as one with the key `text`.
 Read = Iterator[Series | str | None]
-
-
-class Kind(NamedTuple):
-    """A harness: `knows` a parsed JSON document (the text of what is none), and `reads` its series and notes."""
-
-    name: str
-    knows: Callable[[Any], bool]
-    reads: Callable[[Any], Read]
 
 
 def _number(value: Any) -> float:
@@ -210,7 +201,10 @@ def _lost(begin: str, count: Any) -> Read:
         yield f"{begin}{failed:.0f} requests failed"
 
 
-def _loadgen(text: Any) -> Read:
+def _loadgen(document: Any) -> Read:
+    text = str(document.get("text", ""))
+    if "MLPerf Results Summary" not in text:
+        return
     cells = dict(re.findall(r"^\s*([^:\n=]{1,60}?)\s*:\s*(.{1,60}?)\s*$", text, flags=re.MULTILINE))
     for name, value in cells.items():
         higher = "per second" in name
@@ -222,24 +216,21 @@ def _loadgen(text: Any) -> Read:
         yield f"its own rules call it {valid}"
 
 
-def _has(*keys: str) -> Callable[[Any], bool]:
-    return lambda document: isinstance(document, Mapping) and all(key in document for key in keys)
-
-
-KINDS = (
-    Kind("hyperfine", lambda one: any("command" in entry for entry in _entries(one, "results")), _hyperfine),
-    Kind("pytest-benchmark", _has("machine_info", "benchmarks"), _pytest),
-    Kind("Google Benchmark", _has("context", "benchmarks"), _google),
-    Kind("asv", lambda one: bool(_inner(one, "results")), _asv),
-    Kind("GuideLLM", lambda one: any("metrics" in entry for entry in _entries(one, "benchmarks")), _guidellm),
-    Kind("AIPerf", lambda one: any(_inner(_inner(one, "records") or one, name) for name in _AIPERF), _aiperf),
-    Kind("vllm bench", _has("request_throughput", "completed"), _vllm),
-    Kind("LoadGen", lambda one: isinstance(one, str) and "MLPerf Results Summary" in one, _loadgen),
-)
+#: By the harness that writes such files.
+READERS: dict[str, Callable[[Mapping[str, Any]], Read]] = {
+    "hyperfine": _hyperfine,
+    "pytest-benchmark": _pytest,
+    "Google Benchmark": _google,
+    "asv": _asv,
+    "GuideLLM": _guidellm,
+    "AIPerf": _aiperf,
+    "vllm bench": _vllm,
+    "LoadGen": _loadgen,
+}
 
 
 def read_results(path: Path) -> Results:
-    """What a file holds; DataError for one that cannot be read, is of no kind that is known, or holds no number."""
+    """What a file holds; DataError for one that cannot be read, or holds no number of a kind that is known."""
     try:
         if path.stat().st_size > MOST_BYTES:
             raise DataError(f"{path} has over {MOST_BYTES // 2**20} MiB: give the summary that the harness wrote")
@@ -249,22 +240,19 @@ def read_results(path: Path) -> Results:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        document = text
-    kind = next((kind for kind in KINDS if kind.knows(document)), None)
-    if kind is None:
-        names = ", ".join(kind.name for kind in KINDS)
-        raise DataError(f"{path} is of no kind that is known; known are {names}")
-    read = [*kind.reads(document)]
-    series = tuple(one for one in read if isinstance(one, Series))
-    if not series:
-        raise DataError(f"{path} ({kind.name}) holds no number above zero; give results of runs that succeeded")
-    return Results(str(path), kind.name, series, tuple(one for one in read if isinstance(one, str)))
+        document = None
+    for kind, reads in READERS.items():
+        read = [*reads(document if isinstance(document, dict) else {"text": text})]
+        if series := tuple(one for one in read if isinstance(one, Series)):
+            return Results(str(path), kind, series, tuple(one for one in read if isinstance(one, str)))
+    known = ", ".join(READERS)
+    raise DataError(f"{path} holds no number above zero of a kind that is known; give results of {known}")
 
 
-def conclusions(sides: Sequence[Sequence[Results]]) -> Iterator[Finding]:
+def conclusions(sides: Sequence[Sequence[Results]]) -> Iterator[AuditFinding]:
     """What one side's files say, or two sides' against each other, series by series."""
     for results in (result for side in sides for result in side):
-        yield from (Finding(results.file, f"{note}.") for note in results.notes)
+        yield from (AuditFinding(results.file, f"{note}.") for note in results.notes)
     if len(sides) == 1:
         for results in sides[0]:
             yield from map(_within, results.series)
@@ -277,19 +265,19 @@ def conclusions(sides: Sequence[Sequence[Results]]) -> Iterator[Finding]:
     yield from (_between(first[name], second[name]) for name in shared)
     for called, side, other in (("first", first, second), ("second", second, first)):
         if alone := [name for name in side if name not in other]:
-            yield Finding("", f"In files of the {called} side alone: {_listed(alone)}.")
+            yield AuditFinding("", f"In files of the {called} side alone: {_listed(alone)}.")
 
 
-def _within(series: Series) -> Finding:
+def _within(series: Series) -> AuditFinding:
     """How a series scatters, and whether it was steady."""
     shown = _shown(series.middle, series.unit)
     if series.count < 2:
-        return Finding(series.name, f"{shown}: a single number; how it would repeat is not known.")
+        return AuditFinding(series.name, f"{shown}: a single number; how it would repeat is not known.")
     scatter = f", standard deviation {short(series.spread / series.middle, share=True)}" if series.spread > 0 else ""
     words = f"{shown} in the median of {counted(series.count, 'run')}{scatter}, in one session."
     values, half = series.values, len(series.values) // 2
     if len(values) < 10:
-        return Finding(series.name, words)
+        return AuditFinding(series.name, words)
     from scipy import stats
 
     change = statistics.median(values[half:]) / statistics.median(values[:half]) - 1
@@ -298,20 +286,20 @@ def _within(series: Series) -> Finding:
     slowest = max(values) / series.middle
     if slowest > max(1.5, 2 * series.middle / min(values)):
         words += f" Its slowest run took {short(slowest)} times the median: other work, or a first run."
-    return Finding(series.name, words)
+    return AuditFinding(series.name, words)
 
 
-def _beside(series: Sequence[Series]) -> Iterator[Finding]:
+def _beside(series: Sequence[Series]) -> Iterator[AuditFinding]:
     """The series of one file, such as hyperfine's commands, against the first of the same unit."""
     first, *others = [one for one in series if one.unit == series[0].unit and one.values] or [series[0]]
     for other in others if len(others) < _SHOWN else ():
         ratio, remedy = first.middle / other.middle, f"paradnn compare '{first.name}' '{other.name}' runs both by turns"
         apart = f"They differ by {100 * abs(ratio - 1):.2g}%, but one was measured before the other"
         sentence = f"{apart}: a drift of the machine looks the same. No verdict; {remedy}."
-        yield Finding(f"{first.name} and {other.name}", sentence, "no verdict", ratio)
+        yield AuditFinding(f"{first.name} and {other.name}", sentence, "no verdict", ratio)
 
 
-def _between(first: Sequence[Series], second: Sequence[Series]) -> Finding:
+def _between(first: Sequence[Series], second: Sequence[Series]) -> AuditFinding:
     """A series of both sides, each with its sessions; the ratio is how many times as good the first side is."""
     logs = [[math.log(one.middle) * (1 if one.higher else -1) for one in side] for side in (first, second)]
     name, ratio = first[0].name, math.exp(statistics.fmean(logs[0]) - statistics.fmean(logs[1]))
@@ -320,9 +308,9 @@ def _between(first: Sequence[Series], second: Sequence[Series]) -> Finding:
     if min(one, two) < SESSIONS:
         runs = "one session each" if max(one, two) == 1 else f"{one} and {two} sessions"
         words = f"{apart}: {runs}, no verdict; {SESSIONS} or more a side, by turns, would tell."
-        return Finding(name, words, "no verdict", ratio)
+        return AuditFinding(name, words, "no verdict", ratio)
     if not any(map(statistics.variance, logs)):
-        return Finding(name, f"{apart}: sessions are copies of each other.", "no verdict", ratio)
+        return AuditFinding(name, f"{apart}: sessions are copies of each other.", "no verdict", ratio)
     from scipy import stats
 
     ends = stats.ttest_ind(*logs, equal_var=False).confidence_interval(0.95)  # Welch's
@@ -333,7 +321,7 @@ def _between(first: Sequence[Series], second: Sequence[Series]) -> Finding:
         words = f"The {side} side is {times:.3g} times as good"
     basis = f"95% interval of the ratio {low:.3g} to {high:.3g} over {one} and {two} sessions"
     sentence = f"{words} ({basis}), if the sessions of both sides alternated in time."
-    return Finding(name, sentence, verdict, ratio, low, high)
+    return AuditFinding(name, sentence, verdict, ratio, low, high)
 
 
 def _by_name(side: Sequence[Results]) -> dict[str, list[Series]]:
@@ -357,7 +345,10 @@ def _shown(value: float, unit: str) -> str:
 
 
 def audit(options: AuditOptions, selection: Selection) -> None:
-    """Print what may be concluded, and write it where --json says so."""
+    """Read result files of hyperfine, pytest-benchmark, asv, Google Benchmark, AIPerf, GuideLLM,
+    vllm bench and LoadGen, and say what they show and what they cannot: one session a side carries
+    no verdict, three or more a side do (--against).
+    """
     if shared := sorted(set(options.files) & set(options.against or ())):
         raise ConfigError("--against", shared[0], "is on both sides", "give two sides that share no file")
     sides = [[read_results(Path(name)) for name in names] for names in (options.files, options.against) if names]

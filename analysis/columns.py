@@ -5,15 +5,16 @@ point. Users write `nodes` for `model.nodes`; a wrong name is answered with the 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from analysis.labels import not_recorded
 from analysis.lazy import np, pd
 from analysis.prices import PRICE
+from analysis.statistics.regression import Lacking
 from analysis.store.frame import families, is_ok
-from paradnn.core.errors import ConfigError
+from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import did_you_mean
 from paradnn.core.workload import choices, key_groups, option_names
 from paradnn.families import FAMILIES
@@ -41,6 +42,9 @@ _SETTINGS = (
 )
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True)
 class GroupKey:
     """One model family on one device."""
@@ -55,19 +59,37 @@ class GroupKey:
 
 
 @dataclass(frozen=True)
-class Group(GroupKey):
+class FamilyGroup(GroupKey):
     """The runs of one model family on one device."""
 
     rows: pd.DataFrame
 
 
-def groups(frame: pd.DataFrame) -> list[Group]:
+def groups(frame: pd.DataFrame) -> list[FamilyGroup]:
     """The frame by family, in the paper's order, and device, by name, or that it is not recorded."""
     family, device = (frame[name].astype("object").fillna(not_recorded(name)) for name in ("family", "device"))
     present = set(zip(family, device, strict=True))
     order = [*families(frame), not_recorded("family")]
     ordered = sorted(present, key=lambda pair: (order.index(pair[0]), pair[1]))
-    return [Group(*pair, frame[(family == pair[0]) & (device == pair[1])]) for pair in ordered]
+    return [FamilyGroup(*pair, frame[(family == pair[0]) & (device == pair[1])]) for pair in ordered]
+
+
+def of_groups(
+    frame: pd.DataFrame, judge: Callable[[FamilyGroup], T], problem: str, remedy: str
+) -> tuple[list[T], list[Lacking]]:
+    """What `judge` finds of each group of a frame's runs, and which groups have not enough data, and why.
+
+    NotEnoughData, with `problem` and `remedy`, where none has.
+    """
+    found, lacking = list[T](), list[Lacking]()
+    for group in groups(frame):
+        try:
+            found.append(judge(group))
+        except NotEnoughData as error:
+            lacking.append(Lacking(group.name, error.problem))
+    if not found:
+        raise NotEnoughData(problem, lacking, remedy)
+    return found, lacking
 
 
 def hyperparameters(frame: pd.DataFrame) -> list[str]:

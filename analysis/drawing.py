@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -26,7 +26,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch as Patch
 from matplotlib.patches import Rectangle as Rectangle
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator, PercentFormatter
 from numpy.typing import ArrayLike
 
 from analysis.format import short
@@ -150,8 +150,14 @@ def handle(label: str, **how: Any) -> Line2D:
     return Line2D([], [], label=label, **({"linestyle": "none"} | how))
 
 
-def log_ticks(axis: Axis, words: Callable[[float], str] = "{:,g}".format) -> None:
-    """Numbers along a logarithmic axis, once all is drawn: 1, 2, 5 of each decade, or fewer where there is no room."""
+#: A number with all its digits.
+plain = "{:,g}".format
+
+
+def log_ticks(axis: Axis, words: Callable[[float], str] = plain) -> None:
+    """Make an axis logarithmic, once all is drawn, with 1, 2, 5 of each decade, or fewer where there is no room."""
+    if axis.get_scale() != "log":
+        (axis.axes.set_xscale if axis is axis.axes.xaxis else axis.axes.set_yscale)("log")
     low, high = sorted(axis.get_view_interval())
     across, up = (72 * (side - 1) / float(rcParams["font.size"]) for side in cell(axis.axes))
     longest = max(4, len(words(low)), len(words(high)))
@@ -166,9 +172,13 @@ def log_ticks(axis: Axis, words: Callable[[float], str] = "{:,g}".format) -> Non
     axis.set_minor_formatter(NullFormatter())
 
 
+#: A ratio: 0.5x, 1x, 2x.
+times = "{:.4g}x".format
+
+
 def ratio_axis(axis: Axis) -> None:
-    """Ticks of a logarithmic axis of ratios: 0.5x, 1x, 2x."""
-    log_ticks(axis, "{:.4g}x".format)
+    """Ticks of a logarithmic axis of ratios."""
+    log_ticks(axis, times)
 
 
 def colour_bar(
@@ -198,14 +208,31 @@ def letters_in(inches: float, size: float) -> int:
     return int(72 * inches / (0.55 * size))
 
 
-def finish(axes: Axes, title: str = "", x: str = "", y: str = "") -> None:
-    """Title and labels on as many lines as there is room for, a quiet grid behind the data, no box."""
+def finish(
+    axes: Axes,
+    title: str = "",
+    x: str = "",
+    y: str = "",
+    *,
+    logs: Mapping[str, Callable[[float], str]] | None = None,
+    shares: str = "",
+    grid: Literal["both", "x", "y"] = "both",
+) -> None:
+    """Title and labels on as many lines as there is room for, a quiet grid behind the data, no box.
+
+    `logs`: which of the axes "x" and "y" are logarithmic, and how their numbers are written; `shares`: which are in
+    percent.
+    """
+    for name, words in (logs or {}).items():
+        log_ticks(axes.xaxis if name == "x" else axes.yaxis, words)
+    for name in shares:
+        (axes.xaxis if name == "x" else axes.yaxis).set_major_formatter(PercentFormatter(1.0, decimals=0))
     width, height = cell(axes)
     # Beside long names the room is less than is taken here: what is too wide then is wrapped as it is drawn.
     axes.set_title(filled(title, width - 0.7), loc="left", fontsize=rcParams["font.size"], wrap=True)
     axes.set_xlabel(filled(x, width - 0.3), wrap=True)
     axes.set_ylabel(filled(y, 0.8 * height))
-    axes.grid(True, color="#dddddd", linewidth=0.6)
+    axes.grid(True, axis=grid, color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 

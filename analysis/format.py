@@ -55,12 +55,6 @@ def _rounded(value: float, digits: int) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def with_interval(estimate: tuple[float, float, float]) -> str:
-    """A share and its interval in a sentence: "43% (95% interval 36% to 49%)"; the share alone where it has none."""
-    value, low, high = (short(part, share=True) for part in estimate)
-    return value if math.isnan(estimate[1]) else f"{value} (95% interval {low} to {high})"
-
-
 def seconds(value: float) -> str:
     """A time to three digits: "2.5 s", and "12.3 ms" below a tenth of a second."""
     return short(value, "s", digits=3) if value >= 0.1 else short(1000 * value, "ms", digits=3)

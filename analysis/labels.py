@@ -2,42 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import re
+from pathlib import Path
 
 from paradnn.store.metrics import metric
 
 #: Where the words of a key would not say it.
-_NAMES = {
-    "examples_per_second": "throughput",
-    "flops_per_second": "FLOP rate",
-    "flops_per_step": "work of a step",
-    "bytes_per_step": "memory traffic of a step",
-    "flops_utilization": "utilisation of the measured peak",
-    "flops_utilization_spec": "utilisation of the specified peak",
-    "roofline_fraction": "share of the roof",
-    "peak_flops_per_second": "measured peak rate",
-    "peak_bytes_per_second": "measured bandwidth",
-    "spec_flops_per_second": "specified peak rate",
-    "spec_bytes_per_second": "specified bandwidth",
-    "step_time_cv": "variation within a process",
-    "between_process_cv": "variation between processes",
-    "process_cv": "variation of processes",
-    "infeed_fraction": "share of the step waiting for input",
-    "oom_device": "out of memory (device)",
-    "oom_host": "out of memory (host)",
-    "oom_predicted": "out of memory (predicted)",
-    "compile_error": "does not compile",
-    "nan": "not a number",
-    "p50": "median",
-    "q25": "lower quartile",
-    "q75": "upper quartile",
-    "p_value": "p",
-    "p_adjusted": "p, adjusted",
-    "vif": "variance inflation",
-    "r2": "R²",
-    "software.name": "software stack",
-    "data.name": "input data",
-}
+with Path(__file__).with_suffix(".csv").open(encoding="utf-8", newline="") as _table:
+    _NAMES = {row["column"]: row["words"] for row in csv.DictReader(_table)}
 _ENDS = {"_low": ", lower end", "_high": ", upper end", "_spread": ", spread"}
 _PERCENTILE = re.compile(r"p(\d\d?)$")
 _ORDINALS = {"1": "st", "2": "nd", "3": "rd"}

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from analysis.columns import join_columns
+from analysis.columns import describes, is_place, join_columns
 from analysis.lazy import drawing, np, pd
 from analysis.operations import MINIMUM_SHARE, TRANSFERS
 from analysis.result import Result
@@ -23,17 +23,12 @@ from paradnn.core.errors import NotEnoughData
 from paradnn.forecast.estimate import Estimate
 from paradnn.platform.specifications import find_hardware
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 #: The column that names an operation's type; `type` itself identifies no point.
 TYPE = "operation_type"
 # Types whose work is that of matrix products. XLA on a TPU names a product, with what follows it, output fusion.
 _PRODUCTS = re.compile(r"matmul|gemm|\bdot\b|conv(?!ert)|einsum|output fusion", re.IGNORECASE)
-#: What identifies a point, and when and where it was measured, for `analysis.statistics.sessions`.
-_IDENTITY = ("run_id", "family", "device", "outcome", "batch_size", "precision", "compile", "mode", "devices")
-_WHEN = ("transport", "hosts", "task", "scenario", "start_time", "sweep_id", "host", "source")
-_IDENTITY_PREFIXES = ("model.", "optimizer.", "data.", "platform.", "framework.", "software.")
+#: What a run is of and when it was measured, beside what identifies its point.
+_RUN = ("run_id", "family", "device", "outcome", "start_time", "sweep_id", "host", "source")
 
 
 class Level(StrEnum):
@@ -151,7 +146,7 @@ def operation_speedup(
 
 def identity_columns(runs: pd.DataFrame) -> list[str]:
     """The columns of runs that identify a point and its place, without the runs' own metrics."""
-    return [name for name in runs.columns if name in (*_IDENTITY, *_WHEN) or str(name).startswith(_IDENTITY_PREFIXES)]
+    return [name for name in map(str, runs) if name in _RUN or describes(name) or is_place(name)]
 
 
 def _by_level(found: pd.DataFrame) -> pd.DataFrame:
@@ -210,7 +205,9 @@ def _listed(values: pd.Series, limit: int = 6) -> str:
     return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
-def draw_operations(found: OperationSpeedup, ridges: Sequence[float] = (), a: str = "A", b: str = "B") -> Figure:
+def draw_operations(
+    found: OperationSpeedup, ridges: Sequence[float] = (), a: str = "A", b: str = "B"
+) -> drawing.Figure:
     """Speedup of each operation against its arithmetic intensity, a mark for each kind of limit, the ridge points
     dashed and each kind's mean as a line over the intensities it covers."""
     drawn, (axes,) = drawing.panels(1, 8.0, 4.4)
@@ -224,11 +221,9 @@ def draw_operations(found: OperationSpeedup, ridges: Sequence[float] = (), a: st
     for ridge in ridges:
         axes.axvline(ridge, color="#666666", linestyle="--", linewidth=1)
     axes.axhline(1, color="#333333", linewidth=1)
-    axes.set(xscale="log", yscale="log")
-    drawing.log_ticks(axes.xaxis, "{:g}".format)
-    drawing.ratio_axis(axes.yaxis)
     edges = f" (ridge {' and '.join(f'{ridge:.3g}' for ridge in ridges)} dashed)" if len(ridges) else ""
     x = f"arithmetic intensity in FLOP/B{edges}"
-    drawing.finish(axes, f"Operations: {a} over {b}", x, "speedup of the FLOP rate")
+    logs = {"x": "{:g}".format, "y": drawing.times}
+    drawing.finish(axes, f"Operations: {a} over {b}", x, "speedup of the FLOP rate", logs=logs)
     drawing.legend(drawn)
     return drawn

@@ -10,21 +10,18 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from analysis.format import percent_interval
 from analysis.labels import not_recorded
 from analysis.lazy import drawing, np, pd
 from analysis.result import Paragraph, Result
-from analysis.roofs import Roof, Verdict, describe, find_roofs, frame_roof, percent, roof_in_words, verdict
+from analysis.roofs import Roof, RoofVerdict, describe, find_roofs, frame_roof, percent, roof_in_words, verdict
 from analysis.statistics.dependence import Levels, Unit, crossed_quantile, levels_of
 from analysis.store.frame import is_ok
 from paradnn.core.errors import ConfigError, StoreError
 from paradnn.forecast.estimate import Estimate
 from paradnn.platform.specifications import find_hardware
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 #: Operations below this share of the time are not drawn, as in the paper's Figure 3.
 MINIMUM_SHARE = 0.01
@@ -52,7 +49,7 @@ def place_operations(table: pd.DataFrame, roofs: Sequence[Roof]) -> tuple[pd.Dat
     of_roof = (table["device"].eq(roof.device) & table["precision"].eq(roof.precision) for roof in roofs)
     parts = [_placed(table[mine], roof) for mine, roof in zip(of_roof, roofs, strict=True)]
     rows = pd.concat(parts, ignore_index=True)
-    columns = {name.value: rows["placed"] & rows["verdict"].eq(name.value) for name in Verdict}
+    columns = {name.value: rows["placed"] & rows["verdict"].eq(name.value) for name in RoofVerdict}
     columns |= {"without_flops": ~rows["works"], "unplaced": rows["works"] & ~rows["placed"]}
     shares = {name: rows["share"].where(here, 0.0) for name, here in columns.items()}
     times = pd.DataFrame(shares | {"covered": rows["share"]})
@@ -70,7 +67,7 @@ def _placed(table: pd.DataFrame, roof: Roof) -> pd.DataFrame:
     works = (rows["flops"] > 0) | (intensity > 0)
     placed = works & (intensity > 0) & (rate > 0) & np.isfinite(intensity) & np.isfinite(rate)
     attainable, limits = roof.attainable(intensity), verdict(intensity, roof)
-    limits[rows["type"].str.contains(TRANSFERS).to_numpy(dtype=bool)] = Verdict.TRANSFER.value
+    limits[rows["type"].str.contains(TRANSFERS).to_numpy(dtype=bool)] = RoofVerdict.TRANSFER.value
     drawn = placed & (rows["share"] >= MINIMUM_SHARE)
     reached = {"attainable": attainable, "roof_share": rate / attainable, "verdict": limits}
     return rows.assign(**reached, drawn=drawn, works=works, placed=placed)
@@ -168,7 +165,7 @@ class OperationsResult(Result):
 
     def _paragraphs(self) -> Iterator[Paragraph | str]:
         yield from map(roof_in_words, self.roofs)
-        verdicts = [name.value for name in Verdict if (self.models[name.value] > 0).any()]
+        verdicts = [name.value for name in RoofVerdict if (self.models[name.value] > 0).any()]
         if self.alone:
             time = self.models.iloc[0].to_dict()
             rest = {"without FLOPs": time["without_flops"], "with FLOPs but without a rate": time["unplaced"]}
@@ -189,7 +186,9 @@ class OperationsResult(Result):
 
     def _savings(self) -> Iterator[str]:
         """What the operations would save at their own roofs; links between devices have another roof."""
-        rows = self.operations[self.operations["roof_share"].notna() & self.operations["verdict"].ne(Verdict.TRANSFER)]
+        rows = self.operations[
+            self.operations["roof_share"].notna() & self.operations["verdict"].ne(RoofVerdict.TRANSFER)
+        ]
         rows = rows.assign(saved=rows["share"] * (1 - rows["roof_share"].clip(upper=1)))
         if rows["saved"].sum() > 0:
             top = ", ".join(
@@ -199,7 +198,7 @@ class OperationsResult(Result):
             whole = percent(rows["saved"].sum())
             yield f"Brought to their roofs, all operations would save {whole} of the time; most of it: {top}."
 
-    def _figure(self) -> Figure:
+    def _figure(self) -> drawing.Figure:
         """A panel for each device and precision. Drawn is what takes at least the minimum share of its model's time; of
         one run a mark's area is that share."""
         points = self.operations[self.operations["drawn"]]

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from functools import partial
 from types import NoneType
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from paradnn.core.errors import ConfigError
 from paradnn.core.schema import as_bounded, as_text
@@ -150,9 +150,6 @@ def columns_named(options: Arguments) -> set[str]:
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
     """Fields made by `option`; ConfigError for a value beyond a bound or none of the choices."""
-
-    #: What the command is called that takes these.
-    command: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         for argument in arguments(type(self)):

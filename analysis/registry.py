@@ -54,7 +54,8 @@ class Analysis(Generic[OptionsT, ResultT]):
     module's docstring does unless `description` is given. `columns` limits what is read from the store; `one_protocol`
     is for one that would refuse heterogeneous runs part by part, `counts` for one to which no run is an answer, `read`
     for one that may read something else. In the report it stands in a `section` of each system, of all or of pairs of
-    them, by its `order`; `shown` says as what, once unless given.
+    them, by its `order`; `shown` says as what, once unless given. `name` is what is typed: that of the function, with
+    dashes, unless given.
     """
 
     options: type[OptionsT]
@@ -73,9 +74,11 @@ class Analysis(Generic[OptionsT, ResultT]):
     one_protocol: bool = False
     counts: bool = False
     read: Callable[[Any], pd.DataFrame | None] | None = None
+    name: str = ""
 
     def __post_init__(self) -> None:
         of = self.function
+        self.__dict__["name"] = self.name or of.__name__.replace("_", "-")
         self.__dict__.update(__doc__=of.__doc__, __name__=of.__name__, __module__=of.__module__, __wrapped__=of)
         about = (sys.modules[of.__module__].__doc__ or "").partition("`: ")[2].strip()
         parts = [textwrap.fill(part, 100) for part in (about[:1].upper() + about[1:]).split("\n\n")]
@@ -95,11 +98,6 @@ class Analysis(Generic[OptionsT, ResultT]):
         if self.gate == "untimed" and not options.steady_only:
             quality = replace(quality, unsteady=0, contended=0, scenarios=0)
         return replace(self.function(runs, options), quality=quality)
-
-    @property
-    def name(self) -> str:
-        """What is typed."""
-        return self.options.command
 
     @property
     def place(self) -> int:

@@ -19,7 +19,7 @@ from analysis.store.frame import families, is_ok
 Sheets = Callable[[str], Any]
 
 
-class Verdict(StrEnum):
+class RoofVerdict(StrEnum):
     """What limits a model or an operation; tables hold the values. Only an operation is "between devices": its bytes
     cross the links, which are no ceiling of this roof."""
 
@@ -142,10 +142,10 @@ def verdict(intensity: Any, roof: Roof) -> np.ndarray:
     values = np.asarray(intensity, dtype="float64")
     low, high = (roof.ridge if edge is None else edge for edge in (roof.ridge_low, roof.ridge_high))
     if low is None or high is None:
-        return np.full(values.shape, Verdict.UNKNOWN.value, dtype=object)
+        return np.full(values.shape, RoofVerdict.UNKNOWN.value, dtype=object)
     where = [values < low, values >= high, values >= low]
-    names = [name.value for name in (Verdict.MEMORY, Verdict.COMPUTE, Verdict.RIDGE)]
-    return np.select(where, names, Verdict.UNKNOWN.value).astype(object)
+    names = [name.value for name in (RoofVerdict.MEMORY, RoofVerdict.COMPUTE, RoofVerdict.RIDGE)]
+    return np.select(where, names, RoofVerdict.UNKNOWN.value).astype(object)
 
 
 def summary(points: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
@@ -158,7 +158,7 @@ def summary(points: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
         levels = levels_of(known, unit)
         quarter, middle, three = known["share"].quantile([0.25, 0.5, 0.75])
         interval = crossed_quantile(known["share"], levels)
-        verdicts = (Verdict.MEMORY, Verdict.COMPUTE, Verdict.RIDGE, Verdict.UNKNOWN)
+        verdicts = (RoofVerdict.MEMORY, RoofVerdict.COMPUTE, RoofVerdict.RIDGE, RoofVerdict.UNKNOWN)
         counts = {re.sub("[- ]", "_", name.value): int((group["verdict"] == name).sum()) for name in verdicts}
         rows.append(
             {**dict(zip(_PLACE, place, strict=True)), "points": len(group), **counts}
@@ -212,7 +212,7 @@ def _place(rows: pd.DataFrame, specification: Sheets) -> tuple[pd.DataFrame, pd.
 
 def _under(points: pd.DataFrame, roofs: tuple[Roof, ...]) -> pd.DataFrame:
     """The points with attainable rate, share and verdict, sorted by device, precision, family, best share first."""
-    table = points.assign(attainable=np.nan, verdict=Verdict.UNKNOWN.value)
+    table = points.assign(attainable=np.nan, verdict=RoofVerdict.UNKNOWN.value)
     for roof in roofs:
         here = (table["device"] == roof.device) & (table["precision"] == roof.precision)
         intensity = table.loc[here, "arithmetic_intensity"]

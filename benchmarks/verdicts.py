@@ -218,7 +218,6 @@ def found_under(frame: pd.DataFrame, unit: Unit) -> dict[str, tuple[float, float
         "breakdown, median share": (middle, part["low"], part["high"]),
         "infeed, share of points": (share, *waits.share[1:]),
         "infeed, median wait": (middle, *waits.median[1:]),
-        "infeed, rank correlation": (6 / np.pi * np.arcsin(0.9 / whole / 2), *waits.correlation[1:]),
     }
 
 

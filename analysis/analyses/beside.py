@@ -27,8 +27,6 @@ _MOST = 40
 class BesideOptions(Options):
     """Which platforms."""
 
-    command = "beside"
-
     platform_of: tuple[str, ...] = option(
         ("V100", "TPU v2"),
         "a device of the atlas, repeatable: paradnn ask --list (default: those of the paper, V100 and TPU v2)",
@@ -127,11 +125,9 @@ def draw_beside(table: pd.DataFrame, here: str) -> drawing.Figure:
     for side, (name, rows) in zip(["here", *["there"] * len(parts)], parts.items(), strict=False):
         named = {side: "value", f"{side}_low": "low", f"{side}_high": "high"}
         groups[name] = rows.set_index("point")[[*named]].rename(columns=named).dropna(subset="value")
-    axes.set_xscale("log")
     looks = {name: drawing.look(name, [*groups]) | {"capsize": 0} for name in groups}
     drawing.forest(axes, {point: point for point in points}, groups, looks)
-    drawing.finish(axes, "Beside published platforms", "examples/s")
-    drawing.log_ticks(axes.xaxis, short)
+    drawing.finish(axes, "Beside published platforms", "examples/s", logs={"x": short})
     drawing.legend(drawn)
     return drawn
 

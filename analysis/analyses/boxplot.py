@@ -41,8 +41,6 @@ _DARK = "#555555"
 class BoxplotOptions(Options):
     """Which metric, and over which groups."""
 
-    command = "boxplot"
-
     metric: str | None = option(
         None, "a metric (default: FLOPS utilisation, else what runs have)", metavar="NAME", names="columns"
     )
@@ -225,9 +223,9 @@ def draw_boxes(boxes: pd.DataFrame, of: _Quantity, by: Sequence[str]) -> drawing
     lowest, highest, most = boxes["minimum"].min(), boxes["maximum"].max(), boxes["count"].max()
     if of.is_ratio:
         axes.axvline(1, color="#333333", linewidth=1, zorder=1)
+    logs: dict[str, Callable[[float], str]] = {}
     if lowest > 0 and (of.is_ratio or highest / lowest > _WIDE):
-        axes.set_xscale("log")
-        drawing.log_ticks(axes.xaxis, of.words)
+        logs = {"x": of.words}
     else:
         axes.xaxis.set_major_formatter(lambda value, _: of.words(value))
     drawing.names(axes.yaxis, [f"{row['label']} ({row['count']})" for row in rows])
@@ -235,6 +233,5 @@ def draw_boxes(boxes: pd.DataFrame, of: _Quantity, by: Sequence[str]) -> drawing
     whiskers = ", whiskers: 2nd to 98th" if most >= WHISKERS else ""
     marks = f"bar: median, box: 9th to 91st percentile{whiskers}, dots: points beyond"
     marks = marks if most >= BOX else f"dots: single points (a box takes {BOX} of them)"
-    drawing.finish(axes, f"{of.name} by {', '.join(map(label, by))}", f"{of.named}\n{marks}")
-    axes.yaxis.grid(False)
+    drawing.finish(axes, f"{of.name} by {', '.join(map(label, by))}", f"{of.named}\n{marks}", logs=logs, grid="x")
     return drawn

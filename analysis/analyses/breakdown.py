@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from analysis.format import short
-from analysis.lazy import drawing, np, pd, ticker
+from analysis.lazy import drawing, np, pd
 from analysis.options import Options, unit_option
 from analysis.registry import analysis
 from analysis.result import Headline, Paragraph, Result, pooled_within
@@ -33,8 +33,6 @@ _COLUMNS = ["family", "level", "name", "models", "median", "low", "high", "sampl
 @dataclass(frozen=True, kw_only=True)
 class BreakdownOptions(Options):
     """What intervals are over."""
-
-    command = "breakdown"
 
     unit: Literal["crossed", "model", "point"] = unit_option()
 
@@ -155,11 +153,9 @@ def draw_breakdown(table: pd.DataFrame) -> drawing.Figure:
     drawn, (axes,) = drawing.panels(1, 7.5, 1.2 + len(named) * (0.24 + 0.1 * len(groups)))
     drawing.forest(axes, {name: name for name in named}, groups, looks)
     axes.set_xlim(left=0)
-    axes.xaxis.set_major_formatter(ticker.PercentFormatter(1.0, decimals=0))
     what = "categories" if table["level"].iloc[0] == "category" else "types"
     rest = f"; {len(order) - len(named)} smaller ones are left out" if len(order) > len(named) else ""
     title = f"Where the step's time goes: {what} of operations"
-    drawing.finish(axes, title, f"share of the profiled step, median{rest}")
-    axes.yaxis.grid(False)
+    drawing.finish(axes, title, f"share of the profiled step, median{rest}", shares="x", grid="x")
     drawing.legend(drawn)
     return drawn

@@ -35,8 +35,6 @@ _COLUMNS = ["series", "sessions", "before", "after", "ratio", "low", "high", "p"
 class ChangesOptions(Options):
     """Which level, and what it may change with."""
 
-    command = "changes"
-
     metric: str = option("examples_per_second", "any metric above 0", metavar="M", names="columns")
     by: str | None = option(
         None, "a commit, version or start_time that names sessions (default: commit)", metavar="COLUMN", names="columns"

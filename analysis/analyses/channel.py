@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from analysis.format import short
+from analysis.labels import label
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options
 from analysis.registry import Shown, analysis
@@ -21,14 +22,8 @@ _FAINT = 0.55
 _MOST_BREAKS = 12
 
 
-class ChannelOptions(Options):
-    """Only what every analysis takes."""
-
-    command = "channel"
-
-
 @analysis(
-    ChannelOptions,
+    Options,
     summary="latency and bandwidth of messages by transport and pattern, as lines over their size",
     example="python -m analysis channel --figure channel.png",
     section="system",
@@ -37,7 +32,7 @@ class ChannelOptions(Options):
     reading="Lines are start-up + size / bandwidth; a dotted line is a size from which on another one holds.",
     shown=lambda rows: [Shown()] if rows.get("transfer_us", pd.Series()).notna().any() else [],
 )
-def channel(frame: pd.DataFrame, options: ChannelOptions) -> Result:
+def channel(frame: pd.DataFrame, options: Options) -> Result:
     """Start-up time (us) and bandwidth (B/s), a row for each piece of each transport and pattern. NotEnoughData where
     no run measured messages, SchemaError for heterogeneous runs of a channel."""
     found = _channels(frame)
@@ -61,32 +56,10 @@ def channel(frame: pd.DataFrame, options: ChannelOptions) -> Result:
 
 SIZE, TIME = "model.bytes", "transfer_us"
 _GROUP = ["device", "model.transport", "model.pattern"]
-#: What distinguishes one channel from another, beside its device, and how it is written.
-_KEYS = {
-    "model.payload": "{}",
-    "model.buffers": "{} buffers",
-    "model.serialized": "serialized={}",
-    "model.window": "window {}",
-    "model.processes": "{} processes",
-    "model.hosts": "hosts {}",
-    "model.servers": "{} servers",
-    "model.workers": "{} workers",
-    "model.peer": "to {}",
-    "hosts": "{} hosts",
-    "platform.cores": "cores {}",
-}
-#: What runs mean that have no such keys beside others that do: today's, beside those of earlier versions.
-_USUAL = {
-    "model.payload": "equal",
-    "model.buffers": 1,
-    "model.serialized": False,
-    "model.servers": 1,
-    "model.workers": 1,
-}
 
 
 class _Channel(NamedTuple):
-    """One channel, such as "grpc latency, serialized=true", and how it is called where there are several devices.
+    """One channel, such as "tcp bandwidth, window 64", and how it is called where there are several devices.
     `runs` hold SIZE and TIME, `fit` is over these, None where there are too few sizes."""
 
     device: str
@@ -104,27 +77,24 @@ def _channels(frame: pd.DataFrame) -> list[_Channel]:
         raise NotEnoughData(
             "no run measured messages; measure some, as in python -m paradnn.train -m experiment=channel"
         )
-    known = {name: runs[name].where(runs[name].notna(), value) for name, value in _USUAL.items() if name in runs}
-    runs = runs.assign(**known).astype({SIZE: "float64", TIME: "float64"})
+    runs = runs.astype({SIZE: "float64", TIME: "float64"})
+    settings = [
+        name for name in map(str, runs) if name.startswith("model.") and name not in (*_GROUP, SIZE, "model.name")
+    ]
+    settings += [name for name in ("hosts", "platform.cores") if name in runs]
     found, several = [], runs["device"].nunique() > 1
     for (device, transport, pattern), same in runs.groupby(_GROUP, sort=True):
         # What does not differ among these needs no word.
-        telling = [name for name in _KEYS if name in same and same[name].nunique(dropna=False) > 1]
+        telling = [name for name in settings if same[name].nunique(dropna=False) > 1]
         parts: Any = same.groupby(telling, sort=True, dropna=False) if telling else [((), same)]
         for values, part in parts:
             told = zip(telling, values, strict=True)
-            variant = [_word(_KEYS[name], value) for name, value in told if pd.notna(value)]
+            variant = [f"{label(name)} {value}" for name, value in told if pd.notna(value)]
             name = ", ".join([f"{transport} {pattern}", *variant])
             sessions = part["sweep_id"].to_numpy(dtype=object) if "sweep_id" in part else None
             fit = fit_transfers(part[SIZE], part[TIME], sessions) if part[SIZE].nunique() >= FEWEST else None
             found.append(_Channel(str(device), name, f"{name} on {device}" if several else name, part, fit))
     return found
-
-
-def _word(text: str, value: object) -> str:
-    whole = int(value) if isinstance(value, float) and value.is_integer() else value
-    word = text.format(str(whole).lower())
-    return word.removesuffix("s") if value == 1 and text.startswith("{}") else word
 
 
 def _sentences(found: Sequence[_Channel]) -> Iterator[Paragraph]:
@@ -187,10 +157,8 @@ def _draw(found: Sequence[_Channel]) -> drawing.Figure:
         (right, "Its bandwidth", "size / time (B/s)"),
     ):
         axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
         axes.xaxis.set_major_formatter(lambda value, _: _bytes(value).removesuffix("B").strip())
         axes.xaxis.get_major_locator().set_params(numticks=8)  # type: ignore[call-arg]
-        drawing.log_ticks(axes.yaxis, "{:g}".format if axes is left else short)
-        drawing.finish(axes, title, "size (bytes)", unit)
+        drawing.finish(axes, title, "size (bytes)", unit, logs={"y": "{:g}".format if axes is left else short})
     drawing.legend(drawn)
     return drawn

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.claims.evaluate import Data, Finding, Verdict, judge, sentences, summary, table
-from analysis.claims.kinds import Answer, Claim
+from analysis.claims.evaluate import CheckFinding, ClaimVerdict, Data, judge, sentences, summary, table
+from analysis.claims.kinds import ClaimAnswer, StatedClaim
 from analysis.claims.load import load_claims, observations, restate
 from analysis.lazy import drawing, np, pd, ticker
 from analysis.options import Options, option
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 class ClaimsOptions(Options):
     """Which claims, and how to read them."""
 
-    command = "claims"
-
     file: str | None = option(None, "YAML file of claims (default: the paper's observations)", metavar="FILE")
     only: tuple[str, ...] | None = option(None, "claims by their ids, such as 7,8", metavar="IDS")
     read_as: tuple[tuple[str, str], ...] = option(
@@ -48,7 +46,7 @@ class ClaimsOptions(Options):
 class ClaimsResult(Result):
     """Every claim with its answer and the findings of its checks."""
 
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[ClaimVerdict, ...]
 
     @property
     def table(self) -> pd.DataFrame:
@@ -66,6 +64,7 @@ class ClaimsResult(Result):
 
 @analysis(
     ClaimsOptions,
+    name="claims",
     summary="claims about platforms, each supported, refuted or not enough data",
     description="Check claims over the runs: the fourteen observations of the paper, or those of a YAML file.\n"
     "A check is supported where the 95% interval of its number lies on the claimed side, refuted\n"
@@ -95,7 +94,7 @@ def check_claims(frame: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
     )
 
 
-def _only(claims: Sequence[Claim], ids: tuple[str, ...] | None) -> Sequence[Claim]:
+def _only(claims: Sequence[StatedClaim], ids: tuple[str, ...] | None) -> Sequence[StatedClaim]:
     """The claims with these ids; all for None."""
     if ids is None:
         return claims
@@ -110,13 +109,13 @@ _ASKED = "#dbe7d3"
 _COMMON = ("mode", "device", "platform.name")  # conditions that tell no check of a claim from another
 _WRAP, _LINE = 58, 0.17  # characters of a check's line, and inches of it
 _ORDER = ("standardised weight", "share", "ratio")
-_LOOKS = {Answer.SUPPORTED: ("o", 0), Answer.REFUTED: ("X", 1), Answer.NOT_ENOUGH: ("D", 4)}
+_LOOKS = {ClaimAnswer.SUPPORTED: ("o", 0), ClaimAnswer.REFUTED: ("X", 1), ClaimAnswer.NOT_ENOUGH: ("D", 4)}
 
 
-def draw_claims(verdicts: Sequence[Verdict]) -> Figure:
+def draw_claims(verdicts: Sequence[ClaimVerdict]) -> Figure:
     """A row for each check that has data, in panels of one scale: weights, shares, ratios. The range in which the claim
     says the number lies is shaded."""
-    panels: dict[str, list[tuple[str, Finding]]] = {}
+    panels: dict[str, list[tuple[str, CheckFinding]]] = {}
     for verdict in verdicts:
         for finding in verdict.findings:
             if finding.points and np.isfinite(finding.value):
@@ -143,7 +142,7 @@ def draw_claims(verdicts: Sequence[Verdict]) -> Figure:
     return drawn
 
 
-def _scale(finding: Finding) -> str:
+def _scale(finding: CheckFinding) -> str:
     """Which numbers share an axis."""
     if finding.check.kind in ("trend", "ranking"):
         return _ORDER[0]
@@ -151,7 +150,7 @@ def _scale(finding: Finding) -> str:
     return next((name for word, name in words.items() if word in finding.quantity), finding.quantity)
 
 
-def _label(verdict: Verdict, finding: Finding) -> str:
+def _label(verdict: ClaimVerdict, finding: CheckFinding) -> str:
     check = finding.check
     where = in_words({column: kept for column, kept in check.where.items() if column not in _COMMON})
     text = check.name or f"{check.sentence()}{f' ({where})' if where else ''}"
@@ -160,7 +159,7 @@ def _label(verdict: Verdict, finding: Finding) -> str:
     return textwrap.fill(f"{verdict.claim.id}. {text}", letters, break_on_hyphens=False)
 
 
-def _panel(axes: Axes, name: str, rows: Sequence[tuple[str, Finding]]) -> None:
+def _panel(axes: Axes, name: str, rows: Sequence[tuple[str, CheckFinding]]) -> None:
     ends = np.array([(one.low, one.value, one.high, one.bound.low, one.bound.high) for _, one in rows])
     known = ends[np.isfinite(ends) & ((ends > 0) | (name != "ratio"))]
     low, high, margin = known.min(), known.max(), 0.06 * (np.ptp(known) or 1.0)

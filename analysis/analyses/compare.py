@@ -44,8 +44,6 @@ _KEPT = (*KEPT, "a_count", "b_count", "p_value", "p_adjusted", "verdict")
 class CompareOptions(PairedOptions):
     """Two sides, and what to compare of them."""
 
-    command = "compare"
-
     a: str = option(
         text="condition of side A's runs, such as 'device=TPU v2'", metavar="A", positional=True, names="conditions"
     )

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 class FigureOfMeritOptions(Options):
     """Which rate, of which sides, against which."""
 
-    command = "figure-of-merit"
-
     metric: str = option("examples_per_second", "a rate (default: examples_per_second)", metavar="M", names="columns")
     by: str = option(
         "device", "what sets the sides apart (default: device), as software.name", metavar="COLUMN", names="columns"

@@ -61,8 +61,6 @@ _LOOKS: dict[str, dict[str, object]] = {
 class FrontierOptions(Options):
     """What an hour costs, and what is asked of the choices."""
 
-    command = "frontier"
-
     price: tuple[str, ...] = price_option("cost becomes a quantity to choose by")
     limit: tuple[tuple[str, str], ...] = option(
         (),

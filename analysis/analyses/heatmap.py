@@ -41,8 +41,6 @@ from paradnn.families import FAMILIES
 class HeatmapOptions(Options):
     """Two hyperparameters and a metric."""
 
-    command = "heatmap"
-
     x: str = option("batch_size", "hyperparameter across (default: batch_size)", metavar="A", names="columns")
     y: str = option(text="hyperparameter up, such as nodes, filters, precision", metavar="B", names="columns")
     metric: str | None = option(

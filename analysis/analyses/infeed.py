@@ -2,29 +2,28 @@
 
 What the host does for an example is fixed while the device's work grows, so larger models wait less. Each point gets a
 verdict and a bound on what a faster pipeline could bring, each family on each device the share of its models that are
-input-bound and how strongly waiting falls with size. Runs with a real input (data=images) also measured what input free
-of charge brings and what the pipeline costs the host, from which follows how many cores would feed a model.
+input-bound. Runs with a real input (data=images) also measured what input free of charge brings and what the pipeline
+costs the host, from which follows how many cores would feed a model.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from analysis.columns import groups, hyperparameters, settings
+from analysis.columns import FamilyGroup, hyperparameters, of_groups, settings
 from analysis.format import percent_interval, short
-from analysis.lazy import drawing, np, pd, stats, ticker
+from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option, unit_option
 from analysis.registry import analysis
 from analysis.result import Paragraph, Result, joined
 from analysis.sides import rare
-from analysis.statistics.dependence import Levels, Unit, crossed_quantile, crossed_share, jackknifed, levels_of
+from analysis.statistics.dependence import Unit, crossed_quantile, crossed_share, levels_of
 from analysis.statistics.regression import Lacking
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from paradnn.core.errors import NotEnoughData
-from paradnn.forecast.estimate import LEVEL, Estimate
+from paradnn.forecast.estimate import Estimate
 
 #: What may stand for the size of a model, in words, with its unit. What the host does for an example is fixed, so that
 #: the FLOPs of an example are what the wait should fall with.
@@ -35,15 +34,11 @@ SIZES = {
 }
 #: The first of these that a run has is its utilisation.
 _UTILIZATION = ("flops_utilization", "trace_flops_utilization", "flops_utilization_spec")
-#: Times that a rank correlation is computed at most for the jackknife: the interval's width is then known to 2%.
-_LEFT_OUT = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class InfeedOptions(Options):
     """What the wait is held against, and from where on it counts."""
-
-    command = "infeed"
 
     against: Literal["flops_per_example", "flops_per_step", "parameters"] = option(
         "flops_per_example", "size of a model (default: flops_per_example)"
@@ -55,8 +50,8 @@ class InfeedOptions(Options):
 
 
 class Waiting(NamedTuple):
-    """One family on one device: the share of its points that is input-bound, their median wait, its rank correlation
-    with size; medians of `gain` and `cores` where measured. `sample` says what intervals are over.
+    """One family on one device: the share of its points that is input-bound, their median wait; medians of `gain` and
+    `cores` where measured. `sample` says what intervals are over.
 
     `points`: family, device, hyperparameters, `size` (the column `against`), `infeed_fraction`, `headroom` (the speedup
     that an input without cost would bring at most), `input_bound`, and where any point has them `utilization` (of
@@ -68,7 +63,6 @@ class Waiting(NamedTuple):
     points: pd.DataFrame
     share: Estimate
     median: Estimate
-    correlation: Estimate
     sample: str
     gain: Estimate | None
     cores: Estimate | None
@@ -114,11 +108,7 @@ def _sentences(
 
 
 def _about(group: Waiting, size: str) -> Iterator[str]:
-    """How the wait goes with the size of a model, and what would be gained without it."""
-    value, low, high = group.correlation
-    if not math.isnan(value):
-        trend = "falls with" if high < 0 else "rises with" if low > 0 else "is not shown to depend on"
-        yield f"The wait {trend} {size}: rank correlation {value:+.2f} ({low:+.2f} to {high:+.2f})."
+    """Which sizes of model wait, and what would be gained without it."""
     bound = group.points[group.points["input_bound"]]
     if len(bound):
         ends = " to ".join(short(end) for end in (bound["size"].min(), bound["size"].max()))
@@ -139,28 +129,26 @@ def input_waits(frame: pd.DataFrame, options: InfeedOptions) -> tuple[list[Waiti
     that points share. Only ok runs count; replicates become their median. NotEnoughData where no run has both columns,
     SchemaError for heterogeneous runs of one group.
     """
-    against, found, lacking = options.against, list[Waiting](), list[Lacking]()
+    against = options.against
     if {"flops_per_step", "batch_size"} <= set(frame.columns):
         frame = frame.assign(flops_per_example=frame["flops_per_step"] / frame["batch_size"].astype("Float64"))
     frame = frame.reindex(columns=[*dict.fromkeys([*frame, "infeed_fraction", against])])
-    for group in groups(frame):
+
+    def judged(group: FamilyGroup) -> Waiting:
         runs = group.rows[is_ok(group.rows) & group.rows["infeed_fraction"].between(0, 1) & (group.rows[against] > 0)]
         if runs.empty:
-            lacking.append(Lacking(group.name, f"no measured run has both infeed_fraction and {against}"))
-            continue
+            raise NotEnoughData(f"no measured run has both infeed_fraction and {against}")
         runs = require_homogeneous(runs, pool=options.pool)
         points = _judged(aggregate_replicates(runs), options)
         points.insert(0, "family", group.family)
         points.insert(1, "device", group.device)
         levels = levels_of(points, options.unit)
         share = crossed_share(points["input_bound"], levels)
-        correlation = rank_correlation(points["size"], points["infeed_fraction"], levels)
         wait = crossed_quantile(points["infeed_fraction"], levels)
         rest = (_median(points, name, options.unit) for name in ("gain", "cores"))
-        found.append(Waiting(group.name, runs, points, share, wait, correlation, levels.words, *rest))
-    if not found:
-        raise NotEnoughData("not enough data", lacking, "measure with a real input pipeline, such as data=images")
-    return found, lacking
+        return Waiting(group.name, runs, points, share, wait, levels.words, *rest)
+
+    return of_groups(frame, judged, "not enough data", "measure with a real input pipeline, such as data=images")
 
 
 def _median(points: pd.DataFrame, name: str, unit: Unit) -> Estimate | None:
@@ -196,41 +184,6 @@ def _judged(rows: pd.DataFrame, options: InfeedOptions) -> pd.DataFrame:
     return found.join(pd.DataFrame(measured).dropna(axis="columns", how="all"))
 
 
-def rank_correlation(x: pd.Series, y: pd.Series, levels: Levels) -> Estimate:
-    """Spearman's correlation with its 95% interval, that of Fisher's z.
-
-    Of points that share nothing z has the variance (1 + r^2 / 2) / (n - 3) (Bonett and Wright, Psychometrika 65, 2000),
-    of others the jackknife's over their levels. NaN where either does not vary; ends NaN below five points.
-    """
-    if x.nunique() < 2 or y.nunique() < 2:
-        return Estimate(np.nan, np.nan, np.nan)
-    value = float(stats.spearmanr(x, y).statistic)
-    if len(x) < 5:
-        return Estimate(value, np.nan, np.nan)
-    # At a perfect correlation z is infinite.
-    bounded = float(np.clip(value, -1 + 1e-12, 1 - 1e-12))
-    reach = stats.norm.ppf((1 + LEVEL) / 2) * np.sqrt((1 + bounded**2 / 2) / (len(x) - 3))
-    if not levels.independent:
-        both = np.array([x, y], dtype="float64")
-        found = jackknifed(np.arctanh([bounded]), lambda code: _fisher(both, code), levels)
-        reach = stats.t.ppf((1 + LEVEL) / 2, found.freedom[0]) * np.sqrt(found.variance[0])
-    low, high = np.tanh(np.arctanh(bounded) + np.array([-reach, reach]))
-    return Estimate(value, float(low), float(high))
-
-
-def _fisher(values: np.ndarray, code: np.ndarray) -> np.ndarray:
-    """Fisher's z (levels, 1) of the rank correlation of two rows (2, n) with each level left out.
-
-    Of very many levels, such as points, some are left out together, drawn at random: z moves by the sum of what each
-    would move it by, and the expectation of the squares' sum is the same.
-    """
-    if code.max() >= _LEFT_OUT:
-        code = (np.random.default_rng(0).permutation(code.max() + 1) % _LEFT_OUT)[code]
-    kept = (values[:, code != level] for level in range(code.max() + 1))
-    found = [0.0 if (np.ptp(each, axis=1) == 0).any() else stats.spearmanr(*each).statistic for each in kept]
-    return np.asarray(np.arctanh(np.clip(found, -1 + 1e-12, 1 - 1e-12))[:, None])
-
-
 def draw_infeed(found: Sequence[Waiting], options: InfeedOptions) -> drawing.Figure:
     """Left a point for each model: what is above the line is input-bound. Right, the paper's Figure 5: what waits
     longer uses less; where free input was measured, what it would use then."""
@@ -248,17 +201,14 @@ def draw_infeed(found: Sequence[Waiting], options: InfeedOptions) -> drawing.Fig
             free = rows["utilization"] * (1 + rows.get("gain", 0.0))
             axes.vlines(rows["infeed_fraction"], rows["utilization"], free, color=look["color"], linewidth=1, alpha=0.5)
     name, unit = SIZES[options.against]
-    left.set(xscale="log", ylim=(-0.03, 1.03))
-    drawing.log_ticks(left.xaxis, lambda value: short(value, unit))
-    drawing.finish(left, "Waiting for input", name, "share of the step spent waiting")
+    left.set_ylim(-0.03, 1.03)
+    waiting, logs = "share of the step spent waiting", {"x": lambda value: short(value, unit)}
+    drawing.finish(left, "Waiting for input", name, waiting, logs=logs, shares="y")
     for axes in right:
         axes.axvline(options.threshold, **line)
-        axes.xaxis.set_major_formatter(ticker.PercentFormatter(1))
         axes.set_xlim(-0.03, 1.03)
         axes.set_ylim(bottom=0)
         gain = "; lines reach to what free input brings" if "gain" in known else ""
-        drawing.finish(axes, f"Utilisation{gain}", "share of the step spent waiting", "FLOPS utilisation")
-    for axes in (left, *right):
-        axes.yaxis.set_major_formatter(ticker.PercentFormatter(1))
+        drawing.finish(axes, f"Utilisation{gain}", waiting, "FLOPS utilisation", shares="xy")
     drawing.legend(drawn)
     return drawn

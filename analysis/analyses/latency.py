@@ -33,8 +33,6 @@ _FEWEST = 3  # rates of a knee
 class LatencyOptions(Options):
     """Which quantile."""
 
-    command = "latency"
-
     quantile: Literal["p50", "p90", "p95", "p99", "p99.9"] = option("p99", "of the latency (default: p99)")
 
 
@@ -195,10 +193,8 @@ def draw_latency(curves: Sequence[Curve], quantile: str) -> drawing.Figure:
             axes.plot(at["rate"], at["latency"], "o", markersize=13, markerfacecolor="none", color=colour)
         for rate in one.peaks["rate"]:
             axes.axvline(rate, color=colour, linewidth=1, linestyle=":")
-    axes.set(xscale="log", yscale="log")
-    for axis in (axes.xaxis, axes.yaxis):
-        drawing.log_ticks(axis)
     title = f"{quantile} over the rate; ring: knee, cross: not served"
-    drawing.finish(axes, title, "queries/s", f"latency, {quantile} (ms)")
+    logs = dict.fromkeys("xy", drawing.plain)
+    drawing.finish(axes, title, "queries/s", f"latency, {quantile} (ms)", logs=logs)
     drawing.legend(drawn)
     return drawn

@@ -7,8 +7,8 @@ import math
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from analysis.format import seconds, with_interval
-from analysis.lazy import drawing, np, pd, ticker
+from analysis.format import percent_interval, seconds
+from analysis.lazy import drawing, np, pd
 from analysis.options import Options
 from analysis.registry import analysis
 from analysis.result import Result, pooled_within, require_runs
@@ -36,14 +36,8 @@ _LOOKS = {
 _WRITTEN = 0.08  # shares from here on have their number in the bar
 
 
-class OverheadOptions(Options):
-    """Only what every analysis takes."""
-
-    command = "overhead"
-
-
 @analysis(
-    OverheadOptions,
+    Options,
     summary="where the wall time of a sweep goes: measuring, the model's own cost, this tool's",
     example="python -m analysis overhead --tag source=measured --figure overhead.png",
     gate="none",
@@ -52,7 +46,7 @@ class OverheadOptions(Options):
     title="Benchmarking overhead",
     reading="Wall time of a point by phase. The stack's own part is schedule, start and record.",
 )
-def overhead(frame: pd.DataFrame, options: OverheadOptions) -> Result:
+def overhead(frame: pd.DataFrame, options: Options) -> Result:
     """A row for each phase. Wall time of a run is the sum of its `phase_<name>_seconds`; a phase that a run has not is
     no time in the sums and no row in the quartiles. NotEnoughData without runs, HeterogeneousError for heterogeneous
     runs on a device."""
@@ -80,11 +74,12 @@ def _sentences(spent: pd.DataFrame, without: int) -> Iterator[str]:
     if spent.empty:
         yield f"None of these {without} runs reports its phases; published ones do not."
         return
-    mean, stack = spent.sum(axis=1).mean(), share_of(spent, OVERHEAD_PHASES)
+    mean = spent.sum(axis=1).mean()
+    measuring, stack = (share_of(spent, parts) for parts in (MEASURING_PHASES, OVERHEAD_PHASES))
     yield f"{counted(len(spent), 'point')} took {seconds(mean * len(spent))} of wall time, {seconds(mean)} each."
     yield (
-        f"{with_interval(share_of(spent, MEASURING_PHASES))} of it is measuring; {with_interval(stack)} is the stack's "
-        f"own overhead ({' + '.join(OVERHEAD_PHASES)}), {seconds(stack.value * mean)} a point."
+        f"{percent_interval(measuring)} of it is measuring; {percent_interval(stack)} is the stack's own overhead "
+        f"({' + '.join(OVERHEAD_PHASES)}), {seconds(stack.value * mean)} a point. Intervals are 95%, over points."
     )
     yield from rare(len(spent))
     if without:
@@ -124,8 +119,7 @@ def draw_phases(spent: pd.DataFrame, runs: pd.DataFrame) -> drawing.Figure:
         axes.text(1.01, place, f"{each:.3g} s a point", va="center", fontsize="small")
     drawing.names(axes.yaxis, [f"{name} ({counts[name]})" for name in mean.index])
     axes.set(ylim=(len(mean) - 0.5, -0.5), xlim=(0, 1.17), xticks=np.linspace(0, 1, 6))
-    axes.xaxis.set_major_formatter(ticker.PercentFormatter(1.0))
-    drawing.finish(axes, "Where the time of a point goes, by family (points)", "share of wall time")
-    axes.yaxis.grid(False)
+    title = "Where the time of a point goes, by family (points)"
+    drawing.finish(axes, title, "share of wall time", shares="x", grid="x")
     drawing.legend(drawn)
     return drawn

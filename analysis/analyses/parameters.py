@@ -16,14 +16,8 @@ from analysis.result import Result, require_runs
 from paradnn.families import FAMILIES
 
 
-class ParametersOptions(Options):
-    """Only what every analysis takes."""
-
-    command = "parameters"
-
-
 @analysis(
-    ParametersOptions,
+    Options,
     summary="the range of trainable parameters of each family, with real models as points",
     example="python -m analysis parameters --figure parameters.png",
     gate="untimed",
@@ -32,7 +26,7 @@ class ParametersOptions(Options):
     title="Sizes of the models",
     reading=("Trainable parameters of the distinct models of each family."),
 )
-def parameters(frame: pd.DataFrame, options: ParametersOptions) -> Result:
+def parameters(frame: pd.DataFrame, options: Options) -> Result:
     """A row for each parametric family, in the paper's order, then for each real model. NotEnoughData without runs."""
     del options  # nothing to choose: models are not pooled
     require_runs(frame)
@@ -101,12 +95,12 @@ def _draw(ranges: pd.DataFrame, models: pd.DataFrame, real: pd.DataFrame) -> dra
         axes.plot(values, [len(rows)] * len(values), "*", color=drawing.COLOURS[-1], markersize=10)
         rows.append(f"{name}: {', '.join(map(_short, values))}")
     drawing.names(axes.yaxis, rows)
-    axes.set(ylim=(len(rows) - 0.4, -0.8), xscale="log")
+    axes.set_xscale("log")
+    axes.set_ylim(len(rows) - 0.4, -0.8)
     axes.margins(x=0.12)
     marks = "tick: a model, marker: median" + ", star: real model" * bool(stars.ngroups)
-    drawing.finish(axes, "Trainable parameters by family (models)", f"trainable parameters ({marks})")
-    drawing.log_ticks(axes.xaxis, short)
-    axes.yaxis.grid(False)
+    title, x = "Trainable parameters by family (models)", f"trainable parameters ({marks})"
+    drawing.finish(axes, title, x, logs={"x": short}, grid="x")
     return drawn
 
 

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 
 from analysis.analyses.heatmap import HeatMaps, draw_heat_maps, heat_maps, maps_of
 from analysis.analyses.memory import RAN_OUT, size_of
-from analysis.columns import Group, GroupKey, choose_metric, find_metric, groups
+from analysis.columns import FamilyGroup, GroupKey, choose_metric, find_metric, groups, of_groups
 from analysis.labels import not_recorded
-from analysis.lazy import np, past, pd, special
+from analysis.lazy import np, past, pd
 from analysis.options import Options, option
 from analysis.registry import Shown, analysis
 from analysis.result import Paragraph, Result, pooled_within
-from analysis.statistics.regression import Lacking, firth
+from analysis.statistics.regression import Lacking
 from analysis.store.frame import IDENTITY, aggregate_replicates, is_ok, require_homogeneous
 from paradnn.core.errors import ConfigError, NotEnoughData, ParadnnError
 from paradnn.core.words import counted
@@ -49,14 +49,13 @@ PREDICTABLE = {
 #: Columns that say when and how a run was measured: an unmeasured point stands in time as the measured ones do.
 _CIRCUMSTANCES = ("start_time", "sweep_id", "host", "source", "protocol", "experiment", "store")
 _DRAWS = 400  # of a conclusion: ends of a 95% interval are then known to a tenth of its width
+_RIDGE = 1e3  # the inverse of the regression's penalty
 _SPARSE = 0.1  # of a space that is predicted at the least, for the report to say so
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions(Options):
     """What is predicted of which space, and the axes of its map."""
-
-    command = "predict"
 
     space: str | None = option(
         None,
@@ -140,7 +139,7 @@ class Space(GroupKey):
         return self.measured + self.failed + len(self.others)
 
 
-def space_of(group: Group, given: pd.DataFrame | None = None, pool: bool = False) -> Space:
+def space_of(group: FamilyGroup, given: pd.DataFrame | None = None, pool: bool = False) -> Space:
     """The space of a group's runs: the points of `given` (rows of keys), else the grid that the runs span.
 
     The grid is the product of the values of model.* and batch_size, for each combination of the other settings by
@@ -207,7 +206,7 @@ def _spanned(points: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True).reindex(columns=keys)
 
 
-def _given(points: pd.DataFrame, given: pd.DataFrame, group: Group) -> pd.DataFrame:
+def _given(points: pd.DataFrame, given: pd.DataFrame, group: FamilyGroup) -> pd.DataFrame:
     """The given points of the group's family, with a column for each key that tells points apart.
 
     A setting that is the same in all given points and the same in all runs is that of the runs: the device was chosen.
@@ -270,7 +269,10 @@ def _rows_of(wanted: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
 
 def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) -> np.ndarray:
     """The chance (n,) that each unmeasured point runs out of memory: by the frontier, and between what is proved to fit
-    and to fail by a logistic regression on the analytic bound of memory, or on the sizes where that is not known."""
+    and to fail by a logistic regression on the analytic bound of memory, or on the sizes where that is not known. Its
+    ridge keeps it finite where the two are separated."""
+    from sklearn.linear_model import LogisticRegression
+
     from paradnn.designs.frontier import excluded, fitting
 
     tried = points[is_ok(points) | points["outcome"].isin((*RAN_OUT, EXCLUDED))]
@@ -285,9 +287,8 @@ def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
     fails = [proof is not None for proof in excluded(*known, list(tried["run_id"]))]
     bounds = np.log(past.costs_of(both)["memory_lower_bound_bytes"].to_numpy())[:, None]
     logs = bounds if np.isfinite(bounds).all() else np.log2(sizes)
-    logs = logs[:, np.ptp(logs, axis=0) > 0]
-    design = np.column_stack([np.ones(len(logs)), logs - logs.mean(axis=0)])
-    likely = special.expit(design[count:] @ firth(design[:count], failed)[0])
+    regression = LogisticRegression(C=_RIDGE).fit(logs[:count] - logs.mean(axis=0), failed)
+    likely = regression.predict_proba(logs[count:] - logs.mean(axis=0))[:, 1]
     return np.asarray(np.select([fitting(*known), fails], [0.0, 1.0], likely))
 
 
@@ -353,15 +354,8 @@ def complete(
     if metric not in PREDICTABLE:
         known = ", ".join(PREDICTABLE)
         raise ConfigError("--metric", metric, "does not follow from the time of a step", f"predicted are {known}")
-    spaces: list[Space] = []
-    lacking: list[Lacking] = []
-    for group in groups(frame):
-        try:
-            spaces.append(_space(group, metric, given, pool))
-        except NotEnoughData as problem:
-            lacking.append(Lacking(group.name, problem.problem))
-    if not spaces:
-        raise NotEnoughData(f"not enough data to predict {metric}", lacking, "measure more points, or name --space")
+    lacks, remedy = f"not enough data to predict {metric}", "measure more points, or name --space"
+    spaces, lacking = of_groups(frame, lambda group: _space(group, metric, given, pool), lacks, remedy)
     runs = pd.concat([space.runs for space in spaces])
     whole = pd.concat([runs, *(space.others for space in spaces)], ignore_index=True)
     whole = whole.assign(predicted=np.arange(len(whole)) >= len(runs), low=np.nan, high=np.nan)
@@ -390,7 +384,7 @@ def is_sparse(frame: pd.DataFrame) -> bool:
     return False
 
 
-def _space(group: Group, metric: str, given: pd.DataFrame | None, pool: bool) -> Space:
+def _space(group: FamilyGroup, metric: str, given: pd.DataFrame | None, pool: bool) -> Space:
     if group.family == not_recorded("family"):
         raise NotEnoughData("what runs are of is not known")
     space = space_of(group, given, pool)

@@ -15,11 +15,21 @@ from analysis.columns import find_column
 from analysis.format import short
 from analysis.labels import label
 from analysis.lazy import drawing, pd
-from analysis.operations import ALL, OperationsResult, operations_of
+from analysis.operations import ALL, operations_of
 from analysis.options import Options, option, unit_option
 from analysis.registry import Shown, analysis
 from analysis.result import Headline, Paragraph, Result, pooled_within, require_runs
-from analysis.roofs import Placed, Roof, Verdict, describe, frame_roof, percent, place_models, roof_in_words, summary
+from analysis.roofs import (
+    Placed,
+    Roof,
+    RoofVerdict,
+    describe,
+    frame_roof,
+    percent,
+    place_models,
+    roof_in_words,
+    summary,
+)
 from analysis.statistics.dependence import Unit, crossed_share, levels_of
 from analysis.store.frame import aggregate_replicates
 from paradnn.core.errors import ConfigError
@@ -34,8 +44,6 @@ _PANELS = 6
 @dataclass(frozen=True, kw_only=True)
 class RooflineOptions(Options):
     """Models, or the operations of one of them."""
-
-    command = "roofline"
 
     operations: str | None = option(
         None,
@@ -52,20 +60,12 @@ class RooflineOptions(Options):
     unit: Literal["crossed", "model", "point"] = unit_option()
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class RooflineResult(Result):
-    """Models under the roofs of their devices; `families` has a row for each device, precision and family: models by
-    verdict, quartiles of their share of the roof."""
-
-    families: pd.DataFrame
-
-
 def _headline(points: pd.DataFrame, unit: Unit) -> Headline | None:
     """What limits all the models whose verdict is known."""
-    known = points[points["verdict"] != Verdict.UNKNOWN]
+    known = points[points["verdict"] != RoofVerdict.UNKNOWN]
     if not len(known):
         return None
-    memory = crossed_share(known["verdict"] == Verdict.MEMORY, levels_of(known, unit))
+    memory = crossed_share(known["verdict"] == RoofVerdict.MEMORY, levels_of(known, unit))
     share, low, high, of_roof = (short(value, share=True) for value in (*memory, known["share"].median()))
     words = (
         f"memory bounds {share} of {len(known)} models (95% interval {low} to {high}); in the median they reach "
@@ -139,7 +139,7 @@ _OPERATIONS = "Roofline of the operations", "Each mark is a type of operation of
     ),
     shown=lambda _: [Shown(), Shown(RooflineOptions(operations=ALL), *_OPERATIONS, key="operations")],
 )
-def roofline(frame: pd.DataFrame, options: RooflineOptions) -> RooflineResult | OperationsResult:
+def roofline(frame: pd.DataFrame, options: RooflineOptions) -> Result:
     """Models under their roofs, replicates counted once; with `operations` the operations of that run, or of all.
     ConfigError for a colour that is no column, NotEnoughData without runs, SchemaError for unlike runs of a device."""
     if options.operations and options.colour not in (None, "type"):
@@ -160,9 +160,8 @@ def roofline(frame: pd.DataFrame, options: RooflineOptions) -> RooflineResult | 
     # A point rests on all its replicates.
     used = rows.loc[rows["run_id"].isin(points["run_id"]), "point_id"]
     groups = summary(points, options.unit)
-    return RooflineResult(
+    return Result(
         numbers=points[[*(name for name in points if name != "run_id"), "run_id"]],
-        families=groups,
         sentences=[*_sentences(placed, groups)],
         picture=lambda: draw_roofline(points, placed.roofs, colour),
         stands_out=_headline(points, options.unit),

@@ -10,14 +10,8 @@ from analysis.store.frame import is_ok
 from paradnn.core.words import counted
 
 
-class RunsOptions(Options):
-    """Only what every analysis takes."""
-
-    command = "runs"
-
-
 @analysis(
-    RunsOptions,
+    Options,
     summary="what the store holds: runs by family, device and outcome",
     example="python -m analysis runs --unfinished",
     columns=(),
@@ -25,7 +19,7 @@ class RunsOptions(Options):
     draws=False,
     gate="none",
 )
-def runs(frame: pd.DataFrame, options: RunsOptions) -> Result:
+def runs(frame: pd.DataFrame, options: Options) -> Result:
     """Runs of each family on each device by outcome, and when the first and the last of them started."""
     del options  # nothing to choose: every run counts
     if frame.empty:

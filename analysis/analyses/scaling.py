@@ -40,8 +40,6 @@ _LINE = "#555555"
 class ScalingOptions(Options):
     """Which rate, over which count of devices."""
 
-    command = "scaling"
-
     metric: Literal["examples_per_second", "flops_per_second"] = option(
         "examples_per_second", "a rate (default: examples_per_second)"
     )
@@ -270,13 +268,9 @@ def draw_scaling(found: Scaling, options: ScalingOptions) -> drawing.Figure:
             right.fill_between(counts, low, high, color=look["color"], alpha=0.2, linewidth=0)
     span = [min(pairs["one"].min(), each.min()), max(pairs["one"].max(), each.max())]
     left.plot(span, span, "--", color=_LINE, linewidth=1, label="nothing lost")
-    left.set(xscale="log", yscale="log")
-    for axis in (left.xaxis, left.yaxis):
-        drawing.log_ticks(axis, short)
     name, unit = label(options.metric), unit_of(options.metric)
-    drawing.finish(
-        left, f"Each of n {by} against one alone", f"{name} on one ({unit})", f"{name} of each of n ({unit})"
-    )
+    x, y = f"{name} on one ({unit})", f"{name} of each of n ({unit})"
+    drawing.finish(left, f"Each of n {by} against one alone", x, y, logs=dict.fromkeys("xy", short))
     right.plot(counts, counts, "--", color=_LINE, linewidth=1)
     right.axhline(1, color=_LINE, linewidth=0.8)
     ticks = sorted({1, *(int(count) for count in pairs["devices"])})

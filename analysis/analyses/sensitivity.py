@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from analysis.columns import (
-    Group,
+    FamilyGroup,
     GroupKey,
     blocks_of,
     choose_metric,
@@ -52,8 +52,6 @@ _MOST = 12  # terms of a panel; the weakest beyond it are left to the table
 @dataclass(frozen=True, kw_only=True)
 class SensitivityOptions(Options):
     """What is explained with what, and on which scale."""
-
-    command = "sensitivity"
 
     metric: str | None = option(
         None,
@@ -182,7 +180,7 @@ def _headline(fits: Sequence[Fit], metric: str) -> Headline | None:
     return Headline("What it depends on", words)
 
 
-def _fit(group: Group, metric: str, chosen: Sequence[str], options: SensitivityOptions) -> Fit:
+def _fit(group: FamilyGroup, metric: str, chosen: Sequence[str], options: SensitivityOptions) -> Fit:
     """The fit of one group."""
     ok, log = is_ok(group.rows), options.log_scale == "both"
     measured = group.rows[ok & group.rows[metric].notna()]

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 class SoftwareOptions(Options):
     """What is compared with which baseline."""
 
-    command = "software"
-
     by: tuple[str, ...] | None = option(
         None, "what to compare, such as precision (default: what varies)", metavar="COLUMNS", names="columns"
     )

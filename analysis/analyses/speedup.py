@@ -54,8 +54,6 @@ _VALUES = 3  # of a hyperparameter from which on each may have an effect of its 
 class SpeedupOptions(PairedOptions):
     """Two sides, how they are paired, and how the speedup is drawn and regressed."""
 
-    command = "speedup"
-
     a: tuple[str, ...] = option(
         (), "condition of side A's runs, repeatable", metavar="COLUMN=VALUE", several="repeat", names="conditions"
     )

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from analysis.choices import PLATFORM, words_of
 from analysis.columns import hyperparameters
@@ -26,9 +26,6 @@ from paradnn.core.words import counted
 from paradnn.forecast.estimate import Estimate
 from paradnn.store.metrics import COST_TO_TARGET
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 _PREFIXES = ("optimizer.", "data.", "learn.", "platform.")
 #: What is recorded with a setting and leaves its score as it is, or says again which machine it was.
 _ASIDE = (PRICE, "learn.epochs_after", "platform.name", "platform.index")
@@ -40,12 +37,10 @@ _SERIES = ["family", "platform", "choice"]
 class TimeToAccuracyOptions(Options):
     """What an hour costs."""
 
-    command = "time-to-accuracy"
-
     price: tuple[str, ...] = price_option("adds the cost to the target")
 
 
-def _draw(scores: pd.DataFrame) -> Figure:
+def _draw(scores: pd.DataFrame) -> drawing.Figure:
     """Left the score over the batch size, right the epochs to the target; bars are 95% intervals over seeds."""
     drawn, panels = drawing.panels(2, 5.5, 4.4, across=2)
     series = {", ".join(filter(None, map(str, key))): rows for key, rows in scores.groupby(_SERIES, sort=False)}
@@ -57,10 +52,9 @@ def _draw(scores: pd.DataFrame) -> Figure:
             ends = (np.maximum(held[f"{name}_low"], 0.1 * held[name]), held[f"{name}_high"])
             how = drawing.look(label, list(series)) | {"linestyle": "-", "linewidth": 1.4, "label": label}
             drawing.marks(axes, held["batch_size"].astype("float64"), held[name], y_ends=ends, **how)
-        axes.set(xscale="log", yscale="log")
+        axes.set_xscale("log")
         title = "Time to the target" if name == "seconds" else "Epochs to the target"
-        drawing.finish(axes, title, "batch size", name)
-        drawing.log_ticks(axes.yaxis)
+        drawing.finish(axes, title, "batch size", name, logs={"y": drawing.plain})
         axes.set_xticks(batches, [str(size) for size in batches])
         axes.set_xticks([], minor=True)
     drawing.legend(drawn)

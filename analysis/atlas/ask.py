@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.atlas import load as load_atlas
-from analysis.atlas.expect import Answer, expect, model_in, words_of
+from analysis.atlas.expect import Expectation, expect, model_in, words_of
 from analysis.atlas.own import kernels_in, own_atlas
 from analysis.format import seconds
 from analysis.lazy import np, past, pd
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if known else 1
 
 
-def _answer(row: Mapping[Any, Any], device: str, kernels: pd.DataFrame, given: argparse.Namespace) -> Answer:
+def _answer(row: Mapping[Any, Any], device: str, kernels: pd.DataFrame, given: argparse.Namespace) -> Expectation:
     """The step on a device: from its kernels in the store where these are enough, else from the atlas."""
     if device == _HERE:
         return measured_here(row, given.store)
@@ -92,7 +92,7 @@ def _answer(row: Mapping[Any, Any], device: str, kernels: pd.DataFrame, given: a
         return expect(row, device, given.engine, given.version_of)
     except ConfigError:
         if lacking:
-            return Answer(device, words_of(row, model_in(row)), why=lacking)
+            return Expectation(device, words_of(row, model_in(row)), why=lacking)
         raise
 
 
@@ -118,7 +118,7 @@ def _price(text: str) -> tuple[str, float]:
     return name, number
 
 
-def measured_here(row: Mapping[Any, Any], store: str | None, without: str = "") -> Answer:
+def measured_here(row: Mapping[Any, Any], store: str | None, without: str = "") -> Expectation:
     """The step on the device of the newest measured run of the store, predicted from all runs there (but `without`)."""
     from analysis.store.load import load
     from paradnn.forecast.predict import StepTimeModel
@@ -127,11 +127,13 @@ def measured_here(row: Mapping[Any, Any], store: str | None, without: str = "") 
     runs = load(store, outcome="ok")
     runs = runs[runs["source"].eq("measured") & runs["step_time_ms"].gt(0)] if "step_time_ms" in runs else runs[:0]
     if runs.empty:
-        return Answer(_HERE, point, why="no run of this machine is in the store; measure some: paradnn train -m ...")
+        return Expectation(
+            _HERE, point, why="no run of this machine is in the store; measure some: paradnn train -m ..."
+        )
     device = str(runs["device"].iloc[-1])
     runs = runs[runs["device"].eq(device) & runs["run_id"].ne(without)]
     if len(runs) < 3:
-        return Answer(device, point, why=f"{len(runs)} other runs of it are in the store, three are the least")
+        return Expectation(device, point, why=f"{len(runs)} other runs of it are in the store, three are the least")
     times = runs["step_time_ms"].to_numpy(dtype="float64") / 1e3
     rates = past.rates_of(runs, times)
     model = StepTimeModel.fit(past.table_of(runs, rates), times, past.noise_of(runs))
@@ -141,10 +143,10 @@ def measured_here(row: Mapping[Any, Any], store: str | None, without: str = "") 
     family = int(runs["family"].eq(row["family"]).sum())
     source = f"{len(runs)} runs on {device} in the store, {family} of {row['family']}"
     notes = () if family else (f"no run of {row['family']} was measured here",)
-    return Answer(device, point, middle, low, high, (source,), notes)
+    return Expectation(device, point, middle, low, high, (source,), notes)
 
 
-def _shown(answer: Answer, asked: str, prices: Mapping[str, float]) -> dict[str, Any]:
+def _shown(answer: Expectation, asked: str, prices: Mapping[str, float]) -> dict[str, Any]:
     """As JSON."""
     price = prices.get(asked, prices.get(answer.device))
     cost = None if price is None or answer.seconds is None else price / 3600 * answer.seconds

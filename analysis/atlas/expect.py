@@ -42,7 +42,7 @@ _Find = Callable[[str], Group | None]
 
 
 @dataclass(frozen=True)
-class Answer:
+class Expectation:
     """Seconds of a step with the ends of their 95% interval, None where it is not known, for the reason in `why`.
 
     sources: where the numbers come from. extrapolated: what the timings do not hold, in words. prompt: seconds of
@@ -62,7 +62,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Part:
+class ExpectedPart:
     """Operations that the timings of one group are of, or those that they stand in for, which is said `instead`; parts
     of one name are off together."""
 
@@ -78,22 +78,24 @@ def expect(
     engine: str | None = None,
     version: str | None = None,
     atlas: Atlas | None = None,
-) -> Answer:
+) -> Expectation:
     """The step of a point (keys of a frame's row) on a device of an atlas, with an engine and version where named."""
     atlas, model = atlas or load(), model_in(row, "KEY=VALUE")
     name, point = atlas.device(device), words_of(row, model)
     batch, precision, mode = int(row["batch_size"]), str(row["precision"]), _told(row, "mode", "train")
     if not FAMILIES[str(row["family"])].has_layers or model.is_kernel or model.is_communication:
-        return Answer(name, point, why=f"{model.name} is no model with layers; ask for one")
+        return Expectation(name, point, why=f"{model.name} is no model with layers; ask for one")
     if _told(row, "devices", "1") not in ("1", "1.0"):
-        return Answer(name, point, why="a step over several devices is not in the atlas; ask for devices=1")
+        return Expectation(name, point, why="a step over several devices is not in the atlas; ask for devices=1")
     if mode == "generate" and not model.generates:
-        return Answer(name, point, why=f"{model.name} generates no tokens; ask for mode=inference, or for gpt")
+        return Expectation(name, point, why=f"{model.name} generates no tokens; ask for mode=inference, or for gpt")
     whole = atlas.find(name, "fc", precision, engine, version)
     if whole is not None and model.name == "fc" and mode == "train":
         costs = model.costs(batch_size=batch, precision=precision, mode=mode, optimizer="rmsprop")
         columns = {**_fc(model, batch), "flops": costs.flops_per_step, "bytes": costs.bytes_per_step}
-        return _answer(name, point, [Part("whole step", whole, [Counted("", operation("fc", columns, mode), 1.0)])])
+        return _answer(
+            name, point, [ExpectedPart("whole step", whole, [Counted("", operation("fc", columns, mode), 1.0)])]
+        )
 
     def find(kind: str) -> Group | None:
         """Of the precision; attention, which is 16-bit beside narrower weights, of any; versions are of products."""
@@ -105,7 +107,7 @@ def expect(
     if find("gemm") is None:
         there = sorted({(one.precision, one.kind) for one in atlas.groups if one.device == name})
         known = ", ".join(f"{kind} in {numbers}" for numbers, kind in there)
-        return Answer(name, point, why=f"no products were timed in {precision} there; there are {known}")
+        return Expectation(name, point, why=f"no products were timed in {precision} there; there are {known}")
     # What is narrower than 16 bits is of weights alone.
     about: dict[str, Any] = {"batch_size": batch, "precision": precision if precision in COMPUTE_BYTES else "bfloat16"}
     if mode != "generate":
@@ -177,33 +179,37 @@ def _fc(model: Model, batch: int) -> dict[str, int]:
     return {"m": batch, "n": sizes["nodes"], "k": sizes["nodes"], **beside}
 
 
-def _parts(find: _Find, model: Model, layers: Sequence[Counted], costs: Costs, batch: int) -> list[Part]:
+def _parts(find: _Find, model: Model, layers: Sequence[Counted], costs: Costs, batch: int) -> list[ExpectedPart]:
     """Every product of the step in the group that timed its like, and the rest of the traffic."""
     gemm, conv, own = find("gemm"), find("conv2d"), find("elementwise")
     assert gemm is not None
     products = [each for each in layers if each.operation.kind == "gemm"]
     convolved = [each for each in layers if each.operation.kind == "conv2d"]
-    parts = [Part("products", gemm, _as_products((each for each in products if each.operation.batch == 1), gemm))]
+    parts = [
+        ExpectedPart("products", gemm, _as_products((each for each in products if each.operation.batch == 1), gemm))
+    ]
     if conv is not None:
         timed = set(conv.timings["variant"])
         backward = [each for each in convolved if each.operation.variant not in timed]
-        parts.append(Part("convolutions", conv, [each for each in convolved if each.operation.variant in timed]))
-        parts.append(Part("backward convolutions", conv, backward, "are predicted as forward ones"))
+        parts.append(
+            ExpectedPart("convolutions", conv, [each for each in convolved if each.operation.variant in timed])
+        )
+        parts.append(ExpectedPart("backward convolutions", conv, backward, "are predicted as forward ones"))
     else:
         instead = "are predicted as products, none was timed there"
-        parts.append(Part("convolutions", gemm, _as_products(convolved, gemm), instead))
+        parts.append(ExpectedPart("convolutions", gemm, _as_products(convolved, gemm), instead))
     parts += _attention(find, gemm, model, [each for each in products if each.operation.batch > 1], batch)
     left = max(0.0, costs.bytes_per_step - sum(each.count * each.operation.bytes for each in layers))
     count = max(1, len(layers))
     if own is not None:
         one = elementwise_operation(max(12.0, left / count), own.precision)
         instead = "is what no step can avoid, as elementwise operations"
-        parts.append(Part("other traffic", own, [Counted("", one, count)], instead))
+        parts.append(ExpectedPart("other traffic", own, [Counted("", one, count)], instead))
     elif left:
         # A product by one column is traffic and nothing else.
         side, instead = max(1.0, math.sqrt(left / count / 2)), "is moved as fast as a product's operands"
         one = operation("gemm", product(1, side, side, 2))
-        parts.append(Part("other traffic", gemm, [Counted("", one, count)], instead))
+        parts.append(ExpectedPart("other traffic", gemm, [Counted("", one, count)], instead))
     return [part for part in parts if part.counted]
 
 
@@ -221,7 +227,7 @@ def _as_products(counted: Iterable[Counted], group: Group) -> list[Counted]:
     return found
 
 
-def _attention(find: _Find, gemm: Group, model: Model, beside: Sequence[Counted], batch: int) -> Iterator[Part]:
+def _attention(find: _Find, gemm: Group, model: Model, beside: Sequence[Counted], batch: int) -> Iterator[ExpectedPart]:
     """Pairs of products by every head, as one kernel where the device timed it, else as products beside each other."""
     forward = [each for each in beside if each.layer.endswith("forward")]
     if not forward:
@@ -232,7 +238,7 @@ def _attention(find: _Find, gemm: Group, model: Model, beside: Sequence[Counted]
     if group is None:
         own = find("bmm")
         instead = "" if own else "are predicted as products beside each other"
-        yield Part("attention", own or gemm, _as_products(beside, own or gemm), instead)
+        yield ExpectedPart("attention", own or gemm, _as_products(beside, own or gemm), instead)
         return
     heads = getattr(model, "heads", None) or max(1, forward[0].operation.batch // batch)
     key_heads = getattr(model, "key_heads", heads)
@@ -242,13 +248,15 @@ def _attention(find: _Find, gemm: Group, model: Model, beside: Sequence[Counted]
         shape = (batch, keys if is_decode else tokens, heads, key_heads, size)
         columns = decode(*shape) if is_decode else attention(*shape, causal=group.kind == "attention")
         pairs.append(replace(each, operation=operation(group.kind, columns)))
-    yield Part("attention", group, pairs)
+    yield ExpectedPart("attention", group, pairs)
     if len(forward) < len(beside):
         back = [replace(each, count=_BACKWARD * each.count) for each in pairs]
-        yield Part("attention's backward pass", group, back, f"is taken as {_BACKWARD:g} times its forward pass")
+        yield ExpectedPart(
+            "attention's backward pass", group, back, f"is taken as {_BACKWARD:g} times its forward pass"
+        )
 
 
-def summed(parts: Sequence[Part]) -> tuple[np.ndarray, dict[str, float]]:
+def summed(parts: Sequence[ExpectedPart]) -> tuple[np.ndarray, dict[str, float]]:
     """(draws,) seconds of a step of all parts; by name what each takes of it."""
     random = np.random.default_rng(0)
     total, together = np.full(_DRAWS, max(part.group.start for part in parts)), {}
@@ -274,7 +282,7 @@ def ends_of(total: np.ndarray, is_whole: bool = False) -> tuple[float, float, fl
     return float(np.median(total)), float(low), float(high)
 
 
-def _answer(device: str, point: str, parts: Sequence[Part]) -> Answer:
+def _answer(device: str, point: str, parts: Sequence[ExpectedPart]) -> Expectation:
     """The sum of all parts."""
     total, seconds = summed(parts)
     if any(part.group.call and not part.group.start for part in parts):
@@ -286,7 +294,9 @@ def _answer(device: str, point: str, parts: Sequence[Part]) -> Answer:
     shares = {name: own / middle for name, own in seconds.items()}
     widest, (least, most) = max(parts, key=lambda part: shares[part.name]), np.quantile(total, (0.025, 0.975))
     if not most < _WIDEST * least:
-        return Answer(device, point, why=f"{widest.name} are too far from what was timed there ({widest.group.told})")
+        return Expectation(
+            device, point, why=f"{widest.name} are too far from what was timed there ({widest.group.told})"
+        )
     notes, said = [], [part for part in parts if shares[part.name] >= _WORTH_SAYING]
     for part in said:
         if part.instead:
@@ -294,4 +304,4 @@ def _answer(device: str, point: str, parts: Sequence[Part]) -> Answer:
         for size, factor in part.group.beyond([each.operation for each in part.counted]).items():
             notes.append(f"{part.name}: {size} is {factor:.3g} times the largest that was timed")
     sources = tuple(dict.fromkeys(part.group.told for part in said))
-    return Answer(device, point, middle, low, high, sources, tuple(notes), parts=shares)
+    return Expectation(device, point, middle, low, high, sources, tuple(notes), parts=shares)

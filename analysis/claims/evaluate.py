@@ -13,7 +13,7 @@ from typing import Any
 
 from analysis.analyses.sensitivity import encode
 from analysis.analyses.software import order
-from analysis.claims.kinds import Answer, Bound, Check, Claim
+from analysis.claims.kinds import Bound, Check, ClaimAnswer, StatedClaim
 from analysis.columns import describes, is_place, join_columns
 from analysis.lazy import np, pd
 from analysis.operation_speedup import TYPE as _OPERATION
@@ -141,14 +141,14 @@ UNDECIDED = "undecided: the interval includes the bound; measure more points"
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckFinding:
     """An answer to a check: `quantity` says what `value` is, `missing` why there is none or no answer.
 
     An interval that straddles the `bound` is not enough data, with `points` above 0.
     """
 
     check: Check
-    answer: Answer
+    answer: ClaimAnswer
     quantity: str = ""
     value: float = math.nan
     low: float = math.nan
@@ -159,36 +159,36 @@ class Finding:
     bound: Bound = field(default_factory=Bound)
 
 
-def evaluate(check: Check, data: Data) -> Finding:
+def evaluate(check: Check, data: Data) -> CheckFinding:
     """Find a check's numbers; where there are none, the finding says why."""
     try:
         return _EVALUATORS[check.kind](check, data)
     except ParadnnError as problem:
-        return Finding(check, Answer.NOT_ENOUGH, missing=str(problem))
+        return CheckFinding(check, ClaimAnswer.NOT_ENOUGH, missing=str(problem))
 
 
 def _finding(
     check: Check, quantity: str, estimates: Sequence[Estimate], count: int, bound: Bound | None = None, needed: str = ""
-) -> Finding:
+) -> CheckFinding:
     """The answer of one estimate, or of several that must all hold: the one that says least for the claim."""
     bound = bound or check.bound
     answers = [bound.answer(estimate.low, estimate.high) for estimate in estimates]
     answer = next(one for one in _ORDER if one in answers)
     worst, missing = estimates[answers.index(answer)], ""
-    if answer is Answer.NOT_ENOUGH:
+    if answer is ClaimAnswer.NOT_ENOUGH:
         known = np.isfinite([worst.low, worst.high]).all()
         missing = UNDECIDED if known else f"undecided: {count} points are too few for an interval with two ends"
-    return Finding(check, answer, quantity, *worst, needed or str(bound), count, missing, bound)
+    return CheckFinding(check, answer, quantity, *worst, needed or str(bound), count, missing, bound)
 
 
-def _trend(check: Check, data: Data) -> Finding:
+def _trend(check: Check, data: Data) -> CheckFinding:
     found = _weights(check, _rows(check, data, [check.of]), [check.of])
     rises = check.direction == "rises"
     bound, needed = (Bound(low=_SMALLEST), "above 0") if rises else (Bound(high=-_SMALLEST), "below 0")
     return _finding(check, f"{check.scale} weight", [_weight(found, check.of)], found.rows, bound, needed)
 
 
-def _ranking(check: Check, data: Data) -> Finding:
+def _ranking(check: Check, data: Data) -> CheckFinding:
     columns = [check.larger, *check.than]
     rows = _rows(check, data, columns)
     signs = np.sign(_weights(check, rows, columns).weights["weight"])
@@ -206,7 +206,7 @@ def _ranking(check: Check, data: Data) -> Finding:
     return _finding(check, what, estimates, found.rows, Bound(low=_SMALLEST), "above 0")
 
 
-def _compare(check: Check, data: Data) -> Finding:
+def _compare(check: Check, data: Data) -> CheckFinding:
     found = Contrast.of(paired_points(data, check.where, check.a, check.b, check.metric), "all")
     value, low, high = (found.share(check.margin * by) for by in (1.0, found.allowance, 1 / found.allowance))
     share = Estimate(value.value, low.low, high.high)
@@ -215,19 +215,19 @@ def _compare(check: Check, data: Data) -> Finding:
     return _bounded(finding, found.missing, hits / whole, (hits + found.missing) / whole)
 
 
-def _bounded(finding: Finding, count: int, low: float, high: float) -> Finding:
+def _bounded(finding: CheckFinding, count: int, low: float, high: float) -> CheckFinding:
     """A finding over pairs, where one side alone measured `count` points that both tried: over all of them the number
     lies between `low` and `high`, whatever these would have given. What does not hold at both ends is not decided."""
     if not count:
         return finding
     told = f"{finding.quantity}, between {low:.3g} and {high:.3g} with the {count} points that one side alone measured,"
-    if finding.answer is Answer.NOT_ENOUGH or finding.bound.answer(low, high) is finding.answer:
+    if finding.answer is ClaimAnswer.NOT_ENOUGH or finding.bound.answer(low, high) is finding.answer:
         return replace(finding, quantity=told)
     reason = "undecided: points that one side alone measured could turn it"
-    return replace(finding, quantity=told, answer=Answer.NOT_ENOUGH, missing=reason)
+    return replace(finding, quantity=told, answer=ClaimAnswer.NOT_ENOUGH, missing=reason)
 
 
-def _ratio(check: Check, data: Data) -> Finding:
+def _ratio(check: Check, data: Data) -> CheckFinding:
     pairs = [(check.a, check.b)]
     if name := check.successive:
         rows = require(data.frame, check.where)
@@ -258,7 +258,7 @@ def _ratio(check: Check, data: Data) -> Finding:
     return _bounded(finding, found.missing, float(low), float(high))
 
 
-def _unpaired(check: Check, data: Data, pairs: Sequence[tuple[Conditions, Conditions]]) -> Finding:
+def _unpaired(check: Check, data: Data, pairs: Sequence[tuple[Conditions, Conditions]]) -> CheckFinding:
     """A's quantile over B's, whose points need not be the same. Each has an interval at 97.5%, so that both hold
     (Bonferroni)."""
     estimates, allowances, counts = [], [], []
@@ -284,13 +284,13 @@ def _shifted(found: Estimate, allowance: float) -> Estimate:
     return Estimate(found.value, found.low / allowance, found.high * allowance)
 
 
-def _threshold(check: Check, data: Data) -> Finding:
+def _threshold(check: Check, data: Data) -> CheckFinding:
     rows = aggregate_replicates(side(data, check.where, check.metric))
     found = crossed_quantile(rows[check.metric], levels_of(rows), check.quantile)
     return _finding(check, check.middle(), [found], len(rows))
 
 
-def _share(check: Check, data: Data) -> Finding:
+def _share(check: Check, data: Data) -> CheckFinding:
     runs = side(data, check.where)
     profiled = data.operations[data.operations["run_id"].isin(runs["run_id"])]
     if profiled.empty:
@@ -307,7 +307,7 @@ def _share(check: Check, data: Data) -> Finding:
     return _finding(check, name, [found], len(shares))
 
 
-def _outcome(check: Check, data: Data) -> Finding:
+def _outcome(check: Check, data: Data) -> CheckFinding:
     sides = [side(data, {**check.where, **each}) for each in (check.a, check.b)]
     keys, _ = join_columns(*sides)
     outcomes = (check.a_outcome, check.b_outcome)
@@ -324,7 +324,7 @@ def _outcome(check: Check, data: Data) -> Finding:
     return _finding(check, "share of points", [share], len(both))
 
 
-def _scaling(check: Check, data: Data) -> Finding:
+def _scaling(check: Check, data: Data) -> CheckFinding:
     from analysis.analyses.scaling import fit_scaling
 
     rows = side(data, check.where, check.metric)
@@ -333,7 +333,7 @@ def _scaling(check: Check, data: Data) -> Finding:
     return _finding(check, "non-parallel fraction", estimates, sum(family.points for family in families))
 
 
-_EVALUATORS: dict[str, Callable[[Check, Data], Finding]] = {
+_EVALUATORS: dict[str, Callable[[Check, Data], CheckFinding]] = {
     function.__name__[1:]: function
     for function in (_trend, _ranking, _compare, _ratio, _threshold, _share, _outcome, _scaling)
 }
@@ -405,24 +405,24 @@ def _design(check: Check, rows: pd.DataFrame, columns: Sequence[str]) -> tuple[p
 
 
 #: The first of these that any measured check has is the claim's, or that of several estimates the check's.
-_ORDER = (Answer.REFUTED, Answer.NOT_ENOUGH, Answer.SUPPORTED)
+_ORDER = (ClaimAnswer.REFUTED, ClaimAnswer.NOT_ENOUGH, ClaimAnswer.SUPPORTED)
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ClaimVerdict:
     """A claim with the findings of its checks.
 
     Refuted where any check is; supported where some check is and each one that has data is; else not enough data.
     """
 
-    claim: Claim
-    findings: tuple[Finding, ...]
+    claim: StatedClaim
+    findings: tuple[CheckFinding, ...]
 
     @property
-    def answer(self) -> Answer:
+    def answer(self) -> ClaimAnswer:
         """That of the checks that have data."""
         answers = {finding.answer for finding in self.findings if finding.points}
-        return next((answer for answer in _ORDER if answer in answers), Answer.NOT_ENOUGH)
+        return next((answer for answer in _ORDER if answer in answers), ClaimAnswer.NOT_ENOUGH)
 
     @property
     def title(self) -> str:
@@ -442,12 +442,12 @@ class Verdict:
         return sum(finding.points > 0 for finding in self.findings)
 
 
-def judge(claims: Sequence[Claim], data: Data) -> tuple[Verdict, ...]:
+def judge(claims: Sequence[StatedClaim], data: Data) -> tuple[ClaimVerdict, ...]:
     """Answer every claim over one frame."""
-    return tuple(Verdict(claim, tuple(evaluate(check, data) for check in claim.checks)) for claim in claims)
+    return tuple(ClaimVerdict(claim, tuple(evaluate(check, data) for check in claim.checks)) for claim in claims)
 
 
-def table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
+def table(verdicts: Sequence[ClaimVerdict]) -> pd.DataFrame:
     """A row for each check, with its claim's answer, its effect and interval, and what is missing."""
     numbers = ("quantity", "value", "low", "high", "needed", "points", "missing")
     rows = [
@@ -464,23 +464,25 @@ def table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["claim", "claim_answer", "check", "answer", *numbers])
 
 
-def summary(verdicts: Sequence[Verdict]) -> str:
+def summary(verdicts: Sequence[ClaimVerdict]) -> str:
     """A sentence that counts the answers."""
-    counts = ", ".join(f"{sum(verdict.answer is answer for verdict in verdicts)} {answer}" for answer in Answer)
+    counts = ", ".join(f"{sum(verdict.answer is answer for verdict in verdicts)} {answer}" for answer in ClaimAnswer)
     return (
         f"{len(verdicts)} claims: {counts}. Intervals are 95% for each check by itself, over models and batch sizes "
         "as a sample of their kind; an interval that holds both sides of a claim leaves it undecided."
     )
 
 
-def sentences(verdict: Verdict) -> list[str]:
+def sentences(verdict: ClaimVerdict) -> list[str]:
     """What each check that has data found, and what the others lack."""
     lines = [_sentence(finding) for finding in verdict.findings if finding.points]
     missing = Counter(finding.missing for finding in verdict.findings if not finding.points)
-    return lines + [f"{Answer.NOT_ENOUGH}: {reason} ({counted(count, 'check')})" for reason, count in missing.items()]
+    return lines + [
+        f"{ClaimAnswer.NOT_ENOUGH}: {reason} ({counted(count, 'check')})" for reason, count in missing.items()
+    ]
 
 
-def _sentence(finding: Finding) -> str:
+def _sentence(finding: CheckFinding) -> str:
     value, low, high = (
         f"{number:.3g}" if np.isfinite(number) else "unknown" for number in (finding.value, finding.low, finding.high)
     )

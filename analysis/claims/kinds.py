@@ -13,7 +13,7 @@ from analysis.store.conditions import Conditions, in_words
 from paradnn.core.schema import option
 
 
-class Answer(StrEnum):
+class ClaimAnswer(StrEnum):
     """What a claim or a check may be."""
 
     SUPPORTED = "supported"
@@ -28,11 +28,11 @@ class Bound:
     low: float = -math.inf
     high: float = math.inf
 
-    def answer(self, low: float, high: float) -> Answer:
+    def answer(self, low: float, high: float) -> ClaimAnswer:
         """An interval within the bound supports, one outside refutes, one that straddles or is unknown does neither."""
         if low >= self.low and high <= self.high:
-            return Answer.SUPPORTED
-        return Answer.REFUTED if high < self.low or low > self.high else Answer.NOT_ENOUGH
+            return ClaimAnswer.SUPPORTED
+        return ClaimAnswer.REFUTED if high < self.low or low > self.high else ClaimAnswer.NOT_ENOUGH
 
     def __str__(self) -> str:
         if self.high == math.inf:
@@ -125,7 +125,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Claim:
+class StatedClaim:
     """A claim: what it says, what the paper proves it with, and the checks it is made of."""
 
     id: str

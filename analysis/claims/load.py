@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from analysis.claims.kinds import KINDS, Bound, Check, Claim
+from analysis.claims.kinds import KINDS, Bound, Check, StatedClaim
 from analysis.store.conditions import Conditions, conditions_on
 from paradnn.core.errors import ConfigError, DataError
 from paradnn.core.schema import as_text, read
@@ -23,13 +23,13 @@ _BOUNDS = {"at_least": "low", "at_most": "high", "between": ""}
 _CONDITIONS = ("where", "a", "b", "operations")
 
 
-def observations() -> tuple[Claim, ...]:
+def observations() -> tuple[StatedClaim, ...]:
     """The paper's fourteen observations."""
     source = resources.files("analysis.claims").joinpath("observations.yaml")
     return parse_claims(source.read_text(encoding="utf-8"), "observations.yaml")
 
 
-def load_claims(path: Path) -> tuple[Claim, ...]:
+def load_claims(path: Path) -> tuple[StatedClaim, ...]:
     """The claims in a user's file; DataError when it cannot be read, ConfigError for a wrong entry."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -39,7 +39,7 @@ def load_claims(path: Path) -> tuple[Claim, ...]:
     return parse_claims(text, str(path))
 
 
-def parse_claims(text: str, source: str) -> tuple[Claim, ...]:
+def parse_claims(text: str, source: str) -> tuple[StatedClaim, ...]:
     """The claims in a YAML text; `source` names it in messages."""
     try:
         entries = yaml.safe_load(text)
@@ -50,7 +50,7 @@ def parse_claims(text: str, source: str) -> tuple[Claim, ...]:
         raise DataError(f"{source}{where}: is not YAML: {' '.join(str(problem).split())}; fix that line") from None
     if not isinstance(entries, list) or not entries:
         raise DataError(f"{source}: holds no list of claims; begin each with '- id: ...', see observations.yaml")
-    claims: dict[str, Claim] = {}
+    claims: dict[str, StatedClaim] = {}
     for number, entry in enumerate(entries, 1):
         claim = _claim(entry, number, source)
         if claim.id in claims:
@@ -59,7 +59,7 @@ def parse_claims(text: str, source: str) -> tuple[Claim, ...]:
     return tuple(claims.values())
 
 
-def _claim(entry: Any, number: int, source: str) -> Claim:
+def _claim(entry: Any, number: int, source: str) -> StatedClaim:
     place = f"{source}: claim {entry.get('id', number) if isinstance(entry, dict) else number}"
     _keys(entry, ("id", "says", "checks"), ("proof", "where"), place)
     if not isinstance(entry["checks"], list):
@@ -67,7 +67,7 @@ def _claim(entry: Any, number: int, source: str) -> Claim:
     shared = _conditions(entry.get("where", {}), f"{place}: where")
     checks = [_check(check, shared, f"{place}: check {place_in}") for place_in, check in enumerate(entry["checks"], 1)]
     says, proof = (as_text(_folded(entry.get(key, "")), {}, f"{place}: {key}") for key in ("says", "proof"))
-    return Claim(str(entry["id"]), says, tuple(checks), proof)
+    return StatedClaim(str(entry["id"]), says, tuple(checks), proof)
 
 
 def _check(entry: Any, shared: Conditions, place: str) -> Check:
@@ -168,7 +168,7 @@ def _number(value: Any, key: str) -> float:
     return float(value)
 
 
-def restate(claims: Sequence[Claim], names: Mapping[str, str]) -> tuple[Claim, ...]:
+def restate(claims: Sequence[StatedClaim], names: Mapping[str, str]) -> tuple[StatedClaim, ...]:
     """The claims that a name stands in, with every condition's old name read as the new one, and saying so.
 
     `names` maps old values of conditions to new ones, such as tpu to cpu. ConfigError for a name in no condition.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from paradnn.families import FAMILIES
 if TYPE_CHECKING:
     import pandas as pd
 
+    from analysis.registry import Analysis
     from analysis.report.populations import Population
 
 _PLATFORMS = ("cpu", "gpu", "tpu")
@@ -84,36 +85,31 @@ def _nothing(selection: Selection) -> str:
     return f"no run matches, of {counted(len(frame), 'run')} in the store; {why}"
 
 
-def answer(
-    analyse: Callable[[pd.DataFrame, Any], Result],
-    frame: pd.DataFrame,
-    options: Options,
-    selection: Selection,
-    one_protocol: bool = False,
-) -> Result:
+def answer(one: Analysis[Any, Any], frame: pd.DataFrame, options: Options, selection: Selection) -> Result:
     """What an analysis says of a frame; of heterogeneous runs, what it says of their largest group, and of which.
 
     `selection` chose the frame: the commands for other groups narrow it. Where no group will do, the error of all of
-    them, or of the largest with what sets them apart. `one_protocol`: each environment gives one protocol alone.
+    them, or of the largest with what sets them apart.
     """
     refusal, lacking = None, list[ParadnnError]()
-    if options.pool or not one_protocol:
+    if options.pool or not one.one_protocol:
         try:
-            return analyse(frame, options)
+            return one(frame, options)
         except HeterogeneousError as error:
             refusal = error
     for chosen, others, how in _choices(frame, selection):
         if not others and refusal is None:
-            return analyse(frame, options)
+            return one(frame, options)
         try:
             taken = frame["run_id"].isin({run for each in chosen for run in each.rows["run_id"]})
-            result = analyse(frame[taken].reset_index(drop=True), options)
+            result = one(frame[taken].reset_index(drop=True), options)
         except ParadnnError as error:
             if refusal is None:
                 raise
             lacking += [] if isinstance(error, HeterogeneousError) else [error]
             continue
-        return replace(result, set_aside=_said(frame, chosen, others, how, options))
+        given = ["python", "-m", "analysis", one.name, *command_line(options)]
+        return replace(result, set_aside=_said(frame, chosen, others, how, given))
     if len({str(error) for error in lacking}) == 1:
         raise lacking[0]
     if lacking:
@@ -146,29 +142,16 @@ def _choices(frame: pd.DataFrame, selection: Selection) -> Iterator[tuple[list[P
 
 
 def _said(
-    frame: pd.DataFrame, chosen: Sequence[Population], others: Sequence[Population], how: str, options: Options
+    frame: pd.DataFrame, chosen: Sequence[Population], others: Sequence[Population], how: str, given: Sequence[str]
 ) -> Paragraph:
-    """Which runs were taken, and the commands for the others."""
-    every = [*chosen, *others]
+    """Which runs were taken, and the commands for the others: `given`, narrowed to each."""
     taken = sum(len(each.rows) for each in chosen)
-    what = "; ".join(_label(each, every) for each in chosen[:_LISTED])
-    points = []
-    for each in others[:_LISTED]:
-        words = [options.command, *command_line(options), *command_line(each.selection)]
-        command = shlex.join(["python", "-m", "analysis", *words])
-        points.append(f"{counted(len(each.rows), 'run')} of {_label(each, every)}: {command}")
+    what = "; ".join(each.name for each in chosen[:_LISTED])
+    points = [
+        f"{counted(len(each.rows), 'run')} of {each.name}: {shlex.join([*given, *command_line(each.selection)])}"
+        for each in others[:_LISTED]
+    ]
     if more := len(others) - len(points):
         points.append(f"and {more} more groups; python -m analysis report shows each by itself")
     head = f"Of these {len(frame):,} runs, {taken:,} of {how} were taken: {what}. Not taken:"
     return Paragraph(head, tuple(points))
-
-
-def _label(population: Population, every: Sequence[Population]) -> str:
-    """What tells a group from the others: its protocol, and device and environment where there are several."""
-    words = [f"protocol {population.value('protocol') or population.value('protocol_id') or '(none)'}"]
-    same = [each for each in every if each.device == population.device]
-    if len({each.value("environment_id") for each in same}) > 1:
-        words.append(f"environment {(population.value('environment_id') or '(none)')[:8]}")
-    if len({each.value("task") for each in every}) > 1:
-        words.append(f"task {population.value('task') or '(none)'}")
-    return ", ".join([population.device, *words] if len(same) < len(every) else words)

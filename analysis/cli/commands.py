@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,24 +29,23 @@ from paradnn.store.files import whole_file
 
 
 class Command(NamedTuple):
-    """A sub-command, called as its options say: an analysis, or a function `act` of options and a selection.
+    """A sub-command: an analysis, or a function `act` of options and a selection, whose docstring --help shows.
 
     Without `selects` it takes no options that choose runs.
     """
 
+    name: str
     options: type[Arguments]
     summary: str
-    description: str
     example: str
     act: Callable[[Any, Any], None] | None = None
     analysis: Analysis[Any, Any] | None = None
     selects: bool = True
-    named: str = ""
 
     @property
-    def name(self) -> str:
-        """What is typed."""
-        return self.named or self.options.command
+    def description(self) -> str:
+        """What --help says of it."""
+        return self.analysis.description if self.analysis else cleandoc(self.act.__doc__ or "")
 
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's own arguments and the shared ones."""
@@ -63,15 +63,13 @@ class Command(NamedTuple):
             frame = one.read(options) if one.read else None
             if frame is None:
                 frame = load_chosen(selection, one.columns, may_be_empty=one.counts)
-            result = answer(one, frame, options, selection, one.one_protocol)
+            result = answer(one, frame, options, selection)
             deliver(self.name, result, frame, selection, output, command_line)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions(Options):
     """Where the frame goes."""
-
-    command = "export"
 
     file: str = option(
         text="a .csv or .parquet file for the frame, a .zip for the runs with all their files",
@@ -81,7 +79,9 @@ class ExportOptions(Options):
 
 
 def _export(options: ExportOptions, selection: Selection) -> None:
-    """Write the frame of the chosen runs to a CSV or Parquet file, or the runs to a bundle."""
+    """CSV and Parquet have one row a run with params, metrics and tags; Parquet keeps types and units.
+    A .zip holds the runs with all their files: every command takes it as --store, `import` logs it.
+    """
     path = named(options.file, "FILE", (".csv", ".parquet", ".zip"), "a .csv, .parquet or .zip file")
     suffix = path.suffix.lower()
     frame = load_chosen(selection)
@@ -108,13 +108,13 @@ def _export(options: ExportOptions, selection: Selection) -> None:
 class ImportOptions(Arguments):
     """Which bundle."""
 
-    command = "import"
-
     file: str = option(text="a .zip that `export` wrote", metavar="FILE", positional=True)
 
 
 def _import_bundle(options: ImportOptions, selection: Selection) -> None:
-    """Log the runs of a bundle into a store."""
+    """Log runs that were measured elsewhere, with their files, into a store. What is there is not
+    logged again; the tag origin holds a run's id of before. To look at a .zip alone, give it as --store.
+    """
     from analysis.store.write import import_bundle
 
     experiment = _one_experiment(selection, "paradnn")
@@ -155,12 +155,12 @@ def _published(
         if then:
             print(f"{then} --experiment {shlex.quote(into)}")
 
-    description = (
+    act.__doc__ = (
         f"{summary[0].upper()}{summary[1:]}, marked source=published, into the experiment\n{experiment} unless"
         f" --experiment names another. DIR is a {folder}:\n{where}. What is there is not logged again."
     )
     line = f"python -m analysis import-{name} {example}"
-    return Command(FolderOptions, summary, description, line, act, selects=False, named=f"import-{name}")
+    return Command(f"import-{name}", FolderOptions, summary, line, act, selects=False)
 
 
 with (Path(__file__).parents[1] / "published/sources.csv").open(encoding="utf-8", newline="") as _table:
@@ -171,8 +171,6 @@ with (Path(__file__).parents[1] / "published/sources.csv").open(encoding="utf-8"
 class AtlasOptions(Arguments):
     """Clones of the repositories that it is made of."""
 
-    command = "import-atlas"
-
     aiconfigurator: str | None = option(None, "a clone of ai-dynamo/aiconfigurator", metavar="DIR")
     neusight: str | None = option(None, "a clone of sitar-lab/NeuSight", metavar="DIR")
     paradnn: str | None = option(None, "folder scripts/data of a clone of Emma926/paradnn", metavar="DIR")
@@ -180,6 +178,9 @@ class AtlasOptions(Arguments):
 
 
 def _build_atlas(options: AtlasOptions, selection: Selection) -> None:
+    """Keep a few hundred timings of each published table, and say how well they predict the others.
+    What is shipped was made so of all three sources; paradnn ask and paradnn normal read it.
+    """
     from analysis.atlas import DATA
     from analysis.atlas.build import build_atlas
 
@@ -195,14 +196,14 @@ def _build_atlas(options: AtlasOptions, selection: Selection) -> None:
 class ReportOptions(Options):
     """Where the page goes, and what an hour costs."""
 
-    command = "report"
-
     price: tuple[str, ...] = price_option("adds the cost of a million examples")
     out: str = option("report.html", "the page to write (default: report.html)", metavar="FILE")
 
 
 def _report(options: ReportOptions, selection: Selection) -> None:
-    """Read the runs, make the page, say where it is. ParadnnError where there is no run to report."""
+    """Write one self-contained HTML page: every analysis that the runs can carry, and what is missing.
+    Heterogeneous runs stand in populations of their own. Opens without network.
+    """
     from rich.console import Console
 
     from analysis.report import make_report
@@ -221,50 +222,44 @@ def _report(options: ReportOptions, selection: Selection) -> None:
 
 _STORE = (
     Command(
+        "import-atlas",
         AtlasOptions,
         "make the atlas of published kernel timings from clones of its sources",
-        "Keep a few hundred timings of each published table, and say how well they predict the others.\n"
-        "What is shipped was made so of all three sources; paradnn ask and paradnn normal read it.",
         "python -m analysis import-atlas --aiconfigurator ../aiconfigurator --out atlas",
         _build_atlas,
         selects=False,
     ),
     Command(
+        "audit",
         AuditOptions,
         "what may be concluded from results of other harnesses: hyperfine, pytest-benchmark, asv and others",
-        "Read result files of hyperfine, pytest-benchmark, asv, Google Benchmark, AIPerf, GuideLLM,\n"
-        "vllm bench and LoadGen, and say what they show and what they cannot: one session a side carries\n"
-        "no verdict, three or more a side do (--against).",
         "python -m analysis audit before-*.json --against after-*.json",
         audit,
         selects=False,
     ),
     Command(
+        "export",
         ExportOptions,
         "write chosen runs to a file: their frame as CSV or Parquet, or all of them as a .zip for others",
-        "CSV and Parquet have one row a run with params, metrics and tags; Parquet keeps types and units.\n"
-        "A .zip holds the runs with all their files: every command takes it as --store, `import` logs it.",
         "python -m analysis export fc.parquet --family fc --outcome ok",
         _export,
     ),
     Command(
+        "import",
         ImportOptions,
         "log the runs of a .zip that `export` wrote into a store",
-        "Log runs that were measured elsewhere, with their files, into a store. What is there is not\n"
-        "logged again; the tag origin holds a run's id of before. To look at a .zip alone, give it as --store.",
         "python -m analysis import results.zip",
         _import_bundle,
         selects=False,
     ),
     Command(
+        "report",
         ReportOptions,
         "every analysis the runs allow as one HTML page: figures, numbers, what is missing",
-        "Write one self-contained HTML page: every analysis that the runs can carry, and what is missing.\n"
-        "Heterogeneous runs stand in populations of their own. Opens without network.",
         "python -m analysis report --out report.html",
         _report,
     ),
 )
-_ANALYSES = (Command(one.options, one.summary, one.description, one.example, analysis=one) for one in ANALYSES.values())
+_ANALYSES = (Command(one.name, one.options, one.summary, one.example, analysis=one) for one in ANALYSES.values())
 #: In the order of --help.
 COMMANDS = tuple(sorted((*_PUBLISHED, *_STORE, *_ANALYSES), key=lambda one: one.name))

@@ -16,6 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+
 from analysis.published.source import (
     DAMAGED,
     Found,
@@ -49,7 +51,7 @@ _SOURCE = "github.com/baidu-research/DeepBench, folder results"
 _AGAIN = f"fetch it again ({_SOURCE})"
 
 
-class Platform(NamedTuple):
+class Machine(NamedTuple):
     """What the sheet `Specs` says: `device` in its words, `kind` gpu or cpu, and every other line, key -> text."""
 
     device: str
@@ -57,7 +59,7 @@ class Platform(NamedTuple):
     specs: Mapping[str, str]
 
 
-class Timing(NamedTuple):
+class KernelTiming(NamedTuple):
     """One timing. `place`: sheet, row and heading. `options` are the kernel's own, by the names of its dataclass, of a
     channel those of `transfer`."""
 
@@ -69,71 +71,20 @@ class Timing(NamedTuple):
     seconds: float
 
 
-#: Kernel -> its options, and the heading of each, or of each part.
-_PRODUCT: dict[str, str | tuple[str, ...]] = {"m": "m", "n": "n", "k": "k"}
-_OPTIONS: dict[str, dict[str, str | tuple[str, ...]]] = {
-    "gemm": {**_PRODUCT, "transpose_a": "a transpose", "transpose_b": "b transpose"},
-    "sparse_gemm": {**_PRODUCT, "density": "sparsity"},
-    "conv2d": {
-        "channels": "c",
-        "height": "h",
-        "width": "w",
-        "filters": "k",
-        "kernel": ("r", "s"),
-        "stride": ("vertical stride", "horizontal stride"),
-        "padding": ("pad_h", "pad_w"),
-    },
-    "rnn_kernel": {"hidden": "hidden units", "steps": "timesteps"},
-    "channel": {"size": "size # floats", "processes": "processes"},
-}
-#: Title of a section -> its columns of times: heading, kernel, options that no cell says. Where layers have one
-#: backward time it is of the inputs' gradient alone.
-_Times = tuple[tuple[str, str, dict[str, str]], ...]
-_FORWARD, _INPUTS, _WEIGHTS = ({"direction": name} for name in ("forward", "backward_input", "backward_weights"))
-_LAYER = {
-    "time forward": _FORWARD,
-    "time backward": _INPUTS,
-    "time backward wrt inputs": _INPUTS,
-    "time backward wrt weights": _WEIGHTS,
-}
-_SECTIONS: dict[str, _Times] = {
-    "dense matrix multiplication": (("time", "gemm", {}),),
-    "sparse matrix multiplication": (("sparse time", "sparse_gemm", {}), ("dense time", "gemm", {})),
-    "convolution": tuple(
-        (time, "conv2d", said | {"layout": "NCHW"})
-        for time, said in (("forward", _FORWARD), ("wrt inputs", _INPUTS), ("wrt parameters", _WEIGHTS))
-    ),
-    **{
-        f"recurrent layers - {cell}": tuple(
-            (time, "rnn_kernel", {"cell": cell, **said}) for time, said in _LAYER.items()
-        )
-        for cell in ("vanilla", "lstm", "gru")
-    },
-    "all-reduce": (("mean all reduce time", "channel", {"pattern": "all_reduce"}),),
-}
-#: What the line `Precision` says, of which kernels (of all where none is named) -> of their operands.
-_PRECISIONS = (
-    ("", ("channel",), "float32"),
-    ("single precision", ("sparse_gemm", "rnn_kernel"), "float32"),
-    ("convolution results are still in float", ("conv2d",), "float32"),
-    *(("int8", (), "int8"), ("16 bit inputs", (), "float16"), ("float", (), "float32")),
-)
-#: First word of the algorithm of an all-reduce -> what carries it.
-_TRANSPORTS = {"nccl": "nccl", "osu": "mpi", "baidu": "baidu", "intel": "mlsl"}
+#: Options of kernels, sections, precisions and spellings of the sheets; the file says what each is.
+_LAYOUT = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 #: Texts in place of a time that say that there is none.
 _NO_TIME = ("n/a", "n/a*", "not supported", "-")
-#: Headings that some sheets spell in another way. Two head the hidden units of LSTM with "Input".
-_OTHERS = (("hidden units", "input"), ("processes", "# chips / accelerator cards"), ("processes", "# nodes"))
 
 
-def read_workbook(path: Path) -> tuple[Platform, list[Timing]]:
+def read_workbook(path: Path) -> tuple[Machine, list[KernelTiming]]:
     """The platform of a file and its timings, in the file's order. DataError where it is not such a file."""
     try:
         sheets = read_sheets(path)
     except DAMAGED as error:
         raise DataError(f"{path.name} is no spreadsheet: {reason(error)}; {_AGAIN}") from error
     described = [name for name in sheets if name.strip().lower() == "specs"]
-    results = [name for name in sheets if any(_title(row) in _SECTIONS for row in sheets[name])]
+    results = [name for name in sheets if any(_title(row) in _LAYOUT["sections"] for row in sheets[name])]
     if not described or not results:
         missing = "a sheet of results" if described else "a sheet 'Specs'"
         raise DataError(f"{path.name} is not DeepBench's: it lacks {missing}; {_AGAIN}")
@@ -144,23 +95,23 @@ def read_workbook(path: Path) -> tuple[Platform, list[Timing]]:
     specs = {key: text for key, text in lines if key and text not in ("", "-")}
     for key, kind in (("GPU Model", "gpu"), ("CPU Model", "cpu"), ("CPU", "cpu")):
         if key in specs:
-            return Platform(specs[key], kind, specs), timings
+            return Machine(specs[key], kind, specs), timings
     raise DataError(f"{path.name}, sheet Specs: names neither GPU Model nor CPU; {_AGAIN}")
 
 
-def _timings(file: str, sheet: str, rows: Sequence[Sequence[Any]]) -> Iterator[Timing]:
+def _timings(file: str, sheet: str, rows: Sequence[Sequence[Any]]) -> Iterator[KernelTiming]:
     """The timings of one sheet, section by section. DataError for what no such sheet has."""
-    starts = [number for number, row in enumerate(rows) if _title(row) in _SECTIONS]
+    starts = [number for number, row in enumerate(rows) if _title(row) in _LAYOUT["sections"]]
     stated = " ".join(_text(cell) for row in rows[: starts[0]] for cell in row if cell is not None).lower()
     here = 0
     try:
         for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
-            times, here = _SECTIONS[_title(rows[start])], start
+            times, here = _timed(_title(rows[start])), start
             kernel = times[0][1]
-            forms = (form for words, own, form in _PRECISIONS if words in stated and kernel in (own or (kernel,)))
-            if (precision := next(forms, None)) is None:
+            said = ((form, own or [kernel]) for words, own, form in _LAYOUT["precisions"] if words in stated)
+            if (precision := next((form for form, own in said if kernel in own), None)) is None:
                 raise ValueError(f"the precision {stated!r} is not known")
-            named = [heading for _, kernel, *_ in times for heading in _OPTIONS[kernel].values()]
+            named = [heading for _, kernel, _ in times for heading in _LAYOUT["options"][kernel].values()]
             sizes = {part: None for each in named for part in ((each,) if isinstance(each, str) else each)}
             if kernel in ("conv2d", "rnn_kernel"):
                 sizes["n"] = None
@@ -178,11 +129,17 @@ def _timings(file: str, sheet: str, rows: Sequence[Sequence[Any]]) -> Iterator[T
         raise DataError(f"{file}, sheet {sheet!r}, row {here + 1}: {error}; {_AGAIN}") from None
 
 
+def _timed(section: str) -> list[tuple[str, str, dict[str, str]]]:
+    """The columns of times of a section: heading, kernel, and options that no cell says."""
+    cell = section.partition("recurrent layers - ")[2]
+    return [(*column, said | ({"cell": cell} if cell else {})) for *column, said in _LAYOUT["sections"][section]]
+
+
 def _columns(headings: Sequence[Any], sizes: Sequence[str], times: Sequence[str]) -> dict[str, int]:
     """Heading in one spelling -> its column; those of every size, and of a time at least."""
     words = (" ".join(re.sub(r"\(.*?\)", "", _text(cell)).lower().split()) for cell in headings)
     found = {heading: column for column, heading in enumerate(words) if column and heading}
-    for name, other in _OTHERS:
+    for name, other in _LAYOUT["others"]:
         if name not in found and other in found:
             found[name] = found[other]
     if "processes" in found:  # on how many hosts stands beside the cards, without a heading
@@ -194,8 +151,8 @@ def _columns(headings: Sequence[Any], sizes: Sequence[str], times: Sequence[str]
 
 
 def _row(
-    times: _Times, cells: Mapping[str, Any], sizes: Mapping[str, Any], precision: str, place: str
-) -> Iterator[Timing]:
+    times: Sequence[Any], cells: Mapping[str, Any], sizes: Mapping[str, Any], precision: str, place: str
+) -> Iterator[KernelTiming]:
     """The timings of a row."""
     for heading, kernel, said in times:
         milliseconds = cells.get(heading)
@@ -205,14 +162,14 @@ def _row(
             raise ValueError(f"{heading}={repr(milliseconds)[:80]} is no positive number")
         options = {
             name: sizes[part] if isinstance(part, str) else tuple(sizes[each] for each in part)
-            for name, part in _OPTIONS[kernel].items()
+            for name, part in _LAYOUT["options"][kernel].items()
         } | said
         if kernel == "channel":
             used = _text(cells.get("selected algorithm"))
-            if (transport := _TRANSPORTS.get(used.partition(" ")[0].lower())) is None:
+            if (transport := _LAYOUT["transports"].get(used.partition(" ")[0].lower())) is None:
                 raise ValueError(f"the algorithm {used!r} is not known")
             options |= {"transport": transport, "hosts": int(cells["hosts"]) if _is_number(cells["hosts"]) else 1}
-        yield Timing(
+        yield KernelTiming(
             place=f"{place}, {heading}",
             kernel=kernel,
             options=options,
@@ -277,7 +234,7 @@ def _publication(path: Path) -> Publication:
     return Publication(f"published, DeepBench {use} {device}", about, _PUBLISHED, runs)
 
 
-def _run(timing: Timing, file: str, kind: str, tags: Mapping[str, str]) -> PublishedRun:
+def _run(timing: KernelTiming, file: str, kind: str, tags: Mapping[str, str]) -> PublishedRun:
     """A timing with name, params and metrics of one's own run of the same."""
     device = tags["device"]
     if timing.kernel == "channel":
@@ -291,7 +248,7 @@ def _run(timing: Timing, file: str, kind: str, tags: Mapping[str, str]) -> Publi
     return PublishedRun("", f"{name} {device}", params, {**tags, **own}, metrics)
 
 
-def _kernel(timing: Timing, file: str, device: str) -> tuple[str, dict[str, str], dict[str, float]]:
+def _kernel(timing: KernelTiming, file: str, device: str) -> tuple[str, dict[str, str], dict[str, float]]:
     """Name, params and metrics of a kernel. No compiler made it, so no run has `compile`; of int8 the width of the
     result is not stated, and so no traffic."""
     try:

@@ -39,7 +39,7 @@ _REASONS = {
 }
 
 
-class Comparison(NamedTuple):
+class SystemComparison(NamedTuple):
     """Two populations with points in common, what was found of them, and the sections that show it."""
 
     a: Population
@@ -60,9 +60,9 @@ class Comparison(NamedTuple):
 
 def compare_populations(
     populations: Sequence[Population], frame: pd.DataFrame, selection: Selection, context: Context
-) -> list[Comparison]:
+) -> list[SystemComparison]:
     """The comparisons of any two populations that pair; why others do not, and how many were not tried, is missing."""
-    comparisons: list[Comparison] = []
+    comparisons: list[SystemComparison] = []
     couples = list(combinations([one for one in populations if is_ok(one.rows).any()], 2))
     for number, pair in enumerate(couples):
         if number >= _TRIED or len(comparisons) >= _SHOWN:
@@ -91,7 +91,7 @@ def side_of(population: Population, other: Population, frame: pd.DataFrame) -> s
 
 def _compare(
     a: Population, b: Population, key: str, frame: pd.DataFrame, selection: Selection, context: Context
-) -> Iterator[Comparison]:
+) -> Iterator[SystemComparison]:
     """Cell by cell, then against the size of the models, then operation by operation where both were profiled."""
     of, sides = f"{a.name} over {b.name}", (side_of(a, b, frame), side_of(b, a, frame))
     common = tuple(name for name in families(a.rows) if name in families(b.rows))
@@ -113,10 +113,10 @@ def _compare(
         reading = "Speedup of the FLOP rate of each operation type."
         more.append(made(speedup, replace(options, operations=True), "Operation by operation", reading, "operations"))
     assert isinstance(first.result, Compared)
-    yield Comparison(a, b, first.result, tuple(each for each in (first, *more) if each))
+    yield SystemComparison(a, b, first.result, tuple(each for each in (first, *more) if each))
 
 
-def compared(comparison: Comparison) -> Iterator[Finding]:
+def compared(comparison: SystemComparison) -> Iterator[Finding]:
     """A sentence for each family that both measured, and what else sets the two apart."""
     anchor, (a, b) = comparison.sections[0].anchor, (comparison.a.name, comparison.b.name)
     for row in comparison.rows:
@@ -138,7 +138,7 @@ def _told(row: Mapping[Any, Any], factor: float = 1.0) -> tuple[bool, float, flo
     return ahead, mean, low, f"95% CI {low:.3g} to {high:.3g}" if known else "no interval"
 
 
-def _sentence(row: Mapping[Any, Any], a: str, b: str, comparison: Comparison) -> str:
+def _sentence(row: Mapping[Any, Any], a: str, b: str, comparison: SystemComparison) -> str:
     ahead, mean, _, interval = _told(row)
     faster, slower = (a, b) if ahead else (b, a)
     wins = row["wins"] if ahead else row["points"] - row["wins"]
@@ -167,7 +167,7 @@ def hourly(rows: pd.DataFrame) -> float | None:
     return float(known[0]) if len(known) == 1 else None
 
 
-def relative_costs(comparison: Comparison) -> Iterator[Finding]:
+def relative_costs(comparison: SystemComparison) -> Iterator[Finding]:
     """Which system is cheaper for the same work, family by family: the ratio of their speeds times that of prices."""
     a, b = comparison.a, comparison.b
     first, second = hourly(a.rows), hourly(b.rows)

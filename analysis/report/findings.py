@@ -19,7 +19,7 @@ from analysis.analyses.heatmap import MEMORY
 from analysis.format import short
 from analysis.labels import label
 from analysis.prices import PRICE
-from analysis.report.comparisons import COSTS, FASTER, Comparison, compared, hourly, relative_costs
+from analysis.report.comparisons import COSTS, FASTER, SystemComparison, compared, hourly, relative_costs
 from analysis.report.populations import Population, surroundings
 from analysis.report.results import AT_BATCH, are_busy, model_name, rate
 from analysis.report.sections import Chapter, Finding, Section
@@ -62,7 +62,9 @@ _KINDS = {
 Answers = Iterator[tuple[str, str]]
 
 
-def find(chapters: Sequence[Chapter], comparisons: Sequence[Comparison], choices: Sequence[Section]) -> list[Finding]:
+def find(
+    chapters: Sequence[Chapter], comparisons: Sequence[SystemComparison], choices: Sequence[Section]
+) -> list[Finding]:
     """Everything that is said first, in the order of the page."""
 
     def named(one: Population) -> str:  # what a sentence about one of several begins with

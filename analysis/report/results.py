@@ -51,7 +51,7 @@ class Cell(NamedTuple):
 _NONE = Cell("-")
 
 
-class Table(NamedTuple):
+class PageTable(NamedTuple):
     """What a page shows as a table: headings, cells, a note above them, and what it holds of how much."""
 
     caption: str
@@ -71,7 +71,7 @@ class Table(NamedTuple):
         return len(self.head) > _CROWDED
 
 
-def frame_table(frame: pd.DataFrame, caption: str, whole: str = "", cap: int = _CAP) -> Table | None:
+def frame_table(frame: pd.DataFrame, caption: str, whole: str = "", cap: int = _CAP) -> PageTable | None:
     """The first `cap` rows of a frame, None of an empty one; `whole` is the command that writes all of them.
 
     Columns that are empty or the same in every row are said above. The ends of an interval share a column, which is not
@@ -88,7 +88,7 @@ def frame_table(frame: pd.DataFrame, caption: str, whole: str = "", cap: int = _
         notes.append(f"The first {cap} of {len(frame):,} rows{f'; all of them: {whole}' if whole else '.'}")
     size = counted(len(frame), "row") if len(frame) <= cap else f"{cap} of {len(frame):,} rows"
     columns = dict(_columns(held.drop(columns=same).head(cap)))
-    return Table(caption, [*columns], [*zip(*columns.values(), strict=True)], " ".join(notes), size)
+    return PageTable(caption, [*columns], [*zip(*columns.values(), strict=True)], " ".join(notes), size)
 
 
 def _columns(frame: pd.DataFrame) -> Iterator[tuple[str, list[Cell]]]:
@@ -134,7 +134,7 @@ def _known(value: Any) -> bool:
     return value is not None and not (pd.api.types.is_scalar(value) and pd.isna(value))
 
 
-def results(populations: Sequence[Population], whole: str) -> tuple[Table | None, list[str]]:
+def results(populations: Sequence[Population], whole: str) -> tuple[PageTable | None, list[str]]:
     """The measured points, and what was not measured in sentences; `whole` is the command that writes every run."""
     failed = []
     for one in populations:
@@ -248,10 +248,8 @@ def chart(populations: Sequence[Population]) -> tuple[Markup, str] | None:
     rows = {name: f"{name} {short(best, digits=3)}" for name, best in values.max()[names].items()}
     with drawing.page(None):
         drawn, (axes,) = drawing.panels(1, 7.0, 0.8 + 0.3 * len(names))
-        axes.set_xscale("log")
         drawing.forest(axes, rows, groups, {name: drawing.look(name, [*groups]) for name in groups})
-        drawing.log_ticks(axes.xaxis, short)
-        drawing.finish(axes, "", "examples/s")
+        drawing.finish(axes, "", "examples/s", logs={"x": short})
         if len(groups) > 1:
             drawing.legend(drawn)
         figure = embed(drawn, f"Throughput in examples a second by model: {'; '.join(rows.values())}")

@@ -16,7 +16,7 @@ from analysis.options import Selection, command_line
 from analysis.registry import ANALYSES, Analysis, Shown
 from analysis.report.page import embed, slug
 from analysis.report.populations import Population
-from analysis.report.results import Table, frame_table
+from analysis.report.results import PageTable, frame_table
 from analysis.result import Result
 from paradnn.core.errors import ParadnnError
 
@@ -64,7 +64,7 @@ class Section:
         return _cut(found.words if found else next((head for head, _ in self.result.paragraphs()), ""), _LINE)
 
     @cached_property
-    def table(self) -> Table | None:
+    def table(self) -> PageTable | None:
         """The numbers, as far as a page has room for them."""
         return frame_table(self.result.table, self.title, f"{self.command} --csv FILE")
 

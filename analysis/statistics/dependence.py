@@ -8,7 +8,7 @@ an interval says how far a number would move had other models and other batch si
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -121,13 +121,6 @@ def crossed_variances(design: np.ndarray, response: np.ndarray, levels: Levels) 
     """Those of the least-squares coefficients of a response (n,) on a design (n, k), see `crossing.Crossing`."""
     fitted = design @ np.linalg.lstsq(design, response, rcond=None)[0]
     return Crossing.of(design, levels.factors).components(response - fitted)
-
-
-def jackknifed(value: np.ndarray, without: Callable[[np.ndarray], np.ndarray], levels: Levels) -> Component:
-    """Those of any statistic, `value` (k,). `without` takes the level of each point (n,) and gives the statistic with
-    each level left out (levels, k)."""
-    squares = [((without(code) - value) ** 2).sum(axis=0) for code in levels.factors]
-    return levels.of_mean.combined(np.array(squares))
 
 
 def crossed_mean(values: ArrayLike, levels: Levels, level: float = LEVEL, more: tuple[Component, ...] = ()) -> Estimate:

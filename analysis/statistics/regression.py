@@ -1,4 +1,4 @@
-"""Least squares with honest intervals, and logistic regression that has an answer under perfect separation.
+"""Least squares with honest intervals.
 
 Intervals of `regress`: Student's t with the HC3 covariance of MacKinnon and White (J. Econometrics 29, 1985), which
 allows for scatter that differs from point to point; HC1 where a single row settles a coefficient, for HC3 divides by
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from analysis.lazy import np, optimize, pd, special, stats
+from analysis.lazy import np, pd, stats
 from analysis.statistics.dependence import Component, Levels, crossed_variances
 from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
@@ -22,7 +22,6 @@ from paradnn.forecast.estimate import LEVEL
 _ROWS_PER_COEFFICIENT = 3  # below this many rows for each, intercept included, no fit is attempted
 _FOLDS = 10
 _SAME = 1e-9  # share of a column's variance that others must leave unexplained for it to have a weight
-_FARTHEST = 2.0**14  # first steps from the estimate at which an end of an interval is looked for
 
 
 class Lacking(NamedTuple):
@@ -179,62 +178,3 @@ def _held_out(design: np.ndarray, y: np.ndarray, fold: np.ndarray) -> tuple[floa
         error[held] = y[held] - design[held] @ np.linalg.lstsq(design[~held], y[~held], rcond=1e-7)[0]
         scatter[held] = y[held] - y[~held].mean()
     return float(1 - np.sum(error**2) / np.sum(scatter**2)), float(np.sqrt(np.mean(error**2)))
-
-
-def firth(
-    design: np.ndarray, hits: np.ndarray, start: np.ndarray | None = None, held: int | None = None
-) -> tuple[np.ndarray, float]:
-    """(coefficients (k,) of the log-odds of `hits` (n,) on a design (n, k) with a column of ones, log likelihood).
-
-    The likelihood is penalised by the square root of the information's determinant (Firth, Biometrika 80, 1993), which
-    removes the bias of few points and keeps coefficients finite under perfect separation (Heinze and Schemper,
-    Statistics in Medicine 21, 2002). The coefficient `held` stays as it is in `start`.
-    """
-    y = np.asarray(hits, dtype="float64")
-    found = np.zeros(design.shape[1]) if start is None else np.array(start, dtype="float64")
-    free = np.arange(design.shape[1]) != (-1 if held is None else held)
-
-    def falling(part: np.ndarray) -> tuple[float, np.ndarray]:
-        """Minus the penalised log likelihood, and its gradient."""
-        found[free] = part
-        odds = design @ found
-        weight = special.expit(odds) * special.expit(-odds)
-        information = design.T @ (weight[:, None] * design)
-        inverse = np.linalg.pinv(information, rcond=1e-14, hermitian=True)
-        leverage = weight * np.einsum("ni,ij,nj->n", design, inverse, design)
-        score = design.T @ (y - special.expit(odds) + leverage * (0.5 - special.expit(odds)))
-        height = (y * odds - np.logaddexp(0, odds)).sum() + 0.5 * np.linalg.slogdet(information)[1]
-        return -float(height), -score[free]
-
-    best = optimize.minimize(falling, found[free], jac=True, method="BFGS", options={"gtol": 1e-7})
-    found[free] = best.x
-    return found, -float(best.fun)
-
-
-def profile_interval(
-    design: np.ndarray, hits: np.ndarray, found: np.ndarray, height: float, place: int
-) -> tuple[float, float]:
-    """The values of one coefficient at which the penalised log likelihood, the others chosen best, is no further below
-    its maximum `height` than chance allows (Heinze and Schemper 2002, section 2.3); an end that is nowhere is infinite.
-    """
-    room = stats.chi2.ppf(LEVEL, 1) / 2
-    scale = max(abs(float(found[place])), 0.1) / 4
-
-    def excess(value: float) -> float:
-        start = found.copy()
-        # In perfect separation all coefficients grow together.
-        start *= np.clip(value / found[place], 0.2, 5.0) if value * found[place] > 0 else 1.0
-        start[place] = value
-        return height - float(room) - firth(design, hits, start, place)[1]
-
-    ends = []
-    for sign in (-1.0, 1.0):
-        reach = scale
-        while excess(found[place] + sign * reach) < 0 and reach < scale * _FARTHEST:
-            reach *= 2
-        if reach >= scale * _FARTHEST:
-            ends.append(sign * np.inf)
-            continue
-        inner, outer = found[place] + sign * (reach / 2 if reach > scale else 0.0), found[place] + sign * reach
-        ends.append(float(optimize.brentq(excess, inner, outer, xtol=1e-3 * scale)))
-    return ends[0], ends[1]

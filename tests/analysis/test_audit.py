@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.audit import KINDS, AuditOptions, Finding, audit, conclusions, read_results
+from analysis.audit import READERS, AuditFinding, AuditOptions, audit, conclusions, read_results
 from analysis.options import Selection
 from paradnn.core.errors import ConfigError, DataError
 
@@ -106,7 +106,7 @@ def written(folder: Path, name: str, document: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
+@pytest.mark.parametrize("kind", [*READERS])
 def test_two_files_of_a_kind_are_two_sessions(tmp_path: Path, kind: str) -> None:
     first, second = (read_results(written(tmp_path, str(n), one)) for n, one in enumerate(EXAMPLES[kind]))
     assert (first.kind, second.kind) == (kind, kind)
@@ -123,7 +123,7 @@ def sessions(folder: Path, name: str, medians: list[float]) -> list[Any]:
     return [read_results(written(folder, f"{name}{n}", one)) for n, one in enumerate(documents)]
 
 
-def only(findings: Any) -> Finding:
+def only(findings: Any) -> AuditFinding:
     [finding] = [finding for finding in findings if not math.isnan(finding.ratio)]
     return finding
 

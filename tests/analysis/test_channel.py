@@ -106,10 +106,10 @@ def test_every_transport_has_its_line() -> None:
 
 
 def test_what_else_differs_makes_another_channel() -> None:
-    coded = [frame(**{"model.serialized": serialized}) for serialized in (False, True)]
+    coded = [frame(**{"model.window": window}) for window in (16, 64)]
     coded[1]["run_id"] += "coded"
     result = channel(pd.concat([*coded, frame("jax").head(3)], ignore_index=True))
-    assert list(result.table["channel"]) == ["tcp latency, serialized=false", "tcp latency, serialized=true"]
+    assert list(result.table["channel"]) == ["tcp latency, window 16", "tcp latency, window 64"]
     assert "Too few sizes for a fit: jax latency." in result.text()
 
 

@@ -3,7 +3,7 @@ import pandas as pd
 import pytest
 
 from analysis.analyses.claims import ClaimsResult
-from analysis.claims.evaluate import Data, Verdict, judge, table
+from analysis.claims.evaluate import ClaimVerdict, Data, judge, table
 from analysis.claims.load import parse_claims
 from tests.analysis.planted import BATCH, POINTS, SIZE, runs, side
 
@@ -11,7 +11,7 @@ NOISE = np.exp(0.05 * np.random.default_rng(3).standard_normal(len(POINTS)))
 FLAT = np.full(len(POINTS), 100.0)
 
 
-def text(verdicts: tuple[Verdict, ...]) -> str:
+def text(verdicts: tuple[ClaimVerdict, ...]) -> str:
     return ClaimsResult(verdicts=verdicts, sources=()).text()
 
 

@@ -179,8 +179,6 @@ def test_an_archive_is_imported_from_the_command_line(
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedOptions(Options):
-    command = "speed"
-
     by: str = option("batch_size", "a column")
 
 
@@ -216,7 +214,7 @@ def speed(frame: pd.DataFrame, options: SpeedOptions) -> SpeedResult:
 
 @pytest.fixture
 def speed_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    command = Command(SpeedOptions, speed.summary, speed.description, speed.example, analysis=speed)
+    command = Command("speed", SpeedOptions, speed.summary, speed.example, analysis=speed)
     monkeypatch.setattr(analysis.cli, "COMMANDS", (*COMMANDS, command))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from analysis.cli import main
-from analysis.published.deepbench import Timing, read_workbook
+from analysis.published.deepbench import KernelTiming, read_workbook
 from analysis.roofs import place_models
 from analysis.statistics.pairing import pair
 from analysis.store.load import load
@@ -193,21 +193,21 @@ def test_a_spreadsheet_that_is_damaged_inside_is_one_line(damage: bytes, tmp_pat
 
 
 @pytest.fixture(scope="module")
-def own() -> dict[str, list[Timing]]:
+def own() -> dict[str, list[KernelTiming]]:
     """The published files themselves: path below the folder -> timings."""
     if OWN is None:
         pytest.skip("PARADNN_DEEPBENCH names no folder")
     return {str(path.relative_to(OWN)): read_workbook(path)[1] for path in sorted(Path(OWN).rglob("DeepBench_*.xlsx"))}
 
 
-def test_all_timings_of_the_published_files_are_read(own: dict[str, list[Timing]]) -> None:
+def test_all_timings_of_the_published_files_are_read(own: dict[str, list[KernelTiming]]) -> None:
     assert len(own) == 18
     assert sum(map(len, own.values())) == 9085
     counts = Counter(timing.kernel for timings in own.values() for timing in timings)
     assert counts == {"gemm": 2675, "conv2d": 4314, "rnn_kernel": 1797, "sparse_gemm": 96, "channel": 203}
 
 
-def test_problems_of_v100_are_those_of_its_spreadsheet(own: dict[str, list[Timing]]) -> None:
+def test_problems_of_v100_are_those_of_its_spreadsheet(own: dict[str, list[KernelTiming]]) -> None:
     """The copy of it that tests of costs hold, which was read without this code."""
     timings = next(timings for path, timings in own.items() if path.endswith("train/DeepBench_NV_V100.xlsx"))
     found = Counter(

@@ -3,7 +3,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.analyses.parameters import ParametersOptions, parameters
+from analysis.analyses.parameters import parameters
+from analysis.options import Options
 
 
 def models() -> pd.DataFrame:
@@ -60,5 +61,5 @@ def test_how_quiet_the_machine_was_says_nothing_of_sizes() -> None:
     assert "shared the machine" not in parameters(runs).text()
     assert "not steady" not in parameters(runs).text()
     runs.loc[20:, "steady"] = "true"
-    kept = parameters(runs, ParametersOptions(steady_only=True))
+    kept = parameters(runs, Options(steady_only=True))
     assert "runs on a contended machine" in kept.text()

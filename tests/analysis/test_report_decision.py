@@ -14,7 +14,7 @@ from analysis.prices import PRICE, PriceList, priced
 from analysis.report.comparisons import compare_populations
 from analysis.report.findings import find
 from analysis.report.populations import Population, split, surroundings
-from analysis.report.results import Table, model_name, results, systems
+from analysis.report.results import PageTable, model_name, results, systems
 from analysis.report.sections import Chapter, Context, outline
 from paradnn.config.point import Measure
 from tests.analysis.planted import grid, runs
@@ -50,7 +50,7 @@ def population(**columns: object) -> Population:
     return found
 
 
-def words(found: Table | None) -> str:
+def words(found: PageTable | None) -> str:
     """What the table says, a line for each row."""
     assert found is not None
     lines = [found.head, *([cell.words for cell in row] for row in found.rows)]

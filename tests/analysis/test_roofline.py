@@ -8,10 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.analyses.roofline import RooflineOptions, RooflineResult
+from analysis.analyses.roofline import RooflineOptions
 from analysis.analyses.roofline import roofline as analyse
 from analysis.cli import main
 from analysis.operations import place_operations
+from analysis.result import Result
 from analysis.roofs import Roof, find_roofs, place_models, summary, verdict
 from paradnn.core.errors import ConfigError
 from tests.analysis.conftest import Writer
@@ -152,10 +153,8 @@ def test_the_time_of_operations_adds_up_under_each_verdict() -> None:
     assert blind["unknown"].tolist() == [pytest.approx(0.855)]
 
 
-def said(frame: pd.DataFrame, **options: Any) -> RooflineResult:
-    result = analyse(frame, RooflineOptions(**options))
-    assert isinstance(result, RooflineResult)
-    return result
+def said(frame: pd.DataFrame, **options: Any) -> Result:
+    return analyse(frame, RooflineOptions(**options))
 
 
 def test_the_command_says_and_draws_what_limits_each_family(tmp_path: Path) -> None:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 class SpreadOptions(Options):
     """What is spread."""
 
-    command = "spread"
-
     metric: str = option("examples_per_second", "what is spread", metavar="M", names="columns")
 
 
