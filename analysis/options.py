@@ -176,7 +176,7 @@ class Options(Arguments):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source(Arguments):
+class StoreChoice(Arguments):
     """Where runs are."""
 
     store: tuple[str, ...] = option(
@@ -201,7 +201,7 @@ class Source(Arguments):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selection(Source):
+class Selection(StoreChoice):
     """Which runs; all that is given must hold."""
 
     family: tuple[str, ...] = option(

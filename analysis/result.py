@@ -26,7 +26,7 @@ class Paragraph(NamedTuple):
         return "\n  ".join([self.head, *self.points])
 
 
-class Headline(NamedTuple):
+class Highlight(NamedTuple):
     """What a page says first of an answer: a word or two, and a sentence without the name of what it is about."""
 
     topic: str
@@ -50,7 +50,7 @@ class Result:
     numbers: pd.DataFrame | None = None
     sentences: Sequence[Paragraph | str] = ()
     picture: Callable[[], Figure] | None = None
-    stands_out: Headline | None = None
+    stands_out: Highlight | None = None
     rows: Sequence[tuple[str, pd.DataFrame]] = ()
 
     @property
@@ -69,7 +69,7 @@ class Result:
             raise ParadnnError("there is nothing to draw; choose other runs")
         return self.picture()
 
-    def headline(self) -> Headline | None:
+    def headline(self) -> Highlight | None:
         """The finding that stands out, if one does."""
         return self.stands_out
 

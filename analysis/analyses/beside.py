@@ -12,7 +12,7 @@ from analysis.format import short
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
 from analysis.registry import analysis
-from analysis.result import Headline, Result, pooled_within, require_runs
+from analysis.result import Highlight, Result, pooled_within, require_runs
 from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
 from paradnn.families import FAMILIES
@@ -81,7 +81,7 @@ def beside(frame: pd.DataFrame, options: BesideOptions) -> Result:
     )
 
 
-def _headline(table: pd.DataFrame) -> Headline | None:
+def _headline(table: pd.DataFrame) -> Highlight | None:
     """Of each platform what was published of it, else what is predicted."""
     found = []
     for device, rows in table[table["there"].notna()].groupby("device", sort=False):
@@ -90,7 +90,7 @@ def _headline(table: pd.DataFrame) -> Headline | None:
         ends = dict.fromkeys(short(end, digits=2) for end in (ratios.min(), ratios.max()))
         verb, note = ("ran", " (published)") if source == "published" else ("would run", "")
         found.append(f"{device} {verb} {counted(len(ratios), 'model')} {' to '.join(ends)} times as fast{note}")
-    return Headline("Beside published platforms", f"{'; '.join(found)}.") if found else None
+    return Highlight("Beside published platforms", f"{'; '.join(found)}.") if found else None
 
 
 def _sentences(table: pd.DataFrame, here: str, points: int) -> Iterator[str]:

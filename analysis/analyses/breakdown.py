@@ -16,7 +16,7 @@ from analysis.format import short
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, unit_option
 from analysis.registry import analysis
-from analysis.result import Headline, Paragraph, Result, pooled_within
+from analysis.result import Highlight, Paragraph, Result, pooled_within
 from analysis.statistics.dependence import Unit, crossed_quantile, levels_of
 from analysis.store.frame import aggregate_replicates, families, is_ok
 from paradnn.core.errors import ParadnnError
@@ -64,9 +64,9 @@ def breakdown(frame: pd.DataFrame, options: BreakdownOptions) -> Result:
     )
 
 
-def _headline(shares: pd.DataFrame) -> Headline:
+def _headline(shares: pd.DataFrame) -> Highlight:
     row = shares[shares["models"] == shares["models"].max()].sort_values("median", ascending=False).iloc[0]
-    return Headline(
+    return Highlight(
         "What limits it",
         f"{row['name']} takes {short(row['median'], share=True)} of the step of {row['family']} in the median over "
         f"{row['models']} profiled models ({_interval(row, '95% interval ')}).",

@@ -19,7 +19,7 @@ from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
 from analysis.prices import PRICE, currency_of, price_option, priced, read_prices
 from analysis.registry import Shown, analysis
-from analysis.result import Headline, Paragraph, Result, joined
+from analysis.result import Highlight, Paragraph, Result, joined
 from analysis.statistics.regression import Lacking
 from analysis.statistics.sessions import ALLOWANCE, arrange
 from analysis.store.frame import is_ok, require_homogeneous
@@ -107,7 +107,7 @@ def frontier(frame: pd.DataFrame, options: FrontierOptions) -> Result:
         where = f": {prices.origin}" if prices.origin else ""
         said.append(Paragraph(f"Prices given here win over those that runs recorded{where}."))
     table = pd.concat([one.table.assign(task=one.task) for one in found], ignore_index=True)
-    best = Headline("What to choose", " ".join(_best(one, currency) for one in largest[:_WRITTEN]))
+    best = Highlight("What to choose", " ".join(_best(one, currency) for one in largest[:_WRITTEN]))
     return Result(
         numbers=table[["task", *table.columns.drop(["task", "run_ids"])]],
         sentences=said,

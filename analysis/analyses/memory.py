@@ -27,7 +27,7 @@ _FALLING = ("model.patch", "devices")
 _NO_SIZE = ("model.dropout", "model.label_smoothing")
 
 
-class Limit(NamedTuple):
+class MemoryEdge(NamedTuple):
     """One family on one device.
 
     `points` that were tried, the smallest first: hyperparameters, `failed`, `side` (what the frontier of the others
@@ -71,12 +71,12 @@ def memory(frame: pd.DataFrame, options: Options) -> Result:
     )
 
 
-def memory_limits(frame: pd.DataFrame, pool: bool = False) -> tuple[list[Limit], list[Lacking]]:
+def memory_limits(frame: pd.DataFrame, pool: bool = False) -> tuple[list[MemoryEdge], list[Lacking]]:
     """The limit of each family on each device, and which groups have no answer, and why."""
     return of_groups(frame, lambda group: _limit(group, pool), "not enough data", "measure points of several sizes")
 
 
-def _limit(group: FamilyGroup, pool: bool) -> Limit:
+def _limit(group: FamilyGroup, pool: bool) -> MemoryEdge:
     from paradnn.designs.frontier import sides
 
     rows = aggregate_replicates(require_homogeneous(group.rows, pool=pool))
@@ -96,7 +96,7 @@ def _limit(group: FamilyGroup, pool: bool) -> Limit:
     for here in kinds:
         side[here], edge[here] = sides(growing[here], failed[here])
     order = np.argsort(np.log(np.maximum(sizes, 1e-300)).sum(axis=1), kind="stable")
-    return Limit(group, rows[names].assign(failed=failed, side=side, edge=edge).iloc[order], left_out)
+    return MemoryEdge(group, rows[names].assign(failed=failed, side=side, edge=edge).iloc[order], left_out)
 
 
 def size_of(column: pd.Series) -> pd.Series | None:
@@ -109,7 +109,7 @@ def size_of(column: pd.Series) -> pd.Series | None:
     return column.map(lambda value: float(sum(totals[value] or ()))) if all(totals.values()) else None
 
 
-def _sentences(found: Sequence[Limit]) -> Iterator[Paragraph]:
+def _sentences(found: Sequence[MemoryEdge]) -> Iterator[Paragraph]:
     for limit in found:
         others = ", ".join(f"{number} {outcome}" for outcome, number in limit.left_out.items())
         head = (
@@ -119,7 +119,7 @@ def _sentences(found: Sequence[Limit]) -> Iterator[Paragraph]:
         yield Paragraph(head, tuple(_describe(limit)))
 
 
-def _describe(limit: Limit) -> Iterator[str]:
+def _describe(limit: MemoryEdge) -> Iterator[str]:
     points = limit.points
     edge, failed = points["edge"], points["failed"]
     for rows, place, what, such in (

@@ -18,7 +18,7 @@ from analysis.lazy import drawing, pd
 from analysis.operations import ALL, operations_of
 from analysis.options import Options, option, unit_option
 from analysis.registry import Shown, analysis
-from analysis.result import Headline, Paragraph, Result, pooled_within, require_runs
+from analysis.result import Highlight, Paragraph, Result, pooled_within, require_runs
 from analysis.roofs import (
     Placed,
     Roof,
@@ -60,7 +60,7 @@ class RooflineOptions(Options):
     unit: Literal["crossed", "model", "point"] = unit_option()
 
 
-def _headline(points: pd.DataFrame, unit: Unit) -> Headline | None:
+def _headline(points: pd.DataFrame, unit: Unit) -> Highlight | None:
     """What limits all the models whose verdict is known."""
     known = points[points["verdict"] != RoofVerdict.UNKNOWN]
     if not len(known):
@@ -71,7 +71,7 @@ def _headline(points: pd.DataFrame, unit: Unit) -> Headline | None:
         f"memory bounds {share} of {len(known)} models (95% interval {low} to {high}); in the median they reach "
         f"{of_roof} of their roof."
     )
-    return Headline("What limits it", words)
+    return Highlight("What limits it", words)
 
 
 def draw_roofline(points: pd.DataFrame, roofs: Sequence[Roof], colour: str | None = None) -> drawing.Figure:

@@ -30,7 +30,7 @@ from analysis.labels import label, term_label
 from analysis.lazy import drawing, np, pd, stats
 from analysis.options import Options, option, unit_option
 from analysis.registry import Shown, analysis
-from analysis.result import Headline, Paragraph, Result, pooled_within
+from analysis.result import Highlight, Paragraph, Result, pooled_within
 from analysis.statistics.contrast import adjusted
 from analysis.statistics.dependence import Component, combined, levels_of
 from analysis.statistics.regression import Lacking, Regression, regress
@@ -163,7 +163,7 @@ def _rows(fit: Fit, metric: str) -> pd.DataFrame:
     return part.assign(points=found.rows, r2=found.r2, r2_held_out=found.r2_held_out)
 
 
-def _headline(fits: Sequence[Fit], metric: str) -> Headline | None:
+def _headline(fits: Sequence[Fit], metric: str) -> Highlight | None:
     """The largest weight of the fit over the most points in which the metric depends on anything."""
     known = [(fit, strongest) for fit in fits if (strongest := fit.strongest()) is not None]
     if not known:
@@ -177,7 +177,7 @@ def _headline(fits: Sequence[Fit], metric: str) -> Headline | None:
         f"{row['weight']:+.2f} (95% CI {row['low']:+.2f} to {row['high']:+.2f}) over "
         f"{counted(fit.regression.rows, 'point')}{doubling}.{told}"
     )
-    return Headline("What it depends on", words)
+    return Highlight("What it depends on", words)
 
 
 def _fit(group: FamilyGroup, metric: str, chosen: Sequence[str], options: SensitivityOptions) -> Fit:

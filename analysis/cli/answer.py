@@ -85,7 +85,7 @@ def _nothing(selection: Selection) -> str:
     return f"no run matches, of {counted(len(frame), 'run')} in the store; {why}"
 
 
-def answer(one: Analysis[Any, Any], frame: pd.DataFrame, options: Options, selection: Selection) -> Result:
+def answer(one: Analysis[Any, Result], frame: pd.DataFrame, options: Options, selection: Selection) -> Result:
     """What an analysis says of a frame; of heterogeneous runs, what it says of their largest group, and of which.
 
     `selection` chose the frame: the commands for other groups narrow it. Where no group will do, the error of all of

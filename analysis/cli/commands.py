@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from analysis.audit import AuditOptions, audit
 from analysis.cli.answer import answer, load_chosen
 from analysis.cli.output import FigureOutput, Output, deliver, named, write_csv
-from analysis.options import Arguments, Options, Selection, Source, add_arguments, option, read_arguments
+from analysis.options import Arguments, Options, Selection, StoreChoice, add_arguments, option, read_arguments
 from analysis.prices import price_option, read_prices
 from analysis.registry import ANALYSES, Analysis
 from paradnn.cli.console import Ticker, say
@@ -28,7 +28,7 @@ from paradnn.core.words import counted
 from paradnn.store.files import whole_file
 
 
-class Command(NamedTuple):
+class SubCommand(NamedTuple):
     """A sub-command: an analysis, or a function `act` of options and a selection, whose docstring --help shows.
 
     Without `selects` it takes no options that choose runs.
@@ -50,7 +50,7 @@ class Command(NamedTuple):
     def configure(self, parser: argparse.ArgumentParser) -> None:
         """Add the command's own arguments and the shared ones."""
         output = () if self.analysis is None else (FigureOutput if self.analysis.draws else Output,)
-        add_arguments(parser, Selection if self.selects else Source, self.options, *output)
+        add_arguments(parser, Selection if self.selects else StoreChoice, self.options, *output)
 
     def execute(self, args: argparse.Namespace, command_line: list[str]) -> None:
         """Do it, and print, write and log what came out."""
@@ -137,7 +137,7 @@ class FolderOptions(Arguments):
 
 def _published(
     name: str, experiment: str, units: str, folder: str, example: str, summary: str, where: str, then: str
-) -> Command:
+) -> SubCommand:
     """The command that logs what `analysis.published` finds in a `folder` into an `experiment`, unless another one is
     named; `where` the data are, `then` the words to go on with."""
 
@@ -160,7 +160,7 @@ def _published(
         f" --experiment names another. DIR is a {folder}:\n{where}. What is there is not logged again."
     )
     line = f"python -m analysis import-{name} {example}"
-    return Command(f"import-{name}", FolderOptions, summary, line, act, selects=False)
+    return SubCommand(f"import-{name}", FolderOptions, summary, line, act, selects=False)
 
 
 with (Path(__file__).parents[1] / "published/sources.csv").open(encoding="utf-8", newline="") as _table:
@@ -221,7 +221,7 @@ def _report(options: ReportOptions, selection: Selection) -> None:
 
 
 _STORE = (
-    Command(
+    SubCommand(
         "import-atlas",
         AtlasOptions,
         "make the atlas of published kernel timings from clones of its sources",
@@ -229,7 +229,7 @@ _STORE = (
         _build_atlas,
         selects=False,
     ),
-    Command(
+    SubCommand(
         "audit",
         AuditOptions,
         "what may be concluded from results of other harnesses: hyperfine, pytest-benchmark, asv and others",
@@ -237,14 +237,14 @@ _STORE = (
         audit,
         selects=False,
     ),
-    Command(
+    SubCommand(
         "export",
         ExportOptions,
         "write chosen runs to a file: their frame as CSV or Parquet, or all of them as a .zip for others",
         "python -m analysis export fc.parquet --family fc --outcome ok",
         _export,
     ),
-    Command(
+    SubCommand(
         "import",
         ImportOptions,
         "log the runs of a .zip that `export` wrote into a store",
@@ -252,7 +252,7 @@ _STORE = (
         _import_bundle,
         selects=False,
     ),
-    Command(
+    SubCommand(
         "report",
         ReportOptions,
         "every analysis the runs allow as one HTML page: figures, numbers, what is missing",
@@ -260,6 +260,6 @@ _STORE = (
         _report,
     ),
 )
-_ANALYSES = (Command(one.name, one.options, one.summary, one.example, analysis=one) for one in ANALYSES.values())
+_ANALYSES = (SubCommand(one.name, one.options, one.summary, one.example, analysis=one) for one in ANALYSES.values())
 #: In the order of --help.
 COMMANDS = tuple(sorted((*_PUBLISHED, *_STORE, *_ANALYSES), key=lambda one: one.name))

@@ -16,7 +16,7 @@ from analysis.options import Selection
 from analysis.prices import PRICE
 from analysis.registry import Shown
 from analysis.report.populations import Population
-from analysis.report.sections import Context, Finding, Missing, Section
+from analysis.report.sections import Context, KeyFinding, Missing, Section
 from analysis.sides import Compared
 from analysis.statistics.contrast import Verdict
 from analysis.statistics.pairing import sampling
@@ -116,16 +116,16 @@ def _compare(
     yield SystemComparison(a, b, first.result, tuple(each for each in (first, *more) if each))
 
 
-def compared(comparison: SystemComparison) -> Iterator[Finding]:
+def compared(comparison: SystemComparison) -> Iterator[KeyFinding]:
     """A sentence for each family that both measured, and what else sets the two apart."""
     anchor, (a, b) = comparison.sections[0].anchor, (comparison.a.name, comparison.b.name)
     for row in comparison.rows:
-        yield Finding(FASTER, _sentence(row, a, b, comparison), anchor)
+        yield KeyFinding(FASTER, _sentence(row, a, b, comparison), anchor)
     differ = comparison.result.cells.attrs.get("differ", {})
     # What one side alone records, the section of the comparison lists.
     known = {name: values for name, values in differ.items() if name not in _SAID and "(none)" not in values}
     if said := [f"{label(name)} ({one} / {two})" for name, (one, two) in known.items()]:
-        yield Finding(FASTER, f"{a} and {b} also differ in {', '.join(said)}: the ratios include that.", anchor)
+        yield KeyFinding(FASTER, f"{a} and {b} also differ in {', '.join(said)}: the ratios include that.", anchor)
 
 
 def _told(row: Mapping[Any, Any], factor: float = 1.0) -> tuple[bool, float, float, str]:
@@ -167,7 +167,7 @@ def hourly(rows: pd.DataFrame) -> float | None:
     return float(known[0]) if len(known) == 1 else None
 
 
-def relative_costs(comparison: SystemComparison) -> Iterator[Finding]:
+def relative_costs(comparison: SystemComparison) -> Iterator[KeyFinding]:
     """Which system is cheaper for the same work, family by family: the ratio of their speeds times that of prices."""
     a, b = comparison.a, comparison.b
     first, second = hourly(a.rows), hourly(b.rows)
@@ -177,4 +177,4 @@ def relative_costs(comparison: SystemComparison) -> Iterator[Finding]:
         words = f"the same work on {row['family']} models costs {mean:.3g} times as much on {dear} ({interval})"
         shown = low > 1 and row["verdict"] not in (Verdict.WITHHELD, Verdict.NOT_ENOUGH)
         unsure = f"Which of {a.name} and {b.name} is cheaper is not shown: as measured, {words}."
-        yield Finding(COSTS, f"{cheap} is cheaper: {words}." if shown else unsure, comparison.sections[0].anchor)
+        yield KeyFinding(COSTS, f"{cheap} is cheaper: {words}." if shown else unsure, comparison.sections[0].anchor)

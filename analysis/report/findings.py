@@ -22,7 +22,7 @@ from analysis.prices import PRICE
 from analysis.report.comparisons import COSTS, FASTER, SystemComparison, compared, hourly, relative_costs
 from analysis.report.populations import Population, surroundings
 from analysis.report.results import AT_BATCH, are_busy, model_name, rate
-from analysis.report.sections import Chapter, Finding, Section
+from analysis.report.sections import Chapter, KeyFinding, Section
 from analysis.store.frame import families, is_ok
 from paradnn.core.words import counted
 from paradnn.families import FAMILIES, message_families
@@ -64,15 +64,15 @@ Answers = Iterator[tuple[str, str]]
 
 def find(
     chapters: Sequence[Chapter], comparisons: Sequence[SystemComparison], choices: Sequence[Section]
-) -> list[Finding]:
+) -> list[KeyFinding]:
     """Everything that is said first, in the order of the page."""
 
     def named(one: Population) -> str:  # what a sentence about one of several begins with
         return f"{one.name}: " if len(chapters) > 1 else ""
 
-    def ask(topic: str, tell: Callable[[Population], Answers], of: Sequence[Chapter] = chapters) -> list[Finding]:
+    def ask(topic: str, tell: Callable[[Population], Answers], of: Sequence[Chapter] = chapters) -> list[KeyFinding]:
         told = ((chapter.population, answer) for chapter in of for answer in tell(chapter.population))
-        return [Finding(topic, named(one) + words, one.key, command) for one, (words, command) in told]
+        return [KeyFinding(topic, named(one) + words, one.key, command) for one, (words, command) in told]
 
     priced = [chapter for chapter in chapters if chapter.population.rows[PRICE].notna().any()]
     every = [finding for comparison in comparisons if priced for finding in relative_costs(comparison)]
@@ -86,10 +86,10 @@ def find(
             "preferred. Measure the same sweep on both, into the same store, or compare settings by turns with "
             "python -m paradnn.compare."
         )
-        every.append(Finding(FASTER, words, chapters[0].population.key))
+        every.append(KeyFinding(FASTER, words, chapters[0].population.key))
     every += [*ask(MEMORY_ENDS, _memory), *ask(TRUST, _trust)]
     told = ((section, section.result.headline()) for section in choices)
-    every += [Finding(found.topic, found.words, section.anchor) for section, found in told if found]
+    every += [KeyFinding(found.topic, found.words, section.anchor) for section, found in told if found]
     return sorted(every, key=lambda one: TOPICS.index(one.topic) if one.topic in TOPICS else len(TOPICS))
 
 
@@ -151,7 +151,7 @@ def _below_the_roof(population: Population) -> Answers:
         yield f"{words} peaks allow; {what} take the rest.", ""
 
 
-def _headlines(chapters: Sequence[Chapter], named: Callable[[Population], str]) -> Iterator[Finding]:
+def _headlines(chapters: Sequence[Chapter], named: Callable[[Population], str]) -> Iterator[KeyFinding]:
     """What analyses say first: each of one system, what it depends on of two."""
     counts: Counter[str] = Counter()
     for one, section in ((each.population, section) for each in chapters for section in each.sections):
@@ -161,7 +161,7 @@ def _headlines(chapters: Sequence[Chapter], named: Callable[[Population], str]) 
             words = named(one) + found.words
             if "roof" in found.words and are_busy(one.rows):
                 words += " The peaks were measured beside other work and are too low."
-            yield Finding(found.topic, words[0].upper() + words[1:], section.anchor)
+            yield KeyFinding(found.topic, words[0].upper() + words[1:], section.anchor)
 
 
 def _change(population: Population) -> Answers:

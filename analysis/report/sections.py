@@ -34,7 +34,7 @@ class Missing(NamedTuple):
     reason: str
 
 
-class Finding(NamedTuple):
+class KeyFinding(NamedTuple):
     """What was found, in a word and in a sentence, the anchor of its section, and a command to go on with."""
 
     topic: str

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 import analysis.cli
 from analysis.cli import COMMANDS, main
-from analysis.cli.commands import Command
+from analysis.cli.commands import SubCommand
 from analysis.options import Options, option
 from analysis.registry import analysis as registered
 from analysis.result import Paragraph, Result
@@ -214,7 +214,7 @@ def speed(frame: pd.DataFrame, options: SpeedOptions) -> SpeedResult:
 
 @pytest.fixture
 def speed_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    command = Command("speed", SpeedOptions, speed.summary, speed.example, analysis=speed)
+    command = SubCommand("speed", SpeedOptions, speed.summary, speed.example, analysis=speed)
     monkeypatch.setattr(analysis.cli, "COMMANDS", (*COMMANDS, command))
 
 

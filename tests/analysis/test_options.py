@@ -11,7 +11,7 @@ from analysis.analyses.compare import CompareOptions
 from analysis.analyses.infeed import InfeedOptions
 from analysis.analyses.speedup import SpeedupOptions
 from analysis.cli import COMMANDS, make_parser
-from analysis.cli.commands import Command
+from analysis.cli.commands import SubCommand
 from analysis.options import Argument, Arguments, Selection, arguments, command_line, read_arguments
 from paradnn.core.errors import ConfigError
 
@@ -32,14 +32,14 @@ def filled(cls: type[Arguments]) -> Arguments:
     return cls(**{argument.name: sample(argument) for argument in arguments(cls)})
 
 
-def parsed(command: Command, words: list[str]) -> tuple[Arguments, Selection]:
+def parsed(command: SubCommand, words: list[str]) -> tuple[Arguments, Selection]:
     given = make_parser().parse_args([command.name, *words])
     assert given.sub_command.name == command.name
     return read_arguments(command.options, given), read_arguments(Selection, given)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_a_command_line_of_options_gives_the_options_again(command: Command) -> None:
+def test_a_command_line_of_options_gives_the_options_again(command: SubCommand) -> None:
     options = filled(command.options)
     words = shlex.split(shlex.join(command_line(options)))
     assert parsed(command, words)[0] == options
