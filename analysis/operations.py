@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from analysis.format import percent_interval
@@ -105,9 +104,9 @@ def operations_of(
     sizes = sorted(str(name) for name in runs if str(name).startswith("model.") and name != "model.name")
     extra = [name for name in sizes if runs[name].nunique() > 1]
     extra = ["batch_size", *extra] if "batch_size" in runs else extra
-    return OperationsResult(
-        roofs=roofs,
-        operations=found.merge(runs[["run_id", *extra]], on="run_id", how="left"),
+    return operations_result(
+        roofs,
+        found.merge(runs[["run_id", *extra]], on="run_id", how="left"),
         models=models,
         levels=levels_of(runs.set_index("run_id").loc[models["run_id"]], unit),
         alone="" if which == ALL else str(runs["run_name"].iloc[0] or runs["run_id"].iloc[0]),
@@ -118,112 +117,120 @@ def operations_of(
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OperationsResult(Result):
-    """The operations of one run, whose name is `alone`, or else the types of operation of many, under their roofs.
+    """The operations of one run, or the types of operation of many, under their roofs: `operations` and `models` as of
+    `place_operations`, `levels` are what the models share."""
 
-    `operations` and `models` are as of `place_operations`; `levels` are what the models share.
-    """
-
-    roofs: tuple[Roof, ...]
     operations: pd.DataFrame
     models: pd.DataFrame
     levels: Levels
-    alone: str = ""
 
-    @property
-    def table(self) -> pd.DataFrame:
-        if self.alone:
-            return self.operations[_COLUMNS].sort_values("share", ascending=False, kind="stable", ignore_index=True)
-        return self.operations[[*self.operations.columns.drop(["name", "run_id"]), "run_id"]]
 
-    @cached_property
-    def types(self) -> pd.DataFrame:
-        """A row for each type that is drawn, the most frequent first: operations, how many are compute-bound, whether
-        they go between devices, the range of their intensities (FLOP/B), median and maximum of their share of the roof,
-        median share of the time."""
-        rows = self.operations[self.operations["drawn"]]
-        limits = {"compute": rows["verdict"].eq("compute-bound"), "between": rows["verdict"].eq("between devices")}
-        grouped = rows.assign(**limits).groupby("type")
-        table = grouped.agg(
-            operations=("share", "size"),
-            compute_bound=("compute", "sum"),
-            between_devices=("between", "any"),
-            lowest_intensity=("arithmetic_intensity", "min"),
-            highest_intensity=("arithmetic_intensity", "max"),
-            roof_share=("roof_share", "median"),
-            roof_share_best=("roof_share", "max"),
-            share=("share", "median"),
+def operations_result(
+    roofs: Sequence[Roof], operations: pd.DataFrame, models: pd.DataFrame, levels: Levels, alone: str = "", **more: Any
+) -> OperationsResult:
+    """Placed operations as a result: those of one run, whose name is `alone`, or the types of those of many."""
+    table = operations[[*operations.columns.drop(["name", "run_id"]), "run_id"]]
+    if alone:
+        table = operations[_COLUMNS].sort_values("share", ascending=False, kind="stable", ignore_index=True)
+    return OperationsResult(
+        operations=operations,
+        models=models,
+        levels=levels,
+        numbers=table,
+        sentences=[
+            *map(roof_in_words, roofs),
+            *(_of_one(operations, models.iloc[0].to_dict()) if alone else _of_many(operations, models, levels)),
+        ],
+        picture=(lambda: _draw(roofs, operations, alone)) if operations["drawn"].any() else None,
+        **more,
+    )
+
+
+def types_of(operations: pd.DataFrame) -> pd.DataFrame:
+    """A row for each type that is drawn, the most frequent first: operations, how many are compute-bound, whether they
+    go between devices, the range of their intensities (FLOP/B), median and maximum of their share of the roof, median
+    share of the time."""
+    rows = operations[operations["drawn"]]
+    limits = {"compute": rows["verdict"].eq("compute-bound"), "between": rows["verdict"].eq("between devices")}
+    grouped = rows.assign(**limits).groupby("type")
+    table = grouped.agg(
+        operations=("share", "size"),
+        compute_bound=("compute", "sum"),
+        between_devices=("between", "any"),
+        lowest_intensity=("arithmetic_intensity", "min"),
+        highest_intensity=("arithmetic_intensity", "max"),
+        roof_share=("roof_share", "median"),
+        roof_share_best=("roof_share", "max"),
+        share=("share", "median"),
+    )
+    return table.sort_values("operations", ascending=False, kind="stable").reset_index()
+
+
+def time_of(models: pd.DataFrame, levels: Levels, *verdicts: str) -> Estimate:
+    """Median over models of the share of the profiled time under these verdicts together, with its 95% interval."""
+    return crossed_quantile(models[list(verdicts)].sum(axis=1), levels)
+
+
+def _verdicts(models: Any) -> list[str]:
+    """The verdicts under which any time is."""
+    return [name.value for name in RoofVerdict if np.any(models[name.value] > 0)]
+
+
+def _of_one(operations: pd.DataFrame, time: dict[Any, Any]) -> Iterator[str]:
+    """Where the time of a run is, and what its operations would save at their own roofs; links between devices have
+    another roof."""
+    rest = {"without FLOPs": time["without_flops"], "with FLOPs but without a rate": time["unplaced"]}
+    rest |= {"in no row of the table": 1 - time["covered"]}
+    shares = {name: time[name] for name in _verdicts(time)} | {name: rest[name] for name in rest if rest[name] > 5e-4}
+    yield f"Of the profiled time: {', '.join(f'{percent(part)} {name}' for name, part in shares.items())}."
+    rows = operations[operations["roof_share"].notna() & operations["verdict"].ne(RoofVerdict.TRANSFER)]
+    rows = rows.assign(saved=rows["share"] * (1 - rows["roof_share"].clip(upper=1)))
+    if rows["saved"].sum() > 0:
+        top = ", ".join(
+            f"{row['name']} ({row['verdict']}, at {percent(row['roof_share'])} of its roof) {percent(row['saved'])}"
+            for row in rows.nlargest(3, "saved").to_dict("records")
         )
-        return table.sort_values("operations", ascending=False, kind="stable").reset_index()
+        whole = percent(rows["saved"].sum())
+        yield f"Brought to their roofs, all operations would save {whole} of the time; most of it: {top}."
 
-    def time(self, *verdicts: str) -> Estimate:
-        """Median over models of the share of the profiled time under these verdicts together, with its 95% interval."""
-        return crossed_quantile(self.models[list(verdicts)].sum(axis=1), self.levels)
 
-    @property
-    def drawable(self) -> bool:
-        return bool(self.operations["drawn"].any())
+def _of_many(operations: pd.DataFrame, models: pd.DataFrame, levels: Levels) -> Iterator[Paragraph | str]:
+    yield Paragraph(
+        f"{operations['drawn'].sum()} operations of {len(models)} models are drawn, types of operation with FLOPs and "
+        f"at least {percent(MINIMUM_SHARE)} of their model's time.",
+        tuple(map(_type, types_of(operations).to_dict("records"))),
+    )
+    times = [f"{one} {percent_interval(time_of(models, levels, one))}" for one in _verdicts(models)]
+    times.append(f"without FLOPs {percent_interval(time_of(models, levels, 'without_flops', 'unplaced'))}")
+    yield f"Of a model's profiled time, in the median (95% intervals over {levels.words}): {'; '.join(times)}."
 
-    def _paragraphs(self) -> Iterator[Paragraph | str]:
-        yield from map(roof_in_words, self.roofs)
-        verdicts = [name.value for name in RoofVerdict if (self.models[name.value] > 0).any()]
-        if self.alone:
-            time = self.models.iloc[0].to_dict()
-            rest = {"without FLOPs": time["without_flops"], "with FLOPs but without a rate": time["unplaced"]}
-            rest |= {"in no row of the table": 1 - time["covered"]}
-            shares = {name: time[name] for name in verdicts} | {name: rest[name] for name in rest if rest[name] > 5e-4}
-            yield f"Of the profiled time: {', '.join(f'{percent(part)} {name}' for name, part in shares.items())}."
-            yield from self._savings()
-            return
-        yield Paragraph(
-            f"{self.operations['drawn'].sum()} operations of {len(self.models)} models are drawn, types of operation "
-            f"with FLOPs and at least {percent(MINIMUM_SHARE)} of their model's time.",
-            tuple(map(_type, self.types.to_dict("records"))),
-        )
-        times = [f"{one} {percent_interval(self.time(one))}" for one in verdicts]
-        times.append(f"without FLOPs {percent_interval(self.time('without_flops', 'unplaced'))}")
-        over = f"95% intervals over {self.levels.words}"
-        yield f"Of a model's profiled time, in the median ({over}): {'; '.join(times)}."
 
-    def _savings(self) -> Iterator[str]:
-        """What the operations would save at their own roofs; links between devices have another roof."""
-        rows = self.operations[
-            self.operations["roof_share"].notna() & self.operations["verdict"].ne(RoofVerdict.TRANSFER)
-        ]
-        rows = rows.assign(saved=rows["share"] * (1 - rows["roof_share"].clip(upper=1)))
-        if rows["saved"].sum() > 0:
-            top = ", ".join(
-                f"{row['name']} ({row['verdict']}, at {percent(row['roof_share'])} of its roof) {percent(row['saved'])}"
-                for row in rows.nlargest(3, "saved").to_dict("records")
-            )
-            whole = percent(rows["saved"].sum())
-            yield f"Brought to their roofs, all operations would save {whole} of the time; most of it: {top}."
-
-    def _figure(self) -> drawing.Figure:
-        """A panel for each device and precision. Drawn is what takes at least the minimum share of its model's time; of
-        one run a mark's area is that share."""
-        points = self.operations[self.operations["drawn"]]
-        of_type = points.groupby("type")["share"]
-        types = (of_type.sum() if self.alone else of_type.size()).sort_values(ascending=False, kind="stable")
-        looks = list(_looks(types))
-        keys = list(dict.fromkeys(zip(points["device"], points["precision"], strict=True)))
-        drawn, panels = drawing.panels(len(keys), 8.5, 4.4)
-        for axes, (device, precision) in zip(panels, keys, strict=True):
-            mine = points[points["device"].eq(device) & points["precision"].eq(precision)]
-            for _, kinds, look in looks:
-                rows = mine[mine["type"].isin(kinds)]
-                size: Any = 20 + 900 * rows["share"] if self.alone else 16
-                x, y = rows["arithmetic_intensity"], rows["flops_per_second"]
-                axes.scatter(x, y, s=size, alpha=0.8, zorder=2, edgecolors="white", linewidths=0.4, **look)
-            roof = next(roof for roof in self.roofs if (roof.device, roof.precision) == (device, precision))
-            frame_roof(axes, mine, roof)
-            whose = self.alone or f"{mine['run_id'].nunique()} models"
-            title = f"{len(mine)} operations of {whose} on {device}, {precision}\n{describe(roof)}"
-            drawing.finish(axes, title, "arithmetic intensity (FLOP/B)", "FLOP/s")
-        sums = [types[kinds].sum() for _, kinds, _ in looks]
-        said = [percent(part) if self.alone else f"({part})" for part in sums]
-        handles = [drawing.handle(f"{one[0]} {words}", **one[2]) for one, words in zip(looks, said, strict=True)]
-        drawing.legend(drawn, handles, "type, share of the time (area: share)" if self.alone else "type (operations)")
-        return drawn
+def _draw(roofs: Sequence[Roof], operations: pd.DataFrame, alone: str) -> drawing.Figure:
+    """A panel for each device and precision. Drawn is what takes at least the minimum share of its model's time; of one
+    run a mark's area is that share."""
+    points = operations[operations["drawn"]]
+    of_type = points.groupby("type")["share"]
+    types = (of_type.sum() if alone else of_type.size()).sort_values(ascending=False, kind="stable")
+    looks = list(_looks(types))
+    keys = list(dict.fromkeys(zip(points["device"], points["precision"], strict=True)))
+    drawn, panels = drawing.panels(len(keys), 8.5, 4.4)
+    for axes, (device, precision) in zip(panels, keys, strict=True):
+        mine = points[points["device"].eq(device) & points["precision"].eq(precision)]
+        for _, kinds, look in looks:
+            rows = mine[mine["type"].isin(kinds)]
+            size: Any = 20 + 900 * rows["share"] if alone else 16
+            x, y = rows["arithmetic_intensity"], rows["flops_per_second"]
+            axes.scatter(x, y, s=size, alpha=0.8, zorder=2, edgecolors="white", linewidths=0.4, **look)
+        roof = next(roof for roof in roofs if (roof.device, roof.precision) == (device, precision))
+        frame_roof(axes, mine, roof)
+        whose = alone or f"{mine['run_id'].nunique()} models"
+        title = f"{len(mine)} operations of {whose} on {device}, {precision}\n{describe(roof)}"
+        drawing.finish(axes, title, "arithmetic intensity (FLOP/B)", "FLOP/s")
+    sums = [types[kinds].sum() for _, kinds, _ in looks]
+    said = [percent(part) if alone else f"({part})" for part in sums]
+    handles = [drawing.handle(f"{one[0]} {words}", **one[2]) for one, words in zip(looks, said, strict=True)]
+    drawing.legend(drawn, handles, "type, share of the time (area: share)" if alone else "type (operations)")
+    return drawn
 
 
 def _type(row: dict[Any, Any]) -> str:

@@ -40,14 +40,14 @@ class Result:
     `stands_out` is what a page says first, `rows` what a terminal shows in place of the numbers. `sources` are the ids
     of the runs it rests on; `pooled` says what differed among runs that were pooled on demand, and is empty where they
     were homogeneous; `quality` what the gate left out or flagged, None where runs pass none; `set_aside` which group of
-    heterogeneous runs it is about, and how to see the others. A subclass may tell its own findings by properties.
+    heterogeneous runs it is about, and how to see the others. A subclass may hold more of what was found.
     """
 
     sources: tuple[str, ...]
+    numbers: pd.DataFrame
     pooled: str = ""
     quality: Quality | None = None
     set_aside: Paragraph | None = None
-    numbers: pd.DataFrame | None = None
     sentences: Sequence[Paragraph | str] = ()
     picture: Callable[[], Figure] | None = None
     stands_out: Highlight | None = None
@@ -56,34 +56,19 @@ class Result:
     @property
     def table(self) -> pd.DataFrame:
         """The numbers, as --csv writes them."""
-        assert self.numbers is not None
         return self.numbers
-
-    def _paragraphs(self) -> Iterable[Paragraph | str]:
-        """The findings in words, without what was pooled or left out."""
-        return self.sentences
-
-    def _figure(self) -> Figure:
-        """The picture of what was found, where there is one."""
-        if self.picture is None or not self.drawable:
-            raise ParadnnError("there is nothing to draw; choose other runs")
-        return self.picture()
-
-    def headline(self) -> Highlight | None:
-        """The finding that stands out, if one does."""
-        return self.stands_out
 
     @property
     def drawable(self) -> bool:
         """Whether there is anything to draw."""
-        return (self.picture is not None or type(self)._figure is not Result._figure) and len(self.table) > 0
+        return self.picture is not None and len(self.table) > 0
 
     def paragraphs(self) -> list[Paragraph]:
         """The findings in words."""
         pooled = [f"Heterogeneous runs were pooled: {self.pooled}."] if self.pooled else []
         left_out = [self.quality.text()] if self.quality is not None and self.quality.text() else []
         set_aside = [self.set_aside] if self.set_aside is not None else []
-        found = [*self._paragraphs(), *pooled, *left_out, *set_aside]
+        found = [*self.sentences, *pooled, *left_out, *set_aside]
         return [part if isinstance(part, Paragraph) else Paragraph(part) for part in found]
 
     def text(self) -> str:
@@ -95,8 +80,10 @@ class Result:
         or more than a figure holds."""
         from analysis.drawing import page
 
+        if self.picture is None or not self.drawable:
+            raise ParadnnError("there is nothing to draw; choose other runs")
         with page(width):
-            drawn = self._figure() if self.drawable else Result._figure(self)
+            drawn = self.picture()
             own, height = drawn.get_size_inches()
             if width is not None and own != width:  # of an analysis that makes its figures itself
                 drawn.set_size_inches(width, height * width / own)

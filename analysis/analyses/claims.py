@@ -6,7 +6,7 @@ Claims as a forest plot: the number of each check with its interval, beside the 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,18 +48,18 @@ class ClaimsResult(Result):
 
     verdicts: tuple[ClaimVerdict, ...]
 
-    @property
-    def table(self) -> pd.DataFrame:
-        return table(self.verdicts)
 
-    def _figure(self) -> Figure:
-        return draw_claims(self.verdicts)
-
-    def _paragraphs(self) -> Iterator[Paragraph]:
-        for verdict in self.verdicts:
-            answer = f"{verdict.answer.upper()}{verdict.extent}"
-            yield Paragraph(f"{verdict.title}: {answer}", tuple(sentences(verdict)))
-        yield Paragraph(summary(self.verdicts))
+def answered(verdicts: tuple[ClaimVerdict, ...], sources: tuple[str, ...], pooled: str) -> ClaimsResult:
+    """Claims with their answers, as a result."""
+    said = [Paragraph(f"{one.title}: {one.answer.upper()}{one.extent}", tuple(sentences(one))) for one in verdicts]
+    return ClaimsResult(
+        verdicts=verdicts,
+        numbers=table(verdicts),
+        sentences=[*said, Paragraph(summary(verdicts))],
+        picture=lambda: draw_claims(verdicts),
+        sources=sources,
+        pooled=pooled,
+    )
 
 
 @analysis(
@@ -89,9 +89,8 @@ def check_claims(frame: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
     if options.read_as:
         claims = restate(claims, dict(options.read_as))
     data = Data(frame, lambda runs: load_types(runs, options.store), options.pool)
-    return ClaimsResult(
-        verdicts=judge(claims, data), sources=tuple(sorted(data.used)), pooled=joined(sorted(data.pooled))
-    )
+    verdicts = judge(claims, data)
+    return answered(verdicts, tuple(sorted(data.used)), joined(sorted(data.pooled)))
 
 
 def _only(claims: Sequence[StatedClaim], ids: tuple[str, ...] | None) -> Sequence[StatedClaim]:

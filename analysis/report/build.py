@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pandas as pd
 
-from analysis.analyses.claims import ClaimsOptions, ClaimsResult, check_claims
+from analysis.analyses.claims import ClaimsOptions, ClaimsResult, answered, check_claims
 from analysis.options import Selection, command_line
 from analysis.prices import PriceList, priced
 from analysis.registry import Analysis, Shown
@@ -93,7 +93,7 @@ def _described(shown: Sequence[Population], selection: Selection, context: Conte
 def _measured(runs: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
     """The claims that have data."""
     result = check_claims.function(runs, options)
-    return replace(result, verdicts=tuple(verdict for verdict in result.verdicts if verdict.measured))
+    return answered(tuple(one for one in result.verdicts if one.measured), result.sources, result.pooled)
 
 
 def _grouped(missing: Iterable[Missing]) -> list[tuple[str, str, str]]:

@@ -16,7 +16,7 @@ from analysis.cli import COMMANDS, main
 from analysis.cli.commands import SubCommand
 from analysis.options import Options, option
 from analysis.registry import analysis as registered
-from analysis.result import Paragraph, Result
+from analysis.result import Result
 from analysis.store.frame import units
 from analysis.store.load import load
 from tests.analysis.test_archive import write
@@ -182,24 +182,6 @@ class SpeedOptions(Options):
     by: str = option("batch_size", "a column")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class SpeedResult(Result):
-    frame: pd.DataFrame
-    by: str
-
-    @property
-    def table(self) -> pd.DataFrame:
-        return self.frame.groupby(self.by)["examples_per_second"].median().reset_index()
-
-    def _figure(self) -> Figure:
-        figure = Figure()
-        figure.subplots().plot(self.frame["batch_size"], self.frame["examples_per_second"], ".")
-        return figure
-
-    def _paragraphs(self) -> list[Paragraph]:
-        return [Paragraph(f"{len(self.table)} groups")]
-
-
 @registered(
     SpeedOptions,
     summary="median speed",
@@ -207,9 +189,17 @@ class SpeedResult(Result):
     example="speed --by batch_size",
     gate="none",
 )
-def speed(frame: pd.DataFrame, options: SpeedOptions) -> SpeedResult:
+def speed(frame: pd.DataFrame, options: SpeedOptions) -> Result:
     """An analysis as a new command would bring it."""
-    return SpeedResult(frame=frame, by=options.by, sources=tuple(frame["run_id"]))
+    groups = frame.groupby(options.by)["examples_per_second"].median().reset_index()
+
+    def picture() -> Figure:
+        figure = Figure()
+        figure.subplots().plot(frame["batch_size"], frame["examples_per_second"], ".")
+        return figure
+
+    said = [f"{len(groups)} groups"]
+    return Result(numbers=groups, sentences=said, picture=picture, sources=tuple(frame["run_id"]))
 
 
 @pytest.fixture

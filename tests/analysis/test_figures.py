@@ -19,7 +19,7 @@ from analysis.claims.load import parse_claims
 from analysis.drawing import page
 from analysis.operation_speedup import draw_operations as draw_operation_speedups
 from analysis.operation_speedup import operation_speedup
-from analysis.operations import OperationsResult, place_operations
+from analysis.operations import operations_result, place_operations
 from analysis.roofs import Roof, place_models
 from analysis.statistics.dependence import levels_of
 from paradnn.families import FAMILIES
@@ -57,7 +57,7 @@ def _software() -> Figure:
     version = test_software.version
     old, new, slow = version("2.9"), version("2.16", 2 * test_software.SPREAD), version("2.21", 0.5)
     frame = test_software.both(old, new, slow, version("2.9", family="lstm"), version("2.16", 3.0, family="lstm"))
-    return software(frame.assign(device=LONG), SoftwareOptions())._figure()
+    return software(frame.assign(device=LONG), SoftwareOptions()).picture()
 
 
 def _claims() -> Figure:
@@ -78,19 +78,19 @@ def _breakdown() -> Figure:
         parts.append(runs(POINTS, family=family, platform__name=family, **columns))
     frame = pd.concat(parts, ignore_index=True)
     frame["point_id"] += frame["family"]
-    return breakdown(frame)._figure()
+    return breakdown(frame).picture()
 
 
 def _parameters() -> Figure:
     names = [*FAMILIES, "resnet50", "a_real_model_with_a_name"]
     frame = pd.DataFrame({"family": names * 3, "parameters": np.geomspace(1e4, 1e9, 3 * len(names)), "outcome": "ok"})
-    return analysis.parameters(frame)._figure()
+    return analysis.parameters(frame).picture()
 
 
 def _infeed() -> Figure:
     frame = pd.concat([test_infeed.measured_balance(family=family, device=LONG) for family in ("fc", "lstm")])
     frame = frame.assign(point_id=frame["point_id"] + frame["family"]).reset_index(drop=True)
-    return analysis.infeed(frame)._figure()
+    return analysis.infeed(frame).picture()
 
 
 def _operations() -> Figure:
@@ -98,9 +98,7 @@ def _operations() -> Figure:
     table = test_roofline.operations().assign(run_id="r", device=LONG, precision="float32")
     found, models = place_operations(table, [roof])
     levels = levels_of(models)
-    return OperationsResult(
-        roofs=(roof,), operations=found, models=models, levels=levels, alone="fc", sources=()
-    )._figure()
+    return operations_result([roof], found, models, levels, alone="fc", sources=()).picture()
 
 
 def _operation_speedups() -> Figure:
@@ -126,8 +124,8 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "operation speedups": _operation_speedups,
     "roofline": lambda: _roofline(slice(None)),
     "near the ridge": lambda: _roofline(slice(12, 16)),
-    "scaling": lambda: analysis.scaling(test_scaling.planted(0.1, 0.05))._figure(),
-    "overhead": lambda: analysis.overhead(test_overhead.points())._figure(),
+    "scaling": lambda: analysis.scaling(test_scaling.planted(0.1, 0.05)).picture(),
+    "overhead": lambda: analysis.overhead(test_overhead.points()).picture(),
 }
 
 

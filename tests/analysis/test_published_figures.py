@@ -17,7 +17,7 @@ from analysis.analyses.memory import memory
 from analysis.analyses.roofline import RooflineOptions, roofline
 from analysis.analyses.sensitivity import SensitivityOptions, sensitivity
 from analysis.analyses.speedup import SpeedupOptions, speedup
-from analysis.operations import OperationsResult
+from analysis.operations import OperationsResult, time_of, types_of
 from analysis.result import Result
 from paradnn.core.errors import ConfigError, StoreError
 from tests.analysis.legible import faults
@@ -71,7 +71,7 @@ def test_sums_over_cores_are_told_apart_from_memory(operations: OperationsResult
     sums = rows[rows["type"] == "cross-replica-sum"]
     assert sums["intensity"].between(0.12, 0.126).all()
     assert sums["memory_bandwidth"].max() < 33  # percent: memory is not what limits them
-    kinds = operations.types.set_index("type")
+    kinds = types_of(operations.operations).set_index("type")
     assert kinds.index[kinds["between_devices"]].tolist() == ["cross-replica-sum"]
     assert kinds.loc["cross-replica-sum", "roof_share_best"] < 0.33
     left = rows[(rows["intensity"] > 0) & (rows["intensity"] < 75) & (rows["type"] != "while")]
@@ -79,8 +79,9 @@ def test_sums_over_cores_are_told_apart_from_memory(operations: OperationsResult
     both = left.groupby("model")["time_perc"].sum().reindex(models, fill_value=0).median() / 100
     without = left[left["type"] != "cross-replica-sum"].groupby("model")["time_perc"].sum()
     memory = without.reindex(models, fill_value=0).median() / 100
-    assert operations.time("memory-bound", "between devices").value == pytest.approx(both)
-    assert operations.time("memory-bound").value == pytest.approx(memory)
+    found = operations.models, operations.levels
+    assert time_of(*found, "memory-bound", "between devices").value == pytest.approx(both)
+    assert time_of(*found, "memory-bound").value == pytest.approx(memory)
     assert (round(both, 3), round(memory, 3)) == (0.425, 0.248)
 
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from analysis.lazy import drawing, pd
 from analysis.options import Options, option
 from analysis.registry import analysis
 from analysis.result import Result
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,27 +15,6 @@ class SpreadOptions(Options):
     """What is spread."""
 
     metric: str = option("examples_per_second", "what is spread", metavar="M", names="columns")
-
-
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class SpreadResult(Result):
-    """A row a family: its least and its most, and how many times as much that is."""
-
-    spread: pd.DataFrame
-
-    @property
-    def table(self) -> pd.DataFrame:
-        return self.spread
-
-    def _paragraphs(self) -> Iterator[str]:
-        for row in self.spread.to_dict("records"):
-            yield f"{row['family']} is spread by a factor of {row['factor']:.3g}."
-
-    def _figure(self) -> Figure:
-        drawn, (axes,) = drawing.panels(1, 7.0, 4.5)
-        axes.barh(self.spread["family"], self.spread["factor"])
-        drawing.finish(axes, "Spread", "factor")
-        return drawn
 
 
 @analysis(
@@ -53,8 +27,21 @@ class SpreadResult(Result):
     title="Spread of the families",
     reading="The longer the bar, the more a family's runs differ.",
 )
-def spread(frame: pd.DataFrame, options: SpreadOptions) -> SpreadResult:
+def spread(frame: pd.DataFrame, options: SpreadOptions) -> Result:
     """The spread of a metric over the runs of each family."""
     found = frame.groupby("family")[options.metric].agg(["min", "max"]).dropna()
     found["factor"] = found["max"] / found["min"]
-    return SpreadResult(spread=found.reset_index(), sources=tuple(frame["run_id"]))
+    table = found.reset_index()
+
+    def picture() -> drawing.Figure:
+        drawn, (axes,) = drawing.panels(1, 7.0, 4.5)
+        axes.barh(table["family"], table["factor"])
+        drawing.finish(axes, "Spread", "factor")
+        return drawn
+
+    return Result(
+        numbers=table,
+        sentences=[f"{row.family} is spread by a factor of {row.factor:.3g}." for row in table.itertuples()],
+        picture=picture,
+        sources=tuple(frame["run_id"]),
+    )
