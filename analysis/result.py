@@ -58,6 +58,10 @@ class Result:
         """The numbers, as --csv writes them."""
         return self.numbers
 
+    def headline(self) -> Highlight | None:
+        """The finding that stands out, if one does."""
+        return self.stands_out
+
     @property
     def drawable(self) -> bool:
         """Whether there is anything to draw."""

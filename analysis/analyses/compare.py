@@ -58,7 +58,7 @@ class CompareOptions(PairedOptions):
     )
 
 
-class Comparison(NamedTuple):
+class ComparedPoints(NamedTuple):
     """`cells`: a row for each paired point, with the columns of `pairing.pair` (p_value only where tested) and
     `tested`, `p_adjusted` (Benjamini-Hochberg over all tested cells) and `verdict`, any but NOT_ENOUGH. `families`: a
     row for each family that either side measured, as `contrast.Contrast.row` and `judge` give it (any verdict but
@@ -100,7 +100,7 @@ def compare(frame: pd.DataFrame, options: CompareOptions) -> Compared:
     )
 
 
-def _told(found: Comparison, sides: Sides, asked: CompareOptions) -> Iterator[str]:
+def _told(found: ComparedPoints, sides: Sides, asked: CompareOptions) -> Iterator[str]:
     word = "faster" if is_speed(asked.metric) else "better"
     a, b = names = sides.called
     yield f"{sides.named()}Ratios are {a} over {b} in {asked.metric}, above 1 where {a} is {word}."
@@ -172,7 +172,7 @@ def compare_points(
     rate: float = 0.05,
     margin: float = MARGIN,
     unit: Unit = "crossed",
-) -> Comparison:
+) -> ComparedPoints:
     """Compare A with B point by point and give each family a verdict (`contrast.judge`).
 
     Nothing is tested, and no verdict given, where the sessions of the sides do not allow it. A cell is tested (Welch's
@@ -208,7 +208,7 @@ def compare_points(
     few = rows["basis"] == "few"
     rows.loc[few, "basis"] = np.where(rows.loc[few, "by_tests"].notna(), "tests", "nothing")
     rows.loc[few, "verdict"] = rows.loc[few, "by_tests"].fillna(Verdict.NOT_ENOUGH.value)
-    return Comparison(cells, rows.drop(columns="by_tests"))
+    return ComparedPoints(cells, rows.drop(columns="by_tests"))
 
 
 def _of_cells(cells: pd.DataFrame) -> dict[str, Any]:
@@ -232,7 +232,7 @@ _LOOKS: dict[Verdict, tuple[int | str, str]] = {
 }
 
 
-def _draw(found: Comparison, sides: Sides, metric: str) -> Figure:
+def _draw(found: ComparedPoints, sides: Sides, metric: str) -> Figure:
     """A row for each family: a mark for each cell, by its verdict, spread evenly in height so that equal ratios are
     seen apart, and the geometric mean with its 95% interval over points in black. Right of 1 `a` is better."""
     rows, cells = found.families, found.cells

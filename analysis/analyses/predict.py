@@ -4,8 +4,8 @@ The space is the grid that the values of the runs span, or one that is given. A 
 the run that there might have been: the same environment, protocol and session, other sizes. What a failure excludes is
 out of memory here as well, and what lies between fitting and failing goes by a regression.
 
-The one model of step time (`paradnn.forecast.predict`) is fitted to the runs of a device. Its draws are joint: cells of
-a map have their intervals over these. How good it is here is measured: points are left out, and predicted.
+The one model of step time (`paradnn.forecast.predict`) is fitted to the runs of a device. How good it is here is
+measured: points are left out, and predicted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,6 @@ PREDICTABLE = {
 
 #: Columns that say when and how a run was measured: an unmeasured point stands in time as the measured ones do.
 _CIRCUMSTANCES = ("start_time", "sweep_id", "host", "source", "protocol", "experiment", "store")
-_DRAWS = 400  # of a conclusion: ends of a 95% interval are then known to a tenth of its width
 _RIDGE = 1e3  # the inverse of the regression's penalty
 _SPARSE = 0.1  # of a space that is predicted at the least, for the report to say so
 
@@ -314,8 +313,8 @@ class Completed:
     """Runs of a frame with a row for every point of their spaces that none of them measured.
 
     In `frame` these are `predicted`: they have the median of the `metric`, and its 95% interval as `low` and `high`, or
-    the outcome `EXCLUDED`. `draws`: run id -> the metric in each draw. `trust`: what is said of measured points, each
-    left out, by the name of their space. `lacking` says which groups have no prediction.
+    the outcome `EXCLUDED`. `trust`: what is said of measured points, each left out, by the name of their space;
+    `lacking` says which groups have no prediction.
     """
 
     metric: str
@@ -323,14 +322,6 @@ class Completed:
     spaces: tuple[Space, ...]
     trust: dict[str, LeftOut]
     lacking: tuple[Lacking, ...]
-    draws: pd.DataFrame
-
-    def values(self, points: pd.DataFrame) -> np.ndarray:
-        """The metric (n, d) of some rows of the frame, or of medians over them, in each draw."""
-        found = np.repeat(points[self.metric].to_numpy(dtype="float64")[:, None], self.draws.shape[1], axis=1)
-        drawn = points["run_id"].isin(self.draws.index).to_numpy()
-        found[drawn] = self.draws.loc[points["run_id"][drawn]].to_numpy()
-        return found
 
     def measured(self, run_ids: Sequence[str]) -> tuple[str, ...]:
         """Those of some rows that are runs."""
@@ -360,18 +351,15 @@ def complete(
     whole = pd.concat([runs, *(space.others for space in spaces)], ignore_index=True)
     whole = whole.assign(predicted=np.arange(len(whole)) >= len(runs), low=np.nan, high=np.nan)
     whole[metric] = whole[metric].astype("float64")
-    draws, random = [], np.random.default_rng(0)
     trust: dict[str, LeftOut] = {}
     named = whole["device"].astype("object").fillna(not_recorded("device"))
     for device in dict.fromkeys(space.device for space in spaces):
         mine = [space for space in spaces if space.device == device]
         here = whole["predicted"] & is_ok(whole) & (named == device)
         predictor = _Predictor(pd.concat([space.known for space in mine]), metric)
-        drawn, whole.loc[here, "low"], whole.loc[here, "high"] = predictor.at(whole[here], random)
-        whole.loc[here, metric] = np.median(drawn, axis=1)
-        draws.append(pd.DataFrame(drawn, index=whole["run_id"][here]))
+        whole.loc[here, [metric, "low", "high"]] = predictor.at(whole[here])
         trust |= {space.name: predictor.left_out(space.family) for space in mine}
-    return Completed(metric, whole, tuple(spaces), trust, tuple(lacking), pd.concat(draws))
+    return Completed(metric, whole, tuple(spaces), trust, tuple(lacking))
 
 
 def is_sparse(frame: pd.DataFrame) -> bool:
@@ -426,18 +414,14 @@ class _Predictor:
         steps = dict(zip(pairs, self._table.families, strict=True))
         return self._model.left_out.of(np.array(list(steps.values())) == family)
 
-    def at(self, rows: pd.DataFrame, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The metric of some rows (n,), none of them measured: draws (n, d), low and high."""
+    def at(self, rows: pd.DataFrame) -> np.ndarray:
+        """The metric of some rows, none of them measured: its median and the ends of its 95% interval (n, 3)."""
         if rows.empty:
-            return np.empty((0, _DRAWS)), np.empty(0), np.empty(0)
+            return np.empty((0, 3))
         found = self._model.predict(past.table_of(rows, self._rates))
-
-        def in_metric(logs: np.ndarray) -> np.ndarray:
-            raw = np.exp(logs.T) / self._per
-            return np.asarray((_work(rows, self._does) / raw if self._does else raw).T)
-
-        ends = [in_metric(end) for end in found.interval()]
-        return in_metric(found.draws(_DRAWS, random)), np.minimum(*ends), np.maximum(*ends)
+        raw = np.exp(np.column_stack([found.mean, *found.interval()])) / self._per
+        value, *ends = (_work(rows, self._does)[:, None] / raw if self._does else raw).T
+        return np.column_stack([value, np.minimum(*ends), np.maximum(*ends)])
 
 
 def _work(rows: pd.DataFrame, name: str) -> np.ndarray:
@@ -469,7 +453,7 @@ def _told_of(completed: Completed) -> Iterator[Paragraph]:
         share = f"{space.measured:,} of {space.total:,} points were measured, {space.measured / space.total:.0%}"
         yield Paragraph(f"{space.name}: {share}; {rest}.", tuple(points))
     yield from (Paragraph(f"{lacking}: nothing is predicted.") for lacking in completed.lacking)
-    if completed.draws.empty:
+    if not completed.frame["predicted"].any():
         yield Paragraph("Every point of the space was tried: there is nothing to predict.")
 
 
@@ -497,15 +481,9 @@ def _maps(completed: Completed, options: PredictOptions) -> HeatMaps | None:
 
 
 def predicted_maps(completed: Completed, x: str, y: str, *, pool: bool = False) -> HeatMaps:
-    """`heat_maps` of every point of the spaces: a cell is the median over its points, `low` and `high` the ends of
-    that median's 95% interval over draws; `measured` counts those of its `points` that were measured."""
+    """`heat_maps` of every point of the spaces; `measured` counts those of a cell's `points` that were measured."""
     found = heat_maps(completed.frame, x, y, completed.metric, pool=pool)
     keys = ["family", "device", "j", "i"]
-    points, cells = found.points[is_ok(found.points)], found.cells.set_index(keys)
-    values, cells["measured"] = completed.values(points), 0
-    for place, rows in points.groupby(keys).indices.items():
-        middle = np.median(values[rows], axis=0)
-        cells.loc[place, ["value", "low", "high"]] = np.quantile(middle, [0.5, 0.025, 0.975])
-        cells.loc[place, "measured"] = int((~points["predicted"].to_numpy()[rows]).sum())
-    cells = cells.reset_index()[[*found.cells.columns, "measured"]]
-    return found._replace(cells=cells, runs=completed.measured(found.runs))
+    measured = found.points[is_ok(found.points) & ~found.points["predicted"].astype(bool)].groupby(keys).size()
+    counts = measured.reindex(pd.MultiIndex.from_frame(found.cells[keys]), fill_value=0)
+    return found._replace(cells=found.cells.assign(measured=counts.to_numpy()), runs=completed.measured(found.runs))

@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.analyses.claims import ClaimsResult
+from analysis.analyses.claims import answered
 from analysis.claims.evaluate import ClaimVerdict, Data, judge, table
 from analysis.claims.load import parse_claims
 from tests.analysis.planted import BATCH, POINTS, SIZE, runs, side
@@ -12,7 +12,7 @@ FLAT = np.full(len(POINTS), 100.0)
 
 
 def text(verdicts: tuple[ClaimVerdict, ...]) -> str:
-    return ClaimsResult(verdicts=verdicts, sources=()).text()
+    return answered(verdicts, (), "").text()
 
 
 def answer(
