@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from paradnn.config.tasks import SweepInfo
 
     Composed = tuple[Settings, Sequence[Point], SweepInfo | None]
+    Words = tuple[Sequence[str], Sequence[str]]  # sentences, and those below the table
 
 
 @program
@@ -42,7 +43,7 @@ def main() -> int:
 
     for side in given.sides:
         # Composed and checked as a whole, as a multirun is.
-        sys.argv[1:] = ["-m", *side.overrides, *given.common, "hydra/sweeper=plan"]
+        sys.argv[1:] = ["-m", *side[1], *given.common, "hydra/sweeper=plan"]
         if code := run_command(keep):
             return code
     return _compare(given, *sides) if len(sides) == 2 else 0  # else its configuration was shown
@@ -57,7 +58,7 @@ def _compare(given: argparse.Namespace, first: Composed, second: Composed) -> in
     settings, points, info = first
     assert info  # of a multirun
     pairs = pairs_of(points, second[1], given.null)
-    labels = given.sides[0].label, given.sides[1].label
+    labels = given.sides[0][0], given.sides[1][0]
     info = replace(info, name=f"{labels[0]} or {labels[1]}, {counted(len(pairs), 'point')}")
     comparison = Comparison(info.sweep_id, pairs, labels, given.rule, given.minutes)
     with redirect_stderr(io.StringIO()) if given.quiet else nullcontext():
@@ -67,7 +68,7 @@ def _compare(given: argparse.Namespace, first: Composed, second: Composed) -> in
     whole.seconds = summary.seconds
     document = whole.answer() | {"interrupted": interrupted, "points": comparison.verdict_table()}
     closing = [*seen(whole, given.null), f"{summary.counts()}. Run {summary.parent} in {summary.where}"]
-    return _tell(given, comparison.results, comparison.sentences(), closing, document)
+    return _tell(given, comparison.results, (comparison.sentences(), closing), document)
 
 
 def _compare_commands(given: argparse.Namespace) -> int:
@@ -80,25 +81,15 @@ def _compare_commands(given: argparse.Namespace) -> int:
     labels = given.words if len(texts) == 2 else given.commits or ("first", "second")
     turns, interrupted = take_turns(given, labels, texts if len(texts) == 2 else texts * 2, given.commits, given.rule)
     closing = [*turns.said_of_failures(), *seen(turns, given.null)]
-    return _tell(given, [turns], [str(turns)], closing, turns.document(interrupted))
+    return _tell(given, [turns], ([str(turns)], closing), turns.document(interrupted))
 
 
-def _tell(
-    given: argparse.Namespace,
-    results: Sequence[Paired],
-    sentences: Sequence[str],
-    closing: Sequence[str],
-    document: dict[str, Any],
-) -> int:
+def _tell(given: argparse.Namespace, results: Sequence[Paired], words: Words, document: dict[str, Any]) -> int:
     """Write the files that were asked for, then print: who reads that may be gone; the exit code."""
-    from paradnn.compare.text import describe, write_csv
-    from paradnn.store.files import write_json
+    from paradnn.compare.text import describe, write_files
 
-    if given.json:
-        write_json(given.json, document)
-    if given.csv:
-        write_csv(given.csv, results)
-    describe(results, sentences, closing, given.detail)
+    write_files(given, document, results)
+    describe(results, *words, given.detail)
     if document["interrupted"]:
         print("interrupted; what was measured stands above, the same command begins again", file=sys.stderr)
         return 130

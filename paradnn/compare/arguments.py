@@ -26,7 +26,6 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
@@ -38,14 +37,11 @@ from paradnn.config.point import SETTINGS_KEYS
 from paradnn.core.errors import ConfigError, ParadnnError
 
 #: What a comparison decides itself, with the reason.
+_ROUNDS = ("replicate", "measure.processes", "resume", "retry", "hydra/sweeper")
 _OWN = {
-    "replicate": "the rounds are the replicates",
-    "measure.processes": "every round is a process",
-    **dict.fromkeys(("resume", "retry"), "a comparison always measures again"),
+    **dict.fromkeys(_ROUNDS, "a round measures each side again, in a process of its own"),
     **dict.fromkeys(("sweep.sample", "sweep.design", "sweep.points"), "every point is compared"),
-    "sweep.minutes": "--minutes ends a comparison",
-    "sweep.error": "--within ends a comparison",
-    "hydra/sweeper": "a comparison has its own",
+    **dict.fromkeys(("sweep.minutes", "sweep.error"), "--minutes and --within end a comparison"),
 }
 #: Of two commands, unless --minutes says more or less.
 COMMAND_MINUTES = 10.0
@@ -53,11 +49,8 @@ COMMAND_MINUTES = 10.0
 _OF_COMMANDS = ("metric", "higher", "prepare", "setup", "timeout", "warmup", "exit_codes")
 
 
-class Side(NamedTuple):
-    """One side: its name, as it was typed, and its overrides."""
-
-    label: str
-    overrides: list[str]
+#: The name of a side, as it was typed, and its overrides.
+Side = tuple[str, list[str]]
 
 
 def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
@@ -139,7 +132,7 @@ def _sides(given: argparse.Namespace) -> tuple[list[Side], list[str]]:
     if one == two and not given.null:
         raise ConfigError("sides", first, "both are the same", "give two that differ, or add --null")
     labels = (f"{first} (first)", f"{first} (second)") if given.null else (first, second)
-    return [Side(label, [*side.values()]) for label, side in zip(labels, (one, two), strict=True)], common
+    return [(label, [*side.values()]) for label, side in zip(labels, (one, two), strict=True)], common
 
 
 def _side(word: str) -> dict[str, str]:
@@ -178,9 +171,8 @@ def _key(override: str) -> str:
 def _parser() -> Parser:
     parser = Parser("python -m paradnn.compare", __doc__, usage="%(prog)s [options] SIDE SIDE [--] [OVERRIDE ...]")
     add = parser.add_argument
-    add(
-        "words", nargs="*", metavar="SIDE", help="overrides of one side; several in quotes: 'framework=jax compile=xla'"
-    )
+    text = "overrides of one side; several in quotes: 'framework=jax compile=xla'"
+    add("words", nargs="*", metavar="SIDE", help=text)
     text = "stop once half the 95%% interval of the ratio is below this share, or a tenth of a large difference"
     text += " (default: %(default)s)"
     add("--within", type=share("--within"), default=Rule.within, metavar="SHARE", help=text)
@@ -188,19 +180,20 @@ def _parser() -> Parser:
     add("--equivalence", type=share("--equivalence"), default=Rule.margin, metavar="SHARE", help=text)
     text = "at least so many rounds (default: %(default)s)"
     add("--rounds", type=number("--rounds", int, FEWEST), default=Rule.least, metavar="N", help=text)
-    text = f"at most so many rounds (default: {Rule.most}, of commands {COMMAND_ROUNDS})"
-    add("--most", type=number("--most", int, 1), metavar="N", help=text)
-    add("--minutes", type=number("--minutes"), metavar="M", help="begin no round that would end later than this")
     add("--null", action="store_true", help="compare one side with itself: what difference does chance alone make?")
-    add("--json", type=Path, metavar="FILE", help="write ratio, low, high, verdict, rounds, seconds to FILE")
-    add("--csv", type=Path, metavar="FILE", help="write what each round measured to FILE")
-    add_command_options(parser)
+    add_options(parser)
     add("--commits", nargs=2, metavar="REF", help="one command at two commits, each in a worktree of its own")
     return parser
 
 
-def add_command_options(parser: argparse.ArgumentParser) -> None:
-    """How much is said; how commands are run and what of them is compared."""
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """When to stop, what is written and said; how commands are run and what of them is compared."""
+    text = f"at most so many rounds (default: {Rule.most}, of commands {COMMAND_ROUNDS})"
+    parser.add_argument("--most", type=number("--most", int, FEWEST), metavar="N", help=text)
+    text = f"begin no round that would end later than this (default of commands: {COMMAND_MINUTES:g})"
+    parser.add_argument("--minutes", type=number("--minutes"), metavar="M", help=text)
+    for flag, what in (("--json", "answer, numbers and every run"), ("--csv", "what each round measured")):
+        parser.add_argument(flag, type=Path, metavar="FILE", help=f"write {what} to FILE")
     said = parser.add_mutually_exclusive_group()
     said.add_argument("--quiet", dest="detail", action="store_const", const=0, default=1, help="the verdict alone")
     said.add_argument("--verbose", dest="detail", action="store_const", const=2, help="every round, too")

@@ -22,16 +22,16 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-from paradnn.cli.parser import Parser, number, share
+from paradnn.cli.parser import Parser, share
 from paradnn.cli.program import program
-from paradnn.compare.arguments import COMMAND_MINUTES, add_command_options, parsed
+from paradnn.compare.arguments import COMMAND_MINUTES, add_options, parsed
 from paradnn.compare.commands import Turns
 from paradnn.compare.duet import take_turns
-from paradnn.compare.text import describe, seen
-from paradnn.compare.verdict import COMMAND_ROUNDS, FEWEST, Rule, SpeedEstimate
+from paradnn.compare.text import describe, seen, write_files
+from paradnn.compare.verdict import COMMAND_ROUNDS, Rule, SpeedEstimate
 from paradnn.core.errors import ConfigError
 from paradnn.platform.commits import WORKING_TREE, commit_of
-from paradnn.store.files import append_line, whole_file, write_json
+from paradnn.store.files import append_line, whole_file
 
 
 class Gate(Enum):
@@ -75,7 +75,7 @@ def main() -> int:
         outcome = Gate.REGRESSED if turns.failed == 0 else Gate.UNDECIDED
     words = _sentence(outcome, turns, f"{100 * rule.slower:.3g}%")
     about = {"gate": outcome.name.lower(), "slower": rule.slower, "base": given.base}
-    _write(given, words, outcome, turns.document(interrupted) | about)
+    _write(given, words, outcome, turns.document(interrupted) | about, turns)
     describe([turns], [words], [str(turns), *turns.said_of_failures(), *seen(turns)], given.detail)
     return 130 if interrupted else outcome.value
 
@@ -93,10 +93,9 @@ def _sentence(outcome: Gate, turns: Turns, limit: str) -> str:
     return f"FAILED: {basis}" if turns.problem else f"REGRESSED: slower by more than {limit} ({basis})"
 
 
-def _write(given: argparse.Namespace, words: str, outcome: Gate, content: Mapping[str, Any]) -> None:
+def _write(given: argparse.Namespace, words: str, outcome: Gate, content: Mapping[str, Any], turns: Turns) -> None:
     """The files that were asked for."""
-    if given.json:
-        write_json(given.json, content)
+    write_files(given, content, [turns])
     if given.history:
         names = ("gate", "base", "metric", "ratio", "low", "high", "rounds", "problem")
         about = {name: content[name] for name in names}
@@ -133,14 +132,11 @@ def make_parser() -> Parser:
     add("--slower", type=share("--slower"), default="5%", metavar="SHARE", help=text)
     text = "how often at most a slowdown of just that size is called one, or none (default: 5%%)"
     add("--false-alarms", type=share("--false-alarms"), default="5%", metavar="SHARE", help=text)
-    text = "undecided after so long (default: %(default)s)"
-    add("--minutes", type=number("--minutes"), default=COMMAND_MINUTES, metavar="M", help=text)
-    text = "at most so many rounds (default: %(default)s)"
-    add("--most", type=number("--most", int, FEWEST), default=COMMAND_ROUNDS, metavar="N", help=text)
-    add_command_options(parser)
+    add_options(parser)
+    parser.set_defaults(minutes=COMMAND_MINUTES, most=COMMAND_ROUNDS)
     text = "append commit, date, ratio, interval, metric and machine to FILE as a line, for python -m analysis changes"
     add("--history", type=Path, metavar="FILE", help=text)
-    for flag, what in (("--json", "numbers and every run"), ("--junit", "a test report"), ("--markdown", "a comment")):
+    for flag, what in (("--junit", "a test report"), ("--markdown", "a comment")):
         add(flag, type=Path, metavar="FILE", help=f"write {what} to FILE")
     return parser
 

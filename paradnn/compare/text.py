@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from rich.table import Column
@@ -16,7 +16,7 @@ from paradnn.cli.console import fitting_table, standard_output
 from paradnn.compare.verdict import FEWEST, Rule, SpeedEstimate, Verdict, estimate, false_alarms
 from paradnn.core.words import counted, in_seconds
 from paradnn.platform.findings import host_findings
-from paradnn.store.files import whole_file
+from paradnn.store.files import whole_file, write_json
 
 #: More rounds than this are no advice: the machine is to be quietened instead.
 _MANY = 1000
@@ -104,11 +104,14 @@ def round_table(results: Sequence[Paired]) -> dict[str, Any]:
     return {"columns": columns, "data": rows}
 
 
-def write_csv(path: Path, results: Sequence[Paired]) -> None:
-    """The round table as CSV."""
-    table = round_table(results)
-    with whole_file(path, "--csv") as making, making.open("w", newline="") as file:
-        csv.writer(file).writerows([table["columns"], *table["data"]])
+def write_files(given: Namespace, document: Mapping[str, Any], results: Sequence[Paired]) -> None:
+    """What --json and --csv ask for, the round table the latter."""
+    if given.json:
+        write_json(given.json, document)
+    if given.csv:
+        table = round_table(results)
+        with whole_file(given.csv, "--csv") as making, making.open("w", newline="") as file:
+            csv.writer(file).writerows([table["columns"], *table["data"]])
 
 
 def sentence(found: SpeedEstimate, labels: tuple[str, str], margin: float) -> str:
@@ -133,13 +136,10 @@ def describe(results: Sequence[Paired], sentences: Sequence[str], closing: Seque
     _print(*sentences)
     if not detail:
         return
-    rows = [row for result in results for row in _rows(result)]
+    rows, table = [row for result in results for row in _rows(result)], round_table(results)
     if detail > 1:
-        table = round_table(results)
-        _table(
-            table["columns"],
-            [[name, str(number), *map("{:,.6g}".format, rest)] for name, number, *rest in table["data"]],
-        )
+        rounds = [[name, str(number), *map("{:,.6g}".format, rest)] for name, number, *rest in table["data"]]
+        _table(table["columns"], rounds)
     unit = {"seconds": "time", "examples_per_second": "examples/s"}.get(results[0].unit, results[0].unit)
     _table(("point", "side", f"{unit}, median", "smallest .. largest", "processor time", "runs"), rows)
     _print(*closing)
@@ -157,8 +157,8 @@ def _rows(result: Paired) -> Iterator[list[str]]:
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """A table without the columns that are empty."""
     kept = [place for place in range(len(headings)) if any(row[place] for row in rows)]
-    words = ("point", "side")
-    columns = [Column(headings[place], justify="left" if headings[place] in words else "right") for place in kept]
+    names = [headings[place] for place in kept]
+    columns = [Column(name, justify="left" if name in ("point", "side") else "right") for name in names]
     if rows:
         console = standard_output()
         console.print()

@@ -30,9 +30,15 @@ def checkouts(references: tuple[str, str], setup: str | None = None) -> Iterator
         for number, reference in enumerate(references):
             tree = top
             if reference != WORKING_TREE:
-                tree, commit = Path(scratch) / f"tree{number}", _commit(reference)
-                made.callback(_remove, tree)
-                _git("worktree", "add", "--quiet", "--detach", str(tree), commit)
+                tree = Path(scratch) / f"tree{number}"
+                made.callback(
+                    subprocess.call, ["git", "worktree", "remove", "--force", tree], stderr=subprocess.DEVNULL
+                )
+                try:
+                    _git("worktree", "add", "--quiet", "--detach", "--", str(tree), reference)
+                except ParadnnError as error:
+                    remedy = "give a branch, tag or commit; a shallow clone has few (git fetch --unshallow)"
+                    raise ConfigError("commit", reference, f"git knows no such commit ({error})", remedy) from None
             found.append(tree / inner)
             if not found[-1].is_dir():
                 raise ConfigError("--commits", reference, f"has no folder {inner}", "run it where both have one")
@@ -44,19 +50,6 @@ def checkouts(references: tuple[str, str], setup: str | None = None) -> Iterator
                     reason = f"failed for {reference} ({_last_line(done)})"
                     raise ConfigError("--setup", setup, reason, "try it there by hand")
         yield found
-
-
-def _remove(tree: Path) -> None:
-    with contextlib.suppress(ParadnnError):  # that was not made
-        _git("worktree", "remove", "--force", str(tree))
-
-
-def _commit(reference: str) -> str:
-    try:
-        return _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{reference}^{{commit}}")
-    except ParadnnError:
-        remedy = "give a branch, tag or commit; a shallow clone has few (git fetch --unshallow)"
-        raise ConfigError("commit", reference, "git knows no such commit", remedy) from None
 
 
 def commit_of(reference: str = WORKING_TREE, folder: Path | None = None) -> str:
