@@ -61,7 +61,7 @@ def test_one_side_against_itself_has_two_names() -> None:
         ("compile=xla compile=graph --within 2", "--within=2: must be a share from 0.01% to 100%"),
         ("compile=xla compile=graph --equivalence nan", "--equivalence=nan: must be a share"),
         ("compile=xla compile=graph --minutes 0", "--minutes=0: must be positive"),
-        ("compile=xla compile=graph --most many", "--most=many: must be at least 1"),
+        ("compile=xla compile=graph --most many", "--most=many: must be at least 5"),
         ("compile=xla compile=graph -m", "unrecognized arguments: -m; python -m paradnn.compare --help shows how"),
         ("compile=xla compile=graph --round 7", "unrecognized arguments: --round"),
         ("'compile=\"xla' compile=graph", "cannot be split"),
