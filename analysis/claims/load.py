@@ -25,12 +25,15 @@ _CONDITIONS = ("where", "a", "b", "operations")
 
 def observations() -> tuple[StatedClaim, ...]:
     """The paper's fourteen observations."""
-    source = resources.files("analysis.claims").joinpath("observations.yaml")
-    return parse_claims(source.read_text(encoding="utf-8"), "observations.yaml")
+    return load_claims(Path("observations.yaml"))
 
 
 def load_claims(path: Path) -> tuple[StatedClaim, ...]:
-    """The claims in a user's file; DataError when it cannot be read, ConfigError for a wrong entry."""
+    """The claims in a user's file, or in one of ours by its name (observations.yaml, engines.yaml); DataError when it
+    cannot be read, ConfigError for a wrong entry."""
+    ours = resources.files("analysis.claims").joinpath(path.name)
+    if path.suffix == ".yaml" and path.name == str(path) and not path.exists() and ours.is_file():
+        return parse_claims(ours.read_text(encoding="utf-8"), path.name)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -5,6 +5,7 @@ bounds, so that the checks, `--help` and the documentation speak of the same thi
 value and the remedy (`paradnn.core.errors.ConfigError`).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, make_dataclass, replace
 from functools import cache
@@ -190,12 +191,27 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Largest:
-    """What `batch_size=largest` searches."""
+    """What `batch_size=largest` searches, or `largest.of=model.nodes`."""
 
+    of: str = option("batch_size", "batch_size, or a size of the model, such as model.nodes, from the point's own up")
     step_ms: float | None = option(
-        None, "the largest batch of such a step time; null: the largest that fits the memory", low=1e-6, high=1e9
+        None, "the largest of such a step time; null: the largest that fits the memory", low=1e-6, high=1e9
     )
-    within: float = option(0.05, "share by which a batch that does not fit may be larger", low=1e-6, high=1.0)
+    latency_ms: float | None = option(
+        None, "the largest whose latency is such in nine of ten cases, with its 95% interval", low=1e-6, high=1e9
+    )
+    within: float = option(0.05, "share by which what does not fit may be larger", low=1e-6, high=1.0)
+
+    @property
+    def limited(self) -> bool:
+        """Whether a time ends the search, and not the memory alone."""
+        return self.step_ms is not None or self.latency_ms is not None
+
+    def fits(self, metrics: Mapping[str, float]) -> bool:
+        """Whether what was measured is within the limits."""
+        p90 = metrics.get("latency_p90_high_ms", metrics.get("latency_p90_ms", math.inf))
+        found = ((self.step_ms, metrics.get("step_time_ms", 0.0)), (self.latency_ms, p90))
+        return all(limit is None or value <= limit for limit, value in found)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paradnn.config.point import LARGEST, Point, Settings, asked_point, checked, read_point, read_settings
+from paradnn.config.point import LARGEST, Largest, Point, Settings, asked_point, checked, read_point, read_settings
 from paradnn.config.space import Plan, expand, plain
 from paradnn.core.errors import ConfigError
 from paradnn.core.schema import read
@@ -29,7 +29,7 @@ _held: dict[str, tuple[Sequence[Point], SweepInfo]] = {}
 
 @dataclass(frozen=True)
 class SweepInfo:
-    """What the parent run says of a sweep. largest: each point's largest batch is searched."""
+    """What the parent run says of a sweep. largest: each point's largest batch, or model, is searched."""
 
     sweep_id: str
     name: str
@@ -50,14 +50,15 @@ def plan_sweep(
     if not plan.points:
         raise ConfigError("sweep", "no points", "there is nothing to measure", "name at least one value for each key")
     sizes = (values.get("batch_size", plan.bases[base].get("batch_size")) for base, values in plan.points)
-    largest = searches and LARGEST in sizes
-    points = tuple(map(_smallest, plan.configs()) if largest else _points(plan))
-    read_settings(next(plan.configs()))
     settings = read_settings(plain(master))
+    largest = searches and (LARGEST in sizes or settings.largest.of != "batch_size")
+    points = tuple((_smallest(one, settings.largest) for one in plan.configs()) if largest else _points(plan))
+    read_settings(next(plan.configs()))
     if largest and settings.sweep.design != "grid":
         raise ConfigError("batch_size", LARGEST, "is no axis of an adaptive sweep", "leave sweep.design out")
     name = settings.sweep.name or "+".join(dict.fromkeys(point.model.name for point in points))
-    info = _info(f"{name}, {'largest batch of ' if largest else ''}{counted(len(points), 'point')}", largest)
+    searched = f"largest {settings.largest.of} of " if largest else ""
+    info = _info(f"{name}, {searched}{counted(len(points), 'point')}", largest)
     _held[info.sweep_id] = points, info
     config = copy.deepcopy(master)
     config.sweep.plan = info.sweep_id
@@ -88,15 +89,26 @@ def read_task(config: DictConfig, searches: bool = False) -> tuple[Settings, Seq
         raise ConfigError("experiment", settings.sweep.name, "describes a sweep", "add -m")
     if settings.sweep.design == "adaptive":
         raise ConfigError("sweep.design", "adaptive", "describes a sweep", "add -m and axes")
-    if searches and content.get("batch_size") == LARGEST:
-        point = _smallest(content)
-        return settings, [point], _info(f"{point.model.name}, largest batch", largest=True)
+    if searches and (content.get("batch_size") == LARGEST or settings.largest.of != "batch_size"):
+        point = _smallest(content, settings.largest)
+        return settings, [point], _info(f"{point.model.name}, largest {settings.largest.of}", largest=True)
     return settings, [read_point(content)], None
 
 
-def _smallest(config: Mapping[str, Any]) -> Point:
-    """The point whose largest batch is searched, with the smallest that it can have."""
-    if (size := config.get("batch_size")) != LARGEST:
+def _smallest(config: Mapping[str, Any], asked: Largest) -> Point:
+    """The point whose largest batch, or model, is searched, with the smallest that it can have."""
+    size, of = config.get("batch_size"), asked.of
+    if asked.latency_ms is not None and config.get("mode") != "inference":
+        reason = "single steps are timed where nothing is trained"
+        raise ConfigError("largest.latency_ms", asked.latency_ms, reason, "set mode=inference, or largest.step_ms")
+    if of != "batch_size":
+        point = read_point(config)  # which refuses batch_size=largest
+        key = of.removeprefix("model.")
+        if not of.startswith("model.") or type(getattr(point.model, key, None)) is not int:
+            known = ", ".join(f"model.{name}" for name, value in vars(point.model).items() if type(value) is int)
+            raise ConfigError("largest.of", of, f"is no size of model={point.model.name}", f"choose one of {known}")
+        return point
+    if size != LARGEST:
         raise ConfigError("batch_size", f"{LARGEST},{size}", "is a search and a number", "give one of them")
     return read_point({**config, "batch_size": config.get("devices", 1)})
 

@@ -1,4 +1,5 @@
-"""`batch_size=largest`: the largest batch that fits memory, or whose step is short enough: doubling, then bisection."""
+"""`batch_size=largest`: the largest batch that fits memory, or whose step is short enough: doubling, then bisection.
+With `largest.of=model.nodes` the largest model, by one of its sizes."""
 
 import math
 import time
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Point, Settings, costs_of
+from paradnn.core.errors import ConfigError
 from paradnn.forecast.history import History, open_history
 from paradnn.platform.environment import memory_limit
 from paradnn.session.design import Conclusion, DesignPoint, RecordedPoint
@@ -21,14 +23,15 @@ from paradnn.store.runs import ResumePolicy
 _SHARE, _USUAL = 0.25, 64
 #: No framework has larger shapes.
 _END = 2**39
-_TOO_LARGE = ("oom_host", "oom_device", "oom_predicted", "timeout")
+_REFUSED = "refused"  # a size that the model cannot have
+_TOO_LARGE = ("oom_host", "oom_device", "oom_predicted", "timeout", _REFUSED)
 
 
 @dataclass
 class Search:
     """The search of one point.
 
-    unit: batches are multiples of it. begin: the first that is tried. within: how near, as a share, what fits and what
+    unit: sizes are multiples of it. begin: the first that is tried. within: how near, as a share, what fits and what
     does not shall come. fits: the largest known to fit, 0 for none. fails: the smallest known not to, None for none.
     problem: why it cannot be found.
     """
@@ -75,21 +78,26 @@ class _Tried(NamedTuple):
 
 
 class LargestBatch:
-    """A `paradnn.session.design.Design` that searches the largest batch of each of `points`, whose own is the least."""
+    """A `paradnn.session.design.Design` that searches the largest batch, or model, of each of `points`, beginning
+    with its own."""
 
     resumes, seconds_left = True, math.inf  # nothing but the answer ends it
 
     def __init__(self, points: Sequence[Point], settings: Settings) -> None:
-        self.points, self._settings, self._most = points, settings, settings.largest.step_ms
-        self._searches = [
-            Search(point.batch_size, point.batch_size if self._most else _begin(point), settings.largest.within)
-            for point in points
-        ]
+        self.points, self._settings, self._limits = points, settings, settings.largest
+        self._key = self._limits.of.removeprefix("model.")
+        self._searches = []
+        for point in points:
+            least = point.batch_size if self._key == "batch_size" else getattr(point.model, self._key)
+            begin = least if self._limits.limited or self._key != "batch_size" else _begin(point)
+            self._searches.append(Search(least, begin, self._limits.within))
         self._policy = ResumePolicy(settings.resume, settings.retry)
         #: By the index of a point and its batch.
         self._tried: dict[tuple[int, int], _Tried] = {}
         self._asked: tuple[int, int] | None = None
-        self._asks = "fits" if self._most is None else f"fits with steps of at most {self._most:g} ms"
+        limits = {"steps": self._limits.step_ms, "a p90 latency": self._limits.latency_ms}
+        asked = " and ".join(f"{what} of at most {most:g} ms" for what, most in limits.items() if most is not None)
+        self._asks = f"fits with {asked}" if asked else "fits"
 
     @cached_property
     def _history(self) -> History:
@@ -133,17 +141,30 @@ class LargestBatch:
         return Conclusion("\n".join(f"- {self._answer(index)}" for index in range(len(self.points))))
 
     def _next(self) -> list[tuple[int, int]]:
-        """What is tried next of each point."""
-        return [(index, size) for index, search in enumerate(self._searches) if (size := search.next())]
+        """What is tried next of each point; a size that its model cannot have is none that fits."""
+        found = []
+        for index, search in enumerate(self._searches):
+            while size := search.next():
+                try:
+                    self._point(index, size)
+                except ConfigError as error:
+                    self._take(index, size, _Tried(_REFUSED, str(error), {}))
+                else:
+                    found.append((index, size))
+                    break
+        return found
 
     def _point(self, index: int, size: int) -> Point:
-        return replace(self.points[index], batch_size=size)
+        point = self.points[index]
+        if self._key == "batch_size":
+            return replace(point, batch_size=size)
+        return replace(point, model=type(point.model).configured({**vars(point.model), self._key: size}))
 
     def _take(self, index: int, size: int, tried: _Tried) -> None:
         """Note how a point with a batch ended."""
         self._tried[index, size], search = tried, self._searches[index]
         if tried.outcome in ("ok", "nan"):
-            search.take(size, self._most is None or tried.metrics.get("step_time_ms", 0.0) <= self._most)
+            search.take(size, self._limits.fits(tried.metrics))
         elif tried.outcome in _TOO_LARGE:
             search.take(size, False)
         else:
@@ -165,21 +186,29 @@ class LargestBatch:
     def _answer(self, index: int) -> str:
         """What was found of one point, in a line."""
         search, point = self._searches[index], self.points[index]
-        name = run_name(point).replace(f" b{point.batch_size} ", " ")
+        what = "batch" if self._key == "batch_size" else self._key
+        if self._key == "batch_size":
+            name = run_name(point).replace(f" b{point.batch_size} ", " ")
+        else:
+            name = run_name(self._point(index, search.fits) if search.fits else point)
         if search.problem:
-            return f"{name}: no largest batch, {search.problem}"
+            return f"{name}: no largest {what}, {search.problem}"
         beyond = "" if search.fails is None else f"; {search.fails:,}: {self._ended(index, search.fails)}"
         if not search.fits:
-            return f"{name}: no batch {self._asks}{beyond}"
+            return f"{name}: no {what} {self._asks}{beyond}"
         known = "" if search.next() is None else "at least "
-        return f"{name}: largest batch {known}{search.fits:,}: {self._ended(index, search.fits)}{beyond}"
+        return f"{name}: largest {what} {known}{search.fits:,}: {self._ended(index, search.fits)}{beyond}"
 
     def _ended(self, index: int, size: int) -> str:
         """How a point with a batch ended, in a few words."""
-        outcome, _, metrics = self._tried[index, size]
+        outcome, reason, metrics = self._tried[index, size]
         if outcome != "ok":
-            return outcome
+            return reason if outcome == _REFUSED else outcome
         words = f"{metrics['step_time_ms']:,.3f} ms a step, {metrics['examples_per_second']:,.1f} examples/s"
+        if self._limits.latency_ms is not None:
+            names = ("latency_p90_ms", "latency_p90_low_ms", "latency_p90_high_ms")
+            p90, low, high = (f"{metrics.get(name, math.nan):,.3f}" for name in names)
+            words = f"p90 {p90} ms ({low} to {high}), {words}"
         memory = metrics.get("peak_device_memory_bytes") or metrics.get("peak_memory_bytes")
         return f"{words}, {memory / 2**30:.2f} GiB at the peak" if memory else words
 

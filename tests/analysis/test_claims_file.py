@@ -65,3 +65,10 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
         load_claims(tmp_path / "none.yaml")
     (tmp_path / "mine.yaml").write_text(GOOD)
     assert load_claims(tmp_path / "mine.yaml")[0].says == "it"
+
+
+def test_ours_are_found_by_name_and_yours_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert {claim.id for claim in load_claims(Path("engines.yaml"))} >= {"int8-fc", "vision", "language"}
+    (tmp_path / "engines.yaml").write_text(GOOD)
+    assert load_claims(Path("engines.yaml"))[0].says == "it"

@@ -88,6 +88,40 @@ def test_no_step_that_is_short_enough_is_not_called_out_of_memory(tmp_path: Path
     assert "no batch fits with steps of at most 1e-06 ms; 1: " in text
 
 
+def test_the_largest_model_is_searched_by_one_of_its_sizes(tmp_path: Path) -> None:
+    world, [point] = World(tmp_path, noise=0.0), smallest((20,))
+    limit = 1e3 * world.machine.law(replace(point, model=replace(point.model, nodes=1500)))  # type: ignore[call-arg]
+    _, text = searched(world, [point], of="model.nodes", step_ms=limit, within=1e-6)
+    assert "fc 4x1500 " in text
+    assert "largest nodes 1,500: " in text
+    assert "; 1,520: " in text
+    # What the model cannot have is none that fits: so many layers it has at most.
+    _, text = searched(world, [point], of="model.layers", step_ms=1e9)
+    assert "model.layers=" in text
+
+
+def test_a_latency_is_within_its_budget_with_its_interval() -> None:
+    budget = Largest(latency_ms=30)
+    assert budget.fits({"latency_p90_ms": 29.0, "latency_p90_high_ms": 29.9})
+    assert not budget.fits({"latency_p90_ms": 29.0, "latency_p90_high_ms": 30.1})
+    assert budget.fits({"latency_p90_ms": 29.0})  # too few steps for an interval
+    assert not budget.fits({"step_time_ms": 1.0})  # nothing was timed one by one
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("largest.of=model.width", "largest.of=model.width: is no size of model=fc; choose one of model.layers, "),
+        ("largest.of=model.nodes largest.latency_ms=30", "single steps are timed where nothing is trained"),
+        ("largest.of=model.nodes batch_size=largest", "batch_size=largest: is what python -m paradnn.train searches"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(words: str, said: str) -> None:
+    done = run(["paradnn.train", *words.split()])
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
 def test_a_plan_does_not_search() -> None:
     done = run(["paradnn.plan", "batch_size=largest"])
     assert done.returncode == 2
