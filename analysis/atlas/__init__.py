@@ -42,11 +42,13 @@ _SIZES = [name for name in COLUMNS if name not in ("flops", "bytes")]
 class Group:
     """Timings of one kind of kernel on one device with one version of a library.
 
-    rows: of the published table; kept: of these in the atlas. median_error, mean_error, coverage: relative errors of
-    predictions, and the share in their 95% intervals, over `held_out` timings of weights that were not kept. scale: of
-    intervals. call: whether each was timed as a call from Python, which is no part of a kernel within a step. timings:
-    the kept ones, with `seconds`. before: seconds of each operation within a step beside its own. start: of a step that
-    is one call, where that is known. fit: the predictor, where there is one already.
+    kernels: what its source calls those that a twentieth of the rows ran. rows: of the published table; kept: of these
+    in the atlas. median_error, mean_error, coverage: relative errors of predictions, and the share in their 95%
+    intervals, over `held_out` timings of weights that were not kept. scale: of intervals. call: whether each was timed
+    as a call from Python, which is no part of a kernel within a step. timings: the kept ones, with `seconds`. before:
+    seconds of each operation within a step beside its own. start: of a step that is one call, where that is known. fit:
+    the predictor, where there is one already. faster: how many times its own arithmetic and memory bandwidth those of
+    the device are that it stands for.
     """
 
     number: int = 0
@@ -57,6 +59,7 @@ class Group:
     version: str
     precision: str
     kind: str
+    kernels: Sequence[str] = ()
     rows: int = 0
     kept: int = 0
     held_out: int = 0
@@ -69,6 +72,7 @@ class Group:
     before: float = 0.0
     start: float = 0.0
     fit: OperationTimes | None = None
+    faster: tuple[float, float] = (1.0, 1.0)
 
     @property
     def told(self) -> str:
@@ -86,7 +90,8 @@ class Group:
         from paradnn.forecast.operation_times import OperationTimes
 
         rows = self.timings.head(_FITTED)
-        return self.fit or OperationTimes.fit(operations_of(rows, self.kind), rows["seconds"].to_numpy(dtype=float))
+        fit = self.fit or OperationTimes.fit(operations_of(rows, self.kind), rows["seconds"].to_numpy(dtype=float))
+        return replace(fit, peak=fit.peak * self.faster[0], bandwidth=fit.bandwidth * self.faster[1])
 
     def predict(self, operations: Sequence[Operation]) -> Prediction:
         """Logarithms of their seconds within a step, with intervals as wide as left-out timings ask for."""
@@ -116,10 +121,10 @@ class Atlas:
         """In alphabetical order, with the words of each name."""
         return {name: _words(name) for name in sorted({group.device for group in self.groups})}
 
-    def device(self, name: str) -> str:
+    def device(self, name: str, option: str = "--device") -> str:
         """The atlas' name of a device that a user or a driver calls so: all words of the shorter in the longer.
 
-        ConfigError for one that is not there, or several.
+        ConfigError, of the `option` that names it, for one that is not there, or several.
         """
         asked = _words(name)
         exact = [device for device, words in self.devices.items() if words == asked]
@@ -130,7 +135,7 @@ class Atlas:
             return among[0]
         problem = f"may be {' or '.join(among)}" if among else "is not in the atlas"
         hint = did_you_mean(name, self.devices)
-        raise ConfigError("--device", name, problem, f"{hint}it has {', '.join(self.devices)}")
+        raise ConfigError(option, name, problem, f"{hint}it has {', '.join(self.devices)}")
 
     def find(
         self, device: str, kind: str, precision: str, engine: str | None = None, version: str | None = None

@@ -2,8 +2,10 @@
 
   paradnn ask --device H200 model=gpt batch_size=8 precision=bfloat16 mode=inference
   paradnn ask --device H200 --device "L40S" --price H200=3.5 --price L40S=0.9 model=llama precision=fp8 mode=inference
+  paradnn ask --device H200 --engine vLLM --versions         what versions of an engine changed there
   paradnn ask --device here model=fc model.nodes=512         from the runs of this machine in the tracking store
   paradnn ask --device 'Tesla V100' model=fc batch_size=32   from kernels that ran on this device, of the store
+  paradnn ask --device 'Tesla V100' --from T4 model=fc       from a few of these, beside what a similar device does
 
 A device whose kernels are in the store (paradnn train -m experiment=kernels) is answered from these. The answer is a
 time with a 95% interval, what it is made from, and what of it is extrapolated; or that it is not known, and why. Exit
@@ -23,6 +25,7 @@ from typing import Any
 from analysis.atlas import load as load_atlas
 from analysis.atlas.expect import Expectation, expect, model_in, words_of
 from analysis.atlas.own import kernels_in, own_atlas
+from analysis.atlas.versions import changes
 from analysis.format import seconds
 from analysis.lazy import np, past, pd
 from paradnn.cli.console import say
@@ -49,8 +52,12 @@ def make_parser() -> Parser:
         "--engine", metavar="NAME", help="vLLM, SGLang, TensorRT-LLM or PyTorch (default: most timings)"
     )
     parser.add_argument("--version-of", metavar="VERSION", help="of the engine (default: the newest)")
+    parser.add_argument(
+        "--from", dest="similar", metavar="NAME", help="a similar device, where the store has few kernels"
+    )
     parser.add_argument("--price", action="append", default=[], metavar="DEVICE=PER_HOUR", help="repeatable")
     parser.add_argument("--list", action="store_true", help="list the devices with what was timed there")
+    parser.add_argument("--versions", action="store_true", help="compare each version of an engine with the one before")
     parser.add_argument("--store", metavar="URI", help="of one's own runs and kernels (default: as for analysis)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the answer, a list of several")
     return parser
@@ -65,6 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if not given.device:
         raise ConfigError("--device", "(none)", "is missing", "name one, such as --device H200; --list shows them")
+    if given.versions:
+        return _versions(given)
     prices = dict(_price(text) for text in given.price)
     rows, kernels, shown = _rows(given.points), kernels_in(given.store), []
     for row, device in itertools.product(rows, given.device):
@@ -85,7 +94,7 @@ def _answer(row: Mapping[Any, Any], device: str, kernels: pd.DataFrame, given: a
     lacking = ""
     if kernels["device"].eq(device).any():
         try:
-            return expect(row, device, atlas=own_atlas(kernels, device, row))
+            return expect(row, device, atlas=own_atlas(kernels, device, row, given.similar))
         except NotEnoughData as problem:
             lacking = str(problem)
     try:
@@ -179,6 +188,18 @@ def _rank(known: Sequence[Mapping[str, Any]]) -> None:
         say(f"{first['device']} is the {word}, {second[key] / first[key]:.3g} times before the next")
     else:
         say(f"{first['device']} may be the {word}; the intervals of {second['device']} and it overlap")
+
+
+def _versions(given: argparse.Namespace) -> int:
+    """1 where there is but one version of everything."""
+    devices = [load_atlas().device(name) for name in given.device]
+    found = [one for device in devices for one in changes(load_atlas(), device, given.engine)]
+    for line in map(str, found) if found else ["no engine was timed there in two versions"]:
+        say(line)
+    if given.json:
+        told = [{**vars(one), "verdict": one.verdict} for one in found]
+        given.json.write_text(json.dumps(told, indent=1) + "\n")
+    return 0 if found else 1
 
 
 def _list() -> None:

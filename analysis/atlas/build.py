@@ -32,7 +32,7 @@ _WIDTHS = {
     **dict.fromkeys(("nvfp4", "int4_wo", "w4a16_mxfp4"), 0.5),
 }
 #: Fields of a group that are not written beside its timings.
-_NOT_KEPT = ("timings", "before", "start", "fit")
+_NOT_KEPT = ("timings", "before", "start", "fit", "faster")
 #: Intervals are never made narrower than this, and no table is too small to be widened.
 _NARROWEST, _LEVEL = 0.8, 0.95
 
@@ -133,7 +133,8 @@ _FILES: dict[str, tuple[str, str, Sequence[str], Callable[[pd.DataFrame, float],
     "moe_perf": (
         "experts", "moe_dtype", ("hidden_size", "inter_size", "num_experts", "moe_tp_size", "moe_ep_size"),
         lambda f, width: experts(f["num_tokens"], f["hidden_size"], f["inter_size"], f["topk"], f["num_experts"],
-                                 f["moe_tp_size"], f["moe_ep_size"], width),
+                                 f["moe_tp_size"], f["moe_ep_size"], width,
+                                 f["distribution"].str.extract(r"power_law_([\d.]+)")[0].astype(float).fillna(0.0)),
     ),
     **{
         f"{name}_perf": (
@@ -143,6 +144,11 @@ _FILES: dict[str, tuple[str, str, Sequence[str], Callable[[pd.DataFrame, float],
         for name, column in (("nccl", "nccl"), ("custom_allreduce", "allreduce"))
     },
 }  # fmt: skip
+#: Of tables that time a shape in several ways, the way that a step takes: collectives within CUDA graphs, attention
+#: whose arithmetic is in 16 bits whatever its cache is in, and experts with gates.
+_OF_MANY = {"backend": "_graph", "attn_dtype": "bfloat16", "kernel_source": "^(?!.*nongated)"}
+#: Kernels below this share of a table are not named.
+_NAMED = 0.05
 #: What distinguishes timings of equal sizes.
 _VARIANTS = {"experts": "distribution", "collective": "op_name"}
 _NAMES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", "nccl": "NCCL", "oneccl": "oneCCL"}
@@ -163,6 +169,9 @@ def _aiconfigurator(folder: Path) -> Iterator[Group]:
         for version in ordered if kind == "gemm" else ordered[-1:]:
             frame = pd.read_parquet(versions[version])
             frame = frame[frame["latency"] > 0] if "latency" in frame else frame[:0]
+            for key, words in _OF_MANY.items():
+                if key in frame and frame[key].str.contains(words).any():
+                    frame = frame[frame[key].str.contains(words)]
             if "window_size" not in frame:
                 frame = frame.assign(window_size=0)
             for name, rows in frame.groupby(column, sort=True):
@@ -172,10 +181,12 @@ def _aiconfigurator(folder: Path) -> Iterator[Group]:
                 count, rows = len(rows), rows.sample(min(len(rows), _LOOKED_AT), random_state=0)
                 variant = rows[_VARIANTS[kind]].astype(str) if kind in _VARIANTS else ""
                 columns, seconds = arithmetic(rows, _WIDTHS[precision]), rows["latency"] / 1e3
+                kernels = rows["kernel_source"].value_counts(normalize=True) if "kernel_source" in rows else pd.Series()
                 yield Group(
                     source="ai-dynamo/aiconfigurator", commit=commit, device=_device(system),
                     engine=_NAMES.get(engine, engine), version=version, precision=precision, kind=kind,
-                    rows=count, timings=_timings(columns, seconds, variant, weights, rows),
+                    kernels=sorted(map(str, kernels[kernels >= _NAMED].index)), rows=count,
+                    timings=_timings(columns, seconds, variant, weights, rows),
                 )  # fmt: skip
 
 
@@ -201,7 +212,7 @@ def _neusight(folder: Path) -> Iterator[Group]:
     files = {"linear": "gemm", "bmm": "bmm", "conv": "conv2d", "add": "elementwise"}
     for name, kind in files.items():
         weights, arithmetic = kinds[kind]
-        for path in sorted(folder.rglob(f"train/collect/{name}/*/*.csv")):
+        for path in sorted(folder.rglob(f"dataset/train/collect/{name}/*/*.csv")):
             frame = pd.read_csv(path).dropna(subset=["Latency"])
             device = re.sub(r"Tesla |NVIDIA |[- ]PCI[Ee]|[- ]\d+GB", "", path.stem).replace("A100", "A100 PCIe")
             variant = "forward" if kind == "conv2d" else "product" if kind == "elementwise" else "nn"

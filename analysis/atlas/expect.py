@@ -23,6 +23,7 @@ from paradnn.core.errors import ConfigError
 from paradnn.core.layers import COMPUTE_BYTES, Costs
 from paradnn.families import FAMILIES, Model, model_of
 from paradnn.families.operations import Counted, Operation, elementwise_operation, product_operations
+from paradnn.platform.specifications import Hardware, find_hardware
 
 #: Draws of a sum.
 _DRAWS = 2000
@@ -79,16 +80,19 @@ def expect(
     version: str | None = None,
     atlas: Atlas | None = None,
 ) -> Expectation:
-    """The step of a point (keys of a frame's row) on a device of an atlas, with an engine and version where named."""
+    """The step of a point (keys of a frame's row) on a device of an atlas, with an engine and version where named; on
+    another that has specifications, as `scaled` has it."""
     atlas, model = atlas or load(), model_in(row, "KEY=VALUE")
-    name, point = atlas.device(device), words_of(row, model)
+    try:
+        name, point = atlas.device(device), words_of(row, model)
+    except ConfigError:
+        if (beside := scaled(atlas, device, str(row["precision"]))) is None:
+            raise
+        name, others = beside
+        return _stands_in(expect(row, name, engine, version, others), device, name)
     batch, precision, mode = int(row["batch_size"]), str(row["precision"]), _told(row, "mode", "train")
-    if not FAMILIES[str(row["family"])].has_layers or model.is_kernel or model.is_communication:
-        return Expectation(name, point, why=f"{model.name} is no model with layers; ask for one")
-    if _told(row, "devices", "1") not in ("1", "1.0"):
-        return Expectation(name, point, why="a step over several devices is not in the atlas; ask for devices=1")
-    if mode == "generate" and not model.generates:
-        return Expectation(name, point, why=f"{model.name} generates no tokens; ask for mode=inference, or for gpt")
+    if why := _beyond(row, model, mode):
+        return Expectation(name, point, why=why)
     whole = atlas.find(name, "fc", precision, engine, version)
     if whole is not None and model.name == "fc" and mode == "train":
         costs = model.costs(batch_size=batch, precision=precision, mode=mode, optimizer="rmsprop")
@@ -123,6 +127,54 @@ def expect(
         )
     )
     return replace(step, prompt=first.seconds)
+
+
+def _beyond(row: Mapping[Any, Any], model: Model, mode: str) -> str:
+    """Why no atlas holds such a step, empty where one may."""
+    if not FAMILIES[str(row["family"])].has_layers or model.is_kernel or model.is_communication:
+        return f"{model.name} is no model with layers; ask for one"
+    if _told(row, "devices", "1") not in ("1", "1.0"):
+        return "a step over several devices is not in the atlas; ask for devices=1"
+    if mode == "generate" and not model.generates:
+        return f"{model.name} generates no tokens; ask for mode=inference, or for gpt"
+    return ""
+
+
+def scaled(atlas: Atlas, device: str, precision: str) -> tuple[str, Atlas] | None:
+    """The device whose specifications are most like those of one that was not timed, in their ridge point first, and
+    its timings as the ratios of peak arithmetic and of bandwidth have them; None without specifications."""
+    found = []
+    for name in {group.device for group in atlas.groups if (group.kind, group.precision) == ("gemm", precision)}:
+        own, there = find_hardware(device), find_hardware(name)
+        if own is None or there is None or own.kind != there.kind:
+            continue
+        peaks = [_peak(one, precision) for one in (own, there)]
+        if all(peaks) and own.bandwidth and there.bandwidth:
+            ratios = peaks[0] / peaks[1], own.bandwidth / there.bandwidth
+            apart = abs(math.log(ratios[0] / ratios[1])) + 0.5 * abs(math.log(ratios[1]))
+            found.append((apart, name, ratios))
+    if not found:
+        return None
+    _, name, ratios = min(found)
+    chosen = [one for one in atlas.groups if one.device == name and one.kind != "fc"]
+    return name, Atlas(tuple(replace(one, faster=ratios) for one in chosen))
+
+
+def _peak(part: Hardware, precision: str) -> float:
+    """FLOP/s; of narrower types as of 16 bits, which their ratio is usually like. 0 where it is not known."""
+    names = ("float32",) if precision == "float32" else ("bfloat16", "float16")
+    return max((part.peak_flops.get(name, 0.0) for name in names), default=0.0)
+
+
+def _stands_in(answer: Expectation, device: str, name: str) -> Expectation:
+    """An answer of one device for another: as far off as kernels that stand in for others."""
+    note = f"{device} was not timed: all is {name}'s, scaled by the ratios of peak arithmetic and bandwidth"
+    if answer.seconds is None or answer.low is None or answer.high is None:
+        return replace(answer, device=device)
+    off = math.log(answer.high / answer.low) / 2, 1.96 * _OF_OTHERS
+    wider = math.exp(math.hypot(*off))
+    notes = (note, *answer.extrapolated)
+    return replace(answer, device=device, low=answer.seconds / wider, high=answer.seconds * wider, extrapolated=notes)
 
 
 def published(row: Mapping[Any, Any], device: str) -> float | None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from analysis.atlas import Atlas, Group
+from analysis.atlas import Atlas, Group, load
 from analysis.atlas.expect import model_in
 from analysis.lazy import past, pd
 from analysis.store.frame import IDENTITY
@@ -36,9 +36,10 @@ def kernels_in(store: str | None) -> pd.DataFrame:
     return runs[runs["step_time_ms"].gt(0)] if "step_time_ms" in runs else pd.DataFrame({"device": []})
 
 
-def own_atlas(runs: pd.DataFrame, device: str, row: Mapping[Any, Any]) -> Atlas:
+def own_atlas(runs: pd.DataFrame, device: str, row: Mapping[Any, Any], similar: str | None = None) -> Atlas:
     """An atlas of the kernels that ran on `device` like the point of `row`: of several environments or protocols those
-    of the last. NotEnoughData where there are too few."""
+    of the last. What a `similar` device of the shipped atlas does is where their fits begin. NotEnoughData where there
+    are too few; ConfigError for a similar device that is not there."""
     from paradnn.forecast.operation_times import LEAST, OperationTimes
 
     runs = runs[runs["device"].eq(device)]
@@ -56,13 +57,18 @@ def own_atlas(runs: pd.DataFrame, device: str, row: Mapping[Any, Any]) -> Atlas:
     operations = [model_in(one).as_operation(int(one["batch_size"]), str(one["precision"])) for one in rows]
     timings = pd.DataFrame(map(vars, operations)).assign(seconds=runs["step_time_ms"].to_numpy(dtype="float64") / 1e3)
     groups, counts, noise = {}, {}, past.noise_of(runs)
+    published, name = (load(), load().device(similar, "--from")) if similar else (None, "")
     for kind, places in timings.groupby("kind").indices.items():
         mine, own = [operations[place] for place in places], timings.iloc[places]
         counts[kind] = len(set(mine))
         if counts[kind] >= LEAST:
+            like = published.find(name, str(kind), str(row["precision"])) if published else None
             fit = OperationTimes.fit(mine, own["seconds"].to_numpy(), noise[places])
+            if like:
+                fit = fit.or_like(like.times(), mine, own["seconds"].to_numpy(), noise[places])
+            source = f"the store, beside {like.told}" if like else "the store"
             groups[kind] = Group(
-                source="the store", commit="", device=device, engine=str(row.get("framework.name", "")), version="",
+                source=source, commit="", device=device, engine=str(row.get("framework.name", "")), version="",
                 precision=str(row["precision"]), kind=str(kind), rows=len(own), kept=len(own), held_out=len(own),
                 median_error=fit.left_out.median_error, coverage=fit.left_out.coverage(), call=True, timings=own,
                 fit=fit,

@@ -37,47 +37,85 @@ _ENDS = 24
 _DISPATCH, _STEP = 1e-5, 3e-6
 #: How sharply the best tile is chosen, and how far arithmetic and traffic overlap before data.
 _CHOICE, _POWER = 8.0, 3.0
+_CACHE, _EDGE = 5e7, 4.0
 #: Standard deviations of the logarithms of all these before data; of a tile's speed beside the others', and of a
 #: variant's beside other variants'.
 _PRIORS: dict[Hashable, float] = {"arithmetic": 0.4, "traffic": 0.7, "power": 0.5, "dispatch": 1.5, "step": 1.5}
+_CACHE_PRIORS: dict[Hashable, float] = {"cached": 0.7, "cache": 0.7}
 _TILE_PRIOR, _VARIANT_PRIOR = 0.35, 0.25
 #: The distance at which operations have little in common but the line: most of a decade of a size, another variant.
 _REACH = 0.7
+#: How much of another device's deviations from its line is expected here: one less this, and as much more or less.
+_LIKE = 0.5
 _SIZES = ("m", "n", "k", "batch", "calls", "images", "window", "stride", "bytes")
 
 
 @dataclass(frozen=True)
 class OperationTimes:
-    """A fit of operations of one kind. peak, bandwidth: FLOP/s and B/s at most."""
+    """A fit of operations of one kind. peak, bandwidth: FLOP/s and B/s at most. like: of another device, from which
+    the `line` differs by what it says, and whose deviations from its own line are expected here too."""
 
     kind: str
     peak: float
     bandwidth: float
     line: Line
     process: Process
+    like: OperationTimes | None = None
 
     @classmethod
-    def fit(cls, operations: Sequence[Operation], seconds: Array, stated: Array | None = None) -> OperationTimes:
+    def fit(
+        cls,
+        operations: Sequence[Operation],
+        seconds: Array,
+        stated: Array | None = None,
+        like: OperationTimes | None = None,
+    ) -> OperationTimes:
         """From operations (n) of one kind, at least `LEAST`, with their seconds; `stated` (n,) is the standard
-        deviation of each one's logarithm where that is known, NaN elsewhere."""
+        deviation of each one's logarithm where that is known, NaN elsewhere. `like` is what is known before these: a
+        fit of a similar device, for a few timings of one's own."""
         logs, (kind,) = np.log(seconds), {operation.kind for operation in operations}
-        peak, bandwidth = (
-            float(np.max(np.array([getattr(one, what) for one in operations]) / seconds)) for what in ("flops", "bytes")
-        )
-        line, inputs = fit_line(_inputs(operations, peak, bandwidth), logs)
+        peak, bandwidth = (_greatest(operations, what, seconds) for what in ("flops", "bytes"))
+        if like:  # its own greatest rates, as much greater or less as the same operations are here
+            there = np.exp(like.predict(operations).mean)
+            peak *= like.peak / _greatest(operations, "flops", there)
+            bandwidth *= like.bandwidth / _greatest(operations, "bytes", there)
+        line, inputs = fit_line(_inputs(operations, peak, bandwidth, like), logs)
         noise = replicate_noise(logs, places(inputs.steps), np.full(len(logs), np.nan) if stated is None else stated)
-        return cls(kind, peak, bandwidth, line, Process.fit(inputs, logs, noise, float(np.sqrt(np.median(noise**2)))))
+        run = float(np.sqrt(np.median(noise**2)))
+        return cls(kind, peak, bandwidth, line, Process.fit(inputs, logs, noise, run), like)
+
+    def or_like(
+        self, like: OperationTimes, operations: Sequence[Operation], seconds: Array, stated: Array | None = None
+    ) -> OperationTimes:
+        """This fit, or that of the same operations beside a similar device: whichever predicts each from the others
+        better."""
+        beside = OperationTimes.fit(operations, seconds, stated, like)
+        return max(self, beside, key=lambda fit: fit.left_out.score)
 
     def predict(self, operations: Sequence[Operation]) -> Prediction:
         """The logarithms of their seconds, each as a kernel of its own; all must be of this kind."""
-        return self.process.predict(_inputs(operations, self.peak, self.bandwidth)(self.line))
+        return self.process.predict(self._inputs(operations))
 
     def predict_uncalled(self, operations: Sequence[Operation]) -> Prediction:
         """As `predict`, without the time of the call: the share that the line gives to the rest. To subtract the call
         would leave the noise of calls, which is more than a small operation takes."""
-        inputs = _inputs(operations, self.peak, self.bandwidth)(self.line)
+        inputs = self._inputs(operations)
         found, (called, _) = self.process.predict(inputs), inputs.columns["dispatch"]
         return replace(found, mean=found.mean + np.log1p(-np.minimum(called, 1 - 1e-9)))
+
+    def _inputs(self, operations: Sequence[Operation]) -> Inputs:
+        return _inputs(operations, self.peak, self.bandwidth, self.like)(self.line)
+
+    def line_at(self, operations: Sequence[Operation]) -> Array:
+        """(n,) logarithms of seconds that the line alone gives."""
+        inputs = self._inputs(operations)
+        return inputs.base + sum(column * self.line.get(name, 0.0) for name, (column, _) in inputs.columns.items())
+
+    @property
+    def coefficients(self) -> Line:
+        """Of the line, with those of the device that it is like."""
+        before = self.like.coefficients if self.like else {}
+        return {name: self.line.get(name, 0.0) + before.get(name, 0.0) for name in {**before, **self.line}}
 
     @property
     def left_out(self) -> LeftOut:
@@ -87,20 +125,28 @@ class OperationTimes:
     @property
     def dispatch(self) -> float:
         """Seconds of a call that does nothing."""
-        return _DISPATCH * float(np.exp(self.line.get("dispatch", 0.0)))
+        return _DISPATCH * float(np.exp(self.coefficients.get("dispatch", 0.0)))
 
     @property
     def step(self) -> float:
         """Seconds that an operation takes within a call, however little it does."""
-        return _STEP * float(np.exp(self.line.get("step", 0.0)))
+        return _STEP * float(np.exp(self.coefficients.get("step", 0.0)))
+
+
+def _greatest(operations: Sequence[Operation], what: str, seconds: Array) -> float:
+    """The greatest rate of FLOPs or bytes that any of the operations reached."""
+    return float(np.max(np.array([getattr(one, what) for one in operations]) / seconds))
 
 
 def _padding(operations: Sequence[Operation]) -> Array:
     """(tiles, n) how many times more arithmetic it is in whole tiles, with what each takes to begin and end."""
     kind = operations[0].kind if operations else ""
-    if kind.endswith("attention"):
+    if kind.endswith("attention") or kind == "decode":
         m = np.array([one.m for one in operations], dtype=float)
         return np.array([np.ones(len(m)), *(np.ceil(m / rows) * rows / m for rows in _QUERIES)])
+    if kind == "experts":  # each expert's tokens are a product of their own
+        own = np.array([one.m / one.batch for one in operations])
+        return np.array([np.ones(len(own)), *(np.ceil(own / rows) * rows / own for rows in (16, 32, 64, 128))])
     if kind not in _TILED:
         return np.ones((1, len(operations)))
     m, n, k, _ = np.array([one.product for one in operations], dtype=float).T
@@ -116,23 +162,35 @@ def _coordinates(operations: Sequence[Operation]) -> Coordinates:
     return {**logs, "variant": np.array([one.variant for one in operations], dtype=str)}
 
 
-def _inputs(operations: Sequence[Operation], peak: float, bandwidth: float) -> Callable[[Line], Inputs]:
+def _inputs(
+    operations: Sequence[Operation], peak: float, bandwidth: float, like: OperationTimes | None = None
+) -> Callable[[Line], Inputs]:
     """For a line the logarithm of t and its derivatives by the logarithms of what is learnt, taken there."""
+    before = like.coefficients if like else {}
+    deviation = like.predict(operations).mean - like.line_at(operations) if like else np.zeros(len(operations))
     arithmetic = np.log(np.maximum(_padding(operations) * [one.flops / peak for one in operations], 1e-12))
     traffic = np.log(np.maximum([one.bytes / bandwidth for one in operations], 1e-12))
+    size = np.log([max(one.bytes, 1.0) for one in operations])
     calls, coordinates = np.array([one.product[-1] for one in operations], dtype=float), _coordinates(operations)
     several = np.log(np.where(calls > 1, calls, 1e-12))
+    is_decode = bool(operations) and operations[0].kind == "decode"
+    if is_decode:
+        several = np.log(1e-2 * np.array([one.batch for one in operations], dtype=float))
     variants = {name: np.array([one.variant == name for one in operations], dtype=float)
                 for name in sorted({one.variant for one in operations})}  # fmt: skip
     priors: dict[Hashable, float] = {**_PRIORS, **{("variant", name): _VARIANT_PRIOR for name in variants}}
+    priors |= _CACHE_PRIORS if is_decode else {}
     priors |= {("tile", index): _TILE_PRIOR for index in range(len(arithmetic)) if len(arithmetic) > 1}
 
-    def logs_at(line: Mapping[Hashable, complex]) -> NDArray[Any]:
+    def logs_at(change: Mapping[Hashable, complex]) -> NDArray[Any]:
+        line = {name: value + before.get(name, 0.0) for name, value in change.items()}
         own = sum((on * line[("variant", name)] for name, on in variants.items()), start=np.zeros(len(calls)))
         speeds = np.array([line.get(("tile", index), 0.0) for index in range(len(arithmetic))])[:, None]
         tiles = -_log_sum(-_CHOICE * (arithmetic + speeds + line["arithmetic"] + own)) / _CHOICE
         power = _POWER * np.exp(line["power"])
-        work = _log_sum(power * np.stack([tiles, traffic + line["traffic"] + own])) / power
+        cached = 1 / (1 + np.exp(_EDGE * (size - np.log(_CACHE) - line.get("cache", 0.0))))
+        fetched = traffic + line["traffic"] + own - line.get("cached", 0.0) * cached
+        work = _log_sum(power * np.stack([tiles, fetched])) / power
         dispatch, step = np.log(_DISPATCH) + line["dispatch"] + 0 * work, np.log(_STEP) + line["step"] + several
         return _log_sum(np.stack([work, dispatch, step]))
 
@@ -142,7 +200,9 @@ def _inputs(operations: Sequence[Operation], peak: float, bandwidth: float) -> C
         slopes = {name: logs_at({**at, name: value + 1e-20j}).imag / 1e-20 for name, value in at.items()}
         known = sum((slope * at[name] for name, slope in slopes.items()), start=np.zeros(len(calls)))
         columns = {name: (slope, priors[name]) for name, slope in slopes.items()}
-        return Inputs(logs_at(at).real - known, columns, coordinates, operations, _REACH)
+        if like:
+            columns["like"] = (deviation, _LIKE)
+        return Inputs(logs_at(at).real + (1 - _LIKE) * deviation - known, columns, coordinates, operations, _REACH)
 
     return inputs_at
 

@@ -1,6 +1,7 @@
 """The atlas of published timings: what is shipped, what is asked of it, and what a run is held against."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,9 @@ from analysis.atlas import DATA, load
 from analysis.atlas.ask import main as ask
 from analysis.atlas.build import build_atlas
 from analysis.atlas.expect import expect, published
-from analysis.atlas.kernels import attention, decode, experts, product
+from analysis.atlas.kernels import COLUMNS, attention, decode, experts, product
 from analysis.atlas.normal import judge
+from analysis.atlas.versions import change
 from paradnn.core.errors import ConfigError, DataError
 
 FC = {"family": "fc", "model.layers": 4, "model.nodes": 512, "model.input_size": 2000, "model.output_size": 1000}
@@ -57,12 +59,24 @@ def test_a_predictor_holds_timings_of_other_weights_in_its_intervals() -> None:
         (attention(2, 8, 4, 4, 16), sum(4 * 2 * 4 * 16 * seen for seen in range(1, 9)), 2 * 4 * (2 * 8 * 4 * 16)),
         (attention(1, 8, 1, 1, 1, window=3), 4 * (1 + 2 + 3 * 6), 2 * 4 * 8),
         (decode(1, 10, 4, 2, 8, width=1), 4 * 10 * 4 * 8, 2 * 10 * 2 * 8 + 4 * 4 * 8),
-        (experts(10_000, 64, 32, 2, 8, 1, 1, 2), 6 * 20_000 * 32 * 64, 2 * 8 * 3 * 32 * 64 + 4 * 20_000 * 96),
+        (
+            experts(10_000, 64, 32, 2, 8, 1, 1, 2),
+            6 * 20_000 * 32 * 64,
+            2 * 8 * 3 * 32 * 64 + 4 * (20_000 * 96 + 10_000 * 64),
+        ),
     ],
 )
 def test_arithmetic_of_kernels_equals_what_is_counted_by_hand(columns: dict, flops: float, moved: float) -> None:
     assert float(columns["flops"]) == pytest.approx(flops)
     assert float(columns["bytes"]) == pytest.approx(moved)
+
+
+def test_skewed_experts_load_the_fullest_device_and_leave_some_unread() -> None:
+    even, skewed = (experts(16, 64, 32, 8, 128, 1, 4, 2, skew) for skew in (0.0, 1.2))
+    assert float(even["m"]) == 16 * 8 / 4
+    assert float(even["batch"]) == 32
+    assert 1.1 < float(skewed["m"]) / float(even["m"]) < 3
+    assert 0.2 < float(skewed["batch"]) / float(even["batch"]) < 0.95
 
 
 def test_a_published_step_is_found_and_its_prediction_holds_it() -> None:
@@ -187,3 +201,53 @@ def test_the_atlas_is_built_from_clones_and_a_folder_of_something_else_is_refuse
     assert group.coverage >= 0.85
     with pytest.raises(DataError, match="holds no table of neusight"):
         build_atlas({"neusight": tmp_path}, tmp_path / "out")
+
+
+def test_what_a_version_changed_is_found_between_different_shapes() -> None:
+    """Planted: 1.3 times as slow below 4,096 rows, as fast above; from other shapes of each version."""
+    group = load().find("H200", "gemm", "bfloat16", "vLLM")
+    assert group is not None
+    random, versions = np.random.default_rng(0), []
+    for version, factor in (("1.0", 1.0), ("2.0", 1.3)):
+        sizes = np.exp(random.uniform(np.log(32), np.log(16384), (300, 3))).astype(int)
+        frame = pd.DataFrame(operation_columns(sizes))
+        work = (3e-6 + np.maximum(frame["flops"] / 7e14, frame["bytes"] / 4e12)) * np.where(
+            sizes[:, 0] < 4096, factor, 1
+        )
+        timings = frame.assign(seconds=work * np.exp(0.02 * random.standard_normal(300)), variant="")
+        versions.append(replace(group, version=version, timings=timings, kernels=[f"kernel of {version}"]))
+    found = change(*versions)
+    assert found.low < 1.3 < 1.03 * found.high < 1.4
+    assert found.verdict == "slower"
+    assert 0.65 < found.slower < 0.9
+    assert "kernels: kernel of 1.0 before, kernel of 2.0 after" in str(found)
+    assert change(versions[0], replace(versions[0], version="1.1")).verdict == "the same within 3%"
+
+
+def operation_columns(sizes: np.ndarray) -> dict[str, np.ndarray]:
+    """Columns of products (n, 3), as the atlas has them."""
+    return {**dict.fromkeys(COLUMNS, np.ones(len(sizes))), **product(*sizes.T, 2)}
+
+
+def test_versions_of_a_device_are_listed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "versions.json"
+    assert ask(["--device", "Arc Pro B60", "--versions", "--json", str(file)]) == 0
+    told = json.loads(file.read_text())
+    assert {(one["precision"], one["before"], one["after"]) for one in told} >= {("bfloat16", "0.12.0", "0.20.0")}
+    assert all(one["low"] <= one["times"] <= one["high"] for one in told)
+    assert capsys.readouterr().out.count("times as long as") == len(told)
+    assert ask(["--device", "T4", "--versions"]) == 1
+
+
+def test_a_device_with_specifications_alone_is_scaled_from_the_one_most_like_it() -> None:
+    row = {**GPT, "batch_size": 64, "precision": "bfloat16", "mode": "inference"}
+    there, scaled = expect(row, "A100"), expect(row, "NVIDIA A30")  # half of the arithmetic, 0.46 of the bandwidth
+    assert there.seconds is not None
+    assert scaled.seconds is not None
+    assert scaled.low is not None
+    assert scaled.high is not None
+    assert 1.3 < scaled.seconds / there.seconds < 3.5
+    assert scaled.high / scaled.low > 3.5
+    assert scaled.extrapolated[0].startswith("NVIDIA A30 was not timed: all is ")
+    with pytest.raises(ConfigError, match="is not in the atlas"):
+        expect(row, "TPU v4")

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis.atlas.ask import main as ask
+from analysis.atlas.own import own_atlas
 from paradnn.families import model_of
 from tests.analysis.planted import runs
 
@@ -134,6 +135,20 @@ def test_what_is_larger_than_every_kernel_is_extrapolated(asked: Any) -> None:
     found = asked(planted(), {**LARGE, "nodes": 8000}, "batch_size=64")
     assert any(note.startswith("products: n is ") for note in found["extrapolated"])
     assert found["high"] / found["low"] > 1.5
+
+
+def test_a_similar_device_narrows_what_a_few_products_say(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From eight products alone, and beside a device of the atlas whose hundred are twice as slow."""
+    monkeypatch.setattr("analysis.atlas.own.load", lambda: own_atlas(slow, "Old CPU", {"precision": "float32"}))
+    slow = planted(noise=0.01).assign(device="Old CPU").eval("step_time_ms = 2 * step_time_ms")
+    few = planted(noise=0.01).drop(index=range(8, 75))
+    widths = []
+    for words in ([], ["--from", "Old CPU"]):
+        found, truth = asked(few, LARGE, "batch_size=64", *words), whole(LARGE, 64)
+        assert found["low"] < truth < found["high"]
+        widths.append(found["high"] / found["low"])
+    assert widths[1] < widths[0]
+    assert any("beside the store: gemm in float32 on Old CPU" in source for source in found["sources"])
 
 
 @pytest.mark.parametrize(

@@ -61,3 +61,32 @@ def test_chains_tell_a_call_from_an_operation_within_it() -> None:
     assert found.dispatch == pytest.approx(CALL, rel=0.3)
     assert found.step == pytest.approx(4e-6, rel=0.3)
     assert np.exp(found.predict([elementwise_operation(3e8, "float32")]).mean[0]) == pytest.approx(3e-3, rel=0.2)
+
+
+def test_a_similar_device_is_where_twenty_timings_begin() -> None:
+    """Another device is half as fast and has the same habit, of a third, that no roofline knows."""
+    known, own, others = products(200, seed=2), products(20, seed=3), products(200, seed=4)
+
+    def habit(operations: list[Operation]) -> np.ndarray:
+        return np.exp(0.3 * np.sin(3 * np.log10([one.n for one in operations])))
+
+    like = OperationTimes.fit(known, 2 * planted(known) * habit(known))
+    seconds, truth = planted(own, seed=3) * habit(own), np.log(planted(others, seed=4) * habit(others))
+    alone, beside = OperationTimes.fit(own, seconds), OperationTimes.fit(own, seconds, like=like)
+    errors = [np.median(np.abs(fit.predict(others).mean - truth)) for fit in (alone, beside)]
+    assert errors[1] < 0.5 * errors[0]
+    low, high = beside.predict(others).interval()
+    assert np.mean((low <= truth) & (truth <= high)) > 0.88
+    assert beside.dispatch == pytest.approx(CALL, rel=0.3)
+
+
+def test_what_a_cache_holds_is_read_faster() -> None:
+    """One token's attention: a cache of 50 MB is five times as fast, and every sequence takes a moment."""
+    random = np.random.default_rng(0)
+    sizes = [(int(2 ** random.uniform(0, 10)), int(2 ** random.uniform(5, 14))) for _ in range(150)]
+    one = [Operation("decode", "", 4, n, 128, 2048.0 * b * n, 512.0 * b * n, batch=b) for b, n in sizes]
+    moved = np.array([each.bytes for each in one])
+    seconds = CALL / 10 + 3e-8 * np.array([b for b, _ in sizes]) + moved / np.where(moved < 5e7, 5e12, 1e12)
+    fit = OperationTimes.fit(one[:110], seconds[:110])
+    assert np.median(np.abs(fit.predict(one[110:]).mean - np.log(seconds[110:]))) < 0.05
+    assert fit.line["cached"] > 0.8

@@ -1,0 +1,94 @@
+"""What versions of an engine changed on a device that stayed the same: the paper's Figure 12 of today's kernels.
+
+Two versions were timed at other shapes, of which the atlas holds a few hundred each. At every shape that one of them
+ran, the other's time is predicted; each version is the predicted one at half of the shapes, so that a predictor that is
+too slow everywhere takes as much from one half as it adds to the other.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.atlas import Atlas, Group, operations_of, order_of
+from analysis.lazy import np
+
+#: Changes below this are none, and those beyond the other are told apart by shape.
+_NONE, _MUCH, _DRAWS = 0.03, 0.10, 1000
+
+
+@dataclass(frozen=True)
+class VersionChange:
+    """A version against the one before. times: how many times as long its kernels take, the median over `shapes`, with
+    the ends of the 95% interval. slower, faster: shares of shapes that changed by more than a tenth."""
+
+    device: str
+    engine: str
+    kind: str
+    precision: str
+    before: str
+    after: str
+    shapes: int
+    times: float
+    low: float
+    high: float
+    slower: float
+    faster: float
+    kernels_before: tuple[str, ...]
+    kernels_after: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        if self.low > 1 / (1 + _NONE) and self.high < 1 + _NONE:
+            return f"the same within {_NONE:.0%}"
+        return "slower" if self.low > 1 else "faster" if self.high < 1 else "not told apart"
+
+    def __str__(self) -> str:
+        said = (
+            f"{self.device}, {self.engine}, {self.kind} in {self.precision}: {self.after} takes {self.times:.3g} "
+            f"({self.low:.3g} to {self.high:.3g}) times as long as {self.before}, {self.verdict}; of {self.shapes} "
+            f"shapes {self.slower:.0%} take over a tenth longer, {self.faster:.0%} shorter"
+        )
+        if self.kernels_before == self.kernels_after:
+            return said
+        return f"{said}; kernels: {', '.join(self.kernels_before)} before, {', '.join(self.kernels_after)} after"
+
+
+def changes(atlas: Atlas, device: str, engine: str | None = None) -> Iterator[VersionChange]:
+    """Each version that was timed on a device against the one before it, by engine, kind and precision."""
+
+    def about(group: Group) -> tuple[str, str, str]:
+        return group.engine, group.kind, group.precision
+
+    chosen = [one for one in atlas.groups if one.device == device and engine in (None, one.engine)]
+    for _, same in itertools.groupby(sorted(chosen, key=about), key=about):
+        for before, after in itertools.pairwise(sorted(same, key=lambda one: order_of(one.version))):
+            yield change(before, after)
+
+
+def change(before: Group, after: Group) -> VersionChange:
+    """One version against another."""
+    logs, weights, common = [], [], 0.0
+    for timed, other, sign in ((before, after, 1.0), (after, before, -1.0)):
+        rows: Any = timed.timings
+        there = other.predict(operations_of(rows, other.kind))
+        logs.append(sign * (there.mean - np.log(rows["seconds"].to_numpy(dtype=float))))
+        common += float((there.root.mean(axis=0) ** 2).sum()) / 4  # each is predicted at half of the shapes
+        weights += list(zip(rows["n"], rows["k"], strict=True))
+    ratios, places = np.concatenate(logs), {weight: number for number, weight in enumerate(dict.fromkeys(weights))}
+    # Shapes of one weight are alike: weights are drawn again, not shapes.
+    of_weight = np.array([places[weight] for weight in weights])
+    random, order = np.random.default_rng(0), np.argsort(ratios)
+    drawn = random.multinomial(len(places), np.full(len(places), 1 / len(places)), _DRAWS)[:, of_weight[order]]
+    reached = np.cumsum(drawn, axis=1)
+    medians = ratios[order][(reached >= reached[:, -1:] / 2).argmax(axis=1)]
+    medians += np.sqrt(common) * random.standard_normal(_DRAWS)
+    low, high = np.exp(np.quantile(medians, (0.025, 0.975)))
+    return VersionChange(
+        after.device, after.engine, after.kind, after.precision, before.version, after.version, len(ratios),
+        float(np.exp(np.median(ratios))), float(low), float(high), float(np.mean(ratios > np.log(1 + _MUCH))),
+        float(np.mean(ratios < -np.log(1 + _MUCH))), tuple(before.kernels), tuple(after.kernels),
+    )  # fmt: skip

@@ -1,0 +1,92 @@
+"""What the atlas says of devices that one has little or nothing of, from its shipped timings alone.
+
+    python -m benchmarks.atlas
+
+Transfer: 20 timings of a device, alone and beside the fit of another device, held against the rest; and 200 of its own.
+Left out whole: each device from the one whose specifications are most like its own, scaled by the ratios of peaks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+import numpy as np
+
+from analysis.atlas import Atlas, Group, load, operations_of
+from analysis.atlas.expect import scaled
+from paradnn.forecast.operation_times import OperationTimes
+
+#: Another device, a device, the kind, precision and engine of their tables.
+_PAIRS = (
+    ("H100", "H200", "gemm", "bfloat16", "vLLM"),
+    ("H200", "B200", "gemm", "bfloat16", "vLLM"),
+    ("A100", "H100", "gemm", "bfloat16", "SGLang"),
+    ("L40S", "RTX PRO 6000", "gemm", "bfloat16", "vLLM"),
+    ("H200", "B300", "gemm", "fp8_block", "TensorRT-LLM"),
+    ("H100", "H200", "decode", "bfloat16", "vLLM"),
+    ("H100", "B200", "attention", "bfloat16", "vLLM"),
+    ("H200", "B200", "experts", "bfloat16", "vLLM"),
+)
+_FEW, _MANY = 20, 200
+
+
+def held(fit: OperationTimes, group: Group, left: np.ndarray) -> tuple[float, float]:
+    """Median relative error and coverage of timings by their places."""
+    rows = group.timings.iloc[left]
+    found, logs = fit.predict(operations_of(rows, group.kind)), np.log(rows["seconds"].to_numpy(dtype=float))
+    low, high = found.interval()
+    return float(np.median(np.abs(np.expm1(found.mean - logs)))), float(np.mean((low <= logs) & (logs <= high)))
+
+
+def transfer(other: Group, group: Group, draws: int) -> str:
+    """A line: the few alone, the few beside the other device, and many."""
+    rows, seconds = operations_of(group.timings, group.kind), group.timings["seconds"].to_numpy(dtype=float)
+    found = []
+    for seed in range(draws):
+        order = np.random.default_rng(seed).permutation(len(rows))
+        left, few, many = order[_MANY:], order[:_FEW], order[:_MANY]
+        own, whole = (OperationTimes.fit([rows[place] for place in chosen], seconds[chosen]) for chosen in (few, many))
+        beside = own.or_like(other.times(), [rows[place] for place in few], seconds[few])
+        found += [held(fit, group, left) for fit in (own, beside, whole)]
+    errors, coverages = np.array(found).reshape(draws, 3, 2).mean(axis=0).T
+    said = ", ".join(f"{error:.1%} ({coverage:.0%})" for error, coverage in zip(errors, coverages, strict=True))
+    names = f"{other.device} -> {group.device}, {group.kind} in {group.precision}, {group.engine}"
+    return f"{names}: {_FEW} alone, {_FEW} beside the other, {_MANY} alone: {said}"
+
+
+def left_out(group: Group) -> str | None:
+    """A line: a device's table from the device most like it."""
+    rest = Atlas(tuple(one for one in load().groups if one.device != group.device and one.engine == group.engine))
+    if (beside := scaled(rest, group.device, group.precision)) is None:
+        return None
+    name, others = beside
+    there = others.find(name, group.kind, group.precision, group.engine)
+    if there is None:
+        return None
+    logs = np.log(group.timings["seconds"].to_numpy(dtype=float))
+    off = there.predict(operations_of(group.timings, group.kind)).mean - logs
+    error, shift = np.median(np.abs(np.expm1(off))), math.exp(float(np.median(off)))
+    return f"{group.device} from {name}, {group.kind} in {group.precision}: {error:.1%}, {shift:.2f} times as long"
+
+
+def main() -> None:
+    """Print both."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--draws", type=int, default=5, help="of the twenty timings")
+    given = parser.parse_args()
+    for first, second, *about in _PAIRS:
+        other, group = (load().find(name, *about) for name in (first, second))
+        assert other, "the shipped atlas has it"
+        assert group, "the shipped atlas has it"
+        print(transfer(other, group, given.draws), flush=True)
+    for precision, engine in (("bfloat16", "vLLM"), ("float32", "PyTorch")):
+        for kind in ("gemm", "attention", "decode") if engine == "vLLM" else ("gemm", "bmm"):
+            for device in load().devices:
+                group = load().find(device, kind, precision, engine)
+                if group is not None and (line := left_out(group)):
+                    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Times of served models predicted from the atlas' kernels, beside what was measured of them.
+
+    python -m benchmarks.served --aiconfigurator DIR [--most 500]
+
+DIR is a clone of github.com/ai-dynamo/aiconfigurator, whose `silicon_sample.csv` holds time to first token and time per
+output token of 5,221 deployments, each at a fixed number of requests in flight. Nothing of it is in the atlas.
+
+A step that writes one token for each of b requests is the sum of its kernels: products, attention of one token to a
+cache of a prompt and half an answer, experts, two all-reduces a layer where a layer is shared, and small kernels. While
+a request of `o` tokens is answered, o steps are taken and b other prompts are read, a prompt for each request that
+leaves. So a token takes a step and b / o prompts. The first token of a request takes at least its own prompt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.atlas import Atlas, Group, load, operation
+from analysis.atlas.kernels import attention, collective, decode, experts, product
+from paradnn.families.operations import Operation
+
+_ROOT = Path("aic-core/src/aiconfigurator_core")
+_ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
+_WIDTHS = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5, "w4a16_mxfp4": 0.5}
+#: Kernels of a layer beside those that were timed: two norms, positions and cache, activation.
+_SMALL = 4
+#: Loads of experts in the timings: what real ones are most like.
+_SKEW = "power_law_1.2"
+
+
+class NotExpressed(Exception):
+    """Why a row is left out."""
+
+
+@dataclass
+class Row:
+    """A deployment: count of each (phase, group, operation) in a token."""
+
+    told: Mapping[str, Any]
+    counts: Counter[tuple[str, Group, Operation]] = field(default_factory=Counter)
+
+    def add(self, phase: str, group: Group | None, kind: str, columns: Any, count: float, variant: str = "") -> None:
+        """An operation `count` times; NotExpressed where nothing was timed."""
+        if group is None:
+            raise NotExpressed(f"no {kind} timed")
+        self.counts[phase, group, operation(kind, columns, variant)] += count  # type: ignore[assignment]
+
+
+def expressed(told: Mapping[str, Any], config: Mapping[str, Any], atlas: Atlas) -> Row:
+    """The kernels of a deployment."""
+    if told["mode"] != "agg":
+        raise NotExpressed("prompts are read elsewhere")
+    if "kv_lora_rank" in config or "hidden_size" not in config:
+        raise NotExpressed("latent or linear attention")
+    if told["attention_dp_size"] > 1:
+        raise NotExpressed("attention shared by requests")
+    row, tensor = Row(told), int(told["tp_size"])
+    device, engine = atlas.device(told["system"].replace("_sxm", "")), _ENGINES[told["backend"]]
+    is_oss = config["model_type"] == "gpt_oss"
+    numbers = "bfloat16" if is_oss or told["gemm_quant_mode"] != told["gemm_quant_mode"] else told["gemm_quant_mode"]
+    of_experts = "w4a16_mxfp4" if is_oss else numbers
+    if numbers == "fp8" and (config.get("quantization_config") or {}).get("weight_block_size"):
+        numbers = of_experts = "fp8_block"
+    hidden, layers, heads, keys = (
+        config[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    )
+    size = config.get("head_dim") or hidden // heads
+    own, own_keys = max(1, heads // tensor), max(1, keys // tensor)
+    count, chosen = config.get("num_local_experts") or config.get("num_experts"), config.get("num_experts_per_tok")
+    inner = config.get("moe_intermediate_size") or config["intermediate_size"]
+    windows = Counter(config["sliding_window"] if kind.startswith("sliding") else 0
+                      for kind in config.get("layer_types") or ["full"] * layers)  # fmt: skip
+    batch, prompt, answer = int(told["batch_size"]), int(told["isl"]), int(told["osl"])
+
+    def find(kind: str, precision: str) -> Group | None:
+        return atlas.find(device, kind, precision, engine)
+
+    for phase, tokens in (("step", batch), ("prompt", prompt)):
+        gemm, width = find("gemm", numbers), _WIDTHS[numbers]
+        sides = [((own + 2 * own_keys) * size, hidden), (hidden, own * size)]
+        if not count:
+            sides += [(2 * inner // tensor, hidden), (hidden, inner // tensor)]
+        for n, k in sides:
+            row.add(phase, gemm, "gemm", product(tokens, n, k, 2, weight_width=width), layers)
+        for window, many in windows.items():
+            if phase == "step":
+                columns = decode(batch, prompt + answer // 2, own, own_keys, size, window)
+            else:
+                columns = attention(1, prompt, own, own_keys, size, window)
+            kind = "decode" if phase == "step" else "attention"
+            row.add(phase, find(kind, "bfloat16"), kind, columns, many)
+        if count:
+            tensors, parallel = max(1, int(told["moe_tp_size"])), max(1, int(told["moe_ep_size"]))
+            group = find("experts", of_experts) or find("experts", "fp8_block" if of_experts == "fp8" else of_experts)
+            columns = experts(tokens, hidden, inner, chosen, count, tensors, parallel, _WIDTHS[of_experts], 1.2)
+            row.add(phase, group, "experts", columns, layers, _SKEW)
+            row.add(phase, find("gemm", "bfloat16"), "gemm", product(tokens, count, hidden, 2), layers)
+        if tensor > 1:
+            group = find("collective", "bfloat16") or atlas.find(device, "collective", "bfloat16", "NCCL")
+            row.add(phase, group, "collective", collective("all_reduce", tensor, 2 * tokens * hidden), 2 * layers,
+                    "all_reduce")  # fmt: skip
+        side = (tokens * hidden) ** 0.5
+        row.add(phase, find("gemm", "bfloat16"), "gemm", product(1, side, side, 2), _SMALL * layers)
+        last = batch if phase == "step" else 1
+        row.add(phase, find("gemm", "bfloat16"), "gemm", product(last, config["vocab_size"] // tensor, hidden, 2), 1)
+    return row
+
+
+def predicted(rows: list[Row]) -> pd.DataFrame:
+    """A row each: seconds of a step and a prompt by kind, and of a token; every operation predicted once."""
+    wanted: defaultdict[Group, dict[Operation, float]] = defaultdict(dict)
+    for row in rows:
+        for _, group, one in row.counts:
+            wanted[group][one] = 0.0
+    for group, found in wanted.items():
+        found.update(zip(found, np.exp(group.predict([*found]).mean), strict=True))
+    table = []
+    for row in rows:
+        parts: Counter[str] = Counter()
+        for (phase, group, one), count in row.counts.items():
+            parts[f"{phase}.{one.kind}"] += count * wanted[group][one]  # type: ignore[assignment]
+            parts[phase] += count * wanted[group][one]  # type: ignore[assignment]
+        share = float(row.told["batch_size"]) / float(row.told["osl"])
+        table.append({**row.told, **parts, "token": parts["step"] + share * parts["prompt"]})
+    return pd.DataFrame(table)
+
+
+def _configs(folder: Path) -> dict[str, Any]:
+    """Name of a model, without its owner and what its weights are in -> the sizes it was published with."""
+    found = {path.stem.removesuffix("_config"): json.loads(path.read_text())
+             for path in (folder / _ROOT / "model_configs").glob("*_config.json")}  # fmt: skip
+    return {name.split("--")[-1].replace("Meta-", ""): config for name, config in found.items()}
+
+
+def main() -> None:
+    """Print errors of a token and of the prompt by system and engine, and what was left out."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--aiconfigurator", type=Path, required=True)
+    parser.add_argument("--most", type=int, default=10_000)
+    parser.add_argument("--csv", type=Path)
+    given = parser.parse_args()
+    sample = pd.read_csv(given.aiconfigurator / _ROOT / "systems" / "silicon_sample.csv")
+    configs, rows, left = _configs(given.aiconfigurator), [], Counter[str]()
+    for told in sample.head(given.most).to_dict("records"):
+        name = told["model_path"].split("/")[-1]
+        for ending in ("-Instruct", "-FP8", "-NVFP4", "-Instruct"):
+            name = name if name in configs else name.removesuffix(ending)
+        try:
+            rows.append(expressed(told, configs.get(name, {"kv_lora_rank": 0}), load()))
+        except NotExpressed as why:
+            left[str(why)] += 1
+    table = predicted(rows)
+    table["off"] = np.log(1e3 * table["token"] / table["silicon_tpot_ms"])
+    table["first"] = np.log(1e3 * table["prompt"] / table["silicon_ttft_ms"])
+    if given.csv:
+        table.to_csv(given.csv, index=False)
+    print(f"{len(sample)} points, {len(table)} expressed; left out: {dict(left)}")
+    error = table.assign(error=np.abs(np.expm1(table["off"])), ratio=np.exp(table["off"]))
+    for by in (["system", "backend"], ["model_path"]):
+        print(error.groupby(by).agg(points=("error", "size"), error=("error", "median"), ratio=("ratio", "median")))
+    print(f"all: {error['error'].median():.1%} in the median")
+
+
+if __name__ == "__main__":
+    main()
