@@ -186,11 +186,10 @@ class LargestBatch:
     def _answer(self, index: int) -> str:
         """What was found of one point, in a line."""
         search, point = self._searches[index], self.points[index]
-        what = "batch" if self._key == "batch_size" else self._key
+        found = self._point(index, search.fits) if search.fits else point
+        what, name = self._key, run_name(found)
         if self._key == "batch_size":
-            name = run_name(point).replace(f" b{point.batch_size} ", " ")
-        else:
-            name = run_name(self._point(index, search.fits) if search.fits else point)
+            what, name = "batch", name.replace(f" b{found.batch_size} ", " ")
         if search.problem:
             return f"{name}: no largest {what}, {search.problem}"
         beyond = "" if search.fails is None else f"; {search.fails:,}: {self._ended(index, search.fails)}"
