@@ -12,11 +12,12 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from analysis.columns import shown
 from analysis.format import short
 from analysis.options import Arguments, Selection, option
 from paradnn.cli.console import say
@@ -261,11 +262,13 @@ def conclusions(sides: Sequence[Sequence[Results]]) -> Iterator[AuditFinding]:
     first, second = (_by_name(side) for side in sides)
     shared = [name for name in first if name in second]
     if not shared:
-        raise DataError(f"no benchmark is in both: {_listed(first)} against {_listed(second)}; give files of the same")
+        raise DataError(
+            f"no benchmark is in both: {shown({*first}, 5)} against {shown({*second}, 5)}; give files of the same"
+        )
     yield from (_between(first[name], second[name]) for name in shared)
     for called, side, other in (("first", first, second), ("second", second, first)):
         if alone := [name for name in side if name not in other]:
-            yield AuditFinding("", f"In files of the {called} side alone: {_listed(alone)}.")
+            yield AuditFinding("", f"In files of the {called} side alone: {shown({*alone}, 5)}.")
 
 
 def _within(series: Series) -> AuditFinding:
@@ -329,11 +332,6 @@ def _by_name(side: Sequence[Results]) -> dict[str, list[Series]]:
     for series in (series for results in side for series in results.series):
         found.setdefault(series.name, []).append(series)
     return found
-
-
-def _listed(names: Iterable[str]) -> str:
-    known = list(names)
-    return ", ".join(known[:5]) + (f" and {len(known) - 5} more" if len(known) > 5 else "")
 
 
 def _shown(value: float, unit: str) -> str:

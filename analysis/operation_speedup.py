@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from analysis.columns import describes, is_place, join_columns
+from analysis.columns import describes, is_place, join_columns, shown
 from analysis.lazy import drawing, np, pd
 from analysis.operations import MINIMUM_SHARE, TRANSFERS
 from analysis.result import Result
@@ -126,7 +126,7 @@ def operation_speedup(
     if pairs.empty:
         raise NotEnoughData(
             "no type of operation has FLOPs in a point of both sides; "
-            f"A has {_listed(one[TYPE])}; B has {_listed(two[TYPE])}"
+            f"A has {shown({*one[TYPE]}, 6)}; B has {shown({*two[TYPE]}, 6)}"
         )
     share = pairs[["share_a", "share_b"]].max(axis=1)
     large = share.isna() | (share >= MINIMUM_SHARE)
@@ -198,11 +198,6 @@ def _mean(rows: pd.DataFrame, column: str) -> Estimate:
     logs = pd.Series(np.log(rows[column].astype("float64"))).groupby(points).mean()
     each = rows.groupby(points).head(1)
     return geometric_mean(np.exp(logs.to_numpy()), levels_of(each.set_axis(points[each.index]).reindex(logs.index)))
-
-
-def _listed(values: pd.Series, limit: int = 6) -> str:
-    names = sorted(set(values))
-    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
 def draw_operations(

@@ -149,9 +149,9 @@ def verdict(intensity: Any, roof: Roof) -> np.ndarray:
 
 
 def summary(points: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
-    """One row for each device, precision and family: points, how many under each verdict, quartiles and the best of
-    their share of the roof with the 95% interval of the median over their models and batch sizes (`sample`), the range
-    of their intensities (FLOP/B), how many are above the roof (share > 1)."""
+    """One row for each device, precision and family: points, how many under each verdict, quartiles of their
+    share of the roof with the 95% interval of the median over their models and batch sizes (`sample`), the range of
+    their intensities (FLOP/B)."""
     rows = []
     for place, group in points.groupby(["device", "precision", "family"], sort=False):
         known = group[group["share"].notna()]
@@ -162,9 +162,8 @@ def summary(points: pd.DataFrame, unit: Unit = "crossed") -> pd.DataFrame:
         counts = {re.sub("[- ]", "_", name.value): int((group["verdict"] == name).sum()) for name in verdicts}
         rows.append(
             {**dict(zip(_PLACE, place, strict=True)), "points": len(group), **counts}
-            | {"share_q25": quarter, "share_median": middle, "share_q75": three, "share_best": group["share"].max()}
+            | {"share_q25": quarter, "share_median": middle, "share_q75": three}
             | {"median_low": interval.low, "median_high": interval.high, "sample": levels.words}
-            | {"above_roof": int((group["share"] > 1).sum())}
             | {"lowest_intensity": group["arithmetic_intensity"].min()}
             | {"highest_intensity": group["arithmetic_intensity"].max()}
         )

@@ -52,17 +52,14 @@ class ScalingOptions(Options):
 
 
 class FamilyScaling(NamedTuple):
-    """The non-parallel fraction of one family's points: the fit over all of them and their counts; median, 90th
-    percentile and largest of those fitted to each point; `efficiency` is the median of speedup / n at the largest n."""
+    """The non-parallel fraction of one family's points: the fit over all of them and their counts; `efficiency` is the
+    median of speedup / n at the largest n."""
 
     family: str
     points: int
     measurements: int
     counts: tuple[int, ...]
     fraction: Estimate
-    median: Estimate
-    upper: Estimate
-    largest: float
     efficiency: Estimate
 
 
@@ -121,11 +118,7 @@ def _sentences(found: Scaling, what: str) -> Iterator[Paragraph | str]:
         yield Paragraph(
             f"{family.family}: over {family.points} points on {counts} against 1 ({what}), "
             f"{percent_interval(family.fraction)} of the step does not run in parallel{bound or ': nothing is lost'}.",
-            (
-                f"Point by point: median {percent_interval(family.median)}, 90th percentile "
-                f"{percent_interval(family.upper)}, at most {100 * family.largest:.3g}%.",
-                f"On {most}: a median of {percent_interval(family.efficiency)} of the speed of {most} without loss.",
-            ),
+            (f"On {most}: a median of {percent_interval(family.efficiency)} of the speed of {most} without loss.",),
         )
     if found.alone:
         yield f"Not compared: {', '.join(found.alone)}, of which no point was measured on 1 and on more."
@@ -221,18 +214,14 @@ def _family(name: str, pairs: pd.DataFrame) -> FamilyScaling:
     room = 1 - 1 / count
     lost = 1 / pairs["speedup"].to_numpy(dtype="float64") - 1 / count
     above, below = np.bincount(point, lost * room), np.bincount(point, room * room)
-    each = above / below
     levels = levels_of(pairs.iloc[np.unique(point, return_index=True)[1]])
     most = pairs[pairs["devices"] == pairs["devices"].max()]
     return FamilyScaling(
         family=name,
-        points=len(each),
+        points=len(above),
         measurements=len(pairs),
         counts=tuple(sorted({int(n) for n in pairs["devices"]})),
         fraction=_fraction(above, below, levels),
-        median=crossed_quantile(each, levels),
-        upper=crossed_quantile(each, levels, 0.9),
-        largest=float(each.max()),
         efficiency=crossed_quantile(most["efficiency"], levels_of(most)),
     )
 
