@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.claims.evaluate import CheckFinding, ClaimVerdict, Data, judge, sentences, summary, table
 from analysis.claims.kinds import ClaimAnswer, StatedClaim
 from analysis.claims.load import load_claims, observations, restate
-from analysis.lazy import drawing, np, pd, ticker
+from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
 from analysis.registry import analysis
 from analysis.result import Paragraph, Result, joined
@@ -182,6 +182,6 @@ def _panel(axes: Axes, name: str, rows: Sequence[tuple[str, CheckFinding]]) -> N
     if name == "ratio":
         drawing.ratio_axis(axes.xaxis)
     elif name == "share":
-        axes.xaxis.set_major_formatter(ticker.PercentFormatter(1.0, decimals=0))
+        axes.xaxis.set_major_formatter(drawing.PercentFormatter(1.0, decimals=0))
     else:
         axes.axvline(0, color="#666666", linewidth=0.8)
