@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from analysis.analyses.heatmap import HeatMaps, draw_heat_maps, heat_maps, maps_of
 from analysis.analyses.memory import RAN_OUT, size_of
@@ -240,7 +240,11 @@ def _plain(value: object) -> str:
 
 def _codes(points: pd.DataFrame, keys: Sequence[str]) -> pd.Series:
     """(n,) what tells points apart, equal for equal points of any frame."""
-    columns = [points[name].astype("object").map(_plain) if name in points else ["null"] * len(points) for name in keys]
+    columns: list[Any] = [["null"] * len(points)] * len(keys)
+    for place, name in enumerate(keys):
+        if name in points:
+            texts, known = pd.factorize(points[name], use_na_sentinel=False)
+            columns[place] = np.array([*map(_plain, known)], dtype="object")[texts]
     codes = list(zip(*columns, strict=True)) if columns else [()] * len(points)
     return pd.Series(codes, index=points.index, dtype="object")
 

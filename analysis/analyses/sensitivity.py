@@ -248,7 +248,10 @@ def _sessions(measured: pd.DataFrame, rows: pd.DataFrame) -> np.ndarray | None:
     found = pd.Series(sessions_of(measured), index=measured["point_id"].to_numpy())
     if found.isna().any():
         return None
-    together = found.groupby(level=0).agg(lambda names: " and ".join(sorted(set(names))))
+    once = found.rename_axis("point").reset_index(name="session").drop_duplicates().sort_values("session")
+    shared = once["point"].duplicated(keep=False)  # few are; to join the sessions of each takes long
+    alone, joined = once[~shared].set_index("point"), once[shared].groupby("point").agg(" and ".join)
+    together = pd.concat([alone["session"], joined["session"]])
     code = pd.factorize(together.reindex(rows["point_id"]))[0]
     return code if code.max() > 0 else None
 

@@ -169,7 +169,8 @@ def aggregate_replicates(frame: pd.DataFrame) -> pd.DataFrame:
     chosen = table["outcome"].eq(ending) | ending.isna()
     first = table[chosen].drop_duplicates("group").sort_values("group").index
     result = frame.loc[first].reset_index(drop=True)
-    values = frame.loc[ok, measured].astype("float64").groupby(group[ok])
+    several = ok & (np.bincount(group)[group] > 1)  # the median of one is what it is
+    values = frame.loc[several, measured].astype("float64").groupby(group[several])
     middle = values.median().reindex(range(len(result)))
     spread = (values.std() / values.mean().abs()).reindex(range(len(result))).add_suffix("_spread")
     result[measured] = middle.where(middle.notna(), result[measured].astype("float64"))
