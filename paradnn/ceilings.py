@@ -26,7 +26,7 @@ def _measure_ceilings(config: DictConfig) -> int:
     content = plain(config)
     settings = read_settings(content)
     if settings.sweep.plan or settings.sweep.grids:
-        raise ConfigError("sweep", settings.sweep.name, "describes a sweep", "give each platform a command of its own")
+        raise ConfigError("experiment", settings.sweep.name, "is a sweep", "give each platform a command of its own")
     ceilings, where = measure_ceilings(read_point(content), settings)
     if ceilings is None:
         return 1

@@ -67,7 +67,7 @@ LONGEST = {
     "worker/test_input": 30,
     "session/test_communication": 30,
     "worker/test_generation": 25,
-    "worker/test_memory": 25,
+    "worker/test_devices": 30,
     "session/test_adaptive": 25,
     "analysis/test_figures": 25,
     "worker/test_real_models": 22,
@@ -83,7 +83,7 @@ LONGEST = {
     "session/test_serving": 10,
     "analysis/test_sessions": 30,
     "analysis/test_worlds": 10,
-    "analysis/test_dependence": 10,
+    "analysis/test_regression": 15,
 }
 #: Fixtures that measure.
 MEASURED = {"special", "swept"}

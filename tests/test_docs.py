@@ -1,15 +1,21 @@
-"""The documentation as a site: every page has its place, and every command of `analysis` its entry in the reference."""
+"""The documentation: a site with every page and every name, whose commands are those that there are."""
 
 import re
+import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import analysis
-
-ROOT = Path(__file__).parents[1]
+from analysis.claims.load import parse_claims
+from analysis.cli import COMMANDS, make_parser
+from paradnn.cli.help import known_keys
+from paradnn.config.groups import options_of
+from paradnn.config.paths import CONFIG
+from tests.conftest import ROOT
 
 
 def pages(entry: Any) -> Iterator[str]:
@@ -46,3 +52,58 @@ def test_every_link_between_pages_leads_to_a_file() -> None:
         for target in re.findall(r"\]\((?!https?:)([^)#\s]+)", page.read_text()):
             name = str(page.relative_to(ROOT))
             assert (page.parent / target).exists() or built.get(name) == target, f"{name}: {target}"
+
+
+SHOWN = {name: (ROOT / "docs" / name).read_text() for name in ("analysis.md", "claims.md", "compare.md")}
+EVERY = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def analyses(*pages: str) -> list[str]:
+    """The analyses of the analysis in shell blocks."""
+    blocks = (block for page in pages for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL))
+    return [line for block in blocks for line in block.splitlines() if line.startswith("python -m analysis")]
+
+
+ANALYSED = analyses(*SHOWN.values())
+
+
+@pytest.mark.parametrize("line", sorted(set(analyses(*(page.read_text() for page in EVERY)))))
+def test_commands_are_taken(line: str) -> None:
+    assert make_parser().parse_args(shlex.split(line, comments=True)[3:]).sub_command
+
+
+def test_every_command_is_documented() -> None:
+    assert {command.name for command in COMMANDS} == {shlex.split(line)[3] for line in ANALYSED}
+
+
+def test_the_example_of_a_claims_file_is_one() -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", SHOWN["claims.md"], re.DOTALL)
+    (claim,) = parse_claims(text, "docs/claims.md")
+    assert [check.kind for check in claim.checks] == ["trend", "ratio"]
+
+
+def test_images_exist_and_are_small() -> None:
+    shown = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", "".join(SHOWN.values()))
+    assert len(shown) == 5
+    assert all((ROOT / "docs" / name).stat().st_size < 120_000 for name in shown)
+
+
+WRITTEN = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(CONFIG.rglob("*.yaml"))]
+COMMAND = re.compile(r"python -m paradnn\.(?:train|plan|ceilings|compare) ([^`\n]*\w[^`\n]*)")
+TYPED = sorted(
+    {line for page in WRITTEN for line in COMMAND.findall(page.read_text().replace("\\\n", " ")) if "..." not in line}
+    - {"software=my-stack"}  # the example of a file that the reader writes
+)
+
+
+@pytest.mark.parametrize("line", TYPED)
+def test_documented_overrides_exist(line: str) -> None:
+    # A side of a comparison may be several overrides in one quoted word.
+    words = [part for word in shlex.split(line, comments=True) for part in re.split(r" (?=[\w.]+=)", word)]
+    overrides = [word for word in words if not word.startswith("-")]
+    for override in OverridesParser.create().parse_overrides([word for word in overrides if "=" in word]):
+        group, value = override.key_or_group, str(override.input_line).partition("=")[2]
+        if options := options_of(group):
+            assert set(value.split(",")) <= set(options), line
+        elif not override.key_or_group.startswith(("hydra.", "plan.", "framework.env.")):
+            assert override.key_or_group in known_keys(), line

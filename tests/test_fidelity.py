@@ -117,6 +117,7 @@ def test_programs_that_compute_something_else_are_told_apart() -> None:
     assert differences({"ours": one, "plain": Ready(((2, 3),), (math.nan,) * COMPARED)})
 
 
+@pytest.mark.long
 @pytest.mark.framework
 def test_the_workers_step_and_the_plain_loops_compute_the_same(tmp_path: Path) -> None:
     sizes = ["--rounds", "6", "--block", "0.02", "--starts", "1", "--settle", "0"]

@@ -174,6 +174,7 @@ def test_every_question_has_a_name_of_its_own() -> None:
     assert {*SMALL, *OTHERS, *REAL} == set(GRIDS)
 
 
+@pytest.mark.long
 @pytest.mark.framework
 def test_what_needs_no_gpu_is_really_asked(tmp_path: Path) -> None:
     """In the environment of these tests: TensorFlow is there, and what needs a GPU is skipped with the reason."""

@@ -129,7 +129,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
 }
 
 
-@pytest.mark.parametrize("width", [None, 3.3, 7.0])
+@pytest.mark.parametrize("width", [None, 3.3, pytest.param(7.0, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", FIGURES)
 def test_nothing_is_cut_off_or_over_something_else(name: str, width: float | None) -> None:
     with page(width):

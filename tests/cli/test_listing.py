@@ -40,24 +40,6 @@ def test_a_word_chooses(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["modles"], "error: list=modles: no such kind; did you mean models? choose one of models, presets"),
-        (
-            ["keys", "batchsize"],
-            "error: no keys with 'batchsize'; did you mean batch_size? paradnn list keys shows all",
-        ),
-        (["hydra"], "error: list=hydra: no such kind"),
-    ],
-)
-def test_what_is_not_there_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(words) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(message)
-    assert len(error.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
     ("line", "proposed"),
     [
         ("paradnn tr", ["train"]),

@@ -68,25 +68,6 @@ def test_numbers_have_three_digits_and_a_prefix() -> None:
     assert [si(value) for value in (0.5, 19_490, 999.7, 2.5e12)] == ["0.5 ", "19.5 k", "1 k", "2.5 T"]
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["trian"], "error: trian: did you mean train? choose one of train, watch, plan"),
-        (["analysis", "hetmap"], "error: COMMAND=hetmap: no such choice; did you mean heatmap? choose one of "),
-        (["analysis", "runs", "--famly", "fc"], "error: unrecognized arguments: --famly fc; did you mean --family? "),
-        (["train", "model=LSTM"], "error: model=LSTM: no such option; did you mean lstm? choose one of "),
-        (["train", "Batch_Size=3"], "error: Batch_Size=3: no such key; did you mean batch_size? "),
-        (["stacks", "mkae", "x"], "error: command=mkae: no such choice; did you mean make? choose one of list, make"),
-        (["watch", "--intervall", "2"], "error: unrecognized arguments: --intervall 2; did you mean --interval? "),
-    ],
-)
-def test_a_mistyped_word_is_told_what_was_meant(words: list[str], line: str) -> None:
-    done = run(["paradnn.__main__", *words])
-    assert done.returncode == 2
-    assert done.stderr.startswith(line)
-    assert done.stderr.count("\n") == 1
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_a_page_of_its_own(command: str) -> None:
     page = run(["paradnn.__main__", "help", command])

@@ -134,21 +134,3 @@ def test_a_closed_address_is_no_store(store: Store) -> None:
     assert done.stderr.startswith("error: tracking.uri=http://***@127.0.0.1:9: ")
     assert "secret" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["paradnn.train", "-m"],
-        ["paradnn.plan", "-m"],
-        ["paradnn.ceilings"],
-        ["paradnn.compare.__main__", "compile=graph", "compile=xla", "--"],
-    ],
-)
-@pytest.mark.parametrize("word", ["learning=zzz", "sweep.plan=zzz"])
-def test_every_command_refuses_what_a_group_does_not_have(command: list[str], word: str, tmp_path: Path) -> None:
-    done = run([*command, word], Store(tmp_path))
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"error: {word}: ")
-    assert len(done.stderr.splitlines()) == 1
-    assert not (tmp_path / "mlflow.db").exists()

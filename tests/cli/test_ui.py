@@ -25,21 +25,6 @@ def test_a_taken_port_is_told_with_another(store: Store) -> None:
         assert f"make ui PORT={port % 65535 + 1}" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("uri", "message"),
-    [
-        ("sqlite:////nowhere/mlflow.db", "no tracking store at sqlite:////nowhere/mlflow.db: measure first"),
-        ("http://me:secret@127.0.0.1:1", "cannot open http://***@127.0.0.1:1"),
-        ("/none", "no tracking store at /none"),
-    ],
-)
-def test_what_cannot_be_served_is_told(uri: str, message: str) -> None:
-    done = run(["paradnn.ui", "--store", uri], MLFLOW_HTTP_REQUEST_MAX_RETRIES="0")
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"error: {message}")
-    assert len(done.stderr.splitlines()) == 1
-
-
 @pytest.mark.slow
 def test_the_store_is_served(store: Store, tmp_path: Path) -> None:
     with socket.socket() as probe:

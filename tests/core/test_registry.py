@@ -1,4 +1,4 @@
-"""What a registry finds in a folder and behind entry points of other packages."""
+"""What a registry finds in a folder and behind entry points of other packages; counts in words, and which was meant."""
 
 import sys
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from paradnn.core.registry import Registry
+from paradnn.core.words import counted, did_you_mean
 
 THING = "from tests.core.test_registry import Thing\n"
 
@@ -66,3 +67,24 @@ def test_a_name_twice_in_one_folder_is_a_fault(packages: Path) -> None:
     (packages / "things" / "again.py").write_text(f"{THING}AGAIN = Thing('a')\n")
     with pytest.raises(ValueError, match="things has two of the name a"):
         len(Registry(Thing, "things"))
+
+
+def test_one_is_no_plural() -> None:
+    assert [counted(count, "point") for count in (0, 1, 2, 1200)] == ["0 points", "1 point", "2 points", "1,200 points"]
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("modle", "did you mean model? "),
+        ("nodez", "did you mean nodes? "),
+        ("moed", "did you mean mode? "),
+        ("zzz", ""),
+        ("model", ""),
+        ("noden", "did you mean nodea or nodeb or nodes? "),
+    ],
+)
+def test_what_was_meant(word: str, meant: str) -> None:
+    known = {"mo": ["mode", "model"], "no": ["nodes"]}.get(word[:2], [])
+    known = ["nodea", "nodeb", "nodes"] if word == "noden" else ["model"] if word == "model" else known
+    assert did_you_mean(word, known) == meant

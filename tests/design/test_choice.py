@@ -1,9 +1,10 @@
-"""Which points are chosen and when enough is learned, against plain computations, simulation and closed forms."""
+"""Which points are chosen, when enough is learned, what memory excludes: against plain computations and simulation."""
 
 import numpy as np
 import pytest
 
 from paradnn.designs.choice import choose, first_points, median_error
+from paradnn.designs.frontier import excluded, fitting
 from paradnn.forecast.regression import Array, Prediction
 
 
@@ -81,3 +82,27 @@ def test_the_expected_error_is_that_of_a_simulation() -> None:
     assert median_error(np.array([0.01])) == pytest.approx(0.006745, rel=0.001)
     assert median_error(np.array([])) == 0
     assert median_error(np.zeros(3)) == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_proofs_are_those_of_every_pair(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    sizes = random.integers(1, 5, (random.integers(1, 12), 2)).astype(float)
+    kinds = list(random.choice(["a", "b"], len(sizes)))
+    tried = random.permutation(len(sizes))[: random.integers(0, len(sizes) + 1)]
+    failed = sizes[tried].prod(axis=1) > random.integers(2, 11)
+    names, tried_kinds = [f"run {index}" for index in tried], [kinds[index] for index in tried]
+    found = excluded(sizes, kinds, sizes[tried], tried_kinds, failed, names)
+    fits = fitting(sizes, kinds, sizes[tried], tried_kinds, failed)
+    for place, size in enumerate(sizes):
+        like = [index for index, kind in enumerate(tried_kinds) if kind == kinds[place]]
+        proofs = {names[index] for index in like if failed[index] and (size >= sizes[tried[index]]).all()}
+        assert (found[place] in proofs) if proofs else found[place] is None
+        assert fits[place] == any(not failed[index] and (size <= sizes[tried[index]]).all() for index in like)
+
+
+def test_a_failure_that_a_larger_success_contradicts_proves_nothing() -> None:
+    sizes = np.array([[2.0, 2.0], [4.0, 4.0], [8.0, 8.0]])
+    failed = np.array([True, False])
+    assert excluded(sizes, [0] * 3, sizes[:2], [0] * 2, failed, ["disturbed", "larger"]) == [None] * 3
+    assert fitting(sizes, [0] * 3, sizes[:2], [0] * 2, failed).tolist() == [True, True, False]

@@ -7,7 +7,6 @@ import pytest
 
 from paradnn.config.point import Largest, Measure, Point
 from paradnn.designs.largest import LargestBatch, Search
-from tests.conftest import run
 from tests.design.world import World, space
 from tests.forecast.planted import QUICK
 
@@ -120,9 +119,3 @@ def test_what_cannot_be_searched_is_refused(words: str, said: str) -> None:
     done = run(["paradnn.train", *words.split()])
     assert done.returncode == 2
     assert said in done.stderr
-
-
-def test_a_plan_does_not_search() -> None:
-    done = run(["paradnn.plan", "batch_size=largest"])
-    assert done.returncode == 2
-    assert "batch_size=largest: is what python -m paradnn.train searches for; give numbers here" in done.stderr

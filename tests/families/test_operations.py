@@ -1,12 +1,16 @@
-"""A step as operations: their FLOPs beside the model's own, and a published profile's shapes."""
+"""The products of a step as operations, against its costs and what others profiled; and that a family is one file."""
 
+import dataclasses
 from collections import Counter
 from dataclasses import asdict
 
 import pytest
 
-from paradnn.families import FAMILIES, model_of
+from analysis import drawing as style
+from paradnn.cli.help import known_keys
+from paradnn.families import FAMILIES, Family, model_of
 from paradnn.families.operations import elementwise_operation
+from tests.conftest import ROOT
 
 MODELS = [name for name, family in FAMILIES.items() if family.has_layers]
 #: Operands of the products of CANDLE's P1B3 in one pass of batch 100, and how often each ran, as TensorFlow's profiler
@@ -82,3 +86,30 @@ def test_an_elementwise_operation_moves_what_it_is_said_to() -> None:
     assert kernel == one
     chain = model_of({"name": "elementwise", "elements": one.m, "operations": 7}).as_operation(1, "bfloat16")
     assert (chain.calls, chain.bytes, chain.flops) == (7, 3.5 * one.bytes, 7 * one.flops)
+
+
+def test_readme_names_every_family() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert [name for name in FAMILIES if f"`{name}`" not in readme] == []
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
+def test_an_entry_is_whole(family: Family) -> None:
+    fields = {field.name: field for field in dataclasses.fields(family.options)}
+    assert isinstance(family.options(name=family.name).size, str)
+    assert family.data in ("vectors", "images", "tokens", "any")
+    assert set(family.swept) <= set(fields)
+    assert family.sweep or not family.swept
+    keys = [word.partition("=")[0] for word in family.sweep.split()]
+    assert set(keys) <= set(known_keys())
+    assert family.sweep or family.is_real or family.options.is_counted
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
+def test_every_family_has_costs_and_a_look_of_its_own(family: Family) -> None:
+    model = dataclasses.asdict(family.options(name=family.name))
+    costs = model_of(model).costs(batch_size=2, precision="float32", mode="train", optimizer="rmsprop")
+    assert (costs.parameters == 0) == (family.is_kernel or family.options.is_counted)
+    assert (costs.flops_per_step == 0) == (family.is_communication or family.options.is_counted)
+    others = [name for name in FAMILIES if name != family.name]
+    assert style.look(family.name) not in [style.look(name) for name in others]

@@ -132,25 +132,3 @@ def test_a_software_stack_is_not_made_for_a_plan(tmp_path: Path, swept: Store) -
     assert "done         2" in done.stdout
     assert "to measure   4" in done.stdout
     assert not (tmp_path / "cache").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["-m", "modl=fc"], "did you mean model"),
-        (["experiment=paper_fc"], "add -m"),
-        (["plan.hosts=0"], "plan.hosts=0"),
-        (["plan.hosts=" + 5000 * "9"], "plan.hosts=99"),
-        (["plan.hosts=1,many"], "plan.hosts=many"),
-        (["plan.out=/no/such/folder/x.csv"], "plan.out"),
-        (["plan.when=now"], "keys of plan"),
-        ([*TINY, "platform=gpu"], "platform=gpu: "),
-        (["-m", *TINY, "platform.cores=4095"], "core 4095 is none that this process may use"),
-        (["mode=inference", "scenario=server"], "server.rate=peak: has no forecast: how many rates a search tries"),
-    ],
-)
-def test_bad_input_ends_in_one_line(arguments: list[str], message: str) -> None:
-    done = run(["paradnn.plan", *arguments])
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1

@@ -1,4 +1,4 @@
-"""`model=channel` through the command: what is recorded, how it fails, and that no process stays behind."""
+"""`model=channel` through the command: what is recorded on one host and two, how it fails, that no process stays."""
 
 import os
 import signal
@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 from paradnn.config.outcome import PointResult
+from paradnn.core.errors import WorkerError
+from paradnn.session.environments import HOSTS, require_answers
 from paradnn.session.workers import Limits, Worker
 from paradnn.worker.process_group import listen
 from tests.conftest import Store, processes_of_points, run
 from tests.processes import wait_for
 from tests.session.test_faults import meanwhile
 from tests.worker.test_communication import two_free_ports
+from tests.worker.two_hosts import ADDRESSES, QUICK, second_host
 
 pytestmark = pytest.mark.framework
 
@@ -117,3 +120,42 @@ def test_a_server_that_is_killed_ends_its_point(store: Store, monkeypatch: pytes
         run([*SHORT, "measure.min_seconds=1000", "measure.max_seconds=1000"], store)
     assert ended(store)["outcome"] == "crash"
     assert none_is_left()
+
+
+PLAIN = ["model=channel", "model.transport=tcp,grpc", *QUICK]
+TENSORFLOW = ["model=channel", "model.transport=tensorflow", "model.pattern=all_reduce", "model.bytes=64", *QUICK]
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_points_are_measured_on_two_hosts(address: str, store: Store) -> None:
+    """Without a framework's own transport the other address is in tests/worker/test_remote.py."""
+    commands = [PLAIN, TENSORFLOW] if ":" in address else [TENSORFLOW]
+    with second_host(address) as variables:
+        assert variables[HOSTS].startswith("[::1]:" if ":" in address else f"{address}:")
+        for command in commands:
+            done = run(["paradnn.train", "-m", *command], store, **variables)
+            assert done.returncode == 0, done.stdout + done.stderr
+    points = store.runs()
+    assert {(point["outcome"], point.get("reason")) for point in points} == {("ok", None)}
+    assert len(points) == 2 * len(commands) - 1
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_a_host_that_is_gone_is_no_outcome_of_a_point(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with second_host(address) as variables:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        require_answers()
+    said: list[str] = []
+
+    def is_gone() -> bool:
+        try:
+            require_answers()
+        except WorkerError as error:
+            said.append(str(error))
+        return bool(said)
+
+    # What it forked for the last connection, perhaps only now, holds its port for a moment longer.
+    assert wait_for(is_gone)
+    remedy = "start python -m paradnn.worker.host there (docs/clusters.md), then the same command again"
+    assert said == [f"no server answers at {variables[HOSTS]}; {remedy}"]

@@ -110,12 +110,6 @@ def test_what_a_newcomer_types_first_learns(store: Store) -> None:
     assert point["steady"] == "true"
 
 
-def test_no_plan_is_made_of_trainings(store: Store) -> None:
-    done = run(["paradnn.plan", "task=learn"], store)
-    assert done.returncode == 2
-    assert "task=learn: has no forecast: how many epochs a training takes is not known before" in done.stderr
-
-
 ACCURACIES = (0.5, 0.9, 0.97, 0.96, 0.98)
 
 

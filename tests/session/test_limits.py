@@ -2,12 +2,10 @@
 
 import json
 import math
-import sys
 from pathlib import Path
 
 import pytest
 
-from paradnn import ceilings
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import FrameworkOptions, Measure, Platform, Point, Software
 from paradnn.core.messages import Answer, PeakRates, ProductRate
@@ -237,25 +235,6 @@ def test_ceilings_that_another_driver_never_finishes_are_missed_aloud(
         assert CeilingsKeeper(pool, tracker, said.append).of(point, environment) is None
     [line] = said
     assert line.startswith("no ceilings: another driver")
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        "platform.threads=0",
-        "framework.name=torch",
-        "nothing=1",
-        "compile=fast",
-        "-m platform.threads=1,2",
-        "experiment=quick",
-    ],
-)
-def test_ceilings_refuse_bad_input_in_one_line(
-    wrong: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["ceilings", *wrong.split()])
-    assert ceilings.main() == 2
-    assert len(capsys.readouterr().err.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -13,31 +13,12 @@ from paradnn.families.fc import FullyConnected
 from paradnn.session.environments import HOSTS, require_hosts, require_possible
 from paradnn.worker.process_group import KEY
 from paradnn.workloads.channel import CHANNEL, Communication
-from tests.conftest import Store, run
 
 HERE, NOWHERE = Point(FullyConnected()), Point(FullyConnected(), platform=Platform("tpu"))
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or any(Path("/dev").glob("accel*")) or Path("/dev/vfio").exists(), reason="may have a TPU"
 )
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("model=resnet50 data=images data.path=/nope", "data.path=/nope: there is no such file or folder; give a file"),
-        ("-m model=resnet50 data=images data.path=/,/nope", "data.path=/nope: there is no such file or folder"),
-        ("-m platform=tpu batch_size=4,8", "platform=tpu: this machine has no TPU"),
-        ("platform.cores=9999", "platform.cores=9999: core 9999 is none that this process may use; choose of 0"),
-        ("model=channel hosts=2", "hosts=2: this session has 1; docs/clusters.md says how points come to have several"),
-    ],
-)
-def test_what_is_not_here_is_told_first(words: str, message: str, tmp_path: Path) -> None:
-    done = run(["paradnn.train", *words.split()], Store(tmp_path))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert message in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert not list(tmp_path.iterdir()), "no store was made"
 
 
 @pytest.mark.parametrize(
@@ -63,13 +44,6 @@ def test_where_some_points_have_their_hosts_the_others_are_outcomes(monkeypatch:
     require_possible([HERE, two])
     with pytest.raises(ConfigError, match="hosts=2: this session has 1"):
         require_possible([two])
-
-
-def test_ceilings_of_a_device_that_is_not_here_are_not_measured(tmp_path: Path) -> None:
-    done = run(["paradnn.ceilings", "platform=tpu"], Store(tmp_path))
-    assert done.returncode == 2
-    assert done.stderr == "error: platform=tpu: this machine has no TPU; choose another, such as platform=cpu\n"
-    assert not list(tmp_path.iterdir())
 
 
 def test_where_some_points_can_be_measured_the_others_are_outcomes(tmp_path: Path) -> None:

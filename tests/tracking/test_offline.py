@@ -91,12 +91,6 @@ def test_a_run_that_was_recorded_but_for_its_end_is_ended(store: Store, tmp_path
     assert store.query("SELECT run_uuid, status, end_time FROM runs") == [(claim.run_id, "FINISHED", record.end_time)]
 
 
-def test_a_folder_that_is_not_there_is_said_to_be(store: Store) -> None:
-    done = run(["paradnn.sync", "/nowhere"], store)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: /nowhere: no such folder")
-
-
 @pytest.mark.framework
 def test_two_drivers_on_a_server_that_goes_away(store: Store, tmp_path: Path) -> None:
     """The other one, and this process. Nothing lost, nothing doubled, and no password anywhere.

@@ -1,4 +1,4 @@
-"""What resume and claims see of a store: its tables as any version wrote them, and nothing that is not a point."""
+"""What resume, claims and the views of the UI see of a store: as any version wrote it, and nothing but points."""
 
 import json
 import math
@@ -15,6 +15,7 @@ import pytest
 
 from analysis.store.frame import is_ok
 from analysis.store.load import load
+from paradnn import ui
 from paradnn.config.identity import Identity
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, Tracking
@@ -31,7 +32,7 @@ from paradnn.store import sql
 from paradnn.store.address import address_of
 from paradnn.store.claims import Entry, RunIndex, owner_tag
 from paradnn.store.journal import Journal, read_record
-from paradnn.store.mlflow_store import MlflowStore
+from paradnn.store.mlflow_store import VIEWS, MlflowStore, view_tags
 from paradnn.store.reader import open_reader
 from paradnn.store.runs import EXPIRES, OWNER, Claim, Record, SweepRun
 from tests.cluster.recorder import ENVIRONMENT, claimed, record_of, tags_of
@@ -272,3 +273,35 @@ def test_a_clock_before_1970_and_seven_digits(store: Store, monkeypatch: pytest.
     assert [status for (status,) in store.query("SELECT status FROM runs")] == ["FINISHED"] * 2
     held = store.values("latest_metrics", claim.run_id)
     assert (held["examples_per_second"], held["parameters"]) == (95235.82, 123456789012.0)
+
+
+@pytest.fixture
+def viewed(store: Store) -> Store:
+    """A store with an experiment as the driver makes it."""
+    MlflowStore(Tracking(uri=store.uri))
+    return store
+
+
+@pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
+def test_filters_and_orders_are_those_of_mlflow(viewed: Store) -> None:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(viewed.uri)
+    experiment = client.get_experiment_by_name("paradnn")
+    for key in VIEWS:
+        state = json.loads(experiment.tags[f"mlflow.sharedViewState.{key}"])
+        order = f"{state['orderByKey']} {'ASC' if state['orderByAsc'] else 'DESC'}"
+        assert client.search_runs([experiment.experiment_id], state["searchFilter"], order_by=[order]) == []
+        assert set(state["columnOrder"]) == set(state["columnWidths"]) > set(state["selectedColumns"])
+
+
+def test_an_experiment_of_an_earlier_version_gets_its_views(viewed: Store) -> None:
+    viewed.change("DELETE FROM experiment_tags WHERE key LIKE 'mlflow.sharedViewState.%'")
+    assert ui.prepare_views(address_of(viewed.uri), "paradnn") == "1"
+    rows = dict(viewed.query("SELECT key, value FROM experiment_tags WHERE key LIKE 'mlflow.shared%'"))
+    assert rows == dict(view_tags())
+
+
+def test_an_experiment_that_is_not_there_is_told(store: Store) -> None:
+    with pytest.raises(StoreError, match="has no experiment other"):
+        ui.prepare_views(address_of(store.uri), "other")

@@ -1,15 +1,17 @@
-"""Several devices, for real: TensorFlow's logical devices against one device."""
+"""Memory of TensorFlow's points and its limit, and several devices against one."""
 
 import os
+import sys
 from typing import Any
 
 import pytest
 
 from paradnn.config.outcome import PointResult
 from paradnn.families import model_of
-from paradnn.session.workers import WorkerPool
+from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from tests.worker import families
-from tests.worker.families import BATCH, MODELS, RMSPROP
+from tests.worker.families import BATCH, MODELS, POINT, RMSPROP
+from tests.worker.memory_checks import LARGE, TINY, Sized, check_memory
 
 #: Of a loss after three updates, as a share of it: sums over shards are rounded in another order.
 LOSS_TOLERANCE = 1e-5
@@ -57,3 +59,25 @@ def test_what_devices_cannot_is_unavailable(pool: WorkerPool) -> None:
     result = measure(pool, platform={"name": "gpu", "threads": None, "index": 0})
     assert result.outcome == "unavailable"
     assert "sees 0 GPU device(s), not 2 from number 0 on" in (result.reason or "")
+
+
+COMPILED = pytest.param("xla", LARGE, marks=pytest.mark.long)
+
+
+#: A plain process imports the framework once more: in the graph the small point, which holds little else, and
+#: compiled the large one, which holds the compiler and what it made.
+@pytest.mark.parametrize(("compile_mode", "beside"), [("graph", TINY), COMPILED])
+def test_a_point_takes_what_a_plain_process_takes(pool: WorkerPool, compile_mode: str, beside: Sized) -> None:
+    check_memory(pool, "tensorflow", compile_mode, [beside])
+
+
+def test_the_limit_counts_the_framework_as_a_plain_process_holds_it(pool: WorkerPool) -> None:
+    key = WorkerKey(sys.executable, "tensorflow", None, "cpu", ())
+    protocol = POINT["measure"] | {"min_seconds": 30.0, "max_seconds": 30.0}
+    point = POINT | {"model": TINY[0], "batch_size": TINY[1]}
+    answer = pool.measure(key, point, Limits(200, None), lambda phase: None).answer
+    assert answer is not None
+    assert answer.peak_memory_bytes is not None
+    limit = int(0.9 * answer.peak_memory_bytes)
+    result = pool.measure(key, point | {"measure": protocol}, Limits(200, limit), lambda phase: None)
+    assert result.outcome == "oom_host", result.reason

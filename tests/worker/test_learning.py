@@ -90,13 +90,13 @@ class Task:
     optimizer: dict[str, Any]
 
 
-#: Of Keras' own networks the one that is built fastest.
 TASKS = [
     Task({"name": "fc", "layers": 2, "nodes": 64, "input_size": 64, "output_size": 10}, 40, MOMENTUM),
     Task(cnn("residual"), 30, MOMENTUM),
     Task(rnn("lstm"), 60, {**MOMENTUM, "learning_rate": 2.0}),
-    Task(real("mobilenet", alpha=0.5), 30, MOMENTUM),
 ]
+#: Of Keras' own networks the one that is built fastest.
+REAL = pytest.param(Task(real("mobilenet", alpha=0.5), 30, MOMENTUM), id="mobilenet", marks=pytest.mark.long)
 
 
 def batches(model: dict[str, Any], count: int) -> Iterator[Batch]:
@@ -124,7 +124,7 @@ def falls(losses: list[float]) -> bool:
 
 
 @pytest.mark.usefixtures("as_written")
-@pytest.mark.parametrize("task", TASKS, ids=[task.model["name"] for task in TASKS])
+@pytest.mark.parametrize("task", [*(pytest.param(task, id=task.model["name"]) for task in TASKS), REAL])
 def test_it_learns(task: Task) -> None:
     workload, losses, (inputs, targets) = train(task)
     assert falls(losses), losses
@@ -197,6 +197,7 @@ def test_a_translation_model_learns_a_cipher() -> None:
     assert (found == targets[0]).mean() > 0.8
 
 
+@pytest.mark.long
 def test_a_vision_transformer_learns_to_read_digits() -> None:
     """scikit-learn's digits, 8 x 8 pixels, in patches of 2."""
     digits = load_digits()

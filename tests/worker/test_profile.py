@@ -20,7 +20,6 @@ from paradnn.worker.profile.run import REMAINDER, profile_steps
 from paradnn.worker.profile.shapes import shares
 from paradnn.worker.profile.trace import Event, attribute
 from paradnn.worker.step import POLICIES, synthetic_batch
-from tests.worker.counter import counted_flops
 from tests.worker.families import BATCH, RMSPROP
 from tests.worker.families import MODELS as FAMILIES
 
@@ -54,10 +53,10 @@ def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 #: Loops, convolutions and attention by either.
 TABLES = [(family, "graph") for family in ("fc", "residual", "lstm", "transformer", "gpt")]
-TABLES += [(family, "xla") for family in ("fc", "residual", "gru", "gpt")]
+TABLES += [(family, "xla") for family in ("fc", "gru", "gpt")]
 
 
-@pytest.mark.parametrize(("family", "compile"), TABLES)
+@pytest.mark.parametrize(("family", "compile"), [*TABLES, pytest.param("residual", "xla", marks=pytest.mark.long)])
 def test_tables_agree_with_the_analytic_costs(family: str, compile: str) -> None:
     found, _ = profile(family, compile)
     costs = model_of(MODELS[family]).costs(batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop")
@@ -87,26 +86,19 @@ def test_operations_that_proved_cheap_are_counted_like_all() -> None:
     assert min(count for kind, count in late.items() if kind != REMAINDER) >= 1
 
 
-@pytest.mark.parametrize("family", ["fc", "residual", "gpt"])
-def test_products_of_the_table_are_those_of_tensorflows_own_counter(family: str) -> None:
-    """tfprof counts by kernels of the unoptimised graph: matrix products and convolutions are the same ones."""
-    found, step = profile(family, "graph")
-    graph = step.function.get_concrete_function(*step.arguments).graph
-    assert found.product_flops == pytest.approx(counted_flops(graph), rel=0.01)
-
-
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-def test_products_run_in_the_type_that_was_asked_for(precision: str) -> None:
-    assert profile("fc", "graph", precision)[0].product_types == {precision: 1.0}
-
-
 @pytest.mark.parametrize(
     ("family", "compile", "precision"),
-    [("gpt", "graph", "float32"), ("fc", "graph", "bfloat16"), ("gpt", "xla", "float32"), ("fc", "xla", "bfloat16")],
+    [
+        (family, compile, kind)
+        for compile in ("graph", "xla")
+        for family, kind in (("gpt", "float32"), ("fc", "bfloat16"))
+    ]
+    + [("fc", "graph", "float16")],
 )
 def test_the_program_says_without_a_profile_what_one_sees(family: str, compile: str, precision: str) -> None:
     found, step = profile(family, compile, precision)
     flops = step.product_flops()
+    assert compile == "xla" or found.product_types == {precision: 1.0}
     assert shares(flops) == pytest.approx(found.product_types, abs=0.01)
     assert sum(flops.values()) == pytest.approx(found.product_flops, rel=0.01)
 
