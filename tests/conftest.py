@@ -118,6 +118,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: -seconds.get(str(item.path), 0))
 
 
+def depth(few: int, many: int) -> pytest.MarkDecorator:
+    """How often a test draws: a few times in `make test`, many times in `make test-long`."""
+    return pytest.mark.parametrize("draws", [few, pytest.param(many, marks=pytest.mark.long)])
+
+
 @dataclass(frozen=True)
 class Store:
     """A SQLite tracking store, read with plain SQL: an oracle that shares no code with the package."""

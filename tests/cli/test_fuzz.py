@@ -22,7 +22,7 @@ from paradnn.families import FAMILIES
 from paradnn.plan import split_options
 from paradnn.session.design import Summary
 from paradnn.session.record import run_name
-from tests.conftest import ROOT
+from tests.conftest import ROOT, depth
 
 KEYS = """model model.layers model.nodes model.input_size model.output_size model.blocks model.filters model.vocab_size
 batch_size precision compile mode optimizer optimizer.learning_rate platform platform.threads framework framework.env
@@ -51,8 +51,8 @@ def check(point: Point) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.long)])
-def test_command_lines(count: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@depth(20, 100)
+def test_command_lines(draws: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Everything up to the first measurement, on the real command line's path; a point that passes has its costs."""
     accepted: list[Point] = []
 
@@ -64,7 +64,7 @@ def test_command_lines(count: int, monkeypatch: pytest.MonkeyPatch, capsys: pyte
 
     monkeypatch.setattr("paradnn.session.session.measure_points", keep)
     generator, codes = random.Random(7), []
-    for _ in range(count):
+    for _ in range(draws):
         arguments = overrides(generator)
         monkeypatch.setattr(sys, "argv", ["train", *arguments])
         codes.append(train.main())
@@ -75,7 +75,7 @@ def test_command_lines(count: int, monkeypatch: pytest.MonkeyPatch, capsys: pyte
             assert len(lines) == 1, (arguments, captured.err)
             assert lines[0].startswith("error: ")
             assert len(lines[0]) > len("error: ")
-    assert codes.count(2) > count / 6
+    assert codes.count(2) > draws / 6
     assert accepted
 
 
@@ -97,8 +97,8 @@ def parsed(text: str) -> list[Any]:
         return []
 
 
-@pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=pytest.mark.long)])
-def test_configurations(count: int) -> None:
+@depth(1000, 10_000)
+def test_configurations(draws: int) -> None:
     """What no override would let through comes from a file: any value at any key, of every family."""
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
         OmegaConf.register_new_resolver("paradnn_help", help_text, replace=True)
@@ -108,7 +108,7 @@ def test_configurations(count: int) -> None:
     values += [{}, {"a": 1}, {"a": {"b": 1}}, {1: 2}, {"name": ["fc"]}]
     values += [True, -1, 0.5, 10**30, float("nan"), float("inf")]
     generator, keys, passed = random.Random(8), [*known_keys(), "foo", "model.foo", "measure.foo"], 0
-    for _ in range(count):
+    for _ in range(draws):
         content = copy.deepcopy(generator.choice(whole))
         for _ in range(generator.randint(1, 3)):
             put(content, generator.choice(keys), generator.choice(values))
@@ -120,7 +120,7 @@ def test_configurations(count: int) -> None:
             said = str(error)
         assert len(said.splitlines()) <= 1, content
         passed += not said
-    assert 0.01 < passed / count < 0.8
+    assert 0.01 < passed / draws < 0.8
 
 
 def test_300_lines_of_commands_that_measure_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,7 +45,7 @@ def test_every_configuration_says_how_to_run_it() -> None:
         ("+model.x=3", "model.x=3: no such key; keys of model: name, layers"),
         ("model.nodes=0", "model.nodes=0: must be at least 1; choose a larger value"),
         ("precision=nothing", "precision=nothing: no such choice; choose one of float32, bfloat16, float16"),
-        ("model=foo", "model=foo: no such option; choose one of bottleneck, channel, conv2d, densenet121, elem"),
+        ("model=foo", "model=foo: no such option; choose one of "),
         ("model.nodes=1,2", "model.nodes=1,2: several values are a sweep; add -m"),
         ("model.nodes=[1", "model.nodes"),
         ("experiment=quick", "experiment=quick: describes a sweep; add -m"),
@@ -55,7 +55,7 @@ def test_every_configuration_says_how_to_run_it() -> None:
         ("tracking.uri=sqlite:////proc/x/y.db", "tracking.uri=sqlite:////proc/x/y.db: /proc/x cannot be made"),
         ("-m model=fc,rnn model.nodes=8", "model.nodes=8: no such key; keys of model=rnn are name, layers"),
         ("experiment=paper_gan", "experiment=paper_gan: no such option; did you mean paper_cnn or paper_rnn? choose"),
-        ("-m model=fc,lstn", "model=lstn: no such option; did you mean lstm? choose one of bottleneck"),
+        ("-m model=fc,lstn", "model=lstn: no such option; did you mean lstm? choose one of "),
         (
             "model=lstm model.nodes=64",
             "model.nodes=64: no key of model=lstm, whose keys are model.layers, model.embedding_size, "

@@ -7,6 +7,7 @@ import pytest
 
 from paradnn.config.point import Largest, Measure, Point
 from paradnn.designs.largest import LargestBatch, Search
+from tests.conftest import run
 from tests.design.world import World, space
 from tests.forecast.planted import QUICK
 
