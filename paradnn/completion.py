@@ -18,38 +18,14 @@ from paradnn.cli.overrides import chosen_option, keys_of
 from paradnn.cli.parser import options, sub_commands
 from paradnn.cli.program import program
 from paradnn.config.groups import groups, options_of
+from paradnn.config.paths import PACKAGE
 from paradnn.core.errors import ConfigError
 from paradnn.families import FAMILIES
 from paradnn.listing import KINDS, entries
 from paradnn.store.metrics import METRICS
 
-#: What each shell is given. A word that ends in = goes on, any other is followed by a blank.
-_SCRIPTS = {
-    "bash": r"""
-_paradnn() {
-  local line="${COMP_LINE:0:COMP_POINT}" word head
-  word="${line##* }"
-  head="${word%"${word##*[=:]}"}"  # readline replaces what stands after the last sign of COMP_WORDBREAKS alone
-  local IFS=$'\n'
-  COMPREPLY=($(paradnn completion "$line" 2>/dev/null))
-  COMPREPLY=("${COMPREPLY[@]#"$head"}")
-  [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} != *= ]] && COMPREPLY=("${COMPREPLY[0]} ")
-}
-complete -o nospace -F _paradnn paradnn
-""",
-    "zsh": r"""
-_paradnn() {
-  local -a found
-  found=("${(@f)$(paradnn completion "$LBUFFER" 2>/dev/null)}")
-  compadd -Q -S '' -- ${(M)found:#*=}
-  compadd -Q -- ${found:#*=}
-}
-compdef _paradnn paradnn
-""",
-    "fish": r"""
-complete -c paradnn -f -a '(paradnn completion (commandline -cp) 2>/dev/null)'
-""",
-}
+#: What each shell is given: files `completion.SHELL`. A word that ends in = goes on, any other is followed by a blank.
+_SHELLS = ("bash", "zsh", "fish")
 #: Commands that take keys and values.
 _OVERRIDES = {"train", "plan", "ceilings", "compare"}
 
@@ -58,14 +34,14 @@ _OVERRIDES = {"train", "plan", "ceilings", "compare"}
 def main(arguments: Sequence[str] | None = None) -> int:
     """`paradnn completion bash` prints the shell's part; with a line of input, what may follow."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if len(given) == 1 and given[0] in _SCRIPTS:
-        print(_SCRIPTS[given[0]].strip())
+    if len(given) == 1 and given[0] in _SHELLS:
+        print((PACKAGE / "cli" / f"completion.{given[0]}").read_text(encoding="utf-8"), end="")
         return 0
     if given in ([], ["-h"], ["--help"]):
         print(f"usage: paradnn completion SHELL\n\n{(__doc__ or '').partition('.')[2].strip()}")
         return 0
     if len(given) > 1:
-        raise ConfigError("completion", " ".join(given), "are too many words", f"name one of {', '.join(_SCRIPTS)}")
+        raise ConfigError("completion", " ".join(given), "are too many words", f"name one of {', '.join(_SHELLS)}")
     print("\n".join(proposals(given[0])))
     return 0
 
@@ -83,7 +59,7 @@ def proposals(line: str) -> list[str]:
     elif before[0] == "list":
         found = [*KINDS, *groups()] if len(before) == 1 else [name.partition("=")[0] for name, _ in entries(before[1])]
     elif before[0] == "completion":
-        found = _SCRIPTS
+        found = _SHELLS
     elif before[0] in COMMANDS:
         found = _parsed(before, current)
     else:

@@ -1,0 +1,10 @@
+_paradnn() {
+  local line="${COMP_LINE:0:COMP_POINT}" word head
+  word="${line##* }"
+  head="${word%"${word##*[=:]}"}"  # readline replaces what stands after the last sign of COMP_WORDBREAKS alone
+  local IFS=$'\n'
+  COMPREPLY=($(paradnn completion "$line" 2>/dev/null))
+  COMPREPLY=("${COMPREPLY[@]#"$head"}")
+  [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} != *= ]] && COMPREPLY=("${COMPREPLY[0]} ")
+}
+complete -o nospace -F _paradnn paradnn
