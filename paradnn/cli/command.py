@@ -13,24 +13,6 @@ from paradnn.config.paths import CONFIG
 from paradnn.core.errors import ParadnnError
 
 
-class _Task:
-    """What Hydra calls with a composed configuration: a single point, or the points of a plan.
-
-    Hydra prints a line of its own for an exception in a task, so it is kept and raised afterwards.
-    """
-
-    def __init__(self, action: Callable[[DictConfig], int]) -> None:
-        self._action = action
-        self.exit_code = 0
-        self.error: Exception | None = None
-
-    def __call__(self, config: DictConfig) -> None:
-        try:
-            self.exit_code = max(self.exit_code, self._action(config))
-        except Exception as error:
-            self.error = error
-
-
 def run_command(action: Callable[[DictConfig], int], page: str | None = None) -> int:
     """Run Hydra with `action` and turn what the user can mend into one line; the process' exit code.
 
@@ -40,18 +22,22 @@ def run_command(action: Callable[[DictConfig], int], page: str | None = None) ->
     verbose = os.environ.get("HYDRA_FULL_ERROR") == "1"
     # Hydra prints errors its own way and exits with 1, unless this lets them through.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    task = _Task(action)
+    codes, errors = [0], list[Exception]()
 
-    def measure(config: DictConfig) -> None:
-        task(config)
+    def task(config: DictConfig) -> None:
+        # Hydra prints a line of its own for an exception in a task, so it is kept and raised afterwards.
+        try:
+            codes.append(action(config))
+        except Exception as error:
+            errors.append(error)
 
     try:
         given = split_overrides(sys.argv[1:])
         check_arguments(given)
         sys.argv[1:] = as_axes(given)
-        hydra.main(version_base="1.3", config_path=str(CONFIG), config_name="config")(measure)()
-        if task.error:
-            raise task.error
+        hydra.main(version_base="1.3", config_path=str(CONFIG), config_name="config")(task)()
+        for error in errors[-1:]:
+            raise error
     except Exception as error:
         if verbose or not is_input_error(error):
             raise
@@ -59,4 +45,4 @@ def run_command(action: Callable[[DictConfig], int], page: str | None = None) ->
     finally:
         if not verbose:
             del os.environ["HYDRA_FULL_ERROR"]
-    return task.exit_code
+    return max(codes)

@@ -1,6 +1,5 @@
 """What an hour of a device or of a host costs: a table that the user keeps, as a file of `conf/price` or anywhere."""
 
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import yaml
 from paradnn.config.paths import CONFIG
 from paradnn.core.errors import ConfigError
 from paradnn.core.schema import option, read
+from paradnn.core.words import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,7 @@ def load_prices(name: str, key: str) -> Prices:
     try:
         content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError:
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = (
-            f"did you mean {close[0]}?" if close else f"write DEVICE=PRICE, a file.yaml, or one of {', '.join(known)}"
-        )
+        hint = did_you_mean(name, known).strip() or f"write DEVICE=PRICE, a file.yaml, or one of {', '.join(known)}"
         raise ConfigError(key, name, "is neither a price nor a table of prices", hint) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0]

@@ -84,6 +84,6 @@ def quantile_ranks(count: int, share: float, factor: float = 1.0) -> tuple[int |
     ranks = range(1, math.floor(worth) + 1)
     low = bisect.bisect_right(ranks, 0.025, key=below)
     high = bisect.bisect_left(ranks, 0.975, key=below) + 1
-    first = math.floor(low / worth * count) - 1 if low else None
-    last = min(count, math.ceil(high / worth * count)) - 1 if high <= len(ranks) else None
+    first = math.floor(low * count / worth) - 1 if low else None
+    last = min(count, math.ceil(high * count / worth)) - 1 if high <= len(ranks) else None
     return first, last

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from paradnn.worker.chance import quantile_ranks
+
 #: Fewer values than this carry neither verdict nor interval; so few have one of their extremes where widening it
 #: would lead beyond them.
 FEWEST, _FEW = 6, 16
@@ -88,21 +90,14 @@ def find_change(values: Sequence[float]) -> Change:
     return Change(float(size / np.median(values)), at, float(explained), correlation, float(chance))
 
 
-def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
-    """Nonparametric interval of the median of independent values (the sign test's), or None where n is too small.
-
-    With B ~ Binomial(n, 1/2), the interval from the k-th smallest to the k-th largest value covers the median with
-    probability 1 - 2 P(B < k); k is the largest that keeps this at `confidence` or more. For 95% n must be 6 or more.
-    Source: Conover, Practical Nonparametric Statistics, section 3.2.
-    """
+def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """95% interval of the median of independent values (the sign test's; Conover, Practical Nonparametric Statistics,
+    section 3.2), from the k-th smallest to the k-th largest of them; None of fewer than six."""
+    first, last = quantile_ranks(len(values), 0.5)
+    if first is None or last is None:
+        return None
     ordered = sorted(values)
-    n, tail, k = len(ordered), 0.0, 0
-    while k < n // 2:
-        tail += math.exp(math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) - n * math.log(2))
-        if tail > (1 - confidence) / 2:
-            break
-        k += 1
-    return (ordered[k - 1], ordered[n - k]) if k else None
+    return ordered[first], ordered[last]
 
 
 def block_interval(values: Sequence[float]) -> tuple[float, float] | None:

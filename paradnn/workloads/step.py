@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from paradnn.core.workload import Workload
+from paradnn.core.workload import Unavailable, Workload
 
 if TYPE_CHECKING:
     from paradnn.worker.point import PointRun
@@ -46,7 +45,6 @@ def measure_step(
 ) -> None:
     """Build, make `ready` (model and step), compile, warm up and measure a step of the point's model, then what is
     measured `beside`."""
-    from paradnn.worker.input import open_feed, reads_files
     from paradnn.worker.measure import compile_steps
     from paradnn.worker.step import prepare_step, product_flops
 
@@ -54,8 +52,17 @@ def measure_step(
     with phases("build"):
         workload, step = prepare_step(point, run.framework)
         ready(workload, step)
-    with phases("input") if reads_files(point) else contextlib.nullcontext():
-        fed = open_feed(point, workload, run.framework, step)
+    fed, source = None, point["data"]["name"] if "data" in point else "synthetic"
+    if source != "synthetic":
+        with phases("input"):
+            if run.framework.name != "tensorflow":
+                reads = (
+                    f"data={source} is read by TensorFlow's tf.data, which is not loaded beside {run.framework.name}"
+                )
+                raise Unavailable(f"{reads}: use framework=tensorflow, or data=synthetic")
+            from paradnn.worker.input.feed import FedStep, Feed
+
+            fed = FedStep(step, Feed(point, workload))
     with phases("compile"):
         compilation, first_loss = compile_steps(step)
         products = product_flops(step)

@@ -171,7 +171,7 @@ def test_where_every_attempt_is_disturbed_the_least_disturbed_counts(taken: tupl
     assert (len(once.begun), short.repeated) == (1, 0.0)
 
 
-@pytest.mark.parametrize("n", [6, 7, 10, 25, 100])
+@pytest.mark.parametrize("n", [6, 7, 10, 25, 41, 90, 100])
 def test_interval_is_the_narrowest_that_keeps_its_confidence(n: int) -> None:
     interval = median_interval(range(n))
     assert interval is not None
