@@ -67,6 +67,9 @@ def test_parquet_keeps_types_and_units(store: str, tmp_path: Path, capsys: pytes
     assert capsys.readouterr().out == f"34 runs with {frame.shape[1]} columns written to {path}\n"
 
 
+REPORT = ["report", "--out", "{folder}/r.html"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -92,19 +95,31 @@ def test_parquet_keeps_types_and_units(store: str, tmp_path: Path, capsys: pytes
         (["runs", "--csv", "/nowhere/x.csv"], "--csv=/nowhere/x.csv: there is no folder /nowhere"),
         (["export", "frame.xlsx"], "FILE=frame.xlsx: is of no known kind; name a .csv, .parquet or .zip file"),
         (["export", "/nowhere/x.csv"], "FILE=/nowhere/x.csv: there is no folder /nowhere"),
+        (
+            ["report", "--out", "/nowhere/report.html"],
+            "--out=/nowhere/report.html: there is no folder /nowhere; name a",
+        ),
+        (["report", "--out", "{folder}"], "is a folder; name a file in a folder that exists"),
+        (["report", "--out", "{folder}/report.txt"], "is of no known kind; name a .html file"),
+        ([*REPORT, "--family", "gru"], "no run matches, of 34 runs in the store; --family gru: the store has"),
+        ([*REPORT, "--experiment", "Default"], "no run in the store; measure first, with python"),
+        ([*REPORT, "--price", "V100=2"], "no run is of that device; name one of Test CPU"),
+        ([*REPORT, "--price", "Test GPU=-1"], "is no price; write for example 'V100=2', an hour"),
         (["import-archive", "/nowhere"], "/nowhere: holds neither of tpu_fc.json, gpu_fc.json"),
         (["import-archive", "/x", "--experiment", "a", "--experiment", "b"], "an import goes into one experiment"),
     ],
 )
 def test_what_a_user_can_mend_is_one_line(
-    store: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    store: str, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    given = arguments if "--store" in arguments else [*arguments, "--store", store]
+    given = [part.format(folder=tmp_path) for part in arguments]
+    given += [] if "--store" in given else ["--store", store]
     assert main(given) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
     assert message in error
     assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 import re
-from collections.abc import Callable
 from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,7 +9,6 @@ from matplotlib.figure import Figure
 from analysis.analyses.boxplot import boxplot
 from analysis.analyses.breakdown import BreakdownOptions
 from analysis.analyses.breakdown import breakdown as analyse_breakdown
-from analysis.cli import main
 from analysis.options import Selection
 from analysis.report import make_report
 from analysis.report.build import ui_address
@@ -20,7 +17,6 @@ from analysis.report.page import embed
 from analysis.report.populations import split
 from analysis.report.results import frame_table
 from analysis.report.sections import outline
-from tests.analysis.conftest import Writer
 from tests.analysis.planted import grid, runs
 
 HOSTILE = "<script>alert(\"x\")</script> & 'quoted'"
@@ -155,41 +151,6 @@ def test_the_same_figure_gives_the_same_image() -> None:
     drawn = Figure()
     drawn.add_subplot().plot(np.arange(30_000.0), ".")
     assert "data:image/png;base64," in embed(drawn, "many")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--out", "/nowhere/report.html"], "--out=/nowhere/report.html: there is no folder /nowhere; name a file"),
-        (["--out", "{folder}"], "is a folder; name a file in a folder that exists"),
-        (["--out", "{folder}/report.txt"], "is of no known kind; name a .html file"),
-        (
-            ["--out", "{folder}/r.html", "--family", "gru"],
-            "no run matches, of 34 runs in the store; --family gru: the store has",
-        ),
-        (["--out", "{folder}/r.html", "--experiment", "blank"], "no run in the store; measure first, with python"),
-        (["--out", "{folder}/r.html", "--price", "V100=2"], "no run is of that device; name one of Test CPU"),
-        (["--out", "{folder}/r.html", "--price", "Test GPU=-1"], "is no price; write for example 'V100=2', an hour"),
-    ],
-)
-def test_what_cannot_be_is_one_line(
-    store: str,
-    arguments: list[str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    blank_store: Callable[[Path], str],
-) -> None:
-    uri = store
-    if "blank" in arguments:
-        uri = blank_store(tmp_path / "blank.db")
-        Writer(uri, "blank", tmp_path / "artifacts")
-    given = [part.format(folder=tmp_path) for part in arguments]
-    assert main(["report", "--store", uri, *given]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-    assert not list(tmp_path.glob("*.html"))
 
 
 def test_runs_link_to_a_server_alone_and_without_credentials() -> None:
