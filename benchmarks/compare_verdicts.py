@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.common import save
 from benchmarks.steadiness import ar1
 from paradnn.compare.gate import Gate, Limit
-from paradnn.compare.verdict import Rule, SpeedEstimate, Verdict, estimate, orders
+from paradnn.compare.verdict import Rule, SpeedEstimate, SpeedVerdict, estimate, orders
 
 __all__ = ["MACHINES", "Outcome", "compare_planted", "tally"]
 
@@ -90,7 +90,7 @@ OWN = (0.3, 0.5, 0.7)
 class Outcome:
     """How one comparison ended."""
 
-    verdict: Verdict
+    verdict: SpeedVerdict
     rounds: int
     held: bool
     found: SpeedEstimate
@@ -135,10 +135,10 @@ def _cells(outcomes: list[Outcome]) -> dict[str, object]:
     """Shares of the verdicts, coverage, and how long it took."""
     counts, draws = Counter(outcome.verdict for outcome in outcomes), len(outcomes)
     return {
-        "faster": f"{counts[Verdict.FASTER] / draws:.1%}",
-        "slower": f"{counts[Verdict.SLOWER] / draws:.1%}",
-        "equivalent": f"{counts[Verdict.EQUIVALENT] / draws:.1%}",
-        "not settled": f"{counts[Verdict.NOT_SETTLED] / draws:.1%}",
+        "faster": f"{counts[SpeedVerdict.FASTER] / draws:.1%}",
+        "slower": f"{counts[SpeedVerdict.SLOWER] / draws:.1%}",
+        "equivalent": f"{counts[SpeedVerdict.EQUIVALENT] / draws:.1%}",
+        "not settled": f"{counts[SpeedVerdict.NOT_SETTLED] / draws:.1%}",
         "interval holds": f"{sum(outcome.held for outcome in outcomes) / draws:.1%}",
         "rounds": f"{statistics.median(outcome.rounds for outcome in outcomes):.0f}",
     }

@@ -65,10 +65,6 @@ CODE = sorted(path for name, path in MODULES.items() if not name.startswith("ben
 BY_PATH = pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))
 
 
-#: Names of two classes or more. They go down.
-TWICE = {"Design", "Regression", "Verdict"}
-
-
 def heads(names: set[str]) -> set[str]:
     return {name.split(".")[0] for name in names}
 
@@ -88,7 +84,6 @@ def test_code_is_a_cost(folders: tuple[str, ...]) -> None:
 
 
 def test_no_class_name_stands_for_two_things() -> None:
-    """Not in `paradnn`; between it and `analysis`, and there, ever fewer."""
     names = Counter(
         node.name
         for name, path in MODULES.items()
@@ -96,7 +91,7 @@ def test_no_class_name_stands_for_two_things() -> None:
         for node in ast.walk(tree(path))
         if isinstance(node, ast.ClassDef)
     )
-    assert {name for name, count in names.items() if count > 1} <= TWICE
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def test_files_that_take_longest_are_there() -> None:

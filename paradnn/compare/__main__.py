@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from paradnn.cli.command import run_command
 from paradnn.cli.program import program
 from paradnn.compare.arguments import read_arguments
-from paradnn.compare.verdict import Verdict
+from paradnn.compare.verdict import SpeedVerdict
 from paradnn.core.words import counted
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _tell(given: argparse.Namespace, results: Sequence[Paired], words: Words, do
     if document["interrupted"]:
         print("interrupted; what was measured stands above, the same command begins again", file=sys.stderr)
         return 130
-    return int(any(result.verdict is Verdict.NOT_SETTLED for result in results))
+    return int(any(result.verdict is SpeedVerdict.NOT_SETTLED for result in results))
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def pairs_of(first: Sequence[Point], second: Sequence[Point], null: bool) -> lis
 
 
 class Comparison:
-    """What is measured next and what is known; a `paradnn.session.design.Design`.
+    """What is measured next and what is known; a `paradnn.session.design.SweepDesign`.
 
     A side that fails in the first round, or twice, ends its point: out of memory and what is missing stay so, and one
     crash in many rounds is a round less.

@@ -13,7 +13,7 @@ from typing import Any
 from rich.table import Column
 
 from paradnn.cli.console import fitting_table, standard_output
-from paradnn.compare.verdict import FEWEST, Rule, SpeedEstimate, Verdict, estimate, false_alarms
+from paradnn.compare.verdict import FEWEST, Rule, SpeedEstimate, SpeedVerdict, estimate, false_alarms
 from paradnn.core.words import counted, in_seconds
 from paradnn.platform.findings import host_findings
 from paradnn.store.files import whole_file, write_json
@@ -61,10 +61,10 @@ class Paired:
         return len(self.logs)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> SpeedVerdict:
         """What is said of the first side; undecided where there can be no verdict, too."""
         found = self.estimate
-        return found.verdict(self.rule.margin) if found and not self.problem else Verdict.NOT_SETTLED
+        return found.verdict(self.rule.margin) if found and not self.problem else SpeedVerdict.NOT_SETTLED
 
     ratio = property(lambda self: self.estimate and self.estimate.ratio)
     low = property(lambda self: self.estimate and self.estimate.low)
@@ -117,13 +117,13 @@ def write_files(given: Namespace, document: Mapping[str, Any], results: Sequence
 def sentence(found: SpeedEstimate, labels: tuple[str, str], margin: float) -> str:
     """An estimate in words."""
     (first, second), verdict = labels, found.verdict(margin)
-    if verdict is Verdict.SLOWER:
+    if verdict is SpeedVerdict.SLOWER:
         found, first, second = found.inverse(), second, first
     ratio, interval, rounds_of = _number(found.ratio, found), _interval(found), counted(found.rounds, "round")
-    if verdict is Verdict.EQUIVALENT:
+    if verdict is SpeedVerdict.EQUIVALENT:
         same = f"no difference: {first} and {second} are equally fast within {100 * margin:.3g}%"
         return f"{same} (ratio {ratio}, 95% interval {interval}, {rounds_of})"
-    if verdict is not Verdict.NOT_SETTLED:
+    if verdict is not SpeedVerdict.NOT_SETTLED:
         return f"{first} is {ratio} times as fast as {second} (95% interval {interval}, {rounds_of})"
     needed = found.rounds_needed(margin)
     wanted = f"some {needed} rounds would tell" if needed <= _MANY else f"over {_MANY:,} rounds would be needed"

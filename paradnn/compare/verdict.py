@@ -23,7 +23,7 @@ LOOKS = tuple(round(FEWEST * 2 ** (step / 2)) for step in range(100))
 COMMAND_ROUNDS = 640
 
 
-class Verdict(StrEnum):
+class SpeedVerdict(StrEnum):
     """What is said of the first side at one point."""
 
     FASTER = "faster"
@@ -69,14 +69,14 @@ class SpeedEstimate:
         """The same of the second side over the first."""
         return SpeedEstimate(-self.mean, self.half, self.rounds, self.quantile)
 
-    def verdict(self, margin: float) -> Verdict:
+    def verdict(self, margin: float) -> SpeedVerdict:
         """What the interval says where less than `margin` (0.02: 2%) does not matter: no difference where it is within
         the margin as a whole, even without 1."""
         if abs(self.mean) + self.half <= math.log1p(margin):
-            return Verdict.EQUIVALENT
+            return SpeedVerdict.EQUIVALENT
         if abs(self.mean) > self.half:
-            return Verdict.FASTER if self.mean > 0 else Verdict.SLOWER
-        return Verdict.NOT_SETTLED
+            return SpeedVerdict.FASTER if self.mean > 0 else SpeedVerdict.SLOWER
+        return SpeedVerdict.NOT_SETTLED
 
     def rounds_needed(self, margin: float) -> int:
         """About how many rounds would settle it, were the ratio what it seems: the interval narrows as their root."""
@@ -99,7 +99,7 @@ class Rule:
         """Whether a look may end it: there is a verdict, and half the interval is at most `within`, or a tenth of a
         large difference, in logarithms."""
         precise = found.half <= max(math.log1p(self.within), abs(found.mean) / 10)
-        return precise and found.verdict(self.margin) is not Verdict.NOT_SETTLED
+        return precise and found.verdict(self.margin) is not SpeedVerdict.NOT_SETTLED
 
     def looks(self, rounds: int) -> bool:
         """Whether the rounds so far are looked at."""
@@ -131,7 +131,7 @@ def false_alarms(logs: Sequence[float], rule: Rule, draws: int) -> float:
         ends = [n for n in range(FEWEST, len(logs)) if rule.looks(n)]
         looked = (found for n in ends if rule.is_enough(found := estimate(turned[:n], rule.misses)))
         said = next(looked, None) or estimate(turned, rule.misses, last=True)
-        false += said.verdict(rule.margin) in (Verdict.FASTER, Verdict.SLOWER)
+        false += said.verdict(rule.margin) in (SpeedVerdict.FASTER, SpeedVerdict.SLOWER)
     return false / draws
 
 

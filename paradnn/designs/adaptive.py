@@ -205,7 +205,7 @@ class DesignState(NamedTuple):
 
 
 class AdaptiveSweep:
-    """What is known, when it is enough, and what is measured next: a `paradnn.session.design.Design`.
+    """What is known, when it is enough, and what is measured next: a `paradnn.session.design.SweepDesign`.
 
     begin: when the command began, on the monotonic clock. looks: one before every batch. reason: why the sweep is over;
     empty before. excluded: index -> why it is out of memory without being tried. left: how many points more it may ask

@@ -78,7 +78,7 @@ class _Tried(NamedTuple):
 
 
 class LargestBatch:
-    """A `paradnn.session.design.Design` that searches the largest batch, or model, of each of `points`, beginning
+    """A `paradnn.session.design.SweepDesign` that searches the largest batch, or model, of each of `points`, beginning
     with its own."""
 
     resumes, seconds_left = True, math.inf  # nothing but the answer ends it

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from paradnn.core.workload import WORKLOADS
 from paradnn.forecast.predict import overhead_columns
-from paradnn.forecast.regression import Array, Columns, Prediction, Regression, one_thread
+from paradnn.forecast.regression import Array, Columns, Prediction, RobustRegression, one_thread
 from paradnn.forecast.table import EACH_PROCESS, IMPORT_SECONDS, MEASURE_KEYS, PastRuns, Table
 from paradnn.worker.measure import MAX_STEPS, WINDOW
 
@@ -103,7 +103,7 @@ def _overhead(name: str, runs: PastRuns, points: Table, known: Columns, planned:
     # Shorter than a tenth of the usual, and than a millisecond, is noise.
     logs = np.log(np.maximum(seconds, np.maximum(1e-3, 0.1 * typical)) / typical)
     chosen = {key: (column[use], prior) for key, (column, prior) in known.items()}
-    return Regression(chosen, logs[use], weight[use]).predict(planned, len(points))
+    return RobustRegression(chosen, logs[use], weight[use]).predict(planned, len(points))
 
 
 def _observed(name: str, runs: PastRuns) -> tuple[Array, Array]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from paradnn.forecast.process import Coordinates, Inputs, LeftOut, Process, places
-from paradnn.forecast.regression import Array, Columns, Prediction, Regression, one_thread
+from paradnn.forecast.regression import Array, Columns, Prediction, RobustRegression, one_thread
 from paradnn.forecast.table import Table
 
 #: Coefficients of the line, by name.
@@ -195,7 +195,7 @@ def fit_line(inputs_at: Callable[[Line], Inputs], values: Array) -> tuple[Line, 
     line: dict[Hashable, float] = {}
     for _ in range(_ROUNDS if len(values) else 0):
         inputs = inputs_at(line)
-        found = Regression(inputs.columns, values - inputs.base).coefficients
+        found = RobustRegression(inputs.columns, values - inputs.base).coefficients
         line = {name: line.get(name, 0.0) + _STRIDE * (to - line.get(name, 0.0)) for name, to in found.items()}
     return line, inputs_at(line)
 

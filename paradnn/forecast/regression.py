@@ -77,7 +77,7 @@ class Prediction:
         return np.asarray(self.mean[:, None] + scale * (error + self.noise * random.standard_normal(own.shape)))
 
 
-class Regression:
+class RobustRegression:
     """The regression of `values` (n,) on `columns`; `weights` (n,) in 0..1 say how much of an observation each is.
 
     spread: standard deviation of an error, tails included. freedom: observations behind the spread. Without any the

@@ -61,7 +61,7 @@ class Conclusion:
     artifacts: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Design(Protocol):
+class SweepDesign(Protocol):
     """Decides after each batch of measurements what is measured next."""
 
     @property

@@ -30,7 +30,7 @@ from paradnn.core.workload import Part
 from paradnn.platform.environment import Environment, exceeds_memory, memory_limit
 from paradnn.platform.findings import Finding, load_findings
 from paradnn.platform.load import LoadWatch
-from paradnn.session.design import Conclusion, Design, DesignPoint, RecordedPoint, Summary
+from paradnn.session.design import Conclusion, DesignPoint, RecordedPoint, Summary, SweepDesign
 from paradnn.session.environments import WorkerEnvironments, other_hosts, require_answers, require_possible
 from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, below_ceilings
 from paradnn.session.open_point import NewsSaid, OpenPoint
@@ -55,7 +55,7 @@ def measure_points(points: Sequence[Point], settings: Settings, sweep: SweepInfo
         return session.run(points)
 
 
-def follow_design(design: Design, settings: Settings, sweep: SweepInfo) -> Summary:
+def follow_design(design: SweepDesign, settings: Settings, sweep: SweepInfo) -> Summary:
     """Measure what `design` asks for, again each time, until it asks for nothing more; ParadnnError likewise."""
     reporter = Reporter(design.left, sweep.name, at_most=not design.resumes)
     settings = settings if design.resumes else replace(settings, resume=False)
@@ -123,7 +123,7 @@ class _Session:
         processes = sum(point.measure.processes for point in todo)
         return self._carry_out(partial(self.work, todo), processes, Conclusion)
 
-    def follow(self, design: Design) -> Summary:
+    def follow(self, design: SweepDesign) -> Summary:
         """Measure what the design asks for; what it concludes stands on the parent run."""
         self._prepare(design.points)
         return self._carry_out(partial(self._follow, design), design.left, design.conclusion)
@@ -135,7 +135,7 @@ class _Session:
         if self.sweep:
             self.summary.parent = open_parent(self.tracker, self.sweep, planned)
 
-    def _follow(self, design: Design) -> None:
+    def _follow(self, design: SweepDesign) -> None:
         rows: Sequence[RecordedPoint] = ()
         while True:
             self.reporter.begin("the next points", "choosing")  # which may take a while

@@ -10,7 +10,7 @@ from scipy import stats
 
 from paradnn.compare.comparison import Comparison, Pair, pairs_of
 from paradnn.compare.text import round_table, sentence
-from paradnn.compare.verdict import Rule, SpeedEstimate, Verdict
+from paradnn.compare.verdict import Rule, SpeedEstimate, SpeedVerdict
 from paradnn.config.point import Point
 from paradnn.core.errors import ConfigError
 from paradnn.families.fc import FullyConnected
@@ -75,7 +75,7 @@ def test_it_ends_at_the_first_look_that_is_precise_enough() -> None:
     comparison = Comparison("id", pairs(16), LABELS, Rule())
     assert len(follow(comparison, planted(1.31))) == 5
     [found] = comparison.results
-    assert found.verdict is Verdict.SLOWER
+    assert found.verdict is SpeedVerdict.SLOWER
     assert found.estimate
     assert 1 / found.estimate.high < 1.31 < 1 / found.estimate.low
     [line] = comparison.sentences()
@@ -129,8 +129,8 @@ def test_a_side_that_cannot_be_measured_ends_its_point_alone() -> None:
     assert [len(visits) for visits in batches] == [4, 4, 2, 2, 2]
     assert [sum(visit.turns is None for visit in visits) for visits in batches] == [0, 2, 0, 0, 0]
     measured, lost = comparison.results
-    assert measured.verdict is Verdict.SLOWER
-    assert lost.verdict is Verdict.NOT_SETTLED
+    assert measured.verdict is SpeedVerdict.SLOWER
+    assert lost.verdict is SpeedVerdict.NOT_SETTLED
     assert lost.problem == "compile=xla is oom_host: it said so"
     assert comparison.sentences()[1].endswith(f"no verdict: {lost.problem}")
     assert comparison.overall() is measured

@@ -9,7 +9,7 @@ from scipy import stats
 from statsmodels.tsa.stattools import acf
 
 from benchmarks.compare_verdicts import MACHINES, tally
-from paradnn.compare.verdict import LOOKS, Rule, SpeedEstimate, Verdict, estimate, false_alarms, orders
+from paradnn.compare.verdict import LOOKS, Rule, SpeedEstimate, SpeedVerdict, estimate, false_alarms, orders
 
 
 def series(n: int, seed: int, rho: float = 0.0) -> list[float]:
@@ -56,25 +56,25 @@ def test_correlated_rounds_widen_it_as_an_ar1_series(n: int, rho: float, last: b
 def test_rounds_without_any_scatter_have_an_interval_without_width() -> None:
     found = estimate([math.log(1.5)] * 5)
     assert (found.low, found.ratio, found.high) == pytest.approx((1.5, 1.5, 1.5))
-    assert found.verdict(0.02) is Verdict.FASTER
+    assert found.verdict(0.02) is SpeedVerdict.FASTER
 
 
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
     [
-        (1.01, 1.40, Verdict.FASTER),
-        (1.001, 1.01, Verdict.EQUIVALENT),
-        (1.001, 1.021, Verdict.FASTER),
-        (0.5, 0.99, Verdict.SLOWER),
-        (0.985, 1.019, Verdict.EQUIVALENT),
-        (0.985, 1.021, Verdict.NOT_SETTLED),
-        (0.979, 1.001, Verdict.NOT_SETTLED),
+        (1.01, 1.40, SpeedVerdict.FASTER),
+        (1.001, 1.01, SpeedVerdict.EQUIVALENT),
+        (1.001, 1.021, SpeedVerdict.FASTER),
+        (0.5, 0.99, SpeedVerdict.SLOWER),
+        (0.985, 1.019, SpeedVerdict.EQUIVALENT),
+        (0.985, 1.021, SpeedVerdict.NOT_SETTLED),
+        (0.979, 1.001, SpeedVerdict.NOT_SETTLED),
     ],
 )
-def test_the_verdict_is_the_intervals(low: float, high: float, verdict: Verdict) -> None:
+def test_the_verdict_is_the_intervals(low: float, high: float, verdict: SpeedVerdict) -> None:
     found = SpeedEstimate((math.log(low) + math.log(high)) / 2, (math.log(high) - math.log(low)) / 2, 10)
     assert found.verdict(0.02) is verdict
-    opposite = {Verdict.FASTER: Verdict.SLOWER, Verdict.SLOWER: Verdict.FASTER}
+    opposite = {SpeedVerdict.FASTER: SpeedVerdict.SLOWER, SpeedVerdict.SLOWER: SpeedVerdict.FASTER}
     assert found.inverse().verdict(0.02) is opposite.get(verdict, verdict)
 
 
@@ -82,11 +82,11 @@ def test_the_verdict_is_the_intervals(low: float, high: float, verdict: Verdict)
 def test_the_rounds_that_would_tell_are_a_look_and_would(mean: float, half: float) -> None:
     found = SpeedEstimate(mean, half, 40)
     needed = found.rounds_needed(0.02)
-    assert found.verdict(0.02) is Verdict.NOT_SETTLED
+    assert found.verdict(0.02) is SpeedVerdict.NOT_SETTLED
     assert needed in LOOKS
     narrower = half * math.sqrt(40 / needed)
-    assert SpeedEstimate(mean, narrower * 0.999, needed).verdict(0.02) is not Verdict.NOT_SETTLED
-    assert SpeedEstimate(mean, narrower * 1.5, needed).verdict(0.02) is Verdict.NOT_SETTLED
+    assert SpeedEstimate(mean, narrower * 0.999, needed).verdict(0.02) is not SpeedVerdict.NOT_SETTLED
+    assert SpeedEstimate(mean, narrower * 1.5, needed).verdict(0.02) is SpeedVerdict.NOT_SETTLED
 
 
 def test_it_ends_with_a_verdict_that_is_precise_enough() -> None:
@@ -114,7 +114,7 @@ def test_each_side_goes_first_in_one_of_two_rounds_and_which_is_random() -> None
 @pytest.mark.parametrize("machine", ["independent", "bimodal, 8%", "second place 3% slower", "state 0.7"])
 def test_equal_sides_of_planted_machines_are_hardly_ever_called_different(machine: str) -> None:
     outcomes = tally(200, 1.0, 0.01, Rule(), MACHINES[machine])
-    false = sum(outcome.verdict in (Verdict.FASTER, Verdict.SLOWER) for outcome in outcomes)
+    false = sum(outcome.verdict in (SpeedVerdict.FASTER, SpeedVerdict.SLOWER) for outcome in outcomes)
     assert false <= stats.binom.ppf(0.999, 200, 0.05)
     assert sum(not outcome.held for outcome in outcomes) <= stats.binom.ppf(0.999, 200, 0.05)
 
@@ -126,7 +126,7 @@ def test_sides_with_noise_of_their_own_that_lasts_are_not_called_different_eithe
 
 def test_a_difference_is_found_in_few_rounds() -> None:
     outcomes = tally(100, 1.05, 0.01, Rule())
-    assert sum(outcome.verdict is Verdict.FASTER for outcome in outcomes) >= 95
+    assert sum(outcome.verdict is SpeedVerdict.FASTER for outcome in outcomes) >= 95
     assert np.median([outcome.rounds for outcome in outcomes]) <= 20
     assert all(abs(outcome.found.ratio - 1.05) < 0.03 for outcome in outcomes)
 
@@ -136,7 +136,7 @@ def test_rounds_of_one_side_against_itself_say_how_often_equals_would_be_called_
     noise = 0.01 * random.standard_normal(40)
     assert false_alarms([*noise], Rule(), 200) <= 0.02
     lucky = 0.02 + noise
-    assert estimate([*lucky]).verdict(0.01) is Verdict.FASTER
+    assert estimate([*lucky]).verdict(0.01) is SpeedVerdict.FASTER
     assert false_alarms([*lucky], Rule(), 200) <= 0.02  # exchanged at random it is noise
     often = Rule(within=1.0, margin=0.0001, misses=6.0)  # each look misses far more often than it may
     assert false_alarms([*noise], often, 200) > 0.05

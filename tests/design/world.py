@@ -12,7 +12,7 @@ from paradnn.config.tasks import SweepInfo
 from paradnn.designs.adaptive import AdaptiveSweep
 from paradnn.families.fc import FullyConnected
 from paradnn.forecast.table import row_of
-from paradnn.session.design import Design, DesignPoint, RecordedPoint
+from paradnn.session.design import DesignPoint, RecordedPoint, SweepDesign
 from paradnn.session.environments import current_environments
 from paradnn.session.record import point_tags
 from paradnn.store.journal import Journal
@@ -58,7 +58,7 @@ class World:
         """A driver that was just started."""
         return AdaptiveSweep(candidates, self.settings(**ends), SweepInfo(f"s{time.monotonic_ns()}", "planted", ""))
 
-    def follow(self, design: Design) -> Iterator[DesignPoint]:
+    def follow(self, design: SweepDesign) -> Iterator[DesignPoint]:
         """Measure what the design asks for; yields before every visit, between its claim and its record."""
         tracker, rows = Journal(self.folder), []
         while visits := design.batch(rows):

@@ -8,7 +8,7 @@ import threadpoolctl
 
 from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.process import JITTER, Inputs, Process
-from paradnn.forecast.regression import Array, Columns, Regression, one_thread
+from paradnn.forecast.regression import Array, Columns, RobustRegression, one_thread
 from paradnn.forecast.table import PastRuns
 from tests.forecast.planted import Machine, grid, planned_table, rates
 
@@ -139,7 +139,7 @@ def test_a_law_is_recovered_in_spite_of_runs_that_were_disturbed() -> None:
     law = np.array([0.5, -0.3, 0.8])
     values = features @ law + 0.05 * random.standard_normal(400)
     values[::20] += 3.0
-    line = Regression(columns(features, np.ones(3)), values).predict(columns(np.eye(3), np.ones(3)), 3)
+    line = RobustRegression(columns(features, np.ones(3)), values).predict(columns(np.eye(3), np.ones(3)), 3)
     assert line.mean == pytest.approx(law, abs=0.02)
     plain = np.linalg.lstsq(features, values, rcond=None)[0]
     assert abs(plain[0] - law[0]) > 0.1  # what least squares make of it
@@ -154,7 +154,7 @@ def test_intervals_cover_as_often_as_they_say(count: int) -> None:
         law = prior * random.standard_normal(3)
         features = np.column_stack([np.ones(count + 1), random.normal(0, 1, (count + 1, 2))])
         values = features @ law + 0.2 * random.standard_normal(count + 1)
-        line = Regression(columns(features[:-1], prior), values[:-1])
+        line = RobustRegression(columns(features[:-1], prior), values[:-1])
         draws = line.predict(columns(features[-1:], prior), 1).draws(400, random)
         low, high = np.quantile(draws[0], [0.025, 0.975])
         inside.append(low <= values[-1] <= high)
