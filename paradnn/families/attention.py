@@ -363,7 +363,7 @@ class Llama(_DecoderOnly):
         return min(self.sequence_length, math.ceil(self.capacity * share))
 
     def in_point(self, point: Any) -> Any:
-        if self.experts > 1 and point.mode == "generate":
+        if self.experts > 1 and point.workload.mode == "generate":
             reason = "routes the tokens of whole examples, not one token of each"
             raise ConfigError("model.experts", self.experts, reason, "set model.experts=1, or mode=inference")
         return super().in_point(point)

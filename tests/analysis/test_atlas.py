@@ -147,6 +147,7 @@ def test_ask_writes_its_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["--device", "H200", "model=gtp"], "did you mean gpt"),
         (["--device", "H200", "--price", "H200=-1", "model=gpt"], "is no price"),
         (["--device", "Z80", "model=gpt", "precision=bfloat16"], "is not in the atlas"),
+        (["--device", "H200", "model=llama", "model.experts=8", "mode=generate"], "set model.experts=1"),
     ],
 )
 def test_wrong_words_are_one_line(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
