@@ -24,15 +24,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.atlas import Atlas, Group, load, operation
+from analysis.atlas import Atlas, Group, load, operation, order_of
 from analysis.atlas.kernels import attention, collective, decode, experts, product
 from paradnn.families.operations import Operation
+from paradnn.platform.specifications import find_hardware
 
 _ROOT = Path("aic-core/src/aiconfigurator_core")
 _ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 _WIDTHS = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5, "w4a16_mxfp4": 0.5}
-#: Kernels of a layer beside those that were timed: two norms, positions and cache, activation.
-_SMALL = 4
+#: Kernels of a layer beside those that were timed: two norms, positions, cache, activation; quantisation is in the
+#: products' own times. Seconds of each beside its traffic.
+_SMALL, _KERNEL = 5, 2e-6
 #: Loads of experts in the timings: what real ones are most like.
 _SKEW = "power_law_1.2"
 
@@ -47,6 +49,7 @@ class Row:
 
     told: Mapping[str, Any]
     counts: Counter[tuple[str, Group, Operation]] = field(default_factory=Counter)
+    small: Counter[str] = field(default_factory=Counter)
 
     def add(self, phase: str, group: Group | None, kind: str, columns: Any, count: float, variant: str = "") -> None:
         """An operation `count` times; NotExpressed where nothing was timed."""
@@ -82,7 +85,13 @@ def expressed(told: Mapping[str, Any], config: Mapping[str, Any], atlas: Atlas) 
     batch, prompt, answer = int(told["batch_size"]), int(told["isl"]), int(told["osl"])
 
     def find(kind: str, precision: str) -> Group | None:
-        return atlas.find(device, kind, precision, engine)
+        """Of the version that is nearest, in the order of versions, to what was served."""
+        asked = (device, kind, precision, engine)
+        versions = {one.version for one in atlas.groups if (one.device, one.kind, one.precision, one.engine) == asked}
+        served = order_of(str(told["backend_version"])) or [10**6]
+        at_least = [one for one in versions if order_of(one) >= served]
+        version = min(at_least, key=order_of) if at_least else max(versions, key=order_of, default=None)
+        return atlas.find(device, kind, precision, engine, version) if version else None
 
     for phase, tokens in (("step", batch), ("prompt", prompt)):
         gemm, width = find("gemm", numbers), _WIDTHS[numbers]
@@ -93,11 +102,13 @@ def expressed(told: Mapping[str, Any], config: Mapping[str, Any], atlas: Atlas) 
             row.add(phase, gemm, "gemm", product(tokens, n, k, 2, weight_width=width), layers)
         for window, many in windows.items():
             if phase == "step":
-                columns = decode(batch, prompt + answer // 2, own, own_keys, size, window)
+                bytes_of = 1 if engine == "TensorRT-LLM" and numbers != "bfloat16" else 2
+                columns = decode(batch, prompt + answer // 2, own, own_keys, size, window, bytes_of)
             else:
                 columns = attention(1, prompt, own, own_keys, size, window)
             kind = "decode" if phase == "step" else "attention"
-            row.add(phase, find(kind, "bfloat16"), kind, columns, many)
+            cache = "fp8" if engine == "TensorRT-LLM" and numbers != "bfloat16" else "bfloat16"
+            row.add(phase, find(kind, cache), kind, columns, many)
         if count:
             tensors, parallel = max(1, int(told["moe_tp_size"])), max(1, int(told["moe_ep_size"]))
             group = find("experts", of_experts) or find("experts", "fp8_block" if of_experts == "fp8" else of_experts)
@@ -108,8 +119,9 @@ def expressed(told: Mapping[str, Any], config: Mapping[str, Any], atlas: Atlas) 
             group = find("collective", "bfloat16") or atlas.find(device, "collective", "bfloat16", "NCCL")
             row.add(phase, group, "collective", collective("all_reduce", tensor, 2 * tokens * hidden), 2 * layers,
                     "all_reduce")  # fmt: skip
-        side = (tokens * hidden) ** 0.5
-        row.add(phase, find("gemm", "bfloat16"), "gemm", product(1, side, side, 2), _SMALL * layers)
+        part = find_hardware(device)
+        moved = 4 * tokens * hidden / (part.bandwidth if part and part.bandwidth else 3e12)
+        row.small[phase] += layers * _SMALL * (_KERNEL + moved)  # type: ignore[assignment]
         last = batch if phase == "step" else 1
         row.add(phase, find("gemm", "bfloat16"), "gemm", product(last, config["vocab_size"] // tensor, hidden, 2), 1)
     return row
@@ -125,7 +137,8 @@ def predicted(rows: list[Row]) -> pd.DataFrame:
         found.update(zip(found, np.exp(group.predict([*found]).mean), strict=True))
     table = []
     for row in rows:
-        parts: Counter[str] = Counter()
+        parts: Counter[str] = Counter(row.small)
+        parts.update({f"{phase}.small": value for phase, value in row.small.items()})
         for (phase, group, one), count in row.counts.items():
             parts[f"{phase}.{one.kind}"] += count * wanted[group][one]  # type: ignore[assignment]
             parts[phase] += count * wanted[group][one]  # type: ignore[assignment]
@@ -167,6 +180,8 @@ def main() -> None:
     error = table.assign(error=np.abs(np.expm1(table["off"])), ratio=np.exp(table["off"]))
     for by in (["system", "backend"], ["model_path"]):
         print(error.groupby(by).agg(points=("error", "size"), error=("error", "median"), ratio=("ratio", "median")))
+    few = np.exp(table.loc[table["batch_size"] <= 4, "first"])
+    print(f"prompt / time to first token, at most 4 in flight, {len(few)} points: {few.median():.2f} in the median")
     print(f"all: {error['error'].median():.1%} in the median")
 
 
