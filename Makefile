@@ -44,7 +44,7 @@ demo: install
 tour: install
 	$(BIN)/python -m paradnn.train -m experiment=tour
 	$(BIN)/python -m paradnn.compare compile=graph compile=xla --minutes 1 -- model=fc model.nodes=256 batch_size=64 measure=quick || [ $$? = 1 ]
-	[ ! -d paradnn-original/scripts/data ] || $(BIN)/python -m analysis import-archive paradnn-original/scripts/data
+	$(BIN)/python -m analysis import-archive
 	$(BIN)/python -m analysis report --out report.html
 	@echo
 	@echo "The report is $(CURDIR)/report.html: open it in a browser"

@@ -75,7 +75,10 @@ class Argument(NamedTuple):
             kind = partial(_pair, self.how["metavar"]) if self.pairs else parts
             more |= {"metavar": self.how.get("metavar"), "choices": self.choices or None, "type": kind}
             more |= {"repeat": {"action": "append"}, "words": {"nargs": "+"}}.get(self.several, {})
-            more |= {} if positional else {"required": self.default is dataclasses.MISSING}
+            if not positional:
+                more["required"] = self.default is dataclasses.MISSING
+            elif self.default is None:
+                more["nargs"] = "?"
         parser.add_argument(self.name if positional else self.flag, help=self.how["help"], **more)
 
 

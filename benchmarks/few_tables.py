@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.published.archive import read_archive
 from analysis.store.past import rates_of, table_of
+from benchmarks.published.archive import read_archive
 from paradnn.families import model_of
 from paradnn.forecast.predict import Line, roofline, step_inputs
 from paradnn.forecast.process import Inputs

@@ -18,9 +18,9 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from analysis.published.vidur import read_vidur
 from analysis.statistics.transfers import fit_transfers, fitted
 from benchmarks.common import RESULTS, save
+from benchmarks.published.vidur import read_vidur
 from paradnn.core.errors import DataError
 
 

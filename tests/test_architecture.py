@@ -188,7 +188,6 @@ def test_options_and_costs_need_the_standard_library_alone() -> None:
 #: Where a path is made of a name that stands in the code, or in a file that this user's own process wrote.
 OWN_NAMES = {
     "analysis.cli.output",
-    "analysis.published.archive",
     "analysis.published.source",
     "analysis.report.page",
     "paradnn.worker.input.pipelines",

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.analysis.published import ARCHIVE
 from tests.conftest import ROOT, Store, environment
 
 #: Makes points short: the protocols stay two, that of `measure=quick` and the standard one.
@@ -56,7 +55,6 @@ def typed(page: str) -> list[list[str]]:
 def shortened(words: list[str]) -> list[str]:
     counts = ("sweep.sample", "sweep.points")
     words = [f"{key}=2" if (key := word.partition("=")[0]) in counts else word for word in words]
-    words = [str(ARCHIVE) if word == "paradnn-original/scripts/data" else word for word in words]
     if "paradnn.train" in words and "--help" not in words:
         small = ["model.layers=4", "model.nodes=32"] if "experiment=paper_fc" in words else []
         return [*words, *SHORT, *small]
@@ -73,12 +71,7 @@ def test_a_page_works_from_top_to_bottom(page: str, store: Store, tmp_path: Path
     assert len(commands) >= 8
     environ = environment(store)
     environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environ['PATH']}"
-    imported = True
     for words in commands:
-        if "import-archive" in words:
-            imported = ARCHIVE.is_dir()
-        if not imported:
-            continue  # what follows is about measurements that are not here
         line = shlex.join(words)
         done = subprocess.run(
             ["bash", "-c", line], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False

@@ -225,10 +225,10 @@ def _neusight(folder: Path) -> Iterator[Group]:
 
 def _paradnn(folder: Path) -> Iterator[Group]:
     """Whole training steps, a kernel each: a row of the batch by a layer's weights, the layers one after the other."""
-    from analysis.published.archive import read_archive
+    from analysis.published.source import shipped
     from paradnn.families import model_of
 
-    published = [run for one in read_archive(folder).publications for run in one.runs]
+    published = shipped("archive").runs
     measured = [run for run in published if run.outcome == "ok" and "step_time_ms" in run.metrics]
     for device in sorted({run.tags["device"] for run in measured}):
         rows = [run for run in measured if run.tags["device"] == device]

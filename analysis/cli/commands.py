@@ -132,34 +132,38 @@ def _one_experiment(selection: Selection, usual: str) -> str:
 class FolderOptions(Arguments):
     """Where published measurements are."""
 
-    dir: str = option(text="the folder", metavar="DIR", positional=True)
+    dir: str | None = option(
+        None, "the folder, where they do not come with the package", metavar="DIR", positional=True
+    )
 
 
-def _published(
-    name: str, experiment: str, units: str, folder: str, example: str, summary: str, where: str, then: str
-) -> SubCommand:
-    """The command that logs what `analysis.published` finds in a `folder` into an `experiment`, unless another one is
-    named; `where` the data are, `then` the words to go on with."""
+def _published(name: str, experiment: str, units: str, folder: str, summary: str, where: str, then: str) -> SubCommand:
+    """The command that logs what was published into an `experiment`, unless another one is named: what comes with the
+    package, or what is in a `folder`; `where` it was published, `then` the words to go on with."""
 
     def act(options: Any, selection: Selection) -> None:
-        from analysis.published.source import log_found
+        from analysis.published.source import log_found, shipped
 
         into = _one_experiment(selection, experiment)
-        found = getattr(import_module(f"analysis.published.{name}"), f"read_{name}")(Path(options.dir))
+        if folder and not options.dir:
+            raise ConfigError("DIR", "(none)", f"import-{name} reads files that do not come along", f"give a {folder}")
+        reader = import_module(f"analysis.published.{name}") if folder else None
+        found = getattr(reader, f"read_{name}")(Path(options.dir)) if reader else shipped(name)
         logged, present = log_found(found, selection.written, into, Ticker(units))
         for line in found.left_out:
             say(f"damaged: {line}", sys.stderr)
         there = f"{present:,} were there already" if present else "none were there before"
         lost = f"{len(found.left_out)} damaged entr{'y' if len(found.left_out) == 1 else 'ies'}"
-        print(f"logged {counted(logged, 'published run')}, {there}, left out {lost}")
+        print(f"logged {counted(logged, 'published run')}, {there}" + (f", left out {lost}" if found.left_out else ""))
         if then:
             print(f"{then} --experiment {shlex.quote(into)}")
 
+    source = f"DIR is a {folder}" if folder else f"They come with the package (from {where}), so DIR is not needed"
     act.__doc__ = (
         f"{summary[0].upper()}{summary[1:]}, marked source=published, into the experiment\n{experiment} unless"
-        f" --experiment names another. DIR is a {folder}:\n{where}. What is there is not logged again."
+        f" --experiment names another. {source}.\nWhat is there is not logged again."
     )
-    line = f"python -m analysis import-{name} {example}"
+    line = f"python -m analysis import-{name}" + (" ../dawn-bench-entries" if folder else "")
     return SubCommand(f"import-{name}", FolderOptions, summary, line, act, selects=False)
 
 

@@ -1,8 +1,8 @@
-"""Measurements that others published, as runs beside one's own: read within bounds, logged once however often.
+"""Measurements that others published, as runs beside one's own, logged once however often.
 
-A reader (`archive` and others beside this) makes of a folder what was `Found` in it. All of it is checked before the
-first run is logged. Whatever is in a file, reading gives a value or raises one of `DAMAGED`; one larger than `LARGEST`,
-packed or unpacked, is refused, and sheets are read row by row, so that one far cell costs neither memory nor minutes.
+Those whose licence allows it come with the package, a Parquet file for each source in `data`, which `python -m
+benchmarks.published` makes of the published files. A reader (`dawnbench`) makes of a user's clone what was `Found` in
+it: whatever is in a file, reading gives a value or raises one of `DAMAGED`, and one larger than `LARGEST` is refused.
 """
 
 from __future__ import annotations
@@ -12,21 +12,20 @@ import hashlib
 import json
 import tempfile
 import time
-import warnings
 import zipfile
 import zlib
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from analysis.store.load import load
 from analysis.store.write import Progress, log_run, open_experiment, writing
 from paradnn.store.address import address_of
 from paradnn.store.runs import SCHEMA_VERSION
-from paradnn.workloads.channel import COLLECTIVES, bus_factor
 
 #: What reading raises where a file is not what it claims to be; of damaged XML in a spreadsheet a SyntaxError.
 DAMAGED = (
@@ -35,9 +34,11 @@ DAMAGED = (
 )
 #: Bytes.
 LARGEST = 32 * 2**20
-_MOST_ROWS, _MOST_COLUMNS = 20_000, 200  # of a sheet
 _DIGITS = 15  # a whole number with more is no count of anything: it is read as a float, which may be infinite
 _LONGEST = 480  # characters of a name or a value that is logged
+_DATA = Path(__file__).with_name("data")
+#: Columns of such a file that say which publication a run is of; those that hold JSON.
+_HEAD, _NESTED = ["title", "about", "published_ms"], ("params", "tags", "metrics", "tables")
 _SHARED = {"schema_version": SCHEMA_VERSION, "source": "published"}
 
 
@@ -59,39 +60,6 @@ def read_text(path: Path) -> str:
 def read_json(path: Path) -> Any:
     """The value of a JSON file."""
     return json.loads(read_text(path), parse_int=lambda text: int(text) if len(text) <= _DIGITS else float(text))
-
-
-def read_sheets(path: Path) -> dict[str, list[tuple[Any, ...]]]:
-    """Sheet -> its rows of values, None where a cell is blank."""
-    from openpyxl import load_workbook
-    from openpyxl.utils.exceptions import InvalidFileException
-
-    with path.open("rb") as file, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of extensions that are not read, such as colours
-        with zipfile.ZipFile(file) as parts:
-            if (size := sum(part.file_size for part in parts.infolist())) > LARGEST:
-                raise ValueError(f"holds {size:,} bytes, more than {LARGEST:,}")
-        try:
-            book = load_workbook(file, data_only=True, read_only=True)
-            return {sheet.title: list(_rows(sheet)) for sheet in book.worksheets}
-        except InvalidFileException as error:
-            raise ValueError(str(error)) from error
-
-
-def _rows(sheet: Any) -> Iterator[tuple[Any, ...]]:
-    """The rows of a sheet, whatever it says of its own size."""
-    sheet.reset_dimensions()
-    for number, row in enumerate(sheet.iter_rows(values_only=True), 1):
-        if number > _MOST_ROWS or len(row) > _MOST_COLUMNS:
-            raise ValueError(f"sheet {sheet.title!r} has a cell beyond row {_MOST_ROWS:,} or column {_MOST_COLUMNS}")
-        yield row
-
-
-@cache
-def device_called(name: str) -> str:
-    """A platform's name here, where files spell one in two ways, or say what is inside in place of what it is."""
-    with Path(__file__).with_name("devices.csv").open(encoding="utf-8", newline="") as table:
-        return {row["name"]: row["device"] for row in csv.DictReader(table)}.get(name, name)
 
 
 def digest(*parts: str) -> str:
@@ -139,34 +107,28 @@ class Found:
         return [run for publication in self.publications for run in publication.runs]
 
 
-def repeated(runs: Iterable[PublishedRun], *source: str) -> list[PublishedRun]:
-    """What a file lists twice was measured twice: the second is a replicate, with an identity of its own."""
-    seen: Counter[str] = Counter()
-    found = []
-    for run in runs:
-        known = digest(*source, *(f"{key}={value}" for key, value in sorted(run.params.items())))
-        number = {"replicate": str(seen[known])}
-        seen[known] += 1
-        params, tags = {**run.params, **number}, {**run.tags, **number}
-        found.append(replace(run, point_id=digest(known, number["replicate"]), params=params, tags=tags))
-    return found
+def shipped(name: str) -> Found:
+    """The published measurements of a source that come with the package."""
+    table = pq.read_table(_DATA / f"{name}.parquet").to_pandas()
+    publications = []
+    for (title, about, published_ms), rows in table.groupby(_HEAD, sort=False):
+        runs = [
+            PublishedRun(**{key: json.loads(text) if key in _NESTED else text for key, text in row.items()})
+            for row in rows.drop(columns=_HEAD).to_dict("records")
+        ]
+        publications.append(Publication(title, about, int(published_ms), runs))
+    return Found(publications)
 
 
-def transfer(
-    transport: str, pattern: str, size: int, processes: int, hosts: int, precision: str, seconds: float
-) -> tuple[str, dict[str, str], dict[str, float]]:
-    """A time of a message or a collective of `size` bytes between `processes`, which are on so many `hosts`, with name,
-    params and metrics of one's own runs of `model=channel` (docs/communication.md). One's own runs have no
-    `model.hosts`: all their processes are of one."""
-    fixed = {"model.name": "channel", "batch_size": "1", "mode": "inference", "platform.name": "gpu"}
-    ends = {"transport": transport, "pattern": pattern, "bytes": size, "processes": processes, "hosts": hosts}
-    params = {**fixed, **{f"model.{name}": str(value) for name, value in ends.items()}, "precision": precision}
-    metrics = {"step_time_ms": 1e3 * seconds, "transfer_us": 1e6 * seconds, "messages_per_second": 1 / seconds}
-    metrics["sent_bytes_per_second"] = rate = size / seconds
-    if pattern in COLLECTIVES:
-        metrics["bus_bytes_per_second"] = rate * bus_factor(pattern, processes)
-    on = f" on {hosts} hosts" if hosts > 1 else ""
-    return f"{transport} {pattern} x{processes}{on} {size} B", params, metrics
+def ship(name: str, found: Found) -> Path:
+    """Write them (`benchmarks.published`); the file."""
+    rows = [
+        dict(zip(_HEAD, publication, strict=False)) | vars(run) | {key: json.dumps(vars(run)[key]) for key in _NESTED}
+        for publication in found.publications
+        for run in publication.runs
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), path := _DATA / f"{name}.parquet", compression="zstd")
+    return path
 
 
 def log_found(

@@ -1,4 +1,4 @@
-"""The published measurements as a frame with tables of operations, as the importer reads them, without a store."""
+"""The published measurements as a frame with tables of operations, as they come with the package, without a store."""
 
 import json
 import os
@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.published.archive import read_archive
-from analysis.published.source import Found
+from analysis.published.source import Found, shipped
 from analysis.store.frame import typed
 from tests.conftest import ROOT
 
@@ -24,9 +23,9 @@ def frame_of(found: Found) -> pd.DataFrame:
     return frame.rename(columns={"model.name": "family"})
 
 
-def published_frame(folder: Path, artifacts: Path) -> pd.DataFrame:
+def published_frame(artifacts: Path) -> pd.DataFrame:
     """One row a run; the tables of operations stand in files below `artifacts`, where `artifact_uri` finds them."""
-    found = read_archive(folder)
+    found = shipped("archive")
     for run in found.runs:
         if "operation_types.json" in run.tables:
             columns, rows = run.tables["operation_types.json"]

@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.published.archive import read_archive
-from analysis.published.source import log_found
+from analysis.published.source import log_found, shipped
 from analysis.store.load import load, load_tables
+from benchmarks.published.archive import read_archive
 from paradnn.core.errors import DataError, StoreError
+from tests.analysis.published import ARCHIVE
 
 LABEL = "layer_{}-node_{}-input_2000-output_1000-bs_{}"
 
@@ -297,3 +298,14 @@ def test_imported_runs_hang_below_a_parent_and_stand_behind_ones_own(
     frame = load(uri)
     assert set(frame["parent_run_id"]) == {parent}
     assert set(frame["start_time"].dt.strftime("%Y-%m")) == {"2020-03"}
+
+
+@pytest.mark.skipif(not ARCHIVE.is_dir(), reason="the published data are not there")
+def test_what_comes_with_the_package_is_what_is_read() -> None:
+    found, read = shipped("archive"), read_archive(ARCHIVE)
+    assert [(one.name, one.about, one.published_ms) for one in found.publications] == [
+        (one.name, one.about, one.published_ms) for one in read.publications
+    ]
+    assert json.dumps([vars(run) for run in found.runs]) == json.dumps(
+        [vars(run) for run in read_archive(ARCHIVE).runs]
+    )

@@ -15,8 +15,8 @@ from analysis.claims.evaluate import Data, judge
 from analysis.claims.kinds import KINDS
 from analysis.claims.load import load_claims, observations, parse_claims, restate
 from analysis.cli import main
-from analysis.published.archive import read_archive
 from analysis.store.load import NUMBERS, load
+from benchmarks.published.archive import read_archive
 from paradnn.core.errors import ConfigError, DataError
 from tests.analysis.conftest import Writer, fc
 from tests.analysis.planted import BATCH, POINTS, SIZE, runs

@@ -19,7 +19,6 @@ from analysis.registry import analysis as registered
 from analysis.result import Result
 from analysis.store.frame import units
 from analysis.store.load import load
-from tests.analysis.test_archive import write
 from tests.conftest import ROOT
 
 
@@ -105,7 +104,7 @@ REPORT = ["report", "--out", "{folder}/r.html"]
         ([*REPORT, "--experiment", "Default"], "no run in the store; measure first, with python"),
         ([*REPORT, "--price", "V100=2"], "no run is of that device; name one of Test CPU"),
         ([*REPORT, "--price", "Test GPU=-1"], "is no price; write for example 'V100=2', an hour"),
-        (["import-archive", "/nowhere"], "/nowhere: holds neither of tpu_fc.json, gpu_fc.json"),
+        (["import-dawnbench"], "DIR=(none): import-dawnbench reads files that do not come along; give a clone of"),
         (["import-archive", "/x", "--experiment", "a", "--experiment", "b"], "an import goes into one experiment"),
     ],
 )
@@ -175,21 +174,17 @@ def test_the_module_runs_and_a_closed_pipe_is_no_error(store: str) -> None:
     assert done.stderr == ""
 
 
-def test_an_archive_is_imported_from_the_command_line(
+def test_what_comes_with_the_package_is_logged_once(
     tmp_path: Path, blank_store: Callable[[Path], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    write(folder, fc_trace_10sec_opbreakdown=None)
-    content = json.loads((folder / "gpu_fc.json").read_text())
-    content["fl"][1] = None
-    (folder / "gpu_fc.json").write_text(json.dumps(content))
+    """Its tables of types of layers then stand in `breakdown`; a folder, as it was once needed, changes nothing."""
     uri = blank_store(tmp_path / "mlflow.db")
-    for logged, present in ((7, "none were there before"), (0, "7 were there already")):
-        assert main(["import-archive", str(folder), "--store", uri]) == 0
-        captured = capsys.readouterr()
-        assert captured.out == f"logged {logged} published runs, {present}, left out 1 damaged entry\n"
-        assert captured.err.startswith("damaged: gpu_fc.json entry 1 (layer_8-node_64-")
+    for logged, there in ((8, "none were there before"), (0, "8 were there already")):
+        assert main(["import-layers", *(["folder"] if not logged else []), "--store", uri]) == 0
+        then = "Look at them: python -m analysis breakdown --experiment layers\n"
+        assert capsys.readouterr().out == f"logged {logged} published runs, {there}\n{then}"
+    assert main(["breakdown", "--store", uri, "--experiment", "layers", "--device", "Jetson TK1 (CPU)"]) == 0
+    assert "vgg16, 1 profiled point: Convolution 93%" in capsys.readouterr().out
 
 
 @dataclass(frozen=True, kw_only=True)

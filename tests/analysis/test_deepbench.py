@@ -1,7 +1,5 @@
-"""DeepBench's spreadsheets: small ones of the same layout, and its own where PARADNN_DEEPBENCH names their folder."""
+"""DeepBench's timings that come with the package, and its spreadsheets: small ones of the same layout."""
 
-import os
-import zipfile
 from collections import Counter
 from collections.abc import Callable
 from math import prod
@@ -9,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from analysis.cli import main
-from analysis.published.deepbench import KernelTiming, read_workbook
+from analysis.published.source import log_found, shipped
 from analysis.roofs import place_models
 from analysis.statistics.pairing import pair
 from analysis.store.load import load
+from benchmarks.published.deepbench import read_deepbench, read_workbook
 from paradnn.config.identity import point_id, request_of, texts
 from paradnn.config.point import Point
 from paradnn.core.errors import DataError
@@ -23,8 +21,6 @@ from paradnn.workloads.step import SingleStep
 from tests.analysis.conftest import Writer
 from tests.analysis.deepbench import CONVOLUTION, FLOAT, GEMM, LSTM, REDUCE, SPECS, Rows, folder_of, table, write
 from tests.families.test_kernels import stated
-
-OWN = os.environ.get("PARADNN_DEEPBENCH")
 
 
 def test_a_file_is_read_section_by_section(tmp_path: Path) -> None:
@@ -64,7 +60,7 @@ def test_each_section_has_the_precision_of_its_sheet(tmp_path: Path) -> None:
 def imported(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path], str]) -> str:
     """The URI of a store that holds both files."""
     uri = blank_store(tmp_path_factory.mktemp("store") / "mlflow.db")
-    assert main(["import-deepbench", str(folder_of(tmp_path_factory.mktemp("results"))), "--store", uri]) == 0
+    log_found(read_deepbench(folder_of(tmp_path_factory.mktemp("results"))), uri)
     return uri
 
 
@@ -96,9 +92,7 @@ def test_an_all_reduce_is_a_channel_of_the_library_that_was_fastest(imported: st
     assert frame["bus_bytes_per_second"].tolist() == pytest.approx([7.84e9 / 2, 2 * 15 / 16 * 13.8e9 / 16], rel=1e-3)
 
 
-def test_parents_are_one_a_file_and_a_second_import_logs_nothing(
-    imported: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_parents_are_one_a_file_and_a_second_import_logs_nothing(imported: str, tmp_path: Path) -> None:
     before = load(imported, kind=None, unfinished=True)
     names = before.loc[before["kind"] == "import", "run_name"]
     assert sorted(names) == [
@@ -106,8 +100,7 @@ def test_parents_are_one_a_file_and_a_second_import_logs_nothing(
         "published, DeepBench training NVIDIA V100",
     ]
     assert before.loc[before["kind"] == "point", "parent_run_id"].value_counts().tolist() == [15, 4]
-    assert main(["import-deepbench", str(folder_of(tmp_path)), "--store", imported]) == 0
-    assert capsys.readouterr().out == "logged 0 published runs, 19 were there already, left out 0 damaged entries\n"
+    assert log_found(read_deepbench(folder_of(tmp_path)), imported) == (0, 19)
     assert len(load(imported, kind=None, unfinished=True)) == len(before)
 
 
@@ -121,7 +114,7 @@ def test_ones_own_run_of_the_same_point_is_compared_and_placed(
         own = Point(model=model, workload=SingleStep("inference"), batch_size=1)
         params = texts(request_of(own))
         writer.run(params, {"step_time_ms": 0.076, "examples_per_second": 1 / 0.076e-3}, point_id=point_id(own))
-    assert main(["import-deepbench", str(folder_of(tmp_path / "results")), "--store", uri]) == 0
+    log_found(read_deepbench(folder_of(tmp_path / "results")), uri)
     frame = load(uri, family="gemm")
     v100 = frame[frame["device"] == "NVIDIA V100"]
     pairs = pair(v100, frame[frame["source"] == "measured"])
@@ -154,66 +147,29 @@ def test_ones_own_run_of_the_same_point_is_compared_and_placed(
         (table(CONVOLUTION, 2, 7, 2000), "row 4, forward: model.kernel=[5, 2000]: a filter of width 2000 does not fit"),
     ],
 )
-def test_a_damaged_file_is_one_line_and_nothing_is_logged(
-    sheets: dict[str, Rows], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    uri = f"sqlite:///{tmp_path}/none.db"
+def test_a_damaged_file_is_one_line(sheets: dict[str, Rows], message: str, tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "results")
     write(folder / "train" / "DeepBench_X.xlsx", sheets)
-    assert main(["import-deepbench", str(folder), "--store", uri]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-    assert not (tmp_path / "none.db").exists()
+    with pytest.raises(DataError) as error:
+        read_deepbench(folder)
+    assert message in str(error.value)
 
 
-def test_what_is_no_spreadsheet_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["import-deepbench", str(tmp_path), "--store", f"sqlite:///{tmp_path}/none.db"]) == 2
-    assert "holds no DeepBench_*.xlsx; they are in github.com/baidu-research/DeepBench" in capsys.readouterr().err
-    (tmp_path / "DeepBench_X.xlsx").write_text("M,N,K\n")
-    assert main(["import-deepbench", str(tmp_path), "--store", f"sqlite:///{tmp_path}/none.db"]) == 2
-    assert "DeepBench_X.xlsx is no spreadsheet: File is not a zip file; fetch it again" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("damage", [b"\xff" * 40, b"<a>"])
-def test_a_spreadsheet_that_is_damaged_inside_is_one_line(damage: bytes, tmp_path: Path) -> None:
-    """In compressed bytes, and in the XML that they hold."""
-    whole, path = tmp_path / "whole.xlsx", tmp_path / "DeepBench_X.xlsx"
-    write(whole, {"Specs": [("GPU Model", "X")]})
-    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
-        for name in source.namelist():
-            target.writestr(name, damage if damage == b"<a>" and name == "xl/workbook.xml" else source.read(name))
-        begin = target.getinfo("xl/workbook.xml").header_offset + 50
-    if damage != b"<a>":
-        content = bytearray(path.read_bytes())
-        content[begin : begin + len(damage)] = damage
-        path.write_bytes(content)
-    with pytest.raises(DataError, match=r"DeepBench_X\.xlsx is no spreadsheet: .*; fetch it again"):
-        read_workbook(path)
-
-
-@pytest.fixture(scope="module")
-def own() -> dict[str, list[KernelTiming]]:
-    """The published files themselves: path below the folder -> timings."""
-    if OWN is None:
-        pytest.skip("PARADNN_DEEPBENCH names no folder")
-    return {str(path.relative_to(OWN)): read_workbook(path)[1] for path in sorted(Path(OWN).rglob("DeepBench_*.xlsx"))}
-
-
-def test_all_timings_of_the_published_files_are_read(own: dict[str, list[KernelTiming]]) -> None:
-    assert len(own) == 18
-    assert sum(map(len, own.values())) == 9085
-    counts = Counter(timing.kernel for timings in own.values() for timing in timings)
+def test_all_timings_of_the_published_files_come_with_the_package() -> None:
+    """V100's problems beside a copy of its spreadsheet that tests of costs hold, which was read without this code."""
+    found = shipped("deepbench")
+    assert len(found.publications) == 18
+    counts = Counter(run.params["model.name"] for run in found.runs)
     assert counts == {"gemm": 2675, "conv2d": 4314, "rnn_kernel": 1797, "sparse_gemm": 96, "channel": 203}
-
-
-def test_problems_of_v100_are_those_of_its_spreadsheet(own: dict[str, list[KernelTiming]]) -> None:
-    """The copy of it that tests of costs hold, which was read without this code."""
-    timings = next(timings for path, timings in own.items() if path.endswith("train/DeepBench_NV_V100.xlsx"))
-    found = Counter(
-        (timing.kernel, timing.batch_size, *sorted((key, timing.options[key]) for key in options))
-        for timing in timings
-        if timing.place.startswith("Results FP32,") and timing.options.get("direction", "forward") == "forward"
-        for options in [next(options for name, _, options, _ in stated() if name == timing.kernel)]
+    places = "training/DeepBench_NV_V100.xlsx, Results FP32,"
+    problems = Counter(
+        (name, int(run.params["batch_size"]), *sorted((key, run.params[f"model.{key}"]) for key in options))
+        for run in found.runs
+        if run.tags["archive_label"].startswith(places) and run.params.get("model.direction", "forward") == "forward"
+        for name, options in [next((each[0], each[2]) for each in stated() if each[0] == run.params["model.name"])]
     )
-    assert found == Counter((name, batch, *sorted(options.items())) for name, batch, options, _ in stated())
+    known = [
+        (name, batch, {key: str(list(value) if isinstance(value, tuple) else value) for key, value in options.items()})
+        for name, batch, options, _ in stated()
+    ]
+    assert problems == Counter((name, batch, *sorted(each.items())) for name, batch, each in known)

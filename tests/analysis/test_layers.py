@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.published import layers
-from analysis.published.layers import read_layers
+from benchmarks.published import layers
+from benchmarks.published.layers import read_layers
 from paradnn.core.errors import DataError
 
 TABLE = Path(layers.__file__).with_suffix(".csv")

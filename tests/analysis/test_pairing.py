@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.published.archive import read_archive
 from analysis.statistics.pairing import RESULT_COLUMNS, pair
+from benchmarks.published.archive import read_archive
 from paradnn.core.errors import ConfigError
 from tests.analysis.published import frame_of
 from tests.analysis.test_archive import write

@@ -33,7 +33,7 @@ def frame(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pd.DataFrame]:
     folder = tmp_path_factory.mktemp("published")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PARADNN_ARTIFACTS", str(folder))  # the frame is of no store that would have them below it
-        yield published_frame(ARCHIVE, folder)
+        yield published_frame(folder)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.published.tiny import read_tiny
+from benchmarks.published.tiny import read_tiny
 from paradnn.core.errors import DataError
 
 RATE, STREAM = "0007.1 ulp-mlperf: Median throughput is    78.125 inf./sec.\n", "Estimated throughput: 1250 inf./sec.\n"

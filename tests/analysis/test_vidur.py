@@ -1,6 +1,5 @@
-"""Vidur's tables of NCCL: small ones of the same columns, and its own where PARADNN_VIDUR names their folder."""
+"""Vidur's times of NCCL that come with the package, and its tables: small ones of the same columns."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,10 +7,11 @@ import pandas as pd
 import pytest
 
 from analysis.cli import main
-from analysis.published.vidur import read_vidur
+from analysis.published.source import log_found, shipped
 from analysis.store.load import load
+from benchmarks.published.vidur import read_vidur
+from paradnn.core.errors import DataError
 
-OWN = os.environ.get("PARADNN_VIDUR")
 #: (devices, devices of a host, bytes, ms): 20 us and 100 GB/s, on two hosts 10 GB/s.
 ROWS = [
     (2, of, size, 0.02 + size / rate)
@@ -38,7 +38,7 @@ def folder_of(place: Path) -> Path:
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path], str]) -> str:
     uri = blank_store(tmp_path_factory.mktemp("store") / "mlflow.db")
-    assert main(["import-vidur", str(folder_of(tmp_path_factory.mktemp("vidur"))), "--store", uri]) == 0
+    log_found(read_vidur(folder_of(tmp_path_factory.mktemp("vidur"))), uri, "vidur")
     return uri
 
 
@@ -59,14 +59,10 @@ def test_a_row_is_a_run_of_a_channel(imported: str) -> None:
     ]
 
 
-def test_a_second_import_logs_nothing_and_a_copy_is_named(
-    imported: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["import-vidur", str(folder_of(tmp_path)), "--store", imported]) == 0
-    out, err = capsys.readouterr()
-    assert out.startswith("logged 0 published runs, 26 were there already")
-    assert out.endswith("Fit them: python -m analysis channel --experiment vidur\n")
-    assert "h100_dgx/send_recv.csv is a100_dgx/send_recv.csv, byte for byte" in err
+def test_a_second_import_logs_nothing_and_a_copy_is_named(imported: str, tmp_path: Path) -> None:
+    found = read_vidur(folder_of(tmp_path))
+    assert log_found(found, imported, "vidur") == (0, 26)
+    assert found.left_out == ["h100_dgx/send_recv.csv is a100_dgx/send_recv.csv, byte for byte"]
 
 
 def test_the_fit_of_the_store_finds_what_was_planted(
@@ -83,14 +79,6 @@ def test_the_fit_of_the_store_finds_what_was_planted(
     assert drawn.stat().st_size > 10_000
 
 
-def test_another_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["import-vidur", str(tmp_path), "--store", f"sqlite:///{tmp_path}/none.db"]) == 2
-    assert "holds no all_reduce.csv or send_recv.csv; they are in github.com/microsoft/vidur" in capsys.readouterr().err
-    table("send_recv").to_csv(tmp_path / "all_reduce.csv")
-    assert main(["import-vidur", str(tmp_path), "--store", f"sqlite:///{tmp_path}/none.db"]) == 2
-    assert "there is no column time_stats.all_reduce.median; fetch it again" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
@@ -104,22 +92,14 @@ def test_another_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixtur
         ({}, "all_reduce.csv: holds no timing; fetch it again"),
     ],
 )
-def test_a_damaged_table_is_one_line_and_nothing_is_logged(
-    change: dict[str, object], fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_table_is_one_line(change: dict[str, object], fault: str, tmp_path: Path) -> None:
     path = folder_of(tmp_path) / "data/profiling/network/a100_dgx/all_reduce.csv"
     table("all_reduce").head(len(change)).assign(**change).to_csv(path)
-    assert main(["import-vidur", str(tmp_path), "--store", f"sqlite:///{tmp_path}/none.db"]) == 2
-    error = capsys.readouterr().err
-    assert fault in error
-    assert error.count("\n") == 1
-    assert not (tmp_path / "none.db").exists()
+    with pytest.raises(DataError) as error:
+        read_vidur(tmp_path)
+    assert fault in str(error.value)
 
 
-def test_all_rows_of_the_published_files_are_read() -> None:
-    if OWN is None:
-        pytest.skip("PARADNN_VIDUR names no folder")
-    found = read_vidur(Path(OWN))
-    assert found.left_out == ["h100_pairwise_nvlink/send_recv.csv is a100_pairwise_nvlink/send_recv.csv, byte for byte"]
-    rows = sum(len(pd.read_csv(path)) for path in Path(OWN).rglob("*.csv") if path.stem in ("all_reduce", "send_recv"))
-    assert len({run.point_id for run in found.runs}) == len(found.runs) == rows - 1988
+def test_all_rows_of_the_published_files_come_with_the_package() -> None:
+    runs = shipped("vidur").runs
+    assert len({run.point_id for run in runs}) == len(runs) == 24_376

@@ -1,6 +1,6 @@
 """Times by type of layer, as papers print them, as profiled runs of inference.
 
-    python -m analysis import-layers FILE.csv
+    python -m benchmarks.published layers=FILE.csv
     python -m analysis breakdown --experiment layers
 
 A row is a model on a device: device, model (a family of the suite, or any name), batch_size, forward_ms of the whole

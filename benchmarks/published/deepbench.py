@@ -1,6 +1,6 @@
 """DeepBench's published timings, so that one's own kernels stand beside eighteen files of other platforms.
 
-    python -m analysis import-deepbench DIR
+    python -m benchmarks.published deepbench=DIR
 
 DIR is folder results of github.com/baidu-research/DeepBench. A file has a sheet `Specs` and one a precision, with
 sections one below the other whose order and spelling differ, so that columns are found by their headings. Each timing
@@ -18,18 +18,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from analysis.published.source import (
-    DAMAGED,
-    Found,
-    Publication,
-    PublishedRun,
-    device_called,
-    digest,
-    read_sheets,
-    reason,
-    repeated,
-    transfer,
-)
+from analysis.published.source import DAMAGED, Found, Publication, PublishedRun, digest, reason
+from benchmarks.published.common import device_called, read_sheets, repeated, transfer
 from paradnn.config.identity import request_of, texts
 from paradnn.config.point import Point, costs_of
 from paradnn.core.errors import ConfigError, DataError

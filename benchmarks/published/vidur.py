@@ -1,6 +1,6 @@
 """Vidur's published times of NCCL, so that one's own channels stand beside those of A40, A100 and H100.
 
-    python -m analysis import-vidur DIR
+    python -m benchmarks.published vidur=DIR
 
 DIR is a clone of github.com/microsoft/vidur, or its folder data/profiling/network: one folder for each machine, with
 `all_reduce.csv` and `send_recv.csv`. Each row becomes one run of `model=channel`. docs/published-data.md says what the
@@ -14,18 +14,8 @@ import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from analysis.published.source import (
-    DAMAGED,
-    Found,
-    Publication,
-    PublishedRun,
-    device_called,
-    digest,
-    read_text,
-    reason,
-    repeated,
-    transfer,
-)
+from analysis.published.source import DAMAGED, Found, Publication, PublishedRun, digest, read_text, reason
+from benchmarks.published.common import device_called, repeated, transfer
 from paradnn.core.errors import DataError
 from paradnn.store.runs import VIDUR
 

@@ -1,6 +1,6 @@
 """MLPerf Tiny's results as runs of inference, so that one's own small models stand beside microcontrollers.
 
-    python -m analysis import-tiny DIR
+    python -m benchmarks.published tiny=DIR
     python -m analysis boxplot --experiment mlperf-tiny --by device --metric examples_per_second
 
 DIR is a clone of github.com/mlcommons/tiny_results_v1.3. A run is a benchmark on a system: the rate that its

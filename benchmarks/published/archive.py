@@ -1,6 +1,6 @@
 """The published ParaDnn measurements, so that a new machine stands beside TPU v2 and V100 from the first day.
 
-    python -m analysis import-archive DIR
+    python -m benchmarks.published archive=DIR
 
 The data files are those of the paper's artifact (github.com/Emma926/paradnn, folder scripts/data): parallel lists with
 a label a model. docs/published-data.md says what the figures mean, and where they differ from this project's own.

@@ -1,0 +1,1 @@
+"""Readers of the files that others published, from which the data that come with the package are made."""

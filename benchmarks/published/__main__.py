@@ -1,0 +1,28 @@
+"""Makes analysis/published/data of the published files, from clones of their repositories (docs/published-data.md).
+
+python -m benchmarks.published archive=paradnn-original/scripts/data deepbench=DeepBench/results
+    vidur=vidur/data/profiling/network tiny=tiny_results_v1.3 layers=benchmarks/published/layers.csv
+"""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from analysis.published.source import ship
+
+
+def main(*words: str) -> None:
+    """A file for each NAME=FOLDER that is named."""
+    for word in words:
+        name, _, folder = word.partition("=")
+        found = getattr(import_module(f"benchmarks.published.{name}"), f"read_{name}")(Path(folder))
+        path = ship(name, found)
+        print(
+            f"{len(found.runs):,} runs, {path.stat().st_size / 2**10:,.0f} KiB: {path.name}",
+            *found.left_out,
+            sep="\n  ",
+        )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,79 @@
+"""What the readers of published files share: sheets row by row, names of platforms, repetitions, transfers."""
+
+import csv
+import warnings
+import zipfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from analysis.published.source import LARGEST, PublishedRun, digest
+from paradnn.workloads.channel import COLLECTIVES, bus_factor
+
+_MOST_ROWS, _MOST_COLUMNS = 20_000, 200  # of a sheet
+
+
+def read_sheets(path: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """Sheet -> its rows of values, None where a cell is blank."""
+    from openpyxl import load_workbook
+    from openpyxl.utils.exceptions import InvalidFileException
+
+    with path.open("rb") as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of extensions that are not read, such as colours
+        with zipfile.ZipFile(file) as parts:
+            if (size := sum(part.file_size for part in parts.infolist())) > LARGEST:
+                raise ValueError(f"holds {size:,} bytes, more than {LARGEST:,}")
+        try:
+            book = load_workbook(file, data_only=True, read_only=True)
+            return {sheet.title: list(_rows(sheet)) for sheet in book.worksheets}
+        except InvalidFileException as error:
+            raise ValueError(str(error)) from error
+
+
+def _rows(sheet: Any) -> Iterator[tuple[Any, ...]]:
+    """The rows of a sheet, whatever it says of its own size."""
+    sheet.reset_dimensions()
+    for number, row in enumerate(sheet.iter_rows(values_only=True), 1):
+        if number > _MOST_ROWS or len(row) > _MOST_COLUMNS:
+            raise ValueError(f"sheet {sheet.title!r} has a cell beyond row {_MOST_ROWS:,} or column {_MOST_COLUMNS}")
+        yield row
+
+
+@cache
+def device_called(name: str) -> str:
+    """A platform's name here, where files spell one in two ways, or say what is inside in place of what it is."""
+    with Path(__file__).with_name("devices.csv").open(encoding="utf-8", newline="") as table:
+        return {row["name"]: row["device"] for row in csv.DictReader(table)}.get(name, name)
+
+
+def repeated(runs: Iterable[PublishedRun], *source: str) -> list[PublishedRun]:
+    """What a file lists twice was measured twice: the second is a replicate, with an identity of its own."""
+    seen: Counter[str] = Counter()
+    found = []
+    for run in runs:
+        known = digest(*source, *(f"{key}={value}" for key, value in sorted(run.params.items())))
+        number = {"replicate": str(seen[known])}
+        seen[known] += 1
+        params, tags = {**run.params, **number}, {**run.tags, **number}
+        found.append(replace(run, point_id=digest(known, number["replicate"]), params=params, tags=tags))
+    return found
+
+
+def transfer(
+    transport: str, pattern: str, size: int, processes: int, hosts: int, precision: str, seconds: float
+) -> tuple[str, dict[str, str], dict[str, float]]:
+    """A time of a message or a collective of `size` bytes between `processes`, which are on so many `hosts`, with name,
+    params and metrics of one's own runs of `model=channel` (docs/communication.md). One's own runs have no
+    `model.hosts`: all their processes are of one."""
+    fixed = {"model.name": "channel", "batch_size": "1", "mode": "inference", "platform.name": "gpu"}
+    ends = {"transport": transport, "pattern": pattern, "bytes": size, "processes": processes, "hosts": hosts}
+    params = {**fixed, **{f"model.{name}": str(value) for name, value in ends.items()}, "precision": precision}
+    metrics = {"step_time_ms": 1e3 * seconds, "transfer_us": 1e6 * seconds, "messages_per_second": 1 / seconds}
+    metrics["sent_bytes_per_second"] = rate = size / seconds
+    if pattern in COLLECTIVES:
+        metrics["bus_bytes_per_second"] = rate * bus_factor(pattern, processes)
+    on = f" on {hosts} hosts" if hosts > 1 else ""
+    return f"{transport} {pattern} x{processes}{on} {size} B", params, metrics
