@@ -16,9 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from analysis.published.source import DAMAGED, Found, Publication, PublishedRun, digest, read_json, reason
+from analysis.published.source import Found, Publication, PublishedRun, digest, read_json
 from analysis.store.load import NUMBERS
-from paradnn.core.errors import DataError
 from paradnn.store.runs import PUBLISHED
 
 #: 2 March 2020, the first day of MLSys, in Unix milliseconds.
@@ -61,62 +60,42 @@ _NOTE = "Published measurement of ParaDnn (Wang, Wei, Brooks, MLSys 2020) on {};
 
 
 def read_archive(folder: Path) -> Found:
-    """The runs of the archive's files in a folder; a file that is absent is passed over.
-
-    `left_out` names damaged entries. DataError when no measurements are there or a file is not what it claims to be.
-    """
-    if not any((folder / name).is_file() for name in _MEASURED):
-        where = "they are in github.com/Emma926/paradnn, folder scripts/data"
-        raise DataError(f"{folder}: holds neither of {', '.join(_MEASURED)}; {where}")
+    """The runs of the archive's files in a folder; a file that is absent is passed over. ValueError for an entry that
+    contradicts itself."""
     runs: dict[tuple[str, str], PublishedRun] = {}
-    left_out: list[str] = []
     for name, platform in (*_MEASURED.items(), (_TRACE, _TPU), (_OPERATIONS, _TPU)):
         if (folder / name).is_file():
-            for label, number, entry in _entries(folder / name):
-                try:
-                    _take(runs, platform, label, entry)
-                except ValueError as problem:
-                    left_out.append(f"{name} entry {number} ({label[:200]}): {problem}; left out")
+            for label, entry in _entries(folder / name):
+                _take(runs, platform, label, entry)
     about = f"{len(runs):,} published measurements of ParaDnn (Wang, Wei, Brooks, MLSys 2020); "
     about += "see docs/published-data.md."
-    return Found([Publication("published, MLSys 2020", about, _PUBLISHED, [*runs.values()])], left_out)
+    return Found([Publication("published, MLSys 2020", about, _PUBLISHED, [*runs.values()])])
 
 
-def _entries(path: Path) -> Iterator[tuple[str, int, dict[str, Any]]]:
-    """Label, number and values of each entry of a file's parallel lists. DataError where they are not there."""
+def _entries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Label and values of each entry of a file's parallel lists."""
     traced = {_TRACE: ("infeed", *_CAPTURES), _OPERATIONS: ("time_perc",)}.get(path.name)
     lists = [("labels", *_RATES), ("err_jobs", "states")] if traced is None else [("labels", *_TRACED, *traced)]
-    try:
-        value = read_json(path)
-    except DAMAGED as error:
-        raise DataError(f"{path.name} is damaged: {reason(error)}; fetch it again") from error
+    value = read_json(path)
     for names in lists:
-        for name in names:
-            if not isinstance(value, dict) or not isinstance(value.get(name), list):
-                raise DataError(f"{path.name} is not the published file: it has no list {name!r}")
-            if len(value[name]) != len(value[names[0]]):
-                counts = f"{name!r} has {len(value[name])} entries, {names[0]!r} has {len(value[names[0]])}"
-                raise DataError(f"{path.name} is damaged: {counts}; fetch it again")
-        for number, (label, *cells) in enumerate(zip(*(value[name] for name in names), strict=True)):
-            yield str(label), number, dict(zip(names[1:], cells, strict=True))
+        for label, *cells in zip(*(value[name] for name in names), strict=True):
+            yield str(label), dict(zip(names[1:], cells, strict=True))
 
 
 def _take(runs: dict[tuple[str, str], PublishedRun], platform: _Platform, label: str, entry: dict[str, Any]) -> None:
-    """Make the run of an entry, or add to it what a trace says. ValueError where its numbers are none."""
+    """Make the run of an entry, or add to it what a trace says."""
     match = _MODEL.fullmatch(label)
-    if match is None or ("time_perc" in entry) != (match[6] is not None) or not all(map(int, match.groups()[:5])):
-        raise ValueError("its label is not of a model" + " and an operation" * ("time_perc" in entry))
+    if match is None or ("time_perc" in entry) != (match[6] is not None):
+        raise ValueError(f"{label}: is not of a model" + " and an operation" * ("time_perc" in entry))
     point = label if match[6] is None else label[: match.start(6) - 1]
     key = platform.device, point
     known = runs.get(key) or _run(platform, match.groups()[:5], point)
     if "rawMB" in entry:
         _traced(known, match[6], entry)
     elif key in runs:
-        raise ValueError("is there twice")
+        raise ValueError(f"{label}: is there twice")
     elif "states" in entry:
         state = str(entry["states"]).strip()
-        if not state:
-            raise ValueError("has no state")
         known = replace(known, outcome=_OUTCOMES.get(state, "crash"), reason=f"{state} (state in the archive)")
     else:
         known.metrics.update(_measured(platform, int(match[5]), entry))

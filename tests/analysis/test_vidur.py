@@ -10,7 +10,6 @@ from analysis.cli import main
 from analysis.published.source import log_found, shipped
 from analysis.store.load import load
 from benchmarks.published.vidur import read_vidur
-from paradnn.core.errors import DataError
 
 #: (devices, devices of a host, bytes, ms): 20 us and 100 GB/s, on two hosts 10 GB/s.
 ROWS = [
@@ -77,27 +76,6 @@ def test_the_fit_of_the_store_finds_what_was_planted(
     assert "nccl send_recv, hosts 2: start-up 20 us" in text
     assert "bandwidth of the largest messages 10 GB/s" in text
     assert drawn.stat().st_size > 10_000
-
-
-@pytest.mark.parametrize(
-    ("change", "fault"),
-    [
-        ({"size": "fast"}, "line 2: size='fast' is no whole number from 1 on; fetch it again"),
-        ({"size": 1e300}, "line 2: size='1e+300' is no whole number from 1 on"),
-        ({"devices_per_node": ""}, "line 2: devices_per_node='' is no whole number from 1 on"),
-        ({"devices_per_node": 0.3}, "line 2: devices_per_node='0.3' is no whole number from 1 on"),
-        ({"num_workers": 2.5}, "line 2: num_workers='2.5' is no whole number from 2 on"),
-        ({"num_workers": 1}, "line 2: num_workers='1' is no whole number from 2 on"),
-        ({"time_stats.all_reduce.median": 0}, "line 2: time_stats.all_reduce.median='0' is no positive number"),
-        ({}, "all_reduce.csv: holds no timing; fetch it again"),
-    ],
-)
-def test_a_damaged_table_is_one_line(change: dict[str, object], fault: str, tmp_path: Path) -> None:
-    path = folder_of(tmp_path) / "data/profiling/network/a100_dgx/all_reduce.csv"
-    table("all_reduce").head(len(change)).assign(**change).to_csv(path)
-    with pytest.raises(DataError) as error:
-        read_vidur(tmp_path)
-    assert fault in str(error.value)
 
 
 def test_all_rows_of_the_published_files_come_with_the_package() -> None:
