@@ -237,7 +237,6 @@ def test_a_figure_for_print_is_as_wide_as_asked(store: str, tmp_path: Path, caps
     chosen = ["speed", "--store", store, "--family", "fc"]
     assert main([*chosen, "--figure", str(pdf), "--figure", str(png), "--width", "3.3"]) == 0
     box = re.search(rb"/MediaBox \[ ([\d.]+) [\d.]+ ([\d.]+) [\d.]+ \]", pdf.read_bytes())
-    assert box is not None
     assert float(box[2]) - float(box[1]) == pytest.approx(3.3 * 72)
     assert int.from_bytes(png.read_bytes()[16:20]) == 990  # 300 dots an inch
     capsys.readouterr()

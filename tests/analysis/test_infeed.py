@@ -39,7 +39,6 @@ def test_any_size_may_stand_for_the_model(against: str) -> None:
     frame = planted()
     sizes = {"flops_per_example": frame["flops_per_step"] / frame["batch_size"]}.get(against, frame.get(against))
     found = waiting(frame, against=against)
-    assert sizes is not None
     assert sorted(found.points["size"]) == pytest.approx(sorted(sizes.astype(float)))
 
 
@@ -94,8 +93,6 @@ def test_cores_and_gain_are_those_that_were_planted() -> None:
     np.testing.assert_allclose(points["cores_low"], free * 0.9 * 0.0018)
     np.testing.assert_allclose(points["cores_high"], free * 1.1 * 0.0022)
     np.testing.assert_allclose(points["gain"], np.maximum(free / 400, 1) - 1)
-    assert group.cores is not None
-    assert group.gain is not None
     assert group.cores.value == pytest.approx(np.median(free) * 0.002)
     assert group.gain.value == pytest.approx(points["gain"].median())
     # Where nothing is waited for, gain and headroom are nothing; where the pipeline is the limit, they are the same.

@@ -161,7 +161,6 @@ def test_runs_link_to_a_server_alone_and_without_credentials() -> None:
 def test_a_table_says_what_it_leaves_out_and_sorts_by_exact_values() -> None:
     frame = pd.DataFrame({"family": HOSTILE, "speed": np.linspace(1e6, 2e6, 30), "name": [f"n{i}" for i in range(30)]})
     table = frame_table(frame, "Speeds", whole="python -m analysis x --csv FILE", cap=20)
-    assert table is not None
     assert (table.size, list(table.head), len(table.rows)) == ("20 of 30 rows", ["speed", "name"], 20)
     assert "The first 20 of 30 rows; all of them: python -m analysis x --csv FILE" in table.note
     assert f"The same in every row: family = {HOSTILE}." in table.note

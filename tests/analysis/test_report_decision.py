@@ -52,7 +52,6 @@ def population(**columns: object) -> Population:
 
 def words(found: PageTable | None) -> str:
     """What the table says, a line for each row."""
-    assert found is not None
     lines = [found.head, *([cell.words for cell in row] for row in found.rows)]
     return "\n".join("|".join([*map(str, line), ""]) for line in lines)
 
@@ -128,7 +127,6 @@ def test_results_have_the_time_and_the_price_of_a_million_examples() -> None:
     (one,) = split(rows, Selection())
     (priced_one,) = split(priced(rows, PriceList({"Test CPU": 3.6})), Selection())
     table, _ = results([priced_one], "")
-    assert table is not None
     assert "precision = float32" in table.note
     assert "quality = steady, single process" in table.note
     # 1,000,000 / 1,000 a second at 3.6 an hour; 3.6 J a step of 32 examples are 0.03125 kWh a million.

@@ -189,7 +189,6 @@ def test_only_a_logarithm_has_a_doubling() -> None:
     assert np.isnan(weights.loc["model.bias", "doubling"])
     assert weights.loc["model.layers", "doubling"] == pytest.approx(2 ** weights.loc["model.layers", "slope"])
     headline = result.headline()
-    assert headline is not None
     assert "depends most on layers, weight +0." in headline.words
 
 
@@ -223,6 +222,5 @@ def test_the_strongest_is_said_only_where_the_next_is_weaker() -> None:
         steps = np.sqrt(35 / 15) * power  # of six values and of four: equal weights with equal powers
         both = frame.assign(flops_utilization=frame["flops_utilization"] * frame["batch_size"] ** steps)
         headline = fit(both, log_scale="both").headline()
-        assert headline is not None
         assert words in headline.words
         assert ("is not shown" in headline.words) == (power == 0.2)

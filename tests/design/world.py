@@ -80,7 +80,6 @@ class World:
     def claim(self, tracker: Journal, point: Point) -> Claim | None:
         """The claim of a point; None where another has it, or it is measured."""
         [environment] = current_environments([point]).values()
-        assert environment is not None
         identity = Identity(point_id(point), environment.environment_id, point.replicate)
         found = tracker.begin(identity, "", {}, 60.0, lambda tags: "outcome" in tags)
         return found if isinstance(found, Claim) else None
@@ -88,7 +87,6 @@ class World:
     def _measure(self, tracker: Journal, claim: Claim, visit: DesignPoint) -> RecordedPoint:
         point = visit.point
         [environment] = current_environments([point]).values()
-        assert environment is not None
         past = self.machine.run(point, len(self.measured))
         limit = point.measure.memory_limit
         outcome = "ok"

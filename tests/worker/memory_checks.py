@@ -61,7 +61,6 @@ def check_memory(pool: WorkerPool, framework: str, compile_mode: str, beside: Se
     for model, batch in (TINY, LARGE):
         point = POINT | {"model": model, "batch_size": batch, "compile": compile_mode}
         answer = pool.measure(key, point, Limits(1000, None), lambda phase: None).answer
-        assert answer is not None
         if (model, batch) in beside:
             assert answer.peak_memory_bytes == pytest.approx(plain_peak(key, point), rel=TOLERANCE[framework])
         if model is TINY[0]:

@@ -156,8 +156,6 @@ def fit(workload: BuiltModel, inputs: Sequence[Any], targets: Sequence[Any], ste
     point = {"mode": "train", "compile": "graph", "precision": "float32", "optimizer": ADAM}
     step = TensorFlow().make_step(workload, (inputs, targets), point)
     first, last = step.run(1), step.run(steps)
-    assert first is not None
-    assert last is not None
     return first, last
 
 

@@ -120,7 +120,6 @@ def restless(seed: int, noise: float = 0.05) -> Machine:
 
 def half_width(result: Timing) -> float:
     interval = block_interval(result.blocks)
-    assert interval is not None
     return (interval[1] - interval[0]) / 2 / statistics.median(result.blocks)
 
 
@@ -174,7 +173,6 @@ def test_where_every_attempt_is_disturbed_the_least_disturbed_counts(taken: tupl
 @pytest.mark.parametrize("n", [6, 7, 10, 25, 41, 90, 100])
 def test_interval_is_the_narrowest_that_keeps_its_confidence(n: int) -> None:
     interval = median_interval(range(n))
-    assert interval is not None
     rank = interval[0] + 1  # of the lower end, from one
     assert interval[1] == n - rank
     assert 1 - 2 * binom.cdf(rank - 1, n, 0.5) >= 0.95

@@ -222,7 +222,6 @@ def test_a_step_that_cannot_be_compiled_is_an_outcome(monkeypatch: pytest.Monkey
     monkeypatch.setattr("paradnn.worker.step.build", broken)
     answer = PointRun(POINT | {"model": fc(), "compile": "xla"}, TensorFlow(), lambda *_: None).answer()
     assert answer.outcome == "compile_error"
-    assert answer.reason is not None
     assert answer.reason.startswith("compile: ")
     assert "\n" not in answer.reason
 

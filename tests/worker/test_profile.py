@@ -236,7 +236,6 @@ def test_energy_comes_from_the_counters_or_not_at_all(tmp_path: Path) -> None:
     (tmp_path / "intel-rapl:1" / "energy_uj").write_text("130000000\n")
     (tmp_path / "intel-rapl:2" / "energy_uj").write_text("900000000\n")  # the whole board: the packages once more
     joules = meter.joules()
-    assert joules is not None
     assert math.isclose(joules, 150 + 30)
     none = meters.open_meter("cpu", 0, tmp_path / "nowhere")
     none.start()
