@@ -15,7 +15,7 @@ from analysis.lazy import pd
 from analysis.options import Options, option, unit_option
 from analysis.result import Result, joined
 from analysis.statistics.contrast import MARGIN
-from analysis.statistics.pairing import sampling
+from analysis.statistics.pairing import LEVELLED, sampling
 from analysis.store.conditions import parse, select
 from analysis.store.frame import is_ok, require_homogeneous
 from paradnn.core.errors import ConfigError, HeterogeneousError
@@ -137,6 +137,8 @@ def apart(pairs: pd.DataFrame, sides: Sides, what: str = "points") -> Iterator[s
     given = f"device {sides.name_a} {sides.name_b}"
     if differ := {name: values for name, values in attrs["differ"].items() if name not in given}:
         yield f"{a} and {b} also differ in {_each(differ)}: the ratios include these effects."
+    if attrs["metric"] in LEVELLED.values():
+        yield f"Speeds are at one speed of the machine, whose own was measured beside every run ({attrs['metric']})."
     source, protocol = (
         [sorted(set(side[column].dropna())) if column in side else [] for _, side in both.values()]
         for column in ("source", "protocol_id")

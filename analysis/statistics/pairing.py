@@ -36,9 +36,10 @@ from typing import Any
 from analysis.columns import describes, given_columns, is_place, join_columns, shown, values_of
 from analysis.lazy import np, pd, stats
 from analysis.statistics.dependence import Component, combined
-from analysis.statistics.sessions import Design, Standing, arrange
+from analysis.statistics.sessions import Design, Standing, arrange, family_slope, level
 from analysis.store.frame import families, is_ok
 from paradnn.core.errors import ConfigError
+from paradnn.core.metric import interval_names
 from paradnn.store.metrics import metric as registered
 
 #: The stated rate of every interval here.
@@ -55,7 +56,13 @@ _RATE, _STEP = (
     tuple(name.format(end) for end in ("", "_low", "_high")) for name in ("examples_per_second{}", "step_time{}_ms")
 )
 _RATES = ("examples_per_second", "flops_per_second", "flops_utilization", "flops_utilization_spec")
-_WITHIN = {"step_time_ms": ((_STEP, 1), (_RATE, -1)), **dict.fromkeys(_RATES, ((_RATE, 1), (_STEP, -1)))}
+#: The same at the machine's reference speed.
+LEVELLED = {"examples_per_second": "examples_per_second_at_reference", "step_time_ms": "step_time_at_reference_ms"}
+_WITHIN = {
+    "step_time_ms": ((_STEP, 1), (_RATE, -1)),
+    **dict.fromkeys(_RATES, ((_RATE, 1), (_STEP, -1))),
+    **{name: (((name, *interval_names(name)), 1),) for name in LEVELLED.values()},
+}
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,10 @@ def pair(
     """
     sign = 1.0 if direction(metric) == "higher" else -1.0
     _require_sides(a, b, metric)
+    metric = levelled(a, b, metric)
     finished = [side[is_ok(side).to_numpy()] if "outcome" in side else side for side in (a, b)]
+    if metric in LEVELLED.values():
+        finished = [_by_family_slope(side, pd.concat(finished), metric, sign) for side in finished]
     usable = [side[_positive(side[metric])] for side in finished]
     of = [families(side) for side in usable]
     alone = {key: tuple(name for name in of[n] if name not in of[1 - n]) for n, key in enumerate("ab")}
@@ -148,6 +158,24 @@ def direction(metric: str) -> str:
     if better is None:
         raise ConfigError("metric", metric, "is neither better high nor low", "choose for example examples_per_second")
     return better
+
+
+def levelled(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> str:
+    """A metric of speed at the machine's reference speed, where all runs of both sides have it and are of one
+    environment; else the metric itself: two machines have two references."""
+    name, ok = LEVELLED.get(metric, ""), [side[is_ok(side)] if "outcome" in side else side for side in (a, b)]
+    places = {place for side in ok for place in side.get("environment_id", pd.Series(dtype="object"))}
+    known = len(places) == 1 and all(name in side and len(side) and _positive(side[name]).all() for side in ok)
+    return name if known else metric
+
+
+def _by_family_slope(side: pd.DataFrame, runs: pd.DataFrame, metric: str, sign: float) -> pd.DataFrame:
+    """A side whose values and their intervals are brought to the reference speed by the slope that all `runs` of their
+    family show, in place of each one's own, which few blocks tell."""
+    slope = side["family"].map({name: family_slope(rows)[0] for name, rows in runs.groupby("family")})
+    slow = -np.log(side["reference_speed"].astype("float64")) - side["reference_own"].astype("float64")
+    factor = np.exp(sign * (slope - side["reference_slope"].astype("float64")) * slow)
+    return side.assign(**{name: side[name] * factor for name in (metric, *interval_names(metric)) if name in side})
 
 
 def _require_sides(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> None:
@@ -287,6 +315,8 @@ def _sampled(found: _Match, metric: str) -> tuple[dict[str, Sampling], np.ndarra
         mine = np.flatnonzero(paired & (family == name))
         rows, point, of_a = found.runs.iloc[mine], found.point[mine], found.side[mine] == 0
         arrangement = arrange(rows[of_a], rows[~of_a], point, logs[mine])
+        if metric in LEVELLED.values() and arrangement.design.standing in (Standing.ALONE, Standing.APART):
+            arrangement = level(arrangement, rows, of_a)
         # A point none of whose runs has a counterpart in its session keeps them all, and gets no verdict.
         apart = ~np.isin(point, point[arrangement.used])
         used[mine] = arrangement.used | apart

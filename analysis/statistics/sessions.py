@@ -39,6 +39,7 @@ class Standing(StrEnum):
 
     TOGETHER = "measured together"
     REPEATED = "several sessions each"
+    LEVELLED = "at one speed of the machine"
     ALONE = "too few sessions"
     HOSTS = "hosts of their own"
     APART = "at different times"
@@ -56,7 +57,7 @@ class Design:
     @property
     def comparable(self) -> bool:
         """Whether a difference between the sides can be told from one between sessions."""
-        return self.standing in (Standing.TOGETHER, Standing.REPEATED)
+        return self.standing in (Standing.TOGETHER, Standing.REPEATED, Standing.LEVELLED)
 
     def text(self) -> str:
         """Why the sides are not comparable, and what to run; how they were measured where they are."""
@@ -64,6 +65,7 @@ class Design:
         reason = {
             Standing.TOGETHER: "both sides were measured in the same sessions",
             Standing.REPEATED: f"A was measured in {a}, B in {b}, in turn",
+            Standing.LEVELLED: f"A was measured in {a}, B in {b}, with the machine's speed in each (measure.reference)",
             Standing.ALONE: (
                 f"A was measured in {a} and B in {b} of their own: what a session does to all of its runs cannot be "
                 f"told from the difference of the sides with fewer than {FEWEST_SESSIONS} of the same points each"
@@ -163,6 +165,32 @@ def arrange(
     if len(known) < 2:
         return Arrangement(Design(Standing.ALONE, counts), units, every)
     return Arrangement(design, units, every, known)
+
+
+def level(found: Arrangement, runs: pd.DataFrame, of_a: np.ndarray) -> Arrangement:
+    """The arrangement of a family's runs (n,) in sessions of each side (`of_a`: A's) with values at one machine speed.
+
+    What is left of the sessions is what the family's slope is not known by, as far as the speeds lay apart: an error
+    that all points share. The runs of a side are one measurement of each point, of which the interval has its part.
+    """
+    speeds = np.log(runs["reference_speed"].to_numpy(dtype="float64"))
+    apart = np.nanmedian(speeds[of_a]) - np.nanmedian(speeds[~of_a])
+    component = Component((apart * family_slope(runs)[1]) ** 2, max(len(runs) - 1.0, 1.0))
+    units = np.where(of_a, "A", "B").astype(object)
+    return Arrangement(Design(Standing.LEVELLED, found.design.sessions), units, found.used, (component,))
+
+
+def family_slope(runs: pd.DataFrame) -> tuple[float, float]:
+    """How steps of a family follow the machine's speed, from what its runs saw: the mean weighted by their standard
+    errors, and its own, which has how far the runs lie apart (Paule and Mandel's factor, Birge 1932)."""
+    seen, error = (runs[f"reference_slope_{name}"].to_numpy(dtype="float64") for name in ("seen", "error"))
+    known = np.isfinite(seen) & (error > 0)
+    weights = 1 / error[known] ** 2
+    if not known.any():
+        return 0.0, 0.0
+    mean = float(np.sum(weights * seen[known]) / weights.sum())
+    spread = np.sum(weights * (seen[known] - mean) ** 2) / max(known.sum() - 1, 1)
+    return min(max(mean, 0.0), 1.0), float(np.sqrt(max(spread, 1.0) / weights.sum()))
 
 
 def session_component(logs: np.ndarray, points: np.ndarray, sessions: np.ndarray) -> Component | None:

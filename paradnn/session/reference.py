@@ -13,6 +13,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
+from typing import NamedTuple
 
 import numpy as np
 
@@ -70,12 +71,13 @@ def at_reference(
     """What log kernel times explain of log step times (blocks x processes, NaN where a process has fewer), as metrics.
     `before`: the kernel's log time before the model was there, in each process; `best`: for the ceilings. Without it
     nothing is said of the point at that speed."""
-    slope, off, correlation = _slope(steps, kernels)
+    slope, off, correlation, seen, error = _slope(steps, kernels)
     grown, count = np.nanmean(kernels, axis=0) - before, len(before)
     unsure = float(grown.std(ddof=1)) / math.sqrt(count) if count > 1 else abs(float(grown[0]))
     own = float(grown.mean()) if grown.mean() > (_OWN * unsure if count > 1 else 0.0) else 0.0
-    found = {"reference_slope": slope, "reference_slope_error": off / 1.96, "reference_correlation": correlation}
-    found["reference_own"] = own
+    found = {"reference_slope": slope, "reference_correlation": correlation, "reference_own": own}
+    if math.isfinite(error):
+        found |= {"reference_slope_seen": seen, "reference_slope_error": error}
     if best is None:
         return found
     level, adjusted = _mean(kernels) - best, steps - slope * (kernels - best - own)
@@ -91,6 +93,17 @@ def at_reference(
     return found | interval_metrics("examples_per_second_at_reference", batch_size / high, batch_size / low)
 
 
+class Slope(NamedTuple):
+    """What is made of a slope: shrunk, how far that may be off, the correlation; and as it was seen, freed of the
+    kernel's own noise, with its standard error, which is NaN where nothing was seen."""
+
+    shrunk: float
+    off: float
+    correlation: float
+    seen: float
+    error: float
+
+
 def _half_width(adjusted: np.ndarray, explained: bool) -> float | None:
     """Half the 95% interval of the logarithm; where the slope was learnt from it too it is worth less."""
     count, used = adjusted.shape[1], 2 if explained else 1
@@ -103,8 +116,8 @@ def _half_width(adjusted: np.ndarray, explained: bool) -> float | None:
     return t_quantile(count - used) * error * math.sqrt((count - 1) / (count - used))
 
 
-def _slope(steps: np.ndarray, kernels: np.ndarray) -> tuple[float, float, float]:
-    """Slope of log step times on log kernel times, shrunk and from 0 to 1; how far it may be off; their correlation.
+def _slope(steps: np.ndarray, kernels: np.ndarray) -> Slope:
+    """Slope of log step times on log kernel times, shrunk and from 0 to 1.
     Its variance is (1 + r s) / (1 - r s) times as large where neighbours resemble each other (Bartlett 1935). The noise
     of the kernel's own times makes it too small: by how much says the one between a block and the kernel two blocks
     off."""
@@ -112,7 +125,7 @@ def _slope(steps: np.ndarray, kernels: np.ndarray) -> tuple[float, float, float]
     power, both, whole = _apart(x, x), _apart(x, y), _apart(y, y)
     count = int(np.isfinite(y).sum())
     if count < FEWEST or power <= 0 or whole <= 0:
-        return 0.0, 0.0, 0.0
+        return Slope(0.0, 0.0, 0.0, 0.0, math.nan)
     slope = both / power
     rest = y - slope * x
     unexplained = _apart(rest, rest)
@@ -123,7 +136,7 @@ def _slope(steps: np.ndarray, kernels: np.ndarray) -> tuple[float, float, float]
     shrunk, shared = min(1.0, slope * kept), _apart(x, x, 2)
     without_noise = min(1.2, _apart(x, y, 2) / shared) if shared > 0 else slope
     off = _CAUTION * math.sqrt(variance) + max(0.0, without_noise - shrunk)
-    return shrunk, off, both / math.sqrt(power * whole)
+    return Slope(shrunk, off, both / math.sqrt(power * whole), without_noise, math.sqrt(variance))
 
 
 def _apart(one: np.ndarray, other: np.ndarray, lag: int = 0) -> float:

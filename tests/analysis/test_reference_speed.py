@@ -1,0 +1,51 @@
+"""Sides of two sessions at one speed of the machine: planted machines, of which one session is 15% slower."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.analyses.compare import compare_points
+from paradnn.session.measured import mean_interval
+from paradnn.session.reference import at_reference
+from tests.session.test_reference import planted
+
+
+def side(
+    random: np.random.Generator, name: str, faster: float = 1.0, host: str = "h", **machine: float
+) -> pd.DataFrame:
+    rows = []
+    for number in range(12):
+        steps, kernels, before = planted(random, **machine)  # type: ignore[arg-type]
+        found = at_reference(steps - math.log(faster), kernels, before, 0.0, batch_size=64)
+        rates = (64 * faster / np.exp(np.median(steps, axis=0))).tolist()
+        ends = dict(zip(("examples_per_second_low", "examples_per_second_high"), mean_interval(rates), strict=True))
+        about = {"run_id": f"{name}{number}", "family": "fc", "outcome": "ok", "device": "cpu", "environment_id": host}
+        about |= {"sweep_id": name, "session_id": name, "host": host, "source": "measured", "protocol_id": "p"}
+        place = {"model.nodes": 2.0 ** (number % 6), "batch_size": 2.0 ** (number // 6), "processes": 5.0}
+        rate = {"examples_per_second": float(np.exp(np.mean(np.log(rates))))} | ends
+        time = {"start_time": pd.Timestamp("2026-01-01") + pd.Timedelta(days=int(name == "b"), minutes=number)}
+        rows.append(about | place | rate | time | found)
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        ({"slow": 0.15}, {}, "the same within the margin"),
+        ({"slow": 0.15, "faster": 1.08}, {}, "A better"),
+        ({"slow": 0.15, "slope": 0.4}, {"slope": 0.4}, "the same within the margin"),
+        ({"own": 0.15}, {}, "the same within the margin"),  # what slows its own kernel does not win
+        ({"slow": 0.15}, {"host": "another"}, "no verdict"),
+    ],
+)
+def test_sessions_are_compared_at_one_speed_of_one_machine(
+    first: dict[str, float], second: dict[str, float], verdict: str
+) -> None:
+    said = []
+    for seed in range(5):
+        random = np.random.default_rng(seed)
+        cells = compare_points(side(random, "a", **first), side(random, "b", **second))  # type: ignore[arg-type]
+        said.append(cells.families["verdict"].iloc[0])
+    assert said.count(verdict) >= 4
