@@ -13,11 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from analysis.columns import PLACE_PREFIXES, POINT, POINT_PREFIXES
 from analysis.lazy import np, pd, stats
 from analysis.prices import PRICE
 from analysis.statistics.sessions import FEWEST_SESSIONS, sessions_of
 from paradnn.core.metric import interval_names
-from paradnn.core.workload import choices, key_groups
+from paradnn.core.workload import choices
 
 #: What makes a platform of two runs.
 PLATFORM = ("device", "environment_id", "framework.name", "software.name")
@@ -25,11 +26,7 @@ _WORK = ("family", "mode", "task", "scenario", "model.", "generate.", "data.", "
 _LEARNT = ("data.", "learn.metric")
 _TELLING = ("model.", "generate.", *_LEARNT)
 #: What is configured: whole names, and groups of keys.
-_KEYS = ("family", "batch_size", "precision", "compile", "mode", "task", "scenario", "devices", "transport", "hosts")
-_GROUPS = (
-    *("model.", "optimizer.", "platform.", "framework.", "software.", "data."),
-    *(f"{group}." for group in key_groups()),
-)
+_KEYS, _GROUPS = ("family", *POINT), (*POINT_PREFIXES, *PLACE_PREFIXES)
 #: What is configured and leaves a choice as it is: how it is found out, not what it is; or what another key says too.
 _ASIDE = (
     *(PRICE, "platform.index", "model.name", "server.batch"),

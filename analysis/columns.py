@@ -23,21 +23,20 @@ from paradnn.store.metrics import METRICS
 #: What is shown or explained unless a metric is named: the first that the runs have. With one device, peak and
 #: precision the first two differ by a constant factor, so what depends on what is the same.
 DEFAULT_METRICS = ("flops_utilization", "flops_per_second", "examples_per_second")
+#: What is computed, and where and with what, as whole names and as groups of keys. Of the second only what both sides
+#: share takes part in a pair's identity.
+POINT = ("batch_size", "precision", "compile", "mode", "devices", "transport", "hosts", "task", "scenario")
+POINT_PREFIXES = ("model.", "optimizer.", "data.", *(f"{group}." for group in key_groups()))
+PLACE_PREFIXES = ("platform.", "framework.", "software.")
 #: Hyperparameters that are not of the model itself, in the order they are listed in.
 _RUN = (
-    "batch_size",
-    "precision",
-    "compile",
-    "mode",
+    *POINT[:4],
     *(key for work in key_groups().values() if not work.same_step for key in option_names(work)),
-    "devices",
-    "transport",
-    "hosts",
-    "scenario",
+    *("devices", "transport", "hosts", "scenario"),
 )
 #: Settings that also change what is measured, though they are no hyperparameters.
 _SETTINGS = (
-    *("optimizer.", "platform.", "framework.", "data.", "software."),
+    *("optimizer.", "data.", *PLACE_PREFIXES),
     *(f"{group}." for group, work in key_groups().items() if work.same_step),
 )
 
@@ -148,12 +147,8 @@ def blocks_of(text: object) -> list[int] | None:
     return counts if counts and all(isinstance(count, int) for count in counts) else None
 
 
-# What is computed, and where and with what. Of the second only what both sides share takes part in a pair's identity.
-_POINT = ("batch_size", "precision", "compile", "mode", "devices", "transport", "hosts", "task", "scenario")
 _SCENARIOS = choices("scenario")[1:]
 _SCENARIO_PREFIXES = tuple(f"{name}." for name in _SCENARIOS)
-_POINT_PREFIXES = ("model.", "optimizer.", "data.", *(f"{group}." for group in key_groups()))
-_PLACE_PREFIXES = ("platform.", "framework.", "software.")
 _NEVER = ("model.name", "platform.index", PRICE)
 #: What else tells the steps of two runs apart.
 _STEP = ("family", "device", "seed")
@@ -200,12 +195,12 @@ def given_columns(on: Sequence[str], a: pd.DataFrame, b: pd.DataFrame) -> tuple[
 
 def describes(name: str) -> bool:
     """Whether a column says what is computed."""
-    return name not in _NEVER and (name in _POINT or name.startswith(_POINT_PREFIXES))
+    return name not in _NEVER and (name in POINT or name.startswith(POINT_PREFIXES))
 
 
 def is_place(name: str) -> bool:
     """Whether a column says where and with what it is computed."""
-    return name not in _NEVER and name.startswith(_PLACE_PREFIXES)
+    return name not in _NEVER and name.startswith(PLACE_PREFIXES)
 
 
 def as_steps(frame: pd.DataFrame, asked: Collection[str]) -> tuple[pd.DataFrame, int]:
