@@ -64,7 +64,7 @@ class Expectation:
 
 
 @dataclass(frozen=True)
-class ExpectedPart:
+class StepPart:
     """Operations that the timings of one group are of, or those that they stand in for, which is said `instead`; parts
     of one name are off together."""
 
@@ -98,9 +98,7 @@ def expect(
     if whole is not None and model.name == "fc" and mode == "train":
         costs = model.costs(batch_size=batch, precision=precision, mode=mode, optimizer="rmsprop")
         columns = {**_fc(model, batch), "flops": costs.flops_per_step, "bytes": costs.bytes_per_step}
-        return _answer(
-            name, point, [ExpectedPart("whole step", whole, [Counted("", operation("fc", columns, mode), 1.0)])]
-        )
+        return _answer(name, point, [StepPart("whole step", whole, [Counted("", operation("fc", columns, mode), 1.0)])])
 
     find = functools.partial(_find, atlas, name, precision, engine, version)
     if find("gemm") is None:
@@ -236,37 +234,33 @@ def _fc(model: Model, batch: int) -> dict[str, int]:
     return {"m": batch, "n": sizes["nodes"], "k": sizes["nodes"], **beside}
 
 
-def _parts(find: _Find, model: Model, layers: Sequence[Counted], costs: Costs, batch: int) -> list[ExpectedPart]:
+def _parts(find: _Find, model: Model, layers: Sequence[Counted], costs: Costs, batch: int) -> list[StepPart]:
     """Every product of the step in the group that timed its like, and the rest of the traffic."""
     gemm, conv, own = find("gemm"), find("conv2d"), find("elementwise")
     assert gemm is not None
     products = [each for each in layers if each.operation.kind == "gemm"]
     convolved = [each for each in layers if each.operation.kind == "conv2d"]
-    parts = [
-        ExpectedPart("products", gemm, _as_products((each for each in products if each.operation.batch == 1), gemm))
-    ]
+    parts = [StepPart("products", gemm, _as_products((each for each in products if each.operation.batch == 1), gemm))]
     if conv is not None:
         timed = set(conv.timings["variant"])
         backward = [each for each in convolved if each.operation.variant not in timed]
-        parts.append(
-            ExpectedPart("convolutions", conv, [each for each in convolved if each.operation.variant in timed])
-        )
-        parts.append(ExpectedPart("backward convolutions", conv, backward, "are predicted as forward ones"))
+        parts.append(StepPart("convolutions", conv, [each for each in convolved if each.operation.variant in timed]))
+        parts.append(StepPart("backward convolutions", conv, backward, "are predicted as forward ones"))
     else:
         instead = "are predicted as products, none was timed there"
-        parts.append(ExpectedPart("convolutions", gemm, _as_products(convolved, gemm), instead))
+        parts.append(StepPart("convolutions", gemm, _as_products(convolved, gemm), instead))
     parts += _attention(find, gemm, model, [each for each in products if each.operation.batch > 1], batch)
     left = max(0.0, costs.bytes_per_step - sum(each.count * each.operation.bytes for each in layers))
     count = max(1, len(layers))
     if own is not None:
         one = elementwise_operation(max(12.0, left / count), own.precision)
         instead = "is what no step can avoid, as elementwise operations"
-        parts.append(ExpectedPart("other traffic", own, [Counted("", one, count)], instead))
+        parts.append(StepPart("other traffic", own, [Counted("", one, count)], instead))
     elif left:
         # A product by one column is traffic and nothing else.
         side, instead = max(1.0, math.sqrt(left / count / 2)), "is moved as fast as a product's operands"
         one = operation("gemm", product(1, side, side, 2))
-        parts.append(ExpectedPart("other traffic", gemm, [Counted("", one, count)], instead))
+        parts.append(StepPart("other traffic", gemm, [Counted("", one, count)], instead))
     return [part for part in parts if part.counted]
 
 
@@ -284,7 +278,7 @@ def _as_products(counted: Iterable[Counted], group: Group) -> list[Counted]:
     return found
 
 
-def _attention(find: _Find, gemm: Group, model: Model, beside: Sequence[Counted], batch: int) -> Iterator[ExpectedPart]:
+def _attention(find: _Find, gemm: Group, model: Model, beside: Sequence[Counted], batch: int) -> Iterator[StepPart]:
     """Pairs of products by every head, as one kernel where the device timed it, else as products beside each other."""
     forward = [each for each in beside if each.layer.endswith("forward")]
     if not forward:
@@ -295,7 +289,7 @@ def _attention(find: _Find, gemm: Group, model: Model, beside: Sequence[Counted]
     if group is None:
         own = find("bmm")
         instead = "" if own else "are predicted as products beside each other"
-        yield ExpectedPart("attention", own or gemm, _as_products(beside, own or gemm), instead)
+        yield StepPart("attention", own or gemm, _as_products(beside, own or gemm), instead)
         return
     heads = getattr(model, "heads", None) or max(1, forward[0].operation.batch // batch)
     key_heads = getattr(model, "key_heads", heads)
@@ -305,15 +299,13 @@ def _attention(find: _Find, gemm: Group, model: Model, beside: Sequence[Counted]
         shape = (batch, keys if is_decode else tokens, heads, key_heads, size)
         columns = decode(*shape) if is_decode else attention(*shape, causal=group.kind == "attention")
         pairs.append(replace(each, operation=operation(group.kind, columns)))
-    yield ExpectedPart("attention", group, pairs)
+    yield StepPart("attention", group, pairs)
     if len(forward) < len(beside):
         back = [replace(each, count=_BACKWARD * each.count) for each in pairs]
-        yield ExpectedPart(
-            "attention's backward pass", group, back, f"is taken as {_BACKWARD:g} times its forward pass"
-        )
+        yield StepPart("attention's backward pass", group, back, f"is taken as {_BACKWARD:g} times its forward pass")
 
 
-def summed(parts: Sequence[ExpectedPart]) -> tuple[np.ndarray, dict[str, float]]:
+def summed(parts: Sequence[StepPart]) -> tuple[np.ndarray, dict[str, float]]:
     """(draws,) seconds of a step of all parts; by name what each takes of it."""
     random = np.random.default_rng(0)
     total, together = np.full(_DRAWS, max(part.group.start for part in parts)), {}
@@ -339,7 +331,7 @@ def ends_of(total: np.ndarray, is_whole: bool = False) -> tuple[float, float, fl
     return float(np.median(total)), float(low), float(high)
 
 
-def _answer(device: str, point: str, parts: Sequence[ExpectedPart]) -> Expectation:
+def _answer(device: str, point: str, parts: Sequence[StepPart]) -> Expectation:
     """The sum of all parts."""
     total, seconds = summed(parts)
     if any(part.group.call and not part.group.start for part in parts):
