@@ -89,7 +89,8 @@ def _channels(frame: pd.DataFrame) -> list[_Channel]:
         parts: Any = same.groupby(telling, sort=True, dropna=False) if telling else [((), same)]
         for values, part in parts:
             told = zip(telling, values, strict=True)
-            variant = [f"{label(name)} {value}" for name, value in told if pd.notna(value)]
+            known = ((label(name), value) for name, value in told if pd.notna(value))
+            variant = [f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in known]
             name = ", ".join([f"{transport} {pattern}", *variant])
             sessions = part["sweep_id"].to_numpy(dtype=object) if "sweep_id" in part else None
             fit = fit_transfers(part[SIZE], part[TIME], sessions) if part[SIZE].nunique() >= FEWEST else None
