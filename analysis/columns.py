@@ -4,7 +4,6 @@ point. Users write `nodes` for `model.nodes`; a wrong name is answered with the 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,6 +17,7 @@ from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import did_you_mean
 from paradnn.core.workload import choices, key_groups, option_names
 from paradnn.families import FAMILIES
+from paradnn.store.files import read_json
 from paradnn.store.metrics import METRICS
 
 #: What is shown or explained unless a metric is named: the first that the runs have. With one device, peak and
@@ -140,7 +140,7 @@ def choose_metric(frame: pd.DataFrame, candidates: Sequence[str] = DEFAULT_METRI
 def blocks_of(text: object) -> list[int] | None:
     """The counts in a value such as "[3, 4, 6, 3]" of `model.blocks`; None for what is no list of numbers."""
     try:
-        value = json.loads(str(text))
+        value = read_json(str(text))
     except ValueError:
         return None
     counts = value if isinstance(value, list) else None

@@ -10,7 +10,6 @@ uncertain as it must be: a fit errs in all its operations together.
 from __future__ import annotations
 
 import functools
-import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from paradnn.core.layers import COMPUTE_BYTES, Costs
 from paradnn.families import FAMILIES, Model, model_of
 from paradnn.families.operations import Counted, Operation, elementwise_operation, product_operations
 from paradnn.platform.specifications import Hardware, find_hardware
+from paradnn.store.files import read_json
 
 #: Draws of a sum.
 _DRAWS = 2000
@@ -214,7 +214,7 @@ def _plain(value: Any) -> Any:
     """Of a frame's cell: text of a list or number as these; a count that others in its column made a float, whole."""
     if isinstance(value, str):
         try:
-            return json.loads(value)
+            return read_json(value)
         except ValueError:
             return value
     plain = value.item() if isinstance(value, np.generic) else value

@@ -8,7 +8,6 @@ Stores are read by `paradnn.store`, table by table or through MLflow's search; b
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +25,7 @@ from paradnn.store.address import BUNDLE, address_of, artifact_folder
 from paradnn.store.bundle import read_artifact as read_bundled
 from paradnn.store.client import store_errors
 from paradnn.store.columns import Records, Texts
-from paradnn.store.files import PACKED, is_inside, unpack
+from paradnn.store.files import PACKED, is_inside, read_json, unpack
 from paradnn.store.reader import Way, open_reader, read_columns
 from paradnn.store.runs import OUTCOME_TAGS, SCHEMA_VERSION, Query, Values
 
@@ -230,7 +229,7 @@ def _artifact(artifact_uri: str, run_id: str, name: str, uri: str | None, alone:
 def _parse(content: bytes, name: str, run_id: str) -> pd.DataFrame:
     """A table in the layout of mlflow.log_table: {"columns": [...], "data": [[...]]}."""
     try:
-        value = json.loads(content.decode())
+        value = read_json(content.decode())
         return pd.DataFrame(value["data"], columns=value["columns"])
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{name} of run {run_id} is damaged: {' '.join(str(error).split())[:200]}") from error
@@ -268,7 +267,7 @@ def read_environment(run: Mapping[Any, Any], store: str | None) -> Mapping[str, 
         return {}
     try:
         content = _artifact(str(run["artifact_uri"]), str(run["run_id"]), "environment.json", store, alone=False)
-        found = json.loads(content or b"{}")
+        found = read_json(content or b"{}")
     except (OSError, ValueError, StoreError):
         return {}
     return found if isinstance(found, dict) else {}

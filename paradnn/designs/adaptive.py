@@ -5,7 +5,6 @@ share a sweep. `AdaptiveSweep` decides, for the session that measures.
 """
 
 import contextlib
-import json
 import math
 import random
 import time
@@ -31,6 +30,7 @@ from paradnn.forecast.regression import Array, one_thread
 from paradnn.forecast.status import rates_of, sweep_status
 from paradnn.forecast.table import PastRuns, row_of, table_of_points
 from paradnn.session.design import Conclusion, DesignPoint, RecordedPoint
+from paradnn.store.files import read_json
 from paradnn.store.runs import Finished, ResumePolicy
 
 #: The error at which a sweep ends to which no end is given.
@@ -188,11 +188,11 @@ class Knowledge:
 
 def _number(text: str) -> float | None:
     try:
-        value = json.loads(text)
-    except ValueError:
+        value = read_json(text)
+        value = sum(value) if isinstance(value, list) else value
+        return None if value is None or isinstance(value, bool | str | dict) else float(value)
+    except (ValueError, TypeError, OverflowError):
         return None
-    value = sum(value) if isinstance(value, list) else value
-    return None if value is None or isinstance(value, bool | str | dict) else float(value)
 
 
 class DesignState(NamedTuple):

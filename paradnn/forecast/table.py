@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -21,6 +20,7 @@ from paradnn.core.workload import WORKLOADS
 from paradnn.families import FAMILIES, Model, model_of
 from paradnn.forecast.history import Past
 from paradnn.forecast.regression import Array
+from paradnn.store.files import read_json
 from paradnn.store.metrics import PHASES
 from paradnn.store.runs import LATER_PARAMS
 
@@ -139,14 +139,14 @@ def of_model(items: tuple[tuple[str, str], ...], figure: Callable[..., Any], unk
     model = {key.removeprefix("model."): row.pop(key) for key in [*row] if key.startswith("model.")}
     try:
         return figure(model_of(model), **row)
-    except (KeyError, TypeError, ValueError, ZeroDivisionError, ConfigError):
+    except (KeyError, TypeError, ValueError, ArithmeticError, ConfigError):
         return unknown
 
 
 @functools.lru_cache(maxsize=65536)
 def _value(text: str) -> Any:
     try:
-        return json.loads(text)
+        return read_json(text)
     except ValueError:
         return text
 

@@ -37,7 +37,10 @@ _MANIFEST, _RUNS = "manifest.json", "runs.jsonl"
 _MOST_FILES, _MOST_BYTES, _MOST_RATIO, _FREE_BYTES = 2_000_000, 64 * 2**30, 200, 64 * 2**20
 _LONGEST_LINE = 16 * 2**20  # of a run
 _LONGEST_TEXT = 8_000  # of a param or tag, as MLflow takes it
-_DAMAGED = (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, KeyError, ValueError, TypeError)
+_DAMAGED = (
+    *(OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, KeyError, ValueError, TypeError),
+    AttributeError,
+)
 
 Target = TypeVar("Target", bound=IO[bytes] | None)
 Artifacts = Callable[[Run], Iterable[tuple[str, bytes]]]  # the files of a run, as (name, content)

@@ -124,7 +124,10 @@ def pack(files: Mapping[str, Any]) -> dict[str, Any]:
 
 def unpack(content: bytes) -> dict[str, bytes]:
     """The files in a file that `pack` made, with the bytes that each would have had by itself."""
-    return {name: file_content(inner) for name, inner in json.loads(content).items()}
+    try:
+        return {name: file_content(inner) for name, inner in read_json(content).items()}
+    except (ValueError, AttributeError, TypeError):
+        raise DataError(f"{PACKED} is damaged") from None
 
 
 def _is_binary(content: Any) -> bool:

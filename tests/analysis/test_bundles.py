@@ -13,10 +13,14 @@ import pandas as pd
 import pytest
 
 from analysis.cli import main
-from analysis.store.load import load, load_files, load_table, load_tables
+from analysis.columns import blocks_of
+from analysis.store.load import _parse, load, load_files, load_table, load_tables, read_environment
 from paradnn.core.errors import ConfigError, DataError, ParadnnError
+from paradnn.designs.adaptive import _number
+from paradnn.families import Model
+from paradnn.forecast.table import of_model
 from paradnn.store.bundle import FORMAT
-from paradnn.store.files import inside, whole_file
+from paradnn.store.files import inside, unpack, whole_file
 from paradnn.store.runs import OWNER
 from tests.analysis.conftest import Writer, fc
 
@@ -237,6 +241,35 @@ LINES = {
     "params in params": RUN | {"params": {"a": {"b": "c"}}},
     "one run twice": f"{json.dumps(RUN)}\n{json.dumps(RUN)}",
 }
+
+
+@pytest.mark.parametrize("manifest", [[], 1, {"sha256": "x"}, {"sha256": [["a", "b"]]}, {"sha256": None}])
+def test_a_manifest_that_is_none_is_refused_in_a_line(
+    tmp_path: Path, manifest: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about = {"format": FORMAT, "schema_version": "1", "runs": 1}
+    content = json.dumps({**about, **manifest} if isinstance(manifest, dict) else manifest)
+    with zipfile.ZipFile(tmp_path / "b.zip", "w") as target:
+        target.writestr("manifest.json", content)
+    assert main(["runs", "--store", str(tmp_path / "b.zip")]) == 2
+    [error] = capsys.readouterr().err.splitlines()
+    assert "no bundle of results, or a damaged one" in error
+
+
+def test_values_of_others_may_be_nested_however_deeply(tmp_path: Path) -> None:
+    deep = "[" * 3900 + "]" * 3900
+    assert blocks_of(deep) is None
+    assert [_number(text) for text in (deep, f"1{'0' * 400}", '["a"]', "[3, 4]")] == [None, None, None, 7]
+    for packed in (deep.encode() * 20, b"[]", b'{"a": {"base64": 1}}'):
+        with pytest.raises(DataError, match=r"files\.json is damaged"):
+            unpack(packed)
+    assert of_model((("model.name", "fc"), ("model.nodes", deep)), Model.layer_count, 7) == 7
+    run = RUN | {"params": {"model.name": "fc", "model.nodes": deep, "batch_size": "4"}}
+    store = str(crafted(tmp_path / "b.zip", {"artifacts/r1/environment.json": deep.encode() * 20}, run))
+    assert main(["beside", "--store", store]) in (0, 2)
+    assert read_environment(load(store).iloc[0], store) == {}
+    with pytest.raises(DataError, match=r"operations\.json of run r1 is damaged: nested too deeply"):
+        _parse(deep.encode() * 20, "operations.json", "r1")
 
 
 @pytest.mark.parametrize("line", LINES.values(), ids=LINES)
