@@ -1,8 +1,20 @@
-"""`python -m paradnn.train`: measure one point, or with `-m` a sweep of them. Wiring only.
+"""Measure deep-learning models on this machine; every point becomes an MLflow run.
 
-Bad input ends in one line and exit code 2. The framework is never imported here.
+  python -m paradnn.train model=lstm batch_size=64 compile=xla     one point
+  python -m paradnn.train -m model.nodes=32,64 batch_size=64,256   a sweep: every combination
+  python -m paradnn.train -m experiment=quick model=fc             a preset, narrowed; add axes to widen it
+  python -m paradnn.train -m experiment=paper_fc sweep.design=adaptive sweep.minutes=60
+                                                                   the points that teach most, the others predicted
+  python -m paradnn.train batch_size=largest model=gpt             the largest batch that fits (docs/adaptive.md)
+  python -m paradnn.plan -m experiment=paper_fc                    how long it would take: measures nothing
+  python -m paradnn.compare compile=graph compile=xla -- model=lstm
+                                                                   which is faster, by turns (docs/compare.md)
+  the same command on several hosts                                each takes points that no other has: docs/clusters.md
+
+Values are swept as a,b,c or range(1,9) or choice(...); lists are written model.blocks=[3,4,6,3].
 """
 
+# Wiring only: bad input ends in one line and exit code 2, and no framework is imported here.
 from __future__ import annotations
 
 import sys
@@ -58,7 +70,7 @@ def _measure_sweep(points: Sequence[Point], settings: Settings, sweep: SweepInfo
 @program
 def main() -> int:
     """Measure one point or a sweep; the process' exit code."""
-    return run_command(_measure)
+    return run_command(_measure, __doc__)
 
 
 if __name__ == "__main__":

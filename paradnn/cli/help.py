@@ -11,24 +11,6 @@ from paradnn.config.groups import groups, options_of
 from paradnn.core.workload import WORKLOADS
 from paradnn.families import FAMILIES
 
-_HEAD = """\
-Measure deep-learning models on this machine; every point becomes an MLflow run.
-
-  python -m paradnn.train model=lstm batch_size=64 compile=xla     one point
-  python -m paradnn.train -m model.nodes=32,64 batch_size=64,256   a sweep: every combination
-  python -m paradnn.train -m experiment=quick model=fc             a preset, narrowed; add axes to widen it
-  python -m paradnn.train -m experiment=paper_fc sweep.design=adaptive sweep.minutes=60
-                                                                   the points that teach most, the others predicted
-  python -m paradnn.train batch_size=largest model=gpt             the largest batch that fits (docs/adaptive.md)
-  python -m paradnn.plan -m experiment=paper_fc                    how long it would take: measures nothing
-  python -m paradnn.compare compile=graph compile=xla -- model=lstm
-                                                                   which is faster, by turns (docs/compare.md)
-  the same command on several hosts                                each takes points that no other has: docs/clusters.md
-
-Values are swept as a,b,c or range(1,9) or choice(...); lists are written model.blocks=[3,4,6,3].
-"""
-
-
 #: What each group of conf/ decides.
 _GROUPS = {
     "brief": "how short a scenario is with measure=quick, chosen with both",
@@ -52,7 +34,7 @@ _GROUPS = {
 
 def help_text(page: str | None = None) -> str:
     """Every group with its options, every key with its default and its meaning; first what a command is."""
-    parts = [f"{page.strip()}\n" if page else _HEAD, "Groups (key=option)", *_groups()]
+    parts = [f"{(page or '').strip()}\n", "Groups (key=option)", *_groups()]
     for heading, keys in documented_keys().items():
         parts += ["", heading, *(line for key, text in keys for line in _entry(key, text))]
     # Hydra substitutes $NAME in the text.

@@ -165,10 +165,8 @@ def _require(found: Mapping[str, str], framework: str, python: str) -> Mapping[s
 
 @functools.cache
 def _processor() -> Mapping[str, Any]:
-    caches, kinds = (
-        {},
-        {"Data": "d", "Instruction": "i"},
-    )  # size of each level that the first core sees, as Linux has it
+    # Size of each level that the first core sees, as Linux has it.
+    caches, kinds = {}, {"Data": "d", "Instruction": "i"}
     for entry in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         level, kind, size = (read_text(entry / part) for part in ("level", "type", "size"))
         caches[f"L{level}{kinds.get(kind, '')}"] = size
