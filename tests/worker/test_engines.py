@@ -22,6 +22,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "rnn": {"embedding_size": 16},
     "lstm": {"embedding_size": 16},
     "gru": {"embedding_size": 16},
+    "transformer": {"layers": 1, "width": 32, "heads": 2, "sequence_length": 8, "vocab_size": 50},
     "gpt": {"layers": 1, "width": 32, "heads": 2, "sequence_length": 8, "vocab_size": 50},
     "vit": {"layers": 1, "width": 32, "heads": 2, "image_size": 32, "patch": 8, "output_size": 10},
 }
@@ -167,3 +168,23 @@ def test_eight_bits_are_calibrated_on_the_examples_that_are_given(engine: str) -
     again = step.outputs([examples[[0, 1, 2, 0]]])
     assert np.array_equal(again[0], again[3])
     assert not np.array_equal(again, step.outputs([examples[[1, 1, 2, 0]]]))
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_operation_that_an_engine_lacks_is_named(engine: str) -> None:
+    pytest.importorskip(FRAMEWORKS[engine].package.replace("-", "_"))
+    import keras
+
+    from paradnn.families.built import BuiltModel
+    from paradnn.worker.frameworks.engines import Source
+
+    class Singular(keras.layers.Layer):  # type: ignore[misc]
+        def call(self, matrices: Any) -> Any:
+            return keras.ops.svd(matrices, compute_uv=False)
+
+    model = keras.Sequential([keras.Input((4, 4)), Singular()])
+    source = Source(BuiltModel(model, ()), [np.ones((2, 4, 4), "float32")], 1)
+    framework = importlib.import_module(f"paradnn.worker.frameworks.{engine}").FRAMEWORK()
+    with pytest.raises(Unavailable, match=r"cannot run this model: .*Svd"):
+        framework.load(framework.convert(source, "float32"), source, "float32")

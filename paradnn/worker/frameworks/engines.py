@@ -67,11 +67,11 @@ class Source:
             # What hands an input through unchanged converts to no operation.
             return [tf.identity(output, name=f"output_{n}") for n, output in enumerate(outputs)]
 
-        self.function, self.signature = tf.function(forward, input_signature=specs), specs
+        self.function = tf.function(forward, input_signature=specs)
 
-    def frozen(self) -> Any:
+    def frozen(self, **settings: bool) -> Any:
         """The concrete function with its weights as constants."""
-        return convert_variables_to_constants_v2(self.function.get_concrete_function())
+        return convert_variables_to_constants_v2(self.function.get_concrete_function(), **settings)
 
     def expected(self) -> list[np.ndarray[Any, Any]]:
         """What Keras says of the batch."""
@@ -99,7 +99,7 @@ class OnnxSource(Source):
         self.batch = [np.array(array, kind, order="C") for array, kind in zip(batch, given.types, strict=True)]
         self.threads, self.graph, self.examples = threads, given.graph, None
 
-    def frozen(self) -> Any:
+    def frozen(self, **settings: bool) -> Any:
         raise Unavailable("this engine reads no ONNX file: set framework=onnxruntime or openvino")
 
     def expected(self) -> list[np.ndarray[Any, Any]]:
@@ -149,10 +149,11 @@ class Engine(TensorFlow):
         Unavailable with the engine's own words where it cannot."""
         raise NotImplementedError
 
-    def refused(self, error: BaseException, line: int = 0) -> Unavailable:
-        """That the engine cannot do it, with one line of what it says."""
+    def refused(self, error: BaseException) -> Unavailable:
+        """That the engine cannot do it, with one line of what it says: one that names an operation, or the first."""
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        return Unavailable(f"{self.title} cannot run this model: {lines[line][:200]}")
+        named = [line.rpartition("error: ")[2] for line in lines if "error: " in line or "No conversion rule" in line]
+        return Unavailable(f"{self.title} cannot run this model: {[*named, *lines][0][:200]}")
 
     @contextlib.contextmanager
     def trace(self, folder: Path) -> Iterator[Callable[[], contextlib.AbstractContextManager[Any]]]:
@@ -258,8 +259,14 @@ def onnx_model(source: Source) -> Any:
         context.make_node("Sub", [one.output[0], error.output[0]], outputs=outputs, dtypes=[dtype], shapes=[shape])
 
     handlers: dict[str, Any] = {"Erfc": (complement, [])}
-    model, _ = tf2onnx.convert.from_function(
-        source.function, input_signature=source.signature, opset=18, custom_op_handlers=handlers
+    # Of a function it would make inputs of constants that the model captured; loops stay whole, as it knows them.
+    frozen = source.frozen(lower_control_flow=False, aggressive_inlining=True)
+    model, _ = tf2onnx.convert.from_graph_def(
+        frozen.graph.as_graph_def(add_shapes=True),
+        input_names=[tensor.name for tensor in frozen.inputs],
+        output_names=[tensor.name for tensor in frozen.outputs],
+        opset=18,
+        custom_op_handlers=handlers,
     )
     return model
 

@@ -38,7 +38,7 @@ class LiteRT(Engine):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that inputs and outputs stay float32, as they are to
                 content: bytes = converter.convert()
-        except (RuntimeError, ValueError) as error:
+        except Exception as error:  # its exceptions share no class of their own
             raise self.refused(error) from error
         return content
 

@@ -50,7 +50,7 @@ class OpenVino(Engine):
             model = core.read_model(artefact)
             compiled = core.compile_model(model, "CPU", settings)
         except RuntimeError as error:
-            raise self.refused(error, -1) from error
+            raise self.refused(error) from error
         request = compiled.create_infer_request()
         for place, array in enumerate(source.batch):
             # Shared, so that no step copies it.
