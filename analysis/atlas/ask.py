@@ -23,8 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from analysis.atlas import load as load_atlas
+from analysis.atlas import order_of
 from analysis.atlas.expect import Expectation, expect, model_in, words_of
 from analysis.atlas.own import kernels_in, own_atlas
+from analysis.atlas.systems import SYSTEMS, system_file
 from analysis.atlas.versions import changes
 from analysis.format import seconds
 from analysis.lazy import np, past, pd
@@ -32,6 +34,7 @@ from paradnn.cli.console import say
 from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
 from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.core.words import did_you_mean
 
 #: Weights in these are of published kernels, and no precision of one's own runs: the rest of the point is bfloat16.
 _NARROW = ("fp8", "fp8_block", "nvfp4", "int8_wo", "int4_wo", "w4a16_mxfp4")
@@ -58,6 +61,9 @@ def make_parser() -> Parser:
     parser.add_argument("--price", action="append", default=[], metavar="DEVICE=PER_HOUR", help="repeatable")
     parser.add_argument("--list", action="store_true", help="list the devices with what was timed there")
     parser.add_argument("--versions", action="store_true", help="compare each version of an engine with the one before")
+    parser.add_argument(
+        "--system", choices=[*SYSTEMS], metavar="NAME", help=f"write a simulator's file to --json: {', '.join(SYSTEMS)}"
+    )
     parser.add_argument("--store", metavar="URI", help="of one's own runs and kernels (default: as for analysis)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the answer, a list of several")
     return parser
@@ -72,9 +78,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if not given.device:
         raise ConfigError("--device", "(none)", "is missing", "name one, such as --device H200; --list shows them")
+    _check_engine(given)
+    if given.system:
+        return _system(given)
     if given.versions:
         return _versions(given)
     prices = dict(_price(text) for text in given.price)
+    if others := sorted(set(prices) - set(given.device)):
+        raise ConfigError("--price", others[0], "is no device that is asked for", f"add --device '{others[0]}'")
     rows, kernels, shown = _rows(given.points), kernels_in(given.store), []
     for row, device in itertools.product(rows, given.device):
         shown.append(_shown(_answer(row, device, kernels, given), device, prices))
@@ -87,6 +98,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if known else 1
 
 
+def _check_engine(given: argparse.Namespace) -> None:
+    """The engine as the atlas spells it. ConfigError where it has none such, or no such version of it."""
+    groups = load_atlas().groups
+    if given.engine is not None:
+        names = {group.engine.lower(): group.engine for group in groups}
+        if given.engine.lower() not in names:
+            hint = did_you_mean(given.engine, names.values())
+            raise ConfigError(
+                "--engine", given.engine, "is in no table", f"{hint}choose one of {', '.join(names.values())}"
+            )
+        given.engine = names[given.engine.lower()]
+    versions = {group.version for group in groups if group.kind == "gemm" and given.engine in (None, group.engine)}
+    if given.version_of not in (None, *versions):
+        there = ", ".join(sorted(versions, key=order_of))
+        raise ConfigError("--version-of", given.version_of, "has no table of products", f"choose one of {there}")
+
+
 def _answer(row: Mapping[Any, Any], device: str, kernels: pd.DataFrame, given: argparse.Namespace) -> Expectation:
     """The step on a device: from its kernels in the store where these are enough, else from the atlas."""
     if device == _HERE:
@@ -97,6 +125,13 @@ def _answer(row: Mapping[Any, Any], device: str, kernels: pd.DataFrame, given: a
             return expect(row, device, atlas=own_atlas(kernels, device, row, given.similar))
         except NotEnoughData as problem:
             lacking = str(problem)
+    elif given.similar:
+        raise ConfigError(
+            "--from",
+            given.similar,
+            f"helps kernels of {device}, and the store has none",
+            "measure some: paradnn train -m experiment=kernels",
+        )
     try:
         return expect(row, device, given.engine, given.version_of)
     except ConfigError:
@@ -190,6 +225,25 @@ def _rank(known: Sequence[Mapping[str, Any]]) -> None:
         say(f"{first['device']} may be the {word}; the intervals of {second['device']} and it overlap")
 
 
+def _system(given: argparse.Namespace) -> int:
+    """A simulator's file, with the intervals of its numbers beside it."""
+    (name, *others), words = given.device, [word.partition("=") for word in given.points]
+    if others or given.json is None or any(key != "precision" for key, _, _ in words):
+        problem = "takes one --device, a file and no point"
+        raise ConfigError(
+            "--system", given.system, problem, "add --json FILE, and precision=float16 where not bfloat16"
+        )
+    device = load_atlas().device(name)
+    precision = words[-1][2] if words else "bfloat16"
+    system, intervals = system_file(given.system, load_atlas(), device, precision)
+    beside = given.json.with_name(f"{given.json.stem}-intervals.json")
+    for file, content in ((given.json, system), (beside, intervals)):
+        file.write_text(json.dumps(content, indent=1) + "\n")
+    say(f"{device} in {precision} for {given.system} written to {given.json}, intervals to {beside}")
+    say(f"  from {intervals['source']}")
+    return 0
+
+
 def _versions(given: argparse.Namespace) -> int:
     """1 where there is but one version of everything."""
     devices = [load_atlas().device(name) for name in given.device]
@@ -197,8 +251,7 @@ def _versions(given: argparse.Namespace) -> int:
     for line in map(str, found) if found else ["no engine was timed there in two versions"]:
         say(line)
     if given.json:
-        told = [{**vars(one), "verdict": one.verdict} for one in found]
-        given.json.write_text(json.dumps(told, indent=1) + "\n")
+        given.json.write_text(json.dumps([one.told for one in found], indent=1) + "\n")
     return 0 if found else 1
 
 

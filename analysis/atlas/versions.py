@@ -24,20 +24,14 @@ class VersionChange:
     """A version against the one before. times: how many times as long its kernels take, the median over `shapes`, with
     the ends of the 95% interval. slower, faster: shares of shapes that changed by more than a tenth."""
 
-    device: str
-    engine: str
-    kind: str
-    precision: str
-    before: str
-    after: str
+    before: Group
+    after: Group
     shapes: int
     times: float
     low: float
     high: float
     slower: float
     faster: float
-    kernels_before: tuple[str, ...]
-    kernels_after: tuple[str, ...]
 
     @property
     def verdict(self) -> str:
@@ -46,15 +40,24 @@ class VersionChange:
             return f"the same within {_NONE:.0%}"
         return "slower" if self.low > 1 else "faster" if self.high < 1 else "not told apart"
 
+    @property
+    def told(self) -> dict[str, Any]:
+        """For a file of JSON."""
+        of_both = {name: getattr(self.after, name) for name in ("device", "engine", "kind", "precision")}
+        versions = {side: vars(self)[side].version for side in ("before", "after")}
+        kernels = {f"kernels_{side}": [*vars(self)[side].kernels] for side in versions}
+        return {**of_both, **vars(self), **versions, **kernels, "verdict": self.verdict}
+
     def __str__(self) -> str:
+        old, new = self.before, self.after
         said = (
-            f"{self.device}, {self.engine}, {self.kind} in {self.precision}: {self.after} takes {self.times:.3g} "
-            f"({self.low:.3g} to {self.high:.3g}) times as long as {self.before}, {self.verdict}; of {self.shapes} "
+            f"{new.device}, {new.engine}, {new.kind} in {new.precision}: {new.version} takes {self.times:.3g} "
+            f"({self.low:.3g} to {self.high:.3g}) times as long as {old.version}, {self.verdict}; of {self.shapes} "
             f"shapes {self.slower:.0%} take over a tenth longer, {self.faster:.0%} shorter"
         )
-        if self.kernels_before == self.kernels_after:
+        if [*old.kernels] == [*new.kernels]:
             return said
-        return f"{said}; kernels: {', '.join(self.kernels_before)} before, {', '.join(self.kernels_after)} after"
+        return f"{said}; kernels: {', '.join(old.kernels)} before, {', '.join(new.kernels)} after"
 
 
 def changes(atlas: Atlas, device: str, engine: str | None = None) -> Iterator[VersionChange]:
@@ -87,8 +90,6 @@ def change(before: Group, after: Group) -> VersionChange:
     medians = ratios[order][(reached >= reached[:, -1:] / 2).argmax(axis=1)]
     medians += np.sqrt(common) * random.standard_normal(_DRAWS)
     low, high = np.exp(np.quantile(medians, (0.025, 0.975)))
-    return VersionChange(
-        after.device, after.engine, after.kind, after.precision, before.version, after.version, len(ratios),
-        float(np.exp(np.median(ratios))), float(low), float(high), float(np.mean(ratios > np.log(1 + _MUCH))),
-        float(np.mean(ratios < -np.log(1 + _MUCH))), tuple(before.kernels), tuple(after.kernels),
-    )  # fmt: skip
+    much = np.log(1 + _MUCH)
+    shares = float(np.mean(ratios > much)), float(np.mean(ratios < -much))
+    return VersionChange(before, after, len(ratios), float(np.exp(np.median(ratios))), float(low), float(high), *shares)

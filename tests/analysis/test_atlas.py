@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -141,6 +142,12 @@ def test_ask_writes_its_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["--device", "H200", "model=gtp"], "did you mean gpt"),
         (["--device", "H200", "--price", "H200=-1", "model=gpt"], "is no price"),
         (["--device", "Z80", "model=gpt", "precision=bfloat16"], "is not in the atlas"),
+        (["--device", "H200", "--engine", "vlm", "model=gpt"], "--engine=vlm: is in no table; did you mean vLLM"),
+        (["--device", "H200", "--version-of", "9", "model=gpt"], "--version-of=9: has no table of products"),
+        (["--device", "H200", "--price", "H100=2", "model=gpt"], "is no device that is asked for"),
+        (["--device", "H200", "--from", "H100", "model=gpt"], "the store has none; measure some"),
+        (["--device", "H200", "--system", "calculon"], "add --json FILE"),
+        (["--device", "P4", "--system", "calculon", "--json", "no.json"], "has no specifications"),
         (["--device", "H200", "model=llama", "model.experts=8", "mode=generate"], "set model.experts=1"),
     ],
 )
@@ -239,3 +246,24 @@ def test_a_device_with_specifications_alone_is_scaled_from_the_one_most_like_it(
     assert scaled.extrapolated[0].startswith("NVIDIA A30 was not timed: all is ")
     with pytest.raises(ConfigError, match="is not in the atlas"):
         expect(row, "TPU v4")
+
+
+@pytest.mark.parametrize(
+    ("simulator", "flops", "moved"),
+    [
+        ("calculon", lambda made: made["matrix"]["tflops"] * 1e12, lambda made: made["mem1"]["GBps"] * 1e9),
+        ("llm-viewer", lambda made: made["H200"]["FP16"], lambda made: made["H200"]["bandwidth"]),
+        ("astra-sim", lambda made: made["peak-perf"] * 1e12, lambda made: made["local-mem-bw"] * 1e9),
+    ],
+)
+def test_a_simulators_file_holds_what_kernels_reach_with_intervals_beside(
+    tmp_path: Path, simulator: str, flops: Any, moved: Any
+) -> None:
+    assert ask(["--device", "H200", "--system", simulator, "--json", str(tmp_path / "h200.json")]) == 0
+    made, beside = (json.loads((tmp_path / f"h200{end}.json").read_text()) for end in ("", "-intervals"))
+    assert 0.6 * 989.4e12 < flops(made) < 989.4e12  # its data sheet's 16-bit products and bandwidth
+    assert 0.6 * 4.8e12 < moved(made) < 4.8e12
+    assert any(low < flops(made) < high for low, high in beside["intervals"]["flops_per_second"])
+    for network in made.get("networks", []):
+        assert network["size"] == 8
+        assert 100 < network["bandwidth"] < 450  # NVLink's GB/s in one direction
