@@ -35,6 +35,15 @@ def short(value: float, unit: str = "", share: bool = False, digits: int = 2) ->
     return f"{_rounded(value / size, digits)}{gap}{prefix}{ending}"
 
 
+def told_apart(*numbers: float) -> list[str]:
+    """Numbers in three significant digits, or in as many more, five at most, as tell neighbours apart."""
+    texts = ([f"{number:.{digits}g}" for number in numbers] for digits in (3, 4, 5))
+    best: list[str] = []
+    while len(set(best)) < len(set(numbers)) and (more := next(texts, None)):
+        best = more
+    return best
+
+
 def percent_interval(estimate: tuple[float, float, float]) -> str:
     """A share and the ends of its interval: "42.6% (36.1% to 49.3%)"; an end that is not known is "unknown"."""
     value, *ends = estimate

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["drawing", "np", "past", "pd", "special", "stats", "stored"]
+__all__ = ["drawing", "np", "optimize", "past", "pd", "special", "stats", "stored"]
 
 
 class _Lazy:
@@ -26,13 +26,13 @@ class _Lazy:
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
-    from scipy import special, stats
+    from scipy import optimize, special, stats
 
     from analysis import drawing
     from analysis.store import past
     from paradnn.store import columns as stored
 else:
     np, pd = _Lazy("numpy"), _Lazy("pandas")
-    special, stats = _Lazy("scipy.special"), _Lazy("scipy.stats")
+    optimize, special, stats = _Lazy("scipy.optimize"), _Lazy("scipy.special"), _Lazy("scipy.stats")
     drawing = _Lazy("analysis.drawing")
     past, stored = _Lazy("analysis.store.past"), _Lazy("paradnn.store.columns")

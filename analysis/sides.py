@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from analysis.columns import find_column
-from analysis.format import short
+from analysis.format import short, told_apart
 from analysis.lazy import pd
 from analysis.options import Options, option, unit_option
 from analysis.result import Result, joined
@@ -172,7 +172,9 @@ def _each(values: Mapping[str, tuple[str, str]]) -> str:
 
 def mean_in_words(value: float, low: float, high: float) -> str:
     """A geometric mean with its interval over points."""
-    return f"{value:.3g} ({low:.3g} to {high:.3g})" if low == low else f"{value:.3g} (too few points for an interval)"
+    if low != low:
+        return f"{value:.3g} (too few points for an interval)"
+    return "{} ({} to {})".format(*told_apart(value, low, high))
 
 
 def tidy(pairs: pd.DataFrame, keep: Sequence[str] = ()) -> pd.DataFrame:
@@ -199,7 +201,7 @@ def mean_of(row: Mapping[Any, Any], names: tuple[str, str], turned: bool = False
     share = f"{row['share_least']:.1%} to {row['share_most']:.1%}"
     return (
         f"geometric mean {said} {over} that both ran; {' and '.join(alone)} ran, with which {names[0]} is ahead in "
-        f"{share} of all and the mean lies in that interval if no ratio is more extreme than those measured"
+        f"{share} of all and the mean lies in that interval if no ratio is further from 1 than those measured"
     )
 
 

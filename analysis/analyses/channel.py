@@ -12,6 +12,7 @@ from analysis.lazy import drawing, np, pd
 from analysis.options import Options
 from analysis.registry import Shown, analysis
 from analysis.result import Paragraph, Result, pooled_within
+from analysis.statistics.sessions import sessions_of
 from analysis.statistics.transfers import FEWEST, TransferFit, fit_transfers
 from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
@@ -92,8 +93,7 @@ def _channels(frame: pd.DataFrame) -> list[_Channel]:
             known = ((label(name), value) for name, value in told if pd.notna(value))
             variant = [f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in known]
             name = ", ".join([f"{transport} {pattern}", *variant])
-            sessions = part["sweep_id"].to_numpy(dtype=object) if "sweep_id" in part else None
-            fit = fit_transfers(part[SIZE], part[TIME], sessions) if part[SIZE].nunique() >= FEWEST else None
+            fit = fit_transfers(part[SIZE], part[TIME], sessions_of(part)) if part[SIZE].nunique() >= FEWEST else None
             found.append(_Channel(str(device), name, f"{name} on {device}" if several else name, part, fit))
     return found
 
@@ -110,6 +110,8 @@ def _sentences(found: Sequence[_Channel]) -> Iterator[Paragraph]:
         errors = (np.median(fit.line_errors), np.median(fit.errors), fit.errors.max())
         one, middle, most = (short(float(error), share=True) for error in errors)
         points = [f"The fit is off by {middle} in the median, {most} at most."]
+        if len(set(sessions_of(each.runs))) < 2:
+            points.append("All are of one session, and what that did to all of them no interval holds.")
         if fit.breaks:
             where = ", ".join(map(_bytes, fit.breaks))
             points.append(f"Other lines hold from {where} on; one through all would be off by {one} in the median.")

@@ -32,9 +32,9 @@ from analysis.options import Options, option, unit_option
 from analysis.registry import Shown, analysis
 from analysis.result import Highlight, Paragraph, Result, pooled_within
 from analysis.statistics.contrast import adjusted
-from analysis.statistics.dependence import Component, combined, levels_of
-from analysis.statistics.regression import Lacking, Regression, regress
-from analysis.statistics.sessions import sessions_of
+from analysis.statistics.dependence import Component, Levels, Unit, combined, levels_of
+from analysis.statistics.regression import BETWEEN, Lacking, Regression, regress
+from analysis.statistics.sessions import ALLOWANCE, When, when_of
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous, units
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 _RATE = 0.05  # of fits without any effect in which some term may be said to matter
 _POOR = 0.5  # the R2 below which a straight line is said to describe little
-_OF_SESSIONS = 0.25  # share of a term's variance between sessions from which it has no verdict
 _MOST = 12  # terms of a panel; the weakest beyond it are left to the table
 
 
@@ -74,7 +73,7 @@ class Fit(GroupKey):
     """The regression of one family on one device. `weights` are those of the regression, the largest first, with
     `p_adjusted` for the number of terms, `doubling` (what doubling the hyperparameter multiplies the metric by, NaN
     where not both are logarithms) and `verdict`: depends, values differ (but no slope is shown), not shown, or none
-    (sessions). `constant` maps every column without variation to its value; `said` is all this in words."""
+    (sessions, order). `constant` maps every column without variation to its value; `said` is all this in words."""
 
     regression: Regression
     weights: pd.DataFrame
@@ -95,7 +94,7 @@ class Fit(GroupKey):
             variance = first["error"] ** 2 + other["error"] ** 2 - 2 * common * first["error"] * other["error"]
             both = combined([Component(one["error"] ** 2, one["freedom"]) for one in (first, other)])
             reach = stats.t.ppf((1 + LEVEL) / 2, both.freedom) * math.sqrt(max(variance, 0.0))
-            if other["verdict"] == "none (sessions)" or abs(first["weight"]) - abs(other["weight"]) <= reach:
+            if other["verdict"].startswith("none") or abs(first["weight"]) - abs(other["weight"]) <= reach:
                 rivals.append(str(name))
         return str(shown[0]), rivals
 
@@ -196,19 +195,12 @@ def _fit(group: FamilyGroup, metric: str, chosen: Sequence[str], options: Sensit
     varying = [name for name in names if name not in constant]
     design, baselines = encode(rows, varying, log)
     values = rows[metric].to_numpy(dtype="float64")
-    values = _logarithms(values, metric, "leave those runs out with --where") if log else values
-    session, levels = _sessions(measured, rows), levels_of(rows, options.unit)
-    how: dict[str, Any] = {"levels": None if options.unit == "point" else levels, "by_value": options.unit == "crossed"}
-    share, within = _without_sessions(design, values, session)
-    fitted = regress(design, within, **how)
-    weights = fitted.weights
-    if not log and (values > 0).all():
-        # Whether there is a slope at all is asked of logarithms, on which a factor for each doubling is a line.
-        logs = design.apply(lambda column: np.log(column) if (column > 0).all() else column)
-        tested = regress(logs, _without_sessions(logs, np.log(values), session)[1], **how).weights
-        weights = weights.assign(p=tested["p"].reindex(weights.index).fillna(1.0))
+    if log:
+        _logarithms(values, metric, "leave those runs out with --where")
+    levels = levels_of(rows, options.unit)
+    fitted, weights = _regressed(design, values, log, levels, options.unit, when_of(measured, rows["point_id"]))
     constant |= {name: f"{value:g} in total" for name, value in fitted.constant.items()}
-    weights = _judged(weights, share, [name for name in varying if log and _takes_logarithm(rows[name])])
+    weights = _judged(weights, [name for name in varying if log and _takes_logarithm(rows[name])])
     others = [name for name in hyperparameters(rows) if name not in names and rows[name].nunique() > 1]
     others += [name for name in settings(rows) if name not in names]
     failed = group.rows.loc[~ok, "outcome"].fillna("unfinished").value_counts()
@@ -230,56 +222,39 @@ def _fit(group: FamilyGroup, metric: str, chosen: Sequence[str], options: Sensit
     )
 
 
-def _judged(weights: pd.DataFrame, share: pd.Series, logarithms: Sequence[str]) -> pd.DataFrame:
-    """`Fit.weights`, the largest first; `share` is that of each term's variance between sessions."""
+def _regressed(
+    design: pd.DataFrame, values: np.ndarray, log: bool, levels: Levels, unit: Unit, when: When | None
+) -> tuple[Regression, pd.DataFrame]:
+    """The regression of the values, or of their logarithms, and its weights with the p of whether there is a slope."""
+    how: dict[str, Any] = {"by_value": unit == "crossed", "when": when}
+    how["levels"] = None if unit == "point" else levels
+    fitted = regress(design, values, np.log, **how) if log else regress(design, values, **how)
+    if log or not (values > 0).all():
+        return fitted, fitted.weights
+    # Asked of logarithms, on which a factor for each doubling is a line.
+    logs = design.apply(lambda column: np.log(column) if (column > 0).all() else column)
+    tested = regress(logs, values, np.log, **how).weights
+    return fitted, fitted.weights.assign(p=tested["p"].reindex(fitted.weights.index).fillna(1.0))
+
+
+def _judged(weights: pd.DataFrame, logarithms: Sequence[str]) -> pd.DataFrame:
+    """`Fit.weights`, the largest first."""
     found = weights.sort_values("weight", key=lambda column: -column.abs(), kind="stable")
-    apart = share.reindex(found.index) >= _OF_SESSIONS
+    apart = found["between"] >= BETWEEN
     found["p_adjusted"], given = (adjusted(found[name].mask(apart).to_numpy()) for name in ("p", "p_given"))
     slope, differs = found["p_adjusted"].le(_RATE).to_numpy(), given <= _RATE
     slope = slope & (found["low"] * found["high"] > 0).to_numpy()
-    names = ["none (sessions)", "depends", "values differ"]
-    found["verdict"] = np.select([apart.to_numpy(), slope, differs], names, "not shown")
+    names = ["none (sessions)", "depends", "none (order)", "values differ"]
+    found["verdict"] = np.select([apart, slope, found["drift"] > 0, differs], names, "not shown")
     found["doubling"] = (2 ** found["slope"]).where(found.index.isin(logarithms))
-    return found.drop(columns="p_given")
-
-
-def _sessions(measured: pd.DataFrame, rows: pd.DataFrame) -> np.ndarray | None:
-    """Which sessions measured each point of `rows`, numbered (n,); None where that is unknown, or one did."""
-    found = pd.Series(sessions_of(measured), index=measured["point_id"].to_numpy())
-    if found.isna().any():
-        return None
-    once = found.rename_axis("point").reset_index(name="session").drop_duplicates().sort_values("session")
-    shared = once["point"].duplicated(keep=False)  # few are; to join the sessions of each takes long
-    alone, joined = once[~shared].set_index("point"), once[shared].groupby("point").agg(" and ".join)
-    together = pd.concat([alone["session"], joined["session"]])
-    code = pd.factorize(together.reindex(rows["point_id"]))[0]
-    return code if code.max() > 0 else None
-
-
-def _without_sessions(
-    design: pd.DataFrame, values: np.ndarray, session: np.ndarray | None
-) -> tuple[pd.Series, np.ndarray]:
-    """(the share (adjusted R2) of each term's variance that lies between sessions, the values without the shift of
-    each session by least squares beside the terms: their weights are then those of slopes within sessions)."""
-    if session is None:
-        return pd.Series(0.0, index=design.columns), values
-    count, which = len(values), np.eye(session.max() + 1)[session]
-    if count <= which.shape[1]:
-        return pd.Series(1.0, index=design.columns), values
-    x = design.to_numpy(dtype="float64")
-    centred = x - x.mean(axis=0)
-    within = x - (which @ (which.T @ x / which.sum(axis=0)[:, None]))
-    with np.errstate(invalid="ignore"):
-        left = (within**2).sum(axis=0) / (centred**2).sum(axis=0) * (count - 1) / (count - which.shape[1])
-    shift = which @ np.linalg.lstsq(np.hstack([which, x]), values, rcond=None)[0][: which.shape[1]]
-    return pd.Series(1 - left, index=design.columns), values - shift + shift.mean()
+    return found.drop(columns=["p_given", "between", "drift"])
 
 
 def _found(weights: pd.DataFrame, found: Regression, unit: str, log: bool) -> Iterator[str]:
     """What the metric depends on, and how well that describes it."""
     named = {verdict: list(rows.index) for verdict, rows in weights.groupby("verdict", sort=False)}
     if shown := named.get("depends"):
-        yield f"It depends on {'; '.join(_weight(term, weights.loc[term]) for term in shown)}."
+        yield f"It depends on {'; '.join(weight_in_words(term, weights.loc[term]) for term in shown)}."
     if differing := named.get("values differ"):
         yield f"Values of {', '.join(differing)} differ, but not along a slope beyond their own scatter."
     if others := named.get("not shown"):
@@ -288,6 +263,11 @@ def _found(weights: pd.DataFrame, found: Regression, unit: str, log: bool) -> It
         yield (
             f"No verdict on {', '.join(apart)}: other values were measured in other sessions, whose own shifts cannot "
             "be told from an effect; measure all of them in one session, or some again in each (replicate=0,1)."
+        )
+    if ordered := named.get("none (order)"):
+        yield (
+            f"No verdict on {', '.join(ordered)}: values were measured one after the other, and a machine that changed "
+            f"by {ALLOWANCE - 1:.0%} meanwhile would look the same; measure in random order (sweep.order=random)."
         )
     error = f"a factor of {math.exp(found.rmse_held_out):.2f}" if log else short(found.rmse_held_out, unit)
     poor = " A straight line describes less than half of it: try --log-scale both."
@@ -318,11 +298,11 @@ def _notes(
         yield f"Left out: {incomplete} points without a hyperparameter of the fit, {lacking} runs without the metric."
 
 
-def _weight(term: str, row: pd.Series) -> str:
+def weight_in_words(term: str, row: pd.Series, what: str = "") -> str:
     """Such as "model.nodes +0.47 (+0.41 to +0.52)", with the effect of a doubling where both sides are logarithms."""
     digits = 2 if abs(row["weight"]) >= 0.1 else 3
     value, low, high = (f"{row[name]:+.{digits}f}" for name in ("weight", "low", "high"))
-    doubling = f", doubling it multiplies by {row['doubling']:.2f}" if pd.notna(row["doubling"]) else ""
+    doubling = f", doubling it multiplies {what}by {row['doubling']:.2f}" if pd.notna(row["doubling"]) else ""
     return f"{term} {value} ({low} to {high}){doubling}"
 
 

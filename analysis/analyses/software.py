@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from analysis.format import told_apart
 from analysis.labels import label, not_recorded
 from analysis.lazy import drawing, pd
 from analysis.options import Options, option, unit_option
@@ -124,8 +125,11 @@ def _describe(row: Mapping[Any, Any]) -> str:
 
 
 def _times(row: Mapping[Any, Any], name: str) -> str:
-    low, high = (f"{end:.3g}" if math.isfinite(end := row[f"{name}_{side}"]) else "unknown" for side in ("low", "high"))
-    return f"{row[name]:.3g}x ({'too few points for an interval' if low == high == 'unknown' else f'{low} to {high}'})"
+    ends = [row[f"{name}{end}"] for end in ("", "_low", "_high")]
+    value, low, high = (
+        text if math.isfinite(end) else "unknown" for text, end in zip(told_apart(*ends), ends, strict=True)
+    )
+    return f"{value}x ({'too few points for an interval' if low == high == 'unknown' else f'{low} to {high}'})"
 
 
 #: What is compared unless other columns are named: of the first two, the first that varies.

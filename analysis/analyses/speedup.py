@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from analysis.analyses.sensitivity import encode
+from analysis.analyses.sensitivity import encode, weight_in_words
 from analysis.columns import find_column, hyperparameters
 from analysis.format import short
 from analysis.labels import labelled, term_label
@@ -34,12 +34,13 @@ from analysis.sides import (
     sources_of,
     tidy,
 )
-from analysis.statistics.contrast import Contrast
+from analysis.statistics.contrast import Contrast, adjusted
 from analysis.statistics.dependence import Unit, levels_of
 from analysis.statistics.pairing import pair
 from analysis.statistics.regression import Lacking, Regression, regress
 from analysis.store.frame import families
 from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.forecast.estimate import LEVEL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,6 +88,12 @@ class SpeedupFit(NamedTuple):
     regression: Regression
     logarithms: tuple[str, ...]
     baselines: Mapping[str, str]
+
+    @property
+    def weights(self) -> pd.DataFrame:
+        """Those of the regression, the largest first; `doubling` a hyperparameter multiplies the speedup by."""
+        found = self.regression.weights.sort_values("weight", key=lambda column: -column.abs())
+        return found.assign(doubling=(2 ** found["slope"]).where(found.index.isin(self.logarithms)))
 
 
 class Speedup(NamedTuple):
@@ -168,18 +175,16 @@ def _family(row: dict[Any, Any], word: str, names: tuple[str, str]) -> str:
 
 
 def _fit(fit: SpeedupFit) -> str:
-    """One family's regression in a sentence, and what a doubling does."""
-    result, parts = fit.regression, []
-    for term, row in result.weights.sort_values("weight", key=lambda column: -column.abs()).iterrows():
-        text = f"{term} {row['weight']:+.2f} ({row['low']:+.2f} to {row['high']:+.2f})"
-        if term in fit.logarithms:
-            text += f", doubling it multiplies the speedup by {2 ** row['slope']:.2f}"
-        parts.append(text)
+    """One family's regression in a sentence: what has a weight that is told from none, and what has not."""
+    result, weights = fit.regression, fit.weights
+    clear = adjusted(weights["p"].to_numpy()) <= 1 - LEVEL
+    shown = [weight_in_words(str(term), row, "the speedup ") for term, row in weights[clear].iterrows()]
+    words = [f"standardised weights on log speedup: {'; '.join(shown)}"] if shown else []
+    if others := list(weights.index[~clear]):
+        words.append(f"not distinguished from no effect, with {len(weights)} terms tried: {', '.join(others)}")
     baseline = "".join(f" {name} is against {value}." for name, value in fit.baselines.items())
-    return (
-        f"{fit.family}: standardised weights on log speedup: {'; '.join(parts)}. "
-        f"R² {result.r2:.2f}, on held-out points {result.r2_held_out:.2f}.{baseline}"
-    )
+    held_out = f"R² {result.r2:.2f}, on held-out points {result.r2_held_out:.2f}"
+    return f"{fit.family}: {'; '.join(words)}. {held_out}.{baseline}"
 
 
 def _is_number(column: pd.Series) -> bool:
@@ -226,7 +231,7 @@ def _fit_of(family: str, rows: pd.DataFrame, terms: Sequence[str] | None, unit: 
     logarithms = [name for name in design if name in names and (design[name] > 0).all()]
     design[logarithms] = np.log2(design[logarithms])
     ratio = rows["speedup"].to_numpy(dtype="float64")
-    found = regress(design, np.log2(ratio), levels=levels_of(rows, unit, axes=_VALUES))
+    found = regress(design, ratio, np.log2, levels=levels_of(rows, unit, axes=_VALUES))
     return SpeedupFit(family, found, tuple(logarithms), baselines)
 
 
@@ -269,7 +274,7 @@ def _weights(axes: Axes, fit: SpeedupFit | None, last: bool) -> None:
     if fit is None:
         axes.remove()
         return
-    weights = fit.regression.weights.sort_values("weight", key=lambda column: -column.abs())
+    weights = fit.weights
     axes.axvline(0, color="#333333", linewidth=1)
     rows, groups = (
         {term: term_label(str(term)) for term in weights.index},

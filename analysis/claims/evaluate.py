@@ -15,14 +15,14 @@ from analysis.analyses.sensitivity import encode
 from analysis.analyses.software import order
 from analysis.claims.kinds import Bound, Check, ClaimAnswer, StatedClaim
 from analysis.columns import describes, is_place, join_columns
-from analysis.lazy import np, pd
+from analysis.lazy import np, pd, stats
 from analysis.operation_speedup import TYPE as _OPERATION
 from analysis.operation_speedup import identity_columns
 from analysis.statistics.contrast import Contrast
 from analysis.statistics.dependence import crossed_quantile, crossed_share, levels_of
 from analysis.statistics.pairing import pair
-from analysis.statistics.regression import Regression, regress
-from analysis.statistics.sessions import ALLOWANCE, arrange
+from analysis.statistics.regression import BETWEEN, Regression, regress
+from analysis.statistics.sessions import ALLOWANCE, When, arrange, when_of
 from analysis.store.conditions import Condition, Conditions, choose, in_words
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous
 from paradnn.core.errors import NotEnoughData, ParadnnError
@@ -182,7 +182,7 @@ def _finding(
 
 
 def _trend(check: Check, data: Data) -> CheckFinding:
-    found = _weights(check, _rows(check, data, [check.of]), [check.of])
+    found = _weights(check, *_rows(check, data, [check.of]), [check.of])
     rises = check.direction == "rises"
     bound, needed = (Bound(low=_SMALLEST), "above 0") if rises else (Bound(high=-_SMALLEST), "below 0")
     return _finding(check, f"{check.scale} weight", [_weight(found, check.of)], found.rows, bound, needed)
@@ -190,17 +190,17 @@ def _trend(check: Check, data: Data) -> CheckFinding:
 
 def _ranking(check: Check, data: Data) -> CheckFinding:
     columns = [check.larger, *check.than]
-    rows = _rows(check, data, columns)
-    signs = np.sign(_weights(check, rows, columns).weights["weight"])
-    design, response = _design(check, rows, columns)
-    scores, estimates = (design - design.mean()) / design.std(), []
+    rows, when = _rows(check, data, columns)
+    signs = np.sign(_weights(check, rows, when, columns).weights["weight"])
+    design, estimates = _design(check, rows, columns), []
+    scores = (design - design.mean()) / design.std()
     for other in check.than:
         # w1 z1 + w2 z2 = (w1 + w2) / 2 (z1 + z2) + (w1 - w2) / 2 (z1 - z2), with signs such that both weights are
         # positive: the weight of the last column is half the difference of their sizes.
         one, two = (scores[name] * signs[name] for name in (check.larger, other))
         rest = scores.drop(columns=[check.larger, other])
         both = pd.concat([(one - two).rename("difference"), (one + two).rename("sum"), rest], axis=1)
-        found = regress(both, response, levels=levels_of(rows))
+        found = _fit(check, rows, when, both)
         estimates.append(_weight(found, "difference", 2 / float(both["difference"].std())))
     what = f"difference of {check.scale} weights"
     return _finding(check, what, estimates, found.rows, Bound(low=_SMALLEST), "above 0")
@@ -345,32 +345,44 @@ def _keyed(rows: pd.DataFrame, keys: list[str]) -> pd.Series[Any]:
     return pd.Series(list(texts), index=rows.index, dtype="object")
 
 
-def _rows(check: Check, data: Data, columns: Sequence[str]) -> pd.DataFrame:
-    """The rows a regression is over, its response in the column `response`."""
+def _rows(check: Check, data: Data, columns: Sequence[str]) -> tuple[pd.DataFrame, When | None]:
+    """The rows a regression is over, its response in the column `response`, and when they were measured; sides that
+    were measured together share that."""
     wanted = [*columns, *(check.given or ())]
     if check.a:
         rows = paired_points(data, check.where, check.a, check.b, check.metric, wanted)
         rows = rows.assign(response=rows["speedup"])
     else:
-        rows = aggregate_replicates(side(data, check.where, check.metric))
+        runs = side(data, check.where, check.metric)
+        rows = aggregate_replicates(runs)
         rows = rows.assign(response=rows[check.metric])
     for name in wanted:
         if name not in rows or rows[name].notna().sum() == 0:
             raise NotEnoughData(f"no run says {name}")
-    return rows[rows[wanted].notna().all(axis=1)]
+    rows = rows[rows[wanted].notna().all(axis=1)]
+    return rows, None if check.a else when_of(runs, rows["point_id"])
 
 
-def _weights(check: Check, rows: pd.DataFrame, columns: Sequence[str]) -> Regression:
-    design, response = _design(check, rows, columns)
+def _weights(check: Check, rows: pd.DataFrame, when: When | None, columns: Sequence[str]) -> Regression:
+    design = _design(check, rows, columns)
     words = [name for name in columns if name not in design]
     if words:
         raise NotEnoughData(f"{words[0]} is a word, not a number")
-    found = regress(design, response, levels=levels_of(rows))
+    found = _fit(check, rows, when, design)
     for name in columns:
         if name not in found.weights.index:
             reason = f"goes with {', '.join(found.collinear[name])}" if name in found.collinear else "does not vary"
             raise NotEnoughData(f"{name} {reason} in these {found.rows} points")
+        if found.weights["between"][name] >= BETWEEN:
+            raise NotEnoughData(f"other values of {name} were measured in other sessions, which may differ as much")
     return found
+
+
+def _fit(check: Check, rows: pd.DataFrame, when: When | None, design: pd.DataFrame) -> Regression:
+    """A regression as of `sensitivity`, of ranks unless the check's scale is linear."""
+    scale = stats.rankdata if check.scale == "rank" else np.asarray
+    values = rows["response"].to_numpy(dtype="float64")
+    return regress(design, values, scale, levels=levels_of(rows), by_value=check.scale == "rank", when=when)
 
 
 def _weight(found: Regression, term: str, scale: float = 1.0) -> Estimate:
@@ -378,8 +390,8 @@ def _weight(found: Regression, term: str, scale: float = 1.0) -> Estimate:
     return Estimate(float(value), float(low), float(high))
 
 
-def _design(check: Check, rows: pd.DataFrame, columns: Sequence[str]) -> tuple[pd.DataFrame, np.ndarray[Any, Any]]:
-    """(what the response is regressed on, the response), as ranks unless the check's scale is linear.
+def _design(check: Check, rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """What the response is regressed on, as ranks unless the check's scale is linear.
 
     Beside `columns` stand the hyperparameters that vary, or those the check gives, and whatever else sets the runs
     apart. Ranks make a weight the same for any monotone scale of either side (Iman and Conover, Technometrics 21,
@@ -398,10 +410,8 @@ def _design(check: Check, rows: pd.DataFrame, columns: Sequence[str]) -> tuple[p
         if name in columns
         or (name in rows and name not in _NAMES and rows[name].notna().all() and rows[name].nunique() > 1)
     ]
-    design, response = encode(rows, kept)[0], rows["response"].astype("float64")
-    if check.scale == "rank":
-        design, response = design.rank(), response.rank()
-    return design.reset_index(drop=True), response.to_numpy(dtype="float64")
+    design = encode(rows, kept)[0].reset_index(drop=True)
+    return design.rank() if check.scale == "rank" else design
 
 
 #: The first of these that any measured check has is the claim's, or that of several estimates the check's.

@@ -11,6 +11,7 @@ import pandas as pd
 
 from analysis.analyses.compare import CompareOptions, compare
 from analysis.analyses.speedup import SpeedupOptions, speedup
+from analysis.format import told_apart
 from analysis.labels import label
 from analysis.options import Selection
 from analysis.prices import PRICE
@@ -135,18 +136,18 @@ def _told(row: Mapping[Any, Any], factor: float = 1.0) -> tuple[bool, float, flo
     ahead = mean >= 1
     mean, low, high = (mean, low, high) if ahead else (1 / mean, 1 / high, 1 / low)
     known = abs(low) < float("inf") and abs(high) < float("inf")
-    return ahead, mean, low, f"95% CI {low:.3g} to {high:.3g}" if known else "no interval"
+    return ahead, mean, low, "95% CI {1} to {2}".format(*told_apart(mean, low, high)) if known else "no interval"
 
 
 def _sentence(row: Mapping[Any, Any], a: str, b: str, comparison: SystemComparison) -> str:
     ahead, mean, _, interval = _told(row)
     faster, slower = (a, b) if ahead else (b, a)
     wins = row["wins"] if ahead else row["points"] - row["wins"]
-    words = (
-        f"{faster} runs {mean:.3g} times as fast as {slower} ({interval}) in the geometric mean over "
-        f"{counted(row['points'], 'point')} that both measured, and is ahead in {wins}"
-    )
     models, verdict = f"{row['family']} models", row["verdict"]
+    words = (
+        f"{faster} runs {told_apart(1, mean)[1]} times as fast as {slower} ({interval}) in the geometric mean over "
+        f"{counted(row['points'], 'point')} that both measured"
+    ) + f", and is ahead in {wins}" * (verdict != Verdict.SAME)
     if verdict == Verdict.WITHHELD:
         design = sampling(comparison.result.cells, str(row["family"])).design
         reason = _REASONS.get(design.standing, "their sessions do not allow one")

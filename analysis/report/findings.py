@@ -125,6 +125,7 @@ def _fastest(population: Population) -> Answers:
     value, low, high = (row[f"examples_per_second{end}"] for end in ("", "_low", "_high"))
     interval = f"95% interval {rate(low)} to {rate(high)}" if low == low else "no interval"
     most = f", the most of {counted(len(points), 'point')}" if len(points) > 1 else ""
+    most += ", of which others may be as fast" if most and low != low else ""
     reach = points["examples_per_second_high"].fillna(points["examples_per_second"])
     if rivals := int((reach >= low).sum()) - 1 if low == low else 0:
         most += f"; {counted(rivals, 'other')} may be as fast, and the highest of several such is high by chance"

@@ -135,11 +135,12 @@ class Contrast:
 
     def bounds(self) -> dict[str, float]:
         """Where the share of wins, the median and the geometric mean lie whatever the points would have given that ran
-        on one side alone: of share and median for certain, of the mean were they as extreme as the most extreme ratio
-        (Manski, American Economic Review 80, 1990)."""
+        on one side alone: of share and median for certain, of the mean were none further from 1, to either side, than
+        the ratio that is furthest (Manski, American Economic Review 80, 1990)."""
         found: dict[str, float] = {}
         logs = np.log(self.ratios)
-        for end, extreme, observed in (("least", 0.0, logs.min()), ("most", np.inf, logs.max())):
+        furthest = np.abs(logs).max()
+        for end, extreme, observed in (("least", 0.0, -furthest), ("most", np.inf, furthest)):
             # The middle of an even number lies between two, one of which may be unknown.
             whole = np.sort(np.append(self.ratios, np.full(self.missing, extreme)))
             place = (len(whole) - (extreme == 0)) // 2

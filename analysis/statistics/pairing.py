@@ -28,14 +28,15 @@ columns without a common value; `mixed`, column -> points left out since nothing
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from analysis.columns import describes, given_columns, is_place, join_columns, shown, values_of
-from analysis.lazy import np, pd, stats
-from analysis.statistics.dependence import Component, combined
+from analysis.lazy import np, optimize, pd, special, stats
+from analysis.statistics.dependence import MINIMUM_POINTS, Component, combined
 from analysis.statistics.sessions import Design, Standing, arrange, family_slope, level
 from analysis.store.frame import families, is_ok
 from paradnn.core.errors import ConfigError
@@ -356,11 +357,37 @@ def _by_point(found: _Match, mine: np.ndarray, metric: str, sessions: np.ndarray
     half = (summary["below"] + summary["above"]) / 2
     error = (half / stats.t.ppf((1 + CONFIDENCE) / 2, degrees)) ** 2
     by_process = inside & error.notna()
-    return summary.assign(
-        by_process=by_process,
-        error=summary["error"].where(~inside, error),
-        units=summary["units"].where(~by_process, summary["processes"]).astype("int64"),
-    ).reset_index(drop=True)
+    count = summary["units"].where(~by_process, summary["processes"]).astype("int64").to_numpy()
+    variance, freedom = summary["error"].where(~inside, error).to_numpy() * count, count - 1.0
+    family = found.points["family"].fillna("").to_numpy()
+    for mine in (family == name for name in dict.fromkeys(family)):
+        variance[mine], freedom[mine] = moderated(variance[mine], freedom[mine])
+    return summary.assign(by_process=by_process, error=variance / count, units=count, degrees=freedom).reset_index(
+        drop=True
+    )
+
+
+def moderated(variances: np.ndarray, degrees: np.ndarray) -> Component:
+    """Variances (n,) of like measurements, each of few `degrees` of freedom (n,), drawn towards what they share.
+
+    They are taken as s0^2 F(d, d0), s0 and d0 from the mean and the variance of their logarithms; each becomes
+    (d0 s0^2 + d s^2) / (d0 + d) with d0 + d degrees of freedom, at most all there are (Smyth, Statistical Applications
+    in Genetics and Molecular Biology 3, 2004, article 3). So a point whose few values agree by chance is not taken for
+    exact, and one among many like it needs fewer. As they are below MINIMUM_POINTS, and where none scatters.
+    """
+    known = (variances > 0) & (degrees > 0)
+    if known.sum() < MINIMUM_POINTS:
+        return Component(variances, degrees)
+    half = degrees[known] / 2
+    logs = np.log(variances[known]) - special.digamma(half) + np.log(half)
+    excess, most = logs.var(ddof=1) - special.polygamma(1, half).mean(), float(2 * half.sum())
+    prior = most
+    if excess > special.polygamma(1, most / 2):
+        prior = 2 * optimize.brentq(lambda each: special.polygamma(1, each) - excess, 1e-3, most / 2)
+    common = math.exp(logs.mean() + special.digamma(prior / 2) - math.log(prior / 2))
+    drawn = (prior * common + degrees * np.nan_to_num(variances)) / (prior + degrees)
+    able = degrees > 0
+    return Component(np.where(able, drawn, variances), np.where(able, np.minimum(prior + degrees, most), degrees))
 
 
 def _within(frame: pd.DataFrame, metric: str) -> tuple[np.ndarray, np.ndarray]:
@@ -387,7 +414,7 @@ def _ratios(a: pd.DataFrame, b: pd.DataFrame, sign: float) -> pd.DataFrame:
     parts = [side["error"].to_numpy(dtype="float64") for side in (a, b)]
     error = np.sqrt(parts[0] + parts[1])
     with np.errstate(divide="ignore", invalid="ignore"):
-        below = sum(part**2 / (side["units"].to_numpy() - 1) for part, side in zip(parts, (a, b), strict=True))
+        below = sum(part**2 / side["degrees"].to_numpy() for part, side in zip(parts, (a, b), strict=True))
         degrees = (parts[0] + parts[1]) ** 2 / below
         p_value = 2 * stats.t.sf(np.abs(difference / error), degrees)
     reach = np.where(error == 0, 0.0, stats.t.ppf((1 + CONFIDENCE) / 2, degrees) * error)

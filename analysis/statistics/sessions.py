@@ -28,6 +28,9 @@ REMEDY = (
 )
 
 _GAP = "30min"  # a longer pause ends a session
+_DAY = 24 * 3600 * 10**9  # ns
+_OF_DAY = 1 / 8  # of a day: sides that are at least so far apart, each by itself closer, are so by the time of day
+_UNLIKE = 0.1  # of a side's runs that one host may measure more than of the other's
 _MOST_PAIRS = 10**6  # of more runs the order of their starts says enough
 # How far from even the order of A and B may be: P(a run of A stands before one of B) is 0.5 where they are mixed. It is
 # what chance does to random orders in one of a hundred, within these limits.
@@ -71,17 +74,43 @@ class Design:
                 f"told from the difference of the sides with fewer than {FEWEST_SESSIONS} of the same points each"
             ),
             Standing.HOSTS: (
-                "each side was measured on hosts of its own: what a host does to all of its runs cannot be told from "
-                f"the difference of the sides with fewer than {FEWEST_SESSIONS} hosts each"
+                "each side was measured on hosts of its own, or on shared ones in other parts: what a host does to all "
+                f"of its runs cannot be told from the difference of the sides with fewer than {FEWEST_SESSIONS} hosts "
+                "each"
             ),
             Standing.APART: (
-                "one side was measured before the other, or each in few blocks: a drift of the machine cannot be told "
-                "from their difference"
+                "one side was measured before the other, each in few blocks, or at a time of day of its own: a drift "
+                "of the machine cannot be told from their difference"
             ),
             Standing.PROTOCOLS: "the sides were timed by different protocols (measure.*), whose results may differ",
             Standing.UNKNOWN: "when these were measured is not recorded: a session cannot be told from the sides",
         }[self.standing]
         return reason if self.comparable else f"{reason}; {REMEDY}"
+
+
+class When(NamedTuple):
+    """When each of n points was measured: in which `session` (n,), numbered, and at which `place` (n,) of it, from -1/2
+    of the first to 1/2 of the last."""
+
+    session: np.ndarray
+    place: np.ndarray
+
+
+def when_of(runs: pd.DataFrame, points: pd.Series) -> When | None:
+    """When the points (n,) were measured, from runs with their `point_id`; None where that is unknown."""
+    table = pd.DataFrame({"session": sessions_of(runs), "time": runs.get("start_time", pd.NaT)})
+    if table["session"].isna().any():
+        return None
+    table["time"] = table["time"].astype("int64").where(table["time"].notna())
+    table["point"] = runs["point_id"].to_numpy()
+    once = table[["point", "session"]].drop_duplicates().sort_values("session")
+    shared = once["point"].duplicated(keep=False)  # few are; to join the sessions of each takes long
+    several = once[shared].groupby("point")["session"].agg(" and ".join)
+    names = pd.concat([once[~shared].set_index("point")["session"], several]).reindex(points)
+    time = table.groupby("point")["time"].mean().reindex(points)
+    order = time.groupby(names.to_numpy())
+    place = (order.rank(method="first") - 0.5) / order.transform("size") - 0.5
+    return When(pd.factorize(names)[0], place.fillna(0.0).to_numpy())
 
 
 class Arrangement(NamedTuple):
@@ -144,19 +173,19 @@ def arrange(
     if inside >= min(MINIMUM_POINTS, whole) or 2 * inside >= whole:
         return Arrangement(Design(Standing.TOGETHER, counts), none, within)
     hosts = [set(one["host"].dropna()) if "host" in one else set() for one in (a, b)]
-    middles = [np.zeros(0)] * 2  # of the blocks of each side, in time
+    units, turns = blocks, False
     if "start_time" in runs:
-        times = pd.Series(runs["start_time"].to_numpy(dtype="datetime64[ns]").astype("int64"))
-        middles = [times[side == one].groupby(blocks[side == one]).mean().to_numpy() for one in (0, 1)]
-    turns = _even(*middles)
+        units, turns = _turns(blocks, side, runs["start_time"].to_numpy(dtype="datetime64[ns]").astype("int64"))
     if all(hosts) and not hosts[0] & hosts[1]:
         counts, lacking = (len(hosts[0]), len(hosts[1])), Standing.HOSTS
         units = runs["host"].to_numpy(dtype=object)
     elif min(counts) < FEWEST_SESSIONS or set(blocks[side == 0]) & set(blocks[side == 1]):
         split = set(sessions[side == 0]) & set(sessions[side == 1])
         return Arrangement(Design(Standing.APART if split else Standing.ALONE, counts), none, every)
+    elif all(hosts) and _far_apart(runs["host"], side):
+        return Arrangement(Design(Standing.HOSTS, counts), none, every)
     else:
-        units, lacking = blocks, Standing.APART
+        counts, lacking = tuple(len(set(units[side == one])) for one in (0, 1)), Standing.APART  # type: ignore
     design = Design(Standing.REPEATED if turns and min(counts) >= FEWEST_SESSIONS else lacking, counts)
     if logs is None or not design.comparable:
         return Arrangement(design, units, every)
@@ -224,6 +253,24 @@ def _blocks(runs: pd.DataFrame, side: np.ndarray, sessions: np.ndarray) -> np.nd
         if not (_in_turn(side[mine], changes[-1] + 1, times[mine]) or _overlapping(runs.iloc[mine], side[mine])):
             found[mine] = [f"{name} block {change}" for change in changes]
     return found
+
+
+def _turns(blocks: np.ndarray, side: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, bool]:
+    """(the turn of each run: sessions of one side with none of the other between them are one, since what lies near in
+    time is alike; whether the sides took turns, and at no times of day of their own)."""
+    table = pd.DataFrame({"block": blocks, "side": side, "time": times}).groupby("block").mean().sort_values("time")
+    turn = (table["side"].diff() != 0).cumsum()
+    middles = [table.loc[table["side"] == one, "time"].to_numpy() for one in (0, 1)]
+    days = [np.exp(2j * np.pi * middle / _DAY) for middle in middles]  # on the clock's face
+    far = [np.abs(np.angle(np.outer(one, other.conj()))) / (2 * np.pi) for one in days for other in days]
+    own = np.ptp(times) > _DAY and max(far[0].max(initial=0), far[3].max(initial=0)) < far[1].min(initial=1)
+    return turn.reindex(blocks).to_numpy(), _even(*middles) and not (own and far[1].min() > _OF_DAY)
+
+
+def _far_apart(hosts: pd.Series, side: np.ndarray) -> bool:
+    """Whether the hosts that the sides have in common measured other parts of one than of the other."""
+    shares = pd.crosstab(hosts.to_numpy(), side, normalize="columns")
+    return bool((shares[0] - shares[1]).abs().max() > _UNLIKE)
 
 
 def _in_turn(side: np.ndarray, blocks: int, times: np.ndarray) -> bool:

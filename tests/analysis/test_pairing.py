@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.statistics.pairing import RESULT_COLUMNS, pair
+from analysis.statistics.pairing import RESULT_COLUMNS, moderated, pair
 from benchmarks.published.archive import read_archive
 from paradnn.core.errors import ConfigError
 from tests.analysis.published import frame_of
@@ -87,10 +87,10 @@ def test_published_pairs_are_those_of_the_files(tmp_path: Path) -> None:
 
 def test_replicates_are_brought_to_medians_with_welchs_interval() -> None:
     rng = np.random.default_rng(1)
-    ours, side_b = 300 * rng.lognormal(0, 0.05, (6, 4)), 200 * rng.lognormal(0, 0.02, (6, 3))
+    ours, side_b = 300 * rng.lognormal(0, 0.05, (5, 4)), 200 * rng.lognormal(0, 0.02, (5, 3))
     pairs = pair(side(ours, "A"), side(side_b, "B"))
     assert list(pairs)[-len(RESULT_COLUMNS) :] == list(RESULT_COLUMNS)
-    order = np.lexsort((np.arange(6) // 3, np.arange(6) % 3))  # by batch size within layers
+    order = np.lexsort((np.arange(5) // 3, np.arange(5) % 3))  # by batch size within layers
     places = pairs.sort_values(["model.layers", "batch_size"])
     np.testing.assert_allclose(places["speedup"], (np.median(ours, 1) / np.median(side_b, 1))[order])
     np.testing.assert_allclose(places["a_spread"], (ours.std(1, ddof=1) / ours.mean(1))[order])
@@ -100,7 +100,22 @@ def test_replicates_are_brought_to_medians_with_welchs_interval() -> None:
         assert (row["speedup_low"], row["speedup_high"]) == pytest.approx((low, high))
         assert row["p_value"] == pytest.approx(test.pvalue)
     assert set(pairs["interval_source"]) == {"replicates"}
-    assert (pairs["a_count"].tolist(), pairs["b_count"].tolist()) == ([4] * 6, [3] * 6)
+    assert (pairs["a_count"].tolist(), pairs["b_count"].tolist()) == ([4] * 5, [3] * 5)
+
+
+def test_variances_of_many_points_are_drawn_towards_each_other() -> None:
+    """Of 2,000 planted ones, s0^2 d0 / chi^2(d0) with d0 = 6, known with two degrees of freedom each: closer to
+    the truth, and t of the degrees that are told is below 5% in 5% of the points."""
+    random = np.random.default_rng(0)
+    truth = 4.0 * 6 / random.chisquare(6, 2000)
+    values = random.normal(0, np.sqrt(truth)[:, None], (2000, 3))
+    found = moderated(values.var(axis=1, ddof=1), np.full(2000, 2.0))
+    assert np.log(found.variance / truth).std() < 0.7 * np.log(values.var(axis=1, ddof=1) / truth).std()
+    assert found.freedom[0] == pytest.approx(8, abs=2)
+    p = 2 * stats.t.sf(np.abs(values.mean(axis=1)) / np.sqrt(found.variance / 3), found.freedom)
+    assert 0.04 <= (p <= 0.05).mean() <= 0.06
+    few = np.array([1.0, 2.0, 3.0])
+    assert moderated(few, few).variance is few
 
 
 def test_a_lower_step_time_is_a_speedup() -> None:

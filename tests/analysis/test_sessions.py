@@ -133,7 +133,7 @@ def test_a_drift_is_no_difference() -> None:
 
 
 def test_a_cell_of_several_sessions_is_tested_over_their_means() -> None:
-    a, b = planted(1, 3, together=False)
+    a, b = (one[one["batch_size"] == 64] for one in planted(1, 3, together=False))
     twice = [pd.concat([one, one.assign(run_id=one["run_id"] + "x", replicate=9)]) for one in (a, b)]
     row, again = (compare_points(*sides).cells.iloc[0] for sides in ((a, b), twice))
     assert row["a_units"] == again["a_units"] == 3
