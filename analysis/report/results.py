@@ -29,7 +29,6 @@ from paradnn.core.words import counted
 from paradnn.families import FAMILIES
 
 _CAP = 200  # rows of a table that are in the page
-_CROWDED = 10  # columns above which a printed table is set smaller
 _IDS = ("run_id", "a_run_id", "b_run_id")
 _SETTINGS = ("mode", "compile", "optimizer.name", "data.name", "devices", "platform.threads", "framework.name")
 _MARKS, _SYSTEMS = 18, 4  # of the chart
@@ -64,11 +63,6 @@ class PageTable(NamedTuple):
     def numbers(self) -> list[bool]:
         """Which columns hold numbers."""
         return [any(row[place].exact is not None for row in self.rows) for place in range(len(self.head))]
-
-    @property
-    def wide(self) -> bool:
-        """Whether it has so many columns that it is printed smaller."""
-        return len(self.head) > _CROWDED
 
 
 def frame_table(frame: pd.DataFrame, caption: str, whole: str = "", cap: int = _CAP) -> PageTable | None:
