@@ -61,7 +61,7 @@ def _compare(given: argparse.Namespace, first: Composed, second: Composed) -> in
     labels = given.sides[0][0], given.sides[1][0]
     info = replace(info, name=f"{labels[0]} or {labels[1]}, {counted(len(pairs), 'point')}")
     comparison = Comparison(info.sweep_id, pairs, labels, given.rule, given.minutes)
-    with redirect_stderr(io.StringIO()) if given.quiet else nullcontext():
+    with redirect_stderr(io.StringIO()) if not given.detail else nullcontext():
         # What the machine can do at most takes a minute to measure, and says nothing of a ratio.
         summary = follow_design(comparison, replace(settings, ceilings=False), info)
     whole, interrupted = comparison.overall(), summary.interrupted

@@ -83,7 +83,6 @@ def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
         place = words.index("--")
         words, after = words[:place], words[place + 1 :]
     given = parser.parse_intermixed_args([word for word in words if word != "--"])
-    given.quiet = not given.detail
     given.words += [shlex.join(after)] if len(after) > 1 else after
     return given
 

@@ -68,14 +68,15 @@ class OutputMetric:
 
     def value(self, text: str) -> float | None:
         """The number in what a command printed; None where there is none, or none above zero."""
-        kind, _, path = (self.pattern or "()").partition("json:")
+        pattern = self.pattern or "()"
         try:
-            found: Any = None if path else re.findall(kind, text)[-1]
-            if path:
+            if pattern.startswith("json:"):
                 begin = max(text.rfind("\n{") + 1, 0 if text.startswith("{") else text.find("{"))
-                found = json.loads(text[begin:])
-            for name in path.split(".") if path else ():
-                found = found[int(name)] if isinstance(found, list) else found[name]
+                found: Any = json.loads(text[begin:])
+                for name in pattern.removeprefix("json:").split("."):
+                    found = found[int(name)] if isinstance(found, list) else found[name]
+            else:
+                found = re.findall(pattern, text)[-1]
             number = float(found)
         except (ValueError, LookupError, TypeError, RecursionError):
             return None
@@ -105,17 +106,11 @@ class Terms:
 
 @dataclass(frozen=True)
 class CommandRun:
-    """One process: wall and processor seconds, the number it was asked for, and why it failed if it did."""
+    """One process: its wall seconds or the number it was asked for, processor seconds, and why it failed if it did."""
 
-    seconds: float
+    measured: float
     cpu_seconds: float | None = None
-    value: float | None = None
     failure: str | None = None
-
-    @property
-    def measured(self) -> float:
-        """The number, or else the wall time."""
-        return self.seconds if self.value is None else self.value
 
 
 #: One side's part of a round: runs one after the other, of which the last may have failed.
@@ -164,11 +159,11 @@ def run_once(command: Command, terms: Terms) -> CommandRun:
                     os.killpg(process.pid, signal.SIGKILL)
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
-        value = terms.metric.value(_text(out)) if pattern else None
+        value = terms.metric.value(_text(out)) if pattern else seconds
         failure = f"took longer than {timeout:g} s" if late else failure_of(process.returncode, terms.exit_codes, err)
-        if pattern and not failure and value is None:
+        if not failure and value is None:
             failure = f"printed no number above zero that --metric {pattern} finds"
-    return CommandRun(seconds, usage.ru_utime + usage.ru_stime, value, failure)
+    return CommandRun(value or 0.0, usage.ru_utime + usage.ru_stime, failure)
 
 
 def _text(source: IO[bytes]) -> str:
@@ -274,7 +269,7 @@ class Turns(Paired):
         while wanted:
             self._round((0, 1))
             failures = [self.failures(side) for side in (0, 1)]
-            longest = max((run.seconds for visits in self.visits for run in visits[-1][-1:]), default=0.0)
+            longest = max((run.measured for visits in self.visits for run in visits[-1][-1:]), default=0.0)
             for kept in (*self.visits, self.logs, self.numbers, self.measured):
                 kept.clear()
             if not any(failures):
