@@ -91,7 +91,8 @@ def _tell(given: argparse.Namespace, results: Sequence[Paired], words: Words, do
     write_files(given, document, results)
     describe(results, *words, given.detail)
     if document["interrupted"]:
-        print("interrupted; what was measured stands above, the same command begins again", file=sys.stderr)
+        kept = "; what was measured is recorded, the same command begins again" if given.sides else ""
+        print(f"interrupted{kept}", file=sys.stderr)
         return 130
     return int(any(result.verdict is SpeedVerdict.NOT_SETTLED for result in results))
 
