@@ -53,7 +53,7 @@ def measure_step(
         workload, step = prepare_step(point, run.framework)
         ready(workload, step)
     fed, source = None, point["data"]["name"] if "data" in point else "synthetic"
-    if source != "synthetic":
+    if source != "synthetic" and "learning_set" not in point:  # a set to judge by is no input of the timed step
         with phases("input"):
             if run.framework.name != "tensorflow":
                 reads = (
