@@ -101,7 +101,7 @@ def operations(sources: Mapping[str, Mapping[str, Sequence[Timed]]], most: int) 
 def models(folder: Path, gpu: str, most: int) -> list[dict[str, object]]:
     """Prints how well the steps of labelled models are predicted from at most so many operations a kind."""
     from analysis.atlas import Group
-    from analysis.atlas.expect import Part, ends_of, summed
+    from analysis.atlas.expect import StepPart, ends_of, summed
 
     timed = timed_operations(folder, gpu)
     fits = {kind: _fitted(sampled(group, most)) for kind, group in timed.items()}
@@ -117,7 +117,7 @@ def models(folder: Path, gpu: str, most: int) -> list[dict[str, object]]:
     for model in labelled_models(folder, gpu):
         named = (("products", model.products, ""), ("others", model.others, "are taken for kernels alone"))
         parts = [
-            Part(name, group, mine, instead)
+            StepPart(name, group, mine, instead)
             for name, counted, instead in named
             for kind, group in groups.items()
             if (mine := [each for each in counted if each.operation.kind == kind])
