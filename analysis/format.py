@@ -39,7 +39,8 @@ def told_apart(*numbers: float) -> list[str]:
     """Numbers in three significant digits, or in as many more, five at most, as tell neighbours apart."""
     texts = ([f"{number:.{digits}g}" for number in numbers] for digits in (3, 4, 5))
     best: list[str] = []
-    while len(set(best)) < len(set(numbers)) and (more := next(texts, None)):
+    different = len({f"{number:.5g}" for number in numbers})
+    while len(set(best)) < different and (more := next(texts, None)):
         best = more
     return best
 
