@@ -10,8 +10,6 @@ Every analysis is a function of a frame and a dataclass of options, and answers 
 `python -m analysis` calls the same functions. A name is imported when it is first used: each part costs only itself.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from pathlib import Path
 from typing import Any

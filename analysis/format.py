@@ -1,7 +1,5 @@
 """Numbers as people read them: few digits, SI prefixes, shares in percent. Used in sentences and in figures."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

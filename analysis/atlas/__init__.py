@@ -1,7 +1,7 @@
 """The atlas: what other platforms were measured to do, in public tables, as predictors that are shipped.
 
-Of each table a few hundred timings are kept, chosen at random, with their source; `python -m analysis import-atlas`
-makes the files from the sources' own (`analysis.atlas.build`). A predictor's error and coverage were measured on
+Of each table a few hundred timings are kept, chosen at random, with their source; `python -m
+benchmarks.published.atlas` makes the files from the sources' own. A predictor's error and coverage were measured on
 timings that were left out, of weights that none of the kept timings has; `scale` widens its intervals to hold 95% of
 half of these, and the coverage is that of the other half.
 """

@@ -3,8 +3,6 @@
 A record only says what is claimed; `analysis.claims.evaluate` finds the numbers.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """Reading claims from YAML: every wrong entry is one line naming file, claim, key and remedy."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Mapping, Sequence

@@ -172,31 +172,6 @@ with (Path(__file__).parents[1] / "published/sources.csv").open(encoding="utf-8"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AtlasOptions(Arguments):
-    """Clones of the repositories that it is made of."""
-
-    aiconfigurator: str | None = option(None, "a clone of ai-dynamo/aiconfigurator", metavar="DIR")
-    neusight: str | None = option(None, "a clone of sitar-lab/NeuSight", metavar="DIR")
-    paradnn: str | None = option(None, "folder scripts/data of a clone of Emma926/paradnn", metavar="DIR")
-    out: str | None = option(None, "folder to write into (default: that of the package)", metavar="DIR")
-
-
-def _build_atlas(options: AtlasOptions, selection: Selection) -> None:
-    """Keep a few hundred timings of each published table, and say how well they predict the others.
-    What is shipped was made so of all three sources; paradnn ask and paradnn normal read it.
-    """
-    from analysis.atlas import DATA
-    from analysis.atlas.build import build_atlas
-
-    given = {name: getattr(options, name) for name in ("paradnn", "neusight", "aiconfigurator")}
-    sources = {name: Path(folder) for name, folder in given.items() if folder}
-    if not sources:
-        raise ConfigError("--aiconfigurator", "(none)", "no source is named", "name a clone of any of the three")
-    groups = build_atlas(sources, Path(options.out) if options.out else DATA, say)
-    print(f"{counted(len(groups), 'table')} of {len({group.device for group in groups})} devices are in the atlas")
-
-
-@dataclass(frozen=True, kw_only=True)
 class ReportOptions(Options):
     """Where the page goes, and what an hour costs."""
 
@@ -225,14 +200,6 @@ def _report(options: ReportOptions, selection: Selection) -> None:
 
 
 _STORE = (
-    SubCommand(
-        "import-atlas",
-        AtlasOptions,
-        "make the atlas of published kernel timings from clones of its sources",
-        "python -m analysis import-atlas --aiconfigurator ../aiconfigurator --out atlas",
-        _build_atlas,
-        selects=False,
-    ),
     SubCommand(
         "audit",
         AuditOptions,

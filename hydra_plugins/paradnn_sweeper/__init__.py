@@ -2,8 +2,6 @@
 command line into a plan of points, all of which the task in this process gets at once: it pays the framework's import
 once, and other drivers, on whichever hosts, may take points of the same sweep meanwhile."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hydra.core.config_search_path import ConfigSearchPath

@@ -1,7 +1,5 @@
 """Commits of a repository: what they are called, and their files in folders of their own."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

@@ -2,8 +2,6 @@
 before `sqlite:///mlruns/mlflow.db` in this checkout. MLflow stores absolute addresses of artifacts: of a store that was
 moved or copied readers look beside it, and who writes sets them right in the tables first."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -2,8 +2,6 @@
 tracking server takes each file in a request of its own. So what programs read goes there as one file, `files.json`,
 which maps names to contents; what a person opens (pictures, tables, a worker's last words) keeps a file of its own."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import errno

@@ -6,8 +6,6 @@ they are the same in every framework, and their sizes are the platform's, so tha
 every run. What the record makes of them is in `paradnn.session.reference`.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

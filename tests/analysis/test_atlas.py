@@ -11,11 +11,11 @@ import pytest
 
 from analysis.atlas import DATA, load
 from analysis.atlas.ask import main as ask
-from analysis.atlas.build import build_atlas
 from analysis.atlas.expect import expect, published
 from analysis.atlas.kernels import COLUMNS, attention, decode, experts, product
 from analysis.atlas.normal import judge
 from analysis.atlas.versions import change
+from benchmarks.published.atlas import build_atlas
 from paradnn.core.errors import ConfigError, DataError
 
 FC = {"family": "fc", "model.layers": 4, "model.nodes": 512, "model.input_size": 2000, "model.output_size": 1000}

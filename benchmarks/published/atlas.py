@@ -1,10 +1,12 @@
-"""`import-atlas`: the atlas' files from clones of the repositories whose measurements it is made of.
+"""The atlas' files, from clones of the repositories whose measurements it is made of: a few hundred timings of each
+table, and how well they predict the others.
 
-    python -m analysis import-atlas --aiconfigurator DIR --neusight DIR --paradnn DIR
+    python -m benchmarks.published.atlas paradnn neusight=DIR aiconfigurator=DIR [out=DIR]
 
 ai-dynamo/aiconfigurator (Apache-2.0): kernels under vLLM, SGLang and TensorRT-LLM in Parquet files, one latency a row,
 timed in CUDA graphs. sitar-lab/NeuSight (MIT): PyTorch 2.1 kernels in float32, called from Python. Emma926/paradnn
-(Apache-2.0): whole training steps of fully connected models on TPU v2 and V100, all of which are kept.
+(Apache-2.0): whole training steps of fully connected models on TPU v2 and V100, all of which are kept; they come with
+the package.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -223,7 +226,7 @@ def _neusight(folder: Path) -> Iterator[Group]:
             )  # fmt: skip
 
 
-def _paradnn(folder: Path) -> Iterator[Group]:
+def _paradnn(_: Path) -> Iterator[Group]:
     """Whole training steps, a kernel each: a row of the batch by a layer's weights, the layers one after the other."""
     from analysis.published.source import shipped
     from paradnn.families import model_of
@@ -248,3 +251,15 @@ def _paradnn(folder: Path) -> Iterator[Group]:
             source="Emma926/paradnn", commit="", device=device, engine="TensorFlow", version="1.x", precision=precision,
             kind="fc", rows=len(frame), timings=_timings(named, seconds, "train", ("n", "calls"), frame),
         )  # fmt: skip
+
+
+def main(*words: str) -> None:
+    """Make the files of the sources that are named; without `out=` those of the package."""
+    sources = {name: Path(folder) for name, _, folder in (word.partition("=") for word in words)}
+    out = sources.pop("out", DATA)
+    groups = build_atlas(sources, out, print)
+    print(f"{len(groups)} tables of {len({group.device for group in groups})} devices are in the atlas")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
