@@ -72,7 +72,7 @@ def _brought() -> list[tuple[str, str, Mapping[str, Any]]]:
 def is_open(model: Any) -> bool:
     """Whether the keys of a model may be others than its family's own."""
     name = model.get("name") if isinstance(model, Mapping) else None
-    return name in FAMILIES and FAMILIES[str(name)].is_open
+    return isinstance(name, str) and name in FAMILIES and FAMILIES[name].is_open
 
 
 def store_options() -> None:

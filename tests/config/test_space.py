@@ -68,6 +68,11 @@ def test_points_that_differ_in_their_batches_are_read_as_any_other() -> None:
         list(tasks._points(plan_of("model=fc", "devices=2", "batch_size=2,3")))
 
 
+def test_a_list_is_the_name_of_no_family() -> None:
+    with pytest.raises(ConfigError, match="no such"):
+        list(tasks._points(plan_of("++model.name=[]", "model.operations=1")))
+
+
 def test_no_two_points_of_the_tour_differ_in_their_threads_alone() -> None:
     """Of such two a comparison with a third could not say which is meant: the report's section would stay empty."""
     read = [read_point(config) for config in plan_of("experiment=tour").configs()]
