@@ -70,7 +70,7 @@ def test_points_that_differ_in_their_batches_are_read_as_any_other() -> None:
 
 def test_a_list_is_the_name_of_no_family() -> None:
     with pytest.raises(ConfigError, match="no such"):
-        list(tasks._points(plan_of("++model.name=[]", "model.operations=1")))
+        list(tasks._points(plan_of("++model.name=[]", "model.layers=1,2")))
 
 
 def test_no_two_points_of_the_tour_differ_in_their_threads_alone() -> None:
