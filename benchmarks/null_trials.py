@@ -21,6 +21,7 @@ import sys
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from benchmarks.common import save
@@ -119,7 +120,7 @@ def main() -> None:
         else:
             for name, nodes in (("equal models", 512), ("a model of 3.2% more FLOPs", 524)):
                 sides = f"model.nodes={nodes}", "model.nodes=512"
-                tools[name] = lambda sides=sides: ours(*sides, seconds)  # type: ignore[misc]
+                tools[name] = partial(ours, *sides, seconds)
         others = [subprocess.Popen([sys.executable, "-c", _NEIGHBOUR]) for _ in range(given.busy)]
         found: dict[str, list[Found]] = defaultdict(list)
         try:
