@@ -82,7 +82,7 @@ def test_every_step_says_what_was_planted(store: Store, monkeypatch: pytest.Monk
     assert f"{mean:.4g}" in shown["compare"]
     assert "MatMul   0.75" in shown["operations"]
     # Phases of 3 s and 1 s in every point.
-    assert "25% (95% interval 25% to 25%) is the stack's own overhead" in shown["phases"]
+    assert "25% (25% to 25%) is the stack's own overhead" in shown["phases"]
 
 
 def test_a_store_without_runs_says_what_to_do(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

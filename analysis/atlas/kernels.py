@@ -4,6 +4,8 @@ A column per field of `paradnn.families.operations.Operation`. `width` is the by
 once and each result written once; the sources of the formulas are named where they are not plain counting.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Mapping
 from typing import Any

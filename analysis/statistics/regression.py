@@ -9,6 +9,8 @@ were measured one after the other reaches as far as a machine that changed by AL
 Of 3,000 intervals for 60 points 94.7% held the planted slope where scatter differed 4-fold, 93.8% where 16-fold.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -6,6 +6,8 @@ in time, since these cancel; else over several sessions each, in turn, whose sca
 session a side, or one host, cannot be told from the side, however many points and replicates it holds.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple

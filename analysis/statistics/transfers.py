@@ -9,6 +9,8 @@ it have, and a session shifts all sizes. So a size counts once, however often it
 sessions is added to every interval where several measured the same sizes.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,6 +5,8 @@
 `docs/analysis.md`, section "Conditions", says what they mean. A missing value meets no condition but `column=null`.
 """
 
+from __future__ import annotations
+
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

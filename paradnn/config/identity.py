@@ -20,6 +20,7 @@ _LATER_KEYS: Mapping[str, Any] = {
     "devices": 1,
     "transport": "local",  # while there was another: devices of processes that met over grpc
     "hosts": 1,
+    "framework.compile": "default",
     "model.experts": 1,
     "model.active_experts": 2,
     "model.capacity": 1.25,

@@ -71,6 +71,11 @@ class FrameworkOptions:
     env: Mapping[str, str] = option(
         {}, "environment variables of the worker, such as TF_ENABLE_ONEDNN_OPTS", prefixes=ENV_PREFIXES
     )
+    compile: str = option(
+        "default",
+        "how hard torch.compile works (framework=torch compile=graph)",
+        choices=("default", "reduce-overhead", "max-autotune"),
+    )
 
 
 @dataclass(frozen=True)
@@ -338,6 +343,9 @@ def _check_parts(point: Point) -> None:
     if software.python_version and not software.requirements:
         remedy = "give software.requirements too"
         raise ConfigError("software.python_version", software.python_version, "is for a stack", remedy)
+    if point.framework.compile != "default" and (point.framework.name, point.compile) != ("torch", "graph"):
+        remedy = "set framework=torch compile=graph, or leave it out"
+        raise ConfigError("framework.compile", point.framework.compile, "is a mode of torch.compile", remedy)
     if measure.relative_interval is not None and measure.max_processes < measure.processes:
         reason = f"is less than measure.processes={measure.processes}"
         raise ConfigError("measure.max_processes", measure.max_processes, reason, "raise it")

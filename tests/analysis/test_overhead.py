@@ -38,7 +38,7 @@ def test_phases_against_plain_numpy() -> None:
     assert phases.set_index("phase")["runs"]["profile"] == 19
     parts = dict(zip(PHASES, np.nansum(table, axis=0) / total, strict=True))
     measuring = share_of(spent.fillna(0), MEASURING_PHASES)
-    own = ("prefill", "requests", "measure", "latency", "load", "learn")
+    own = ("prefill", "requests", "measure", "latency", "load", "learn", "judge")
     assert measuring.value == pytest.approx(sum(parts[name] for name in own))
     stack = share_of(spent.fillna(0), OVERHEAD_PHASES).value
     assert stack == pytest.approx(parts["schedule"] + parts["start"] + parts["record"])

@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from analysis.analyses.boxplot import LEVELS, BoxplotOptions, boxplot
 from analysis.analyses.compare import CompareOptions, compare
 from analysis.analyses.heatmap import HeatmapOptions, heatmap
-from analysis.analyses.memory import memory
 from analysis.analyses.roofline import RooflineOptions, roofline
 from analysis.analyses.sensitivity import SensitivityOptions, sensitivity
 from analysis.analyses.speedup import SpeedupOptions, speedup
@@ -151,7 +150,6 @@ ANALYSES: dict[str, Callable[[pd.DataFrame], Result]] = {
     "boxes of speedups": lambda frame: boxplot(frame, BoxplotOptions(by=("batch_size",), **SIDES)),
     "heat map": lambda frame: heatmap(frame[frame["model.layers"] == 64], HeatmapOptions(y="nodes")),
     "sensitivity": lambda frame: sensitivity(frame, SensitivityOptions(log_scale="both")),
-    "memory": lambda frame: memory(frame),
     "speedup": lambda frame: speedup(frame, SpeedupOptions(colour="batch_size", **SIDES)),
     "compare": lambda frame: compare(frame, CompareOptions(a="device=TPU*", b="device=*V100*")),
 }

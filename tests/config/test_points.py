@@ -57,6 +57,8 @@ REFUSED: dict[str, dict[str, str]] = {
         "model=gpt model.width=100 model.heads=12": "model.width=100: is no multiple of model.heads=12; write for",
         "model=transformer model.heads=7": "model.width=512: is no multiple of model.heads=7; write for example 511",
         "model=vit model.image_size=225": "model.image_size=225: is no multiple of model.patch=16; write for example",
+        "model=fc framework.compile=max-autotune": "framework.compile=max-autotune: is a mode of torch.compile; set",
+        "model=fc framework.compile=most": "framework.compile=most: no such choice; choose one of default, reduce",
         "model=fc batch_size=-1": "batch_size=-1: must be at least 1",
         f"model=fc batch_size={2**70}": "batch_size=1180591620717411303424: must be at most",
         "model=fc precision=nothing": "precision=nothing: no such choice; choose one of float32, bfloat16, float16",

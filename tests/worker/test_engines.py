@@ -153,7 +153,7 @@ def test_what_describes_an_interpreter_needs_no_package() -> None:
     tree = ast.parse(Path(ROOT / "paradnn/core/versions.py").read_text())
     names = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
     names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert names == {"__future__", "importlib.metadata", "platform", "dataclasses"}
+    assert names == {"importlib.metadata", "platform", "dataclasses"}
 
 
 @pytest.mark.framework

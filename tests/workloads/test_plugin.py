@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -98,8 +99,10 @@ def test_nothing_outside_its_folder_names_a_kind_of_work() -> None:
 
 def test_every_kind_of_work_is_read_from_the_keys_that_it_stores() -> None:
     for name, work in WORKLOADS.items():
-        model = {"name": {"channel": "channel", "generate": "gpt", "endpoint": "endpoint"}.get(name, "fc")}
-        sets = {"data": {"name": "digits"}, "model": {**model, "input_size": 64}} if name == "learn" else {}
+        own = {"channel": "channel", "generate": "gpt", "endpoint": "endpoint", "judge": "timm"}
+        model = {"name": own.get(name, "fc")} | ({"input_size": 64} if name == "learn" else {})
+        sets: dict[str, Any] = {"data": {"name": "digits"}} if name in ("learn", "judge") else {}
+        sets |= {"framework": {"name": "torch"}} if name == "judge" else {}
         common = {"model": model, "measure": {"timeout": 1800}, "batch_size": 1, **sets}
         point = read_point({**common, **work.keys()})
         assert type(point.workload) is type(work)

@@ -128,7 +128,10 @@ class Torch(Framework):
         model, loss_of = workload.model, workload.loss
 
         def compiled(function: Any) -> Any:
-            return function if point["compile"] == "eager" else _compiled(function, point["compile"], self._device)
+            if point["compile"] == "eager":
+                return function
+            mode = point["framework"].get("compile", "default")
+            return _compiled(function, point["compile"], self._device, mode)
 
         forward = compiled(lambda batch: model(batch, training=False))
         if point["mode"] != "train":
@@ -270,8 +273,8 @@ class _Step(Step):
         return dict(products.flops)
 
 
-def _compiled(function: Any, compile: str, device: Any) -> Any:
-    """The function under torch.compile; Unavailable where it cannot be."""
+def _compiled(function: Any, compile: str, device: Any, mode: str) -> Any:
+    """The function under torch.compile in one of its modes; Unavailable where it cannot be."""
     if compile == "xla":
         raise Unavailable("PyTorch has no XLA here: compile=graph is torch.compile, compile=eager runs uncompiled")
     compilers = [os.environ["CXX"]] if "CXX" in os.environ else _COMPILERS
@@ -287,7 +290,7 @@ def _compiled(function: Any, compile: str, device: Any) -> Any:
     # The profiler sees the compiler's own kernels by name.
     inductor.cpp.enable_kernel_profile = True
     inductor.post_grad_custom_pre_pass = GraphProducts()
-    return torch.compile(function, dynamic=False)
+    return torch.compile(function, dynamic=False, mode=mode)
 
 
 def _wait(device: Any) -> None:
