@@ -10,12 +10,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
 from paradnn.core.layers import Layer, dense
 from paradnn.core.schema import option
 from paradnn.families import Family
-from paradnn.families.images import ImageModel, ImageNetwork
+from paradnn.families.built import BuiltModel
+from paradnn.families.images import Classifier, ImageModel, ImageNetwork
 
 #: Filters of an inception module: 1x1; 3x3 and 5x5, each after a 1x1 that reduces the channels; 1x1 after a pooling.
 #: None: a pooling that halves the image.
@@ -91,20 +91,19 @@ class ClassicNetwork(ImageNetwork):
 
 
 @dataclass(frozen=True)
-class Classic(ImageModel):
+class Classic(Classifier):
     """A published network over square images, with one dense layer or three behind its convolutions."""
 
-    shown: ClassVar[str] = "{image_size}px"
-
     name: str = "vgg16"
-    image_size: int = option(224, "height and width of the image (papers: 224)", low=32, high=100_000)
-    output_size: int = option(1000, "classes (papers: 1000)", low=2)
 
     def network(self, builds: bool = False) -> ImageNetwork:
         network = ClassicNetwork(self.image_size, builds=builds)
         {"alexnet": _alexnet, "vgg16": _vgg16, "googlenet": _googlenet}[self.name](network)
         network.logits(self.output_size)
         return network
+
+    def build(self) -> BuiltModel:
+        return ImageModel.build(self)
 
 
 @dataclass(frozen=True)
