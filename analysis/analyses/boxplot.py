@@ -188,6 +188,8 @@ def _sentence(row: Mapping[Any, Any], of: _Quantity) -> str:
     points = counted(row["count"], "point")
     start = f"{row['label']}: median {of.name} {of.words(row['p50'])}{over}; {points}{missing}."
     extremes = ends("minimum", "maximum")
+    if row["count"] == 1:
+        return start
     if row["count"] < BOX:
         return f"{start} They lie between {extremes}, too few for percentiles."
     most = f", 96% between {ends('p2', 'p98')}" if row["count"] >= WHISKERS else ""

@@ -197,8 +197,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     said.add_argument("--quiet", dest="detail", action="store_const", const=0, default=1, help="the verdict alone")
     said.add_argument("--verbose", dest="detail", action="store_const", const=2, help="every round, too")
     add = parser.add_argument_group("two commands, or two commits").add_argument
-    text = "a number that the command prints, instead of its time: a regular expression with one group, or json:FIELD"
-    add("--metric", metavar="REGEX", help=text)
+    text = "instead of the time a number that the command prints: a regular expression with one group, or json:FIELD"
+    add("--metric", metavar="REGEX", help=f"{text}; or cpu, the processor time, which neighbours disturb less")
     add("--higher", action="store_true", help="more of the metric is faster (default: less)")
     add("--prepare", metavar="COMMAND", help="run before each run, untimed")
     add("--setup", metavar="COMMAND", help="run once in each commit's worktree")

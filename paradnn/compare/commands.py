@@ -39,6 +39,8 @@ _LONGEST = 1e6  # seconds that a run is waited for
 FAILING, _TRIES = 0.2, 3
 #: Characters that only a shell understands; a command without them is started directly, which saves the shell's time.
 _SHELL = set("|&;<>()$`*?[]#~!{}\n")
+#: The metric of the processor time that a run and its children take together.
+CPU = "cpu"
 #: What a machine does against itself where no command is named: some tenths of a second of products in NumPy.
 _PRODUCTS = "import numpy as n; a = n.ones((384, 384), 'f'); [a @ a for _ in range(100)]"
 NULL_COMMAND = shlex.join([sys.executable, "-c", _PRODUCTS])
@@ -46,25 +48,30 @@ NULL_COMMAND = shlex.join([sys.executable, "-c", _PRODUCTS])
 
 @dataclass(frozen=True)
 class OutputMetric:
-    """What a run is judged by: its wall time, or a number that it prints.
+    """What a run is judged by: its wall time, its processor time, or a number that it prints.
 
-    `pattern` is a regular expression whose only group is the number (the last match counts), or json:a.b for a field
-    of the JSON object that is printed last; None: the wall time. `higher`: more of it is faster.
+    `pattern` is a regular expression whose only group is the number (the last match counts), json:a.b for a field
+    of the JSON object that is printed last, or `CPU`; None: the wall time. `higher`: more of it is faster.
     """
 
     pattern: str | None = None
     higher: bool = False
 
     def __post_init__(self) -> None:
-        if (self.pattern or "").startswith("json:"):
+        if self.pattern in (None, CPU) or self.pattern.startswith("json:"):
             return
         try:
-            groups = re.compile(self.pattern or "()").groups
+            groups = re.compile(self.pattern).groups
         except re.error as error:
             raise ConfigError("--metric", self.pattern, f"is no regular expression ({error})", "mend it") from None
         if groups != 1:
             remedy = "put the number, and only it, in parentheses"
             raise ConfigError("--metric", self.pattern, f"has {groups} groups", remedy)
+
+    @property
+    def is_printed(self) -> bool:
+        """Whether it stands in what a command prints."""
+        return self.pattern not in (None, CPU)
 
     def value(self, text: str) -> float | None:
         """The number in what a command printed; None where there is none, or none above zero."""
@@ -137,9 +144,9 @@ def program_of(text: str) -> list[str]:
 def run_once(command: Command, terms: Terms) -> CommandRun:
     """Start a process, wait for its end and account for it; what takes longer than it may is stopped with all that it
     started. ConfigError where it cannot be started."""
-    words, pattern, timeout = program_of(command.text), terms.metric.pattern, terms.timeout
+    words, metric, timeout = program_of(command.text), terms.metric, terms.timeout
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        nothing, keeps = subprocess.DEVNULL, out if pattern else subprocess.DEVNULL
+        nothing, keeps = subprocess.DEVNULL, out if metric.is_printed else subprocess.DEVNULL
         begun, late = time.perf_counter(), False
         try:
             process = subprocess.Popen(
@@ -159,11 +166,12 @@ def run_once(command: Command, terms: Terms) -> CommandRun:
                     os.killpg(process.pid, signal.SIGKILL)
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
-        value = terms.metric.value(_text(out)) if pattern else seconds
+        cpu = max(usage.ru_utime + usage.ru_stime, 1e-6)
+        value = metric.value(_text(out)) if metric.is_printed else cpu if metric.pattern else seconds
         failure = f"took longer than {timeout:g} s" if late else failure_of(process.returncode, terms.exit_codes, err)
         if not failure and value is None:
-            failure = f"printed no number above zero that --metric {pattern} finds"
-    return CommandRun(value or 0.0, usage.ru_utime + usage.ru_stime, failure)
+            failure = f"printed no number above zero that --metric {metric.pattern} finds"
+    return CommandRun(value or 0.0, cpu, failure)
 
 
 def _text(source: IO[bytes]) -> str:
@@ -188,7 +196,9 @@ class Turns(Paired):
 
     def __init__(self, sides: Sequence[Command], rule: Rule, terms: Terms = Terms(), seed: object = None) -> None:
         self.sides, self.terms = sides, terms
-        super().__init__((sides[0].label, sides[1].label), rule, unit="metric" if terms.metric.pattern else "seconds")
+        super().__init__(
+            (sides[0].label, sides[1].label), rule, unit="metric" if terms.metric.is_printed else "seconds"
+        )
         self.visits: tuple[list[Visit], list[Visit]] = ([], [])
         self.failed: int | None = None
         self._orders = orders(time.time_ns() if seed is None else seed)

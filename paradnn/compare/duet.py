@@ -48,9 +48,13 @@ def command_of(function: Callable[[], Any] | str) -> Command:
 
 
 def turns_of(sides: Sequence[Command], rule: Rule, terms: Terms) -> Turns:
-    """Two functions by finer turns, or two commands one after the other."""
-    kind = Duet if all(_FUNCTION.fullmatch(side.text) for side in sides) else Turns
-    return kind(sides, rule, terms)
+    """Two functions by finer turns, or two commands one after the other; ConfigError for terms of commands alone."""
+    if not all(_FUNCTION.fullmatch(side.text) for side in sides):
+        return Turns(sides, rule, terms)
+    given = {"--metric": terms.metric.pattern, "--prepare": terms.prepare, "--exit-codes": terms.exit_codes != (0,)}
+    for option in (name for name, value in given.items() if value):
+        raise ConfigError(option, given[option], "is for commands, not for functions", "leave it out")
+    return Duet(sides, rule, terms)
 
 
 class Duet(Turns):

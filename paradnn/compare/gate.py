@@ -88,6 +88,8 @@ def _sentence(outcome: Gate, turns: Turns, limit: str) -> str:
         basis = f"{turns.labels[0]} takes {ends} of {turns.labels[1]}'s time more, {found.rounds} rounds"
     if outcome is Gate.PASSED:
         return f"passed: not slower by {limit} or more ({basis})"
+    if outcome is Gate.UNDECIDED and turns.problem:
+        return f"undecided: {basis}"
     if outcome is Gate.UNDECIDED:
         return f"undecided: whether it is slower by {limit} takes more time or a quieter machine ({basis})"
     return f"FAILED: {basis}" if turns.problem else f"REGRESSED: slower by more than {limit} ({basis})"

@@ -107,6 +107,11 @@ def test_a_metric_has_one_group(pattern: str) -> None:
         OutputMetric(pattern)
 
 
+def test_the_processor_time_is_a_metric() -> None:
+    run = run_once(Command("a", "sleep 0.1"), Terms(metric=OutputMetric("cpu")))
+    assert run.measured == run.cpu_seconds < 0.1  # a process that sleeps takes none
+
+
 @pytest.mark.parametrize(("higher", "ratio"), [(True, 1.1), (False, 1 / 1.1)])
 def test_the_ratio_is_that_of_speeds(higher: bool, ratio: float) -> None:
     turns = turns_of(says("speed: 110"), says("speed: 100"), OutputMetric("speed: ([0-9.]+)", higher))
@@ -283,6 +288,8 @@ def test_a_head_that_fails_is_a_failure_and_a_base_that_fails_says_nothing(
         (command.main, ["--timeout", "-1", "true", "false"], "--timeout=-1: must be positive"),
         (command.main, ["--warmup", "-1", "true", "false"], "--warmup=-1: must be at least 1"),
         (command.main, ["--exit-codes", "a", "true", "false"], "--exit-codes=a: must be numbers"),
+        (command.main, ["--metric", "cpu", "a.py:f", "a.py:g"], "--metric=cpu: is for commands, not for functions"),
+        (command.main, ["--prepare", "x", "a.py:f", "a.py:g"], "--prepare=x: is for commands, not for functions"),
         (command.main, ["--prepare", "x", "compile=xla", "compile=graph"], "--prepare=x: is for commands"),
         (command.main, ["--null", "--commits", "a", "b", "--", "true"], "compares one side with itself"),
     ],
