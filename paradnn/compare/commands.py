@@ -196,9 +196,8 @@ class Turns(Paired):
 
     def __init__(self, sides: Sequence[Command], rule: Rule, terms: Terms = Terms(), seed: object = None) -> None:
         self.sides, self.terms = sides, terms
-        super().__init__(
-            (sides[0].label, sides[1].label), rule, unit="metric" if terms.metric.is_printed else "seconds"
-        )
+        unit = "metric" if terms.metric.is_printed else "seconds"
+        super().__init__((sides[0].label, sides[1].label), rule, unit=unit)
         self.visits: tuple[list[Visit], list[Visit]] = ([], [])
         self.failed: int | None = None
         self._orders = orders(time.time_ns() if seed is None else seed)
@@ -206,16 +205,14 @@ class Turns(Paired):
 
     def document(self, interrupted: bool = False) -> dict[str, Any]:
         """What --json holds: the answer and every run."""
-        sides = []
-        for number, side in enumerate(self.sides):
-            about = {"label": side.label, "command": side.text, "failed_visits": len(self.failures(number))}
-            sides.append(about | {"values": self.values(number), "cpu_seconds": self.cpu_seconds(number)})
-        found: dict[str, Any] = {
-            "visible_difference": self.estimate and self.estimate.visible,
-            "equivalence": self.rule.margin,
-        }
-        found |= {"interrupted": interrupted, "metric": self.terms.metric.pattern or "seconds"}
-        return self.answer() | found | {"log_ratios": self.logs, "sides": sides}
+        sides = [
+            {"label": side.label, "command": side.text, "failed_visits": len(self.failures(number))}
+            | {"values": self.values(number), "cpu_seconds": self.cpu_seconds(number)}
+            for number, side in enumerate(self.sides)
+        ]
+        visible, metric = self.estimate and self.estimate.visible, self.terms.metric.pattern or "seconds"
+        runs = {"log_ratios": self.logs, "sides": sides, "metric": metric, "interrupted": interrupted}
+        return self.answer() | runs | {"visible_difference": visible, "equivalence": self.rule.margin}
 
     def values(self, side: int) -> list[float]:
         """What the successful runs of a side took in s, or what its metric was."""
