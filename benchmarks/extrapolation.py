@@ -1,48 +1,145 @@
 """How well times are predicted from kernels: operations cross-validated on published timings, and published models.
 
-    python -m benchmarks.extrapolation --store DB [--device V100]    # kernels in a store, such as DeepBench's imported
-    python -m benchmarks.extrapolation --neusight DIR                # a clone of github.com/sitar-lab/NeuSight
-    python -m benchmarks.extrapolation --models DIR                  # its language models, from its operations alone
+    python -m benchmarks.extrapolation DIR [--gpu NAME] [--most 1500]      # a clone of github.com/sitar-lab/NeuSight
 
+Its kernels, DeepBench's on a V100, which come with the package, and its language models from its operations alone.
 Every operation is predicted by a fit of nine tenths of the shapes, of which it is none: replicates and directions of a
 shape are left out together. NeuSight's own errors of products are 14% to 26%, as its paper has them; what it predicts
 for each model lies beside the time that was measured.
+
+NeuSight (Lee, Phanishayee and Mahajan, "NeuSight: Forecasting GPU Performance for Deep Learning Training and
+Inference", ASPLOS 2025) has PyTorch 2.1 in float32 on five GPUs: of a model (`label`) the time forward and, in
+training, backward, without loss or update. Its M, N, K are those of an M x N by N x K product: N is what is summed
+over, K the width of the result.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
+import ast
+import csv
+import json
+import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from analysis.atlas import Group
+from analysis.atlas.expect import StepPart, ends_of, model_in, summed
+from analysis.published.source import shipped
 from benchmarks.common import save
-from benchmarks.neusight import GPU, Timed, labelled_models, timed_operations
-from paradnn.forecast.operation_times import LEAST, OperationTimes
+from paradnn.families.operations import Counted, Operation
+from paradnn.forecast.operation_times import OperationTimes
 
 FOLDS, SEED = 10, 0
+#: A GPU that it has all of.
+GPU = "Tesla V100-PCIE-32GB"
+_ROOT = Path("scripts", "asplos")
+_PRODUCTS = {"linear": "nt", "bmm": "nn"}
+#: Operations without products, and how many tensors of the size of the result each reads and writes.
+_OTHERS = {
+    **dict.fromkeys(("add", "mul", "div", "pow"), 3),
+    **dict.fromkeys(("addu", "mulu", "divu", "powu", "tanh", "relu", "gelu", "softmax", "ln"), 2),
+}
+#: The first and the last operation of the layer that a graph holds once, by the beginning of a model's name.
+_LAYER = {
+    "bert": ("bert_encoder_layer_0_attention_self_query", "bert_encoder_layer_0_output_layer_norm"),
+    "gpt": ("transformer_h_0_ln_1", "add_15"),
+    "opt": ("model_decoder_layers_0_self_attn_layer_norm", "view_11"),
+}
+#: Bytes of a number.
+_WIDTH = 4
+Timed = tuple[Operation, float]
 
 
-def stored(store: str, device: str, precision: str) -> Mapping[str, Sequence[Timed]]:
-    """Kernels of a device in a store, by kind."""
-    from analysis import load
-    from analysis.atlas.expect import model_in
-    from analysis.store.frame import is_ok
-    from paradnn.families import FAMILIES
+@dataclass(frozen=True)
+class Labelled:
+    """A model that was timed. seconds: its step, published: what NeuSight predicts for it."""
 
-    frame = load(store)
-    kernels = [name for name, family in FAMILIES.items() if family.is_kernel]
-    rows = frame[is_ok(frame) & frame["family"].isin(kernels) & frame["precision"].eq(precision)]
-    rows = rows[rows["device"].str.contains(device, regex=False)]
-    found: defaultdict[str, list[Timed]] = defaultdict(list)
-    for row in rows.to_dict("records"):
-        operation = model_in(row).as_operation(int(row["batch_size"]), precision)
-        found[operation.kind].append((operation, float(row["step_time_ms"]) / 1e3))
+    name: str
+    seconds: float
+    published: float
+    products: Sequence[Counted]
+    others: Sequence[Counted]
+
+
+def timed_operations(folder: Path, gpu: str = GPU) -> Mapping[str, Sequence[Timed]]:
+    """Operations and seconds, by kind."""
+    found: dict[str, list[Timed]] = {}
+    for kind in (*_PRODUCTS, *_OTHERS):
+        path = folder / _ROOT / "data/dataset/train/collect" / kind / "p2.1.0" / f"{gpu}.csv"
+        with path.open(newline="") as handle:
+            found[kind] = [(_timed(kind, row), float(row["Latency"]) / 1e3) for row in csv.DictReader(handle)]
     return found
+
+
+def _timed(kind: str, row: Mapping[str, str]) -> Operation:
+    if kind in _PRODUCTS:
+        return _product(kind, *(int(row[name]) for name in "BMNK"))
+    return _other(kind, int(row["B"]), int(row["H"]))
+
+
+def _product(kind: str, batch: int, rows: int, inner: int, columns: int) -> Operation:
+    moved = float(_WIDTH * batch * (rows * inner + inner * columns + rows * columns))
+    flops = 2.0 * batch * rows * inner * columns
+    return Operation(kind, _PRODUCTS[kind], rows, columns, inner, flops, moved, batch=batch)
+
+
+def _other(kind: str, rows: int, width: int) -> Operation:
+    """What goes along rows, as softmax does, has their number as its batch."""
+    elements = rows * width
+    moved = float(_WIDTH * elements * _OTHERS[kind])
+    return Operation(kind, "", elements, 1, 1, float(elements), moved, batch=rows if kind in ("softmax", "ln") else 1)
+
+
+def labelled_models(folder: Path, gpu: str = GPU) -> Iterator[Labelled]:
+    """Models that ran on this one GPU as they are, not fused, of which there is a list of operations."""
+    root, device = folder / _ROOT, gpu.replace(" ", "_")
+    for label in sorted((root / "label" / device).glob("*.json")):
+        graph = root / "results/opgraph" / f"{label.stem}.csv"
+        published = root / "results/prediction" / device / "neusight" / label.name
+        if label.stem.count("-") != 3 or not graph.exists():  # a fourth part: fused, or over several GPUs
+            continue
+        told = json.loads(label.read_text())
+        products, others = _operations(graph, int(told["num_layer"]))
+        predicted = json.loads(published.read_text())["e2e_latency"] if published.exists() else math.nan
+        yield Labelled(label.stem, told["e2e_latency"] / 1e3, predicted / 1e3, products, others)
+
+
+def _operations(graph: Path, layers: int) -> tuple[list[Counted], list[Counted]]:
+    """Products, and all else: forward, backward and the sums of gradients, as NeuSight lists them."""
+    with graph.open(newline="") as handle:
+        rows = list(csv.DictReader(handle))
+    names = [row["Name"] for row in rows]
+    ends = next((ends for start, ends in _LAYER.items() if graph.stem.startswith(start)), None)
+    first, last = (names.index(end) for end in ends) if ends else (0, -1)
+    found: tuple[list[Counted], list[Counted]] = [], []
+    for place, row in enumerate(rows):
+        count = layers if first <= place <= last else 1
+        inputs, size = ast.literal_eval(row["InputShapes"]), math.prod(ast.literal_eval(row["OutputShape"]))
+        one_tensor = sum(math.prod(shape) == size for shape in inputs) == 1
+        for phase in ("FwOps", "BwOps", "AccOps"):
+            for kind, shape in ast.literal_eval(row[phase]):
+                operation = _listed(kind, shape, one_tensor and phase == "FwOps")
+                found[operation.kind not in _PRODUCTS].append(Counted(row["Name"], operation, count))
+    return found
+
+
+def _listed(kind: str, shape: Sequence[int], one_tensor: bool) -> Operation:
+    """An operation of a graph; with `one_tensor` its other operand is a number or is repeated."""
+    if kind == "Linear":
+        return _product("linear", 1, *shape)
+    if kind == "BMM":
+        return _product("bmm", *shape)
+    if kind == "MEM":  # tensors that are read or written, as in adding a number to one
+        elements = sum(math.prod(each) for each in shape)
+        return Operation("addu", "", max(1, elements // 2), 1, 1, elements / 2, float(_WIDTH * elements))
+    name = kind.removeprefix("VEC")
+    return _other(f"{name}u" if one_tensor and f"{name}u" in _OTHERS else name, *shape)
 
 
 def cross_validated(timed: Sequence[Timed]) -> dict[str, float]:
@@ -80,29 +177,32 @@ def sampled(timed: Sequence[Timed], most: int) -> Sequence[Timed]:
     return [timed[index] for index in np.random.default_rng(SEED).permutation(len(timed))[:most]]
 
 
-def operations(sources: Mapping[str, Mapping[str, Sequence[Timed]]], most: int) -> list[dict[str, object]]:
-    """Prints how well each kind of each source is predicted, of at most so many timings."""
-    rows: list[dict[str, object]] = []
-    for source, kinds in sources.items():
-        for kind, timed in kinds.items():
-            if len(timed) < LEAST * FOLDS / (FOLDS - 1) + 1:
-                continue
-            row = {"source": source, "kind": kind, **cross_validated(sampled(timed, most))}
-            rows.append(row)
-            print(
-                f"{source}, {kind}: {row['operations']} operations of {row['shapes']} shapes; "
-                f"median error {row['median_error']:.1%}, mean {row['mean_error']:.1%}, "
-                f"nine of ten within {row['upper_error']:.1%}; {row['coverage']:.1%} in their 95% interval",
-                flush=True,
-            )
-    return rows
+def deepbench() -> Mapping[str, Sequence[Timed]]:
+    """DeepBench's training kernels on a V100 in float32, by kind."""
+    found: defaultdict[str, list[Timed]] = defaultdict(list)
+    for run in shipped("deepbench").runs:
+        name, precision = run.params["model.name"], run.params["precision"]
+        if "V100" in run.tags["device"] and precision == "float32" and name != "channel":
+            one = model_in({**run.params, "family": name}).as_operation(int(run.params["batch_size"]), precision)
+            found[one.kind].append((one, run.metrics["step_time_ms"] / 1e3))
+    return found
+
+
+def operations(source: str, kinds: Mapping[str, Sequence[Timed]], most: int) -> Iterator[dict[str, object]]:
+    """Prints how well each kind of a source is predicted, of at most so many timings."""
+    for kind, timed in kinds.items():
+        row = {"source": source, "kind": kind, **cross_validated(sampled(timed, most))}
+        print(
+            f"{source}, {kind}: {row['operations']} operations of {row['shapes']} shapes; "
+            f"median error {row['median_error']:.1%}, mean {row['mean_error']:.1%}, "
+            f"nine of ten within {row['upper_error']:.1%}; {row['coverage']:.1%} in their 95% interval",
+            flush=True,
+        )
+        yield row
 
 
 def models(folder: Path, gpu: str, most: int) -> list[dict[str, object]]:
     """Prints how well the steps of labelled models are predicted from at most so many operations a kind."""
-    from analysis.atlas import Group
-    from analysis.atlas.expect import StepPart, ends_of, summed
-
     timed = timed_operations(folder, gpu)
     fits = {kind: _fitted(sampled(group, most)) for kind, group in timed.items()}
     call, about = min(fit.dispatch for fit in fits.values()), {"source": "", "commit": "", "engine": "", "version": ""}
@@ -149,26 +249,15 @@ def models(folder: Path, gpu: str, most: int) -> list[dict[str, object]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--store", help="a tracking store with runs of kernels")
-    parser.add_argument("--device", default="V100", help="part of the device's name")
-    parser.add_argument("--precision", default="float32")
-    parser.add_argument("--neusight", type=Path, help="a clone of NeuSight's repository: its operations")
-    parser.add_argument("--models", type=Path, help="a clone of NeuSight's repository: its models")
-    parser.add_argument("--gpu", default=GPU, help="a file among NeuSight's timings")
+    parser.add_argument("folder", type=Path, help="a clone of NeuSight's repository")
+    parser.add_argument("--gpu", default=GPU, help="a file among its timings")
     parser.add_argument("--most", type=int, default=10**9, help="so many timings of a kind at most, at random")
     given = parser.parse_args()
-    if not (given.store or given.neusight or given.models):
-        sys.exit("no timings: name a --store with kernels of the device, --neusight or --models")
-    if given.models:
-        save("extrapolation_models", models(given.models, given.gpu, given.most))
-    sources: dict[str, Mapping[str, Sequence[Timed]]] = {}
-    if given.store:
-        sources[f"{given.device} {given.precision}"] = stored(given.store, given.device, given.precision)
-    if given.neusight:
-        timed = timed_operations(given.neusight, given.gpu)
-        sources[f"NeuSight {given.gpu}"] = {kind: timed[kind] for kind in ("linear", "bmm")}
-    if sources:
-        save("extrapolation", operations(sources, given.most))
+    timed = timed_operations(given.folder, given.gpu)
+    rows = [*operations("DeepBench V100", deepbench(), given.most)]
+    rows += operations(f"NeuSight {given.gpu}", {kind: timed[kind] for kind in ("linear", "bmm")}, given.most)
+    save("extrapolation", rows)
+    save("extrapolation_models", models(given.folder, given.gpu, given.most))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How many points of a space tell of the rest? Designs replayed on tables in which every point is measured.
 
-    python -m benchmarks.few_points --archive paradnn-original/scripts/data --seeds 100
+    python -m benchmarks.few_points --seeds 100                   # the paper's archive, which comes with the package
     python -m benchmarks.few_points --timm FOLDER --table timm    # results/benchmark-*.csv of pytorch-image-models
     python -m benchmarks.few_points --table own                   # 630 models that were measured here, or --own FILE
 
@@ -237,29 +237,23 @@ def frontier(known: Sizes, share: float, seeds: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--archive", type=Path, help="the folder scripts/data of the paper's artifact")
     parser.add_argument("--timm", type=Path, help="a folder of benchmark-*.csv")
     parser.add_argument("--own", type=Path, default=RESULTS / "fc_cpu.csv", help="keys and seconds of a whole space")
     parser.add_argument("--table", choices=("tpu", "v100", "timm", "own", "memory"), nargs="*")
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--designs", nargs="*", choices=DESIGNS, default=DESIGNS)
     options = parser.parse_args()
-    names = options.table or [
-        *(("tpu", "v100", "memory") if options.archive else ()),
-        *(("timm",) if options.timm else ()),
-        "own",
-    ]
-    for name in names:
+    for name in options.table or ["tpu", "v100", "memory", *(("timm",) if options.timm else ()), "own"]:
         begin = time.monotonic()
         if name == "memory":
-            frontier(archive_memory(options.archive), 0.05, options.seeds)
+            frontier(archive_memory(), 0.05, options.seeds)
         elif name == "own":
             replay(own(options.own), options.seeds, options.designs)
         elif name == "timm":
             for table in TIMM:
                 replay(timm(options.timm / f"benchmark-{table}.csv"), options.seeds, options.designs)
         else:
-            replay(archive(options.archive, {"tpu": "tpu", "v100": "gpu"}[name]), options.seeds, options.designs)
+            replay(archive({"tpu": "TPU v2", "v100": "V100"}[name]), options.seeds, options.designs)
         print(f"({time.monotonic() - begin:.0f} s)")
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.published.source import shipped
 from analysis.store.past import rates_of, table_of
-from benchmarks.published.archive import read_archive
 from paradnn.families import model_of
 from paradnn.forecast.predict import Line, roofline, step_inputs
 from paradnn.forecast.process import Inputs
@@ -47,15 +47,15 @@ class Sizes:
     failed: np.ndarray
 
 
-def archive(folder: Path, platform: str) -> Known:
-    """The paper's fully connected models on `platform`, tpu or gpu."""
-    rows = [row for row in _rows(folder, platform) if "step_time_ms" in row.metrics]
+def archive(device: str) -> Known:
+    """The paper's fully connected models on a device."""
+    rows = [row for row in _rows(device) if "step_time_ms" in row.metrics]
     table = _table(rows)
     shapes = np.array([_shape(row) for row in rows], dtype=float)
     names = ("layers", "nodes", "input_size", "output_size", "batch_size")
     varying = [index for index in range(5) if len(np.unique(shapes[:, index])) > 1]
     return Known(
-        {"tpu": "TPU v2", "gpu": "V100"}[platform],
+        device,
         np.log([row.metrics["step_time_ms"] / 1e3 for row in rows]),
         step_inputs(table),
         tuple(names[index] for index in varying),
@@ -63,9 +63,9 @@ def archive(folder: Path, platform: str) -> Known:
     )
 
 
-def archive_memory(folder: Path) -> Sizes:
+def archive_memory() -> Sizes:
     """All points of the archive on TPU v2, those that ran out of memory too."""
-    rows = [row for row in _rows(folder, "tpu") if row.outcome in ("ok", "oom_device")]
+    rows = [row for row in _rows("TPU v2") if row.outcome in ("ok", "oom_device")]
     shapes = np.array([_shape(row) for row in rows], dtype=float)
     layers, nodes, inputs, outputs, batch = shapes.T
     weights = nodes * (inputs + outputs) + (layers - 1) * nodes**2
@@ -73,8 +73,8 @@ def archive_memory(folder: Path) -> Sizes:
     return Sizes(shapes, parts, np.array([row.outcome == "oom_device" for row in rows]))
 
 
-def _rows(folder: Path, platform: str) -> list[Any]:
-    return [row for row in read_archive(folder).runs if row.params["platform.name"] == platform]
+def _rows(device: str) -> list[Any]:
+    return [row for row in shipped("archive").runs if row.tags["device"] == device]
 
 
 def _shape(row: Any) -> list[int]:

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.extrapolation import models
-from benchmarks.neusight import labelled_models, timed_operations
+from benchmarks.extrapolation import labelled_models, models, timed_operations
 
 GPU, PEAK, BANDWIDTH, CALL = "Planted GPU", 1e13, 5e11, 2e-5
 BINARY, UNARY = ("add", "mul", "div", "pow"), ("addu", "mulu", "divu", "powu", "tanh", "relu", "gelu", "softmax", "ln")

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,6 +34,7 @@ from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import did_you_mean
+from paradnn.store.files import write_json
 
 #: Weights in these are of published kernels, and no precision of one's own runs: the rest of the point is bfloat16.
 _NARROW = ("fp8", "fp8_block", "nvfp4", "int8_wo", "int4_wo", "w4a16_mxfp4")
@@ -89,12 +89,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows, kernels, shown = _rows(given.points), kernels_in(given.store), []
     for row, device in itertools.product(rows, given.device):
         shown.append(_shown(_answer(row, device, kernels, given), device, prices))
-        _print(shown[-1])
+    if given.json:
+        write_json(given.json, shown[0] if len(shown) == 1 else shown)
+    for one in shown:
+        _print(one)
     known = [one for one in shown if one["seconds"] is not None]
     if len(known) > 1 and len(rows) == 1:
         _rank(known)
-    if given.json:
-        given.json.write_text(json.dumps(shown[0] if len(shown) == 1 else shown, indent=1) + "\n")
     return 0 if known else 1
 
 
@@ -227,19 +228,15 @@ def _rank(known: Sequence[Mapping[str, Any]]) -> None:
 
 def _system(given: argparse.Namespace) -> int:
     """A simulator's file, with the intervals of its numbers beside it."""
-    (name, *others), words = given.device, [word.partition("=") for word in given.points]
-    if others or given.json is None or any(key != "precision" for key, _, _ in words):
-        problem = "takes one --device, a file and no point"
-        raise ConfigError(
-            "--system", given.system, problem, "add --json FILE, and precision=float16 where not bfloat16"
-        )
+    name, *others = given.device
+    if others or given.json is None or given.points:
+        raise ConfigError("--system", given.system, "takes one --device, a file and no point", "add --json FILE")
     device = load_atlas().device(name)
-    precision = words[-1][2] if words else "bfloat16"
-    system, intervals = system_file(given.system, load_atlas(), device, precision)
+    system, intervals = system_file(given.system, load_atlas(), device)
     beside = given.json.with_name(f"{given.json.stem}-intervals.json")
     for file, content in ((given.json, system), (beside, intervals)):
-        file.write_text(json.dumps(content, indent=1) + "\n")
-    say(f"{device} in {precision} for {given.system} written to {given.json}, intervals to {beside}")
+        write_json(file, content)
+    say(f"{device} in 16 bits for {given.system} written to {given.json}, intervals to {beside}")
     say(f"  from {intervals['source']}")
     return 0
 
@@ -248,10 +245,10 @@ def _versions(given: argparse.Namespace) -> int:
     """1 where there is but one version of everything."""
     devices = [load_atlas().device(name) for name in given.device]
     found = [one for device in devices for one in changes(load_atlas(), device, given.engine)]
+    if given.json:
+        write_json(given.json, [one.told for one in found])
     for line in map(str, found) if found else ["no engine was timed there in two versions"]:
         say(line)
-    if given.json:
-        given.json.write_text(json.dumps([one.told for one in found], indent=1) + "\n")
     return 0 if found else 1
 
 

@@ -12,7 +12,6 @@ is not, 3 where nothing is known.
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from paradnn.cli.console import say
 from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
 from paradnn.core.errors import ConfigError
+from paradnn.store.files import write_json
 
 _CODES = {"normal": 0, "slow": 1, "fast": 1, "unknown": 3}
 
@@ -66,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line: the exit codes of the verdicts, 2 for bad input."""
     given = make_parser().parse_args(arguments)
     found = judge(_run(given.run_id, given.store), given.store)
+    if given.json:
+        write_json(given.json, vars(found))
     if found.low is None or found.high is None:
         say(f"{found.point} on {found.device}: {_rate(found.value)}; not known whether that is normal: {found.why}")
     else:
@@ -74,8 +76,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{_rate(found.value)}, {said[found.verdict]}")  # fmt: skip
     for line in (*(f"from {source}" for source in found.sources), *(f"look at {what}" for what in found.look_at)):
         say(f"  {line}")
-    if given.json:
-        given.json.write_text(json.dumps(vars(found), indent=1) + "\n")
     return _CODES[found.verdict]
 
 

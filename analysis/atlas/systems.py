@@ -18,18 +18,23 @@ from paradnn.platform.specifications import Hardware, find_hardware
 
 #: Sides of square products, of square matrices that a vector is multiplied with; bytes of a long and a short message.
 _SIDES, _MATRICES, _MESSAGE, _LEAST = (8192, 4096, 2048, 512), (16384, 4096, 1024), 2**28, 128
+#: Calculon's names of 16-bit numbers.
+_NUMBERS = ("float16", "bfloat16")
+#: Bytes of registers of a multiprocessor. LLM-Viewer wants the buffer of a whole device, and bounds the rows of a block
+#: of attention by it, which the size of a head bounds further for all buffers of 64 KiB and more.
+_BUFFER = 2**18
 #: Rates of a group's kernels (median, low, high) (3, n), by what they are of.
 _Measured = Mapping[str, Any]
 
 
-def system_file(name: str, atlas: Atlas, device: str, precision: str) -> tuple[Any, Any]:
+def system_file(name: str, atlas: Atlas, device: str) -> tuple[Any, Any]:
     """The file of a device for a simulator, and its intervals: key -> low and high ends. NotEnoughData where products
     were not timed there, ConfigError for a device without specifications."""
-    part, gemm = find_hardware(device), atlas.find(device, "gemm", precision)
+    part, gemm = find_hardware(device), atlas.find(device, "gemm", "bfloat16")
     if part is None or part.memory_bytes is None or "float32" not in part.peak_flops:
         raise ConfigError("--device", device, "has no specifications, which such a file needs", "choose another")
     if gemm is None:
-        raise NotEnoughData(f"no products were timed in {precision} on {device}")
+        raise NotEnoughData(f"no products of 16-bit numbers were timed on {device}")
     measured = {
         "flops_per_second": _rates(gemm, "flops", [product(side, side, side, 2) for side in _SIDES]),
         "bytes_per_second": _rates(gemm, "bytes", [product(1, side, side, 2) for side in _MATRICES]),
@@ -61,20 +66,21 @@ def _calculon(device: str, part: Hardware, measured: _Measured, devices: int) ->
     if devices:
         large, small = measured["all_reduce_bytes_per_second"]
         beat = float(collective("all_reduce", devices, _LEAST)["bytes"]) / small
-        ops = {"p2p": 1.0, "reduce_scatter": 1.0, "all_gather": 1.0, "all_reduce": 2.0}
+        # Of n devices each sends (n - 1) / n of what is gathered or scattered, and in an all-reduce does both.
+        ops = {"p2p": [1.0, None], "reduce_scatter": [1.0, -1], "all_gather": [1.0, -1], "all_reduce": [2.0, -1]}
         network = {"bandwidth": large / 1e9, "efficiency": 1.0, "size": devices, "latency": beat, "ops": ops}
-        networks = [network | {"collective_minus1_scalar": True, "must_be_filled": True, "processor_usage": 0.0}]
-    vector = {"tflops": part.peak_flops["float32"] / 1e12, "gflops_efficiency": {"float16": [[0, 1.0]]}}
-    matrix = {"tflops": max(rates) / 1e12, "gflops_efficiency": {"float16": [*flops, [0, flops[-1][1]]]}}
+        networks = [network | {"must_be_filled": True, "processor_usage": 0.0}]
+    matrix = {"tflops": max(rates) / 1e12, "gflops_efficiency": [*flops, [0, flops[-1][1]]]}
+    vector = {"tflops": part.peak_flops["float32"] / 1e12, "gflops_efficiency": [[0, 1.0]]}
     mem1 = memory | {"MB_efficiency": [*sizes, [0, sizes[-1][1]]]}
     mem2 = {"GiB": 0, "GBps": 1, "MB_efficiency": [[0, 1.0]]}
-    units = {"matrix": matrix, "vector": vector, "mem1": mem1, "mem2": mem2}
-    return {**units, "processing_mode": "roofline", "networks": networks}
+    units = {"matrix": dict.fromkeys(_NUMBERS, matrix), "vector": dict.fromkeys(_NUMBERS, vector)}
+    return {**units, "mem1": mem1, "mem2": mem2, "processing_mode": "roofline", "networks": networks}
 
 
 def _llm_viewer(device: str, part: Hardware, measured: _Measured, devices: int) -> dict[str, Any]:
     rates = {"bandwidth": max(measured["bytes_per_second"]), "FP16": max(measured["flops_per_second"])}
-    return {device.replace(" ", "_"): rates}
+    return {device.replace(" ", "_"): {**rates, "onchip_buffer": _BUFFER}}
 
 
 def _astra_sim(device: str, part: Hardware, measured: _Measured, devices: int) -> dict[str, Any]:

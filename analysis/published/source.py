@@ -12,8 +12,6 @@ import hashlib
 import json
 import tempfile
 import time
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,11 +25,8 @@ from analysis.store.write import Progress, log_run, open_experiment, writing
 from paradnn.store.address import address_of
 from paradnn.store.runs import SCHEMA_VERSION
 
-#: What reading raises where a file is not what it claims to be; of damaged XML in a spreadsheet a SyntaxError.
-DAMAGED = (
-    *(ArithmeticError, AttributeError, EOFError, LookupError, OSError, RuntimeError, SyntaxError, TypeError),
-    *(ValueError, csv.Error, zipfile.BadZipFile, zlib.error),
-)
+#: What reading raises where a file is not what it claims to be.
+DAMAGED = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError, csv.Error)
 #: Bytes.
 LARGEST = 32 * 2**20
 _DIGITS = 15  # a whole number with more is no count of anything: it is read as a float, which may be infinite

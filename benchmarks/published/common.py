@@ -1,45 +1,14 @@
-"""What the readers of published files share: sheets row by row, names of platforms, repetitions, transfers."""
+"""What the readers of published files share: names of platforms, repetitions, transfers."""
 
 import csv
-import warnings
-import zipfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from analysis.published.source import LARGEST, PublishedRun, digest
+from analysis.published.source import PublishedRun, digest
 from paradnn.workloads.channel import COLLECTIVES, bus_factor
-
-_MOST_ROWS, _MOST_COLUMNS = 20_000, 200  # of a sheet
-
-
-def read_sheets(path: Path) -> dict[str, list[tuple[Any, ...]]]:
-    """Sheet -> its rows of values, None where a cell is blank."""
-    from openpyxl import load_workbook
-    from openpyxl.utils.exceptions import InvalidFileException
-
-    with path.open("rb") as file, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of extensions that are not read, such as colours
-        with zipfile.ZipFile(file) as parts:
-            if (size := sum(part.file_size for part in parts.infolist())) > LARGEST:
-                raise ValueError(f"holds {size:,} bytes, more than {LARGEST:,}")
-        try:
-            book = load_workbook(file, data_only=True, read_only=True)
-            return {sheet.title: list(_rows(sheet)) for sheet in book.worksheets}
-        except InvalidFileException as error:
-            raise ValueError(str(error)) from error
-
-
-def _rows(sheet: Any) -> Iterator[tuple[Any, ...]]:
-    """The rows of a sheet, whatever it says of its own size."""
-    sheet.reset_dimensions()
-    for number, row in enumerate(sheet.iter_rows(values_only=True), 1):
-        if number > _MOST_ROWS or len(row) > _MOST_COLUMNS:
-            raise ValueError(f"sheet {sheet.title!r} has a cell beyond row {_MOST_ROWS:,} or column {_MOST_COLUMNS}")
-        yield row
 
 
 @cache

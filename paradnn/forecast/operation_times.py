@@ -29,8 +29,11 @@ from paradnn.forecast.regression import Array, Prediction
 LEAST = 5
 #: Tiles of a product's result; a product as it is, without padding, is one of 1 x 1.
 _TILES = ((1, 1), (16, 16), (32, 32), (64, 32), (32, 64), (128, 32), (32, 128), (128, 64), (64, 128), (128, 128))
-#: Kinds whose arithmetic is products; queries that a kernel of attention takes at once.
-_TILED, _QUERIES = ("gemm", "conv2d", "rnn_kernel", "fc"), (64, 128, 256)
+#: Kinds that are one product, and all whose arithmetic is products; queries that a kernel of attention takes at once.
+_PRODUCTS = ("gemm", "bmm", "linear")
+_TILED, _QUERIES = (*_PRODUCTS, "conv2d", "rnn_kernel", "fc"), (64, 128, 256)
+#: Rows of a product that suit all loads of memory are a multiple of this.
+_ALIGNED = 16
 #: Steps of a sum that a tile's beginning and end are worth.
 _ENDS = 24
 #: Seconds of dispatch of a call, and of each of several operations in one.
@@ -156,9 +159,15 @@ def _padding(operations: Sequence[Operation]) -> Array:
 
 
 def _coordinates(operations: Sequence[Operation]) -> Coordinates:
+    """Of a product also the power of two that holds its rows, by which libraries choose a kernel, and how well its rows
+    are aligned: where they are not, some kernels are preceded by one that pads."""
     sizes = {name: np.array([getattr(one, name) for one in operations], dtype=float) for name in _SIZES}
     logs: dict[Hashable, Array] = {name: np.log10(np.maximum(values, 1.0)) for name, values in sizes.items()}
     logs["padding"] = np.log10(np.min(_padding(operations)[1:], axis=0, initial=1e9))
+    if operations and operations[0].kind in _PRODUCTS:
+        rows = np.array([one.m for one in operations])
+        logs["bucket"] = np.log10(2.0) * np.ceil(np.log2(rows))
+        logs["aligned"] = np.log2(np.gcd(rows, _ALIGNED)) / np.log2(_ALIGNED)
     return {**logs, "variant": np.array([one.variant for one in operations], dtype=str)}
 
 

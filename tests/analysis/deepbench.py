@@ -79,14 +79,6 @@ INT8: Rows = [
 ]
 
 
-def table(rows: Rows, row: int = 0, column: int = 0, value: Any = None) -> dict[str, Rows]:
-    """Sheets of one section, a cell of it changed where a row is named."""
-    copy = [list(each) for each in rows]
-    if row:
-        copy[row][column] = value
-    return {"Results": [("Precision", "Float"), *copy], "Specs": SPECS}
-
-
 def write(path: Path, sheets: Mapping[str, Rows]) -> Path:
     """A spreadsheet of these sheets."""
     book = Workbook()

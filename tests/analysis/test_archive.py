@@ -194,12 +194,6 @@ def test_an_interrupted_import_is_finished(tmp_path: Path, blank_store: Callable
     assert load(uri)["point_id"].is_unique
 
 
-def test_an_entry_that_contradicts_itself_ends_the_reading(tmp_path: Path) -> None:
-    for changes in ({"example_per_sec": [9.0]}, {"labels": ["layer_4-node_32"]}, {"flops": [float("nan")]}):
-        with pytest.raises(ValueError, match=r"is not step_per_sec x batch size|is not of a model|not a positive"):
-            read_archive(write(tmp_path, gpu_fc=measured([(4, 32, 64)], {}, 1) | changes))
-
-
 def test_there_is_nowhere_to_put_it(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot write to nonsense://x"):
         log_found(read_archive(write(tmp_path)), "nonsense://x")

@@ -19,6 +19,7 @@ from benchmarks.published.atlas import build_atlas
 from paradnn.core.errors import ConfigError, DataError
 
 FC = {"family": "fc", "model.layers": 4, "model.nodes": 512, "model.input_size": 2000, "model.output_size": 1000}
+GPT_WORDS = ("model=gpt", "batch_size=8", "precision=bfloat16", "mode=inference")
 GPT = {"family": "gpt", "model.layers": 4, "model.width": 1024, "model.heads": 16, "model.sequence_length": 512}
 
 
@@ -121,16 +122,15 @@ def test_devices_are_found_by_a_drivers_name_and_others_are_refused() -> None:
 
 def test_ask_writes_its_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "answer.json"
-    words = ["model=gpt", "batch_size=8", "precision=bfloat16", "mode=inference"]
-    assert ask(["--device", "H200", "--json", str(file), *words]) == 0
+    assert ask(["--device", "H200", "--json", str(file), *GPT_WORDS]) == 0
     answer = json.loads(file.read_text())
     assert {"device", "seconds", "low", "high", "sources", "extrapolated"} <= set(answer)
     assert answer["device"] == "H200"
     assert answer["low"] < answer["seconds"] < answer["high"]
     assert "from ai-dynamo/aiconfigurator" in capsys.readouterr().out
-    assert ask(["--device", "H200", "--device", "L40S", "--price", "H200=3", "--price", "L40S=1", *words]) == 0
+    assert ask(["--device", "H200", "--device", "L40S", "--price", "H200=3", "--price", "L40S=1", *GPT_WORDS]) == 0
     assert "cheapest" in capsys.readouterr().out
-    assert ask(["--device", "TPU v2", *words]) == 1
+    assert ask(["--device", "TPU v2", *GPT_WORDS]) == 1
     assert "not known" in capsys.readouterr().out
 
 
@@ -147,15 +147,18 @@ def test_ask_writes_its_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["--device", "H200", "--price", "H100=2", "model=gpt"], "is no device that is asked for"),
         (["--device", "H200", "--from", "H100", "model=gpt"], "the store has none; measure some"),
         (["--device", "H200", "--system", "calculon"], "add --json FILE"),
+        (["--device", "H200", "--system", "calculon", "--json", "/none/no.json"], "--json=/none/no.json: cannot be"),
+        (["--device", "Arc Pro B60", "--versions", "--json", "/none/no.json"], "--json=/none/no.json: cannot be"),
+        (["--device", "H200", "--json", "/none/no.json", *GPT_WORDS], "--json=/none/no.json: cannot be"),
         (["--device", "P4", "--system", "calculon", "--json", "no.json"], "has no specifications"),
         (["--device", "H200", "model=llama", "model.experts=8", "mode=generate"], "set model.experts=1"),
     ],
 )
 def test_wrong_words_are_one_line(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ask(words) == 2
-    error = capsys.readouterr().err
-    assert line in error
-    assert error.count("\n") == 1
+    shown = capsys.readouterr()
+    assert line in shown.err
+    assert (shown.err.count("\n"), shown.out) == (1, "")
 
 
 def _run(factor: float, row: dict, device: str) -> dict:
@@ -251,7 +254,7 @@ def test_a_device_with_specifications_alone_is_scaled_from_the_one_most_like_it(
 @pytest.mark.parametrize(
     ("simulator", "flops", "moved"),
     [
-        ("calculon", lambda made: made["matrix"]["tflops"] * 1e12, lambda made: made["mem1"]["GBps"] * 1e9),
+        ("calculon", lambda made: made["matrix"]["bfloat16"]["tflops"] * 1e12, lambda made: made["mem1"]["GBps"] * 1e9),
         ("llm-viewer", lambda made: made["H200"]["FP16"], lambda made: made["H200"]["bandwidth"]),
         ("astra-sim", lambda made: made["peak-perf"] * 1e12, lambda made: made["local-mem-bw"] * 1e9),
     ],
@@ -266,4 +269,5 @@ def test_a_simulators_file_holds_what_kernels_reach_with_intervals_beside(
     assert any(low < flops(made) < high for low, high in beside["intervals"]["flops_per_second"])
     for network in made.get("networks", []):
         assert network["size"] == 8
+        assert {"collective_minus1_scalar"}.isdisjoint(network), "Calculon refuses keys that it does not know"
         assert 100 < network["bandwidth"] < 450  # NVLink's GB/s in one direction

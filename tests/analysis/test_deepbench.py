@@ -14,12 +14,11 @@ from analysis.store.load import load
 from benchmarks.published.deepbench import read_deepbench, read_workbook
 from paradnn.config.identity import point_id, request_of, texts
 from paradnn.config.point import Point
-from paradnn.core.errors import DataError
 from paradnn.families import FAMILIES
 from paradnn.platform.specifications import find_hardware
 from paradnn.workloads.step import SingleStep
 from tests.analysis.conftest import Writer
-from tests.analysis.deepbench import CONVOLUTION, FLOAT, GEMM, LSTM, REDUCE, SPECS, Rows, folder_of, table, write
+from tests.analysis.deepbench import folder_of
 from tests.families.test_kernels import stated
 
 
@@ -123,36 +122,6 @@ def test_ones_own_run_of_the_same_point_is_compared_and_placed(
     placed = place_models(v100, find_hardware)
     assert placed.roofs[0].peak == 15.7e12
     assert len(placed.points) == 2
-
-
-@pytest.mark.parametrize(
-    ("sheets", "message"),
-    [
-        ({"Results": FLOAT}, "DeepBench_X.xlsx is not DeepBench's: it lacks a sheet 'Specs'; fetch it again"),
-        ({"Specs": SPECS}, "it lacks a sheet of results"),
-        ({"Results": FLOAT, "Specs": [("OS", "x")]}, "sheet Specs: names neither GPU Model nor CPU"),
-        (table(GEMM[:1]), "holds no timing"),
-        ({"Results": [("Precision", "Half"), *GEMM], "Specs": SPECS}, "the precision 'precision half' is not known"),
-        (table(GEMM, 1, 8, "fast"), "sheet 'Results', row 3: time='fast' is no positive number"),
-        (table(GEMM, 1, 2, "17x60"), "sheet 'Results', row 3: m='17x60' is no size"),
-        (table(GEMM, 1, 3, None), "row 3: n=None is no size"),
-        (table(GEMM, 1, 3, -16), "n=-16 is no size"),
-        (table(GEMM, 1, 8, 0), "time=0 is no positive number"),
-        (table(GEMM, 1, 5, "Y"), "='Y' is neither N nor T"),
-        (
-            table([("Recurrent Layers - GRU", *LSTM[0][1:3], "B", *LSTM[0][4:]), LSTM[1]]),
-            "row 2: the section has no column 'n'",
-        ),
-        (table(REDUCE, 2, 9, "Carrier pigeons"), "row 4: the algorithm 'Carrier pigeons' is not known"),
-        (table(CONVOLUTION, 2, 7, 2000), "row 4, forward: model.kernel=[5, 2000]: a filter of width 2000 does not fit"),
-    ],
-)
-def test_a_damaged_file_is_one_line(sheets: dict[str, Rows], message: str, tmp_path: Path) -> None:
-    folder = folder_of(tmp_path / "results")
-    write(folder / "train" / "DeepBench_X.xlsx", sheets)
-    with pytest.raises(DataError) as error:
-        read_deepbench(folder)
-    assert message in str(error.value)
 
 
 def test_all_timings_of_the_published_files_come_with_the_package() -> None:

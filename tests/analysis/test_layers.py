@@ -8,7 +8,6 @@ import pytest
 
 from benchmarks.published import layers
 from benchmarks.published.layers import read_layers
-from paradnn.core.errors import DataError
 
 TABLE = Path(layers.__file__).with_suffix(".csv")
 #: Percentages of AlexNet on the CPU of a Jetson TK1, and of VGG-16 on the GPU of a TX1, as the paper prints them.
@@ -26,16 +25,3 @@ def test_shares_are_the_printed_ones_and_work_is_the_familys() -> None:
         # Of the sum of all layers' times; the paper's last table adds up to 99%.
         assert {kind: 100 * found[f"op_share.{kind}"] for kind in shares} == pytest.approx(shares, rel=0.02)
     assert runs["alexnet b1 Jetson TK1 (CPU)"].metrics["flops_per_step"] == pytest.approx(2 * 725e6, rel=0.001)
-
-
-def test_what_is_no_table_is_one_line(tmp_path: Path) -> None:
-    path = tmp_path / "table.csv"
-    head = "device,model,batch_size,forward_ms,Conv\n"
-    path.write_text(f"{head}a,net,1,10,8\nb,net,0,10,8\nc,net,1,soon,8\nd,net,1,10,\n")
-    found = read_layers(path)
-    assert [run.name for run in found.runs] == ["net b1 a"]
-    assert [line.partition(":")[0] for line in found.left_out] == [f"table.csv, line {number}" for number in (3, 4, 5)]
-    for text in ("", "device,model\na,b\n", head):
-        path.write_text(text)
-        with pytest.raises(DataError, match="no table by type of layer; give a CSV file with columns device"):
-            read_layers(path)
