@@ -17,23 +17,25 @@ from __future__ import annotations
 
 import argparse
 import ast
-import csv
 import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from sklearn.model_selection import GroupKFold
 
-from analysis.atlas import Group
+from analysis.atlas import Group, operation
 from analysis.atlas.expect import StepPart, ends_of, model_in, summed
+from analysis.atlas.kernels import product
 from analysis.published.source import shipped
 from benchmarks.common import save
 from paradnn.families.operations import Counted, Operation
 from paradnn.forecast.operation_times import OperationTimes
+from paradnn.forecast.process import places
 
 FOLDS, SEED = 10, 0
 #: A GPU that it has all of.
@@ -72,21 +74,14 @@ def timed_operations(folder: Path, gpu: str = GPU) -> Mapping[str, Sequence[Time
     found: dict[str, list[Timed]] = {}
     for kind in (*_PRODUCTS, *_OTHERS):
         path = folder / _ROOT / "data/dataset/train/collect" / kind / "p2.1.0" / f"{gpu}.csv"
-        with path.open(newline="") as handle:
-            found[kind] = [(_timed(kind, row), float(row["Latency"]) / 1e3) for row in csv.DictReader(handle)]
+        make, sizes = (_product, "BMNK") if kind in _PRODUCTS else (_other, "BH")
+        rows = pd.read_csv(path).to_dict("records")
+        found[kind] = [(make(kind, *(int(row[name]) for name in sizes)), row["Latency"] / 1e3) for row in rows]
     return found
 
 
-def _timed(kind: str, row: Mapping[str, str]) -> Operation:
-    if kind in _PRODUCTS:
-        return _product(kind, *(int(row[name]) for name in "BMNK"))
-    return _other(kind, int(row["B"]), int(row["H"]))
-
-
 def _product(kind: str, batch: int, rows: int, inner: int, columns: int) -> Operation:
-    moved = float(_WIDTH * batch * (rows * inner + inner * columns + rows * columns))
-    flops = 2.0 * batch * rows * inner * columns
-    return Operation(kind, _PRODUCTS[kind], rows, columns, inner, flops, moved, batch=batch)
+    return operation(kind, product(rows, columns, inner, _WIDTH, batch), _PRODUCTS[kind])
 
 
 def _other(kind: str, rows: int, width: int) -> Operation:
@@ -112,8 +107,7 @@ def labelled_models(folder: Path, gpu: str = GPU) -> Iterator[Labelled]:
 
 def _operations(graph: Path, layers: int) -> tuple[list[Counted], list[Counted]]:
     """Products, and all else: forward, backward and the sums of gradients, as NeuSight lists them."""
-    with graph.open(newline="") as handle:
-        rows = list(csv.DictReader(handle))
+    rows = pd.read_csv(graph).to_dict("records")
     names = [row["Name"] for row in rows]
     ends = next((ends for start, ends in _LAYER.items() if graph.stem.startswith(start)), None)
     first, last = (names.index(end) for end in ends) if ends else (0, -1)
@@ -124,8 +118,8 @@ def _operations(graph: Path, layers: int) -> tuple[list[Counted], list[Counted]]
         one_tensor = sum(math.prod(shape) == size for shape in inputs) == 1
         for phase in ("FwOps", "BwOps", "AccOps"):
             for kind, shape in ast.literal_eval(row[phase]):
-                operation = _listed(kind, shape, one_tensor and phase == "FwOps")
-                found[operation.kind not in _PRODUCTS].append(Counted(row["Name"], operation, count))
+                one = _listed(kind, shape, one_tensor and phase == "FwOps")
+                found[one.kind not in _PRODUCTS].append(Counted(row["Name"], one, count))
     return found
 
 
@@ -144,23 +138,17 @@ def _listed(kind: str, shape: Sequence[int], one_tensor: bool) -> Operation:
 
 def cross_validated(timed: Sequence[Timed]) -> dict[str, float]:
     """Medians and quantiles of the relative error, and how many intervals hold the time."""
-    shapes = [(one.m, one.n, one.k, one.batch, one.calls, one.images, one.window, one.stride) for one, _ in timed]
-    distinct = sorted(set(shapes))
-    folds = np.random.default_rng(SEED).permutation(len(distinct)) % FOLDS
-    place = dict(zip(distinct, folds, strict=True))
-    fold = np.array([place[shape] for shape in shapes])
+    shapes = places([replace(one, variant="", flops=0.0, bytes=0.0) for one, _ in timed])
     logs = np.log([seconds for _, seconds in timed])
     errors, held = np.zeros(len(timed)), np.zeros(len(timed), dtype=bool)
-    for left_out in range(FOLDS):
-        test = np.flatnonzero(fold == left_out)
-        fit = _fitted([timed[index] for index in np.flatnonzero(fold != left_out)])
-        found = fit.predict([timed[index][0] for index in test])
+    for known, left in GroupKFold(FOLDS, shuffle=True, random_state=SEED).split(logs, groups=shapes):
+        found = _fitted([timed[index] for index in known]).predict([timed[index][0] for index in left])
         low, high = found.interval()
-        errors[test] = np.abs(np.expm1(found.mean - logs[test]))
-        held[test] = (low <= logs[test]) & (logs[test] <= high)
+        errors[left] = np.abs(np.expm1(found.mean - logs[left]))
+        held[left] = (low <= logs[left]) & (logs[left] <= high)
     return {
         "operations": len(timed),
-        "shapes": len(distinct),
+        "shapes": int(shapes.max()) + 1,
         "median_error": float(np.median(errors)),
         "mean_error": float(errors.mean()),
         "upper_error": float(np.quantile(errors, 0.9)),

@@ -179,6 +179,5 @@ def operation(kind: str, columns: Any, variant: str = "") -> Operation:
 
 
 def operations_of(rows: pd.DataFrame, kind: str) -> list[Operation]:
-    """A row each; all of one kind, as `OperationTimes` sees it: products beside each other are products."""
-    named = {"bmm": "gemm"}.get(kind, kind)
-    return [operation(named, row, str(row.get("variant", ""))) for row in rows.to_dict("records")]
+    """A row each; all of one kind."""
+    return [operation(kind, row, str(row.get("variant", ""))) for row in rows.to_dict("records")]

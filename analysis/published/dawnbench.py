@@ -13,8 +13,9 @@ import csv
 import math
 from pathlib import Path
 
-from analysis.published.source import DAMAGED, Found, Publication, PublishedRun, digest, read_json, read_text, reason
+from analysis.published.source import DAMAGED, Found, Publication, PublishedRun, digest, read_text, reason
 from paradnn.core.errors import DataError
+from paradnn.store.files import read_json
 from paradnn.store.runs import PUBLISHED
 
 #: 14 August 2017, the first day of DAWNBench, in Unix milliseconds.
@@ -59,7 +60,7 @@ def _run(task: str, path: Path) -> PublishedRun:
         raise ValueError("has no numbers")
     epochs = [value + (epochs[0] == 0) for value in epochs]
     beside = path.with_suffix(".json")
-    about = dict(read_json(beside)) if beside.is_file() else {}
+    about = dict(read_json(read_text(beside))) if beside.is_file() else {}
     device, model, author, framework = (
         str(about.get(name) or "(not said)") for name in ("hardware", "model", "author", "framework")
     )

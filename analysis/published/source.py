@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analysis.store.load import load
@@ -27,20 +26,17 @@ from paradnn.store.runs import SCHEMA_VERSION
 
 #: What reading raises where a file is not what it claims to be.
 DAMAGED = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeError, TypeError, ValueError, csv.Error)
-#: Bytes.
+#: Bytes of a file at most.
 LARGEST = 32 * 2**20
-_DIGITS = 15  # a whole number with more is no count of anything: it is read as a float, which may be infinite
 _LONGEST = 480  # characters of a name or a value that is logged
-_DATA = Path(__file__).with_name("data")
+DATA = Path(__file__).with_name("data")
 #: Columns of such a file that say which publication a run is of; those that hold JSON.
-_HEAD, _NESTED = ["title", "about", "published_ms"], ("params", "tags", "metrics", "tables")
+HEAD, NESTED = ["title", "about", "published_ms"], ("params", "tags", "metrics", "tables")
 _SHARED = {"schema_version": SCHEMA_VERSION, "source": "published"}
 
 
 def reason(error: BaseException) -> str:
     """What is wrong, on one line."""
-    if isinstance(error, RecursionError):
-        return "is nested too deeply"
     words = " ".join(f"{'has no ' if isinstance(error, KeyError) else ''}{error}".split())
     return words[:200] or type(error).__name__
 
@@ -50,11 +46,6 @@ def read_text(path: Path) -> str:
     if (size := path.stat().st_size) > LARGEST:
         raise ValueError(f"has {size:,} bytes, more than {LARGEST:,}")
     return path.read_text(encoding="utf-8-sig")
-
-
-def read_json(path: Path) -> Any:
-    """The value of a JSON file."""
-    return json.loads(read_text(path), parse_int=lambda text: int(text) if len(text) <= _DIGITS else float(text))
 
 
 def digest(*parts: str) -> str:
@@ -104,26 +95,15 @@ class Found:
 
 def shipped(name: str) -> Found:
     """The published measurements of a source that come with the package."""
-    table = pq.read_table(_DATA / f"{name}.parquet").to_pandas()
+    table = pq.read_table(DATA / f"{name}.parquet").to_pandas()
     publications = []
-    for (title, about, published_ms), rows in table.groupby(_HEAD, sort=False):
+    for (title, about, published_ms), rows in table.groupby(HEAD, sort=False):
         runs = [
-            PublishedRun(**{key: json.loads(text) if key in _NESTED else text for key, text in row.items()})
-            for row in rows.drop(columns=_HEAD).to_dict("records")
+            PublishedRun(**{key: json.loads(text) if key in NESTED else text for key, text in row.items()})
+            for row in rows.drop(columns=HEAD).to_dict("records")
         ]
         publications.append(Publication(title, about, int(published_ms), runs))
     return Found(publications)
-
-
-def ship(name: str, found: Found) -> Path:
-    """Write them (`benchmarks.published`); the file."""
-    rows = [
-        dict(zip(_HEAD, publication, strict=False)) | vars(run) | {key: json.dumps(vars(run)[key]) for key in _NESTED}
-        for publication in found.publications
-        for run in publication.runs
-    ]
-    pq.write_table(pa.Table.from_pylist(rows), path := _DATA / f"{name}.parquet", compression="zstd")
-    return path
 
 
 def log_found(

@@ -4,11 +4,15 @@ python -m benchmarks.published archive=paradnn-original/scripts/data deepbench=D
     vidur=vidur/data/profiling/network tiny=tiny_results_v1.3 layers=benchmarks/published/layers.csv
 """
 
+import json
 import sys
 from importlib import import_module
 from pathlib import Path
 
-from analysis.published.source import ship
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from analysis.published.source import DATA, HEAD, NESTED
 
 
 def main(*words: str) -> None:
@@ -16,7 +20,12 @@ def main(*words: str) -> None:
     for word in words:
         name, _, folder = word.partition("=")
         found = getattr(import_module(f"benchmarks.published.{name}"), f"read_{name}")(Path(folder))
-        path = ship(name, found)
+        rows = [
+            dict(zip(HEAD, publication, strict=False)) | vars(run) | {key: json.dumps(vars(run)[key]) for key in NESTED}
+            for publication in found.publications
+            for run in publication.runs
+        ]
+        pq.write_table(pa.Table.from_pylist(rows), path := DATA / f"{name}.parquet", compression="zstd")
         print(
             f"{len(found.runs):,} runs, {path.stat().st_size / 2**10:,.0f} KiB: {path.name}",
             *found.left_out,

@@ -15,8 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from analysis.published.source import Found, Publication, PublishedRun, digest, read_json
+from analysis.published.source import Found, Publication, PublishedRun, digest, read_text
 from analysis.store.load import NUMBERS
+from paradnn.store.files import read_json
 from paradnn.store.runs import PUBLISHED
 
 #: 2 March 2020, the first day of MLSys, in Unix milliseconds.
@@ -73,7 +74,7 @@ def _entries(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Label and values of each entry of a file's parallel lists."""
     traced = {_TRACE: ("infeed", *_CAPTURES), _OPERATIONS: ("time_perc",)}.get(path.name)
     lists = [("labels", *_RATES), ("err_jobs", "states")] if traced is None else [("labels", *_TRACED, *traced)]
-    value = read_json(path)
+    value = read_json(read_text(path))
     for names in lists:
         for label, *cells in zip(*(value[name] for name in names), strict=True):
             yield str(label), dict(zip(names[1:], cells, strict=True))

@@ -14,7 +14,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from analysis.published.source import Found, Publication, PublishedRun, digest, read_json, read_text
+from analysis.published.source import Found, Publication, PublishedRun, digest, read_text
+from paradnn.store.files import read_json
 from paradnn.store.runs import PUBLISHED
 
 #: 17 September 2025, when the results were published, in Unix milliseconds.
@@ -52,7 +53,7 @@ def _run(path: Path) -> PublishedRun:
     if rate is None or not float(rate[1]):
         raise ValueError("gives no throughput")
     beside = path.parents[2] / "systems" / f"{system}.json"
-    about: dict[str, Any] = read_json(beside) if beside.is_file() else {}
+    about: dict[str, Any] = read_json(read_text(beside)) if beside.is_file() else {}
     board, processor, clock = (
         str(about.get(key) or "").strip() for key in ("Board Name", "Processor(s) Name", "Processor(s) Frequencies")
     )
