@@ -1,4 +1,4 @@
-"""python -m benchmarks.few_seconds [--measured 50 200 600 1000 2000] [--threads 1] [--profile]
+"""python -m benchmarks.few_seconds [--measured 50 200 600 1000 2000]
 
 What choosing the next points of an adaptive sweep takes, among the 9,720 points of the paper's FC space, on a planted
 machine of which some points are measured: median seconds of a whole look (read, fit, predict, choose), and the largest
@@ -8,9 +8,7 @@ memory. Each number of points has a process of its own, so that its memory is it
 from __future__ import annotations
 
 import argparse
-import cProfile
 import itertools
-import pstats
 import resource
 import subprocess
 import sys
@@ -19,7 +17,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
-import threadpoolctl
 
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Measure, Point, Settings, Sweep
@@ -100,25 +97,15 @@ def timed(count: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measured", type=int, nargs="*", default=[50, 200, 600, 1000, 2000])
-    parser.add_argument("--threads", type=int, help="of BLAS, where the code sets no limit of its own")
-    parser.add_argument("--profile", action="store_true", help="where the time goes, of the last look")
-    parser.add_argument("--single", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--single", action="store_true", help="in this process, such as under python -m cProfile")
     given = parser.parse_args()
-    if given.threads:
-        threadpoolctl.threadpool_limits(given.threads, "blas")
-    if given.profile:
-        design = prepared(given.measured[0])
-        design.next()
-        with cProfile.Profile() as profile:
-            design.next()
-        pstats.Stats(profile).sort_stats("cumulative").print_stats(45)
-    elif given.single:
+    if given.single:
         timed(given.measured[0])
     else:
         print("points  seconds of a look      MiB at most")
         for count in given.measured:
             command = [sys.executable, "-m", "benchmarks.few_seconds", "--single", "--measured", str(count)]
-            subprocess.run([*command, *(["--threads", str(given.threads)] if given.threads else [])], check=True)
+            subprocess.run(command, check=True)
 
 
 if __name__ == "__main__":
