@@ -187,9 +187,9 @@ def _text(column: Texts) -> pd.Series:
 
 
 def _time(milliseconds: Iterable[int | None]) -> pd.Series:
-    """UTC timestamps; a run that has not ended has none."""
-    never = np.iinfo(np.int64).min
-    stamps = np.array([never if ms is None else ms for ms in milliseconds], dtype="int64")
+    """UTC timestamps; a run that has not ended has none, and no time is after the year 9999."""
+    never, latest = np.iinfo(np.int64).min, 253_402_300_799_999
+    stamps = np.array([never if ms is None or not 0 <= ms <= latest else ms for ms in milliseconds], dtype="int64")
     return pd.Series(stamps.view("datetime64[ms]")).dt.tz_localize("UTC")
 
 

@@ -143,7 +143,7 @@ def _check_options(override: Override) -> None:
 
 def is_input_error(error: BaseException) -> bool:
     """Whether the user can mend it."""
-    if isinstance(error, (ParadnnError, HydraException, OmegaConfBaseException)):
+    if isinstance(error, (ParadnnError, HydraException, OmegaConfBaseException, RecursionError)):
         return True
     if isinstance(error, OSError) or not isinstance(error, Exception):
         return False
@@ -159,6 +159,9 @@ def one_line(error: BaseException, arguments: Sequence[str] | None = None) -> st
     text, words = str(error), sys.orig_argv if arguments is None else arguments
     if isinstance(error, ParadnnError):
         return text
+    if isinstance(error, RecursionError):
+        deepest = max(words, key=lambda word: sum(map(word.count, "[{(")))
+        return f"{deepest}: nested too deeply to be read"
     options = re.search(
         r"Could not (?:find|load) '([^']+)/([^'/]*)'\s*Available options in '[^']+':\s*(.*?)\n\s*Config", text, re.S
     )

@@ -150,7 +150,7 @@ def _side(word: str) -> dict[str, str]:
         if key.split(".")[0] in (*SETTINGS_KEYS, "experiment"):
             raise ConfigError(key, value, "is no setting of a side", "write it after both sides")
         # Hydra itself will say what is wrong with an override that it cannot read.
-        with contextlib.suppress(HydraException):
+        with contextlib.suppress(HydraException, RecursionError):
             if OverridesParser.create().parse_override(override).is_sweep_override():
                 raise ConfigError(key, value, "a side is one setting", "write axes after both sides")
         found[key] = override

@@ -156,7 +156,9 @@ class SqlReader:
     def _selection(self, query: Query) -> sa.Select[Any]:
         """The runs of a query, in the order of `Run`."""
         runs, names = _RUNS.c, _EXPERIMENTS.c
-        columns = (runs.run_uuid, runs.name, names.name, runs.status, runs.start_time, runs.end_time, runs.artifact_uri)
+        # SQLite keeps anything in a column of numbers.
+        times = (sa.cast(time, sa.BigInteger) for time in (runs.start_time, runs.end_time))
+        columns = (runs.run_uuid, runs.name, names.name, runs.status, *times, runs.artifact_uri)
         conditions = [runs.lifecycle_stage == "active", names.name.in_(query.experiments), *self._workspace()]
         for table, filters in ((_PARAMS, query.params), (_TAGS, query.tags)):
             conditions += [_having(table, [key], table.c.value.in_(allowed)) for key, allowed in filters.items()]

@@ -13,12 +13,14 @@ import os
 import select
 import socket
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Mapping
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection
 
+from paradnn.core.scratch import Scratch, remove_leftovers
 from paradnn.core.workload import Unavailable, asked_for
 from paradnn.worker.fork_server import die_with_parent
 from paradnn.worker.process_group import KEY, LOOPBACK, RankFailed, Stranger, accept, listen, run_rank, with_port
@@ -48,8 +50,12 @@ def main() -> int:
         return 2
     print(f"listening on {with_port(*listening.getsockname()[:2])}", flush=True)
     os.dup2(2, 1)  # what processes print is not for who reads the address
+    remove_leftovers()
     try:
-        _serve(listening, key.encode(), given.with_stdin)
+        with Scratch() as folder:
+            # AutoGraph leaves a file for each function where a process does not end by itself: none of these does.
+            tempfile.tempdir = str(folder)
+            _serve(listening, key.encode(), given.with_stdin)
     except KeyboardInterrupt:
         return 130
     return 0

@@ -3,6 +3,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -142,6 +143,19 @@ def test_runs_of_another_schema_are_refused(store: str, tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match=r"schema_version=2 in run \w+, but this analysis reads schema_version=1"):
         load(f"sqlite:///{path}")
     assert len(load(f"sqlite:///{path}", family="fc")) == 30
+
+
+def test_a_run_whose_times_are_none_is_there(store: str, tmp_path: Path) -> None:
+    """SQLite keeps any value in a column of numbers."""
+    path = tmp_path / "odd.db"
+    path.write_bytes(Path(store.removeprefix("sqlite:///")).read_bytes())
+    for odd in ("soon", 1e400, 2**62, -1, b"x"):
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("UPDATE runs SET start_time = ?, end_time = ?", (odd, odd))
+            connection.commit()
+        frame = load(f"sqlite:///{path}")
+        assert len(frame) == len(load(store))
+        assert not (frame["start_time"].dt.year > 1970).any()
 
 
 def test_a_run_that_is_being_written_is_whole_or_absent(store: str, tmp_path: Path) -> None:

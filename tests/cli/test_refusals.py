@@ -50,6 +50,10 @@ REFUSED = [
         for word in ("learning=zzz", "sweep.plan=zzz")
     ),
     ("train model=resnet50 data=images data.path=/nope", "data.path=/nope: there is no such file or folder; give a"),
+    *(
+        (f"{command} model.nodes={3000 * '['}{3000 * ']'}", f"model.nodes={100 * '['}")
+        for command in ("train", "plan -m", "compare model.nodes=1")
+    ),
     ("train -m model=resnet50 data=images data.path=/,/nope", "data.path=/nope: there is no such file or folder"),
     ("train platform.cores=9999", "platform.cores=9999: core 9999 is none that this process may use; choose of 0"),
     ("train model=channel hosts=2", "hosts=2: this session has 1; docs/clusters.md says how points come to have"),

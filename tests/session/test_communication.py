@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -127,9 +128,13 @@ TENSORFLOW = ["model=channel", "model.transport=tensorflow", "model.pattern=all_
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_points_are_measured_on_two_hosts(address: str, store: Store) -> None:
+def test_points_are_measured_on_two_hosts(
+    address: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a framework's own transport the other address is in tests/worker/test_remote.py."""
     commands = [PLAIN, TENSORFLOW] if ":" in address else [TENSORFLOW]
+    (temporary := tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     with second_host(address) as variables:
         assert variables[HOSTS].startswith("[::1]:" if ":" in address else f"{address}:")
         for command in commands:
@@ -138,6 +143,7 @@ def test_points_are_measured_on_two_hosts(address: str, store: Store) -> None:
     points = store.runs()
     assert {(point["outcome"], point.get("reason")) for point in points} == {("ok", None)}
     assert len(points) == 2 * len(commands) - 1
+    assert not [*temporary.iterdir()]  # where TensorFlow's AutoGraph would write
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
