@@ -128,6 +128,19 @@ def test_functions_are_small_and_modules_say_what_they_are(path: Path) -> None:
             assert (node.end_lineno or 0) - node.lineno + 1 - documented <= 50, node.name
 
 
+@BY_PATH
+def test_no_file_is_unpickled(path: Path) -> None:
+    """What unpickles runs whatever a file says; between processes of one point (`process_group`) the system does it."""
+    assert not heads(imports_of(path)) & {"pickle", "shelve", "marshal", "dill", "cloudpickle", "joblib"}
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call):
+            assert ast.unparse(node.func).rpartition(".")[2] not in ("read_pickle", "unsafe_load", "full_load")
+            assert ast.unparse(node.func) not in ("torch.load", "yaml.load")
+            given = {entry.arg: ast.unparse(entry.value) for entry in node.keywords}
+            assert given.get("allow_pickle", "False") == "False"
+            assert given.get("safe_mode", "True") == given.get("weights_only", "True") == "True"
+
+
 def test_no_import_cycles() -> None:
     edges = {name: imports_of(path) & set(MODULES) - {name} for name, path in MODULES.items()}
     assert list(TopologicalSorter(edges).static_order())  # CycleError names the modules of a circle

@@ -24,6 +24,7 @@ from tensorflow.python.framework.convert_to_constants import convert_variables_t
 from paradnn.core.messages import Conversion
 from paradnn.core.workload import Unavailable
 from paradnn.families.built import BuiltModel
+from paradnn.families.own import refused
 from paradnn.families.parts.given import OnnxGraph
 from paradnn.worker.frameworks import Batch, Step
 from paradnn.worker.frameworks.tensorflow import TensorFlow
@@ -103,10 +104,8 @@ class OnnxSource(Source):
         raise Unavailable("this engine reads no ONNX file: set framework=onnxruntime or openvino")
 
     def expected(self) -> list[np.ndarray[Any, Any]]:
-        try:
+        with refused("onnxruntime, which checks the outputs, is not installed", ImportError):
             import onnxruntime
-        except ImportError as error:
-            raise Unavailable(f"onnxruntime, which checks the outputs, is not installed: {error}") from None
         session = onnxruntime.InferenceSession(self.graph.SerializeToString(), providers=["CPUExecutionProvider"])
         names = [entry.name for entry in session.get_inputs()]
         return [np.asarray(found) for found in session.run(None, dict(zip(names, self.batch, strict=True)))]
@@ -151,7 +150,9 @@ class Engine(TensorFlow):
 
     def refused(self, error: BaseException) -> Unavailable:
         """That the engine cannot do it, with one line of what it says: one that names an operation, or the first."""
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        said = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        # OpenVINO begins with where in its own source that is.
+        lines = [line for line in said if not line.startswith(("Exception from", "Check '"))] or said
         named = [line.rpartition("error: ")[2] for line in lines if "error: " in line or "No conversion rule" in line]
         return Unavailable(f"{self.title} cannot run this model: {[*named, *lines][0][:200]}")
 
@@ -188,8 +189,9 @@ class EngineStep(Step):
         seconds = time.perf_counter() - begun
         session.run()
         error = largest_error(session.outputs(), self._source.expected())
-        if not error <= _TOLERANCE[self._precision]:
-            raise ValueError(f"the converted model's outputs differ from Keras' by {error:.2g} of the largest")
+        if not error <= (most := _TOLERANCE[self._precision]):
+            differs = f"differs from Keras' by {error:.2g} of the largest output, over {most:g}"
+            raise Unavailable(f"what {self._engine.title} computes {differs}")
         self._conversion = Conversion(seconds, float(len(self._artefact)), error)
         self._session = session
         return session
@@ -243,10 +245,8 @@ def onnx_model(source: Source) -> Any:
     """The model as ONNX, by tf2onnx where it does not come as such."""
     if isinstance(source, OnnxSource):
         return source.graph
-    try:
+    with refused("tf2onnx is not installed", ImportError, remedy="; pip install 'paradnn[engines]'"):
         import tf2onnx
-    except ImportError as error:
-        raise Unavailable(f"tf2onnx is not installed ({error}): pip install 'paradnn[engines]'") from None
     from onnx import helper
 
     def complement(context: Any, node: Any, name: str, args: Any) -> None:

@@ -25,7 +25,10 @@ class LiteRT(Engine):
 
     def convert(self, source: Source, precision: str) -> bytes:
         logging.getLogger("absl").setLevel(logging.ERROR)  # it advises; what it says last would be a crash's reason
-        converter = tf.lite.TFLiteConverter.from_concrete_functions([source.frozen()])
+        function = source.frozen()
+        if precision == "int8" and any(each.type == "Enter" for each in function.graph.get_operations()):
+            raise Unavailable("LiteRT's converter does not survive the calibration of a loop: use int8_dynamic")
+        converter = tf.lite.TFLiteConverter.from_concrete_functions([function])
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
         if precision != "float32":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]

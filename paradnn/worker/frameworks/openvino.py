@@ -13,7 +13,7 @@ from typing import Any
 
 import openvino
 
-from paradnn.core.workload import Unavailable
+from paradnn.families.own import refused
 from paradnn.worker.frameworks.engines import Engine, Session, Source, onnx_model, operation_cost
 from paradnn.worker.profile.shapes import Cost, Shape
 from paradnn.worker.profile.trace import Event, Trace
@@ -33,10 +33,8 @@ class OpenVino(Engine):
         if precision != "int8":
             content: bytes = model.SerializeToString()
             return content
-        try:
+        with refused("precision=int8 is calibrated by ONNX Runtime's tools", ImportError):
             from paradnn.worker.frameworks.onnxruntime import quantised
-        except ImportError as error:
-            raise Unavailable(f"precision=int8 is calibrated by ONNX Runtime's tools: {error}") from None
         return quantised(model, source, precision)
 
     def load(self, artefact: bytes, source: Source, precision: str, traces: Path | None = None) -> Session:
