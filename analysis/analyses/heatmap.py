@@ -203,6 +203,8 @@ def heat_maps(frame: pd.DataFrame, x: str, y: str, metric: str | None = None, *,
     columns = find_column(frame, x, "--x"), find_column(frame, y, "--y")
     if columns[0] == columns[1]:
         raise ConfigError("--y", y, "is on the x axis already", "name another hyperparameter")
+    if "model.name" in columns:  # every family has one value of it: one map of all tells them apart
+        frame = frame.assign(family="all")
     both = frame[frame[list(columns)].notna().all(axis=1) & frame["outcome"].notna()]
     lacking = [
         Lacking(group.name, f"no run with both {columns[0]} and {columns[1]}")

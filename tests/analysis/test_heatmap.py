@@ -150,6 +150,9 @@ def test_each_family_and_device_has_a_map_on_the_same_axes() -> None:
     with pytest.raises(SchemaError, match="environment_id = e"):
         heat_maps(both.assign(device="one"), "batch_size", "nodes")
     assert len(list(heat_maps(both.assign(device="one"), "batch_size", "nodes", pool=True).each())) == 1
+    lstm["model.name"] = "lstm"
+    one = heat_maps(pd.concat([grid(), lstm], ignore_index=True), "batch_size", "model.name")
+    assert {name: one.unmeasured(cells) for name, cells in one.each()} == {"all on Test CPU": 3}
 
 
 def test_numbers_are_short() -> None:

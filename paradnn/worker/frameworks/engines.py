@@ -35,7 +35,7 @@ from paradnn.worker.profile.trace import Trace
 #: Batches that `precision=int8` is calibrated on.
 CALIBRATION = 8
 #: How far an artefact's outputs may be from Keras', as a share of the largest: beyond it they are another model's.
-_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.02, "int8": 0.5, "int8_dynamic": 0.5}
+_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.02, "int8": 0.25, "int8_dynamic": 0.25}
 
 
 @dataclass(frozen=True)
