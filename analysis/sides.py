@@ -237,5 +237,7 @@ def no_verdict(pairs: pd.DataFrame) -> Iterator[str]:
         elif lacking := int((~carries).sum()):
             points = counted(lacking, "point")
             yield f"{family}: {points} of {len(carries)} left out, whose sides were measured in different sessions."
+        if changed := sampling(pairs, str(family)).design.stepped:
+            yield f"{family}: the machine's speed changed by {changed:.1%} in a session, whose runs count at its mean."
     for reason, names in reasons.items():
         yield f"No verdict for {', '.join(names)}: {reason}."

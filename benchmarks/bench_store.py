@@ -13,19 +13,17 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common import ROOT, Planted, fill
 from paradnn.store.metrics import METRICS
 
-ROOT = Path(__file__).resolve().parents[1]
 N_PARAMS, N_METRICS, N_TAGS = 30, 40, 15
 
 CHILD = """
@@ -95,91 +93,28 @@ def make_store(folder: Path, runs: int) -> str:
     unfinished.unlink(missing_ok=True)
     given = (f"sqlite:///{unfinished.resolve()}", (folder / "artifacts").resolve().as_uri())
     subprocess.run([sys.executable, "-c", INITIALISE, *given], check=True)
-    fill(unfinished, runs)
+    draw = random.Random(0)
+    fill(unfinished, (point(draw, number) for number in range(runs)))
     unfinished.rename(path)
     print(f"made {path.name}: {path.stat().st_size / 1e6:,.0f} MB in {time.perf_counter() - start:.0f} s", flush=True)
     return uri
 
 
-def fill(path: Path, runs: int, batch: int = 2_000) -> None:
-    """Insert runs of the experiment "paradnn", each with its params, latest metrics and tags, run after run."""
-    connection = sqlite3.connect(path)
-    for pragma in ("journal_mode=OFF", "synchronous=OFF", "cache_size=-1000000"):
-        connection.execute(f"PRAGMA {pragma}")
-    (experiment,) = connection.execute("SELECT experiment_id FROM experiments WHERE name = 'paradnn'").fetchone()
-    draw = random.Random(0)
-    for first in range(0, runs, batch):
-        points = [point(draw, number) for number in range(first, min(first + batch, runs))]
-        connection.executemany(
-            "INSERT INTO runs (run_uuid, name, source_type, source_name, entry_point_name, user_id, status, start_time,"
-            " end_time, source_version, lifecycle_stage, artifact_uri, experiment_id)"
-            " VALUES (?, ?, 'UNKNOWN', '', '', 'bench', 'FINISHED', ?, ?, '', 'active', '', ?)",
-            [(entry["id"], entry["name"], entry["start"], entry["start"] + 4_000, experiment) for entry in points],
-        )
-        for table in ("params", "tags"):
-            rows = ((key, value, entry["id"]) for entry in points for key, value in entry[table].items())
-            connection.executemany(f"INSERT INTO {table} (key, value, run_uuid) VALUES (?, ?, ?)", rows)
-        connection.executemany(
-            "INSERT INTO latest_metrics (key, value, timestamp, step, is_nan, run_uuid) VALUES (?, ?, ?, 0, 0, ?)",
-            metric_rows(points),
-        )
-        connection.commit()
-    connection.close()
-
-
-def metric_rows(points: list[dict[str, Any]]) -> Iterator[tuple[str, float, int, str]]:
-    """(key, value, timestamp, run id) of every metric of every point."""
-    for entry in points:
-        for key, value in entry["metrics"].items():
-            yield key, value, entry["start"], entry["id"]
-
-
-def point(draw: random.Random, number: int) -> dict[str, Any]:
+def point(draw: random.Random, number: int) -> Planted:
     """One run of a fully connected model, with as many params, metrics and tags as the goal names."""
-    params = {
-        "model.name": "fc",
-        "model.layers": str(2 ** draw.randint(2, 7)),
-        "model.nodes": str(2 ** draw.randint(5, 13)),
-        "model.input_size": "2000",
-        "model.output_size": "200",
-        "batch_size": str(2 ** draw.randint(6, 14)),
-        "precision": draw.choice(["float32", "bfloat16"]),
-        "platform.name": "cpu",
-        "compile": "graph",
-        "mode": "train",
-        "seed": "0",
-        "replicate": str(number % 3),
-        "optimizer.learning_rate": "0.1",
-    }
-    params |= {f"measure.setting_{index}": str(index / 2) for index in range(N_PARAMS - len(params))}
-    tags = {
-        "kind": "point",
-        "schema_version": "1",
-        "outcome": "ok",
-        "point_id": f"{draw.getrandbits(64):016x}",
-        "environment_id": "0123456789abcdef",
-        "protocol_id": "fedcba9876543210",
-        "sweep_id": f"sweep-{number // 5_000}",
-        "replicate": params["replicate"],
-        "steady": "true",
-        "source": "measured",
-        "device": "bench, 2 cores",
-        "host": "bench",
-        "git_commit": "0" * 40,
-        "version.python": "3.11.2",
-        "mlflow.runName": f"fc-{number}",
-    }
+    sizes = {"model.layers": 2 ** draw.randint(2, 7), "model.nodes": 2 ** draw.randint(5, 13)}
+    sizes |= {"model.input_size": 2000, "model.output_size": 200, "batch_size": 2 ** draw.randint(6, 14)}
+    params = {"model.name": "fc", **sizes, "precision": draw.choice(["float32", "bfloat16"]), "platform.name": "cpu"}
+    params |= {"compile": "graph", "mode": "train", "seed": 0, "replicate": number % 3, "optimizer.learning_rate": 0.1}
+    params |= {f"measure.setting_{index}": index / 2 for index in range(N_PARAMS - len(params))}
+    tags = {"kind": "point", "schema_version": "1", "outcome": "ok", "steady": "true", "source": "measured"}
+    tags |= {"point_id": f"{draw.getrandbits(64):016x}", "environment_id": "0123456789abcdef", "host": "bench"}
+    tags |= {"protocol_id": "fedcba9876543210", "sweep_id": f"sweep-{number // 5_000}", "device": "bench, 2 cores"}
+    tags |= {"replicate": params["replicate"], "git_commit": "0" * 40, "version.python": "3.11.2"}
+    tags |= {"mlflow.runName": f"fc-{number}"}
     metrics = {name: draw.lognormvariate(0, 3) for name in list(METRICS)[:N_METRICS]}
     assert (len(params), len(metrics), len(tags)) == (N_PARAMS, N_METRICS, N_TAGS)
-    start = 1_700_000_000_000 + 5_000 * number
-    return {
-        "id": uuid.UUID(int=draw.getrandbits(128)).hex,
-        "name": f"fc-{number}",
-        "start": start,
-        "params": params,
-        "metrics": metrics,
-        "tags": tags,
-    }
+    return Planted(uuid.UUID(int=draw.getrandbits(128)).hex, 1_700_000_000_000 + 5_000 * number, params, tags, metrics)
 
 
 if __name__ == "__main__":

@@ -12,22 +12,28 @@ batches. Seconds are the same for every point, since the tables do not say what 
 from __future__ import annotations
 
 import argparse
+import csv
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from scipy.stats import qmc
+import pandas as pd
 
+from analysis.published.source import shipped
+from analysis.store.past import rates_of, table_of
 from benchmarks.common import RESULTS, save
-from benchmarks.few_tables import Known, Sizes, archive, archive_memory, own, timm
 from paradnn.designs.choice import choose, first_points
 from paradnn.designs.frontier import excluded, fitting
-from paradnn.forecast.predict import fit_line
-from paradnn.forecast.process import LeftOut, Process
+from paradnn.families import model_of
+from paradnn.forecast.predict import Line, fit_line, roofline, step_inputs
+from paradnn.forecast.process import Inputs, LeftOut, Process
 from paradnn.forecast.regression import Array, Prediction
+from paradnn.forecast.table import Table
 
 SHARES = (0.01, 0.02, 0.05, 0.1)
 #: timm's tables that are replayed: other devices, precisions, layouts and modes.
@@ -38,6 +44,125 @@ TIMM = (
     "infer-amp-nchw-pt291-cu130-5090",
 )
 _NOISE = 0.02
+
+
+#: Slots of RMSprop, with which the archive was trained, and bytes of a weight and of an activation on either machine.
+_WEIGHT_BYTES, _ACTIVATION_BYTES = 12, 4
+_KEYS = ("model.layers", "model.nodes", "model.input_size", "model.output_size", "batch_size")
+
+
+@dataclass(frozen=True)
+class Known:
+    """n points, all measured. values: (n,) logarithms of seconds of a step. at: line -> inputs of all points. factors:
+    names and (n, k) logarithms of what speed is said to depend on."""
+
+    name: str
+    values: Array
+    at: Callable[[Line], Inputs]
+    factors: tuple[str, ...]
+    logs: Array
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """n points of which some ran out of memory. sizes: (n, k); parts: (n, j) of memory; failed: (n,)."""
+
+    sizes: Array
+    parts: Array
+    failed: np.ndarray
+
+
+def archive(device: str) -> Known:
+    """The paper's fully connected models on a device."""
+    rows = [row for row in _rows(device) if "step_time_ms" in row.metrics]
+    table = _table(rows)
+    shapes = np.array([_shape(row) for row in rows], dtype=float)
+    names = ("layers", "nodes", "input_size", "output_size", "batch_size")
+    varying = [index for index in range(5) if len(np.unique(shapes[:, index])) > 1]
+    return Known(
+        device,
+        np.log([row.metrics["step_time_ms"] / 1e3 for row in rows]),
+        step_inputs(table),
+        tuple(names[index] for index in varying),
+        np.log(shapes[:, varying]),
+    )
+
+
+def archive_memory() -> Sizes:
+    """All points of the archive on TPU v2, those that ran out of memory too."""
+    rows = [row for row in _rows("TPU v2") if row.outcome in ("ok", "oom_device")]
+    shapes = np.array([_shape(row) for row in rows], dtype=float)
+    layers, nodes, inputs, outputs, batch = shapes.T
+    weights = nodes * (inputs + outputs) + (layers - 1) * nodes**2
+    parts = np.stack([_WEIGHT_BYTES * weights, _ACTIVATION_BYTES * batch * (inputs + layers * nodes + outputs)], axis=1)
+    return Sizes(shapes, parts, np.array([row.outcome == "oom_device" for row in rows]))
+
+
+def _rows(device: str) -> list[Any]:
+    return [row for row in shipped("archive").runs if row.tags["device"] == device]
+
+
+def _shape(row: Any) -> list[int]:
+    return [int(row.params[key]) for key in _KEYS]
+
+
+def _table(rows: list[Any]) -> Table:
+    entries, costs = [], []
+    for row in rows:
+        sizes = dict(zip(("layers", "nodes", "input_size", "output_size"), _shape(row)[:4], strict=True))
+        cost = model_of(sizes | {"name": "fc"}).costs(
+            batch_size=_shape(row)[4], precision=row.params["precision"], mode="train", optimizer="rmsprop"
+        )
+        costs.append([cost.flops_per_step, cost.bytes_per_step, cost.parameters])
+        known = ("model.name", "precision", "compile", "platform.name", "mode", *_KEYS)
+        entries.append({key: row.params[key] for key in known} | {"devices": "1"})
+    rates = {"tpu": (180e12, 2400e9), "gpu": (125e12, 900e9)}[rows[0].params["platform.name"]]
+    peaks = np.tile([*rates, 1.0], (len(rows), 1))
+    same = [rows[0].tags["device"]] * len(rows)
+    return Table(entries, same, same, np.array(costs, dtype=float), peaks, np.full(len(rows), np.nan))
+
+
+def own(path: Path) -> Known:
+    """A space that was measured whole: rows of keys and `seconds` of a step, as the analysis predicts it."""
+    points = pd.read_csv(path)
+    seconds = points.pop("seconds").to_numpy(dtype=float)
+    axes = [str(name) for name in points if points[name].nunique() > 1]
+    points = points.assign(environment_id="here", sweep_id="one")
+    table = table_of(points, rates_of(points, seconds))
+    names = tuple(name.removeprefix("model.") for name in axes)
+    return Known(path.stem, np.log(seconds), step_inputs(table), names, np.log(points[axes].to_numpy(dtype=float)))
+
+
+def timm(path: Path) -> Known:
+    """One of timm's tables: models at the batch and image size of their row.
+
+    The roofline's parts are multiply-accumulates, activations, weights, and a time of each step; their rates cancel
+    against the factors, which data find.
+    """
+    with path.open() as handle:
+        rows = list(csv.DictReader(handle))
+    mode = "infer" if "infer_step_time" in rows[0] else "train"
+    need = [f"{mode}_{key}" for key in ("gmacs", "macts", "img_size", "batch_size")]
+    rows = [row for row in rows if all(float(row.get(key) or 0) > 0 for key in (*need, "param_count"))]
+    macs, activations, image, batch = (np.array([float(row[key]) for row in rows]) for key in need)
+    weights = np.array([float(row["param_count"]) for row in rows])
+    seconds = np.array([float(row[f"{mode}_batch_size"]) / float(row[f"{mode}_samples_per_sec"]) for row in rows])
+    families = [re.split(r"[_\d]", row["model"].split(".")[0])[0] for row in rows]
+    parts = np.stack([batch * macs / 3e4, batch * activations / 2e5, weights / 2e5, np.full(len(rows), 1e-2)])
+    logs = np.log10(np.stack([macs, activations, weights, image, batch], axis=1))
+    names = ("multiply-accumulates", "activations", "parameters", "image size", "batch size")
+    varying = [index for index in range(5) if len(np.unique(logs[:, index])) > 1]
+    coordinates = {names[index]: logs[:, index] for index in varying}
+    coordinates["macs of an activation"] = logs[:, 0] - logs[:, 1]
+    coordinates["family"] = np.array(families, dtype=str)
+
+    def at(line: Line) -> Inputs:
+        base, columns = roofline(parts, families, line, (1.0, 1.0, 1.0, 1.0))
+        return Inputs(base, columns | {"all": (np.ones(len(rows)), 1.0)}, coordinates, range(len(rows)))
+
+    name = path.stem.removeprefix("benchmark-").replace("-", " ")
+    factors = tuple(names[index] for index in varying)
+    return Known(name, np.log(seconds), at, factors, logs[:, varying])
 
 
 @dataclass(frozen=True)
@@ -104,41 +229,11 @@ def _signs(truth: Array, found: Array) -> bool:
     return bool((np.sign(truth[strong]) == np.sign(found[strong])).all())
 
 
-def spread_design(kind: str) -> Callable[[Known, int, int], list[int]]:
-    """Designs that look at no value."""
-
-    def points(known: Known, count: int, seed: int) -> list[int]:
-        if kind == "random":
-            return [int(index) for index in np.random.default_rng(seed).permutation(len(known.values))[:count]]
-        if kind == "sobol":
-            return first_points(known.logs, count, seed)
-        if kind == "d-optimal":
-            return d_optimal(known.logs, count, seed)
-        ranks = [np.unique(column, return_inverse=True) for column in known.logs.T]
-        unit = np.stack([(place + 0.5) / len(levels) for levels, place in ranks], axis=1)
-        free, chosen = np.ones(len(unit), dtype=bool), []
-        for draw in qmc.Halton(unit.shape[1], rng=seed).random(count):
-            chosen.append(int(np.argmin(np.where(free, ((unit - draw) ** 2).sum(axis=1), np.inf))))
-            free[chosen[-1]] = False
-        return chosen
-
-    return points
-
-
-def d_optimal(logs: Array, count: int, seed: int) -> list[int]:
-    """Greedy: each point adds most to the determinant of the information of a quadratic in the factors."""
-    unit = (logs - logs.mean(axis=0)) / logs.std(axis=0)
-    squares = [unit[:, i] * unit[:, j] for i in range(unit.shape[1]) for j in range(i + 1)]
-    design = np.column_stack([np.ones(len(unit)), unit, *squares])
-    inverse = np.eye(design.shape[1]) * 1e3
-    jitter = 1 + 1e-3 * np.random.default_rng(seed).random(len(unit))
-    free, chosen = np.ones(len(unit), dtype=bool), []
-    for _ in range(count):
-        chosen.append(int(np.argmax(np.where(free, ((design @ inverse) * design).sum(axis=1) * jitter, -1))))
-        free[chosen[-1]] = False
-        step = inverse @ design[chosen[-1]]
-        inverse -= np.outer(step, step) / (1 + design[chosen[-1]] @ step)
-    return chosen
+def spread(known: Known, count: int, seed: int, design: str) -> list[int]:
+    """Points of a design that looks at no value."""
+    if design == "random":
+        return [int(index) for index in np.random.default_rng(seed).permutation(len(known.values))[:count]]
+    return first_points(known.logs, count, seed)
 
 
 def adaptive(known: Known, counts: Sequence[int], seed: int) -> dict[int, Result]:
@@ -158,7 +253,7 @@ def adaptive(known: Known, counts: Sequence[int], seed: int) -> dict[int, Result
         measured += choose(prediction, np.ones(len(free)), batch, free.astype(float), free)
 
 
-DESIGNS = ("random", "halton", "sobol", "d-optimal", "adaptive")
+DESIGNS = ("random", "sobol", "adaptive")
 
 
 def replay(known: Known, seeds: int, designs: Sequence[str]) -> None:
@@ -170,7 +265,7 @@ def replay(known: Known, seeds: int, designs: Sequence[str]) -> None:
             if design == "adaptive":
                 results = adaptive(known, counts, seed)
             else:
-                results = {count: judged(known, spread_design(design)(known, count, seed))[0] for count in counts}
+                results = {count: judged(known, spread(known, count, seed, design))[0] for count in counts}
             for count, result in results.items():
                 found.setdefault((design, count), []).append(result)
     print(f"\n{known.name}: {len(known.values)} points, {seeds} seeds")

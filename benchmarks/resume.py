@@ -7,16 +7,14 @@ whose runs are put into a real store by plain SQL, and are then all skipped by a
 from __future__ import annotations
 
 import json
-import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
-from contextlib import closing
 from pathlib import Path
 
-from benchmarks.common import ROOT, runs, train
+from benchmarks.common import ROOT, Planted, fill, runs, train
 
 POINTS = """
 import json, sys
@@ -42,25 +40,10 @@ def main() -> None:
         [real] = runs(folder)
         command = [sys.executable, "-c", POINTS, str(ROOT)]
         points = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
-        with closing(sqlite3.connect(folder / "mlflow.db")) as database:
-            columns = [row[1] for row in database.execute("PRAGMA table_info(runs)")]
-            first = database.execute("SELECT * FROM runs WHERE status = 'FINISHED'").fetchone()
-            row = dict(zip(columns, first, strict=True))
-            for point_id, limits_id in points:
-                row["run_uuid"] = uuid.uuid4().hex
-                database.execute(f"INSERT INTO runs VALUES ({','.join('?' * len(row))})", list(row.values()))
-                tags = {
-                    "kind": "point",
-                    "point_id": point_id,
-                    "limits_id": limits_id,
-                    "replicate": "0",
-                    "outcome": "ok",
-                }
-                tags |= {"environment_id": real["environment_id"], "extras": "profile"}
-                tags |= {f"version.{number}": "1.0" for number in range(10)}
-                rows = [(key, value, row["run_uuid"]) for key, value in tags.items()]
-                database.executemany("INSERT INTO tags (key, value, run_uuid) VALUES (?, ?, ?)", rows)
-            database.commit()
+        same: dict[str, object] = {"kind": "point", "replicate": "0", "outcome": "ok", "extras": "profile"}
+        same |= {"environment_id": real["environment_id"], **{f"version.{number}": "1.0" for number in range(10)}}
+        tags = (same | {"point_id": point_id, "limits_id": limits_id} for point_id, limits_id in points)
+        fill(folder / "mlflow.db", (Planted(uuid.uuid4().hex, 0, {}, each, {}) for each in tags))
         for _ in range(3):
             begin = time.perf_counter()
             train(["-m", "experiment=paper_fc"], folder)

@@ -1,15 +1,14 @@
-"""Attacks on the analysis' verdicts: what is planted, how often a verdict is false, how often an interval covers.
+"""How often the intervals of single analyses hold the truth where points share models and batch sizes.
 
-    python -m benchmarks.verdicts [--draws 1000] [--only coverage]
+    python -m benchmarks.verdicts [--draws 250]
 
-Every attack plants a population with NumPy, gives it to the analysis as runs, and counts. The figures
-are those of docs/analysis.md, section "Verdicts under attack".
+The figures are those of docs/analysis.md, section "Verdicts under attack".
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+import itertools
 
 import numpy as np
 import pandas as pd
@@ -21,36 +20,7 @@ from analysis.analyses.infeed import InfeedOptions, input_waits
 from analysis.analyses.sensitivity import SensitivityOptions, sensitivity
 from analysis.roofs import place_models
 from analysis.roofs import summary as under_roof
-from analysis.statistics.dependence import Unit, crossed_mean, crossed_quantile, crossed_share, levels_of
-
-
-def coverage(random: np.random.Generator, draws: int) -> Iterator[str]:
-    """Models drawn with all their batch sizes, and both drawn: how often the intervals hold the truth."""
-    for models, batches, unit in (
-        (12, 9, "model"),
-        (12, 9, "crossed"),
-        (23, 9, "crossed"),
-        (6, 9, "crossed"),
-        (40, 6, "crossed"),
-        (23, 9, "holes"),
-    ):
-        index = pd.MultiIndex.from_product([range(models), range(batches)], names=["model.nodes", "batch_size"])
-        grid = index.to_frame(index=False)
-        fixed, drawn = np.linspace(-1.2, 1.2, batches), unit != "model"
-        many = 0.5 + random.normal(0, np.hypot(0.9, 0.6), 400_000)
-        many += random.normal(0, 0.8, 400_000) if drawn else random.choice(fixed, 400_000)
-        truth, hits = (0.5, float((many > 0).mean()), float(np.median(many))), np.zeros(3)
-        for _ in range(draws):
-            there = random.random(len(grid)) > (0.4 if unit == "holes" else 0.0)
-            where = levels_of(grid[there], "crossed" if drawn else "model")
-            batch = random.normal(0, 0.8, batches) if drawn else fixed
-            values = 0.5 + random.normal(0, 0.9, (models, 1)) + batch + random.normal(0, 0.6, (models, batches))
-            flat = values.ravel()[there]
-            found = (crossed_mean(flat, where), crossed_share(flat > 0, where), crossed_quantile(flat, where))
-            hits += [one.low <= true <= one.high for one, true in zip(found, truth, strict=True)]
-        mean, share, median = hits / draws
-        told = f"mean {mean:.1%}, share {share:.1%}, median {median:.1%}"
-        yield f"{models} models at {batches} batch sizes ({unit}): {told}"
+from analysis.statistics.dependence import Unit
 
 
 def shared_effects(random: np.random.Generator, models: int = 23, batches: int = 9) -> pd.DataFrame:
@@ -105,32 +75,18 @@ def found_under(frame: pd.DataFrame, unit: Unit) -> dict[str, tuple[float, float
     }
 
 
-def analyses(random: np.random.Generator, draws: int) -> Iterator[str]:
-    """How often the intervals of the single analyses hold the truth where points share models and batch sizes."""
-    hits: dict[str, dict[str, int]] = {}
-    units: tuple[Unit, ...] = ("point", "crossed")
-    for _ in range(draws):
-        frame = shared_effects(random)
-        for unit in units:
-            for name, (true, low, high) in found_under(frame, unit).items():
-                hits.setdefault(name, dict.fromkeys(units, 0))[unit] += int(low <= true <= high)
-    for name, count in hits.items():
-        told = f"{count['point'] / draws:.1%} by points alone, {count['crossed'] / draws:.1%} by models and batch sizes"
-        yield f"23 models at 9 batch sizes, {name}: {told}"
-
-
-ATTACKS: dict[str, Callable[[np.random.Generator, int], Iterator[str]]] = {"coverage": coverage, "analyses": analyses}
-
-
 def main() -> None:
-    """Print every figure, or those of some attacks; each begins with a seed of its own."""
+    """Print how often each interval holds the truth."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--draws", type=int, default=1000)
-    parser.add_argument("--only", nargs="+", choices=ATTACKS, default=list(ATTACKS))
-    given = parser.parse_args()
-    for name in given.only:
-        for line in ATTACKS[name](np.random.default_rng(0), given.draws):
-            print(line, flush=True)
+    parser.add_argument("--draws", type=int, default=250)
+    draws, random = parser.parse_args().draws, np.random.default_rng(0)
+    hits = dict[tuple[str, Unit], int]()
+    units: tuple[Unit, ...] = ("point", "crossed")
+    for frame, unit in itertools.product((shared_effects(random) for _ in range(draws)), units):
+        for name, (true, low, high) in found_under(frame, unit).items():
+            hits[name, unit] = hits.get((name, unit), 0) + (low <= true <= high)
+    for (name, unit), count in hits.items():
+        print(f"23 models at 9 batch sizes, {name}, --unit {unit}: {count / draws:.1%}")
 
 
 if __name__ == "__main__":

@@ -1,26 +1,29 @@
 """Planted worlds, asked as a user asks: how often a command says what is not so, and how often what is.
 
-    PARADNN_DRAWS=200 python -m pytest -m long -s tests/analysis/test_worlds.py     [-k hosts]
+    python -m benchmarks.worlds [--draws 200] [--only hosts late ...]
 
 Each world plants runs with NumPy, writes them into a SQLite store as runs, and reads what the commands print of it. A
-rate comes with its 95% interval (Clopper and Pearson). The figures are those of "Planted worlds" in docs/analysis.md.
+rate comes with its 95% interval (Clopper and Pearson). The rows printed are those of "Planted worlds" in
+docs/analysis.md.
 """
 
 from __future__ import annotations
 
+import argparse
 import functools
 import io
 import math
 import re
-import sqlite3
+import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from mlflow import MlflowClient
 from scipy import stats
 
 from analysis.analyses.sensitivity import SensitivityOptions, sensitivity
@@ -29,6 +32,8 @@ from analysis.cli import make_parser
 from analysis.cli.answer import answer, load_chosen
 from analysis.cli.commands import SubCommand
 from analysis.options import Options, Selection, read_arguments
+from benchmarks.common import Planted, fill
+from benchmarks.steadiness import ar1
 from paradnn.store.metrics import METRICS
 
 Random = np.random.Generator
@@ -247,32 +252,19 @@ def seeds(random: Random) -> pd.DataFrame:
     return pd.concat(sides)
 
 
-def in_sessions(random: Random, order: str, shifts: np.ndarray, apart: float, hosts: str = "") -> pd.DataFrame:
+def in_sessions(order: str, shifts: Callable[[Random], np.ndarray], hosts: str = "", apart: float = 5.0) -> World:
     """Sessions, so many hours `apart`, each of all points of one side once, under a shift and on a host."""
-    parts = []
-    for place, (side, shift) in enumerate(zip(order, shifts, strict=True)):
-        where = {"sweep_id": f"s{place}", "host": hosts[place : place + 1] or "h"}
-        hours = apart * place + random.uniform(0, 1) + np.arange(27)[:, None] / 60
-        one = plant(side, random.normal(shift, 0.01, (27, 1)), hours, **where)
-        parts.append(one.assign(run_id=one["run_id"] + f"s{place}"))
-    return pd.concat(parts)
 
+    def draw(random: Random) -> pd.DataFrame:
+        parts = []
+        for place, (side, shift) in enumerate(zip(order, shifts(random), strict=True)):
+            where = {"sweep_id": f"s{place}", "host": hosts[place : place + 1] or "h"}
+            hours = apart * place + random.uniform(0, 1) + np.arange(27)[:, None] / 60
+            one = plant(side, random.normal(shift, 0.01, (27, 1)), hours, **where)
+            parts.append(one.assign(run_id=one["run_id"] + f"s{place}"))
+        return pd.concat(parts)
 
-def mostly(random: Random) -> pd.DataFrame:
-    """Equal sides in eight sessions each, in turn, A in six of them on one host, B in six on another, 8% apart."""
-    hosts = "".join("hi"[(n // 2 % 4 == 0) ^ (n % 2)] for n in range(16))
-    shifts = 0.08 * np.array([host == "h" for host in hosts]) + random.normal(0, 0.005, 16)
-    return in_sessions(random, "AB" * 8, shifts, 4.0, hosts)
-
-
-def walk(random: Random) -> pd.DataFrame:
-    """Equal sides in sessions A A B B A A B B of a machine whose speed is a random walk of 3% each."""
-    return in_sessions(random, "AABBAABB", np.cumsum(random.normal(0, 0.03, 8)), 4.0)
-
-
-def daily(random: Random) -> pd.DataFrame:
-    """Equal sides in five sessions each: A always in the morning, B in the evening, when the machine is 8% slower."""
-    return in_sessions(random, "AB" * 5, np.tile([0, -0.08], 5) + random.normal(0, 0.005, 10), 12.0)
+    return draw
 
 
 def unlike(random: Random) -> pd.DataFrame:
@@ -281,10 +273,65 @@ def unlike(random: Random) -> pd.DataFrame:
     return both((random.normal(0, 0.01, (27, 2)), random.normal(0, 0.05, (27, 7))), (hours[:, :2], hours[:, 2:]))
 
 
-def stepped(random: Random) -> pd.DataFrame:
-    """Equal sides mixed in one sweep on a machine that is 8% slower from the middle on."""
+def in_time(effect: Callable[[Random, np.ndarray], np.ndarray | float], size: float = 0.01) -> World:
+    """Equal sides mixed in one sweep of 162 runs; `effect` moves a run by its place in it, 0 to 161."""
+
+    def draw(random: Random) -> pd.DataFrame:
+        hours = mixed(random)
+        return both(noise(random, size=size) + effect(random, np.rint(60 * hours).astype(int)), hours)
+
+    return draw
+
+
+def noisy(random: Random) -> pd.DataFrame:
+    """Equal sides mixed in one sweep; noise of 10% at the smallest batch size, 3% and 1% at others."""
+    return both(random.normal(0, np.tile([0.1, 0.03, 0.01], 9)[:, None], (2, 27, 3)), mixed(random))
+
+
+def copied(world: World, whole: bool) -> World:
+    """The same with every run twice, or one run eleven times, under names of their own."""
+
+    def draw(random: Random) -> pd.DataFrame:
+        runs = world(random).reset_index(drop=True)
+        copies = [runs] if whole else [runs.iloc[[int(random.integers(len(runs)))]]] * 10
+        return pd.concat([runs, *(one.assign(run_id=one["run_id"] + f"copy{n}") for n, one in enumerate(copies))])
+
+    return draw
+
+
+def grids(random: Random) -> pd.DataFrame:
+    """Equal sides of which B has batch sizes twice as large; sizes differ by 50%."""
+    hours, logs, of_batch = mixed(random), noise(random), random.normal(0, 0.5, 4)
+    logs += np.array([np.tile(of_batch[n : n + 3], 9) for n in (0, 1)])[:, :, None]
+    a, b = (plant(side, logs[n], hours[n]) for n, side in enumerate("AB"))
+    return pd.concat([a, b.assign(batch_size=2 * b["batch_size"])])
+
+
+def restarted(random: Random) -> pd.DataFrame:
+    """Equal sides mixed in one sweep that was resumed on another day, when the machine was 8% slower."""
     hours = mixed(random)
-    return both(noise(random) - 0.08 * (hours > np.median(hours)), hours)
+    later = hours > random.uniform(0.3, 0.7) * hours.max()
+    sides = both(noise(random) - 0.08 * later, hours + 20 * later)
+    return sides.assign(session_id=np.where(later.ravel(), "two", "one"))
+
+
+def days(random: Random) -> pd.DataFrame:
+    """Equal sides: A on one day, the halves of B on two others, days +-5%."""
+    logs, of_day, half = noise(random), random.normal(0, 0.05, 3), np.arange(27)[:, None] < 13
+    logs += np.array([np.full((27, 1), of_day[0]), np.where(half, of_day[1], of_day[2])])
+    day = np.array([np.zeros((27, 1)), np.where(half, 1, 2)])
+    hours = 24 * day + mixed(random) / 3
+    names = np.char.add("s", np.broadcast_to(day, (2, 27, 3)).astype(int).astype(str))
+    return both(logs, hours).assign(sweep_id=names.ravel())
+
+
+def dropped(random: Random) -> pd.DataFrame:
+    """Equal sides with 4% of noise; A is out of memory in a third of the runs of the three largest models."""
+    sides = both(noise(random, size=0.04), mixed(random))
+    failed = (sides["precision"] == "bfloat16") & (sides["model.nodes"] > 2**10) & (random.random(len(sides)) < 0.33)
+    return sides.assign(
+        outcome=np.where(failed, "oom_device", "ok"), examples_per_second=sides["examples_per_second"].mask(failed)
+    )
 
 
 def large(random: Random) -> pd.DataFrame:
@@ -338,36 +385,16 @@ def channel(count: int) -> World:
 _PARAMS = ("model.", "batch_size", "precision", "mode", "platform.", "task", "learn.", "seed")
 
 
-def write(frame: pd.DataFrame, path: Path) -> None:
-    """The runs of a frame as the only runs of a SQLite store."""
-    tables: dict[str, list[tuple[object, ...]]] = {name: [] for name in ("params", "tags", "latest_metrics")}
-    runs = []
+def planted_runs(frame: pd.DataFrame) -> Iterator[Planted]:
+    """The rows of a frame as runs; what is NaN was not recorded."""
     for number, row in enumerate(frame.to_dict("records")):
-        name, start = f"{number:032x}", int(row.pop("start_time").timestamp() * 1000)
-        runs.append((name, row.pop("run_id"), start, start + 1000))
-        held = {"model.name": row.pop("family"), "kind": "point", "source": "measured", "steady": "true", **row}
-        for key, value in ((str(key), value) for key, value in held.items() if value == value):
-            if key in METRICS:
-                tables["latest_metrics"].append((name, key, float(value), start, 0, False))
-            else:
-                tables["params" if key.startswith(_PARAMS) else "tags"].append((name, key, str(value)))
-    with closing(sqlite3.connect(path)) as store, store:
-        store.execute("PRAGMA synchronous=OFF")
-        for table in (*tables, "runs"):
-            store.execute(f"DELETE FROM {table}")
-        store.execute(
-            "INSERT OR IGNORE INTO experiments (experiment_id, name, artifact_location, lifecycle_stage) "
-            "VALUES (7, 'paradnn', '/nowhere', 'active')"
-        )
-        store.executemany(
-            "INSERT INTO runs (run_uuid, name, start_time, end_time, status, lifecycle_stage, artifact_uri, "
-            "experiment_id) VALUES (?, ?, ?, ?, 'FINISHED', 'active', '', 7)",
-            runs,
-        )
-        for table in ("params", "tags"):
-            store.executemany(f"INSERT INTO {table} (run_uuid, key, value) VALUES (?, ?, ?)", tables[table])
-        columns = "(run_uuid, key, value, timestamp, step, is_nan) VALUES (?, ?, ?, ?, ?, ?)"
-        store.executemany(f"INSERT INTO latest_metrics {columns}", tables["latest_metrics"])
+        start = int(row.pop("start_time").timestamp() * 1000)
+        named = {"model.name": row.pop("family"), "kind": "point", "source": "measured", "steady": "true"}
+        held: dict[str, Any] = {str(key): value for key, value in (named | row).items() if value == value}
+        del held["run_id"]
+        metrics = {key: held.pop(key) for key in [*held] if key in METRICS}
+        params = {key: held.pop(key) for key in [*held] if key.startswith(_PARAMS)}
+        yield Planted(f"{number:032x}", start, params, held, metrics)
 
 
 @functools.cache
@@ -381,12 +408,13 @@ class Store:
     """A store whose runs are replaced, and what commands say of them; each is asked once, the runs are read once."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.uri = path, f"sqlite:///{path}"
+        self.path, self.uri, self.empty = path, f"sqlite:///{path}", path.read_bytes()
         self.frame, self.said = pd.DataFrame(), dict[tuple[str, ...], str]()
 
     def plant(self, runs: pd.DataFrame) -> None:
         """Make these the only runs."""
-        write(runs, self.path)
+        self.path.write_bytes(self.empty)
+        fill(self.path, planted_runs(runs))
         self.frame, self.said = load_chosen(Selection(store=(self.uri,))), {}
 
     def asked(self, words: tuple[str, ...]) -> str:
@@ -504,6 +532,13 @@ def so(questions: dict[str, Question]) -> dict[str, Question]:
 
 
 _ANY = COMPARE | SOFTWARE | SPEEDUP | MERIT | claim("ratio", "at_least: 1.0") | claim("compare", "at_least: 0.5")
+_COVERED = {
+    "`speedup`: the mean misses it": Question(_SPEEDUP, beyond(_RATIO, true=math.exp(0.08))),
+    "`figure-of-merit`: the mean misses it": Question(_MERIT, beyond("times float32", true=math.exp(0.08))),
+    "`software`: the mean misses it": Question(_SOFTWARE, beyond(r"mean [\d.]+x", true=math.exp(0.08))),
+}
+FITS = {"`speedup`: it depends on": Question(_SPEEDUP, "weights on log speedup")}
+_SIDE = COMPARE | CELLS | SPEEDUP
 _MOSTLY = so(claim("compare", "at_least: 0.9", "SUPPORTED"))
 #: name -> (what is planted, world, what may be said).
 WORLDS: dict[str, tuple[str, World, dict[str, Question]]] = {
@@ -537,10 +572,13 @@ WORLDS: dict[str, tuple[str, World, dict[str, Question]]] = {
     "even": ("two slopes of 1.3 a doubling: weights equal", even, MOST),
     "sloped": ("1.3 a doubling of 4 batch sizes: a slope", sloped, so(DEPENDS)),
     "unlike": ("A twice with 1% of noise, B seven times with 5%: equal", unlike, COMPARE | CELLS | SPEEDUP),
-    "mostly": ("A mostly on one host, B on another, 8% apart: equal", mostly, COMPARE | SOFTWARE),
-    "walk": ("sessions A A B B A A B B of a random walk: equal", walk, COMPARE | CELLS),
-    "daily": ("A in the mornings, B in the evenings, 8% apart: equal", daily, COMPARE | CELLS | MERIT),
-    "stepped": ("8% slower from the middle of a sweep on: equal", stepped, COMPARE | CELLS),
+    "noisy": ("noise of 10, 3, 1% by batch size: equal", noisy, _SIDE),
+    "twice": ("three sessions of +-4% a side, all imported twice: equal", copied(sessions(0.04), True), _SIDE),
+    "one copied": ("one run ten times more: equal", copied(one_sweep(), False), _SIDE),
+    "grids": ("B's batch sizes twice as large, +-50% by size: equal", grids, _SIDE),
+    "restarted": ("mixed in a sweep that was resumed on a day of 8% less: equal", restarted, _SIDE),
+    "days": ("A on one day, halves of B on two, days +-5%: equal", days, _SIDE | FITS),
+    "dropped": ("noise of 4%, a third of A's large runs out of memory: equal", dropped, _SIDE),
     "large": ("A slower the larger, the largest out of memory: mean 1", large, COMPARE | SPEEDUP),
     "in order": ("measured in the order of nodes, drift of 8%: no slope", in_order, DEPENDS | trend("model.nodes")),
     "corner": ("one run of the largest model ten times as slow: no slope", corner, DEPENDS | trend("model.nodes")),
@@ -551,11 +589,83 @@ WORLDS: dict[str, tuple[str, World, dict[str, Question]]] = {
     "channel, three": ("a channel's three sessions 8% off: 20 us", channel(3), CHANNEL),
     "cells": ("A 5% faster, noise 2%", one_sweep(0.05, size=0.02), so(TESTED)),
     "power": ("A 8% faster, one sweep", one_sweep(0.08, spread=0.03), so(COMPARE | CELLS | SOFTWARE | SPEEDUP | MERIT)),
+    "covered": ("A 8% faster, points +-3%: 1.083", one_sweep(0.08, spread=0.03), _COVERED),
     "power, sessions": ("A 25% faster, three sessions of +-5%", sessions(0.05, 3, 0.22), so(COMPARE)),
 }
 
 
-_NONE_IN = 60
+#: name -> (what is planted, what the place in the sweep, 0 to 161, does to a run): equal sides mixed in one sweep.
+_PLACES: dict[str, tuple[str, Callable[[Random, np.ndarray], np.ndarray | float]]] = {
+    "stepped": ("8% slower from the middle of a sweep on", lambda _, place: -0.08 * (place > 80)),
+    "warm-up": ("the first four runs of a sweep 30% slow", lambda _, place: -0.3 * (place < 4)),
+    "throttled": ("12% slower after the first third of a sweep", lambda _, place: -0.12 * (place > 54)),
+    "neighbour": (
+        "20% slower for a quarter of a sweep",
+        lambda random, place: -0.2 * (np.abs(place - random.integers(20, 142)) <= 20),
+    ),
+    "clock": (
+        "a clock of two levels, 7% apart, for ten runs each",
+        lambda random, place: -0.07 * random.integers(0, 2, 17)[place // 10],
+    ),
+    "wander": (
+        "noise of 4% that correlates by 0.9 from run to run",
+        lambda random, place: 0.04 * np.array(ar1(162, 0.9, random))[place],
+    ),
+    "waves": (
+        "6% up and down, twelve runs a period",
+        lambda random, place: 0.06 * np.sin(2 * np.pi * place / 12 + random.uniform(0, 7)),
+    ),
+    "creep": ("a sweep in which the machine slows by 10%", lambda _, place: -0.1 * place / 161),
+    "stragglers": (
+        "one run of twenty takes three times as long",
+        lambda random, place: -math.log(3) * (random.random(place.shape) < 0.05),
+    ),
+}
+WORLDS |= {name: (f"{told}: equal", in_time(effect), _SIDE) for name, (told, effect) in _PLACES.items()}
+
+_MOSTLY_HOSTS = "".join("hi"[(n // 2 % 4 == 0) ^ (n % 2)] for n in range(16))
+#: name -> (what is planted, sides of the sessions in order, what shifts them, their hosts, hours apart): equal sides.
+_ORDERS: dict[str, tuple[str, str, Callable[[Random], np.ndarray], str, float]] = {
+    "mostly": (
+        "eight sessions each, A mostly on one host, B on another, 8% apart",
+        "AB" * 8,
+        lambda random: 0.08 * np.array([host == "h" for host in _MOSTLY_HOSTS]) + random.normal(0, 0.005, 16),
+        *(_MOSTLY_HOSTS, 4.0),
+    ),
+    "walk": (
+        "sessions A A B B A A B B of a random walk of 3% each",
+        *("AABBAABB", lambda random: np.cumsum(random.normal(0, 0.03, 8)), "", 4.0),
+    ),
+    "daily": (
+        "A in five mornings, B in the evenings, 8% apart",
+        *("AB" * 5, lambda random: np.tile([0, -0.08], 5) + random.normal(0, 0.005, 10), "", 12.0),
+    ),
+    "two users": (
+        "sessions A A A B A B B B of +-1%, on a host 6% faster but for the first and third B",
+        *("AAABABBB", lambda random: 0.06 * (np.arange(8) % 4 != 3) + random.normal(0, 0.01, 8), "hhhihhhi", 5.0),
+    ),
+    "replaced": (
+        "sessions A B A A B A B B, the machine replaced by one 15% faster, same host",
+        *("ABAABABB", lambda random: 0.15 * (np.arange(8) > 3) + random.normal(0, 0.02, 8), "", 5.0),
+    ),
+    "unequal": ("five sessions of A, two of B, +-4%", *("AABAABA", lambda random: random.normal(0, 0.04, 7), "", 5.0)),
+    "ageing": (
+        "four sessions a side in turn, each 5% slower than the last",
+        *("AB" * 4, lambda random: -0.05 * np.arange(8) + random.normal(0, 0.01, 8), "", 5.0),
+    ),
+    "swapped": (
+        "A on hosts h and i, B on i and j, hosts +-6%",
+        *("AB" * 4, lambda random: random.normal(0, 0.06, 3)[[0, 1, 1, 2, 0, 1, 1, 2]], "hiijhiij", 5.0),
+    ),
+}
+WORLDS |= {
+    name: (f"{told}: equal", in_sessions(*how), _SIDE | SOFTWARE | MERIT) for name, (told, *how) in _ORDERS.items()
+}
+
+
+def ends_of(times: int, draws: int) -> Any:
+    """The 95% interval of a rate."""
+    return stats.binomtest(times, draws).proportion_ci(method="exact")
 
 
 class Rate(NamedTuple):
@@ -568,21 +678,27 @@ class Rate(NamedTuple):
     true: bool
 
     def __str__(self) -> str:
-        ends = stats.binomtest(self.times, self.draws).proportion_ci(method="exact")
+        ends = ends_of(self.times, self.draws)
         rate = f"{self.times / self.draws:.0%} ({ends.low:.1%} to {ends.high:.1%})"
         return f"| {self.planted} | {self.said} | {rate} of {self.draws} |"
 
 
-def rates(name: str, draws: int, database: Path, seed: int = 0) -> Iterator[Rate]:
+def rates(name: str, draws: int, database: Path, seed: int = 0, most: int = 0) -> Iterator[Rate]:
     """How often each thing is said of a world. `database` is a store that MLflow made, which is overwritten; a page
-    takes seconds and is drawn a tenth as often, and a world of which nothing false was said in 60 draws ends there: the
-    interval's upper end is 6% then."""
+    takes seconds and is drawn a tenth as often.
+
+    Where nothing that is there is asked for, a world ends at 45 draws if nothing false was said: the interval's upper
+    end is 7.9% then. It goes on beyond `draws`, up to `most`, while an upper end is 8% or more and its rate less."""
     planted, world, questions = WORLDS[name]
     draws = max(draws // 10, 1) if name == "page" else draws
     counts, store, drawn = dict.fromkeys(questions, 0), Store(database), 0
     false = [said for said, question in questions.items() if not question.true]
-    for child in np.random.default_rng(seed).spawn(draws):
-        if drawn == _NONE_IN and false and not any(counts[said] for said in false):
+    for child in np.random.default_rng(seed).spawn(max(draws, most)):
+        if drawn == 45 and len(false) == len(counts) and not any(counts.values()):
+            break
+        if drawn >= draws and not any(
+            counts[said] < 0.08 * drawn <= drawn * ends_of(counts[said], drawn).high for said in false
+        ):
             break
         store.plant(world(child))
         for said, question in questions.items():
@@ -590,3 +706,23 @@ def rates(name: str, draws: int, database: Path, seed: int = 0) -> Iterator[Rate
         drawn += 1
     for said, count in counts.items():
         yield Rate(planted, said, count, drawn, questions[said].true)
+
+
+def main() -> None:
+    """Print a row for each question of each world."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--draws", type=int, default=200)
+    parser.add_argument("--only", nargs="+", choices=WORLDS, default=list(WORLDS), metavar="WORLD")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "mlflow.db"
+        MlflowClient(f"sqlite:///{path}").search_experiments()
+        empty = path.read_bytes()
+        for name in given.only:
+            path.write_bytes(empty)
+            for row in rates(name, given.draws, path, most=3 * given.draws):
+                print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()

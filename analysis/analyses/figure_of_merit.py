@@ -162,8 +162,7 @@ def _amounts(work: Sequence[tuple[str, str]], present: Sequence[str]) -> dict[st
 
 def harmonic_mean(rates: ArrayLike, axis: int = 0) -> np.ndarray:
     """n / sum(1 / x) of positive rates."""
-    values = np.asarray(rates, dtype="float64")
-    return np.asarray(values.shape[axis] / (1 / values).sum(axis=axis))
+    return np.asarray(stats.hmean(rates, axis=axis))
 
 
 def _points(runs: pd.DataFrame, keys: list[str], metric: str, work: Mapping[str, float]) -> pd.DataFrame:

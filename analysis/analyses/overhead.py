@@ -13,7 +13,7 @@ from analysis.options import Options
 from analysis.registry import analysis
 from analysis.result import Result, pooled_within, require_runs
 from analysis.sides import rare
-from analysis.statistics.quantiles import bootstrap_ratio
+from analysis.statistics.dependence import crossed_ratio, levels_of
 from analysis.store.frame import families
 from paradnn.core.words import counted
 from paradnn.core.workload import WORKLOADS
@@ -87,10 +87,11 @@ def _sentences(spent: pd.DataFrame, without: int) -> Iterator[str]:
 
 
 def share_of(spent: pd.DataFrame, parts: Collection[str]) -> Estimate:
-    """The share of some phases in the sum of all, with its 95% interval over runs; the bootstrap knows nothing of 0 and
-    1, and a part of the whole is never beyond them."""
+    """The share of some phases in the sum of all, with its 95% interval over runs; a part of the whole is never
+    beyond 0 and 1."""
     part = spent.reindex(columns=list(parts)).sum(axis=1)
-    return Estimate(*(float(np.clip(end, 0.0, 1.0)) for end in bootstrap_ratio(part, spent.sum(axis=1))))
+    found = crossed_ratio(part, spent.sum(axis=1), levels_of(spent, "point"))
+    return Estimate(*(float(np.clip(end, 0.0, 1.0)) for end in found))
 
 
 def draw_phases(spent: pd.DataFrame, runs: pd.DataFrame) -> drawing.Figure:

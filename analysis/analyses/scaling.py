@@ -13,17 +13,16 @@ from typing import Literal, NamedTuple
 
 from analysis.format import percent_interval, short
 from analysis.labels import label, unit_of
-from analysis.lazy import drawing, np, pd, stats
+from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
 from analysis.registry import Shown, analysis
 from analysis.result import Paragraph, Result, joined
-from analysis.statistics.dependence import Levels, crossed_quantile, crossed_variance, levels_of
+from analysis.statistics.dependence import crossed_quantile, crossed_ratio, levels_of
 from analysis.statistics.pairing import RESULT_COLUMNS, pair, sampling
-from analysis.statistics.quantiles import bootstrap_ratio
 from analysis.store.frame import families, is_ok, require_homogeneous
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.families import message_families
-from paradnn.forecast.estimate import LEVEL, Estimate
+from paradnn.forecast.estimate import Estimate
 
 #: Rates, of which n devices have n times as much where nothing is lost.
 METRICS = ("examples_per_second", "flops_per_second")
@@ -152,9 +151,9 @@ def fit_scaling(
     """Pair each point on n > 1 devices with itself on one, and fit the fraction of each family.
 
     Amdahl's law says 1 / speedup - 1 / n = s (1 - 1 / n): s is fitted by least squares over all points and counts of a
-    family. Its 95% interval is over models and batch sizes, of points that share nothing a bootstrap-t; all counts of a
-    point count together. ConfigError for another metric, NotEnoughData where no point was measured on one device and on
-    more, SchemaError for heterogeneous runs of a family.
+    family. Its 95% interval is over models and batch sizes; all counts of a point count together. ConfigError for
+    another metric, NotEnoughData where no point was measured on one device and on more, SchemaError for heterogeneous
+    runs of a family.
     """
     if metric not in METRICS:
         raise ConfigError("--metric", metric, "is no rate that grows with devices", f"choose {' or '.join(METRICS)}")
@@ -221,19 +220,9 @@ def _family(name: str, pairs: pd.DataFrame) -> FamilyScaling:
         points=len(above),
         measurements=len(pairs),
         counts=tuple(sorted({int(n) for n in pairs["devices"]})),
-        fraction=_fraction(above, below, levels),
+        fraction=crossed_ratio(above, below, levels),
         efficiency=crossed_quantile(most["efficiency"], levels_of(most)),
     )
-
-
-def _fraction(above: np.ndarray, below: np.ndarray, levels: Levels) -> Estimate:
-    """sum(above) / sum(below) over points, with an interval that knows which models and batch sizes they share."""
-    if levels.independent:
-        return bootstrap_ratio(above, below, LEVEL)
-    ratio = float(above.sum() / below.sum())
-    variance, freedom = crossed_variance((above - ratio * below) / below.mean(), levels)
-    reach = float(stats.t.ppf((1 + LEVEL) / 2, freedom) * np.sqrt(variance))
-    return Estimate(ratio, ratio - reach, ratio + reach)
 
 
 def draw_scaling(found: Scaling, options: ScalingOptions) -> drawing.Figure:

@@ -36,7 +36,7 @@ from analysis.sides import (
 )
 from analysis.statistics.contrast import Contrast, adjusted
 from analysis.statistics.dependence import Unit, levels_of
-from analysis.statistics.pairing import pair
+from analysis.statistics.pairing import pair, require_like_sessions
 from analysis.statistics.regression import Lacking, Regression, regress
 from analysis.store.frame import families
 from paradnn.core.errors import ConfigError, NotEnoughData
@@ -211,6 +211,7 @@ def pair_points(
     for family in families(pairs):
         rows = pairs[pairs["family"] == family]
         try:
+            require_like_sessions(pairs, family)
             fits.append(_fit_of(family, rows, terms, unit))
         except NotEnoughData as problem:
             lacking.append(Lacking(family, str(problem)))

@@ -20,7 +20,7 @@ from analysis.operation_speedup import TYPE as _OPERATION
 from analysis.operation_speedup import identity_columns
 from analysis.statistics.contrast import Contrast
 from analysis.statistics.dependence import crossed_quantile, crossed_share, levels_of
-from analysis.statistics.pairing import pair
+from analysis.statistics.pairing import pair, require_like_sessions
 from analysis.statistics.regression import BETWEEN, Regression, regress
 from analysis.statistics.sessions import ALLOWANCE, When, arrange, when_of
 from analysis.store.conditions import Condition, Conditions, choose, in_words
@@ -351,6 +351,7 @@ def _rows(check: Check, data: Data, columns: Sequence[str]) -> tuple[pd.DataFram
     wanted = [*columns, *(check.given or ())]
     if check.a:
         rows = paired_points(data, check.where, check.a, check.b, check.metric, wanted)
+        require_like_sessions(rows, "all")
         rows = rows.assign(response=rows["speedup"])
     else:
         runs = side(data, check.where, check.metric)

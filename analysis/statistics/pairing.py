@@ -37,14 +37,12 @@ from typing import Any
 from analysis.columns import describes, given_columns, is_place, join_columns, shown, values_of
 from analysis.lazy import np, optimize, pd, special, stats
 from analysis.statistics.dependence import MINIMUM_POINTS, Component, combined
-from analysis.statistics.sessions import Design, Standing, arrange, family_slope, level
+from analysis.statistics.sessions import Design, Standing, arrange, family_slope, level, sessions_of, steps
 from analysis.store.frame import families, is_ok
-from paradnn.core.errors import ConfigError
+from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.metric import interval_names
+from paradnn.forecast.estimate import LEVEL
 from paradnn.store.metrics import metric as registered
-
-#: The stated rate of every interval here.
-CONFIDENCE = 0.95
 
 #: The columns that a pair's numbers have.
 RESULT_COLUMNS = (
@@ -108,7 +106,8 @@ def pair(
     kept = [side[~side["family"].isin([*alone["a"], *alone["b"]])] for side in usable]
     one, two = kept if all(map(len, kept)) else usable
     found = _match(one, two, on)
-    sampled, units, used = _sampled(found, metric)
+    sampled, units, used, moved = _sampled(found, metric)
+    found = replace(found, runs=_scaled(found.runs, metric, np.exp(-moved)))
     sides = [_by_point(found, used & (found.side == number), metric, units) for number in (0, 1)]
     points = found.points.assign(**{name: _carried(name, found) for name in carry})
     result = pd.concat([points, _ratios(sides[0], sides[1], sign)], axis=1)
@@ -150,6 +149,14 @@ def sampling(pairs: pd.DataFrame, family: str) -> Sampling:
     return replace(first, missing=(sum(one.missing[0] for one in every), sum(one.missing[1] for one in every)))
 
 
+def require_like_sessions(pairs: pd.DataFrame, family: str) -> None:
+    """NotEnoughData where what a family's ratios depend on cannot be told from sessions: one a side shifts all ratios
+    alike, but of several each may hold points of its own."""
+    design = sampling(pairs, family).design
+    if not design.comparable and max(design.sessions) > 1:
+        raise NotEnoughData("its points were measured in several sessions, which may differ as much as they do")
+
+
 def direction(metric: str) -> str:
     """ "higher" or "lower", whichever is better of a registered metric; ConfigError where neither is."""
     try:
@@ -175,8 +182,12 @@ def _by_family_slope(side: pd.DataFrame, runs: pd.DataFrame, metric: str, sign: 
     family show, in place of each one's own, which few blocks tell."""
     slope = side["family"].map({name: family_slope(rows)[0] for name, rows in runs.groupby("family")})
     slow = -np.log(side["reference_speed"].astype("float64")) - side["reference_own"].astype("float64")
-    factor = np.exp(sign * (slope - side["reference_slope"].astype("float64")) * slow)
-    return side.assign(**{name: side[name] * factor for name in (metric, *interval_names(metric)) if name in side})
+    return _scaled(side, metric, np.exp(sign * (slope - side["reference_slope"].astype("float64")) * slow))
+
+
+def _scaled(runs: pd.DataFrame, metric: str, factor: pd.Series | np.ndarray) -> pd.DataFrame:
+    """Runs with their values and the intervals of these times a factor (n,)."""
+    return runs.assign(**{name: runs[name] * factor for name in (metric, *interval_names(metric)) if name in runs})
 
 
 def _require_sides(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> None:
@@ -305,11 +316,12 @@ def _telling(found: _Match, mixed: Iterable[_Mixed], shared: set[str]) -> Iterat
             yield name
 
 
-def _sampled(found: _Match, metric: str) -> tuple[dict[str, Sampling], np.ndarray, np.ndarray]:
+def _sampled(found: _Match, metric: str) -> tuple[dict[str, Sampling], np.ndarray, np.ndarray, np.ndarray]:
     """By family how its paired runs stand in time, and how much their sessions scatter; then of each run the session
-    that counts as one measurement, None for a run that is one by itself, and which runs stand in a comparison."""
+    that counts as one measurement, None for a run that is one by itself, which runs stand in a comparison, and what
+    the machine's steps moved the logarithms of sides that were measured together by."""
     samplings, paired = {}, np.isin(found.point, found.both)
-    used, units = paired.copy(), np.full(len(paired), None, dtype=object)
+    used, units, moved = paired.copy(), np.full(len(paired), None, dtype=object), np.zeros(len(paired))
     family = found.runs["family"].fillna("").to_numpy()
     logs = np.log(found.runs[metric].to_numpy(dtype="float64"))
     for name in dict.fromkeys(family[paired & (found.side == 0)]):
@@ -322,8 +334,15 @@ def _sampled(found: _Match, metric: str) -> tuple[dict[str, Sampling], np.ndarra
         apart = ~np.isin(point, point[arrangement.used])
         used[mine] = arrangement.used | apart
         units[mine] = arrangement.units if arrangement.design.comparable else None
-        samplings[str(name)] = Sampling(arrangement.design, arrangement.between, outside=frozenset(point[apart]))
-    return samplings, units, used
+        design = arrangement.design
+        if design.standing is Standing.TOGETHER and "start_time" in rows:
+            times = rows["start_time"].to_numpy(dtype="datetime64[ns]")
+            for session in pd.Series(mine).groupby(sessions_of(rows)).indices.values():
+                one = mine[session]
+                moved[one] = steps(logs[one], (2 * point + of_a)[session], times[session])
+            design = replace(design, stepped=math.expm1(np.ptp(moved[mine])))
+        samplings[str(name)] = Sampling(design, arrangement.between, outside=frozenset(point[apart]))
+    return samplings, units, used, moved
 
 
 def _by_point(found: _Match, mine: np.ndarray, metric: str, sessions: np.ndarray) -> pd.DataFrame:
@@ -355,7 +374,7 @@ def _by_point(found: _Match, mine: np.ndarray, metric: str, sessions: np.ndarray
     inside = (summary["units"] == 1) & (summary["processes"] >= 2)
     degrees = summary["processes"].where(inside, 2.0) - 1
     half = (summary["below"] + summary["above"]) / 2
-    error = (half / stats.t.ppf((1 + CONFIDENCE) / 2, degrees)) ** 2
+    error = (half / stats.t.ppf((1 + LEVEL) / 2, degrees)) ** 2
     by_process = inside & error.notna()
     count = summary["units"].where(~by_process, summary["processes"]).astype("int64").to_numpy()
     variance, freedom = summary["error"].where(~inside, error).to_numpy() * count, count - 1.0
@@ -417,7 +436,7 @@ def _ratios(a: pd.DataFrame, b: pd.DataFrame, sign: float) -> pd.DataFrame:
         below = sum(part**2 / side["degrees"].to_numpy() for part, side in zip(parts, (a, b), strict=True))
         degrees = (parts[0] + parts[1]) ** 2 / below
         p_value = 2 * stats.t.sf(np.abs(difference / error), degrees)
-    reach = np.where(error == 0, 0.0, stats.t.ppf((1 + CONFIDENCE) / 2, degrees) * error)
+    reach = np.where(error == 0, 0.0, stats.t.ppf((1 + LEVEL) / 2, degrees) * error)
     # A step time's interval above its median lies below the median of the speed.
     reach_a, reach_b = (("below", "above"), ("above", "below"))[:: int(sign)]
     down, up = (np.sqrt(a[x] ** 2 + b[y] ** 2) for x, y in zip(reach_a, reach_b, strict=True))

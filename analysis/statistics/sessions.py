@@ -30,7 +30,10 @@ REMEDY = (
 _GAP = "30min"  # a longer pause ends a session
 _DAY = 24 * 3600 * 10**9  # ns
 _OF_DAY = 1 / 8  # of a day: sides that are at least so far apart, each by itself closer, are so by the time of day
+_SURE = 0.01  # p of chance, over all places, below which a step of the machine's speed is taken for one
+_MOST_STEPS, _PLACES = 8, 200  # that are looked for in a session, and places at which one may be
 _UNLIKE = 0.1  # of a side's runs that one host may measure more than of the other's
+_TINY = 1e-300
 _MOST_PAIRS = 10**6  # of more runs the order of their starts says enough
 # How far from even the order of A and B may be: P(a run of A stands before one of B) is 0.5 where they are mixed. It is
 # what chance does to random orders in one of a hundred, within these limits.
@@ -52,10 +55,12 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True)
 class Design:
-    """When the sides' runs of the same points were measured, in how many `sessions` (or hosts) of A and of B."""
+    """When the sides' runs of the same points were measured, in how many `sessions` (or hosts) of A and of B, and how
+    much faster the machine was in the fastest part of them than in the slowest (`stepped`), 0 without `steps`."""
 
     standing: Standing
     sessions: tuple[int, int] = (0, 0)
+    stepped: float = 0.0
 
     @property
     def comparable(self) -> bool:
@@ -85,6 +90,10 @@ class Design:
             Standing.PROTOCOLS: "the sides were timed by different protocols (measure.*), whose results may differ",
             Standing.UNKNOWN: "when these were measured is not recorded: a session cannot be told from the sides",
         }[self.standing]
+        if self.stepped:
+            reason += (
+                f", of which the machine's speed changed by {self.stepped:.1%}: runs count at their session's mean"
+            )
         return reason if self.comparable else f"{reason}; {REMEDY}"
 
 
@@ -194,6 +203,48 @@ def arrange(
     if len(known) < 2:
         return Arrangement(Design(Standing.ALONE, counts), units, every)
     return Arrangement(design, units, every, known)
+
+
+def steps(logs: np.ndarray, cells: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """What lasting changes of the machine in one session moved each run by (n,), 0 on average, from the logarithms of
+    the runs, the cell that each repeats, and its start (n,).
+
+    Each cell has a mean of its own, so that a difference of sides or points is no step; in what is left the step is
+    looked for that explains most, as long as its F has a Bonferroni p below _SURE (binary segmentation after Scott and
+    Knott, Biometrics 30, 1974, but all steps fitted together).
+    """
+    count, order, found = len(logs), np.argsort(times, kind="stable"), np.zeros(len(logs))
+    cell = pd.factorize(cells[order])[0]
+    places = np.unique(np.linspace(MINIMUM_POINTS, count - MINIMUM_POINTS, _PLACES, dtype=int))
+    size, freedom = np.bincount(cell), count - int(cell.max()) - 1
+    if places[0] < MINIMUM_POINTS or freedom <= MINIMUM_POINTS:
+        return found
+
+    def within(values: np.ndarray) -> np.ndarray:
+        return values - (np.bincount(cell, values) / size)[cell]
+
+    shapes = (np.arange(count)[:, None] >= places).astype(float)
+    design, response = np.column_stack([within(shape) for shape in shapes.T]), within(logs[order])
+    squares = (design**2).sum(axis=0)
+    chosen = list[int]()
+
+    def best(beside: list[int]) -> tuple[int, float, float]:
+        """The step that explains most beside these, how much, and what is left."""
+        left = response - design[:, beside] @ np.linalg.lstsq(design[:, beside], response, rcond=None)[0]
+        gain = np.where(squares > 1, (left @ design) ** 2 / np.maximum(squares, 1), 0.0)
+        return int(gain.argmax()), gain.max(), max(left @ left - gain.max(), _TINY)
+
+    while len(chosen) < min(_MOST_STEPS, freedom - MINIMUM_POINTS):
+        place, gain, left = best(chosen)
+        rest = freedom - len(chosen) - 1
+        if stats.f.sf(gain * rest / left, 1, rest) * len(places) >= _SURE:
+            break
+        chosen.append(place)
+        for number in range(len(chosen)):  # earlier ones were found before the later were known
+            chosen[number] = best(chosen[:number] + chosen[number + 1 :])[0]
+    sizes = np.linalg.lstsq(design[:, chosen], response, rcond=None)[0]
+    found[order] = (shapes[:, chosen] - shapes[:, chosen].mean(axis=0)) @ sizes
+    return found
 
 
 def level(found: Arrangement, runs: pd.DataFrame, of_a: np.ndarray) -> Arrangement:

@@ -13,12 +13,13 @@ from analysis.statistics.contrast import adjusted
 from analysis.statistics.dependence import (
     crossed_mean,
     crossed_quantile,
+    crossed_ratio,
     crossed_share,
     crossed_variance,
     geometric_mean,
     levels_of,
+    quantile_interval,
 )
-from analysis.statistics.quantiles import bootstrap_ratio, quantile_interval
 from analysis.statistics.regression import regress
 from benchmarks.verdicts import found_under, shared_effects
 from tests.analysis.planted import sandwich
@@ -152,23 +153,22 @@ def test_quantile_intervals_are_those_of_the_binomial_by_hand() -> None:
 
 
 @pytest.mark.parametrize("n", [20, 40])
-def test_bootstrap_ratios_cover_at_their_stated_rate(n: int) -> None:
-    generator = np.random.default_rng(11)
-    covered = 0
-    for _ in range(1000):
+def test_ratios_of_sums_cover_at_their_stated_rate(n: int) -> None:
+    generator, covered, where = np.random.default_rng(11), 0, levels_of(points(n, 1), "point")
+    for _ in range(400):
         below = generator.uniform(0.5, 1.5, n)
         above = below * (0.2 + 0.1 * generator.standard_normal(n))
-        found = bootstrap_ratio(above, below, draws=1500)
+        found = crossed_ratio(above, below, where)
         assert found.value == pytest.approx(above.sum() / below.sum())
         covered += found.low <= 0.2 <= found.high
-    assert 0.93 <= covered / 1000 <= 0.97
+    assert 0.92 <= covered / 400 <= 0.98
 
 
-def test_bootstrap_ratios_of_few_points_have_no_interval() -> None:
-    assert bootstrap_ratio([1, 2], [2, 4]).value == 0.5
-    assert np.isnan(bootstrap_ratio([1, 2], [2, 4]).low)
-    assert bootstrap_ratio([1, 1, 1], [2, 2, 2]) == (0.5, 0.5, 0.5)
-    assert np.isnan(bootstrap_ratio([], [])).all()
+def test_ratios_of_sums_of_few_points_have_no_interval() -> None:
+    assert crossed_ratio([1, 2], [2, 4], levels_of(points(2, 1))).value == 0.5
+    assert np.isnan(crossed_ratio([1, 2], [2, 4], levels_of(points(2, 1))).low)
+    assert crossed_ratio(np.ones(6), np.full(6, 2), levels_of(points(6, 1))) == (0.5, 0.5, 0.5)
+    assert np.isnan(crossed_ratio([], [], levels_of(points(0, 0)))).all()
 
 
 def points(models: int, batches: int) -> pd.DataFrame:
@@ -226,9 +226,7 @@ def test_a_mean_of_few_has_no_interval() -> None:
 
 @pytest.mark.parametrize(("models", "batches", "unit"), [(12, 9, "model"), (12, 9, "crossed"), (30, 1, "crossed")])
 def test_intervals_cover_at_their_rate(models: int, batches: int, unit: Literal["crossed", "model"]) -> None:
-    """200 draws of models, and of batch sizes where they are a sample: mean, share above zero and median.
-
-    benchmarks/verdicts.py draws 1,000 and prints the rates."""
+    """200 draws of models, and of batch sizes where they are a sample: mean, share above zero and median."""
     random = np.random.default_rng(models)
     where, hits = levels_of(points(models, batches), unit), np.zeros(3)
     fixed = np.linspace(-1.2, 1.2, batches) if batches > 1 else np.zeros(1)
@@ -255,7 +253,7 @@ MANY = pytest.param(40, 0.85, 0.8, marks=pytest.mark.long)
 @pytest.mark.parametrize(("draws", "held", "missed"), [(8, 0.6, 0.9), MANY])
 def test_every_analysis_takes_what_points_share_into_account(draws: int, held: float, missed: float) -> None:
     """Models with all their batch sizes; points in their own right hold the truth in half of the draws, or in fewer.
-    benchmarks/verdicts.py draws 1,000."""
+    benchmarks/verdicts.py draws 250."""
     random, units = np.random.default_rng(11), ("point", "crossed")
     hits = pd.DataFrame(0, index=found_under(shared_effects(random), "point"), columns=units)
     for _ in range(draws):

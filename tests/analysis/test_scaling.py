@@ -7,7 +7,6 @@ from numpy.typing import ArrayLike
 
 from analysis.analyses.scaling import amdahl_fraction, amdahl_speedup, fit_scaling
 from analysis.analyses.scaling import scaling as summarised
-from analysis.statistics.quantiles import bootstrap_ratio
 from tests.analysis.planted import POINTS, runs
 
 COUNTS = (2, 4, 8)
@@ -51,22 +50,6 @@ def test_the_fit_is_plain_least_squares_over_all_pairs() -> None:
     expected = np.linalg.lstsq(x[:, None], y, rcond=None)[0][0]
     family = fit_scaling(frame).families[0]
     assert family.fraction.value == pytest.approx(expected)
-
-
-def test_the_fractions_interval_covers_at_its_stated_rate() -> None:
-    """1,000 sweeps of 30 points whose own fractions scatter, as those of the scaling method but without its frames."""
-    generator = np.random.default_rng(17)
-    counts = np.array(COUNTS, dtype=float)
-    room = 1 - 1 / counts
-    covered = 0
-    for _ in range(1000):
-        own = generator.normal(0.16, 0.05, (30, 1))
-        # 1 / speedup - 1 / n carries the error of both rates, larger at 1 / speedup near 1.
-        slow = own + (1 - own) / counts
-        lost = slow * (1 + 0.03 * generator.standard_normal(slow.shape)) - 1 / counts
-        found = bootstrap_ratio((lost * room).sum(axis=1), np.full(30, (room**2).sum()), draws=800)
-        covered += found.low <= 0.16 <= found.high
-    assert 0.93 <= covered / 1000 <= 0.97
 
 
 @pytest.mark.long

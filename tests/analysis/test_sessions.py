@@ -8,7 +8,7 @@ from scipy import stats
 from analysis.analyses.compare import compare_points
 from analysis.analyses.software import SoftwareOptions, software
 from analysis.statistics.contrast import Verdict
-from analysis.statistics.sessions import Design, Standing, arrange, session_component, sessions_of
+from analysis.statistics.sessions import Design, Standing, arrange, session_component, sessions_of, steps
 from tests.analysis.test_pairing import side
 
 START = pd.Timestamp("2026-01-01", tz="UTC")
@@ -172,3 +172,29 @@ def test_software_gives_no_verdict_over_sides_of_other_sessions() -> None:
     row = software(frame, SoftwareOptions(by=("precision",))).table.iloc[0]
     assert (row["comparable"], row["verdict"]) == (False, Verdict.WITHHELD)
     assert "python -m paradnn.compare" in row["why"]
+
+
+@pytest.mark.parametrize(("size", "places"), [(0.0, ()), (-0.08, (81,)), (-0.2, (60, 100))])
+def test_lasting_changes_within_a_session_are_found_and_nothing_else(size: float, places: tuple[int, ...]) -> None:
+    """Steps, one there and one back again, from what repeats; cells may differ by any amount."""
+    random = np.random.default_rng(0)
+    place, cells = random.permutation(162), np.repeat(np.arange(54), 3)
+    moved = size * (np.searchsorted(places, place, side="right") % 2) if places else np.zeros(162)
+    logs = moved + random.normal(0, 0.3, 54)[cells] + random.normal(0, 0.01, 162)
+    found = steps(logs, cells, place)
+    assert found == pytest.approx(moved - moved.mean(), abs=0.01 * bool(places))
+
+
+def test_a_step_of_the_machine_makes_no_cell_differ() -> None:
+    """Where the replicates of a cell lie unevenly about a step, it is the step that they show."""
+    random, found = np.random.default_rng(3), []
+    for _ in range(8):
+        hours = random.permutation(24 * 6).reshape(2, 24, 3) / 60
+        logs = random.normal(0, 0.01, hours.shape) - 0.08 * (hours > np.median(hours))
+        times = START + pd.to_timedelta(3600 * hours.ravel(), unit="s")
+        sides = [
+            side(100 * np.exp(logs[n]), name, sweep_id="s", start_time=times[72 * n : 72 * n + 72])
+            for n, name in enumerate("AB")
+        ]
+        found.append(compare_points(*sides).families.iloc[0])
+    assert sum(row["a_better"] + row["b_better"] for row in found) <= 1
