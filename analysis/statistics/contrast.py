@@ -225,11 +225,13 @@ def adjusted(p_values: np.ndarray, discoveries: bool = False) -> np.ndarray:
     `discoveries` no more than 5% of them are expected to be (Benjamini and Hochberg, J. Royal Statistical Society B 57,
     1995), which holds for tests that are independent or positively dependent, as those are whose sides share a machine.
     """
-    from statsmodels.stats.multitest import multipletests
-
-    found, known = np.full(len(p_values), np.nan), ~np.isnan(p_values)
-    if known.any():
-        found[known] = multipletests(p_values[known], method="fdr_bh" if discoveries else "holm")[1]
+    found, known = np.full(len(p_values), np.nan), np.flatnonzero(~np.isnan(p_values))
+    if discoveries:
+        found[known] = stats.false_discovery_control(p_values[known], method="bh") if len(known) else []
+        return found
+    # statsmodels' multipletests collects all garbage of the process, which takes 0.1 s a call.
+    order = known[np.argsort(p_values[known])]
+    found[order] = np.minimum(np.maximum.accumulate(p_values[order] * np.arange(len(order), 0, -1)), 1)
     return found
 
 
