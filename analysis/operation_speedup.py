@@ -28,7 +28,8 @@ TYPE = "operation_type"
 # Types whose work is that of matrix products. XLA on a TPU names a product, with what follows it, output fusion.
 _PRODUCTS = re.compile(r"matmul|gemm|\bdot\b|conv(?!ert)|einsum|output fusion", re.IGNORECASE)
 #: What a run is of and when it was measured, beside what identifies its point.
-_RUN = ("run_id", "family", "device", "outcome", "start_time", "sweep_id", "host", "source")
+_SESSION = ("start_time", "sweep_id", "session_id", "sweep_order", "host")
+_RUN = ("run_id", "family", "device", "outcome", *_SESSION, "source")
 
 
 class Level(StrEnum):
