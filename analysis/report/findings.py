@@ -223,7 +223,8 @@ def _gain(column: str, every: pd.DataFrame) -> str:
     best, before = (_listed(pairs[name]) for name in ("best", "reference"))
     gain = " to ".join(dict.fromkeys(f"{value:.3g}" for value in (pairs["gain"].min(), pairs["gain"].max())))
     whose = "each" if len(pairs) == count else str(len(pairs))
-    on = f"{whose} of the {count} models" if count > 1 else "the one model"
+    noun = "model" if column == "batch_size" else "point"
+    on = f"{whose} of the {count} {noun}s" if count > 1 else f"the one {noun}"
     unsure = int(pairs["unsure"].sum())
     words = f"{what[0].upper()}{what[1:]} {best} instead of {before}: {gain} times the throughput on {on}"
     return f"{words} measured with both" + (f"; unsure on {unsure}, whose intervals are not apart" if unsure else "")
