@@ -1,17 +1,23 @@
 """Reference kernels between the blocks: do they bias the step, what of its scatter do they explain, what do they see.
 
-    python -m benchmarks.reference [--processes 8] [--pairs 4] [--seconds 0.3]   # twelve cells: families x modes
-    python -m benchmarks.reference --disturbed [--seconds 4]                     # a hog, a cap, a memory hog
+    python -m benchmarks.reference [--processes 6] [--seconds 6] [--cells 12]    # families x modes
+    python -m benchmarks.reference --disturbed [--points 4] [--seconds 2]        # hogs, a cap
 
-Each process builds its model anew and measures it with and without kernels by turns: the ratio of the step times is the
-bias, with its 95% interval over the processes. Then once as a point is: the processes' scatter as measured and at one
-speed of the machine, the correlation of log step and kernel times over all blocks, the slope, what the intervals of
-two halves of the processes say of each other, and seconds a process.
+Each process builds its model anew, times it as a point is, and then runs blocks by turns, one behind the kernels (and
+an untimed step) and one that is not, ABBA: the median ratio of such neighbours is the bias, with its 95% interval. A
+line of a cell, of its processes so far: the processes' scatter as measured and at one speed of the machine (of several
+calls of this command also the calls'), the correlation of log step and kernel times over all blocks, the slope, half of
+the 95% interval before and after, in how many of all ways to halve the processes the intervals of the halves agree,
+before and after, and the kernels' share of the time. Each process is kept in --file as it ends, and counts in the next
+call: what was cut off goes on. Of each disturbance the points that were called contended (beside none a false alarm,
+unless the machine was busy with something else: `foreign`), and what the kernels saw.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
 import math
 import multiprocessing
 import os
@@ -20,12 +26,15 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+import psutil
+
+from benchmarks.common import RESULTS
 
 _RNN = {"layers": 1, "embedding_size": 200, "sequence_length": 20, "vocab_size": 100}
 _CNN = {"blocks": [1, 1, 1, 1], "filters": 16, "image_size": 64, "output_size": 10}
@@ -36,84 +45,111 @@ FAMILIES: dict[str, tuple[dict[str, Any], int]] = {
     **dict.fromkeys(("residual", "bottleneck"), (_CNN, 16)),
 }
 CELLS = [(family, mode) for family in FAMILIES for mode in ("train", "inference")]
+BLOCK_SECONDS = 0.05
 #: A process that streams through more memory than a cache holds, and one that only computes.
 _MEMORY = "import numpy as n; a = n.ones(2**25)\nwhile True: a += 1"
 _SPIN = "while True: pass"
 
 
-def measured(family: str, mode: str, pairs: int, seconds: float) -> dict[str, Any]:
-    """In this process: log ratios of the step with over without kernels, then a timing with them as a point has it."""
+def measured(family: str, mode: str, seconds: float, timed_seconds: float, name: str) -> dict[str, Any]:
+    """In this process: a timing as a point has it, as plain values; then, for so many `seconds`, ratios of a block
+    behind kernels to its neighbour that is not."""
+    from paradnn.core.channel import plain
     from paradnn.core.messages import References
-    from paradnn.session.measured import step_times
     from paradnn.worker.fork_server import Phases
     from paradnn.worker.frameworks import load
     from paradnn.worker.measure import Protocol, measure_steps
     from paradnn.worker.reference import Reference
     from paradnn.worker.step import prepare_step
 
-    begun = time.perf_counter()
-    framework, phases = load("tensorflow"), Phases(lambda *_: None)
+    framework, phases = load(name), Phases(lambda *_: None)
     framework.open_device({"name": "cpu", "index": 0, "threads": None})
-    reference = Reference("cpu", 0.05, 0.2)
+    protocol = Protocol(timed_seconds, 6, 60.0, BLOCK_SECONDS, 1.0, reference=True)
+    reference = Reference("cpu", BLOCK_SECONDS, protocol.reference_share)
     model, batch = FAMILIES[family]
     optimizer = {"name": "sgd", "learning_rate": 0.001, "decay": 0.9, "momentum": 0.0, "epsilon": 1.0}
     point = {"model": {"name": family, **model}, "batch_size": batch, "mode": mode, "seed": 0, "precision": "float32"}
     _, step = prepare_step({**point, "compile": "graph", "optimizer": optimizer}, framework)
-
-    def timed(length: float, with_it: bool) -> Any:
-        protocol = Protocol(length, 6, 60.0, 0.05, 0.3, reference=True)
-        return measure_steps(step.run, protocol, phases, reference=reference if with_it else None)
-
-    timed(0.2, True)
-    ratios = []
-    for turn in range(pairs):
-        taken = {
-            with_it: statistics.median(step_times(timed(seconds, with_it))) for with_it in (turn % 2, not turn % 2)
-        }
-        ratios.append(math.log(taken[True] / taken[False]))
-    timing = timed(max(1.0, seconds), True)
+    timing = measure_steps(step.run, protocol, phases, reference=reference)
     timing.references[:0] = [References(-1, each) for each in reference.before]
-    return {"ratios": ratios, "timing": timing, "seconds": time.perf_counter() - begun}
+
+    def block(behind: bool) -> float:
+        if behind:
+            reference()
+            step.run(1)
+        begin = time.perf_counter()
+        step.run(timing.steps_per_block)
+        return time.perf_counter() - begin
+
+    ratios: list[float] = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        first = len(ratios) % 2 == 0
+        taken = {behind: block(behind) for behind in (first, not first)}
+        ratios.append(taken[True] / taken[False])
+    return {"ratios": ratios, "timing": plain(timing)}
 
 
-def cell(name: str, found: list[dict[str, Any]]) -> str:
-    """A line of the table."""
+def cell(found: Sequence[Mapping[str, Any]]) -> str:
+    """The line of a cell, from its processes so far."""
     import numpy as np
 
-    from paradnn.session.measured import mean_interval, step_times
-    from paradnn.session.reference import KERNELS, adjusted_times, chosen_kernel, reference_metrics
+    from paradnn.core.channel import read_message
+    from paradnn.core.messages import Timing
+    from paradnn.session.measured import mean_interval
+    from paradnn.session.reference import reference_metrics
+    from paradnn.worker.series import KERNELS, adjusted_times, block_interval, chosen_kernel
 
-    timings = [each["timing"] for each in found]
-    low, high = mean_interval([math.exp(statistics.fmean(each["ratios"])) for each in found])
-    bias, kernel = statistics.geometric_mean((low, high)), chosen_kernel(timings)
-    raw, after = (
-        np.std([math.log(statistics.median(times)) for times in table], ddof=1)
-        for table in ([step_times(timing) for timing in timings], adjusted_times(timings))
-    )
+    timings = [read_message(Timing, each["timing"], "timing") for each in found]
+    ratios = [ratio for each in found for ratio in each["ratios"]]
+    low, high = block_interval(ratios) or (math.nan, math.nan)
+    words = [f"{len(found)} x  step with over without {statistics.median(ratios):.4f} ({low:.4f} .. {high:.4f})"]
+    medians = [
+        [math.log(statistics.median(times)) for times in table]
+        for table in ([np.array(timing.blocks) / timing.steps_per_block for timing in timings], adjusted_times(timings))
+    ]
+    words += ["sd of processes " + " -> ".join(f"{statistics.stdev(each):.3f}" for each in medians)]
+    calls = [each["call"] for each in found]
+    if len(set(calls)) > 1:
+        means = [
+            [statistics.fmean(log for log, one in zip(each, calls, strict=True) if one == call) for call in set(calls)]
+            for each in medians
+        ]
+        words += ["of calls " + " -> ".join(f"{statistics.stdev(each):.3f}" for each in means)]
     best = {
         f"best_reference_{k}_ms": 1e3 * min(statistics.median(e.seconds[k] for e in t.references) for t in timings)
         for k in KERNELS
     }
-    whole, *halves = (reference_metrics(part, best, 1) for part in (timings, timings[::2], timings[1::2]))
-    logs, ends = [], []
-    for half in halves:
-        step, *limits = (half.get(f"step_time_at_reference{end}_ms", math.nan) for end in ("", "_low", "_high"))
-        logs.append(math.log(step))
-        ends.append(math.log(limits[1] / limits[0]) / 2)
-    agree = "yes" if abs(logs[0] - logs[1]) <= math.hypot(*ends) else "no"
-    return (
-        f"{name:22} {1e3 * statistics.median(step_times(timings[0])):8.3f} ms  "
-        f"bias {bias:.4f} ({low:.4f} .. {high:.4f})  "
-        f"sd between {raw:.3f} -> {after:.3f}  {kernel} r {whole['reference_correlation']:.2f} "
-        f"slope {whole['reference_slope']:.2f}  halves agree: {agree} ({logs[0] - logs[1]:+.3f}, "
-        f"{math.hypot(*ends):.3f})  {statistics.fmean(each['seconds'] for each in found):.1f} s a process"
-    )
+
+    def intervals(chosen: Sequence[int]) -> list[tuple[float, float]]:
+        """Logarithm and half of its interval, before and after; NaN where there is none."""
+        raw = [math.exp(medians[0][number]) for number in chosen]
+        of = reference_metrics([timings[number] for number in chosen], best, 1)
+        after = [of.get(f"step_time_at_reference{end}_ms", math.nan) for end in ("_low", "_high")]
+        return [
+            (math.log(one * other) / 2, math.log(other / one) / 2)
+            for one, other in (mean_interval(raw), after)
+            if not math.isnan(one)
+        ]
+
+    whole = reference_metrics(timings, best, 1)
+    words += [f"{chosen_kernel(timings)} r {whole['reference_correlation']:.2f} slope {whole['reference_slope']:.2f}"]
+    words += ["half " + " -> ".join(f"{half:.1%}" for _, half in intervals(range(len(found))))]
+    agree: tuple[list[bool], list[bool]] = [], []
+    for rest in itertools.combinations(range(1, len(found)), len(found) // 2 - 1) if len(found) > 3 else ():
+        one = [0, *rest]
+        halves = [intervals(part) for part in (one, [number for number in range(len(found)) if number not in one])]
+        for into, pair in zip(agree, zip(*halves, strict=False), strict=False):
+            into.append(abs(pair[0][0] - pair[1][0]) <= math.hypot(pair[0][1], pair[1][1]))
+    words += ["halves agree " + " -> ".join(f"{sum(each)} of {len(each)}" for each in agree)]
+    shares = [timing.beside / (timing.beside + sum(timing.blocks)) for timing in timings]
+    return "  ".join([*words, f"share {statistics.fmean(shares):.0%}"])
 
 
 @contextmanager
-def _beside(program: str | None, count: int) -> Iterator[None]:
+def _beside(program: str, count: int) -> Iterator[None]:
     """So many other processes that run a program."""
-    others = [subprocess.Popen([sys.executable, "-c", program or ""]) for _ in range(count if program else 0)]
+    others = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(count)]
     time.sleep(1.0 if others else 0.0)
     try:
         yield
@@ -132,63 +168,104 @@ def _capped(share: float) -> Iterator[bool]:
         mine.mkdir()
         quota = mine / "cpu.cfs_quota_us"
         (quota if quota.exists() else mine / "cpu.max").write_text(str(round(1e5 * share)))
-        (mine / "cgroup.procs").write_text(str(os.getpid()))
+        for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+            (mine / "cgroup.procs").write_text(str(process.pid))
         done = True
     try:
         yield done
     finally:
         with suppress(OSError):
-            (group / "cgroup.procs").write_text(str(os.getpid()))
+            for process in (mine / "cgroup.procs").read_text().split():
+                (group / "cgroup.procs").write_text(process)
             mine.rmdir()
 
 
-def disturbed(fresh: Callable[..., Any], seconds: float) -> None:
-    """A line for each disturbance: the step and every kernel as multiples of those before."""
-    cores, quiet = os.cpu_count() or 1, dict[str, float]()
-    for name, program, count, share in (
-        ("nothing", None, 0, 0.0),
-        ("one that spins", _SPIN, 1, 0.0),
-        ("as many as cores", _SPIN, cores, 0.0),
-        ("a memory hog", _MEMORY, 1, 0.0),
-        ("half of the cores' time", None, 0, cores / 2),
-    ):
-        with _beside(program, count), _capped(share) if share else _beside(None, 0) as could:
-            timing = fresh("fc", "train", 0, seconds)["timing"]
-        beside = [entry.seconds for entry in timing.references if entry.blocks >= 0]
-        found = {kernel: statistics.median(entry[kernel] for entry in beside) for kernel in beside[0]}
-        found["step"] = statistics.median(timing.blocks) / timing.steps_per_block
-        quiet = quiet or found
-        words = "  ".join(f"{kernel} {value / quiet[kernel]:.2f}" for kernel, value in found.items())
-        print(f"{name:24} {words if could is not False else 'no control group can be made here'}", flush=True)
+def disturbed(points: int, seconds: float, framework: str) -> None:
+    """Points beside each disturbance, in random order. A line of each: how many were called contended, and the step and
+    every kernel, before the model was there and beside the blocks, as multiples of the medians beside none."""
+    from paradnn.config.identity import request_of
+    from paradnn.config.point import read_point
+    from paradnn.session.workers import Limits, WorkerKey, WorkerPool
+
+    protocol = {"min_seconds": seconds, "min_blocks": 6, "max_seconds": 20.0, "block_seconds": BLOCK_SECONDS}
+    config = {"model": {"name": "fc", **FAMILIES["fc"][0]}, "batch_size": 64, "framework": {"name": framework}}
+    point = read_point({**config, "measure": {**protocol, "warmup_seconds": 2.0, "reference": True}})
+    cores = os.cpu_count() or 1
+    ways: dict[str, Callable[[], Any]] = {
+        "nothing": lambda: _beside(_SPIN, 0),
+        "one that spins": lambda: _beside(_SPIN, 1),
+        "as many as cores": lambda: _beside(_SPIN, cores),
+        "a memory hog": lambda: _beside(_MEMORY, 1),
+        "memory hogs on all cores": lambda: _beside(_MEMORY, cores),
+        "half of the cores' time": lambda: _capped(cores / 2),
+    }
+    found = defaultdict[str, list[Any]](list)
+    with WorkerPool() as pool:
+        for turn in range(points + 1):  # the worker's first point is none
+            for name in random.sample(list(ways), len(ways)) if turn else ["nothing"]:
+                with ways[name]() as could:
+                    if could is not False:
+                        result = pool.measure(WorkerKey.of(point), request_of(point), Limits(120, None), lambda _: None)
+                        found[name] += [result.answer.measurement] if turn and result.answer else []
+    usual: dict[str, float] = {}
+    for name in ways:
+        values = defaultdict[str, list[float]](list)
+        for measurement in found[name]:
+            timing = measurement.timing
+            values["step"].append(statistics.median(timing.blocks) / timing.steps_per_block)
+            values["foreign"].append(measurement.contention.foreign_cpu_fraction or 0.0)
+            for when in ("before", "beside"):
+                seen = [each.seconds for each in timing.references if (each.blocks < 0) is (when == "before")]
+                for kernel in seen[0]:
+                    values[f"{kernel} {when}"].append(statistics.median(each[kernel] for each in seen))
+        medians = {key: statistics.median(each) for key, each in values.items()}
+        foreign = medians.pop("foreign", 0.0)
+        usual = usual or medians
+        told = sum(measurement.contention.reason is not None for measurement in found[name])
+        words = "  ".join(f"{key} {value / usual[key]:.2f}" for key, value in medians.items())
+        said = (
+            f"{told} of {len(found[name])} contended  foreign {foreign:.2f}  {words}" if words else "cannot be set here"
+        )
+        print(f"{name:24} {said}", flush=True)
 
 
 def main() -> None:
-    """Print a line a cell, or a line a disturbance."""
+    """Print a line a cell after each of its processes, or lines of each disturbance."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processes", type=int, default=8, help="of each cell, minutes apart")
-    parser.add_argument("--pairs", type=int, default=4, help="measurements with and without in each")
-    parser.add_argument("--seconds", type=float, default=0.3, help="of a measurement")
+    parser.add_argument("--processes", type=int, default=6, help="of each cell, minutes apart")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of blocks by turns in each, or of a point")
     parser.add_argument("--cells", type=int, default=len(CELLS))
+    parser.add_argument("--framework", default="tensorflow")
+    parser.add_argument("--file", type=Path, default=RESULTS / "reference.jsonl", help="where every process is kept")
     parser.add_argument("--disturbed", action="store_true")
+    parser.add_argument("--points", type=int, default=4, help="beside each disturbance")
     given = parser.parse_args()
+    if given.disturbed:
+        disturbed(given.points, given.seconds, given.framework)
+        return
+    os.environ["KERAS_BACKEND"] = given.framework
     from paradnn.worker.frameworks import load
 
-    load("tensorflow")  # imported once; each process is a fork, as the suite's own are
+    load(given.framework)  # imported once; each process is a fork, as the suite's own are
 
     def fresh(*task: Any) -> Any:
         with multiprocessing.get_context("fork").Pool(1) as pool:
-            return pool.apply(measured, task)
+            return pool.apply(measured, (*task, given.framework))
 
-    if given.disturbed:
-        disturbed(fresh, given.seconds)
-        return
-    cells = CELLS[: given.cells]
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {each: [] for each in cells}
+    given.file.parent.mkdir(exist_ok=True)
+    known = [json.loads(line) for line in given.file.read_text().splitlines()] if given.file.exists() else []
+    call, kept = time.strftime("%F %T"), defaultdict[str, list[Any]](list)
+    for each in known:
+        kept[each["cell"]].append(each)
     for _ in range(given.processes):
-        for each in random.sample(cells, len(cells)):
-            found[each].append(fresh(*each, given.pairs, given.seconds))
-    for (family, mode), results in found.items():
-        print(cell(f"{family} {mode}", results), flush=True)
+        for family, mode in random.sample(CELLS[: given.cells], min(given.cells, len(CELLS))):
+            name = f"{given.framework} {family} {mode}"
+            kept[name].append({"cell": name, "call": call, **fresh(family, mode, given.seconds, 1.0)})
+            with given.file.open("a") as file:
+                file.write(json.dumps(kept[name][-1]) + "\n")
+            if len(kept[name]) > 1:
+                print(f"{name:32} {cell(kept[name])}", flush=True)
+    print("\n".join(["", *(f"{name:32} {cell(each)}" for name, each in sorted(kept.items()) if len(each) > 1)]))
 
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ from paradnn.platform.load import load_average
 from paradnn.session.hardware_peaks import Ceilings, device_peaks, overrun_tags
 from paradnn.session.measured import Measured, measurements, narrow_enough
 from paradnn.session.record import make_record
-from paradnn.session.reference import adjusted_times
 from paradnn.session.turns import BlockTurns
 from paradnn.store.runs import Claim, Record
+from paradnn.worker.series import adjusted_times
 
 _PAUSE = 2.0  # seconds between two words on what a worker does
 

@@ -17,10 +17,11 @@ from paradnn.core.words import without_secrets
 from paradnn.core.workload import WORKLOADS
 from paradnn.platform.environment import Environment
 from paradnn.session.measured import Measured, base_metrics, contradictions, measured_metrics, measurements, summarised
-from paradnn.session.reference import chosen_kernel, reference_metrics
+from paradnn.session.reference import reference_metrics
 from paradnn.store.metrics import costs as priced_costs
 from paradnn.store.metrics import metric
 from paradnn.store.runs import SCHEMA_VERSION, Record
+from paradnn.worker.series import chosen_kernel
 
 #: The tables of a profile, as files on the run (`mlflow.load_table` reads them).
 _TABLES = ("operations", "operation_types")

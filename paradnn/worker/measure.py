@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from paradnn.core.messages import Compilation, Contention, References, Timing, Trial
 from paradnn.core.workload import Ended
 from paradnn.worker.meters import ContentionWatch, EnergyMeter
-from paradnn.worker.series import FEWEST, block_interval, find_change
+from paradnn.worker.series import FEWEST, adjusted_times, block_interval, find_change
 
 if TYPE_CHECKING:
     from paradnn.worker.frameworks import Step
@@ -133,6 +133,7 @@ def measure_steps(
         calibration = measuring.calibrate()
         warmup = [calibration[-1].seconds]
         while clock() - begin < protocol.warmup_seconds and not _has_settled(warmup):
+            measuring.refer_in_turn(len(warmup), begin)
             warmup.append(measuring.block())
     with phase("measure"):
         attempts = [(0.0, measuring.in_turn(warmup, turn))] if turn else measuring.attempts(warmup)
@@ -161,9 +162,10 @@ class _Measuring:
         self._watch, self._reference = watch, reference
         self.steps = 1
         self.loss: float | None = None
-        # References of this attempt, and the seconds that they took.
+        # References since the warm-up began; the seconds that each of this attempt took, and its first block's number.
         self._references: list[References] = []
-        self._beside = 0.0
+        self._beside: list[float] = []
+        self._first = 0
 
     def block(self, steps: int | None = None) -> float:
         """Seconds of a block, of so many steps where they are given."""
@@ -201,7 +203,7 @@ class _Measuring:
             if self._watch:
                 self._watch.start()
             start = self._clock()
-            self._references, self._beside = [], 0.0
+            self._first, self._beside = len(known), []
             blocks = self._blocks(scale, begin)
             taken = self._watch.stop() if self._watch else 0.0
             self._refer(len(blocks))
@@ -234,47 +236,55 @@ class _Measuring:
         blocks: list[float] = []
         start, looked = self._clock(), 0
         while True:
-            self._refer_in_turn(len(blocks), start)
+            self.refer_in_turn(len(blocks), start)
             blocks.append(self.block())
             now = self._clock()
             if now - begin >= protocol.max_seconds:
                 return blocks
-            if now - start - self._beside < scale * protocol.min_seconds or len(blocks) < scale * protocol.min_blocks:
+            spent = now - start - sum(self._beside)
+            if spent < scale * protocol.min_seconds or len(blocks) < scale * protocol.min_blocks:
                 continue
             if protocol.relative_interval is None:
                 return blocks
             # Looking takes longer the more blocks there are: every twentieth of them is often enough.
             if len(blocks) >= max(FEWEST_TO_STOP, 1.05 * looked):
-                looked, ends = len(blocks), block_interval(blocks)
-                if ends and (ends[1] - ends[0]) / 2 / statistics.median(blocks) <= protocol.relative_interval:
+                [times] = adjusted_times([self._timed([], blocks)])
+                looked, ends = len(blocks), block_interval(times)
+                if ends and (ends[1] - ends[0]) / 2 / statistics.median(times) <= protocol.relative_interval:
                     return blocks
 
     def _timing(self, before: Sequence[float], blocks: list[float]) -> Timing:
         """What an attempt gave, with the verdict on its blocks and the two windows before them: in ten blocks alone a
-        drift does not show."""
-        series = [*before[-2 * WINDOW :], *blocks]
+        drift does not show. Where references tell, a change of the machine's speed is none of the model's."""
+        [series] = adjusted_times([self._timed(before[-2 * WINDOW :], blocks)])
         steady, reason = False, f"too few blocks to tell: {len(series)} of {FEWEST}"
         if len(series) >= FEWEST:
             change = find_change(series)
             steady, reason = not change.matters, f"{'' if change.matters else 'no change that matters: '}{change}"
-        given = self._references, self._beside
-        return Timing(self.steps, [], [], blocks, steady, reason, None, [], 0.0, *given)
+        return replace(self._timed([], blocks), steady=steady, steady_reason=reason, beside=sum(self._beside))
 
-    def _refer_in_turn(self, blocks: int, start: float) -> None:
+    def _timed(self, before: Sequence[float], blocks: list[float]) -> Timing:
+        """Blocks of this attempt with those `before` them, and the references beside them."""
+        seen = [replace(each, blocks=each.blocks - self._first + len(before)) for each in self._references]
+        series, seen = [*before, *blocks], [each for each in seen if each.blocks >= 0]
+        return Timing(self.steps, [], [], series, False, "", None, references=seen)
+
+    def refer_in_turn(self, blocks: int, start: float) -> None:
         """Run the reference kernels before a block as often as their share of the time since `start` allows, and a step
         behind each untimed, since its caches are not the model's."""
         if self._reference is None:
             return
-        once = self._beside / len(self._references) if self._references else 0.0
-        if self._beside + once <= self._protocol.reference_share * (self._clock() - start + once):
-            begin = self._clock()
+        beside = sum(self._beside)
+        once = beside / len(self._beside) if self._beside else 0.0
+        begin = self._clock()
+        if beside + once <= self._protocol.reference_share * (begin - start + once):
             self._refer(blocks)
             self.block(1)
-            self._beside += self._clock() - begin
+            self._beside.append(self._clock() - begin)
 
     def _refer(self, blocks: int) -> None:
         if self._reference is not None:
-            self._references.append(References(blocks, dict(self._reference())))
+            self._references.append(References(self._first + blocks, dict(self._reference())))
 
 
 def _has_settled(warmup: Sequence[float]) -> bool:

@@ -1,4 +1,5 @@
-"""A series of block times in the order in which they were taken: is it steady, and how well is its median known.
+"""A series of block times in the order in which they were taken: is it steady, how well is its median known, and what
+of it was the machine's speed.
 
 Blocks of one process are not independent: at lag one they correlate by 0.6 to 0.8 on a shared machine. Both questions
 allow for that as for an autoregression of first order, AR(1). Worker and driver both ask.
@@ -6,11 +7,14 @@ allow for that as for an autoregression of first order, AR(1). Worker and driver
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+from typing import NamedTuple
 
 import numpy as np
 
+from paradnn.core.messages import Timing
 from paradnn.worker.chance import quantile_ranks
 
 #: Fewer values than this carry neither verdict nor interval; so few have one of their extremes where widening it
@@ -158,3 +162,97 @@ def _rank_correlation(values: Sequence[float]) -> float:
 def _lag_one(centred: np.ndarray) -> float:
     power = centred @ centred
     return float(centred[:-1] @ centred[1:] / power) if power else 0.0
+
+
+# What the times of fixed kernels beside the blocks say of them: a control variate (Lavenberg and Welch, Management
+# Science 27, 1981). Log step time less slope times the log of how slow the kernel was then is the step at one speed of
+# the machine. The slope is learnt from the blocks themselves, all processes together, and shrunk towards zero by what
+# it is not known by; where they do not move together it is zero, and the times stand as they were measured.
+
+KERNELS = ("arithmetic", "memory", "dispatch")
+_CAUTION = 2.0  # the slope is shrunk as if its standard error were so many times as large
+
+
+class Slope(NamedTuple):
+    """What is made of a slope: shrunk, how far that may be off, the correlation; and as it was seen, freed of the
+    kernel's own noise, with its standard error, which is NaN where nothing was seen."""
+
+    shrunk: float
+    off: float
+    correlation: float
+    seen: float
+    error: float
+
+
+def adjusted_times(timings: Sequence[Timing]) -> list[list[float]]:
+    """Seconds of a step in each block of each process, at the mean speed of the machine over all of them; as they were
+    measured where no reference moves with them."""
+    kernel = chosen_kernel(timings)
+    if kernel is None:
+        return [(np.array(timing.blocks) / timing.steps_per_block).tolist() for timing in timings]
+    steps, kernels = step_logs(timings), slowness(timings, kernel)
+    times = np.exp(steps - learn_slope(steps, kernels)[0] * (kernels - process_mean(kernels)))
+    return [process[np.isfinite(process)].tolist() for process in times.T]
+
+
+def chosen_kernel(timings: Sequence[Timing]) -> str | None:
+    """The kernel whose times move most with the step's, of all blocks; None where there are too few references."""
+    if not timings or not all(sum(entry.blocks >= 0 for entry in timing.references) > 1 for timing in timings):
+        return None
+    steps = step_logs(timings)
+    return max(KERNELS, key=lambda name: learn_slope(steps, slowness(timings, name))[2])
+
+
+def learn_slope(steps: np.ndarray, kernels: np.ndarray) -> Slope:
+    """Slope of log step times on log kernel times, shrunk and from 0 to 1.
+    Its variance is (1 + r s) / (1 - r s) times as large where neighbours resemble each other (Bartlett 1935). The noise
+    of the kernel's own times makes it too small: by how much says the one between a block and the kernel two blocks
+    off."""
+    y, x = steps - np.nanmean(steps), kernels - np.nanmean(kernels)
+    power, both, whole = _apart(x, x), _apart(x, y), _apart(y, y)
+    count = int(np.isfinite(y).sum())
+    if count < FEWEST or power <= 0 or whole <= 0:
+        return Slope(0.0, 0.0, 0.0, 0.0, math.nan)
+    slope = both / power
+    rest = y - slope * x
+    unexplained = _apart(rest, rest)
+    resemble = _apart(x, x, 1) * _apart(rest, rest, 1) / (power * unexplained) if unexplained else 0.0
+    resemble = min(0.95, max(0.0, resemble))
+    variance = unexplained / (count - 2) / power * (1 + resemble) / (1 - resemble)
+    kept = max(0.0, 1 - _CAUTION**2 * variance / slope**2) if slope > 0 else 0.0
+    shrunk, shared = min(1.0, slope * kept), _apart(x, x, 2)
+    without_noise = min(1.2, _apart(x, y, 2) / shared) if shared > 0 else slope
+    off = _CAUTION * math.sqrt(variance) + max(0.0, without_noise - shrunk)
+    return Slope(shrunk, off, both / math.sqrt(power * whole), without_noise, math.sqrt(variance))
+
+
+def _apart(one: np.ndarray, other: np.ndarray, lag: int = 0) -> float:
+    """The mean product of values so many blocks apart."""
+    end = max(0, len(one) - lag)
+    products = one[lag:] * other[:end] + one[:end] * other[lag:]
+    seen = products[np.isfinite(products)]
+    return float(seen.mean()) / 2 if seen.size else 0.0
+
+
+def process_mean(each: np.ndarray) -> float:
+    """The mean over processes of their means."""
+    return float(np.nanmean(each, axis=0).mean())
+
+
+def _columns(each: Iterable[Iterable[float]]) -> np.ndarray:
+    return np.array(list(zip_longest(*each, fillvalue=math.nan)))
+
+
+def step_logs(timings: Sequence[Timing]) -> np.ndarray:
+    """Log seconds of a step in each block: blocks x processes, NaN where a process has fewer."""
+    return _columns(np.log(timing.blocks) - math.log(timing.steps_per_block) for timing in timings)
+
+
+def slowness(timings: Sequence[Timing], kernel: str) -> np.ndarray:
+    """Log seconds of a call of the kernel at the middle of each block, on the line between those around it."""
+    found = []
+    for timing in timings:
+        taken = [entry for entry in timing.references if entry.blocks >= 0]
+        times = [math.log(entry.seconds[kernel]) for entry in taken]
+        found.append(np.interp(np.arange(len(timing.blocks)) + 0.5, [entry.blocks for entry in taken], times))
+    return _columns(found)

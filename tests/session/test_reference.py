@@ -1,13 +1,17 @@
 """The machine's speed beside the blocks, against planted machines whose true step time is known."""
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 from paradnn.core.messages import References, Timing
-from paradnn.session.reference import adjusted_times, at_reference, chosen_kernel, reference_metrics
+from paradnn.session.reference import at_reference, reference_metrics
 from paradnn.worker.measure import Protocol, measure_steps
+from paradnn.worker.series import adjusted_times, block_interval, chosen_kernel
 from tests.worker.test_measure import PROTOCOL, Machine
 
 POINTS = 300
@@ -164,6 +168,44 @@ def test_references_take_their_share_and_leave_the_blocks_as_they_are(share: flo
     taken = 0.020 * (len(result.references) - 1)
     assert result.beside == pytest.approx(taken)
     assert taken <= share * (taken + sum(result.blocks)) + 0.02
+
+
+class Changing(Machine):
+    """A machine whose steps and kernels take `slow` of its clock times as long, but for noise; `model`: steps alone."""
+
+    def __init__(self, slow: Callable[[float], float], model: bool = False) -> None:
+        super().__init__(lambda _: 0.003 * slow(self.now) * self.random.normal(1, 0.05))
+        self.slow, self.model, self.random = slow, model, np.random.default_rng(0)
+
+    def reference(self) -> dict[str, float]:
+        slow = 1.0 if self.model else self.slow(self.now)
+        taken = {name: 0.005 * slow * self.random.normal(1, 0.01) for name in ("arithmetic", "memory", "dispatch")}
+        self.now += sum(taken.values())
+        return taken
+
+
+def changing(slow: Callable[[float], float], beside: bool, model: bool = False, **protocol: float) -> Timing:
+    machine = Changing(slow, model)
+    reference = machine.reference if beside else None
+    protocol = replace(PROTOCOL, reference=True, **protocol)
+    return measure_steps(machine.run, protocol, machine.phase, machine.clock, reference=reference)
+
+
+def test_a_machine_that_gets_slower_does_not_make_a_point_unsteady() -> None:
+    """What the model does itself does, though no kernel shows it; so does either without references."""
+    drift = partial(np.interp, xp=[1.0, 5.0], fp=[1.0, 1.3])
+    seen = {(beside, model): changing(drift, beside, model) for beside in (True, False) for model in (True, False)}
+    assert {key for key, timing in seen.items() if not timing.repeated} == {(True, False)}
+    assert seen[True, False].steady
+
+
+def test_a_process_stops_on_its_times_at_one_speed_of_the_machine() -> None:
+    """Its speed goes up and down by 10% within seconds."""
+    alone, beside = (changing(lambda now: 1 + 0.1 * math.sin(now), one, relative_interval=0.01) for one in (0, 1))
+    assert len(beside.blocks) == 40
+    assert len(alone.blocks) > 80
+    low, high = block_interval(adjusted_times([beside])[0])
+    assert (high - low) / 2 / 0.003 < 0.01
 
 
 def test_without_references_a_timing_is_what_it_was() -> None:

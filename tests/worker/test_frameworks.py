@@ -47,6 +47,18 @@ def test_jax_reduces_over_devices_within_its_program(pool: WorkerPool) -> None:
     assert "communication" in {row["category"] for row in profile.operation_types.rows()}
 
 
+@pytest.mark.parametrize("framework", ["jax", "torch"])
+def test_references_run_beside_the_blocks_of_each_framework(pool: WorkerPool, framework: str) -> None:
+    beside = {"reference": True, "min_blocks": 6, "block_seconds": 0.05, "profile": False}
+    result = measure(pool, framework, "fc", measure=beside)
+    assert result.outcome == "ok", result.reason
+    timing = result.answer.measurement.timing
+    assert [each.blocks for each in timing.references[:12]] == [-1] * 12
+    assert timing.references[-1].blocks == len(timing.blocks)
+    assert 0 < timing.beside < 0.3 * sum(timing.blocks)
+    assert timing.references[-1].seconds["dispatch"] < 1e-3 < 20 * timing.references[-1].seconds["arithmetic"]
+
+
 CASES = [
     *[("jax", "xla", family) for family in MODELS],
     *[("torch", "eager", family) for family in MODELS],
