@@ -26,10 +26,8 @@ if TYPE_CHECKING:
     from paradnn.worker.frameworks import Step
     from paradnn.worker.turns import Turn
 
-#: Blocks in each of the two windows whose agreement ends the warm-up.
+#: Blocks of a window: the last two or three of the warm-up end it once they show no change.
 WINDOW = 4
-#: Quartiles of the two windows, and their median absolute deviations, may differ by so much of the median.
-TOLERANCE, SPREAD_TOLERANCE = 0.05, 0.10
 #: How often blocks that are not steady are measured again, and how often those that something disturbed.
 REPEATS, DISTURBED_REPEATS = 2, 1
 #: The interval of fewer blocks decides nothing (`measure.relative_interval`): where neighbours resemble each other it
@@ -288,31 +286,8 @@ class _Measuring:
 
 
 def _has_settled(warmup: Sequence[float]) -> bool:
-    """Whether the warm-up is over: its last windows agree, or three of them show no change, only noise."""
-    latest = warmup[-3 * WINDOW :]
-    return _agree(warmup) or (len(latest) == 3 * WINDOW and not find_change(latest).matters)
-
-
-def _agree(blocks: Sequence[float]) -> bool:
-    """Whether the last two windows of block times agree. The criteria are those of pyperf's warm-up calibration
-    (Stinner, pyperf `_worker.py`): the first value of the earlier window is no upper outlier of the rest (Tukey's
-    fence), the quartiles agree within 5%, and the median absolute deviations within 10%, both taken here as shares of
-    the median."""
-    if len(blocks) < 2 * WINDOW:
-        return False
-    earlier, later = blocks[-2 * WINDOW : -WINDOW], blocks[-WINDOW:]
-    low, _, high = statistics.quantiles(earlier[1:], n=4, method="inclusive")
-    scale = statistics.median(later)
-    if earlier[0] > high + 1.5 * (high - low) and earlier[0] > scale * (1 + TOLERANCE):
-        return False
-    before, after = (statistics.quantiles(window, n=4, method="inclusive") for window in (earlier, later))
-    worst = max(abs(one - two) for one, two in zip(before, after, strict=True)) / scale
-    return worst <= TOLERANCE and abs(_deviation(earlier) - _deviation(later)) / scale <= SPREAD_TOLERANCE
-
-
-def _deviation(values: Sequence[float]) -> float:
-    centre = statistics.median(values)
-    return statistics.median(abs(value - centre) for value in values)
+    """Whether the warm-up is over: its last three windows, or two where there are no more, show no change."""
+    return len(warmup) >= 2 * WINDOW and not find_change(warmup[-3 * WINDOW :]).matters
 
 
 # Steps that are timed one by one, before the blocks (the phase `compile`) and after them (`latency`). The first step
