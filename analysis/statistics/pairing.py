@@ -179,10 +179,16 @@ def levelled(a: pd.DataFrame, b: pd.DataFrame, metric: str) -> str:
 
 def _by_family_slope(side: pd.DataFrame, runs: pd.DataFrame, metric: str, sign: float) -> pd.DataFrame:
     """A side whose values and their intervals are brought to the reference speed by the slope that all `runs` of their
-    family show, in place of each one's own, which few blocks tell."""
+    family show, in place of each one's own, which few blocks tell. The reference speed is that of the best times which
+    any of `runs` knows: ceilings that were measured again may hold better ones."""
     slope = side["family"].map({name: family_slope(rows)[0] for name, rows in runs.groupby("family")})
-    slow = -np.log(side["reference_speed"].astype("float64")) - side["reference_own"].astype("float64")
-    return _scaled(side, metric, np.exp(sign * (slope - side["reference_slope"].astype("float64")) * slow))
+    speed, better = side["reference_speed"].astype("float64"), pd.Series(0.0, side.index)
+    for kernel in side["reference_kernel"].dropna().unique() if "reference_kernel" in side else ():
+        best = side[name := f"best_reference_{kernel}_ms"].astype("float64")
+        better = better.mask(side["reference_kernel"].eq(kernel), np.log(best / runs[name].min()))
+    slow = -np.log(speed) - side["reference_own"].astype("float64")
+    factor = np.exp(sign * (slope * (slow + better) - side["reference_slope"].astype("float64") * slow))
+    return _scaled(side, metric, factor).assign(reference_speed=speed * np.exp(-better))
 
 
 def _scaled(runs: pd.DataFrame, metric: str, factor: pd.Series | np.ndarray) -> pd.DataFrame:

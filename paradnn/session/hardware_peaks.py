@@ -18,7 +18,7 @@ from paradnn.config.identity import Identity, digest, texts, told, unpriced
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
 from paradnn.core.channel import plain
-from paradnn.core.messages import ArrayRate, PeakRates, ProductRate
+from paradnn.core.messages import PeakRates, ProductRate
 from paradnn.platform.environment import Environment, available_memory
 from paradnn.platform.load import LoadWatch
 from paradnn.platform.specifications import find_hardware
@@ -27,7 +27,6 @@ from paradnn.session.record import run_tags
 from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from paradnn.store.journal import Journal
 from paradnn.store.runs import CEILINGS_OUTCOME, Claim, Finished, Record, outcome_of
-from paradnn.worker.peak_rates import ARRAY_BYTES
 
 _VERSION = 1  # changes with what is measured: ceilings of another version are not used
 _TIMEOUT = 600.0
@@ -41,7 +40,8 @@ _MARGIN = 0.05
 @dataclass(frozen=True)
 class Ceilings:
     """The ceilings of one environment: precision -> FLOP/s, and B/s of main memory. contended: what disturbed them,
-    None where nothing did. references: metric -> ms of a call of each reference kernel, of the fastest process."""
+    None where nothing did. references: metric -> ms of a call of each reference kernel, the best that any ceilings of
+    the environment know."""
 
     run_id: str
     flops_per_second: Mapping[str, float]
@@ -159,12 +159,14 @@ class CeilingsKeeper:
             # Two drivers that claimed at once both withdrew: they must not claim again at the same moment.
             time.sleep(random.uniform(0.5, 1.5) * _LOOK)
         if isinstance(claim, Finished):
-            return Ceilings.of(claim.run_id, *self._tracker.fetch(claim.run_id))
+            metrics, stored = self._tracker.fetch(claim.run_id)
+            return replace(Ceilings.of(claim.run_id, metrics, stored), references=self._best(identity, metrics))
         what = f"{environment.device} ({point.framework.name}{stack})"
         self._say(f"measuring the ceilings of {what}, once: about half a minute")
         try:
             result, rates = self._measure(point)
             record = make_ceilings_record(claim, name, point, environment, result, rates)
+            best = self._best(identity, record.metrics)
             run_id = self._tracker.record(claim, record, dict)
         except BaseException:
             with contextlib.suppress(Exception):
@@ -173,10 +175,19 @@ class CeilingsKeeper:
         if result.outcome != "ok":
             self._say(f"no ceilings ({result.outcome}: {result.reason}): no utilisation is reported")
             return None
-        measured = Ceilings.of(run_id, record.metrics, record.tags)
+        measured = replace(Ceilings.of(run_id, record.metrics, record.tags), references=best)
         if measured.contended:
             self._say(f"these ceilings are too low: {measured.contended}; a quiet session measures them again")
         return measured
+
+    def _best(self, identity: Identity, own: Mapping[str, float]) -> dict[str, float]:
+        """The best time of each reference kernel in the metrics `own` and in all ceilings so far, as metrics."""
+        best: dict[str, float] = {}
+        runs = self._tracker.finished([identity.environment_id]).get(identity, [])
+        for metrics in (own, *(self._tracker.fetch(run.run_id)[0] for run in runs)):
+            for name, value in Ceilings.of("", metrics).references.items():
+                best[name] = min(value, best.get(name, value))
+        return best
 
     def _sound(self, identity: Identity) -> Callable[[Mapping[str, str]], bool]:
         """Which stored ceilings are used: such as nothing disturbed; on a machine that is busy now any, where there are
@@ -199,7 +210,7 @@ class CeilingsKeeper:
             found.append(result.answer.peak_rates)
             if len(found) >= PROCESSES and not _disturbed(found):
                 break
-            request["only"] = {"matmul": plain(_fastest(found[0])), "bandwidth": plain(_largest(found[0]))}
+            request["only"] = {"matmul": plain(_fastest(found[0])), "bandwidth": plain(found[0].bandwidth)}
         assert first
         return first, found
 
@@ -237,11 +248,6 @@ def _fastest(rates: PeakRates) -> list[ProductRate]:
     return list({row.precision: row for row in ordered}.values())
 
 
-def _largest(rates: PeakRates) -> list[ArrayRate]:
-    """That of the main memory: over the largest arrays, where those fit."""
-    return [row for row in rates.bandwidth if row.array_bytes == ARRAY_BYTES[-1]]
-
-
 def _kernels(processes: Sequence[PeakRates]) -> dict[str, list[tuple[float, str | None]]]:
     """Rates of each ceiling's kernel by the name of its metric, one a process, and what disturbed each."""
     found: dict[str, list[tuple[float, str | None]]] = defaultdict(list)
@@ -250,7 +256,7 @@ def _kernels(processes: Sequence[PeakRates]) -> dict[str, list[tuple[float, str 
         for row in each.matmul:
             if (row.size, row.compile, row.precision) in best:
                 found[f"peak_flops_per_second.{row.precision}"].append((row.flops_per_second, row.disturbed))
-        for array in _largest(each):
+        for array in each.bandwidth:
             found["peak_bytes_per_second"].append((array.bytes_per_second, array.disturbed))
     return found
 
@@ -265,8 +271,8 @@ def _disturbed(processes: Sequence[PeakRates]) -> str | None:
 
 
 def _metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
-    """The fastest product of each precision and the bandwidth over the largest arrays: geometric mean and 95% interval
-    of the processes in which nothing disturbed it, or of all; and the bandwidth over each size."""
+    """The fastest product of each precision and the bandwidth of main memory: geometric mean and 95% interval of the
+    processes in which nothing disturbed it, or of all; and the best time of each reference kernel."""
     metrics: dict[str, float] = {}
     for name, rows in _kernels(processes).items():
         rates = [rate for rate, disturbed in rows if disturbed is None] or [rate for rate, _ in rows]
@@ -275,10 +281,6 @@ def _metrics(processes: Sequence[PeakRates]) -> dict[str, float]:
             base, dot, precision = name.partition(".")
             low, high = mean_interval(rates)
             metrics |= {f"{base}_low{dot}{precision}": low, f"{base}_high{dot}{precision}": high}
-    for row in processes[0].bandwidth:
-        size = row.array_bytes
-        name = f"{size // 2**20}MiB" if size >= 2**20 else f"{size // 2**10}KiB"
-        metrics[f"peak_bytes_per_second.{name}"] = row.bytes_per_second
     for name in processes[0].references:
         metrics[f"best_reference_{name}_ms"] = min(each.references[name] for each in processes) * 1e3
     return metrics | {"processes": float(len(processes))}

@@ -1,8 +1,8 @@
 """What this machine can do at most, in the framework and with the threads that the models run in.
 
 Two kernels: square matrix products in each precision over a range of sizes, compiled each way there is, and the sum of
-two arrays in place over sizes from cache to memory (STREAM's add, McCalpin 1995, without its third array: what is read
-and written is exactly three arrays, whether or not the processor reads a line before writing it).
+two arrays in place that no cache holds (STREAM's add, McCalpin 1995, without its third array: what is read and written
+is exactly three arrays, whether or not the processor reads a line before writing it).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REPEATS = 32
 _PRECISIONS = ("float32", "bfloat16", "float16")
 _MATMUL_SIZES = (256, 512, 1024, 2048, 4096, 8192)
 #: Bytes of one of the two arrays.
-ARRAY_BYTES = tuple(2**exponent for exponent in range(14, 30, 2))
+ARRAY_BYTES = 2**28
 _PROTOCOL = Protocol(min_seconds=0.25, min_blocks=5, max_seconds=2.0, block_seconds=0.03, warmup_seconds=0.3)
 #: A size whose single product would take longer than this is left out.
 _LONGEST = 0.5
@@ -45,12 +45,11 @@ def measure_peak_rates(request: Mapping[str, Any], framework: Framework, phase: 
             ways = [(precision, compile) for precision in _PRECISIONS for compile in framework.compile_modes]
             matmul = [row for way in ways for row in _matmul(framework, *way, memory)]
     with phase("bandwidth"):
-        sizes = [row["array_bytes"] for row in only["bandwidth"]] if only else ARRAY_BYTES
         bandwidth = []
-        for size in (size for size in sizes if only or 4 * size < memory):
-            run = framework.make_kernel("add", size // 4, "float32", "graph")
+        if only["bandwidth"] if only else memory > 4 * ARRAY_BYTES:
+            run = framework.make_kernel("add", ARRAY_BYTES // 4, "float32", "graph")
             run(1)
-            bandwidth.append(ArrayRate(size, *_rates(run, 3.0 * size * REPEATS)))
+            bandwidth.append(ArrayRate(ARRAY_BYTES, *_rates(run, 3.0 * ARRAY_BYTES * REPEATS)))
     # What a point's reference kernels are compared with.
     reference = Reference(request["platform"]["name"], _PROTOCOL.block_seconds, _REFERENCE_SHARE)
     taken = [*reference.before, *(reference() for _ in range(_REFERENCES))]

@@ -35,6 +35,7 @@ from paradnn.store.journal import Journal, read_record
 from paradnn.store.mlflow_store import VIEWS, MlflowStore, view_tags
 from paradnn.store.reader import open_reader
 from paradnn.store.runs import EXPIRES, OWNER, Claim, Record, SweepRun
+from paradnn.worker.peak_rates import ARRAY_BYTES
 from tests.cluster.recorder import ENVIRONMENT, claimed, record_of, tags_of
 from tests.conftest import Store
 from tests.processes import started, wait_for
@@ -43,7 +44,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The ``noload``")  # MLflow's own
 
 POINT = Point(FullyConnected())
 RATES = PeakRates(
-    [ProductRate("float32", 8, "graph", 1e12, 1e12, 1e12, 5)], [ArrayRate(peaks.ARRAY_BYTES[-1], 1e11, 1e11, 1e11, 5)]
+    [ProductRate("float32", 8, "graph", 1e12, 1e12, 1e12, 5)], [ArrayRate(ARRAY_BYTES, 1e11, 1e11, 1e11, 5)]
 )
 
 
