@@ -175,8 +175,8 @@ def _capped(share: float) -> Iterator[bool]:
         yield done
     finally:
         with suppress(OSError):
-            for process in (mine / "cgroup.procs").read_text().split():
-                (group / "cgroup.procs").write_text(process)
+            for number in (mine / "cgroup.procs").read_text().split():
+                (group / "cgroup.procs").write_text(number)
             mine.rmdir()
 
 
