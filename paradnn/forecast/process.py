@@ -173,7 +173,8 @@ def _learn(inputs: Inputs, values: Array, noise: Array) -> tuple[Scales, Array]:
         scales, error, variance = _climbed(scales, line @ line.T, part, values[subset], weight, noise[subset])
         ratio = error / np.sqrt(variance)
         disturbed[subset] *= np.maximum(1.0, np.abs(ratio) / _DISTURBED) ** 2
-        scales = _uneven(scales, part, np.minimum(np.abs(ratio), _FAR) ** 2)
+        share = scales.nugget**2 * weight / variance
+        scales = _uneven(scales, part, np.minimum(np.abs(ratio), _FAR) ** 2, share)
     return scales, disturbed
 
 
@@ -228,24 +229,28 @@ def _inverse(covariance: Array) -> tuple[Array, float]:
     return np.tril(half) + np.tril(half, -1).T, float(np.log(np.diag(lower)).sum())
 
 
-def _uneven(scales: Scales, inputs: Inputs, squares: Array) -> Scales:
-    """How the nugget's variance depends on the coordinates, from `squares` (n,) of errors in units of their variance.
+def _uneven(scales: Scales, inputs: Inputs, squares: Array, share: Array) -> Scales:
+    """How the nugget's variance depends on the coordinates, from `squares` (n,) of errors in units of their variance,
+    of which the nugget's is a `share` (n,): where it is little, errors say little of it.
 
     Squared normal errors are gamma distributed: a regression of their logarithm with a normal prior on each slope.
     """
     offsets = [inputs.coordinates[name] - centre for name, (centre, _) in scales.slopes.items()]
     design = np.stack([np.ones(len(squares)), *offsets], axis=1)
+    known = np.array([scales.level, *(slope for _, slope in scales.slopes.values())])
     prior = np.array([_LEVEL, *[_SLOPE] * len(offsets)])
 
     def height(change: Array) -> tuple[float, Array]:
-        logs, off = design @ change, change / prior
-        ratio = squares * np.exp(-logs)
-        return float(0.5 * (logs + ratio).sum() + 0.5 * off @ off), 0.5 * (1 - ratio) @ design + off / prior
+        nugget, off = share * np.exp(design @ change), (known + change) / prior
+        variance = 1 - share + nugget
+        slope = 0.5 * (1 - squares / variance) * nugget / variance
+        unlikely = 0.5 * (np.log(variance) + squares / variance).sum() + 0.5 * off @ off
+        return float(unlikely), slope @ design + off / prior
 
-    level, *changes = minimize(height, np.zeros(len(prior)), jac=True, method="L-BFGS-B").x
-    known = zip(scales.slopes.items(), changes, strict=True)
-    slopes = {name: (centre, slope + float(change)) for (name, (centre, slope)), change in known}
-    new = replace(scales, slopes=slopes, level=scales.level + float(level), ends=(-np.inf, np.inf))
+    level, *found = known + minimize(height, np.zeros(len(prior)), jac=True, method="L-BFGS-B").x
+    centres = ((name, centre) for name, (centre, _) in scales.slopes.items())
+    slopes = {name: (centre, float(slope)) for (name, centre), slope in zip(centres, found, strict=True)}
+    new = replace(scales, slopes=slopes, level=float(level), ends=(-np.inf, np.inf))
     logs = np.log(new.nugget_variance(inputs.coordinates)) - 2 * np.log(new.nugget)
     return replace(new, ends=(float(logs.min()), float(logs.max())))
 

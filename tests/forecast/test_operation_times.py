@@ -90,3 +90,15 @@ def test_what_a_cache_holds_is_read_faster() -> None:
     fit = OperationTimes.fit(one[:110], seconds[:110])
     assert np.median(np.abs(fit.predict(one[110:]).mean - np.log(seconds[110:]))) < 0.05
     assert fit.line["cached"] > 0.8
+
+
+def test_small_operations_that_scatter_more_are_no_less_certain_than_they_scatter() -> None:
+    """Beside the noise of a run, 2%, which is more than large operations scatter at all."""
+    random = np.random.default_rng(0)
+    sizes = np.exp(random.uniform(np.log(1e3), np.log(1e9), 200))
+    known = [elementwise_operation(size, "float32") for size in sizes]
+    scatter = np.where(sizes < 1e6, 0.03, 0.001) * random.standard_normal(len(sizes))
+    fit = OperationTimes.fit(known, (CALL + sizes / BANDWIDTH) * np.exp(scatter))
+    least, most = fit.predict([elementwise_operation(size, "float32") for size in (1e3, 1e9)]).spread
+    assert least == pytest.approx(np.hypot(0.03, 0.02), rel=0.3)
+    assert most == pytest.approx(0.02, rel=0.3)
