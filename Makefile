@@ -81,7 +81,7 @@ test-long: install-dev
 	$(BIN)/python -m pytest -n 2 -m long
 
 test-pages: install-dev
-	$(BIN)/python -m pytest -m pages tests/test_readme.py
+	$(BIN)/python -m pytest -m pages tests/test_readme.py tests/test_wheel.py
 
 FRAMEWORKS := .venv-frameworks
 test-frameworks: $(FRAMEWORKS)/.installed
@@ -119,7 +119,7 @@ GPU := .gpu
 GPU_PYTHONS ?= 3.12
 GPU_PLATFORMS := $(foreach libc,17 27 28 34 35,--platform manylinux_2_$(libc)_x86_64) --platform manylinux2014_x86_64 --platform manylinux1_x86_64
 GPU_PURE := absl-py cycler fonttools hydra-core keras markdown-it-py mdurl namex nvidia-ml-py omegaconf packaging pip pygments pyparsing \
-  python-dateutil rich six typing_extensions
+  iniconfig pluggy pytest python-dateutil rich six typing_extensions
 GPU_COMPILED := contourpy h5py kiwisolver matplotlib ml_dtypes optree pillow protobuf psutil PyYAML
 PLATFORM ?= gpu
 

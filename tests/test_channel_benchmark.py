@@ -4,7 +4,6 @@ import contextlib
 import csv
 import math
 import os
-import shutil
 import statistics
 from pathlib import Path
 
@@ -13,8 +12,7 @@ import pytest
 from scipy import stats
 
 from benchmarks.channel import Cell
-from benchmarks.channel_commands import COMMANDS
-from benchmarks.turns import Failed, Stage
+from benchmarks.turns import Stage
 from tests.conftest import ROOT, process
 from tests.processes import wait_for
 
@@ -59,21 +57,7 @@ def test_a_message_is_what_ours_records() -> None:
     assert {case: Cell(case, 64).us(1e-3) for case in cases} == pytest.approx(cases)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_gives_us_of_a_message(name: str) -> None:
-    command = COMMANDS[name]
-    if not command.installed:
-        pytest.skip(f"needs {name}")
-    assert command.run(4096, 1) > 0
-
-
-def test_a_command_that_fails_says_so() -> None:
-    if not shutil.which("sockperf"):
-        pytest.skip("needs sockperf")
-    with pytest.raises(Failed, match=r"sockperf ping-pong .* failed"):
-        COMMANDS["sockperf"].run(10**6, 1)
-
-
+@pytest.mark.long
 @pytest.mark.framework
 def test_ours_takes_turns_with_the_bare_program(tmp_path: Path) -> None:
     sizes = ["--bytes", "64", "--starts", "2", "--rounds", "2", "--block", "0.001", "--settle", "0"]

@@ -81,24 +81,8 @@ def test_a_page_works_from_top_to_bottom(page: str, store: Store, tmp_path: Path
         assert done.returncode in expected, f"{line}\n{done.stdout[-1000:]}\n{done.stderr[-1000:]}"
 
 
-def test_the_tutorial_shows_what_commands_print() -> None:
-    """Every output in the tutorial stands below a command that is typed there."""
-    text = (ROOT / "docs" / "tutorial.md").read_text()
-    assert len(list(blocks("docs/tutorial.md"))) >= 5
-    assert len(re.findall(r"```text\n", text)) >= 5
-
-
-def test_licence_and_citation() -> None:
-    """The licence that the package declares is there, whole; the citation names the paper and the version."""
-    import yaml
-
+def test_the_citation_names_this_version() -> None:
     from paradnn import __version__
 
-    licence = (ROOT / "LICENSE").read_text()
-    assert "Apache License" in licence
-    assert "END OF TERMS AND CONDITIONS" in licence
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert (citation["cff-version"], citation["license"], citation["type"]) == ("1.2.0", "Apache-2.0", "software")
-    assert citation["version"] == __version__
-    [paper] = citation["references"]
-    assert [author["family-names"] for author in paper["authors"]] == ["Wang", "Wei", "Brooks"]
+    assert f"version: {__version__}\n" in (ROOT / "CITATION.cff").read_text().replace('"', "")
+    assert "END OF TERMS AND CONDITIONS" in (ROOT / "LICENSE").read_text()

@@ -115,6 +115,7 @@ def test_results_are_in_the_folder_where_it_is_run(installed: Path, tmp_path: Pa
     assert "1 run, 1 of them measured" in run(installed, work, "paradnn", "analysis", "runs")
 
 
+@pytest.mark.pages
 @pytest.mark.framework
 def test_ones_own_model_is_swept_as_its_page_says(installed: Path, tmp_path: Path) -> None:
     page = (ROOT / "docs/own-models.md").read_text()

@@ -4,7 +4,6 @@ import base64
 import json
 import secrets
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.postgres import Postgres, Server, postgres, server
-from tests.conftest import ROOT, TINY, environment
+from tests.conftest import TINY, process
 
 AXES = [entry for entry in TINY if "nodes" not in entry]
 
@@ -46,15 +45,7 @@ class Guarded:
         given = {"MLFLOW_TRACKING_URI": self.server.uri}
         if user and password:
             given |= {"MLFLOW_TRACKING_USERNAME": user, "MLFLOW_TRACKING_PASSWORD": password}
-        return subprocess.run(
-            [sys.executable, "-m", "paradnn.train", *arguments],
-            cwd=ROOT,
-            env=environment() | given,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        return process(["paradnn.train", *arguments], **given)
 
 
 @pytest.fixture(scope="module")

@@ -6,16 +6,19 @@ The host's certificates and package indexes are machine-wide settings, not the e
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.postgres import Postgres, Server, postgres, server
+from tests.cluster.postgres import Postgres, Server, free_port, postgres, server
 from tests.conftest import TINY
-from tests.test_mlproject import served_by_git
+from tests.processes import started, wait_for
+from tests.test_mlproject import copied
 
 OVERRIDES = " ".join(entry for entry in TINY if entry.startswith(("measure", "ceilings")))
 
@@ -52,6 +55,23 @@ def mlflow_run(home: Path, one: Server, address: str, *arguments: str) -> subpro
         environ["SSL_CERT_FILE"] = os.environ["SSL_CERT_FILE"]
     command = ["mlflow", "run", address, "--env-manager", "uv", "--experiment-name", "paradnn", *arguments]
     return subprocess.run(command, cwd=home, env=environ, capture_output=True, text=True, timeout=1500, check=False)
+
+
+@contextmanager
+def served_by_git(folder: Path) -> Iterator[str]:
+    """This checkout in a repository that `git daemon` serves on loopback."""
+    served, port = folder / "served", free_port()
+    clone = ["git", "clone", "-q", "--bare", str(copied(folder / "work")), str(served / "paradnn.git")]
+    subprocess.run(clone, check=True)
+    where = ["--export-all", "--listen=127.0.0.1", f"--port={port}", f"--base-path={served}", str(served)]
+
+    def listens() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    with started(["git", "daemon", *where], stderr=subprocess.DEVNULL):  # git is but the parent of git-daemon
+        assert wait_for(listens)
+        yield f"git://127.0.0.1:{port}/paradnn.git"
 
 
 @pytest.mark.timeout(1800)

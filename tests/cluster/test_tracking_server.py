@@ -4,7 +4,6 @@ What counts is read with plain SQL from the database and over plain HTTP from th
 """
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -20,8 +19,8 @@ import pytest
 from analysis.store.load import load, load_tables
 from paradnn.core.errors import StoreError
 from tests.cluster.postgres import Postgres, Server, postgres, server
-from tests.conftest import ROOT, TINY, children_of, environment, run
-from tests.processes import wait_for
+from tests.conftest import ROOT, TINY, environment, run
+from tests.processes import started, wait_for
 
 AXES = [entry for entry in TINY if "nodes" not in entry]
 
@@ -53,42 +52,21 @@ def as_host(number: int) -> list[str]:
 def driver(number: int, log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """A running driver on a host of its own; killed with all it started when the test is done."""
     command = [*as_host(number), sys.executable, "-m", "paradnn.train", *arguments]
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=output, stderr=output)
-    try:
+    with log.open("wb") as out, started(command, cwd=ROOT, env=environment(), stdout=out, stderr=out) as process:
         yield process
-    finally:
-        for pid in [*children_of(process.pid), process.pid]:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        process.wait()
 
 
 def recorded_together(commands: list[list[str]]) -> list[int]:
     """What each of several recorders recorded, which begin together once the last is ready."""
+    options = {"cwd": ROOT, "env": environment(), "text": True, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with ExitStack() as stack:
-        racers = [
-            stack.enter_context(
-                subprocess.Popen(
-                    command, cwd=ROOT, env=environment(), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-                )
-            )
-            for command in commands
-        ]
-        try:
-            for racer in racers:
-                assert racer.stdout
-                assert racer.stdout.readline() == "ready\n"
-            for racer in racers:
-                assert racer.stdin
-                racer.stdin.write("go\n")
-                racer.stdin.flush()
-            return [int(racer.communicate(timeout=200)[0]) for racer in racers]
-        finally:
-            for racer in racers:
-                racer.kill()
+        racers = [stack.enter_context(started(command, **options)) for command in commands]
+        for racer in racers:
+            assert racer.stdout.readline() == "ready\n"
+        for racer in racers:
+            racer.stdin.write("go\n")
+            racer.stdin.flush()
+        return [int(racer.communicate(timeout=200)[0]) for racer in racers]
 
 
 def artifact(one: Server, run: dict[str, str], name: str) -> bytes:

@@ -92,30 +92,6 @@ def test_a_translation_model_by_hand() -> None:
     assert inference.bytes_per_step == 4 * expected
 
 
-def test_a_vision_transformer_by_hand() -> None:
-    """4 patches of 2 x 2 pixels and a class token, width 6."""
-    model = {"name": "vit", "layers": 1, "width": 6, "heads": 3, "patch": 2, "image_size": 4, "output_size": 7}
-    costs = model_of(model).costs(**STEP)
-    patches, block = (12 + 1) * 6 + 6 + 5 * 6, 2 * 12 + 7 * 18 + 7 * 6 + 7 * 24 + 25 * 6
-    assert costs.parameters == patches + block + 12 + 7 * 7
-    first, rest = 4 * 12 * 6, 5 * (108 + 36 + 144 + 144) + 2 * 5 * 5 * 6 + 42
-    assert costs.forward_flops == 2 * 2 * (first + rest)
-    assert costs.backward_flops == 2 * 2 * (first + 2 * rest)
-    x, image = 2 * 30, 2 * 48
-    kept = 2 * 4 * 6 + (5 * x) + (4 * x + x) + 2 * 7
-    assert costs.memory_lower_bound_bytes == 4 * (costs.parameters + image + 2 + kept)
-
-
-def test_scores_grow_with_the_square_of_the_length_and_take_no_memory() -> None:
-    """Sixteen times the tokens: linear work and memory as those of sixteen times the batch, scores as of 16 x 16."""
-    short, long = ({**GPT, "sequence_length": length} for length in (64, 1024))
-    many = model_of(short).costs(**{**STEP, "batch_size": 32})
-    few = model_of(long).costs(**STEP)
-    assert few.forward_flops - many.forward_flops == 2 * 2 * 2 * 4 * (1024**2 - 16 * 64**2)
-    positions = 4 * (1024 - 64)
-    assert few.memory_lower_bound_bytes - many.memory_lower_bound_bytes == 4 * positions
-
-
 BASE = Transformer()
 BIG = replace(BASE, width=1024, heads=16, feed_forward=4096)
 

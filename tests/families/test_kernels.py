@@ -48,14 +48,8 @@ def test_lists_have_as_many_problems_as_deepbench(listed: str) -> None:
     found = problems(listed)
     assert Counter(dict(problem)["model"] for problem in found) == PROBLEMS[listed]
     assert len({problem for problem in found if ("model", "conv2d") in problem}) == CONVOLUTIONS[listed]
-
-
-def test_sparse_problems_are_those_of_the_spreadsheets() -> None:
-    """Eight lines of DeepBench's header have M=7860, where its spreadsheets measure 7680."""
-    assert {dict(problem)["model.m"] for problem in problems("server") if ("model", "sparse_gemm") in problem} == {
-        7680,
-        10752,
-    }
+    if listed == "server":  # eight lines of DeepBench's header have M=7860, where its spreadsheets measure 7680
+        assert {dict(each)["model.m"] for each in found if ("model", "sparse_gemm") in each} == {7680, 10752}
 
 
 def stated() -> list[tuple[str, int, Mapping[str, Any], int]]:

@@ -39,38 +39,6 @@ def test_hidden_layers_of_unequal_widths_as_in_candles_p1b3() -> None:
     assert same == model_of({**model, "nodes": 64}).costs(**STEP)
 
 
-def test_flops_of_the_stated_example() -> None:
-    costs = model_of(fc(4, 1024, 2000, 1000)).costs(**{**STEP, "batch_size": 256})
-    weights = 2000 * 1024 + 3 * 1024**2 + 1024 * 1000
-    assert costs.flops_per_step == 6 * 256 * weights - 2 * 256 * 2000 * 1024
-    # TensorFlow's profiler prints 8.55e9 for this step, biases, activations and the loss counted in.
-    assert costs.flops_per_step == pytest.approx(8.55e9, rel=0.006)
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        fc(4, 64, 100, 10),
-        {"name": "bottleneck", "blocks": [1, 2, 1, 1], "filters": 4, "image_size": 33, "output_size": 7},
-        {"name": "gru", "layers": 2, "embedding_size": 8, "sequence_length": 5, "vocab_size": 9},
-    ],
-)
-def test_costs_scale_as_they_must(model: dict) -> None:
-    one, two = (model_of(model).costs(**{**STEP, "batch_size": batch}) for batch in (8, 16))
-    assert two.flops_per_step == 2 * one.flops_per_step
-    assert two.parameters == one.parameters
-    inference = model_of(model).costs(**{**STEP, "mode": "inference"})
-    training = model_of(model).costs(**STEP)
-    assert inference.flops_per_step == training.forward_flops < training.flops_per_step
-    assert inference.memory_lower_bound_bytes < training.memory_lower_bound_bytes
-    half = model_of(model).costs(**{**STEP, "precision": "bfloat16"})
-    assert half.flops_per_step == training.flops_per_step
-    assert half.memory_lower_bound_bytes < training.memory_lower_bound_bytes
-    by_optimizer = [model_of(model).costs(**{**STEP, "optimizer": name}) for name in ("sgd", "momentum", "rmsprop")]
-    slots = [costs.memory_lower_bound_bytes - by_optimizer[0].memory_lower_bound_bytes for costs in by_optimizer]
-    assert slots == [0, 4 * training.parameters, 8 * training.parameters]
-
-
 FC = fc(layers=1, nodes=3, input_size=5, output_size=2)
 
 
@@ -151,22 +119,6 @@ def test_a_residual_step_by_hand() -> None:
     assert inference.memory_lower_bound_bytes == 4 * (parameters + fixed + 768 + 64) == 9484
 
 
-def test_a_bottleneck_reads_its_input_twice_and_adds_it() -> None:
-    """One more block of group one, 4x4 images of 4 channels for one filter: its share of the traffic, no more."""
-    model = {"name": "bottleneck", "blocks": [1, 1, 1, 1], "filters": 1, "image_size": 16, "output_size": 2}
-    step = {**STEP, "batch_size": 3, "mode": "inference"}
-    one, two = (model_of({**model, "blocks": [count, 1, 1, 1]}).costs(**step) for count in (1, 2))
-    weights = 4 * 1 + 9 + 4  # and two numbers and two statistics for each of 1 + 1 + 4 normalised channels
-    read = 64 + 16 + 16 + 16 + 16 + (64 + 64)
-    written = 16 + 16 + 16 + 16 + 64 + 64
-    assert two.bytes_per_step - one.bytes_per_step == 4 * (weights + 2 * 6 + 2 * 6 + 3 * (read + written))
-    step["mode"] = "train"
-    one, two = (model_of({**model, "blocks": [count, 1, 1, 1]}).costs(**step) for count in (1, 2))
-    kept = 16 + 16 + 64
-    grown = two.memory_lower_bound_bytes - one.memory_lower_bound_bytes
-    assert grown == 4 * (3 * (weights + 2 * 6) + 2 * 6 + 3 * kept)
-
-
 #: Batch 2 of 3 tokens, width 2, 11 words: tokens 6, embedded 12, states 12, logits 66.
 #: name, optimizer, the cell's parameters, its products' weights, written for backward alone, own states read, bytes.
 CELLS = [
@@ -196,16 +148,6 @@ def test_recurrent_steps_by_hand(
     inference = model_of(model).costs(**{**STEP, "batch_size": 2, "mode": "inference"})
     assert inference.bytes_per_step == 4 * (forward - inner)
     assert inference.memory_lower_bound_bytes == 4 * (parameters + 6 + 12 + 66)
-
-
-def test_a_lookup_reads_its_rows_at_most_the_table() -> None:
-    model = {"name": "rnn", "layers": 1, "embedding_size": 2, "sequence_length": 3, "vocab_size": 11}
-    few, many = (
-        model_of(model).costs(**{**STEP, "mode": "inference", "batch_size": batch}).bytes_per_step for batch in (1, 4)
-    )
-    rest = 10 + 33  # cell, logits
-    assert few == 4 * (rest + 6 + (3 + 6 + 6 + 6 + 6 + 33))
-    assert many == 4 * (rest + 22 + 4 * (3 + 6 + 6 + 6 + 6 + 33))
 
 
 def test_without_momentum_no_velocity_is_kept() -> None:

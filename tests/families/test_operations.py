@@ -9,7 +9,6 @@ import pytest
 from analysis import drawing as style
 from paradnn.cli.help import known_keys
 from paradnn.families import FAMILIES, Family, model_of
-from paradnn.families.operations import elementwise_operation
 from tests.conftest import ROOT
 
 MODELS = [name for name, family in FAMILIES.items() if family.has_layers]
@@ -58,58 +57,32 @@ def test_a_fully_connected_step_has_the_products_that_candle_profiled() -> None:
     assert found == P1B3
 
 
-def test_directions_of_a_convolution_are_products_of_the_same_arithmetic() -> None:
+def test_directions_of_kernels_are_products_of_the_same_arithmetic() -> None:
+    """A recurrent layer's are one after the other, those of its weights one."""
     options = {"channels": 8, "height": 10, "width": 12, "filters": 16, "kernel": (3, 3), "padding": (1, 1)}
-    for direction in ("forward", "backward_input", "backward_weights"):
+    recurrent = {"forward": (5, 32, 8, 3), "backward_input": (5, 8, 32, 3), "backward_weights": (8, 32, 15, 1)}
+    for direction, product in recurrent.items():
         model = asdict(FAMILIES["conv2d"].options(name="conv2d", direction=direction, **options))
         one = model_of(model).as_operation(4, "float32")
         m, n, k, calls = one.product
         assert 2 * m * n * k * calls == one.flops == 2 * 4 * 10 * 12 * 9 * 8 * 16
+        cell = {"name": "rnn_kernel", "cell": "lstm", "hidden": 8, "steps": 3, "direction": direction}
+        found = model_of(cell).as_operation(5, "float32")
+        assert sorted(found.product) == sorted(product)
+        assert found.flops == 2 * 5 * 3 * 8 * 32
     assert (m, n, k) == (72, 16, 480)
-
-
-def test_a_recurrent_kernel_is_products_one_after_the_other_and_its_weights_one() -> None:
-    for direction, product in {
-        "forward": (5, 32, 8, 3),
-        "backward_input": (5, 8, 32, 3),
-        "backward_weights": (8, 32, 15, 1),
-    }.items():
-        model = {"name": "rnn_kernel", "cell": "lstm", "hidden": 8, "steps": 3, "direction": direction}
-        one = model_of(model).as_operation(5, "float32")
-        assert sorted(one.product) == sorted(product)
-        assert one.flops == 2 * 5 * 3 * 8 * 32
-
-
-def test_an_elementwise_operation_moves_what_it_is_said_to() -> None:
-    one = elementwise_operation(1.2e6, "float32")
-    kernel = model_of({"name": "elementwise", "elements": one.m, "operations": 1}).as_operation(1, "float32")
-    assert kernel == one
-    chain = model_of({"name": "elementwise", "elements": one.m, "operations": 7}).as_operation(1, "bfloat16")
-    assert (chain.calls, chain.bytes, chain.flops) == (7, 3.5 * one.bytes, 7 * one.flops)
-
-
-def test_readme_names_every_family() -> None:
-    readme = (ROOT / "README.md").read_text()
-    assert [name for name in FAMILIES if f"`{name}`" not in readme] == []
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
 def test_an_entry_is_whole(family: Family) -> None:
-    fields = {field.name: field for field in dataclasses.fields(family.options)}
-    assert isinstance(family.options(name=family.name).size, str)
+    model = family.options(name=family.name)
+    assert isinstance(model.size, str)
     assert family.data in ("vectors", "images", "tokens", "any")
-    assert set(family.swept) <= set(fields)
-    assert family.sweep or not family.swept
-    keys = [word.partition("=")[0] for word in family.sweep.split()]
-    assert set(keys) <= set(known_keys())
-    assert family.sweep or family.is_real or family.options.is_counted
-
-
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
-def test_every_family_has_costs_and_a_look_of_its_own(family: Family) -> None:
-    model = dataclasses.asdict(family.options(name=family.name))
-    costs = model_of(model).costs(batch_size=2, precision="float32", mode="train", optimizer="rmsprop")
+    assert set(family.swept) <= {field.name for field in dataclasses.fields(family.options)}
+    assert {word.partition("=")[0] for word in family.sweep.split()} <= set(known_keys())
+    assert family.sweep or (not family.swept and (family.is_real or family.options.is_counted))
+    costs = model.costs(batch_size=2, precision="float32", mode="train", optimizer="rmsprop")
     assert (costs.parameters == 0) == (family.is_kernel or family.options.is_counted)
     assert (costs.flops_per_step == 0) == (family.is_communication or family.options.is_counted)
-    others = [name for name in FAMILIES if name != family.name]
-    assert style.look(family.name) not in [style.look(name) for name in others]
+    assert style.look(family.name) not in [style.look(name) for name in FAMILIES if name != family.name]
+    assert f"`{family.name}`" in (ROOT / "README.md").read_text()

@@ -71,32 +71,3 @@ def test_forward_work_is_the_published(asked: dict, published: float, rounding: 
 def test_the_detectors_work_is_detectron2s() -> None:
     """Its test of the analysis expects 146 (cut to whole) for all convolutions at 800 x 800."""
     assert int(sum(layer.macs for layer in detector_layers(800, 800, 80)) / 1e9) == 146
-
-
-def test_a_depthwise_convolution_by_hand() -> None:
-    """The narrowest MobileNet at 32 px: the first pair on 16 x 16 places of three channels, the last on one place."""
-    asked = {"name": "mobilenet", "alpha": 0.1, "image_size": 32, "output_size": 2}
-    filters = [3, 6, 12, 12, 25, 25, 51, 51, 51, 51, 51, 51, 102, 102]
-    sides = [16, 16, 8, 8, 4, 4, 2, 2, 2, 2, 2, 2, 1, 1]
-    macs, parameters = 27 * 3 * 256, 27 * 3 + 2 * 3
-    for before, after, side in zip(filters[:-1], filters[1:], sides[1:], strict=True):
-        macs += side * side * (9 * before + before * after)
-        parameters += 9 * before + 2 * before + before * after + 2 * after
-    macs += 102 * 2
-    parameters += 102 * 2 + 2
-    costs = model_of(asked).costs(**STEP)
-    assert (costs.parameters, costs.forward_flops) == (parameters, 2 * macs)
-    # The first convolution has no gradient of its input, every other product two gradients.
-    assert costs.backward_flops == 2 * (2 * macs - 27 * 3 * 256)
-
-
-def test_targets_of_every_anchor_are_read() -> None:
-    """At 32 px the levels have 16, 4, 1, 1 and 1 places of nine anchors, each with a class and a box."""
-    asked = {"name": "retinanet", "image_size": 32, "output_size": 1}
-    rows = detector_layers(32, 32, 1)
-    anchors = 9 * (16 + 4 + 1 + 1 + 1)
-    assert sum(layer.written for layer in rows if layer.is_last) == anchors * (1 + 4)
-    costs = model_of(asked).costs(**STEP)
-    kept = sum(layer.kept for layer in rows)
-    state = costs.parameters + costs.non_trainable_parameters
-    assert costs.memory_lower_bound_bytes == 4 * (state + 32 * 32 * 3 + anchors * 5 + kept)

@@ -9,30 +9,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ROOT", "Answer", "Command", "Run", "Session", "Skipped", "Wrong"]
+import pytest
+
+__all__ = ["Command", "Run", "Session"]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _OFFLINE = ("tracking=offline", "tracking.folder={}")
-
-
-class Wrong(Exception):
-    """An answer that is not what it should be."""
-
-
-class Skipped(Exception):
-    """A question that cannot be asked here."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """A line for the table, and what it rests on."""
-
-    line: str
-    details: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -137,23 +123,23 @@ class Session:
         return self._end - time.monotonic()
 
     def gpu_only(self) -> None:
-        """Raise Skipped where there is no GPU."""
+        """Skip where there is no GPU."""
         if self.platform != "gpu":
-            raise Skipped("needs a GPU")
+            pytest.skip("needs a GPU")
 
     def need(self, framework: str) -> None:
-        """Raise Skipped where the framework is not installed, or sees no device."""
+        """Skip where the framework is not installed, or sees no device."""
         if framework not in self.frameworks:
-            raise Skipped(f"{framework} is not installed")
+            pytest.skip(f"{framework} is not installed")
         if framework in self.blind:
-            raise Skipped(f"{framework} sees no {self.platform.upper()}")
+            pytest.skip(f"{framework} sees no {self.platform.upper()}")
 
     def framework(self) -> str:
-        """The one for what need be asked of one alone. Raises Skipped where none sees a device."""
+        """The one for what need be asked of one alone; skip where none sees a device."""
         for name in self.frameworks:
             if name not in self.blind:
                 return name
-        raise Skipped(f"no framework sees a {self.platform.upper()}")
+        pytest.skip(f"no framework sees a {self.platform.upper()}")
 
     def train(self, *arguments: str) -> Command:
         """A sweep that begins now."""
@@ -170,13 +156,17 @@ class Session:
         return self._start(["benchmarks.fidelity", *what, *sizes], "--out={}")
 
     def measured(self, seconds: float, *arguments: str) -> list[Run]:
-        """The runs of a sweep, ended after `seconds` or when the time is up. Raises Wrong where it recorded nothing."""
+        """The runs of a sweep, ended after `seconds`; skip when the time is up."""
         command = self.train(*arguments, f"platform={self.platform}")
-        command.wait(max(1.0, min(seconds, self.left)))
+        self.ended(command, seconds)
         runs = command.runs()
-        if not runs:
-            raise Wrong(command.last_line())
+        assert runs, command.last_line()
         return runs
+
+    def ended(self, command: Command, seconds: float) -> None:
+        """Wait for a command, for so many seconds; skip where the time was up before."""
+        if command.wait(max(1.0, min(seconds, self.left))) and self.left <= 0:
+            pytest.skip(f"the time was up: {command.last_line()}")
 
     def _start(self, arguments: Sequence[str], *into: str) -> Command:
         folder = self.folder / str(len(self._commands))

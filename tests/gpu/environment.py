@@ -19,6 +19,7 @@ REQUIREMENTS = (
     "omegaconf>=2.3,<2.4",
     "protobuf",
     "psutil>=7,<8",
+    "pytest>=9,<10",
     "pyyaml>=6,<7",
     "rich>=14,<16",
 )

@@ -130,22 +130,19 @@ def test_what_this_process_started_is_not_foreign() -> None:
         assert spinner.pid not in {taker.pid for taker in watch.look().takers}
 
 
-BOARD = ["0", "Disabled", "1200", "1980", "0x0000000000000020"]
-
-
 def test_a_board_that_is_hot_and_shared_is_told() -> None:
-    said = {"gpu": [BOARD], "compute-apps": [["4242", "python"]]}
-    findings = {finding.name: finding for finding in gpu_findings(lambda kind, *_: said[kind])}
-    assert {name for name, finding in findings.items() if finding.harms} == {"gpu_throttling", "gpu_processes"}
-    assert findings["gpu_throttling"].value == "temperature (software)"
-    assert findings["gpu_processes"].value == "python (4242)"
-    assert "-pm 1" in findings["gpu_persistence"].remedy
+    def findings(**said: list[list[str]]) -> dict[str, Finding]:
+        return {one.name: one for one in gpu_findings(lambda kind, *_: said.get(kind.replace("-", "_"), []))}
 
-
-def test_an_idle_board_is_no_harm_and_none_says_nothing() -> None:
-    said = {"gpu": [["0", "Enabled", "1200", "1980", "0x1"]], "compute-apps": []}
-    assert not [finding for finding in gpu_findings(lambda kind, *_: said[kind]) if finding.harms]
-    assert gpu_findings(lambda *_: []) == []
+    hot = ["0", "Disabled", "1200", "1980", "0x0000000000000020"]
+    found = findings(gpu=[hot], compute_apps=[["4242", "python"]])
+    assert {name for name, finding in found.items() if finding.harms} == {"gpu_throttling", "gpu_processes"}
+    assert found["gpu_throttling"].value == "temperature (software)"
+    assert found["gpu_processes"].value == "python (4242)"
+    assert "-pm 1" in found["gpu_persistence"].remedy
+    idle = findings(gpu=[["0", "Enabled", "1200", "1980", "0x1"]])
+    assert not [finding for finding in idle.values() if finding.harms]
+    assert findings() == {}
 
 
 def test_findings_are_recorded_and_identify_nothing() -> None:

@@ -1,13 +1,28 @@
-"""The record of a planted point: what is stored of answers that no worker gave."""
+"""Planted answers of workers, and the record of a point that gave them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, costs_of
+from paradnn.core.messages import Answer, Compilation, Measurement, Timing
 from paradnn.platform.environment import Environment
 from paradnn.session.measured import Measured
 from paradnn.session.record import make_record
 from paradnn.store.runs import Record
+
+
+def timing(blocks: Sequence[float], steps: int = 1, **more: Any) -> Timing:
+    """Steady blocks of so many steps each."""
+    return replace(Timing(steps, [], [], list(blocks), True, "", None), **more)
+
+
+def answered(timing: Timing, measured: Mapping[str, Any] | None = None, **more: Any) -> PointResult:
+    """A process that ended well: fields of its measurement that differ, and of its answer."""
+    measurement = Measurement(1, Compilation([1.0], [1], None), {}, None, timing, None, "unavailable")
+    answer = Answer("ok", None, {"compile": 1.0}, measurement=replace(measurement, **(measured or {})))
+    return PointResult("ok", None, replace(answer, **more))
 
 
 def recorded(point: Point, *results: PointResult, peaks: Mapping[str, float] | None = None) -> Record:

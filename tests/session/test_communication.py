@@ -4,7 +4,6 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,10 @@ from paradnn.config.outcome import PointResult
 from paradnn.core.errors import WorkerError
 from paradnn.session.environments import HOSTS, require_answers
 from paradnn.session.workers import Limits, Worker
-from paradnn.worker.process_group import listen
 from tests.conftest import Store, processes_of_points, run
 from tests.processes import wait_for
 from tests.session.test_faults import meanwhile
-from tests.worker.test_communication import two_free_ports
-from tests.worker.two_hosts import ADDRESSES, QUICK, second_host
+from tests.worker.two_hosts import QUICK, has_ipv6, second_host
 
 pytestmark = pytest.mark.framework
 
@@ -74,26 +71,6 @@ def test_a_sweep_of_transports_is_recorded_and_resumed(store: Store) -> None:
     assert none_is_left()
 
 
-def test_tensorflow_all_reduces_between_processes(store: Store) -> None:
-    port = two_free_ports()
-    words = ["model.transport=tensorflow", "model.pattern=all_reduce", "model.bytes=4096", f"model.port={port}"]
-    done = run([*SHORT, *words], store)
-    assert done.returncode == 0, done.stderr
-    metrics = store.values("latest_metrics", ended(store)["run_id"])
-    # Two processes: the bus carries what the algorithm does.
-    assert metrics["bus_bytes_per_second"] == pytest.approx(metrics["sent_bytes_per_second"])
-
-
-def test_a_port_that_is_taken(store: Store) -> None:
-    with closing(listen(0)) as deaf:
-        port = deaf.getsockname()[1]
-        run([*SHORT, f"model.port={port}"], store)
-    tags = ended(store)
-    assert tags["outcome"] == "unavailable"
-    assert tags["reason"].startswith(f"port {port} of 127.0.0.1 is taken")
-    assert none_is_left()
-
-
 def test_a_payload_larger_than_memory_is_not_tried(store: Store) -> None:
     run([*SHORT, f"model.bytes={2**33}", "measure.memory_limit=1GiB"], store)
     tags = ended(store)
@@ -123,32 +100,28 @@ def test_a_server_that_is_killed_ends_its_point(store: Store, monkeypatch: pytes
     assert none_is_left()
 
 
-PLAIN = ["model=channel", "model.transport=tcp,grpc", *QUICK]
-TENSORFLOW = ["model=channel", "model.transport=tensorflow", "model.pattern=all_reduce", "model.bytes=64", *QUICK]
-
-
-@pytest.mark.parametrize("address", ADDRESSES)
-def test_points_are_measured_on_two_hosts(
-    address: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without a framework's own transport the other address is in tests/worker/test_remote.py."""
-    commands = [PLAIN, TENSORFLOW] if ":" in address else [TENSORFLOW]
+def test_points_are_measured_on_two_hosts(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other kind of address, without a framework's own transport, is in tests/worker/test_remote.py."""
+    address, plain = "::1" if has_ipv6() else "127.0.0.1", ["model.transport=tcp,grpc"]
+    reduced = ["model.transport=tensorflow", "model.pattern=all_reduce", "model.bytes=64"]
     (temporary := tmp_path / "temporary").mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     with second_host(address) as variables:
-        assert variables[HOSTS].startswith("[::1]:" if ":" in address else f"{address}:")
-        for command in commands:
-            done = run(["paradnn.train", "-m", *command], store, **variables)
+        for command in (plain, reduced):
+            done = run(["paradnn.train", "-m", "model=channel", *command, *QUICK], store, **variables)
             assert done.returncode == 0, done.stdout + done.stderr
     points = store.runs()
-    assert {(point["outcome"], point.get("reason")) for point in points} == {("ok", None)}
-    assert len(points) == 2 * len(commands) - 1
+    assert [(point["outcome"], point.get("reason")) for point in points] == [("ok", None)] * 3
+    [metrics] = [
+        found for each in points if "bus_bytes_per_second" in (found := store.values("latest_metrics", each["run_id"]))
+    ]
     assert not [*temporary.iterdir()]  # where TensorFlow's AutoGraph would write
+    # Two processes: the bus carries what the algorithm does.
+    assert metrics["bus_bytes_per_second"] == pytest.approx(metrics["sent_bytes_per_second"])
 
 
-@pytest.mark.parametrize("address", ADDRESSES)
-def test_a_host_that_is_gone_is_no_outcome_of_a_point(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with second_host(address) as variables:
+def test_a_host_that_is_gone_is_no_outcome_of_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    with second_host() as variables:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         require_answers()

@@ -2,13 +2,12 @@
 
 import pytest
 
-from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, costs_of, prefill_costs_of, read_point
-from paradnn.core.messages import Answer, Compilation, Measurement, Timing
+from paradnn.core.messages import Compilation, Timing
 from paradnn.store.runs import Record
 from paradnn.workloads.generate import Generation
 from tests.conftest import TINY, Store, run
-from tests.session.records import recorded
+from tests.session.records import answered, recorded, timing
 
 GPT = [
     "model=gpt",
@@ -48,19 +47,18 @@ def generator() -> Point:
     return read_point({"model": {"name": "gpt"}, "batch_size": 4, "mode": "generate", "generate": {"tokens": 11}})
 
 
-def timing(step: float, steps: int) -> Timing:
-    """Thirty blocks about a step of so many seconds."""
-    blocks = [steps * step * (1 + 0.01 * (number % 3 - 1)) for number in range(30)]
-    return Timing(steps, [], blocks[:3], blocks, True, "no change", None)
+def thirty(step: float, steps: int) -> Timing:
+    """Blocks about a step of so many seconds."""
+    return timing([steps * step * (1 + 0.01 * (number % 3 - 1)) for number in range(30)], steps)
 
 
 def planted(point: Point, cache_bytes: int | None = None) -> Record:
     costs, compilation = costs_of(point), Compilation([0.5, 0.1], [1, 0], None)
-    generation = Generation(timing(0.2, 1), compilation, costs.cache_bytes if cache_bytes is None else cache_bytes)
-    measurement = Measurement(costs.parameters, compilation, {}, None, timing(0.005, 20), None, "none")
-    answer = Answer("ok", None, {}, measurement=measurement, latencies=[0.006] * 200, work=generation)
+    generation = Generation(thirty(0.2, 1), compilation, costs.cache_bytes if cache_bytes is None else cache_bytes)
+    measured = {"parameters": costs.parameters, "compilation": compilation}
+    result = answered(thirty(0.005, 20), measured, latencies=[0.006] * 200, work=generation)
     peaks = {"peak_bytes_per_second": BANDWIDTH, "peak_flops_per_second": PEAK}
-    return recorded(point, PointResult("ok", None, answer), peaks=peaks)
+    return recorded(point, result, peaks=peaks)
 
 
 def test_a_step_is_a_token_of_each_example() -> None:

@@ -94,20 +94,6 @@ def test_a_training_whose_driver_is_killed_goes_on(store: Store, tmp_path: Path)
     accuracy = curve(store, point["run_id"], "heldout_accuracy")
     assert [step for step, _ in accuracy] == list(range(1, 61))
     assert not [*tmp_path.glob("training-*")], "what has ended is not kept"
-    # The same point from its beginning to its end.
-    again = run([*keys, "resume=false"], store)
-    assert "timeout (accuracy 0." in again.stdout
-    [whole] = [entry for entry in store.runs() if "outcome" in entry and entry["run_id"] != point["run_id"]]
-    assert curve(store, whole["run_id"], "heldout_accuracy") == accuracy
-    assert "resumed_after_epoch" not in whole
-
-
-def test_what_a_newcomer_types_first_learns(store: Store) -> None:
-    done = run(["paradnn.train", "task=learn", "ceilings=false", "model.nodes=64", "model.layers=1"], store)
-    assert done.returncode == 0, done.stderr
-    assert "target reached in" in done.stdout
-    [point] = store.runs()
-    assert point["steady"] == "true"
 
 
 ACCURACIES = (0.5, 0.9, 0.97, 0.96, 0.98)

@@ -186,52 +186,29 @@ def test_a_profile_that_is_asked_for_later_is_measured(store: Store) -> None:
     assert kept["protocol_id"] == bare["protocol_id"]
 
 
-@pytest.fixture(scope="module")
-def special(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Store:
-    """Points that are a case of their own, in one sweep."""
-    store = Store(tmp_path_factory.mktemp("special"))
-    (store.folder / "mlflow.db").write_bytes(empty_database.read_bytes())
+@pytest.mark.framework
+def test_points_that_are_a_case_of_their_own(store: Store) -> None:
     short = "measure.min_seconds: 0.02, measure.warmup_seconds: 0.2"
     long = "measure.min_seconds: 1, measure.warmup_seconds: 0.5"
-    grids = ",".join(
-        (
-            f"{{batch_size: 1, compile: xla, measure.profile: true, {short}}}",
-            f"{{batch_size: 1, mode: inference, {short}}}",
-            f"{{batch_size: 4, measure.profile: true, {long}}}",
-        )
+    cases = (
+        f"{{batch_size: 1, compile: xla, measure.profile: true, {short}}}",
+        f"{{batch_size: 1, mode: inference, {short}}}",
+        f"{{batch_size: 4, measure.profile: true, {long}}}",
     )
     settings = [key for key in TINY if not key.startswith(("batch_size", "measure.min_seconds", "measure.warmup"))]
-    done = run(["paradnn.train", "-m", f"sweep.grids=[{grids}]", *settings], store)
+    done = run(["paradnn.train", "-m", f"sweep.grids=[{','.join(cases)}]", *settings], store)
     assert done.returncode == 0, done.stderr
-    assert "3 ok" in done.stdout
-    return store
-
-
-def case(store: Store, name: str) -> tuple[dict[str, str], dict[str, float]]:
-    """Tags and metrics of the point whose name holds a word."""
-    [point] = [point for point in store.runs() if name in point["mlflow.runName"].split()]
-    return point, store.values("latest_metrics", point["run_id"])  # type: ignore[return-value]
-
-
-def test_one_example_under_xla_passes_the_check_of_flops(special: Store) -> None:
-    """The gradients of weights are outer products there, which XLA multiplies elementwise."""
-    point, metrics = case(special, "xla")
-    assert point["checks"] == "passed"
-    assert metrics["profile_flops_ratio"] < 0.9
-
-
-def test_cheap_kernels_of_a_tiny_model_are_profiled(special: Store) -> None:
-    """After thousands of steps TensorFlow would trace hardly one of them."""
-    point, metrics = case(special, "b4")
-    assert point["checks"] == "passed"
-    assert metrics["profile_flops_ratio"] == 1.0
-
-
-def test_inference_has_latencies(special: Store) -> None:
-    _, metrics = case(special, "inference")
-    quantiles = [metrics[f"latency_p{share}_ms"] for share in (50, 90, 99)]
-    assert 0 < quantiles[0] <= quantiles[1] <= quantiles[2]
-    assert metrics["latency_steps"] >= 100
+    found = {name: point for point in store.runs() for name in point["mlflow.runName"].split()}
+    assert {found[name]["checks"] for name in ("xla", "b4")} == {"passed"}
+    single, latencies, cheap = (
+        store.values("latest_metrics", found[name]["run_id"]) for name in ("xla", "inference", "b4")
+    )
+    # Of one example the gradients of weights are outer products, which XLA multiplies elementwise.
+    assert single["profile_flops_ratio"] < 0.9
+    # After thousands of steps TensorFlow would trace hardly one of the cheap kernels.
+    assert cheap["profile_flops_ratio"] == 1.0
+    assert 0 < latencies["latency_p50_ms"] <= latencies["latency_p90_ms"] <= latencies["latency_p99_ms"]
+    assert latencies["latency_steps"] >= 100
 
 
 def test_ceilings_that_another_driver_never_finishes_are_missed_aloud(
@@ -289,14 +266,3 @@ def test_every_specification_has_a_source_and_sound_numbers() -> None:
         assert find_hardware(f"{entry.aliases[0]}, {entry.cores} cores" if entry.cores else entry.aliases[0])
         if {"float32", "float16"} <= set(entry.peak_flops):
             assert entry.peak_flops["float16"] > entry.peak_flops["float32"]
-
-
-@pytest.mark.framework
-def test_what_is_not_steady_says_why(store: Store) -> None:
-    few = ["measure.min_blocks=1", "measure.min_seconds=0", "measure.warmup_seconds=0", "measure.max_seconds=0.001"]
-    few.append("measure.processes=1")
-    done = run(
-        ["paradnn.train", *(entry for entry in TINY if not entry.startswith("measure.")), *few, "ceilings=false"], store
-    )
-    assert done.returncode == 0, done.stderr
-    assert "not steady (too few blocks to tell: " in done.stdout

@@ -8,16 +8,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, costs_of, read_point
-from paradnn.core.messages import Answer, Compilation, Measurement, Timing, Trial
-from paradnn.session.design import RecordedPoint
 from paradnn.session.measured import quantile_metrics
-from paradnn.session.progress import describe_point
 from paradnn.session.record import headline
 from paradnn.store.runs import Record
 from paradnn.workloads.serve.queries import Load, Probe, QueryLog, percentile
-from tests.session.records import recorded
+from tests.session.records import answered, recorded, timing
 
 MS = 1_000_000
 
@@ -39,12 +35,9 @@ def planted(seed: int, count: int = 2_000) -> QueryLog:
 
 
 def record(point: Point, loads: list[Load], outcome: str = "ok", reason: str | None = None) -> Record:
-    timing = Timing(1, [Trial(1, 0.1)], [0.1], [0.1] * 6, True, "", None)
-    compiled = Compilation([1.0], [1], None)
-    measurement = Measurement(costs_of(point).parameters, compiled, {}, None, timing, None, "unavailable")
-    answers = [Answer(outcome, reason, {"load": 1.0}, measurement=measurement, work=load) for load in loads]
-    results = [PointResult(outcome, reason, answer, {}) for answer in answers]
-    return recorded(point, *results)
+    measured = {"parameters": costs_of(point).parameters}
+    results = [answered(timing([0.1] * 6), measured, outcome=outcome, reason=reason, work=load) for load in loads]
+    return recorded(point, *(replace(result, outcome=outcome, reason=reason) for result in results))
 
 
 def test_metrics_are_those_of_the_queries() -> None:
@@ -78,58 +71,42 @@ def test_metrics_are_those_of_the_queries() -> None:
 @pytest.mark.parametrize(("limit", "verdict"), [(30.0, "held"), (11.0, "missed")])
 def test_a_limit_is_held_or_missed(limit: float, verdict: str) -> None:
     made = record(asked(rate=200, latency_ms=limit), [Load(200.0, 0.003, planted(3).packed(), [])])
-    assert made.tags["limit"] == verdict
-    assert made.tags["limit_reason"].endswith(f"took longer than {limit:g} ms, 1% may, confidence 99%")
-
-
-@pytest.mark.parametrize(("limit", "said"), [(60.0, "limit held: 0 of "), (5.0, "INVALID: limit missed: ")])
-def test_what_the_scenario_says_comes_before_the_steps_alone(limit: float, said: str) -> None:
-    made = record(asked(rate=200, latency_ms=limit), [Load(200.0, 0.003, planted(3).packed(), [])])
-    row = RecordedPoint.of_record("a run", made)
-    assert made.tags["valid"] == str(limit == 60.0).lower()
-    assert describe_point(row, "a store").splitlines()[1].startswith(f"  load         {said}")
-    assert made.description.index(f"Load: {said}") < made.description.index("examples/s")
+    assert (made.tags["limit"], made.tags["valid"]) == (verdict, str(verdict == "held").lower())
+    assert made.description.index("Load: ") < made.description.index("examples/s"), "before the steps alone"
     found = headline(made.metrics)
     assert found
     assert (found.value, found.unit) == (made.metrics["goodput_per_second"], "queries/s in time")
+    assert made.tags["limit_reason"].endswith(f"took longer than {limit:g} ms, 1% may, confidence 99%")
 
 
-def test_the_peak_lies_between_what_held_and_what_failed() -> None:
-    probes = [Probe(rate, 700, 0, 1.0, 0.01, rate < 300, None) for rate in (100.0, 400.0, 200.0, 310.0)]
-    made = record(asked(latency_ms=60.0), [Load(200.0, 0.003, planted(4).packed(), probes)])
-    assert made.metrics["peak_queries_per_second"] == pytest.approx(200.0)
-    assert made.metrics["failed_queries_per_second"] == pytest.approx(310.0)
-    assert made.metrics["peak_queries_per_second_low"] == pytest.approx(200.0)
-    assert made.metrics["peak_queries_per_second_high"] == pytest.approx(310.0)
-    assert [probe["rate"] for probe in made.artifacts["probes.json"]["probes"]] == [100.0, 400.0, 200.0, 310.0]
+#: Of each process the rate that held, and its probes; what is said of the peak: held, failed, the interval's high end.
+PEAKS = [
+    ([(200.0, [(100.0, True), (400.0, False), (200.0, True), (310.0, False)])], (200.0, 310.0, 310.0)),
+    # A probe that ended undecided counts as failed for the search, though the peak may be above it.
+    ([(200.0, [(210.0, None), (400.0, False), (300.0, None)])], (200.0, 210.0, 400.0)),
+    ([(200.0, [(210.0, None)])], (200.0, 210.0, None)),
+    ([(2000.0, [(2100.0, False)]), (3000.0, [(3100.0, False)])], ((2e3 * 3e3) ** 0.5, (2100 * 3100) ** 0.5, ...)),
+]
 
 
-def test_what_was_not_shown_to_hold_is_no_end_of_the_peaks_interval() -> None:
-    """A probe that ended undecided counts as failed for the search, though the peak may be above it."""
-    probes = [
-        Probe(rate, 700, 9, 1.0, 0.1, held, None) for rate, held in ((210.0, None), (400.0, False), (300.0, None))
+@pytest.mark.parametrize(("processes", "expected"), PEAKS)
+def test_the_peak_lies_between_what_held_and_what_failed(processes: list[Any], expected: tuple[Any, ...]) -> None:
+    loads = [
+        Load(held, 0.003, planted(4).packed(), [Probe(rate, 700, 9, 1.0, 0.1, said, None) for rate, said in probes])
+        for held, probes in processes
     ]
-    load = Load(200.0, 0.003, planted(4).packed(), probes)
-    metrics = record(asked(latency_ms=60.0), [load]).metrics
-    assert metrics["failed_queries_per_second"] == pytest.approx(210.0)
-    assert metrics["peak_queries_per_second_high"] == pytest.approx(400.0)
-    undecided = record(asked(latency_ms=60.0), [replace(load, probes=probes[:1])]).metrics
-    assert undecided["failed_queries_per_second"] == pytest.approx(210.0)
-    assert "peak_queries_per_second_high" not in undecided
-
-
-def test_what_failed_in_several_processes_is_above_what_held_in_all_of_them() -> None:
-    each = [(2000.0, 2100.0), (3000.0, 3100.0)]
-    found = [Load(held, 0.003, planted(4).packed(), [Probe(bad, 700, 9, 1.0, 0.1, False, None)]) for held, bad in each]
-    metrics = record(asked(latency_ms=60.0), found).metrics
-    assert metrics["peak_queries_per_second"] == pytest.approx((2000 * 3000) ** 0.5)
-    assert metrics["failed_queries_per_second"] == pytest.approx((2100 * 3100) ** 0.5)
-    # Student's interval of two logarithms, with SciPy.
-    for end, pair in (("low", each[0][:1] + each[1][:1]), ("high", each[0][1:] + each[1][1:])):
-        logs = np.log(pair)
-        ends = stats.t.interval(0.95, 1, logs.mean(), stats.sem(logs))
-        expected = math.exp(ends[0] if end == "low" else ends[1])
-        assert metrics[f"peak_queries_per_second_{end}"] == pytest.approx(expected)
+    made = record(asked(latency_ms=60.0), loads)
+    names = [f"{name}_queries_per_second" for name in ("peak", "failed")]
+    assert [made.metrics[name] for name in names] == pytest.approx(expected[:2])
+    low, high = (made.metrics.get(f"peak_queries_per_second_{end}") for end in ("low", "high"))
+    if expected[2] is ...:  # Student's interval of two logarithms, with SciPy
+        for found, rates, index in ((low, (2e3, 3e3), 0), (high, (2100, 3100), 1)):
+            logs = np.log(rates)
+            assert found == pytest.approx(math.exp(stats.t.interval(0.95, 1, logs.mean(), stats.sem(logs))[index]))
+    else:
+        assert (low, high) == (pytest.approx(200.0), expected[2] and pytest.approx(expected[2]))
+    probed = [rate for _, probes in processes for rate, _ in probes]
+    assert [probe["rate"] for probe in made.artifacts["probes.json"]["probes"]] == probed
 
 
 def test_the_interval_of_several_processes_reaches_as_far_as_their_quantiles_lie_apart() -> None:

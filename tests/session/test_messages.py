@@ -90,14 +90,6 @@ FAULTS = [
     (changed("answer.profile.product_types", ["x"]), 'profile.product_types=["x"] is not an object'),
     ({"event": "other"}, 'event="other" is not one of ready, refused'),
 ]
-#: Of which the driver learns that they are wrong from what it asked for.
-PIPED = [
-    (changed("id", ...), "result.id is missing"),
-    (changed("answer.outcome", "great"), "result.answer.outcome='great' is no outcome"),
-    ({"event": "started", "id": 7, "pid": 1}, "started.id=7: the request is 1"),
-    ({"event": "refused", "reason": "why"}, "it refuses the request: why"),
-]
-
 #: A worker that sends its command line's lines: before the request, and after it.
 WORKER = """#!{python}
 import sys
@@ -111,6 +103,20 @@ sys.stdin.read()
 """
 READY = {"event": "ready", "protocol": PROTOCOL_VERSION}
 EXITED = {"event": "exited", "id": 1, "exit_code": 0, "signal": None, "max_resident_bytes": 5}
+UNCLEAR = "a message of the worker cannot be understood: "
+SPEAKS = f"this side speaks {PROTOCOL_VERSION}"
+#: What a worker says first, and after a request; how the point ends, and words of the reason.
+ENDINGS = [
+    (READY, changed("id", ...), "crash", f"{UNCLEAR}result.id is missing"),
+    (READY, changed("answer.outcome", "great"), "crash", "result.answer.outcome='great' is no outcome"),
+    (READY, {"event": "started", "id": 7, "pid": 1}, "crash", f"{UNCLEAR}started.id=7: the request is 1"),
+    (READY, {"event": "refused", "reason": "why"}, "crash", "it refuses the request: why"),
+    *((READY, garbage, "crash", "is no JSON") for garbage in ('{"event": "result", "id": 1', "[" * 100_000, "\\xff")),
+    # Version 1 said more when it was ready; another may say less.
+    ({**READY, "protocol": 1, "seconds": 3.0}, EXITED, "unavailable", f"ready.protocol=1: {SPEAKS}"),
+    ({**READY, "protocol": PROTOCOL_VERSION + 1}, EXITED, "unavailable", SPEAKS),
+    ({"event": "ready"}, EXITED, "unavailable", f"ready.protocol=null: {SPEAKS}"),
+]
 
 
 @pytest.fixture
@@ -138,26 +144,19 @@ def test_a_message_that_is_wrong_names_the_field(message: Any, fault: str) -> No
     assert fault in str(error.value)
 
 
-@pytest.mark.parametrize(("message", "fault"), PIPED, ids=[fault for _, fault in PIPED])
-def test_a_message_that_is_wrong_is_a_crash_that_names_the_field(answered: Any, message: Any, fault: str) -> None:
-    result = answered([READY], [message])
-    assert result.outcome == "crash"
-    assert result.reason.startswith("a message of the worker cannot be understood: ")
-    assert fault in result.reason
-    assert result.answer is None
+@pytest.mark.parametrize(("ready", "message", "outcome", "reason"), ENDINGS, ids=range(len(ENDINGS)))
+def test_what_cannot_be_understood_ends_the_point_with_a_reason(
+    answered: Any, ready: Any, message: Any, outcome: str, reason: str
+) -> None:
+    result = answered([ready], [message, EXITED])
+    assert (result.outcome, result.answer) == (outcome, None)
+    assert reason in result.reason
 
 
 def test_a_sound_answer_comes_through_the_pipe_with_garbage_around_it(answered: Any) -> None:
     """A line that is no JSON was cut when a child was killed; it hides nothing that comes after it."""
     result = answered(["garbage", READY], ["{", event("result", PointAnswered(1, ANSWER)), EXITED])
     assert (result.outcome, result.answer, result.peak_memory_bytes) == ("ok", ANSWER, 5)
-
-
-@pytest.mark.parametrize("garbage", ['{"event": "result", "id": 1', "[" * 100_000, "\\xff"])
-def test_an_answer_that_is_no_json_is_a_crash(answered: Any, garbage: str) -> None:
-    result = answered([READY], [garbage, EXITED])
-    assert result.outcome == "crash"
-    assert result.reason.endswith("is no JSON")
 
 
 @pytest.mark.parametrize("chunk", ["'x' * 2**20", "('x' * 1023 + chr(10)) * 2**10"], ids=["a line", "many"])
@@ -181,16 +180,6 @@ len(log.read()) > {times} or os.kill(os.getpid(), 9)"""
     result = answered([READY], [event("result", PointAnswered(1, ANSWER)), EXITED], first=first)
     assert (result.outcome, len(log.read_text())) == (outcome, 2)
     assert outcome == "ok" or result.reason.startswith("the worker was ended by SIGKILL while importing")
-
-
-@pytest.mark.parametrize("version", [1, PROTOCOL_VERSION + 1, None])
-def test_a_worker_of_another_version_is_refused(answered: Any, version: int | None) -> None:
-    """Version 1 said more when it was ready; another may say less."""
-    ready = {"event": "ready", "protocol": version, "seconds": 3.0} if version else {"event": "ready"}
-    result = answered([ready], [])
-    assert result.outcome == "unavailable"
-    stated = json.dumps(version)
-    assert result.reason.endswith(f"ready.protocol={stated}: this side speaks {PROTOCOL_VERSION}")
 
 
 def test_a_request_of_another_version_is_refused(tmp_path: Path) -> None:

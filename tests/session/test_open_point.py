@@ -6,25 +6,20 @@ from typing import Any
 import pytest
 
 from paradnn.config.identity import Identity
-from paradnn.config.outcome import PointResult
 from paradnn.config.point import Measure, Point, costs_of
-from paradnn.core.messages import Answer, Compilation, Measurement, Timing
 from paradnn.families.fc import FullyConnected
 from paradnn.platform.environment import Environment
 from paradnn.session.open_point import OpenPoint
 from paradnn.store.runs import Claim
 from paradnn.workloads.serve import Server
 from paradnn.workloads.serve.generator import LOADGEN_SEED
+from tests.session.records import answered, timing
 
 
 def planted(*seconds: float, **settings: Any) -> OpenPoint:
     """A point whose processes took steps of so many seconds, without noise within a process."""
     point = Point(model=FullyConnected(), measure=Measure(**settings))
-    timings = [Timing(1, [], [], [value] * 10, True, "", None) for value in seconds]
-    compiled = Compilation([1.0], [1], None)
-    measured = [Measurement(1, compiled, {}, None, timing, None, "") for timing in timings]
-    results = [PointResult("ok", None, Answer("ok", None, {}, measurement=entry)) for entry in measured]
-    return OpenPoint(point, None, None, None, {}, None, results=results)
+    return OpenPoint(point, None, None, None, {}, None, results=[answered(timing([value] * 10)) for value in seconds])
 
 
 @pytest.mark.parametrize(

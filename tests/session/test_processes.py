@@ -21,8 +21,6 @@ from paradnn.session.open_point import OpenPoint
 from paradnn.store.journal import PartialResults, write_document
 from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.runs import EXPIRES, Claim
-from paradnn.workloads.learn import Epoch
-from paradnn.workloads.learn.training import Checkpoint, unfinished
 from tests.conftest import TINY, Store, run
 from tests.processes import PATIENCE, children_of, wait_for
 from tests.session.test_faults import all_gone, crash_the_point, driver, is_stopped, meanwhile
@@ -154,27 +152,6 @@ def test_a_damaged_file_of_kept_processes_is_as_none(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_nothing_is_left_of_a_training_that_has_ended(tmp_path: Path) -> None:
-    kept = PartialResults(Tracking(folder=str(tmp_path)))
-    identity, other = Identity("a", "b", 0), Identity("a", "b", 1)
-    for one in (identity, other):
-        Checkpoint(str(kept.checkpoint(one))).save([Epoch(1, 2, 3.0, 4.0, 0.5, 0.2, 0.3, 0.9, None)], list)
-        unfinished(kept.checkpoint(one)).write_bytes(b"its writer was killed")
-    kept.forget(identity, ended=True)
-    assert {path.stem for path in tmp_path.iterdir()} == {kept.checkpoint(other).stem}
-    kept.forget(other, ended=True)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_that_takes_no_files_costs_no_point(store: Store) -> None:
-    """Only who is killed needs what is kept meanwhile."""
-    axes = [*REST, "measure.processes=2", "tracking.folder=/dev/null/x"]
-    done = run(["paradnn.train", "-m", "model.nodes=8,9", *axes], store)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("processes of points that are not complete are not kept: tracking.folder=/dev/null/x") == 1
-    assert [entry["outcome"] for entry in store.runs()] == ["ok", "ok"]
-
-
 def test_what_was_kept_without_a_profile_is_no_part_of_a_point_with_one(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,7 +183,11 @@ def test_claims_of_points_that_are_open_for_long_are_renewed(store: Store, monke
 
     monkeypatch.setattr(session, "RENEW", 0.0)
     monkeypatch.setattr(MlflowStore, "renew", noted)
-    run(["paradnn.train", "model.nodes=8", *REST, "measure.processes=2", "measure.timeout=100"], store)
+    axes = [*REST, "measure.processes=2", "measure.timeout=100", "tracking.folder=/dev/null/x"]
+    done = run(["paradnn.train", "model.nodes=8", *axes], store)
+    # Only who is killed needs what is kept meanwhile.
+    assert done.stderr.count("processes of points that are not complete are not kept: tracking.folder=/dev/null/x") == 1
+    assert [entry["outcome"] for entry in store.runs()] == ["ok"]
     assert len(renewed) == 2
     for timeout, left in renewed:
         assert timeout == 2400

@@ -1,6 +1,9 @@
 """A small model of each family, and a short point, for tests that run real steps."""
 
+import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 BATCH = 8
@@ -57,3 +60,17 @@ def measure(pool: Any, point: dict[str, Any], framework: str = "tensorflow", sec
     protocol = POINT["measure"] | point.get("measure", {})
     key = WorkerKey(sys.executable, framework, None, "cpu", ())
     return pool.measure(key, POINT | point | {"measure": protocol}, Limits(seconds, None), lambda phase: None)
+
+
+def run_module(module: str, framework: str, arguments: Sequence[str], folder: Path) -> str:
+    """What a module of these tests prints as a process of its own, whose caches stay in `folder`."""
+    from paradnn.session.workers import WorkerKey
+
+    environ = {
+        **WorkerKey(sys.executable, framework, None, "cpu", ()).environ(),
+        "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+    }
+    command = [sys.executable, "-m", f"tests.worker.{module}", *arguments]
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

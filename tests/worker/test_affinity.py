@@ -79,12 +79,3 @@ def _masks(pid: int) -> list[str]:
             rows = dict(row.split(":", 1) for row in status.read_text().splitlines())
             found.append(rows["Cpus_allowed_list"].strip())
     return found
-
-
-@LINUX
-@pytest.mark.framework
-def test_cores_that_may_not_be_used_are_unavailable(pool: WorkerPool) -> None:
-    away = point("9999")
-    result = pool.measure(WorkerKey.of(away), request_of(away), Limits(120, None), lambda _: None)
-    assert result.outcome == "unavailable"
-    assert result.reason.startswith("platform.cores=9999: core 9999 is none that this process may use: 0")

@@ -12,40 +12,28 @@ from paradnn.workloads.learn.training import Checkpoint
 VALUES = [np.arange(6, dtype="float32").reshape(2, 3), np.array(7, dtype="int64")]
 
 
-def epochs(*accuracies: float) -> list[Epoch]:
-    return [
-        Epoch(number, 22, 1000.0 + number, 2.0, 0.5, 0.2, 0.3, accuracy, None)
-        for number, accuracy in enumerate(accuracies, 1)
-    ]
+EPOCH = Epoch(1, 22, 1001.0, 2.0, 0.5, 0.2, 0.3, 0.5, None)
 
 
-def test_what_was_kept_comes_back(tmp_path: Path) -> None:
+def test_what_was_kept_comes_back_and_what_is_damaged_or_anothers_does_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "new" / "training.npz"
-    lost = replace(epochs(0.5, 0.5)[1], train_loss=float("nan"))
-    Checkpoint(str(path)).save([*epochs(0.5), lost], lambda: VALUES)
+    Checkpoint(str(path)).save([EPOCH, replace(EPOCH, number=2, train_loss=float("nan"))], lambda: VALUES)
     kept = Checkpoint(str(path)).load(VALUES)
     assert kept
     assert [entry.number for entry in kept[0]] == [1, 2]
     assert np.isnan(kept[0][1].train_loss)
     assert all(np.array_equal(one, other) for one, other in zip(kept[1], VALUES, strict=True))
     assert [entry.name for entry in path.parent.iterdir()] == ["training.npz"]
-
-
-def test_a_damaged_file_or_one_of_another_model_is_no_checkpoint(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "training.npz"
-    Checkpoint(str(path)).save(epochs(0.5), lambda: VALUES)
     whole = path.read_bytes()
-    assert Checkpoint(str(path)).load([VALUES[0].T, VALUES[1]]) is None
-    assert Checkpoint(str(path)).load([*VALUES, VALUES[0]]) is None
-    for length in range(0, len(whole), 37):
-        path.write_bytes(whole[:length])
-        assert Checkpoint(str(path)).load(VALUES) is None
+    for other in ([VALUES[0].T, VALUES[1]], [*VALUES, VALUES[0]]):
+        assert Checkpoint(str(path)).load(other) is None
     flipped = bytearray(whole)
     flipped[whole.index(VALUES[0].tobytes()) + 5] ^= 1
-    path.write_bytes(flipped)
-    assert Checkpoint(str(path)).load(VALUES) is None
+    for damaged in (*(whole[:length] for length in range(0, len(whole), 37)), flipped):
+        path.write_bytes(damaged)
+        assert Checkpoint(str(path)).load(VALUES) is None
     assert "no checkpoint, or a damaged one" in capsys.readouterr().err
     assert Checkpoint(None).load(VALUES) is None
 
@@ -61,7 +49,7 @@ def test_writing_takes_a_tenth_of_the_time_at_most(tmp_path: Path) -> None:
             now[0] += 1.0
             return VALUES
 
-        checkpoint.save(epochs(0.5), slowly)
+        checkpoint.save([EPOCH], slowly)
         return now[0] > before
 
     assert written(), "the first epoch is kept however long it took"
@@ -78,5 +66,5 @@ def test_a_disk_that_takes_nothing_ends_no_training(tmp_path: Path, capsys: pyte
     (tmp_path / "file").write_text("")
     checkpoint = Checkpoint(str(tmp_path / "file" / "training.npz"))
     for _ in range(2):
-        checkpoint.save(epochs(0.5), lambda: VALUES)
+        checkpoint.save([EPOCH], lambda: VALUES)
     assert capsys.readouterr().err.count("no more checkpoints") == 1

@@ -29,15 +29,6 @@ def tcp_server(given: dict[str, Any]) -> Iterator[str]:
     assert not serving.is_alive()
 
 
-def two_free_ports() -> int:
-    """The first of two in a row that are free."""
-    while True:
-        with closing(listen(0)) as first, contextlib.suppress(Unavailable):
-            port = int(first.getsockname()[1])
-            listen(port + 1).close()
-            return port
-
-
 def served_once(answer: Callable[[socket.socket], object]) -> tuple[str, threading.Thread]:
     """A server of one connection that does as it likes."""
     listening = listen(0)

@@ -7,12 +7,14 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from paradnn.core.messages import Contention
 from paradnn.worker.measure import single_latencies
 from paradnn.worker.meters import ContentionWatch, Counters, between, read_counters
+from tests.platform.test_findings import plant
 from tests.processes import in_fresh_process
 
 #: Two seconds on two cores in which the point took 3 of 4 core-seconds and 1 was idle.
@@ -20,28 +22,29 @@ BEFORE = Counters(10.0, 2, own=5.0, idle=100.0, steal=1.0, counted=300.0, switch
 AFTER = Counters(12.0, 2, own=8.0, idle=101.0, steal=1.0, counted=304.0, switches=30, throttled=0.0)
 
 
-def test_what_was_neither_idle_nor_stolen_nor_its_own_was_foreign() -> None:
-    seen = between(BEFORE, AFTER)
-    assert (seen.own_cpu_fraction, seen.foreign_cpu_fraction, seen.steal_fraction) == (0.75, 0.0, 0.0)
-    assert (seen.involuntary_switches_per_second, seen.reason) == (10.0, None)
-    busy = between(BEFORE, replace(AFTER, own=6.0, idle=100.0, steal=2.0))
-    assert busy.own_cpu_fraction == 0.25
-    assert busy.foreign_cpu_fraction == pytest.approx(0.5)
-    assert busy.steal_fraction == 0.25
-    assert busy.reason == ("other processes took 1.0 of 2 cores; the hypervisor took 25% of the cores' time (steal)")
+#: Fields of AFTER that differ; what of the time was the point's own, others', stolen; and what is said of it.
+CASES = [
+    ({}, (0.75, 0.0, 0.0), None),
+    (
+        {"own": 6.0, "idle": 100.0, "steal": 2.0},
+        (0.25, 0.5, 0.25),
+        "other processes took 1.0 of 2 cores; the hypervisor took 25% of the cores' time (steal)",
+    ),
+    ({"throttled": 0.5}, (0.75, 0.0, 0.0), "the control group's CPU quota stopped the point for 25% of the time"),
+    # Counters that stand still, or are not there, say nothing.
+    ({"own": 5.0, "idle": 100.0, "counted": 300.0}, (0.0, None, None), None),
+    ({"idle": None, "steal": None, "counted": None}, (0.75, None, None), None),
+]
 
 
-def test_a_quota_that_stops_the_point_is_told() -> None:
-    assert between(BEFORE, replace(AFTER, throttled=0.5)).reason == (
-        "the control group's CPU quota stopped the point for 25% of the time"
-    )
-
-
-def test_counters_that_stand_still_or_are_missing_say_nothing() -> None:
-    still = between(BEFORE, replace(BEFORE, seconds=12.0))
-    missing = between(replace(BEFORE, idle=None, steal=None, counted=None), AFTER)
-    for seen in (still, missing):
-        assert (seen.foreign_cpu_fraction, seen.steal_fraction, seen.reason) == (None, None, None)
+@pytest.mark.parametrize(("changed", "shares", "reason"), CASES)
+def test_what_was_neither_idle_nor_stolen_nor_its_own_was_foreign(
+    changed: dict[str, Any], shares: tuple[float | None, ...], reason: str | None
+) -> None:
+    seen = between(BEFORE, replace(AFTER, **changed))
+    found = (seen.own_cpu_fraction, seen.foreign_cpu_fraction, seen.steal_fraction)
+    assert found == pytest.approx(shares)
+    assert (seen.involuntary_switches_per_second, seen.reason) == (10.0, reason)
     assert ContentionWatch().stop() is None
 
 
@@ -70,13 +73,6 @@ def _watch_while_stopped() -> None:
     assert (seen.reason or "").endswith("the point was stopped (SIGSTOP) 1 time")
     assert seen.taken >= 1
     assert signal.getsignal(signal.SIGCONT) is signal.SIG_DFL
-
-
-def plant(root: Path, files: dict[str, str]) -> None:
-    for name, text in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
 
 
 def test_counters_are_those_of_the_cores_that_may_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,6 @@
 """The three frameworks against each other: the same weights and batch give the same loss and gradients, also on two
 devices. Each computes in a process of its own; `make test-frameworks` installs all of them."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paradnn.session.workers import WorkerKey
-from tests.conftest import ROOT
-from tests.worker.families import MODELS
+from tests.worker.families import MODELS, run_module
 
 #: Largest difference of a gradient, as a share of that variable's largest gradient; and of a loss, as a share of it.
 #: float32 has 24 bits, and a sum of some thousand terms in another order keeps about 17 of them.
@@ -48,15 +43,6 @@ class Reference:
 
     seed: int
     values: Values
-
-
-def run_module(module: str, framework: str, arguments: Sequence[str], folder: Path) -> str:
-    """What a module of these tests prints as a process of its own, whose caches stay in `folder`."""
-    environ = {**WorkerKey(sys.executable, framework, None, "cpu", ()).environ(), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", f"tests.worker.{module}", *arguments]
-    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def steps(
@@ -170,12 +156,3 @@ def test_tokens_from_a_cache_are_those_of_the_whole_model(framework: str, compil
         np.testing.assert_array_equal(found["cached/tokens"], found["whole/tokens"])
         np.testing.assert_allclose(found["cached/logits"], found["whole/logits"], atol=GENERATION_TOLERANCE)
         assert len(set(found["cached/tokens"].ravel().tolist())) > 3
-
-
-@pytest.mark.parametrize(
-    ("mode", "devices", "families"),
-    [("train", 1, list(MODELS)), ("inference", 1, ["fc", "residual"]), ("train", 2, ["fc", "residual"])],
-)
-def test_jax_compiles_one_program_once(mode: str, devices: int, families: list[str], tmp_path: Path) -> None:
-    printed = run_module("compilations", "jax", [mode, str(devices), *families], tmp_path)
-    assert json.loads(printed) == {family: [[1, 1], [0, 0], [0, 0]] for family in families}

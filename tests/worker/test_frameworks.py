@@ -92,20 +92,6 @@ def test_steps_are_finite_in_every_precision(pool: WorkerPool, framework: str, f
 
 
 @pytest.mark.parametrize("framework", ["jax", "torch"])
-def test_inference_runs_and_is_profiled(pool: WorkerPool, framework: str) -> None:
-    compile_mode = "graph" if framework == "jax" else "eager"
-    asked = {"mode": "inference", "compile": compile_mode, "measure": {"max_seconds": 60.0}}
-    result = measure(pool, framework, "bottleneck", **asked)
-    assert result.outcome == "ok", result.reason
-    costs = model_of(MODELS["bottleneck"]).costs(
-        batch_size=BATCH, precision="float32", mode="inference", optimizer="sgd"
-    )
-    assert isinstance(result.answer.profile, Profile)
-    assert result.answer.profile.product_flops == pytest.approx(costs.flops_per_step, rel=0.05)
-    assert len(result.answer.latencies) == 200
-
-
-@pytest.mark.parametrize("framework", ["jax", "torch"])
 def test_exhausted_memory_is_an_outcome(pool: WorkerPool, framework: str) -> None:
     huge = {"name": "fc", "layers": 1, "nodes": 2_000_000, "input_size": 2_000_000, "output_size": 2}
     result = measure(pool, framework, "fc", model=huge, compile="eager")

@@ -73,18 +73,3 @@ def test_a_point_has_both_phases(pool: WorkerPool, compile_mode: str, precision:
     assert len(answer.latencies) == 200
     assert answer.contention["prefill"].own_cpu_fraction > 0, "what disturbed it was watched"
     assert answer.measurement.compilation.programs[-1] == 0
-
-
-def test_the_memory_bound_is_below_a_real_point(pool: WorkerPool) -> None:
-    """A cache of 64 MiB beside weights of 6: what a longer cache adds is there at least once."""
-    model = MODELS["gpt"] | {"width": 256, "layers": 2, "sequence_length": 2048}
-    lengths = ({"prompt": 32, "tokens": 32}, {"prompt": 32, "tokens": 2016})
-    peaks, bounds = [], []
-    for given in lengths:
-        result = measured(pool, model=model, generate=given, batch_size=8)
-        assert result.outcome == "ok", result.reason
-        costs = model_of(model).costs(batch_size=8, precision="float32", mode="generate", optimizer="sgd", **given)
-        peaks.append(result.answer.step_memory_bytes)
-        bounds.append(costs.memory_lower_bound_bytes)
-    assert all(bound < peak for bound, peak in zip(bounds, peaks, strict=True))
-    assert bounds[1] - bounds[0] < peaks[1] - peaks[0]

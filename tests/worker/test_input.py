@@ -1,4 +1,4 @@
-"""Pipelines against what is planted in their files: classes as colours, damage, an independent record writer."""
+"""Pipelines against what is planted in their files: classes as colours, damage."""
 
 import threading
 import time
@@ -22,7 +22,6 @@ from paradnn.worker.input.feed import FedStep, Feed
 from paradnn.worker.input.pipelines import MEAN, STANDARD_DEVIATION
 from paradnn.worker.point import PointRun
 from paradnn.worker.step import synthetic_batch
-from tests.worker.tfrecord import example, record
 
 COLOURS = ((230, 20, 20), (20, 230, 20), (20, 20, 230))
 SIZE = 16
@@ -89,14 +88,38 @@ def colour_class(pictures: np.ndarray) -> np.ndarray:
     return (pictures.mean(axis=(1, 2)) * STANDARD_DEVIATION + MEAN).argmax(axis=1)
 
 
+def records(path: Path, damaged: Sequence[int] = (), count: int = 30) -> Path:
+    """Two files of pictures, label = class of the colour; those numbered in `damaged` are cut off."""
+    path.mkdir()
+    for file in range(2):
+        with tf.io.TFRecordWriter(str(path / f"train-{file}")) as writer:
+            for number in range(file, count, 2):
+                encoded, example = jpeg(COLOURS[number % 3]), tf.train.Example()
+                held = encoded[: len(encoded) // 2] if number in damaged else encoded
+                example.features.feature["image/encoded"].bytes_list.value.append(held)
+                example.features.feature["image/class/label"].int64_list.value.append(number % 3)
+                writer.write(example.SerializeToString())
+    return path
+
+
+def cut_off(path: Path) -> None:
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        writer.write(b"x" * 40)
+    path.write_bytes(path.read_bytes()[:-3])
+
+
 @pytest.mark.parametrize("cache", ["none", "encoded", "decoded"])
-@pytest.mark.parametrize("augment", [True, False])
-def test_labels_are_those_of_the_folders(folder: Path, cache: str, augment: bool) -> None:
-    source = feed(point(path=str(folder), cache=cache, augment=augment))
+@pytest.mark.parametrize(("kind", "augment"), [("folders", True), ("folders", False), ("records", True)])
+def test_labels_are_those_of_the_set(folder: Path, tmp_path: Path, kind: str, cache: str, augment: bool) -> None:
+    """Pictures in sub-folders, and records as of ImageNet."""
+    path = folder if kind == "folders" else records(tmp_path / "records")
+    source, seen = feed(point(path=str(path), cache=cache, augment=augment)), set()
     for pictures, labels in batches(source, 12):
         assert pictures.shape == (8, SIZE, SIZE, 3)
         assert (pictures.dtype, labels.dtype) == (np.float32, np.int32)
         assert (colour_class(pictures) == labels).all()
+        seen |= set(labels)
+    assert seen == {0, 1, 2}
     values = (pictures * STANDARD_DEVIATION + MEAN).round()
     assert values.min() >= -1
     assert values.max() <= 256
@@ -138,28 +161,6 @@ def test_crops_are_windows_and_half_are_flipped(tmp_path: Path) -> None:
     assert centre[0, :, 0, 0].mean() == pytest.approx(255 * (1 - 0.875) / 2 + 255 * 0.875 / SIZE / 2, abs=4)
 
 
-def records(path: Path, damaged: Sequence[int] = (), count: int = 30) -> Path:
-    """Two files of pictures, label = class of the colour; those numbered in `damaged` are cut off."""
-    path.mkdir()
-    for file in range(2):
-        content = b""
-        for number in range(file, count, 2):
-            encoded = jpeg(COLOURS[number % 3])
-            content += record(example(encoded[: len(encoded) // 2] if number in damaged else encoded, number % 3))
-        (path / f"train-{file}").write_bytes(content)
-    return path
-
-
-@pytest.mark.parametrize("cache", ["none", "decoded"])
-def test_records_of_another_writer_are_read(tmp_path: Path, cache: str) -> None:
-    source = feed(point(path=str(records(tmp_path / "set")), cache=cache))
-    labels = set()
-    for pictures, found in batches(source, 9):
-        assert (colour_class(pictures) == found).all()
-        labels |= set(found)
-    assert labels == {0, 1, 2}
-
-
 @pytest.mark.parametrize(
     ("plant", "reason"),
     [
@@ -167,7 +168,7 @@ def test_records_of_another_writer_are_read(tmp_path: Path, cache: str) -> None:
         (lambda path: path.mkdir(), "there are neither pictures"),
         (lambda path: path.write_bytes(b"no record at all, but long enough for one"), "damaged, or of another format"),
         (lambda path: path.write_bytes(b""), "not one batch of 8 could be made"),
-        (lambda path: path.write_bytes(record(b"x" * 40)[:-3]), "damaged, or of another format"),
+        (cut_off, "damaged, or of another format"),
         (lambda path: (path.mkdir(), (path / "a.jpg").write_bytes(b"garbage")), "damaged, or of another format"),
     ],
 )

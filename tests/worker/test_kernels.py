@@ -2,8 +2,6 @@
 
 import importlib.util
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -12,8 +10,7 @@ import numpy as np
 import pytest
 
 from paradnn.families import FAMILIES, model_of
-from paradnn.session.workers import WorkerKey
-from tests.conftest import ROOT
+from tests.worker.families import run_module
 from tests.worker.kernel_oracle import cell, convolution, gradient
 
 MODES = {"tensorflow": "graph,xla,eager", "jax": "graph,eager", "torch": "eager,graph"}
@@ -94,12 +91,7 @@ def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         for index, operand in enumerate(operands):
             given[f"{case}/{index}"] = operand.astype(np.float32) if operand.dtype == np.float64 else operand
     np.savez(folder / "in.npz", **given)
-    environ = {**WorkerKey(sys.executable, request.param, None, "cpu", ()).environ(), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "tests.worker.kernel_results", request.param, MODES[request.param]]
-    done = subprocess.run(
-        [*command, "in.npz", "out.npz"], cwd=folder, env=environ, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    run_module("kernel_results", request.param, [request.param, MODES[request.param], "in.npz", "out.npz"], folder)
     with np.load(folder / "out.npz") as values:
         return request.param, dict(values)
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, log_loss, top_k_accuracy_score
 
 from paradnn.worker.measure import NotFinite
@@ -112,14 +111,6 @@ def test_what_it_saw_before_the_clock_leaves_nothing_behind() -> None:
     first.learn(EnergyMeter("none"), told.append)
     assert [e.accuracy for e in told] == [e.accuracy for e in learnt(fresh)]
     assert np.array_equal(fresh.weights, warmed.weights)
-
-
-def test_it_learns_what_scikit_learn_learns() -> None:
-    step, held = Softmax(), examples()
-    learnt(step, target=0.0, epochs_after=60)
-    model = LogisticRegression(C=np.inf).fit(held["training"], held["training_classes"])
-    score = model.score(held["heldout"], held["heldout_classes"])
-    assert learner(step).evaluate()[0] == pytest.approx(score, abs=0.05)
 
 
 def test_a_loss_that_is_not_finite_ends_it_with_its_curve() -> None:

@@ -58,28 +58,12 @@ def test_constant_steps_are_steady_and_exact() -> None:
     assert result.final_loss == 1.0
 
 
-def test_warm_up_lasts_while_steps_get_faster() -> None:
-    machine = Machine(lambda n: 0.01 + 0.2 * 0.7**n)
-    result = measured(machine)
-    assert result.steady
-    assert max(result.blocks) < 1.2 * min(result.blocks)
-
-
 def test_a_machine_that_never_settles_is_said_not_to() -> None:
     machine = Machine(lambda n: 0.01 * 1.0005**n)
     result = measured(machine)
     assert not result.steady
     assert "drift of +" in result.steady_reason
     assert len(result.blocks) >= 2**REPEATS * PROTOCOL.min_blocks
-
-
-@pytest.mark.parametrize("at", [100, 130, 200])
-def test_a_jump_is_measured_again_after_it(at: int) -> None:
-    """Whether it comes in the measured blocks or in those just before them: what is reported is after it."""
-    machine = Machine(lambda n: 0.01 if n < at else 0.015)
-    result = measured(machine)
-    assert result.steady
-    assert [block / result.steps_per_block for block in result.blocks] == pytest.approx([0.015] * len(result.blocks))
 
 
 class Noise:

@@ -19,22 +19,9 @@ from tests.worker.counter import counted_flops
 from tests.worker.families import MODELS, POINT, RMSPROP, measure
 
 STEP = {"batch_size": 4, "precision": "float32", "mode": "train", "optimizer": "rmsprop"}
-
-
-def fc(layers=2, nodes=24, input_size=20, output_size=10) -> dict[str, Any]:
-    return {"name": "fc", "layers": layers, "nodes": nodes, "input_size": input_size, "output_size": output_size}
-
-
-def cnn(name: str, blocks=(1, 1, 1, 1), filters=4, image_size=64, output_size=7) -> dict[str, Any]:
-    sizes = {"filters": filters, "image_size": image_size, "output_size": output_size}
-    return {"name": name, "blocks": list(blocks), **sizes}
-
-
-def rnn(name: str, layers=2, embedding_size=6, sequence_length=5, vocab_size=11) -> dict[str, Any]:
-    sizes = {"layers": layers, "embedding_size": embedding_size, "sequence_length": sequence_length}
-    return {"name": name, **sizes, "vocab_size": vocab_size}
-
-
+FC = MODELS["fc"]
+SMALL_CNN = {"blocks": [1, 1], "filters": 4, "image_size": 16}
+SHORT = {name: MODELS[name] | {"layers": 2, "sequence_length": 5} for name in ("rnn", "lstm", "gru")}
 LLAMA = {"name": "llama", "layers": 2, "width": 24, "heads": 4, "key_heads": 2, "feed_forward": 20}
 LLAMA |= {"sequence_length": 10, "vocab_size": 50}
 # An expert takes 6 tokens of each of 4 examples, as many rows as the layers are wide: the profiler takes the one for
@@ -42,17 +29,18 @@ LLAMA |= {"sequence_length": 10, "vocab_size": 50}
 MIXTURE = LLAMA | {"feed_forward": 24, "experts": 4, "active_experts": 2, "capacity": 1.2}
 # Even sizes: where a stride of 2 does not divide the image, the profiler only estimates a gradient.
 FAMILIES = [
-    fc(),
-    fc(layers=3, nodes=[24, 16, 8], output_size=1),
-    rnn("rnn"),
-    rnn("lstm"),
-    rnn("gru", layers=1),
+    FC,
+    FC | {"layers": 3, "nodes": [24, 16, 8], "output_size": 1},
+    *SHORT.values(),
     MODELS["transformer"] | {"layers": 2},
     {"name": "gpt", "layers": 3, "width": 24, "heads": 3, "sequence_length": 10, "vocab_size": 50},
     LLAMA,
     MIXTURE,
     {"name": "vit", "layers": 2, "width": 24, "heads": 4, "patch": 8, "image_size": 40, "output_size": 7},
 ]
+
+
+STATED = FC | {"layers": 4, "nodes": 1024, "input_size": 2000, "output_size": 1000}
 
 
 def label(model: dict[str, Any]) -> str:
@@ -64,14 +52,6 @@ def clean():
     yield
     keras.config.set_dtype_policy("float32")
     keras.backend.clear_session(free_memory=False)  # the collector comes by itself
-
-
-@pytest.mark.parametrize("model", FAMILIES, ids=label)
-def test_parameters_are_keras_own(model: dict[str, Any]) -> None:
-    built = build(model).model
-    costs = model_of(model).costs(**STEP)
-    assert costs.parameters == sum(math.prod(v.shape) for v in built.trainable_variables)
-    assert costs.parameters + costs.non_trainable_parameters == built.count_params()
 
 
 def unrolled(model: dict[str, Any]) -> Any:
@@ -87,9 +67,9 @@ def unrolled(model: dict[str, Any]) -> Any:
     )
 
 
-@pytest.mark.parametrize("model", [*FAMILIES, fc(4, 1024, 2000, 1000)], ids=label)
-def test_flops_are_those_of_tensorflows_counter(model: dict[str, Any]) -> None:
-    batch = 256 if model.get("nodes") == 1024 else 4
+@pytest.mark.parametrize("model", [*FAMILIES, STATED], ids=label)
+def test_parameters_are_keras_own_and_flops_those_of_tensorflows_counter(model: dict[str, Any]) -> None:
+    batch = 256 if model is STATED else 4
     workload, network = build(model), unrolled(model)
     inputs, targets = (tuple(map(tf.constant, arrays)) for arrays in synthetic_batch(workload, batch, 0))
 
@@ -102,6 +82,8 @@ def test_flops_are_those_of_tensorflows_counter(model: dict[str, Any]) -> None:
         return [tf.convert_to_tensor(each) for each in tape.gradient(loss, network.trainable_variables)]
 
     costs = model_of(model).costs(**{**STEP, "batch_size": batch})
+    assert costs.parameters == sum(math.prod(v.shape) for v in workload.model.trainable_variables)
+    assert costs.parameters + costs.non_trainable_parameters == workload.model.count_params()
     assert counted_flops(tf.function(forward).get_concrete_function().graph) == costs.forward_flops
     assert counted_flops(tf.function(backward).get_concrete_function().graph) == costs.flops_per_step
 
@@ -109,8 +91,8 @@ def test_flops_are_those_of_tensorflows_counter(model: dict[str, Any]) -> None:
 ADAM = {"name": "adam", "learning_rate": 0.001, "decay": 0.999, "momentum": 0.9, "epsilon": 1e-8}
 #: Every kind of layer in each precision: a group of blocks has those of four.
 PRECISE = [
-    *((model, "bfloat16") for model in (cnn("residual", (1, 1), image_size=16), rnn("gru", 1))),
-    *((model, "float16") for model in (fc(), cnn("bottleneck", (1, 1), image_size=16), rnn("lstm", 1))),
+    *((model, "bfloat16") for model in (MODELS["residual"] | SMALL_CNN, SHORT["gru"])),
+    *((model, "float16") for model in (FC, MODELS["bottleneck"] | SMALL_CNN, SHORT["lstm"] | {"layers": 1})),
     (MODELS["transformer"] | {"dropout": 0.1}, "float16"),
     (MODELS["gpt"] | {"layers": 1}, "bfloat16"),
     (LLAMA, "bfloat16"),
@@ -139,7 +121,7 @@ def test_steps_are_finite_in_every_precision(model: dict[str, Any], precision: s
 
 def test_a_training_step_is_a_hand_written_one() -> None:
     """One SGD step of a two-layer network against the same in plain NumPy."""
-    workload = build(fc(layers=1, nodes=5, input_size=3, output_size=4))
+    workload = build(FC | {"layers": 1, "nodes": 5, "input_size": 3, "output_size": 4})
     (x,), (y,) = synthetic_batch(workload, 6, 1)
     w0, b0, w1, b1 = (v.numpy() for v in workload.model.trainable_variables)
     settings = {
@@ -178,11 +160,15 @@ def test_adam_is_that_of_its_paper() -> None:
 #: so short that scores are small beside the rest, and so long that they are most of what a step stores. A graph keeps
 #: more than XLA does, which compiles convolutions for long.
 TRANSFORMER = MODELS["transformer"] | {"width": 256, "feed_forward": 512, "sequence_length": 64, "vocab_size": 2000}
+SEQUENCE = MODELS["gpt"] | {"layers": 1, "sequence_length": 512, "vocab_size": 16}
+WIDE = STATED | {"nodes": 128, "input_size": 64, "output_size": 16}
+BOTTLENECK = MODELS["bottleneck"] | SMALL_CNN | {"image_size": 64}
+LONG = MODELS["gpt"] | {"layers": 1, "sequence_length": 512, "vocab_size": 16}
 LARGE = [
-    pytest.param(fc(4, 128, 64, 16), 49152, "xla", id="fc"),
-    pytest.param(cnn("bottleneck", (1, 1)), 768, "graph", id="bottleneck", marks=pytest.mark.long),
+    pytest.param(WIDE, 49152, "xla", id="fc"),
+    pytest.param(BOTTLENECK, 768, "graph", id="bottleneck", marks=pytest.mark.long),
     pytest.param(TRANSFORMER, 16, "graph", id="transformer", marks=pytest.mark.long),
-    pytest.param(MODELS["gpt"] | {"layers": 1, "sequence_length": 512, "vocab_size": 16}, 8, "xla", id="gpt"),
+    pytest.param(LONG, 8, "xla", id="gpt", marks=pytest.mark.long),
 ]
 
 
@@ -220,7 +206,7 @@ def test_a_step_that_cannot_be_compiled_is_an_outcome(monkeypatch: pytest.Monkey
         return type(workload)(workload.model, workload.inputs, workload.targets, loss)
 
     monkeypatch.setattr("paradnn.worker.step.build", broken)
-    answer = PointRun(POINT | {"model": fc(), "compile": "xla"}, TensorFlow(), lambda *_: None).answer()
+    answer = PointRun(POINT | {"model": FC, "compile": "xla"}, TensorFlow(), lambda *_: None).answer()
     assert answer.outcome == "compile_error"
     assert answer.reason.startswith("compile: ")
     assert "\n" not in answer.reason

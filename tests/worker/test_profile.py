@@ -4,7 +4,6 @@ costs."""
 import functools
 import math
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from paradnn.worker import meters
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.profile import protos
 from paradnn.worker.profile import trace as traces
-from paradnn.worker.profile.run import REMAINDER, profile_steps
+from paradnn.worker.profile.run import profile_steps
 from paradnn.worker.profile.shapes import shares
 from paradnn.worker.profile.trace import Event, attribute
 from paradnn.worker.step import POLICIES, synthetic_batch
@@ -26,7 +25,7 @@ from tests.worker.families import MODELS as FAMILIES
 #: A layer of those whose second is like the first: XLA compiles each for seconds.
 MODELS = {name: model | ({"layers": 1} if name in ("lstm", "gpt") else {}) for name, model in FAMILIES.items()}
 #: Their products are counted as they run: only a compiler's fourth channel of an image is more.
-ATTENTION = {"transformer", "gpt"}
+ATTENTION = {"gpt"}
 #: Whose costs TensorFlow's own counter confirms to the last product (tests/worker/test_models.py, test_real_models.py).
 EXACT = {("graph", "residual"), ("graph", "gpt")}
 
@@ -54,7 +53,7 @@ def clean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 #: Loops, convolutions and attention by either.
-TABLES = [(family, "graph") for family in ("fc", "residual", "lstm", "transformer", "gpt")]
+TABLES = [(family, "graph") for family in ("fc", "residual", "lstm", "gpt")]
 TABLES += [(family, "xla") for family in ("fc", "gru", "gpt")]
 
 
@@ -77,16 +76,6 @@ def test_tables_agree_with_the_analytic_costs(family: str, compile: str) -> None
     assert all(row["flops_per_second"] == row["flops"] / row["self_seconds"] for row in known)
     categories = {row["category"] for row in known}
     assert "convolution" in categories if family == "residual" else "matmul" in categories
-
-
-def test_operations_that_proved_cheap_are_counted_like_all() -> None:
-    """After some runs TensorFlow takes an operation of few microseconds for inexpensive, and traces it no more."""
-    early, late = (
-        Counter({row["type"]: row["count"] for row in profile("fc", "graph", before=count)[0].operation_types.rows()})
-        for count in (2, 500)
-    )
-    assert late == early
-    assert min(count for kind, count in late.items() if kind != REMAINDER) >= 1
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.profile import protos
 from paradnn.worker.profile.hlo import HloCosts
 from paradnn.worker.profile.run import make_profile
-from paradnn.worker.profile.shapes import Shape, product_flops, spatial_pairs
+from paradnn.worker.profile.shapes import spatial_pairs
 from paradnn.worker.profile.tf_graph import GraphCosts
 from paradnn.worker.profile.trace import read_trace
 
@@ -145,13 +145,6 @@ def test_a_filters_gradient_with_the_biass_fused_in_is_the_filters() -> None:
     for kind in ("Conv2DBackpropFilter", "_MklNativeConv2DBackpropFilterWithBias"):
         cost = costs.cost("g", kind)
         assert (cost.category, cost.product_flops) == ("convolution", 2 * 8 * 4 * 4 * 32 * 8 * 8 * 3)
-
-
-def test_flops_of_shapes_by_hand() -> None:
-    assert product_flops((3, 5), 7) == 2 * 3 * 5 * 7
-    assert product_flops((2, 8, 8, 16), 3, 3, 4) == 2 * 2 * 8 * 8 * 16 * 9 * 4
-    sizes = {"bfloat16": 40, "float8_e5m2": 20, "pred": 20, "int4": 10, "complex128": 320, "resource": 0}
-    assert {name: Shape(name, (4, 5)).bytes for name in sizes} == sizes
 
 
 def test_under_a_kernel_larger_than_the_image_xla_multiplies_no_padding() -> None:

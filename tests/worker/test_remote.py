@@ -14,17 +14,15 @@ from typing import Any
 import psutil
 import pytest
 
-from paradnn.core.errors import ConfigError, WorkerError
 from paradnn.core.workload import Unavailable
-from paradnn.session.environments import HOSTS, other_hosts
 from paradnn.worker import process_group as remote
 from paradnn.worker.process_group import KEY, processes_elsewhere
 from tests.conftest import ROOT
-from tests.processes import PATIENCE, exit_code, fresh, in_fresh_process, started, wait_for
+from tests.processes import PATIENCE, exit_code, fresh, in_fresh_process, wait_for
 from tests.worker.channel_points import MODEL, measure_beside, measure_until_killed
+from tests.worker.two_hosts import SECRET, host_server
 
 COMMAND = [sys.executable, "-m", "paradnn.worker.host"]
-SECRET = "what both know"
 
 
 @dataclass(frozen=True)
@@ -36,21 +34,11 @@ class Server:
     def children(self) -> list[psutil.Process]:
         return self.seen.children() if self.seen.is_running() else []
 
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    """A server whose first line says where it listens."""
-    environ = {**os.environ, KEY: SECRET}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with started([*COMMAND, "--with-stdin"], cwd=ROOT, env=environ, text=True, **pipes) as running:
-        server = Server(running, psutil.Process(running.pid), running.stdout.readline().split()[-1])
-        yield server
-        running.stdin.close()
-        running.wait(PATIENCE)  # it ends by itself
+    with host_server() as (running, address):
+        yield Server(running, psutil.Process(running.pid), address)
 
 
 def point(address: str, **model: Any) -> dict[str, Any]:
@@ -120,23 +108,3 @@ def test_a_server_wants_a_key_and_a_port_of_its_own(server: Server) -> None:
     )
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: --port: port {port} of 127.0.0.1 is taken")
-
-
-def test_a_session_knows_the_hosts_that_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(HOSTS, raising=False)
-    with pytest.raises(WorkerError, match=r"hosts=2: this session has 1; docs/clusters\.md says how"):
-        other_hosts(2, {})
-    monkeypatch.setenv(HOSTS, "10.0.0.2:5000,10.0.0.3:5000")
-    monkeypatch.delenv(KEY, raising=False)
-    with pytest.raises(ConfigError, match=f"{KEY}='': {HOSTS} is set without it"):
-        other_hosts(2, {})
-    monkeypatch.setenv(KEY, SECRET)
-    assert other_hosts(2, {"A": "1"}) == {"addresses": ["10.0.0.2:5000"], "key": SECRET, "environ": {"A": "1"}}
-    with pytest.raises(WorkerError, match="hosts=4: this session has 3"):
-        other_hosts(4, {})
-
-
-def test_a_server_that_is_not_there_is_named(server: Server) -> None:
-    server.kill()
-    with pytest.raises(Unavailable, match=f"the server at {server.address} cannot be reached: Connection refused"):
-        processes_elsewhere(point(server.address), 2)

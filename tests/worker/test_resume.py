@@ -16,6 +16,7 @@ from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from paradnn.workloads.learn import Epoch
 from paradnn.workloads.learn.sets import Digits, set_file
 from tests.conftest import processes_of_points
+from tests.worker.families import POINT
 
 pytestmark = pytest.mark.framework
 
@@ -36,18 +37,13 @@ def trained(
     **changes: Any,
 ) -> PointResult:
     learn = {"metric": "accuracy", "target": 0.8, "epochs": 12, "epochs_after": 4, "evaluate_inside": False}
-    point = {
+    point = POINT | {
         "task": "learn",
         "model": {"name": "fc", "layers": 1, "nodes": 16, "input_size": 64, "output_size": 10},
         "learn": {**learn, "schedule": "cosine", "warmup_epochs": 1},
         "learning_set": digits,
         "checkpoint": str(checkpoint) if checkpoint else None,
         "batch_size": 128,
-        "precision": "float32",
-        "compile": "graph",
-        "mode": "train",
-        "seed": 3,
-        "platform": {"name": "cpu", "threads": None, "index": 0},
         "optimizer": {"name": "adam", "learning_rate": 0.01, "decay": 0.999, "momentum": 0.9, "epsilon": 1e-8},
         "measure": {"timeout": 200, "profile": False, "keep_trace": False},
         **changes,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import special, stats
+from scipy import stats
 
-from paradnn.worker.chance import beta_share, events_factor, fewest_to_pass, quantile_ranks
+from paradnn.worker.chance import events_factor, fewest_to_pass, quantile_ranks
 from paradnn.worker.meters import EnergyMeter
 from paradnn.workloads.serve.generator import LOADGEN_SEED, RECORD, arrivals, issue
 from paradnn.workloads.serve.load import (
@@ -24,7 +24,6 @@ from paradnn.workloads.serve.load import (
     serve,
     serve_closed,
 )
-from paradnn.workloads.serve.queries import percentile
 
 MS = 1_000_000
 
@@ -198,58 +197,32 @@ def test_a_load_that_the_time_cuts_keeps_its_queries(
     assert ending.value.load.joules is None
 
 
-# The search of the highest rate that holds, where the truth is planted.
+#: Up to where every rate holds; above which rate runs of full length fail; how many probes there is time for; within
+#: what the found rate must lie.
+SEARCHES = [
+    *((peak, math.inf, 100, (peak / 1.05, peak)) for peak in (5.0, 37.0, 499.0, 501.0, 990.0, 3_000.0)),
+    (800.0, 600.0, 100, (480.0, 600.0)),
+    (800.0, math.inf, 2, (0.0, 800.0)),
+    (0.0, math.inf, 100, (0.0, 0.0)),
+]
 
 
-def planted_search(peak: float, unlucky: Sequence[float] = (), most: int = 100) -> tuple[float, float, int, bool]:
-    """What a search finds where everything up to `peak` holds; runs of full length at rates above `unlucky` fail."""
+@pytest.mark.parametrize(("peak", "unlucky", "most", "between"), SEARCHES)
+def test_a_search_brackets_the_highest_rate_that_holds(
+    peak: float, unlucky: float, most: int, between: tuple[float, float]
+) -> None:
     probes: list[float] = []
 
     def probe(rate: float) -> bool:
         probes.append(rate)
         return rate <= peak
 
-    found = find_peak(
-        probe,
-        lambda rate: (not any(rate > worse for worse in unlucky), rate),
-        1_000.0,
-        0.05,
-        lambda _: len(probes) < most,
-    )
-    return found.rate or 0.0, found.high, len(probes), found.held
-
-
-@pytest.mark.parametrize("peak", [5.0, 37.0, 499.0, 501.0, 990.0, 3_000.0])
-def test_a_search_brackets_the_peak(peak: float) -> None:
-    rate, failed, probes, held = planted_search(peak)
-    assert rate <= peak < failed <= 1.05 * rate
-    assert held
-    assert probes <= 16
-
-
-def test_a_search_goes_on_below_a_run_that_fails() -> None:
-    rate, _, _, held = planted_search(800.0, unlucky=[600.0])
-    assert held
-    assert 0.8 * 600 < rate <= 600
-
-
-def test_a_search_ends_where_nothing_holds_and_where_time_does() -> None:
-    assert planted_search(0.0)[0] == 0.0
-    rate, failed, probes, held = planted_search(800.0, most=2)
-    assert (probes, held) == (2, True)
-    assert rate <= 800 < failed
-
-
-def test_the_percentile_is_loadgens() -> None:
-    assert percentile(range(100), 0.9) == 90
-    assert percentile([3, 1, 2], 0.999) == 3
-
-
-@pytest.mark.parametrize("a", [0.5, 3, 459, 12_345.6])
-@pytest.mark.parametrize("b", [1, 7.5, 800])
-def test_the_beta_function_is_scipys(a: float, b: float) -> None:
-    for x in (0.001, 0.3, a / (a + b), 0.99):
-        assert beta_share(x, a, b) == pytest.approx(special.betainc(a, b, x), rel=1e-9, abs=1e-13)
+    found = find_peak(probe, lambda rate: (rate <= unlucky, rate), 1_000.0, 0.05, lambda _: len(probes) < most)
+    assert between[0] <= (found.rate or 0.0) <= between[1]
+    assert found.held is (peak > 0)
+    assert len(probes) <= (16 if peak else most)
+    if most > 2 and peak:
+        assert found.rate < found.high <= (1.05 * found.rate if unlucky > peak else unlucky * 1.05)
 
 
 @pytest.mark.parametrize("late", [0, 1, 5, 40, 300])
@@ -319,45 +292,35 @@ def test_probes_seldom_err_however_often_they_look() -> None:
     assert verdicts.count(True) <= 6
 
 
-@pytest.fixture
-def loadgen(tmp_path: Path):
-    """LoadGen's summary of a scenario that is answered at once."""
+def loadgen(folder: Path, scenario: str, queries: int, wanted: str, **settings: float) -> int:
+    """A number in the summary of MLPerf's LoadGen for a scenario that is answered at once."""
     import mlperf_loadgen as lg
 
-    def summary(scenario: str, queries: int, **settings: float) -> str:
-        asked = lg.TestSettings()
-        asked.scenario, asked.mode = getattr(lg.TestScenario, scenario), lg.TestMode.PerformanceOnly
-        asked.min_duration_ms, asked.min_query_count, asked.max_query_count = 0, queries, queries
-        for name, value in settings.items():
-            setattr(asked, name, value)
+    asked = lg.TestSettings()
+    asked.scenario, asked.mode = getattr(lg.TestScenario, scenario), lg.TestMode.PerformanceOnly
+    asked.min_duration_ms, asked.min_query_count, asked.max_query_count = 0, queries, queries
+    for name, value in settings.items():
+        setattr(asked, name, value)
 
-        def answer(samples: list) -> None:
-            lg.QuerySamplesComplete([lg.QuerySampleResponse(sample.id, 0, 0) for sample in samples])
+    def answer(samples: list) -> None:
+        lg.QuerySamplesComplete([lg.QuerySampleResponse(sample.id, 0, 0) for sample in samples])
 
-        system, library = lg.ConstructSUT(answer, lambda: None), lg.ConstructQSL(8, 8, lambda _: None, lambda _: None)
-        log = lg.LogSettings()
-        log.log_output.outdir, log.log_output.copy_summary_to_stdout, log.enable_trace = str(tmp_path), False, False
-        lg.StartTestWithLogSettings(system, library, asked, log)
-        lg.DestroySUT(system)
-        lg.DestroyQSL(library)
-        return (tmp_path / "mlperf_log_summary.txt").read_text()
-
-    return summary
+    system, library = lg.ConstructSUT(answer, lambda: None), lg.ConstructQSL(8, 8, lambda _: None, lambda _: None)
+    log = lg.LogSettings()
+    log.log_output.outdir, log.log_output.copy_summary_to_stdout, log.enable_trace = str(folder), False, False
+    lg.StartTestWithLogSettings(system, library, asked, log)
+    lg.DestroySUT(system)
+    lg.DestroyQSL(library)
+    [found] = re.findall(rf"{wanted} (\d+)", (folder / "mlperf_log_summary.txt").read_text())
+    return int(found)
 
 
-def test_a_stream_that_is_too_short_needs_as_many_queries_as_loadgen_says(loadgen) -> None:
-    [needed] = re.findall(r"Need to process at least (\d+) queries", loadgen("SingleStream", 50))
-    assert int(needed) == fewest_to_pass(1, 0.9, 0.99) + 1
-
-
-@pytest.mark.parametrize("queries", [100, 1_000, 5_000])
-def test_a_stream_discards_as_many_latencies_as_loadgen(loadgen, queries: int) -> None:
-    [discarded] = re.findall(r"Would discard (\d+) highest", loadgen("SingleStream", queries))
-    most = max(late for late in range(1, queries) if fewest_to_pass(late, 0.9, 0.99) + late <= queries)
-    assert int(discarded) == most - 1
-
-
-def test_a_server_whose_queries_are_late_needs_as_many_more_as_loadgen_says(loadgen) -> None:
-    text = loadgen("Server", 200, server_target_qps=1e5, server_target_latency_ns=0)
-    [more] = re.findall(r"Would need to run at least (\d+) more queries", text)
-    assert int(more) == fewest_to_pass(200, 0.99, 0.99)
+def test_queries_that_are_needed_and_latencies_that_are_discarded_are_loadgens(tmp_path: Path) -> None:
+    needed = loadgen(tmp_path, "SingleStream", 50, "Need to process at least")
+    assert needed == fewest_to_pass(1, 0.9, 0.99) + 1
+    for queries in (100, 1_000, 5_000):
+        most = max(late for late in range(1, queries) if fewest_to_pass(late, 0.9, 0.99) + late <= queries)
+        assert loadgen(tmp_path, "SingleStream", queries, "Would discard") == most - 1
+    late = {"server_target_qps": 1e5, "server_target_latency_ns": 0}
+    more = loadgen(tmp_path, "Server", 200, "Would need to run at least", **late)
+    assert more == fewest_to_pass(200, 0.99, 0.99)

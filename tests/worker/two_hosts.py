@@ -12,6 +12,7 @@ import pytest
 from paradnn.session.environments import HOSTS
 from paradnn.worker.process_group import KEY
 from tests.conftest import ROOT, TINY
+from tests.processes import PATIENCE, started
 
 SECRET = "what both know"
 
@@ -29,19 +30,22 @@ QUICK = [*[entry for entry in TINY if entry.startswith(("measure", "ceilings"))]
 
 
 @contextmanager
-def second_host(address: str = "127.0.0.1") -> Iterator[dict[str, str]]:
-    """The variables of a command whose points have one more host, which listens on an address; it ends by itself."""
+def host_server(address: str = "127.0.0.1") -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server of processes, and where its first line says that it listens; it ends by itself."""
     command = [sys.executable, "-m", "paradnn.worker.host", "--with-stdin", "--host", address]
-    environ = {**os.environ, KEY: SECRET}
-    with subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ, text=True
-    ) as server:
-        assert server.stdin
-        assert server.stdout
+    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "env": {**os.environ, KEY: SECRET}, "text": True}
+    with started(command, cwd=ROOT, **options) as server:
         said = server.stdout.readline()
+        assert said.startswith("listening on "), said
         try:
-            assert said.startswith("listening on "), said
-            yield {HOSTS: said.split()[-1], KEY: SECRET}
+            yield server, said.split()[-1]
         finally:
             server.stdin.close()
-            server.wait(200)
+            server.wait(PATIENCE)
+
+
+@contextmanager
+def second_host(address: str = "127.0.0.1") -> Iterator[dict[str, str]]:
+    """The variables of a command whose points have one more host, which listens on an address."""
+    with host_server(address) as (_, where):
+        yield {HOSTS: where, KEY: SECRET}

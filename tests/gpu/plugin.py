@@ -1,0 +1,56 @@
+"""What the questions are given: the machine, a way to tell an answer, and no more time than there is."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from paradnn.session.session import interruptible
+from tests.gpu.commands import Session
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--platform", default="gpu")
+    parser.addoption("--seconds", type=float, default=450.0)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "seconds(number): not asked where less time is left")
+
+
+@pytest.fixture(scope="session")
+def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """The session on this machine; all that it started has ended afterwards."""
+    frameworks = [name for name in ("jax", "torch", "tensorflow") if importlib.util.find_spec(name)]
+    if not frameworks:
+        pytest.exit("there is no JAX, PyTorch or TensorFlow here", returncode=2)
+    folder = tmp_path_factory.mktemp("gpu")
+    # Frameworks keep caches at home, which may be read-only or another's.
+    os.environ["HOME"] = str(folder)
+    platform, seconds = (request.config.getoption(name) for name in ("--platform", "--seconds"))
+    with interruptible(), Session(platform, frameworks, folder, seconds) as session:
+        yield session
+
+
+@pytest.fixture(autouse=True)
+def _enough_time(request: pytest.FixtureRequest, machine: Session) -> None:
+    marker = request.node.get_closest_marker("seconds")
+    if marker and machine.left < marker.args[0]:
+        pytest.skip(f"takes some {marker.args[0]} s, {max(0, machine.left):.0f} s are left")
+
+
+@pytest.fixture
+def tell(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Callable[..., None]:
+    """`tell(line, details)` shows an answer and keeps it with what it rests on."""
+
+    def tell(line: str, details: Any = None) -> None:
+        record_property("answer", line)
+        record_property("details", json.dumps(details, default=str))
+        request.config.pluginmanager.get_plugin("terminalreporter").write_line(f"\n    {line}")
+
+    return tell
