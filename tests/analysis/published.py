@@ -3,8 +3,10 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+import pytest
 
 from analysis.published.source import Found, shipped
 from analysis.store.frame import typed
@@ -12,6 +14,13 @@ from tests.conftest import ROOT
 
 #: The data files of the paper's artifact: where PARADNN_ARCHIVE says, or beside this checkout.
 ARCHIVE = Path(os.environ.get("PARADNN_ARCHIVE", ROOT.parent / "shared" / "reference" / "paradnn"))
+
+
+def raw(name: str) -> dict[str, list[Any]]:
+    """The content of one of these files; a test that asks for it is skipped where they are not."""
+    if not ARCHIVE.is_dir():
+        pytest.skip("the published data are not there")
+    return json.loads((ARCHIVE / f"{name}.json").read_text())
 
 
 def frame_of(found: Found) -> pd.DataFrame:

@@ -1,0 +1,221 @@
+"""The published measurements that come with the package: against what their sources print, and in a store."""
+
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.published.source import Found, PublishedRun, digest, log_found, shipped
+from analysis.roofs import place_models
+from analysis.statistics.pairing import pair
+from analysis.store.load import load, load_tables
+from benchmarks.published import archive, layers
+from paradnn.config.identity import point_id, request_of, texts
+from paradnn.config.point import Point
+from paradnn.core.errors import StoreError
+from paradnn.families import FAMILIES
+from paradnn.platform.specifications import find_hardware
+from paradnn.store.runs import DEEPBENCH, PUBLISHED, VIDUR
+from paradnn.workloads.step import SingleStep
+from tests.analysis.conftest import Writer
+from tests.analysis.published import ARCHIVE, frame_of, raw
+from tests.families.test_kernels import stated
+
+TABLE = Path(layers.__file__).with_suffix(".csv")
+#: Percentages of AlexNet on the CPU of a Jetson TK1, and of VGG-16 on the GPU of a TX1, as the paper prints them.
+PRINTED = {
+    "alexnet b1 Jetson TK1 (CPU)": {"Convolution": 51.42, "Pooling": 0.99, "ReLU": 0.75, "Dense": 30.05},
+    "vgg16 b1 Jetson TX1 (GPU)": {"Convolution": 73.98, "Pooling": 1.84, "ReLU": 5.35, "Dense": 17.82},
+}
+
+
+@pytest.fixture(scope="module")
+def deepbench() -> Found:
+    return shipped("deepbench")
+
+
+def some(found: Found, wanted: Callable[[PublishedRun], bool]) -> Found:
+    """Those runs of it."""
+    parts = [one._replace(runs=[run for run in one.runs if wanted(run)]) for one in found.publications]
+    return Found([part for part in parts if part.runs])
+
+
+def test_what_comes_with_the_package_is_what_is_read() -> None:
+    raw("gpu_fc")  # or skip
+    for name, read in (("archive", archive.read_archive(ARCHIVE)), ("layers", layers.read_layers(TABLE))):
+        assert json.dumps(asdict(shipped(name))["publications"]) == json.dumps(asdict(read)["publications"])
+
+
+def test_every_entry_of_the_archive_is_a_run_in_this_projects_units() -> None:
+    frame = frame_of(shipped("archive"))
+    for name, device, cores, peak in (("tpu_fc", "TPU v2", 8, 22.5e3), ("gpu_fc", "V100", 1, 125e3)):
+        content, runs = raw(name), frame[frame["device"] == device].set_index("archive_label")
+        failed = runs[runs["outcome"] != "ok"]
+        assert sorted(failed.index) == sorted(content["err_jobs"])
+        assert (failed["outcome"] == "oom_device").sum() == content["states"].count("OOM")
+        expected = pd.DataFrame({key: content[key] for key in content if len(content[key]) == len(content["labels"])})
+        runs = runs[runs["outcome"] == "ok"].loc[content["labels"]]
+        shape = np.array([[int(number) for number in re.findall(r"\d+", label)] for label in content["labels"]])
+        columns = ["model.layers", "model.nodes", "model.input_size", "model.output_size", "batch_size"]
+        np.testing.assert_array_equal(runs[columns].to_numpy(int), shape)
+        for column, values in {
+            "examples_per_second": expected["example_per_sec"],
+            "step_time_ms": 1000 / expected["step_per_sec"],
+            "flops_per_second": expected["flops"] * 1e9 * cores,
+            "flops_per_step": expected["fl"] * 1e9 * cores,
+            "published_flops_per_second": expected["flops"] * 1e9,
+            "parameters": expected["params"],
+            "published_intensity": expected["intensity"],
+            # Table 3 of the paper: 180 TFLOP/s of the board, 125 of the V100's tensor cores.
+            "flops_utilization_spec": expected["flops"] / peak,
+        }.items():
+            np.testing.assert_allclose(runs[column], values, rtol=1e-12, err_msg=column)
+        # Independent of the file's FLOPs: three products of a batch with each weight, two operations each.
+        weights = shape[:, 2] * shape[:, 1] + (shape[:, 0] - 1) * shape[:, 1] ** 2 + shape[:, 1] * shape[:, 3]
+        ratio = runs["flops_per_step"] / (6 * shape[:, 4] * weights)
+        assert ratio.between(0.98, 1.15).all(), "the whole board's work, not one core's"
+
+
+def test_traces_and_operations_stand_with_their_point() -> None:
+    traces, operations = raw("fc_trace_10sec"), raw("fc_trace_10sec_opbreakdown")
+    runs = {run.tags["archive_label"]: run for run in shipped("archive").runs if run.tables}
+    assert set(runs) == set(traces["labels"])
+    for place, label in enumerate(traces["labels"]):
+        captures, run = traces["flops_trace"][place], runs[label]
+        assert run.metrics["trace_flops_utilization"] == pytest.approx(traces["flops_perc"][place] / 100)
+        assert run.metrics["trace_bandwidth_utilization"] == pytest.approx(traces["memory_bandwidth"][place] / 100)
+        assert run.metrics["infeed_fraction"] == pytest.approx(traces["infeed"][place] / 100)
+        assert run.metrics["trace_flops_utilization_median"] == pytest.approx(np.median(captures) / 100)
+        columns, rows = run.tables["traces.json"]
+        assert pd.DataFrame(rows, columns=columns)["flops_utilization"].tolist() == pytest.approx(
+            [each / 100 for each in captures]
+        )
+    found = {}
+    for label, run in runs.items():
+        columns, rows = run.tables["operation_types.json"]
+        found |= {f"{label}-{row['type']}": row for row in pd.DataFrame(rows, columns=columns).to_dict("records")}
+    table = pd.DataFrame.from_dict(found, orient="index").loc[operations["labels"]]
+    assert len(found) == len(table)
+    np.testing.assert_allclose(table["share"], np.array(operations["time_perc"]) / 100)
+    np.testing.assert_allclose(table["bytes"], np.array(operations["rawMB"]) * 1e6)
+    loop = table["type"] == "while"
+    rates = np.array(operations["flops_perc"])[~loop] * 1.8e12
+    np.testing.assert_allclose(table.loc[~loop, "flops_per_second"].astype(float), rates)
+    assert table.loc[loop, "flops_per_second"].isna().all(), "the loop's rate is not its own"
+
+
+def test_all_timings_of_deepbench_come_with_the_package(deepbench: Found) -> None:
+    """V100's problems beside a copy of its spreadsheet that tests of costs hold, which was read without this code."""
+    counts = Counter(run.params["model.name"] for run in deepbench.runs)
+    assert counts == {"gemm": 2675, "conv2d": 4314, "rnn_kernel": 1797, "sparse_gemm": 96, "channel": 203}
+    places = "training/DeepBench_NV_V100.xlsx, Results FP32,"
+    problems = Counter(
+        (name, int(run.params["batch_size"]), *sorted((key, run.params[f"model.{key}"]) for key in options))
+        for run in deepbench.runs
+        if run.tags["archive_label"].startswith(places) and run.params.get("model.direction", "forward") == "forward"
+        for name, options in [next((each[0], each[2]) for each in stated() if each[0] == run.params["model.name"])]
+    )
+    known = [
+        (name, batch, {key: str(list(value) if isinstance(value, tuple) else value) for key, value in options.items()})
+        for name, batch, options, _ in stated()
+    ]
+    assert problems == Counter((name, batch, *sorted(each.items())) for name, batch, each in known)
+
+
+def test_a_product_and_an_all_reduce_of_deepbench_have_the_rates_that_the_sheets_print(deepbench: Found) -> None:
+    at = {run.tags["archive_label"].partition("/DeepBench_NV_")[2]: run for run in deepbench.runs}
+    product = at["V100.xlsx, Results FP32, row 5, time"].metrics
+    assert product["flops_per_second"] == pytest.approx(2.6085052631578947e12)
+    assert product["flops_per_second"] == pytest.approx(2 * math.prod((1760, 16, 1760)) / 0.038e-3)
+    assert product["bytes_per_step"] == 4 * (1760 * 16 * 2 + 1760**2)
+    assert product["step_time_ms"] == 0.038
+    for run in deepbench.runs:
+        if run.params["model.name"] == "channel":  # as NCCL's tests have it: the busiest link's bytes
+            ranks, sent = int(run.params["model.processes"]), int(run.params["model.bytes"])
+            seconds = run.metrics["transfer_us"] / 1e6
+            assert run.metrics["sent_bytes_per_second"] == pytest.approx(sent / seconds)
+            assert run.metrics["bus_bytes_per_second"] == pytest.approx(2 * (ranks - 1) / ranks * sent / seconds)
+
+
+def test_vidurs_and_tinys_runs_are_all_there_and_shares_of_layers_are_the_printed_ones() -> None:
+    vidur, tiny = shipped("vidur").runs, shipped("tiny").runs
+    assert len({run.point_id for run in vidur}) == len(vidur) == 24_376
+    [run] = [run for run in vidur if run.tags["archive_label"] == "a100_dgx/all_reduce.csv, line 5002"]
+    assert (run.params["model.processes"], run.params["model.bytes"], run.metrics["transfer_us"]) == ("8", "247808", 61)
+    assert run.metrics["bus_bytes_per_second"] == pytest.approx(2 * 7 / 8 * 247_808 / 61e-6)
+    assert len({run.point_id for run in tiny}) == len(tiny) == 43
+    assert all(run.metrics["step_time_ms"] * run.metrics["examples_per_second"] == pytest.approx(1e3) for run in tiny)
+    runs = {run.name: run for run in shipped("layers").runs}
+    assert len(runs) == 8
+    for name, shares in PRINTED.items():
+        found = runs[name].metrics
+        # Of the sum of all layers' times; the paper's last table adds up to 99%.
+        assert {kind: 100 * found[f"op_share.{kind}"] for kind in shares} == pytest.approx(shares, rel=0.02)
+    assert runs["alexnet b1 Jetson TK1 (CPU)"].metrics["flops_per_step"] == pytest.approx(2 * 725e6, rel=0.001)
+
+
+def test_protocols_of_the_sources_are_those_that_have_names() -> None:
+    assert digest("best logged rate") == PUBLISHED
+    assert digest("mean of many calls after one") == DEEPBENCH
+    assert digest("median of the kernels of three repetitions") == VIDUR
+
+
+def test_an_interrupted_import_is_finished_once(tmp_path: Path, blank_store: Callable[[Path], str]) -> None:
+    """Runs that measured, traced and failed arrive with all that they hold, below one parent, behind one's own."""
+    uri, every = blank_store(tmp_path / "mlflow.db"), shipped("archive")
+    kinds = [
+        [run for run in every.runs if bool(run.tables) == traced and (run.outcome == "ok") == ok][:3]
+        for traced, ok in ((True, True), (False, True), (False, False))
+    ]
+    chosen = {run.point_id for kind in kinds for run in kind}
+    found = some(every, lambda run: run.point_id in chosen)
+
+    def interrupt(done: int, total: int) -> None:
+        if done == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        log_found(found, uri, progress=interrupt)
+    assert [log_found(found, uri) for _ in range(2)] == [(5, 4), (0, 9)]
+    [parent] = load(uri, kind="import", unfinished=True)["run_id"]
+    frame, expected = load(uri).set_index("point_id"), frame_of(found).set_index("point_id")
+    assert sorted(frame.index) == sorted(expected.index)
+    assert set(frame["parent_run_id"]) == {parent}
+    assert set(frame["start_time"].dt.strftime("%Y-%m")) == {"2020-03"}
+    assert set(frame["status"]) == {"FINISHED", "FAILED"}
+    shared = sorted({*expected} & {*frame} - {"run_id"})
+    assert {"outcome", "examples_per_second", "model.nodes", "device", "trace_flops_utilization"} <= {*shared}
+    pd.testing.assert_frame_equal(frame.loc[expected.index, shared], expected[shared], check_dtype=False)
+    tables = load_tables(frame.reset_index(), "operation_types.json", uri)
+    assert tables["run_id"].nunique() == 3
+    with pytest.raises(StoreError, match="cannot write to nonsense://x"):
+        log_found(found, "nonsense://x")
+
+
+def test_ones_own_run_of_a_published_point_is_compared_and_placed(
+    tmp_path: Path, blank_store: Callable[[Path], str], deepbench: Found
+) -> None:
+    uri = blank_store(tmp_path / "mlflow.db")
+    writer = Writer(uri, "paradnn", tmp_path / "artifacts")
+    for size in ((1760, 16, 1760), (64, 64, 64)):
+        model = FAMILIES["gemm"].options(**dict(zip("mnk", size, strict=True)))
+        own = Point(model=model, workload=SingleStep("inference"), batch_size=1)
+        params = texts(request_of(own))
+        writer.run(params, {"step_time_ms": 0.076, "examples_per_second": 1 / 0.076e-3}, point_id=point_id(own))
+    rows = tuple(f"training/DeepBench_NV_V100.xlsx, Results FP32, row {number}," for number in (5, 6))
+    log_found(some(deepbench, lambda run: run.tags["archive_label"].startswith(rows)), uri)
+    frame = load(uri, family="gemm")
+    v100 = frame[frame["device"] == "NVIDIA V100"]
+    pairs = pair(v100, frame[frame["source"] == "measured"])
+    assert pairs["speedup"].tolist() == [pytest.approx(2.0)]
+    assert pairs["model.n"].tolist() == [16]
+    placed = place_models(v100, find_hardware)
+    assert placed.roofs[0].peak == 15.7e12
+    assert len(placed.points) == 2
