@@ -15,8 +15,7 @@ from analysis.atlas.expect import expect, published
 from analysis.atlas.kernels import COLUMNS, attention, decode, experts, product
 from analysis.atlas.normal import judge
 from analysis.atlas.versions import change
-from benchmarks.published.atlas import build_atlas
-from paradnn.core.errors import ConfigError, DataError
+from paradnn.core.errors import ConfigError
 
 FC = {"family": "fc", "model.layers": 4, "model.nodes": 512, "model.input_size": 2000, "model.output_size": 1000}
 GPT_WORDS = ("model=gpt", "batch_size=8", "precision=bfloat16", "mode=inference")
@@ -33,24 +32,6 @@ def test_what_is_shipped_is_small_names_its_source_and_was_tested_on_what_was_le
     assert len({group.device for group in products}) >= 8
     assert np.median([group.median_error for group in products]) < 0.07
     assert 0.93 < np.mean([group.coverage for group in atlas.groups]) < 0.97
-
-
-def test_a_predictor_holds_timings_of_other_weights_in_its_intervals() -> None:
-    """From the kept timings alone: fitted on some weights, held against the others."""
-    from analysis.atlas import operations_of
-    from paradnn.forecast.operation_times import OperationTimes
-
-    group = load().find("H200", "gemm", "bfloat16", "vLLM")
-    rows = group.timings
-    is_left = rows["n"] % 3 == 0
-    assert 40 < is_left.sum() < len(rows) - 40
-    fitted, left = rows[~is_left], rows[is_left]
-    times = OperationTimes.fit(operations_of(fitted, "gemm"), fitted["seconds"].to_numpy(dtype=float))
-    found = times.predict(operations_of(left, "gemm"))
-    low, high = found.interval()
-    logs = np.log(left["seconds"].to_numpy(dtype=float))
-    assert np.mean((logs >= low) & (logs <= high)) > 0.8
-    assert np.median(np.abs(np.expm1(found.mean - logs))) < 0.1
 
 
 @pytest.mark.parametrize(
@@ -70,14 +51,6 @@ def test_a_predictor_holds_timings_of_other_weights_in_its_intervals() -> None:
 def test_arithmetic_of_kernels_equals_what_is_counted_by_hand(columns: dict, flops: float, moved: float) -> None:
     assert float(columns["flops"]) == pytest.approx(flops)
     assert float(columns["bytes"]) == pytest.approx(moved)
-
-
-def test_skewed_experts_load_the_fullest_device_and_leave_some_unread() -> None:
-    even, skewed = (experts(16, 64, 32, 8, 128, 1, 4, 2, skew) for skew in (0.0, 1.2))
-    assert float(even["m"]) == 16 * 8 / 4
-    assert float(even["batch"]) == 32
-    assert 1.1 < float(skewed["m"]) / float(even["m"]) < 3
-    assert 0.2 < float(skewed["batch"]) / float(even["batch"]) < 0.95
 
 
 def test_a_published_step_is_found_and_its_prediction_holds_it() -> None:
@@ -101,13 +74,6 @@ def test_a_step_grows_with_its_batch_and_is_not_known_where_nothing_was_timed() 
     lacking = expect({**GPT, "batch_size": 4, "precision": "float32", "mode": "inference"}, "H200")
     assert lacking.seconds is None
     assert "float32" in lacking.why
-
-
-def test_a_model_that_generates_nothing_is_no_answer() -> None:
-    given = {"family": "vit", "model.name": "vit", "batch_size": 4, "precision": "bfloat16", "mode": "generate"}
-    answer = expect({**given, "generate.prompt": 8, "generate.tokens": 8}, "H200")
-    assert answer.seconds is None
-    assert answer.why.startswith("vit generates no tokens")
 
 
 def test_devices_are_found_by_a_drivers_name_and_others_are_refused() -> None:
@@ -161,49 +127,21 @@ def test_wrong_words_are_one_line(words: list[str], line: str, capsys: pytest.Ca
     assert (shown.err.count("\n"), shown.out) == (1, "")
 
 
-def _run(factor: float, row: dict, device: str) -> dict:
-    answer = expect(row, device)
-    return {**row, "run_id": "a" * 32, "device": device, "step_time_ms": answer.seconds * 1e3 * factor}
-
-
-@pytest.mark.parametrize(("factor", "verdict"), [(1.0, "normal"), (20.0, "slow"), (0.05, "fast")])
-def test_a_number_is_held_against_the_atlas(factor: float, verdict: str) -> None:
-    row = {**GPT, "batch_size": 8, "precision": "bfloat16", "mode": "inference"}
-    found = judge(_run(factor, row, "NVIDIA H200"))
-    assert found.verdict == verdict
-    assert (len(found.look_at) > 0) == (verdict != "normal")
-
-
-def test_published_steps_are_normal_and_slowed_ones_are_not() -> None:
-    """Half of two hundred numbers are slowed by five: of the others at most a twentieth is called abnormal."""
-    group = load().find("TPU v2", "fc", "bfloat16")
-    rows = group.timings.iloc[300:500]  # beyond what the predictor is fitted on
-    called = []
+def test_published_steps_are_normal_and_others_are_not() -> None:
+    """A third of three hundred numbers are slowed by five, a third are 20 times as fast: of the others at most a
+    twentieth is called abnormal."""
+    rows = load().find("TPU v2", "fc", "bfloat16").timings.iloc[300:600]  # beyond what the predictor is fitted on
+    called: dict[float, list[str]] = {1.0: [], 5.0: [], 0.05: []}
     for place, row in enumerate(rows.to_dict("records")):
         sizes = {"model.layers": row["calls"], "model.nodes": row["n"], "model.input_size": row["images"]}
         point = {"family": "fc", **sizes, "model.output_size": row["window"], "batch_size": row["m"]}
-        factor = 5.0 if place % 2 else 1.0
+        factor = [*called][place % 3]
         run = {**point, "precision": "bfloat16", "run_id": str(place), "device": "TPU v2"}
-        called.append(judge({**run, "step_time_ms": row["seconds"] * 1e3 * factor}).verdict)
-    assert sum(verdict != "normal" for verdict in called[::2]) <= 8
-    assert sum(verdict == "slow" for verdict in called[1::2]) >= 95
-
-
-def test_the_atlas_is_built_from_clones_and_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
-    random = np.random.default_rng(0)
-    sizes = random.choice([256, 512, 1024, 2048, 4096], (400, 3))
-    frame = pd.DataFrame(sizes, columns=["m", "n", "k"]).drop_duplicates()
-    truth = 5e-3 + 2 * frame.prod(axis=1) / 400e12 * 1e3
-    frame = frame.assign(gemm_dtype="bfloat16", latency=truth * np.exp(0.02 * random.standard_normal(len(frame))))
-    folder = tmp_path / "systems/data/x100_sxm/gemm/vllm/1.2.3"
-    folder.mkdir(parents=True)
-    frame.to_parquet(folder / "gemm_perf.parquet")
-    (group,) = build_atlas({"aiconfigurator": tmp_path}, tmp_path / "out")
-    assert (group.device, group.engine, group.version, group.kind) == ("X100", "vLLM", "1.2.3", "gemm")
-    assert group.median_error < 0.06
-    assert group.coverage >= 0.85
-    with pytest.raises(DataError, match="holds no table of neusight"):
-        build_atlas({"neusight": tmp_path}, tmp_path / "out")
+        found = judge({**run, "step_time_ms": row["seconds"] * 1e3 * factor})
+        assert (len(found.look_at) > 0) == (found.verdict != "normal")
+        called[factor].append(found.verdict)
+    assert sum(verdict != "normal" for verdict in called[1.0]) <= 8
+    assert (called[5.0].count("slow"), called[0.05].count("fast")) >= (95, 95)
 
 
 def test_what_a_version_changed_is_found_between_different_shapes() -> None:

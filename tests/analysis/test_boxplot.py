@@ -38,13 +38,6 @@ def test_percentiles_are_numpys() -> None:
     assert boxes.loc[1, "p50"] != boxes.loc[1, "p50"]
 
 
-def test_numbers_stand_in_order_and_groups_can_be_crossed() -> None:
-    frame = pd.DataFrame({"batch_size": [128, 16, 16, 1024], "device": ["B", "B", "A", "B"], "x": [1.0, 2, 3, 4]})
-    assert list(box_statistics(frame, "x", ["batch_size"])["batch_size"]) == [16, 128, 1024]
-    crossed = box_statistics(frame, "x", ["batch_size", "device"])
-    assert list(crossed["label"]) == ["16, A", "16, B", "128, B", "1024, B"]
-
-
 def said(frame: pd.DataFrame, **options: Any) -> Result:
     return boxplot(frame, BoxplotOptions(**options))
 
@@ -75,19 +68,6 @@ def test_many_boxes_and_few_points_are_drawn(tmp_path: Path) -> None:
     assert "too few for percentiles" in said(frame.head(8)).text()
     with pytest.raises(ConfigError, match=r"--by=point_id: .* boxes do not fit one figure; choose runs with --where"):
         said(frame, by=("point_id",)).figure()
-
-
-@pytest.mark.parametrize(("count", "boxes", "dots"), [(2, 0, 2), (12, 0, 12), (13, 1, 4), (50, 1, 10), (51, 1, 2)])
-def test_a_box_is_of_more_than_two_values(count: int, boxes: int, dots: int) -> None:
-    frame = pd.DataFrame({"family": "fc", "device": "D", "environment_id": "e", "outcome": "ok"}, index=range(count))
-    frame = frame.assign(point_id=frame.index, run_id=frame.index.astype("str"), examples_per_second=frame.index + 1.0)
-    (axes,) = said(frame, metric="examples_per_second").figure().axes
-    assert len(axes.patches) == boxes
-    lines = [(line.get_marker(), np.asarray(line.get_xdata())) for line in axes.lines]
-    assert sum(len(heights) for marker, heights in lines if marker == "o") == dots
-    # Whiskers and their caps are lines of their own; below 51 points they have no length.
-    reach = max((abs(np.ptp(heights)) for marker, heights in lines if marker != "o"), default=0)
-    assert (reach > 0) == (count >= 51)
 
 
 def test_boxes_of_speedups_are_of_the_paired_points(tmp_path: Path) -> None:

@@ -93,11 +93,6 @@ def test_two_stores_are_compared(tmp_path: Path, blank_store: Blank, capsys: pyt
     assert main(["compare", f"store={uris[0]}", f"store={other}", "--csv", "-", *stores]) == 0
     table = capsys.readouterr().out.splitlines()
     assert len(table) == 1 + 8
-    assert main(["report", "--out", str(tmp_path / "both.html"), *stores]) == 0
-    page = (tmp_path / "both.html").read_text()
-    assert (tmp_path / "both.html").stat().st_mode & 0o444
-    assert "16 runs" in capsys.readouterr().out
-    assert str(other) in page
     assert main(["boxplot", "--log", *stores]) == 2
     assert "--store=" in capsys.readouterr().err
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from analysis.analyses.channel import channel
-from analysis.statistics.transfers import fit_transfers, fitted
+from analysis.statistics.transfers import fit_transfers
 from paradnn.core.errors import NotEnoughData, SchemaError
 from tests.analysis.planted import runs
 from tests.conftest import depth
@@ -33,15 +33,6 @@ VIDUR = np.fromstring(
 
 def planted(noise: float, seed: int, sizes: np.ndarray = SIZES) -> np.ndarray:
     return (ALPHA + BETA * sizes) * np.exp(np.random.default_rng(seed).normal(0, noise, len(sizes)))
-
-
-def test_exact_times_give_the_line_itself() -> None:
-    fit = fit_transfers(SIZES[::-1], ALPHA + BETA * SIZES[::-1])
-    assert len(fit.pieces) == 1
-    assert fit.latency.value == pytest.approx(ALPHA)
-    assert fit.bandwidth.value == pytest.approx(1e6 / BETA)
-    assert fitted(fit.pieces, 1000) == pytest.approx(ALPHA + 1000 * BETA)
-    assert fit.errors.max() < 1e-9
 
 
 @depth(80, 300)
@@ -115,15 +106,6 @@ def test_what_else_differs_makes_another_channel() -> None:
     assert "Too few sizes for a fit: jax latency." in result.text()
 
 
-def test_each_channel_has_a_colour_of_its_own() -> None:
-    hosts = [frame(**{"model.hosts": count}) for count in (1, 2)]
-    hosts[1]["run_id"] += "two"
-    alone = channel(pd.concat(hosts, ignore_index=True))
-    assert list(alone.table["channel"]) == ["tcp latency, hosts 1", "tcp latency, hosts 2"]
-    lines = alone.figure().axes[0].lines
-    assert len({line.get_color() for line in lines}) == 2
-
-
 def test_other_machines_are_not_pooled() -> None:
     other = frame(environment_id="env-b")
     other["run_id"] += "b"
@@ -151,20 +133,3 @@ def test_a_size_that_is_measured_again_counts_once() -> None:
     for truth, ends in ((ALPHA, [fit.latency for fit in fits]), (1e6 / BETA, [fit.bandwidth for fit in fits])):
         assert np.mean([low <= truth <= high for _, low, high in ends]) > 0.9
     assert {sum(piece.measurements for piece in fit.pieces) for fit in fits} == {5 * len(SIZES)}
-
-
-@depth(60, 200)
-def test_what_sessions_shift_is_in_the_intervals(draws: int) -> None:
-    covered, alike = [], []
-    for seed in range(draws):
-        sizes, times, sessions = repeated(seed, 4, own=0.03, session=0.06)
-        fit = fit_transfers(sizes, times, sessions)
-        ends = (fit.latency, ALPHA), (fit.bandwidth, 1e6 / BETA)
-        covered.append([each.low <= truth <= each.high for each, truth in ends])
-        quiet = fit_transfers(*repeated(seed, 4, own=0.03, session=0.0)).latency
-        alike.append((quiet.high - quiet.low) / (fit.latency.high - fit.latency.low))
-    assert (np.abs(np.mean(covered, axis=0) - 0.95) < 0.57 / np.sqrt(draws)).all()
-    # Sessions that shift nothing cost little.
-    assert np.median(alike) < 0.5
-    one, two = (fit_transfers(*repeated(0, 1, 0.03, 0.06)[:count]) for count in (2, 3))
-    assert one.latency == two.latency

@@ -25,7 +25,9 @@ def answer(
     return finding.answer, finding.missing
 
 
-TREND = "{kind: trend, metric: examples_per_second, "
+YES, NO, UNSURE = "supported", "refuted", "not enough data"
+SPEED = "metric: examples_per_second"
+TREND = f"{{kind: trend, {SPEED}, "
 TPU_GPU = "a: {platform.name: tpu}, b: {platform.name: gpu}"
 
 
@@ -36,59 +38,69 @@ def two_sides(speedup: np.ndarray, **columns: object) -> pd.DataFrame:
     )
 
 
-@pytest.mark.parametrize(
-    ("direction", "exponent", "expected"),
-    [
-        ("rises", 0.5, "supported"),
-        ("falls", 0.5, "refuted"),
-        ("rises", -0.5, "refuted"),
-        ("falls", -0.5, "supported"),
-        ("rises", 0.0, "not enough data"),
-    ],
-)
-@pytest.mark.parametrize("scale", ["rank", "linear"])
-def test_a_trend_is_the_sign_of_its_weight(direction: str, exponent: float, expected: str, scale: str) -> None:
-    frame = side("tpu", POINTS, NOISE * BATCH**0.3 * SIZE**exponent)
-    check = f"{{kind: trend, metric: examples_per_second, of: model.nodes, direction: {direction}, scale: {scale}}}"
-    assert answer(check, frame)[0] == expected
+def steep(exponent: float) -> pd.DataFrame:
+    return side("tpu", POINTS, NOISE * BATCH**0.3 * SIZE**exponent)
 
 
-def test_a_trend_of_a_speedup_is_that_of_the_pairs() -> None:
-    check = f"{{kind: trend, metric: examples_per_second, {TPU_GPU}, of: batch_size, direction: rises}}"
-    assert answer(check, two_sides(BATCH**0.2))[0] == "supported"
-    assert answer(check, two_sides(BATCH**-0.2))[0] == "refuted"
+def won(share: float) -> pd.DataFrame:
+    return two_sides(np.where(np.arange(len(POINTS)) < share * len(POINTS), 3.0, 1 / 3))
 
 
-@pytest.mark.slow
-def test_trends_without_effect_are_decided_at_the_stated_rate() -> None:
-    """Of frames in which a hyperparameter has no effect, 5% may call it one."""
-    claims = parse_claims(
-        "- id: x\n  says: s\n  checks: [{kind: trend, metric: examples_per_second, of: model.layers, "
-        "direction: rises}]",
-        "test",
-    )
-    generator = np.random.default_rng(5)
-    frame = side("tpu", POINTS, FLAT)
-    decided = 0
-    for _ in range(60):
-        speed = BATCH**0.5 * np.exp(0.3 * generator.standard_normal(len(POINTS)))
-        found = judge(claims, Data(frame.assign(examples_per_second=speed)))[0].answer
-        decided += found != "not enough data"
-    assert decided <= 9  # 3 are expected, with a binomial standard deviation of 1.7
+def scaled(fraction: float) -> pd.DataFrame:
+    """On one and on eight devices, of which this fraction of the step makes no use."""
+    speedup = NOISE / (fraction + (1 - fraction) / 8)
+    sides = [runs(POINTS, devices=count, examples_per_second=FLAT * gain) for count, gain in ((1, 1.0), (8, speedup))]
+    return pd.concat(sides)
 
 
-@pytest.mark.parametrize(
-    ("larger", "than", "expected"),
-    [
-        ("batch_size", "model.layers", "supported"),
-        ("model.layers", "batch_size", "refuted"),
-        ("batch_size", "[model.layers, model.nodes]", "not enough data"),
-    ],
-)
-def test_a_ranking_compares_sizes_whatever_the_signs(larger: str, than: str, expected: str) -> None:
-    speed = BATCH**-0.5 * SIZE**0.5 * POINTS["model.layers"].to_numpy(dtype=float) ** 0.1 * NOISE
-    check = f"{{kind: ranking, metric: examples_per_second, larger: {larger}, than: {than}}}"
-    assert answer(check, side("tpu", POINTS, speed))[0] == expected
+RANKED = side("tpu", POINTS, BATCH**-0.5 * SIZE**0.5 * POINTS["model.layers"].to_numpy(dtype=float) ** 0.1 * NOISE)
+RANKING, COMPARE = f"{{kind: ranking, {SPEED}, larger: ", f"{{kind: compare, {TPU_GPU}, "
+RATIO, SCALING = f"{{kind: ratio, {TPU_GPU}, quantile: ", "{kind: scaling, at_least: 0.1}"
+FREE = side("gpu", POINTS.assign(**{"model.nodes": POINTS["model.nodes"] + 1}), 100 * NOISE)
+APART = pd.concat([side("tpu", POINTS, 300 * NOISE), FREE], ignore_index=True)
+#: A check, runs, what is answered.
+ANSWERED: list[tuple[str, pd.DataFrame, str]] = [
+    *(
+        (f"{TREND}of: model.nodes, direction: {direction}, scale: {scale}}}", steep(exponent), expected)
+        for scale in ("rank", "linear")
+        for direction, exponent, expected in (
+            ("rises", 0.5, YES),
+            ("falls", 0.5, NO),
+            ("rises", -0.5, NO),
+            ("falls", -0.5, YES),
+            ("rises", 0.0, UNSURE),
+        )
+    ),
+    (f"{TREND}{TPU_GPU}, of: batch_size, direction: rises}}", two_sides(BATCH**0.2), YES),
+    (f"{TREND}{TPU_GPU}, of: batch_size, direction: rises}}", two_sides(BATCH**-0.2), NO),
+    (f"{RANKING}batch_size, than: model.layers}}", RANKED, YES),  # sizes, whatever the signs
+    (f"{RANKING}model.layers, than: batch_size}}", RANKED, NO),
+    (f"{RANKING}batch_size, than: [model.layers, model.nodes]}}", RANKED, UNSURE),
+    (f"{COMPARE}at_least: 0.5}}", won(0.9), YES),
+    (f"{COMPARE}at_least: 0.5}}", won(0.1), NO),
+    (f"{COMPARE}at_most: 0.5}}", won(0.1), YES),
+    (f"{COMPARE}at_least: 0.5}}", won(0.5), UNSURE),
+    (f"{COMPARE}between: [0.22, 0.78]}}", won(0.5), YES),
+    (f"{COMPARE}at_least: 0.5, margin: 4}}", won(0.9), NO),
+    (f"{COMPARE}at_most: 0.5, margin: 4}}", won(0.1), YES),
+    (f"{RATIO}0.5, at_least: 1.8}}", two_sides(2 * FLAT / 100), YES),
+    (f"{RATIO}0.5, at_least: 2.2}}", two_sides(2 * FLAT / 100), NO),
+    (f"{RATIO}0.5, at_least: 2}}", two_sides(2 * FLAT / 100), UNSURE),
+    (f"{RATIO}0.5, between: [1.8, 2.2]}}", two_sides(2 * FLAT / 100), YES),
+    (f"{RATIO}0.9, at_least: 1.9}}", two_sides(2 * FLAT / 100), YES),
+    (f"{RATIO}0.5, paired: false, at_least: 2.5}}", APART, YES),
+    (f"{RATIO}0.5, paired: false, at_least: 4}}", APART, NO),
+    (f"{{kind: threshold, {SPEED}, at_least: 90}}", two_sides(FLAT / 100), YES),
+    (f"{{kind: threshold, {SPEED}, at_most: 90}}", two_sides(FLAT / 100), NO),
+    (SCALING, scaled(0.3), YES),
+    (SCALING, scaled(0.05), NO),
+    (SCALING, scaled(0.1), UNSURE),
+]
+
+
+@pytest.mark.parametrize(("check", "frame", "expected"), ANSWERED, ids=[f"{row[0]}, {row[2]}" for row in ANSWERED])
+def test_a_check_is_answered_by_what_was_planted(check: str, frame: pd.DataFrame, expected: str) -> None:
+    assert answer(check, frame, pool=True)[0] == expected
 
 
 def test_the_difference_of_weights_is_that_of_plain_least_squares() -> None:
@@ -107,81 +119,15 @@ def test_the_difference_of_weights_is_that_of_plain_least_squares() -> None:
     assert found.low < found.value < found.high
 
 
-@pytest.mark.parametrize(
-    ("share", "bound", "expected"),
-    [
-        (0.9, "at_least: 0.5", "supported"),
-        (0.1, "at_least: 0.5", "refuted"),
-        (0.1, "at_most: 0.5", "supported"),
-        (0.5, "at_least: 0.5", "not enough data"),
-        (0.5, "between: [0.22, 0.78]", "supported"),
-    ],
-)
-def test_a_comparison_counts_wins(share: float, bound: str, expected: str) -> None:
-    wins = np.arange(len(POINTS)) < share * len(POINTS)
-    frame = two_sides(np.where(wins, 3.0, 1 / 3))
-    assert answer(f"{{kind: compare, {TPU_GPU}, {bound}}}", frame)[0] == expected
-    assert answer(f"{{kind: compare, {TPU_GPU}, {bound}, margin: 4}}", frame)[0] == (
-        "refuted" if bound != "at_most: 0.5" else "supported"
-    )
-
-
-@pytest.mark.parametrize(
-    ("quantile", "bound", "expected"),
-    [
-        (0.5, "at_least: 1.8", "supported"),
-        (0.5, "at_least: 2.2", "refuted"),
-        (0.5, "at_least: 2", "not enough data"),
-        (0.5, "between: [1.8, 2.2]", "supported"),
-        (0.9, "at_least: 1.9", "supported"),
-    ],
-)
-def test_a_ratio_is_a_quantile_of_speedups(quantile: float, bound: str, expected: str) -> None:
-    check = f"{{kind: ratio, {TPU_GPU}, quantile: {quantile}, {bound}}}"
-    assert answer(check, two_sides(np.full(len(POINTS), 2.0)))[0] == expected
-
-
-def test_a_ratio_of_quantiles_needs_no_pairs() -> None:
-    tpu = side("tpu", POINTS, 300 * NOISE)
-    gpu = side("gpu", POINTS.assign(**{"model.nodes": POINTS["model.nodes"] + 1}), 100 * NOISE)
-    frame = pd.concat([tpu, gpu], ignore_index=True)
-    check = f"{{kind: ratio, {TPU_GPU}, paired: false, "
-    assert answer(check + "at_least: 2.5}", frame)[0] == "supported"
-    assert answer(check + "at_least: 4}", frame)[0] == "refuted"
-    assert answer(f"{{kind: ratio, {TPU_GPU}, at_least: 2.5}}", frame) == (
-        "not enough data",
-        "no point was measured on both sides, of 64 and 64 runs",
-    )
-
-
-@pytest.mark.parametrize(
-    ("speeds", "expected"), [((1, 1.5, 3), "supported"), ((1, 0.7, 3), "refuted"), ((1, 1.5, 1.5), "not enough data")]
-)
+@pytest.mark.parametrize(("speeds", "expected"), [((1, 1.5, 3), YES), ((1, 0.7, 3), NO), ((1, 1.5, 1.5), UNSURE)])
 def test_every_version_is_held_against_the_one_before(speeds: tuple[float, ...], expected: str) -> None:
-    # As text 2.10 would come before 2.9.
-    parts = [
-        side(
-            "cpu",
-            POINTS,
-            FLAT * speed * np.roll(NOISE, number),
-            **{"version.tensorflow": version, "environment_id": version},
-        )
-        for number, (speed, version) in enumerate(zip(speeds, ("2.8", "2.9", "2.10"), strict=True))
-    ]
+    parts = []
+    for number, version in enumerate(("2.8", "2.9", "2.10")):  # as text 2.10 would come before 2.9
+        named = {"version.tensorflow": version, "environment_id": version}
+        parts.append(side("cpu", POINTS, FLAT * speeds[number] * np.roll(NOISE, number), **named))
     check = "{kind: ratio, successive: version.tensorflow, at_least: 1}"
     assert answer(check, pd.concat(parts, ignore_index=True))[0] == expected
-    assert answer(check, parts[0]) == ("not enough data", "one version.tensorflow alone: 2.8")
-
-
-def test_a_threshold_holds_the_order_statistics_interval() -> None:
-    frame = side("tpu", POINTS, FLAT * NOISE)
-    check = "{kind: threshold, metric: examples_per_second, "
-    assert answer(check + "at_least: 90}", frame)[0] == "supported"
-    assert answer(check + "at_most: 90}", frame)[0] == "refuted"
-    assert answer(check + "quantile: 0.99, at_most: 200}", frame) == (
-        "not enough data",
-        "undecided: 64 points are too few for an interval with two ends",
-    )
+    assert answer(check, parts[0]) == (UNSURE, "one version.tensorflow alone: 2.8")
 
 
 def operations(frame: pd.DataFrame, shares: dict[str, float], rate: float = 1.0) -> pd.DataFrame:
@@ -211,10 +157,8 @@ def test_a_share_adds_up_the_operations_that_are_meant() -> None:
     )
     full = operations(frame, {"MatMul": 0.7, "AllReduce": 0.2, "Add": 0.1})
     assert answer(check + "{arithmetic_intensity: '<75'}}", frame, full)[0] == "supported"
-    assert answer(check + "{type: Add}}", side("tpu", POINTS, FLAT)) == (
-        "not enough data",
-        "none of these 64 runs was profiled; measure with measure.profile=true",
-    )
+    unprofiled = "none of these 64 runs was profiled; measure with measure.profile=true"
+    assert answer(check + "{type: Add}}", side("tpu", POINTS, FLAT)) == (UNSURE, unprofiled)
 
 
 def test_speedups_of_operations_are_paired_by_point_and_type() -> None:
@@ -250,22 +194,16 @@ def test_an_outcome_share_is_over_the_points_that_both_tried() -> None:
     )
 
 
-@pytest.mark.parametrize(("fraction", "expected"), [(0.3, "supported"), (0.05, "refuted"), (0.1, "not enough data")])
-def test_a_scaling_claim_bounds_the_fitted_fraction(fraction: float, expected: str) -> None:
-    speedup = 1 / (fraction + (1 - fraction) / 8)
-    one, eight = (
-        runs(POINTS, devices=1, examples_per_second=FLAT),
-        runs(POINTS, devices=8, examples_per_second=FLAT * speedup * NOISE),
-    )
-    assert answer("{kind: scaling, at_least: 0.1}", pd.concat([one, eight]))[0] == expected
-
-
 @pytest.mark.parametrize(
     ("check", "missing"),
     [
         ("{kind: threshold, metric: parameters, at_least: 1}", "no parameters was measured in these 64 runs"),
         ("{kind: threshold, metric: parameters, at_least: 1, where: {family: rnn}}", "no runs with family=rnn"),
         ("{kind: threshold, metric: parameters, at_least: 1, where: {devices: 8}}", "no run says devices"),
+        (
+            f"{{kind: threshold, {SPEED}, quantile: 0.99, at_most: 200}}",
+            "undecided: 64 points are too few for an interval with two ends",
+        ),
         (TREND + "of: model.filters, direction: rises}", "no run says model.filters"),
         (TREND + "of: seed, direction: rises}", "seed does not vary in these 64 points"),
         (TREND + "of: precision, direction: rises}", "precision is a word, not a number"),
@@ -276,6 +214,7 @@ def test_a_scaling_claim_bounds_the_fitted_fraction(fraction: float, expected: s
     ],
 )
 def test_what_is_missing_is_said(check: str, missing: str) -> None:
+    assert answer(RATIO + "0.5, at_least: 2.5}", APART)[1] == "no point was measured on both sides, of 64 and 64 runs"
     assert answer(check, side("tpu", POINTS, NOISE, seed=0)) == ("not enough data", missing)
 
 

@@ -3,20 +3,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 
-import analysis.cli
 from analysis.cli import COMMANDS, main
-from analysis.cli.commands import SubCommand
-from analysis.options import Options, option
-from analysis.registry import analysis as registered
-from analysis.result import Result
 from analysis.store.frame import units
 from analysis.store.load import load
 from tests.conftest import ROOT
@@ -36,8 +29,6 @@ def test_runs_prints_a_table_and_a_sentence(store: str, capsys: pytest.CaptureFi
     out = capsys.readouterr().out
     assert "lstm    Test GPU     4" in out
     assert out.endswith("4 runs, 4 of them measured\n")
-    assert main(["runs", "--store", store, "--family", "gru"]) == 0
-    assert capsys.readouterr().out == "no run matches\n"
 
 
 @pytest.mark.parametrize(
@@ -78,6 +69,9 @@ REPORT = ["report", "--out", "{folder}/r.html"]
         (["runs", "--where", "model.layers=many"], "--where=model.layers=many: 'many' is no value of model.layers"),
         (["runs", "--where", "nonsense"], "--where=nonsense: is not a condition; write for example"),
         (["runs", "--since", "when"], "since=when: is not a time"),
+        (["runs", "--tag", "x"], "'x' is not "),
+        (["runs", "--reader", "psychic"], "--reader=psychic: no such choice"),
+        (["runs", "--family", ","], "--family"),
         (["runs", "--family", "fcc"], "--family=fcc: there is no such thing; did you mean fc? choose of fc"),
         (["heatmap", "--y", "nodes", "--family", "fcc,fc"], "--family=fcc: there is no such thing; did you mean fc?"),
         (
@@ -119,22 +113,6 @@ def test_what_a_user_can_mend_is_one_line(
     assert message in error
     assert error.count("\n") == 1
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        [],
-        ["rums"],
-        ["runs", "--tag", "x"],
-        ["runs", "--reader", "psychic"],
-        ["runs", "--exp"],
-        ["runs", "--family", ","],
-    ],
-)
-def test_wrong_arguments_are_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 2
-    assert capsys.readouterr().err.startswith("error: ")
 
 
 #: What ends the output of each command.
@@ -187,54 +165,9 @@ def test_what_comes_with_the_package_is_logged_once(
     assert "vgg16, 1 profiled point: Convolution 93%" in capsys.readouterr().out
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpeedOptions(Options):
-    by: str = option("batch_size", "a column")
-
-
-@registered(
-    SpeedOptions,
-    summary="median speed",
-    description="Median speed by a column.",
-    example="speed --by batch_size",
-    gate="none",
-)
-def speed(frame: pd.DataFrame, options: SpeedOptions) -> Result:
-    """An analysis as a new command would bring it."""
-    groups = frame.groupby(options.by)["examples_per_second"].median().reset_index()
-
-    def picture() -> Figure:
-        figure = Figure()
-        figure.subplots().plot(frame["batch_size"], frame["examples_per_second"], ".")
-        return figure
-
-    said = [f"{len(groups)} groups"]
-    return Result(numbers=groups, sentences=said, picture=picture, sources=tuple(frame["run_id"]))
-
-
-@pytest.fixture
-def speed_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    command = SubCommand("speed", SpeedOptions, speed.summary, speed.example, analysis=speed)
-    monkeypatch.setattr(analysis.cli, "COMMANDS", (*COMMANDS, command))
-
-
-@pytest.mark.usefixtures("speed_command")
-def test_a_new_command_gets_csv_and_figures(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = [str(tmp_path / f"out.{kind}") for kind in ("csv", "png", "svg")]
-    chosen = ["speed", "--store", store, "--family", "fc", "--outcome", "ok"]
-    assert main([*chosen, "--csv", files[0], "--figure", files[1], "--figure", files[2]]) == 0
-    assert capsys.readouterr().out.endswith("5 groups\n")
-    frame = load(store, family="fc", outcome="ok")
-    expected = frame.groupby("batch_size")["examples_per_second"].median()
-    assert pd.read_csv(files[0])["examples_per_second"].tolist() == expected.tolist()
-    assert Path(files[1]).read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in Path(files[2]).read_text()
-
-
-@pytest.mark.usefixtures("speed_command")
 def test_a_figure_for_print_is_as_wide_as_asked(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pdf, png = tmp_path / "out.pdf", tmp_path / "out.png"
-    chosen = ["speed", "--store", store, "--family", "fc"]
+    chosen = ["boxplot", "--store", store, "--family", "fc"]
     assert main([*chosen, "--figure", str(pdf), "--figure", str(png), "--width", "3.3"]) == 0
     box = re.search(rb"/MediaBox \[ ([\d.]+) [\d.]+ ([\d.]+) [\d.]+ \]", pdf.read_bytes())
     assert float(box[2]) - float(box[1]) == pytest.approx(3.3 * 72)
@@ -249,28 +182,20 @@ def test_a_figure_for_print_is_as_wide_as_asked(store: str, tmp_path: Path, caps
         assert message in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("speed_command")
-def test_a_logged_result_links_its_sources(
-    tmp_path: Path, store: str, blank_store: Callable[[Path], str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_logged_result_links_its_sources(tmp_path: Path, store: str, capsys: pytest.CaptureFixture[str]) -> None:
     copy = tmp_path / "mlflow.db"
     copy.write_bytes(Path(store.removeprefix("sqlite:///")).read_bytes())
     uri = f"sqlite:///{copy}"
-    assert main(["speed", "--store", uri, "--tag", "sweep_id=s1", "--log"]) == 0
+    assert main(["boxplot", "--store", uri, "--tag", "sweep_id=s1", "--log"]) == 0
     run_id = capsys.readouterr().err.removeprefix("logged as run ").strip()
     logged = load(uri, kind="analysis")
     assert list(logged["run_id"]) == [run_id]
     row, sources = logged.iloc[0], load(uri, tags={"sweep_id": "s1"})
     assert row["sources"] == ",".join(sources["run_id"])
-    assert (row["source_count"], row["source_sweeps"], row["analysis"]) == ("25", "s1", "speed")
-    assert row["command_line"].endswith("speed --store " + uri + " --tag sweep_id=s1 --log")
+    assert (row["source_count"], row["source_sweeps"], row["analysis"]) == ("25", "s1", "boxplot")
+    assert row["command_line"].endswith("boxplot --store " + uri + " --tag sweep_id=s1 --log")
     folder = Path(row["artifact_uri"].removeprefix("file://"))
-    assert {path.name for path in folder.iterdir()} == {
-        "result.json",
-        "result.txt",
-        "sources.json",
-        "figure.png",
-        "figure.svg",
-    }
+    names = {"result.json", "result.txt", "sources.json", "quality.json", "figure.png", "figure.svg"}
+    assert {path.name for path in folder.iterdir()} == names
     assert json.loads((folder / "sources.json").read_text()) == list(sources["run_id"])
     assert len(load(uri)) == len(load(store)), "a result is no point"

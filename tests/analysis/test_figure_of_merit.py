@@ -6,7 +6,6 @@ import pytest
 from scipy import stats
 
 from analysis.analyses.figure_of_merit import FigureOfMeritOptions, figure_of_merit, harmonic_mean
-from paradnn.core.errors import NotEnoughData
 from paradnn.session.measured import summarise
 from paradnn.worker.series import block_interval
 from tests.analysis.planted import runs
@@ -70,12 +69,6 @@ def test_only_points_of_all_sides_are_the_suite() -> None:
     found = figure_of_merit(frame, FigureOfMeritOptions(baseline="Titan"))
     assert found.table["points"].tolist() == [2, 2]
     assert "1 of Titan" in found.text()
-
-
-def test_sides_without_a_common_point_have_no_figure() -> None:
-    others = side("Planned", PLANNED).assign(**{"model.nodes": [1, 2, 3]})
-    with pytest.raises(NotEnoughData, match="no point was measured with every device of"):
-        figure_of_merit(pd.concat([side("Titan", TITAN), others], ignore_index=True))
 
 
 def in_turn(seed: int, processes: int, replicates: int) -> pd.DataFrame:

@@ -160,17 +160,3 @@ def test_quantities_have_names_and_so_have_sides() -> None:
         texts = {text.get_text() for text in figure.findobj(Text) if isinstance(text, Text)}
         keys = {text for text in texts if re.search(r"[a-z]_[a-z]|model\.|\b[AB]\b", text)}
         assert not keys, name
-
-
-def test_a_forest_plot_has_each_number_over_what_is_asked() -> None:
-    figure = _claims()
-    labels = [[text.get_text() for text in axes.get_yticklabels()] for axes in figure.axes]
-    assert [len(rows) for rows in labels] == [2, 1, 1, 1]
-    ratios = next(axes for axes in figure.axes if axes.get_xlabel().startswith("ratio"))
-    asked = [patch.get_bbox().get_points()[:, 0] for patch in ratios.patches]  # type: ignore[attr-defined]
-    assert asked[0][0] == 1.5
-    np.testing.assert_allclose(asked[1], [1.0, 3.0])
-    median = np.median(BATCH**0.2)
-    assert ratios.lines[1].get_xdata()[0] == pytest.approx(median)  # type: ignore[index]
-    (legend,) = figure.legends
-    assert legend.get_title().get_text() == "No data for second."

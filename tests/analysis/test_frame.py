@@ -110,14 +110,6 @@ def test_unlike_runs_are_refused_and_the_message_says_why(store: str) -> None:
     assert require_homogeneous(frame[frame["family"] == "fc"]) is not None
 
 
-def test_the_remedy_names_the_keys_that_differ() -> None:
-    frame = pd.DataFrame({"environment_id": "e", "protocol_id": ["p", "q"], "schema_version": ["1", "1"]})
-    with pytest.raises(SchemaError, match=r"protocol_id = .*; choose with --protocol \.\.\., or pool"):
-        require_homogeneous(frame)
-    with pytest.raises(SchemaError, match=r"; choose with --tag environment_id=\.\.\. --protocol \.\.\., or"):
-        require_homogeneous(frame.assign(environment_id=["e", "f"]))
-
-
 def test_replicates_become_their_median_with_count_and_spread() -> None:
     speeds = [10.0, 14.0, 12.0, 5.0, math.nan, math.nan]
     frame = pd.DataFrame(

@@ -9,15 +9,8 @@ import pandas as pd
 import pytest
 
 from analysis import FrontierOptions, frontier
-from analysis.analyses.frontier import BEATEN, ON, UNDECIDED, Box, efficient, frontiers, standings
+from analysis.analyses.frontier import BEATEN, ON, UNDECIDED, Box, frontiers, standings
 from analysis.result import Result
-from paradnn.core.errors import ConfigError
-
-
-def boxed(*choices: tuple[float, float, float, float]) -> Box:
-    """Choices as (low, high, low, high) of two quantities, the value in the middle."""
-    low, high = np.array([choice[::2] for choice in choices]), np.array([choice[1::2] for choice in choices])
-    return Box((low + high) / 2, low, high)
 
 
 def by_hand(box: Box) -> list[str]:
@@ -41,19 +34,6 @@ def test_standings_are_those_of_brute_force(seed: int) -> None:
     middle, half = generator.integers(0, 6, (4, 2)), generator.integers(0, 2, (4, 2))
     box = Box(middle.astype(float), (middle - half).astype(float), (middle + half).astype(float))
     assert standings(*box.beaten()) == by_hand(box)
-
-
-def test_a_known_frontier_is_found() -> None:
-    box = boxed((1, 2, 9, 10), (5, 5.5, 5, 5.5), (9, 10, 1, 2), (7, 8, 7, 8), (4.5, 6, 4.5, 6))
-    assert standings(*box.beaten()) == [ON, UNDECIDED, ON, BEATEN, UNDECIDED]
-    assert efficient(box).tolist() == [True, True, True, False, True]
-
-
-def test_equal_choices_are_undecided_and_exact_ties_beat_each_other_in_nothing() -> None:
-    assert standings(*boxed((1, 2, 1, 2), (1, 2, 1, 2)).beaten()) == [UNDECIDED, UNDECIDED]
-    assert standings(*boxed((1, 1, 1, 1), (1, 1, 1, 1)).beaten()) == [ON, ON]
-    # One quantity is the same by design, as a rate that was asked for: the other decides.
-    assert standings(*boxed((1, 1, 1, 2), (1, 1, 3, 4)).beaten()) == [ON, BEATEN]
 
 
 def test_nothing_is_sure_of_a_choice_without_an_interval() -> None:
@@ -139,26 +119,6 @@ def test_which_to_choose_for_a_limit() -> None:
     assert "Not surely worse: B." in unsure.text()
 
 
-def test_without_prices_throughput_takes_the_place_of_cost() -> None:
-    (one,) = frontiers(three())
-    assert (one.x, one.y) == ("scheduled_queries_per_second", "latency_p99_ms")
-    assert one.table["standing"].tolist() == [ON, BEATEN, BEATEN]
-
-
-def test_equal_platforms_are_undecided_in_nearly_every_sample() -> None:
-    """Eight equal choices with four runs each: a false verdict in a twentieth of the samples at most."""
-    generator, wrong = np.random.default_rng(7), 0
-    for _ in range(30):
-        rows = [
-            served(name, 8, 1000 * math.exp(noise[0]), 10 * math.exp(noise[1]), seed=seed)
-            for name in "ABCDEFGH"
-            for seed, noise in enumerate(generator.normal(0, 0.05, (4, 2)))
-        ]
-        (one,) = frontiers(pd.DataFrame(rows))
-        wrong += (one.table["standing"] == UNDECIDED).sum() < 8
-    assert wrong <= 5  # of 30 with chance 0.05 each, five or fewer in 99%
-
-
 def test_a_session_of_its_own_may_be_what_sets_a_choice_apart() -> None:
     """6% between exact runs: beaten in one sweep in random order, undecided in a session each; 20% is in both."""
     start = {"start_time": pd.Timestamp("2026-01-01", tz="UTC"), "sweep_order": "random"}
@@ -184,23 +144,6 @@ def test_models_do_not_compete_and_policies_do() -> None:
     assert found[0].table["choice"].tolist() == ["batch size 8", "batch size 1"]
 
 
-def test_only_tasks_of_most_choices_are_written_out() -> None:
-    """Seven models with two choices each, and one with three."""
-    rows = [
-        served("A", batch, 100.0 * batch, batch, **{"model.nodes": nodes})
-        for nodes in range(1, 9)
-        for batch in ((1, 8, 16) if nodes == 5 else (1, 8))
-    ]
-    text = frontier(pd.DataFrame(rows)).text()
-    assert text.startswith("fc inference, server (nodes=5): of 3 choices")
-    assert text.count(" on the frontier, ") == 3
-    assert "5 further tasks of 2 choices: see the table." in text
-    assert text.count("--limit") == 1
-    asked = frontier(pd.DataFrame(rows), FrontierOptions(limit=(("latency_p99_ms", "1"),))).text()
-    assert asked.count("For latency p99 at most 1 ms") == 8
-    assert "further" not in asked
-
-
 def test_rates_that_a_schedule_set_are_equal_however_often_they_were_measured() -> None:
     asked_for = {f"peak_queries_per_second{end}": math.nan for end in ("", "_low", "_high")}
     rows = [served("A", 8, 50.1, 5.0 + seed / 100, seed=seed, **asked_for) for seed in range(3)]
@@ -218,29 +161,6 @@ def test_runs_that_agree_to_the_last_digit_show_no_spread() -> None:
     assert one.table["standing"].tolist() == [UNDECIDED, UNDECIDED]
     assert one.table["best_accuracy_high"].isna().all()
     assert one.x == "learning_seconds"  # without prices
-
-
-def test_generations_compete_for_prompts_of_one_length() -> None:
-    rows = [
-        served(
-            "A",
-            batch,
-            1.0,
-            1.0,
-            mode="generate",
-            scenario="closed",
-            tokens_per_second=100.0 * batch,
-            time_per_output_token_ms=10.0 + batch,
-            run_id=f"{batch}-{prompt}",
-            **{"generate.prompt": prompt, "generate.tokens": 16},
-        )
-        for batch in (1, 8)
-        for prompt in (32, 512)
-    ]
-    found = frontiers(pd.DataFrame(rows))
-    assert [one.task for one in found] == ["fc generate (generate.prompt=32)", "fc generate (generate.prompt=512)"]
-    assert (found[0].x, found[0].y) == ("tokens_per_second", "time_per_output_token_ms")
-    assert found[0].table["runs"].tolist() == [1, 1]
 
 
 def learnt(nodes: int, seconds: float, accuracy: float, seed: int, reached: bool = True) -> dict[str, Any]:
@@ -279,9 +199,3 @@ def test_models_compete_to_learn_and_recorded_prices_count() -> None:
     dearer = frontier(pd.DataFrame(rows), FrontierOptions(price=("A=72",)))
     assert dearer.table["cost_of_learning"].min() == pytest.approx(0.2, rel=0.01)
     assert "win over those that runs recorded" in dearer.text()
-
-
-def test_prices_of_two_currencies_are_refused() -> None:
-    currencies = three().assign(**{"price_currency": ["USD", "EUR", "USD"], "platform.price_per_hour": 1.0})
-    with pytest.raises(ConfigError, match="price_currency=EUR, USD: prices of these runs cannot be compared"):
-        frontier(currencies)

@@ -1,6 +1,5 @@
 """Cells against plain pandas, every kind of ending, and the figure's own words."""
 
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +8,6 @@ import pandas as pd
 import pytest
 
 from analysis.analyses.heatmap import HeatmapOptions, HeatMaps, draw_heat_maps, heat_maps, heatmap
-from analysis.cli import main
-from analysis.format import is_share, percent_interval, short
-from analysis.store.load import load
 from paradnn.core.errors import SchemaError
 
 
@@ -51,7 +47,7 @@ def grid(seed: int = 0) -> pd.DataFrame:
     return points(rows)
 
 
-def test_cells_are_the_medians_and_quartiles_of_plain_pandas() -> None:
+def test_cells_are_the_medians_and_quartiles_of_plain_pandas_and_count_what_failed() -> None:
     frame = grid()
     found = heat_maps(frame, "batch_size", "nodes")
     ok = frame[frame["outcome"] == "ok"].groupby(["model.nodes", "batch_size"])["examples_per_second"]
@@ -61,10 +57,6 @@ def test_cells_are_the_medians_and_quartiles_of_plain_pandas() -> None:
     np.testing.assert_allclose(cells[["low", "high"]], expected[["25%", "75%"]])
     assert list(cells["points"]) == list(expected["count"])
     assert found.notes == {"fc on Test CPU": "a cell is the median of 2 to 3 points over layers (3)"}
-
-
-def test_out_of_memory_cells_and_parts_of_cells_are_counted() -> None:
-    found = heat_maps(grid(), "batch_size", "nodes")
     widest = found.cells[found.cells["y"] == "512"].set_index("x")
     assert widest.loc["1024", ["outcome", "points", "failed", "memory"]].tolist() == ["oom_device", 0, 3, 3]
     assert widest.loc["16", ["outcome", "points", "failed", "memory"]].tolist() == ["ok", 2, 1, 1]
@@ -111,16 +103,6 @@ def test_replicates_are_one_point_and_blocks_are_in_order_of_their_total() -> No
     assert list(found.cells["points"]) == [1, 1, 1]
 
 
-def test_widths_of_layers_stand_behind_numbers_each_in_their_order() -> None:
-    """Beside lists the store's numbers are texts."""
-    rows = [
-        {"model.nodes": nodes, "batch_size": 8, "point_id": nodes, "examples_per_second": 1.0}
-        for nodes in ("[1000, 500]", "64", "1024", "[100, 50, 10]", "256")
-    ]
-    found = heat_maps(points(rows), "nodes", "batch_size")
-    assert found.x.labels == ("64", "256", "1024", "[100, 50, 10]", "[1000, 500]")
-
-
 def test_many_values_are_cut_into_ranges_that_hold_every_point() -> None:
     draw = np.random.default_rng(1)
     nodes, batch = draw.integers(16, 8192, 300), draw.integers(1, 100, 300)
@@ -153,44 +135,6 @@ def test_each_family_and_device_has_a_map_on_the_same_axes() -> None:
     lstm["model.name"] = "lstm"
     one = heat_maps(pd.concat([grid(), lstm], ignore_index=True), "batch_size", "model.name")
     assert {name: one.unmeasured(cells) for name, cells in one.each()} == {"all on Test CPU": 3}
-
-
-def test_numbers_are_short() -> None:
-    pairs = {
-        (1234.0, "1/s"): "1.2k/s",
-        (1.0e12, "FLOP/s"): "1 TFLOP/s",
-        (999.9e9, "FLOP/s"): "1 TFLOP/s",
-        (12345.0, "ms"): "12345 ms",
-        (0.0123, "ms"): "0.012 ms",
-        (109.4, ""): "109",
-        (0.0, ""): "0",
-    }
-    assert {given: short(*given) for given in pairs} == pairs
-    assert short(0.1234, "1", share=True) == "12%"
-    assert short(0.004, "1", share=True) == "0.4%"
-    assert percent_interval((4.64, 1.33, 12.8)) == "464% (133% to 1280%)"
-    assert percent_interval((0.426, float("-inf"), float("inf"))) == "42.6% (no interval)"
-    assert percent_interval((0.426, 0.361, float("inf"))) == "42.6% (36.1% to unknown)"
-    assert is_share("flops_utilization", "1")
-    assert not is_share("parameters", "1")
-
-
-def test_the_command_says_and_draws_what_it_found(
-    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    png = tmp_path / "map.png"
-    assert main(["heatmap", "--store", store, "--family", "fc", "--y", "layers", "--figure", str(png)]) == 0
-    out = capsys.readouterr().out
-    assert "From 32/s at batch_size 16, model.layers 5 up to 800/s at batch_size 80, model.layers 1." in out
-    assert "5 cells without a measurement: out of memory (device)." in out
-    assert "A cell is one point." in out
-    assert png.read_bytes().startswith(b"\x89PNG")
-    assert main(["heatmap", "--store", store, "--family", "fc", "--y", "layers", "--csv", "-"]) == 0
-    table = pd.read_csv(StringIO(capsys.readouterr().out))
-    frame = load(store, family="fc", outcome="ok")
-    merged = table.merge(frame, on=["batch_size", "model.layers"], suffixes=("", "_run"))
-    assert len(merged) == 25
-    assert (merged["examples_per_second"] == merged["examples_per_second_run"]).all()
 
 
 @pytest.mark.parametrize("outcomes", [("crash",), ("oom_device", "crash")])

@@ -34,27 +34,6 @@ def test_models_below_the_hosts_rate_are_input_bound() -> None:
     assert set(result.sources) == set(planted()["run_id"])
 
 
-@pytest.mark.parametrize("against", ["flops_per_example", "flops_per_step", "parameters"])
-def test_any_size_may_stand_for_the_model(against: str) -> None:
-    frame = planted()
-    sizes = {"flops_per_example": frame["flops_per_step"] / frame["batch_size"]}.get(against, frame.get(against))
-    found = waiting(frame, against=against)
-    assert sorted(found.points["size"]) == pytest.approx(sorted(sizes.astype(float)))
-
-
-def test_the_threshold_decides() -> None:
-    low, high = (waiting(planted(), threshold=threshold).share.value for threshold in (0.01, 0.7))
-    assert high < low
-
-
-def test_replicates_become_one_point_and_failures_none() -> None:
-    frame = pd.concat([planted(), planted(), planted(outcome="oom_device")], ignore_index=True)
-    frame["infeed_fraction"] += np.repeat([0.0, 0.02, 0.5], len(POINTS)) * (frame["infeed_fraction"] < 0.5)
-    found = waiting(frame)
-    assert len(found.points) == len(POINTS)
-    assert found.points["infeed_fraction"].min() == pytest.approx(0.01)
-
-
 def test_groups_without_infeed_are_named() -> None:
     frame = pd.concat([planted(), planted(family="rnn", infeed_fraction=np.nan)], ignore_index=True)
     (found,), lacking = input_waits(frame, InfeedOptions())
@@ -97,11 +76,3 @@ def test_cores_and_gain_are_those_that_were_planted() -> None:
     assert group.gain.value == pytest.approx(points["gain"].median())
     # Where nothing is waited for, gain and headroom are nothing; where the pipeline is the limit, they are the same.
     np.testing.assert_allclose(points["gain"] + 1, points["headroom"])
-
-
-def test_what_was_not_measured_is_not_there() -> None:
-    found = waiting(planted(trace_flops_utilization=0.25))
-    assert (found.points["utilization"] == 0.25).all()
-    assert not {"gain", "cores"} & set(found.points)
-    assert found.cores is None
-    assert "utilization" not in waiting(planted()).points

@@ -40,21 +40,14 @@ def test_the_knee_of_a_queue_is_at_half_of_what_it_can_serve() -> None:
     assert (curve.knee.rate, curve.knee.inside) == (500.0, True)
     # Power is rate x (1000 - rate): 0.24 at 400 and 600, 0.25 at 500, so an interval of 1% tells them apart.
     assert (curve.knee.low, curve.knee.high) == (500.0, 500.0)
-    (wide,) = latency_curves(pd.DataFrame([queue(rate, width=1.03) for rate in rates]))
+    (wide,) = latency_curves(rows := pd.DataFrame([queue(rate, width=1.03) for rate in rates]))
     assert (wide.knee.low, wide.knee.high) == (400.0, 600.0)
-
-
-def test_a_knee_without_an_upper_end_of_its_latency_may_be_anywhere() -> None:
-    rows = pd.DataFrame([queue(rate) for rate in np.arange(100.0, 1000, 100)])
     rows.loc[rows["server.rate"] == 500, "latency_p99_high_ms"] = np.nan
-    (curve,) = latency_curves(rows)
-    assert (curve.knee.low, curve.knee.high) == (100.0, 900.0)
-
-
-def test_a_knee_takes_rates_on_both_sides() -> None:
-    (curve,) = latency_curves(pd.DataFrame([queue(rate) for rate in (50.0, 100.0, 200.0)]))
-    assert not curve.knee.inside
-    assert knee_of(curve.table.head(2)) is None
+    (unsure,) = latency_curves(rows)
+    assert (unsure.knee.low, unsure.knee.high) == (100.0, 900.0), "without an upper end it may be anywhere"
+    (below,) = latency_curves(pd.DataFrame([queue(rate) for rate in (50.0, 100.0, 200.0)]))
+    assert not below.knee.inside, "a knee takes rates on both sides"
+    assert knee_of(below.table.head(2)) is None
 
 
 def test_policies_have_curves_of_their_own_and_it_is_said() -> None:

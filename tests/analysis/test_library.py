@@ -11,7 +11,6 @@ import pytest
 
 import analysis
 from analysis.cli import COMMANDS
-from analysis.options import Options
 from analysis.result import Result
 from tests.analysis.planted import BATCH, POINTS, SIZE, runs
 from tests.conftest import ROOT
@@ -64,10 +63,6 @@ def test_a_result_shows_table_and_sentences_in_a_notebook() -> None:
     ratio = BATCH**0.2
     row = result.families.iloc[0]
     assert (row["points"], row["wins"]) == (len(POINTS), (ratio > 1).sum())
-
-
-def test_options_are_shared() -> None:
-    assert all(issubclass(command.options, Options) for command in COMMANDS if command.analysis is not None)
 
 
 #: What a user does, in a process that finds the package.

@@ -2,11 +2,9 @@
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from analysis.analyses.memory import memory as analyse
 from analysis.analyses.memory import memory_limits
-from analysis.cli import main
 from paradnn.designs.frontier import sides
 from tests.analysis.planted import grid, runs
 
@@ -35,17 +33,6 @@ def test_the_others_say_what_follows_from_monotony_and_nothing_else() -> None:
     assert sides([[1, 1]], [True])[0].tolist() == ["open"]
 
 
-def test_planted_memory_is_found_again() -> None:
-    frame = planted()
-    (group,), _ = memory_limits(frame)
-    failed = frame["outcome"].eq("oom_device")
-    assert (group.points["failed"].sum(), len(group.points)) == (failed.sum(), 64)
-    edge = group.points[group.points["edge"] & group.points["failed"]]
-    sizes = frame.loc[failed, ["model.nodes", "model.layers", "batch_size"]].astype(float).to_numpy()
-    least = [one for one in sizes if not ((sizes <= one).all(axis=1) & (sizes < one).any(axis=1)).any()]
-    assert len(edge) == len(least)
-
-
 def test_what_contradicts_memory_is_named_and_what_says_nothing_of_it_is_left_out() -> None:
     frame = planted()
     worst = frame[["model.nodes", "model.layers", "batch_size"]].eq([4096, 32, 4096]).all(axis=1)
@@ -59,14 +46,6 @@ def test_what_contradicts_memory_is_named_and_what_says_nothing_of_it_is_left_ou
     )
 
 
-def test_devices_on_which_all_or_none_failed_are_described() -> None:
-    frames = [planted(limit, device=f"D{limit:g}") for limit in (0.0, 1e30)]
-    result = analyse(pd.concat(frames, ignore_index=True))
-    assert "fc on D0: 64 of 64 points that were tried ran out of memory." in result.text()
-    assert "The smallest that did: nodes 64, layers 4, batch_size 64." in result.text()
-    assert "The largest that fitted: nodes 4096, layers 32, batch_size 4096." in result.text()
-
-
 def test_points_of_different_precision_do_not_speak_of_each_other() -> None:
     """Half the bytes: what fails in float32 fits in bfloat16, and that is no contradiction. A setting that some runs
     lack is a value of its own."""
@@ -76,10 +55,3 @@ def test_points_of_different_precision_do_not_speak_of_each_other() -> None:
         (group,), _ = memory_limits(frame)
         assert len(group.points) == count
         assert not group.points["side"].eq("contradicted").any()
-
-
-def test_the_command_says_where_memory_ends(store: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["memory", "--store", store, "--family", "fc"]) == 0
-    out = capsys.readouterr().out
-    assert "5 of 30 points that were tried ran out of memory" in out
-    assert "The smallest that did: layers 1, batch_size 96." in out

@@ -1,13 +1,8 @@
-import json
-import math
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
 
 from analysis.operation_speedup import Level, operation_speedup
-from analysis.store.load import NUMBERS, load_types
 from paradnn.core.errors import NotEnoughData
 from tests.analysis.test_pairing import side
 from tests.conftest import depth
@@ -74,21 +69,3 @@ def test_what_lacks_is_told() -> None:
     other = types_b.assign(type=types_b["type"] + " fusion")
     with pytest.raises(NotEnoughData, match="A has AllReduce, Conv2D, MatMul, Mul, Odd, Small; B has AllReduce fusion"):
         operation_speedup(a, b, pd.concat([types_a, other]))
-
-
-def test_tables_of_runs_are_read_from_their_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARADNN_ARTIFACTS", str(tmp_path))
-    folder = tmp_path / "run one"
-    folder.mkdir()
-    table = {"columns": ["type", "share", "flops"], "data": [["MatMul", 0.75, 5], ["Add", 0.25, None]]}
-    (folder / "operation_types.json").write_text(json.dumps(table))
-    addresses = [folder.as_uri(), str(tmp_path / "two")]
-    runs = pd.DataFrame({"run_id": ["one", "two"], "artifact_uri": addresses, "op_share.MatMul": [0.75, 0.5]})
-    types = load_types(runs)
-    assert list(types) == ["run_id", "type", *NUMBERS]
-    assert types[["run_id", "type", "share"]].to_numpy().tolist() == [["one", "MatMul", 0.75], ["one", "Add", 0.25]]
-    assert types["flops"].tolist()[0] == 5
-    assert types["flops"].isna().tolist() == [False, True]
-    assert types["self_seconds"].isna().all()
-    assert load_types(runs[1:]).empty
-    assert load_types(runs.assign(**{"op_share.MatMul": math.nan})).empty  # nothing is looked for

@@ -10,15 +10,11 @@ import pandas as pd
 import pytest
 
 from analysis.analyses.boxplot import BoxplotOptions
-from analysis.analyses.compare import CompareOptions
-from analysis.analyses.infeed import InfeedOptions
-from analysis.analyses.speedup import SpeedupOptions
 from analysis.cli import COMMANDS, make_parser, output
 from analysis.cli.commands import SubCommand
 from analysis.options import Argument, Arguments, Selection, arguments, command_line, read_arguments
 from analysis.result import Result
 from paradnn.cli.console import Screen
-from paradnn.core.errors import ConfigError
 
 
 def sample(argument: Argument) -> Any:
@@ -27,7 +23,7 @@ def sample(argument: Argument) -> Any:
         return next(choice for choice in argument.choices if choice != argument.default)
     if argument.pairs:
         return (("key", "a=b"), ("other", "two words"))
-    one: Any = {bool: True, int: 7, float: 0.25, str: "device=TPU v2, 'x'"}[argument.kind]
+    one: Any = {bool: True, int: 7, float: 0.25, str: "-device=TPU v2, 'x'"}[argument.kind]
     if argument.several == "commas":
         return ("model.nodes", "batch_size")
     return (one, -one if argument.kind is int else one) if argument.several else one
@@ -65,24 +61,6 @@ def test_a_selection_is_given_again_beside_the_options() -> None:
     options, chosen = parsed(boxplot, [*command_line(BoxplotOptions(pool=True)), *command_line(selection)])
     assert chosen == selection
     assert options == BoxplotOptions(pool=True, store=selection.store), "operations are read from the same store"
-
-
-def test_a_value_that_begins_with_a_dash_is_no_flag() -> None:
-    assert command_line(SpeedupOptions(a=("-x=1",))) == ["--a=-x=1"]
-
-
-@pytest.mark.parametrize(
-    ("cls", "given", "message"),
-    [
-        (CompareOptions, {"a": "x=1", "b": "x=2", "rate": 1.0}, "--rate=1.0: must be above 0 and below 1"),
-        (SpeedupOptions, {"ridge": (75.0, 0.0)}, "--ridge=0.0: must be above 0"),
-        (InfeedOptions, {"against": "weight"}, "--against=weight: no such choice; choose one of flops_per_example, "),
-        (BoxplotOptions, {"unit": "cubic"}, "--unit=cubic: no such choice; choose one of crossed, model, point"),
-    ],
-)
-def test_a_value_out_of_bounds_is_named(cls: type[Arguments], given: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{message}"):
-        cls(**given)
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, width: int, rows: pd.DataFrame, **maps: pd.DataFrame) -> list[str]:
@@ -124,11 +102,6 @@ def test_a_narrow_terminal_is_told_what_it_does_not_show(monkeypatch: pytest.Mon
         "The same in all rows: device GPU",
         "Columns without room here, which --csv FILE writes: parameters",
     ]
-
-
-def test_a_map_is_a_grid(monkeypatch: pytest.MonkeyPatch) -> None:
-    grid = pd.DataFrame([["32", "1.2 k", "oom_device"]], columns=["", "16", "64"])
-    assert shown(monkeypatch, 60, ROWS, title=grid)[:3] == ["title", "       16          64", "32  1.2 k  oom_device"]
 
 
 def test_no_cell_of_a_csv_is_a_formula() -> None:

@@ -31,14 +31,6 @@ def models() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def test_models_are_counted_once_and_real_ones_stand_apart() -> None:
-    table = parameters(models()).table.set_index("family")
-    assert list(table.index) == ["fc", "gru", "squeezenet", "resnet50"]
-    assert table.loc["fc", ["models", "minimum", "median", "maximum", "span"]].tolist() == [4, 400, 1200, 3200, 8]
-    assert table.loc[["squeezenet", "resnet50"], "median"].tolist() == [1.25e6, 25.6e6]
-    assert table["models"].tolist() == [4, 1, 1, 1]
-
-
 def test_the_command_says_and_draws_the_ranges(tmp_path: Path) -> None:
     result = parameters(models())
     assert result.text().splitlines() == [

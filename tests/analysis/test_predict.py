@@ -67,14 +67,11 @@ def test_the_space_is_the_grid_of_sizes_for_each_combination_of_settings() -> No
     assert found.total == sum(values)
     assert found.measured == 32
     assert set(found.keys) == {*KEYS, "precision"}
-
-
-def test_axes_that_went_together_stay_together() -> None:
-    frame = whole()
     zipped = frame[frame["model.nodes"].map({64: 4, 256: 8, 1024: 16, 4096: 32}) == frame["model.layers"]]
-    assert len(zipped) == 16
-    assert space(zipped[zipped["batch_size"] != 64].reset_index(drop=True)).total == 12
-    assert space(zipped.reset_index(drop=True)).total == 16
+    for some, total in ((zipped[zipped["batch_size"] != 64], 12), (zipped, 16)):  # axes that went together
+        assert space(some.reset_index(drop=True)).total == total
+    assert (is_sparse(frame), is_sparse(part(frame, 20))) == (False, True)
+    assert "nothing to predict" in predict(frame).text()
 
 
 def test_what_memory_excludes_is_not_predicted() -> None:
@@ -104,13 +101,6 @@ def test_a_space_may_be_given_and_goes_beyond_what_was_measured() -> None:
     assert len(given) == 4
     assert space(sample, given).total == 4
     assert sorted(set(space(sample, given).others["model.nodes"])) == [64, 128]
-
-
-def test_a_space_that_was_measured_whole_has_nothing_to_predict() -> None:
-    frame = whole()
-    assert not is_sparse(frame)
-    assert is_sparse(part(frame, 20))
-    assert "nothing to predict" in predict(frame).text()
 
 
 def test_a_predicted_map_counts_what_was_measured() -> None:

@@ -50,11 +50,10 @@ def test_costs_are_price_times_time() -> None:
     assert found["cost_per_million_examples_high"] == pytest.approx(12_500 * 7.2 / 3600)
     assert (found["cost_to_target"], found["cost_of_learning"]) == pytest.approx((3.6, 7.2))
     assert pd.isna(found["cost_per_million_queries"])
-
-
-def test_the_peak_comes_before_what_was_served() -> None:
-    found = priced(run(peak_queries_per_second=200.0, queries_per_second=150.0), PriceList({"V100": 0.72})).iloc[0]
-    assert found["cost_per_million_queries"] == pytest.approx(1.0)
+    served = {"peak_queries_per_second": 200.0, "queries_per_second": 150.0}
+    assert priced(run(**served), prices)["cost_per_million_queries"].iloc[0] == pytest.approx(10), "of the peak"
+    late = priced(run(outcome="overload", queries_per_second=100.0, seconds_to_target=1800.0), prices).iloc[0]
+    assert (pd.isna(late["cost_per_million_queries"]), late["cost_to_target"]) == (True, pytest.approx(3.6))
 
 
 def test_given_prices_win_and_recorded_ones_stand_in() -> None:
@@ -69,14 +68,6 @@ def test_several_chips_cost_several_times_as_much_and_cores_do_not() -> None:
     frame = pd.concat([run(devices=4), run(devices=4, **{"platform.name": "cpu"})], ignore_index=True)
     assert priced(frame, PriceList({"V100": 2.0}))["platform.price_per_hour"].tolist() == [8.0, 2.0]
     assert priced(frame, PriceList({"box": 2.0}))["platform.price_per_hour"].tolist() == [2.0, 2.0]
-
-
-def test_what_was_not_served_costs_nothing() -> None:
-    found = priced(
-        run(outcome="overload", queries_per_second=100.0, seconds_to_target=3600.0), PriceList({"V100": 1.0})
-    )
-    assert pd.isna(found["cost_per_million_queries"].iloc[0])
-    assert found["cost_to_target"].iloc[0] == 1.0
 
 
 def test_a_given_currency_replaces_the_recorded_one_and_stands_beside_no_other() -> None:

@@ -10,13 +10,12 @@ import pytest
 import yaml
 
 from analysis.cli import main
-from analysis.published.source import digest
 from analysis.store.load import load
 from paradnn.config.identity import protocol_id
 from paradnn.config.paths import CONFIG
 from paradnn.config.point import Measure
 from paradnn.core.schema import read
-from paradnn.store.runs import DEEPBENCH, PUBLISHED, VIDUR, protocol_name
+from paradnn.store.runs import PUBLISHED, protocol_name
 from tests.analysis.conftest import Writer, fc
 
 QUICK, STANDARD = (
@@ -46,21 +45,12 @@ def mixed(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path]
 
 
 TAKEN = re.compile(r"Of these 18 runs, 16 of one protocol and environment were taken: .*protocol quick\. Not taken")
-ANALYSES = {
-    "heatmap": ["--y", "layers"],
-    "roofline": [],
-    "sensitivity": [],
-    "boxplot": ["--by", "family"],
-    "overhead": [],
-}
+ANALYSES = {"heatmap": ["--y", "layers"], "overhead": []}
 
 
 def test_a_protocol_is_called_as_its_file_is() -> None:
     assert [protocol_name(identity) for identity in (QUICK, STANDARD, PUBLISHED)] == ["quick", "standard", "published"]
     assert protocol_name("0123456789abcdef") == "01234567"
-    assert digest("best logged rate") == PUBLISHED
-    assert digest("mean of many calls after one") == DEEPBENCH
-    assert digest("median of the kernels of three repetitions") == VIDUR
 
 
 @pytest.mark.parametrize("name", ANALYSES)
@@ -95,13 +85,6 @@ def test_groups_that_are_asked_for_stay(mixed: str, capsys: pytest.CaptureFixtur
     out = capsys.readouterr()
     assert len(out.out.strip().splitlines()) == 4
     assert "were taken" not in out.out + out.err
-
-
-def test_a_table_on_standard_output_says_it_beside(mixed: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["heatmap", "--y", "layers", "--csv", "-", "--store", mixed]) == 0
-    captured = capsys.readouterr()
-    assert "16 of one protocol and environment were taken" in captured.err
-    assert len(captured.out.splitlines()) == 17
 
 
 def test_the_log_keeps_what_was_set_aside(mixed: str, tmp_path: Path) -> None:

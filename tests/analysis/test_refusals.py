@@ -55,6 +55,11 @@ def served() -> pd.DataFrame:
     return pd.DataFrame([test_latency.queue(1.0)]).drop(columns="scheduled_queries_per_second")
 
 
+def apart_in_settings() -> pd.DataFrame:
+    half = np.arange(200) % 2 == 0
+    return sweep(**{"generate.prompt": np.where(half, 8.0, np.nan), "devices": np.where(half, np.nan, 2.0)})
+
+
 BOTH, SIDES = "--a device=A --b device=B", "device=A device=B"
 OOM = {"outcome": "oom_device", "step_time_ms": np.nan, "examples_per_second": np.nan}
 boxes, grid, merit, three = test_boxplot.runs, test_heatmap.grid, test_figure_of_merit.both, test_frontier.three
@@ -78,6 +83,7 @@ REFUSED: list[tuple[str, Callable[[], pd.DataFrame], str]] = [
     ("figure-of-merit --work fc=much", merit, "--work=fc=much: is no amount of work"),
     ("figure-of-merit --work fc=0", merit, "--work=fc=0: is no amount of work"),
     ("figure-of-merit --work gpt=3", merit, "--work=gpt=3: no run is of this family; there are fc, lstm, residual"),
+    ("figure-of-merit", lambda: merit().assign(**{"model.nodes": range(6)}), "no point was measured with every device"),
     ("frontier --limit parameters=3", three, "--limit=parameters: is neither better high nor low"),
     ("frontier --limit latency=3", three, "--limit=latency: is no metric; choose one that python -m paradnn list"),
     ("frontier --limit latency_p99_ms=soon", three, "--limit=latency_p99_ms=soon: is no number"),
@@ -118,6 +124,7 @@ REFUSED: list[tuple[str, Callable[[], pd.DataFrame], str]] = [
     ("sensitivity --metric step_time_ms", sweep, "none of these runs has a value of it; they have flops_utilization"),
     ("sensitivity --on node", sweep, "--on=node: these runs have no such hyperparameter; did you mean nodes"),
     ("sensitivity --on input_size", sweep, "fc on Test CPU: no hyperparameter varies; measure more points"),
+    ("sensitivity", apart_in_settings, "no measured run has all of "),
     ("sensitivity", lambda: sweep(flops_utilization=0.5), "the metric is the same in all 200 rows"),
     ("sensitivity", lambda: sweep(outcome="timeout"), "no measured run has flops_utilization, flops_per_second"),
     ("sensitivity", lambda: sweep().iloc[:0], "no measured run has"),
@@ -137,6 +144,7 @@ REFUSED: list[tuple[str, Callable[[], pd.DataFrame], str]] = [
     (f"speedup {BOTH} --on batch_size,layer", paired, "--on=layer: "),
     ("speedup --a device=A", paired, "--b=(none): both sides are needed"),
     ("time-to-accuracy --price C=36", lambda: pd.DataFrame([trained(1.0)]), "--price=C: no run is of that device"),
+    ("time-to-accuracy", lambda: pd.DataFrame([trained(1.0)]).drop(columns="best_accuracy"), "task=learn"),
 ]
 
 

@@ -56,21 +56,6 @@ def words(found: PageTable | None) -> str:
     return "\n".join("|".join([*map(str, line), ""]) for line in lines)
 
 
-def test_messages_are_no_results_and_what_trains_nothing_has_no_optimizer() -> None:
-    both = pd.concat(
-        [
-            measured(**QUICK).head(2).assign(**{"optimizer.name": ["sgd", "rmsprop"], "mode": ["train", "inference"]}),
-            measured(**QUICK).head(1).assign(family="channel", point_id="m", run_id="m"),
-        ],
-        ignore_index=True,
-    )
-    (found,) = split(both, Selection())
-    page = words(results([found], "")[0])
-    assert "sgd" in page
-    assert "rmsprop" not in page
-    assert "channel" not in page
-
-
 def test_the_proposed_command_is_a_plan_of_the_same_protocol(empty_database: Path, tmp_path: Path) -> None:
     """As a user would ask: the plan of the same arguments has points to measure."""
     (tmp_path / "mlflow.db").write_bytes(empty_database.read_bytes())
@@ -229,31 +214,6 @@ def test_a_manager_reads_first_what_it_costs(two_devices: pd.DataFrame) -> None:
         assert " at a price of 7.2 EUR an hour." in said
         assert said.index("What it costs") < said.index("Which is faster")
     assert "cost" not in first_screen(two_devices)
-
-
-def test_costs_are_those_of_the_cheapest_and_the_dearest_model_of_each_kind_of_work() -> None:
-    points = grid(nodes=(64, 256), layers=(4,), batches=(32,))
-    trains = measured(points, examples_per_second=[1000.0, 500.0])
-    answers = measured(points, mode="inference", examples_per_second=[4000.0, 2000.0], latency_p50_ms=1.0)
-    answers["run_id"] += "i"
-    rows = pd.concat([trains, answers], ignore_index=True)
-    said = first_screen(rows, PriceList({"Test CPU": 3.6}))
-    assert (
-        "What it costs: A million examples cost from 1 (fc 4x64 at batch size 32) to 2 (fc 4x256 at batch size 32)"
-        in said
-    )
-    assert "cost from 0.25 (fc 4x64 at batch size 32) to 0.5 (fc 4x256 at batch size 32) in inference, at a" in said
-
-
-def test_a_manager_is_told_what_to_choose() -> None:
-    points = grid(nodes=(64,), layers=(4,), batches=(1, 8))
-    answers = {"examples_per_second": [1000.0, 4000.0], "latency_p50_ms": [1.0, 2.0]}
-    said = first_screen(measured(points, mode="inference", **answers), PriceList({"Test CPU": 3.6}))
-    assert (
-        "What to choose: fc inference: as measured, of 2 choices best are batch size 8 in cost per million examples "
-        "(cost per million examples 0.25, latency p50 2 ms) and batch size 1 in latency p50 (latency p50 1 ms, "
-        "cost per million examples 1)."
-    ) in said
 
 
 def test_devices_without_a_point_in_common_are_no_fault() -> None:

@@ -1,5 +1,3 @@
-import json
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,12 +8,11 @@ import pytest
 
 from analysis.analyses.roofline import RooflineOptions
 from analysis.analyses.roofline import roofline as analyse
-from analysis.cli import main
-from analysis.operations import place_operations
+from analysis.operations import operations_result, place_operations
 from analysis.result import Result
 from analysis.roofs import Roof, find_roofs, place_models, summary, verdict
+from analysis.statistics.dependence import levels_of
 from paradnn.core.errors import ConfigError
-from tests.analysis.conftest import Writer
 
 PEAK, BANDWIDTH = 8e12, 4e11  # ridge point at 20 FLOP/B
 
@@ -153,6 +150,17 @@ def test_the_time_of_operations_adds_up_under_each_verdict() -> None:
     assert blind["unknown"].tolist() == [pytest.approx(0.855)]
 
 
+def test_the_words_say_what_operations_could_save() -> None:
+    roof = Roof("Made", "float32", PEAK, BANDWIDTH, "measured", "measured")
+    table = operations().assign(run_id="r", device="Made", precision="float32")
+    found, models = place_operations(table, [roof])
+    text = operations_result([roof], found, models, levels_of(models), alone="fc", sources=()).text()
+    assert "Of the profiled time: 35.5% memory-bound, 50% compute-bound, 8% without FLOPs, " in text
+    assert "2% with FLOPs but without a rate, 4.5% in no row of the table." in text
+    # 0.5 (1 - 6/8) + 0.2 (1 - 1/2) + 0.155 (1 - 0.8)
+    assert "would save 25.6% of the time; most of it: MatMul.1 (compute-bound, at 75% of its roof) 12.5%" in text
+
+
 def said(frame: pd.DataFrame, **options: Any) -> Result:
     return analyse(frame, RooflineOptions(**options))
 
@@ -174,19 +182,6 @@ def test_the_command_says_and_draws_what_limits_each_family(tmp_path: Path) -> N
         said(many.assign(point_id=many["run_id"])).figure()
 
 
-def test_families_with_other_hyperparameters_and_replicates() -> None:
-    sizes, none = pd.array([64] * 30 + [32], dtype="Int64"), pd.array([None] * 31, dtype="Int64")
-    width = {"model.nodes": sizes, "model.filters": none}
-    other = dict(zip(width, reversed(width.values()), strict=True))
-    frame = pd.concat([planted(**width, batch_size=range(31)), planted(family="residual", run_id=range(31), **other)])
-    again = frame.assign(run_id=frame["run_id"].astype("str") + "b", flops_per_second=1.01 * frame["flops_per_second"])
-    frame = pd.concat([frame, again], ignore_index=True)
-    result = said(frame.assign(point_id=frame["run_id"].astype("str").str.removesuffix("b")))
-    assert (len(result.table), len(result.sources)) == (62, 124)
-    assert "the best, batch size" in result.text()
-    assert "filters 64" in result.text()
-
-
 def test_nothing_to_place_is_said() -> None:
     frame = planted().drop(columns="arithmetic_intensity").assign(point_id=range(31))
     result = said(frame)
@@ -195,53 +190,6 @@ def test_nothing_to_place_is_said() -> None:
     assert not result.drawable
     nameless = planted(ceilings=False).assign(device=None, environment_id="e", point_id=range(31))
     assert "device not recorded in float32: no ceiling known" in said(nameless).text()
-
-
-@pytest.fixture(scope="module")
-def profiled(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path], str]) -> tuple[str, list[str]]:
-    """A store with a run profiled by operation, one by type alone, one without profile, one with another table."""
-    folder = tmp_path_factory.mktemp("profiled")
-    uri = blank_store(folder / "mlflow.db")
-    writer = Writer(uri, "paradnn", folder / "artifacts")
-    table = operations().assign(count=1, self_seconds=0.1, bytes_per_second=1e9).to_dict("split", index=False)
-    types = {"columns": table["columns"][1:], "data": [row[1:] for row in table["data"]]}
-    runs = []
-    odd = {"columns": ["type"], "data": []}
-    held = [("operations.json", table), ("operation_types.json", types), ("", None), ("operations.json", odd)]
-    for place, (name, content) in enumerate(held):
-        metrics = {
-            "arithmetic_intensity": 30.0,
-            "flops_per_second": 4e12,
-            "peak_flops_per_second": PEAK,
-            "peak_bytes_per_second": BANDWIDTH,
-        }
-        runs.append(writer.run({"model.name": "fc", "precision": "float32", "batch_size": str(place)}, metrics))
-        if content:
-            writer.client.log_text(runs[-1], json.dumps(content), name)
-    return uri, runs
-
-
-def test_operations_of_a_run_from_the_store(
-    profiled: tuple[str, list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    uri, (full, types, plain, odd) = profiled
-    picture = tmp_path / "operations.svg"
-    assert main(["roofline", "--store", uri, "--operations", full[:20], "--figure", str(picture)]) == 0
-    out = capsys.readouterr().out
-    assert "Of the profiled time: 35.5% memory-bound, 50% compute-bound, 8% without FLOPs, " in out
-    assert "2% with FLOPs but without a rate, 4.5% in no row of the table." in out
-    # 0.5 (1 - 6/8) + 0.2 (1 - 1/2) + 0.155 (1 - 0.8)
-    assert "would save 25.6% of the time; most of it: MatMul.1 (compute-bound, at 75% of its roof) 12.5%" in out
-    assert picture.stat().st_size > 10_000
-    assert main(["roofline", "--store", uri, "--operations", types, "--csv", "-"]) == 0
-    assert capsys.readouterr().out.splitlines()[1].startswith("MatMul,MatMul,0.5,")
-    for run, message in (
-        (plain, f"run {plain} has no table operation_types.json"),
-        (odd, "is no operation table"),
-        ("none", "--operations=none: no chosen run has this id"),
-    ):
-        assert main(["roofline", "--store", uri, "--operations", run]) == 2
-        assert message in capsys.readouterr().err
 
 
 def test_a_frame_of_a_hundred_columns_is_no_cause_for_a_warning() -> None:

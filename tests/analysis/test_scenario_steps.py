@@ -45,16 +45,6 @@ def with_servers(device: str = "Test CPU") -> pd.DataFrame:
     return pd.concat([frame, *served], ignore_index=True)
 
 
-def test_they_are_replicates_of_the_closed_point_of_their_steps() -> None:
-    steps, count = as_steps(with_servers(), ["examples_per_second", "batch_size"])
-    assert count == 3 * 8
-    assert not {"scenario", "server.rate"} & set(steps)
-    assert steps["point_id"].nunique() == len(POINTS)
-    assert set(steps["point_id"]) == set(closed()["point_id"])
-    alone, count = as_steps(with_servers().query("scenario == 'server'"), [])
-    assert (count, alone["point_id"].nunique()) == (24, 8)
-
-
 @pytest.mark.parametrize("word", ["scenario", "server.rate", "latency_p99_ms", "peak_queries_per_second"])
 def test_they_stay_apart_where_queries_are_asked_for(word: str) -> None:
     frame = with_servers()
@@ -78,8 +68,3 @@ def test_analyses_of_throughput_say_what_they_say_without_them() -> None:
     sides = [pd.concat([make("A"), make("B")], ignore_index=True) for make in (closed, with_servers)]
     counts = [compare(frame, CompareOptions(a="device=A", b="device=B")).families["points"] for frame in sides]
     assert counts[0].tolist() == counts[1].tolist() == [len(POINTS)]
-
-
-def test_a_map_over_their_rates_has_each_of_them() -> None:
-    found = heatmap(with_servers(), HeatmapOptions(x="server.rate", y="nodes", metric="latency_p99_ms")).table
-    assert found.groupby("server.rate")["latency_p99_ms"].median().tolist() == [10.0, 20.0, 5.0]

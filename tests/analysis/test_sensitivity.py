@@ -1,6 +1,5 @@
 """Weights against plain NumPy least squares, planted truth, and their intervals against their stated rate."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,10 +7,8 @@ import pandas as pd
 import pytest
 
 from analysis.analyses.sensitivity import SensitivityOptions, encode, sensitivity
-from analysis.cli import main
 from analysis.result import Result
-from analysis.statistics.regression import regress
-from paradnn.core.errors import NotEnoughData, SchemaError
+from paradnn.core.errors import SchemaError
 
 
 def sweep(draw: np.random.Generator, points: int = 200, **columns: Any) -> pd.DataFrame:
@@ -135,48 +132,6 @@ def test_each_family_and_device_has_its_own_fit_and_failures_are_counted() -> No
     assert "lstm on Test CPU: 5 points for 3 terms, at least 12 are needed: no fit." in result.text()
     with pytest.raises(SchemaError, match=r"environment_id = e .*, f "):
         fit(pd.concat([sweep(draw), other.assign(device="Test CPU")], ignore_index=True))
-
-
-def test_runs_none_of_which_has_every_setting_are_named() -> None:
-    frame = sweep(np.random.default_rng(1))
-    half = np.arange(len(frame)) % 2 == 0
-    apart = frame.assign(**{"generate.prompt": np.where(half, 8.0, np.nan), "devices": np.where(half, np.nan, 2.0)})
-    with pytest.raises(NotEnoughData, match=r"no measured run has all of .*devices.*; choose some with --on"):
-        fit(apart)
-
-
-def test_too_few_rows_name_how_many_are_needed() -> None:
-    with pytest.raises(NotEnoughData, match="5 points for 2 terms, at least 9 are needed"):
-        regress(pd.DataFrame({"a": range(5), "b": [1, 0, 2, 0, 1]}), np.arange(5.0))
-
-
-def test_the_command_says_and_draws_what_it_found(
-    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    png = tmp_path / "weights.png"
-    arguments = ["sensitivity", "--store", store, "--family", "fc", "--log-scale", "both", "--figure", str(png)]
-    assert main(arguments) == 0
-    out = capsys.readouterr().out
-    assert "fc on Test CPU, 2 cores: examples_per_second over 25 points; runs without" in out
-    assert "(5 oom_device)" in out
-    assert "doubling it multiplies by 2.00" in out, "batch size"
-    assert "doubling it multiplies by 0.50" in out, "layers"
-    assert "Constant in these runs, so without a weight: precision = float32." in out
-    assert png.read_bytes().startswith(b"\x89PNG")
-    assert main(["sensitivity", "--store", store, "--family", "lstm"]) == 2
-    error = capsys.readouterr().err
-    assert "lstm on Test GPU: the metric is the same in all 2 rows; measure more points" in error
-    assert error.count("\n") == 1
-
-
-def test_the_figure_has_a_row_for_each_term_and_says_what_is_constant() -> None:
-    draw = np.random.default_rng(15)
-    other = sweep(draw, device="Test GPU", environment_id="f", **{"model.nodes": 64})
-    figure = fit(pd.concat([sweep(draw), other], ignore_index=True)).figure()
-    axes = figure.axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["layers", "batch size", "nodes"]
-    assert [text.get_text() for text in axes.texts if text.get_text()] == [" constant: 64"]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["Test CPU", "Test GPU"]
 
 
 def test_only_a_logarithm_has_a_doubling() -> None:

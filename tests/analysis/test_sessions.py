@@ -6,8 +6,6 @@ import pytest
 from scipy import stats
 
 from analysis.analyses.compare import compare_points
-from analysis.analyses.software import SoftwareOptions, software
-from analysis.statistics.contrast import Verdict
 from analysis.statistics.sessions import Design, Standing, arrange, session_component, sessions_of, steps
 from tests.analysis.test_pairing import side
 
@@ -90,46 +88,12 @@ def test_sides_of_one_sweep_stand_together_where_chance_ordered_them_or_processe
     assert not design_of(a.assign(processes=1), b).comparable
 
 
-@pytest.mark.parametrize(("points", "replicates"), [pytest.param(8, 1, marks=pytest.mark.long), (1, 3)])
-def test_equal_sides_in_random_order_are_told_apart_as_seldom_as_stated(points: int, replicates: int) -> None:
-    """A machine that drifts by 6% over the sweep, whichever order came out; a true 20% is found."""
-    found = {0.0: 0, 0.2: 0}
-    for true, seed in ((true, seed) for true in found for seed in range(30)):
-        random, each = np.random.default_rng(seed), points * replicates
-        order = random.permutation(2 * each)
-        logs = 0.06 * order / len(order) + random.normal(0, 0.01, len(order)) + true * (np.arange(2 * each) < each)
-        sides = []
-        for place, name in ((slice(each), "A"), (slice(each, None), "B")):
-            frame = side(100 * np.exp(logs[place]).reshape(points, replicates), name)
-            start = START + pd.to_timedelta(60 * order[place], unit="s")
-            sides.append(frame.assign(sweep_id="s", sweep_order="random", start_time=start))
-        found[true] += compare_points(*sides).families["verdict"].iloc[0] in (Verdict.A_BETTER, Verdict.B_BETTER)
-    assert found[0.0] <= 4
-    assert found[0.2] >= 25
-
-
 def test_what_sessions_add_is_the_scatter_of_their_means() -> None:
     logs = np.array([[1.0, 1.2, 0.9], [2.0, 2.2, 1.9]])
     points, sessions = np.repeat(["p", "q"], 3), np.tile(["a", "b", "c"], 2)
     found = session_component(logs.ravel(), points, sessions)
     assert found == pytest.approx((np.var([1.5, 1.7, 1.4], ddof=1) / 3, 2))
     assert session_component(np.arange(3.0), np.array(["p", "q", "r"]), np.array(["a", "b", "c"])) is None
-
-
-def test_one_session_a_side_carries_no_verdict() -> None:
-    """Equal sides and a session effect as large as the noise: 77% of families were called different."""
-    found = [compare_points(*planted(seed, 1, together=False)) for seed in range(5)]
-    assert {one.families["verdict"].iloc[0] for one in found} == {Verdict.WITHHELD}
-    assert all(not one.cells["tested"].any() for one in found)
-
-
-def test_a_drift_is_no_difference() -> None:
-    """B after A on a machine that drifts by 4%: "A faster", always, before."""
-    a, b = planted(0, 1, together=True)
-    later = b.assign(
-        start_time=b["start_time"] + pd.Timedelta(hours=2), examples_per_second=0.96 * b["examples_per_second"]
-    )
-    assert compare_points(a, later).families[["verdict", "basis"]].iloc[0].tolist() == [Verdict.WITHHELD, "sessions"]
 
 
 def test_a_cell_of_several_sessions_is_tested_over_their_means() -> None:
@@ -164,14 +128,6 @@ def test_one_process_a_point_is_never_clear_and_five_are_at_their_rate() -> None
             assert cells["tested"].all()
     assert counts[1] == 0
     assert 10 <= counts[5] <= 48, "5% of 600 and what chance adds"
-
-
-def test_software_gives_no_verdict_over_sides_of_other_sessions() -> None:
-    a, b = planted(3, 1, together=False, true=0.3)
-    frame = pd.concat([a.assign(precision="bfloat16", device="X"), b.assign(device="X")], ignore_index=True)
-    row = software(frame, SoftwareOptions(by=("precision",))).table.iloc[0]
-    assert (row["comparable"], row["verdict"]) == (False, Verdict.WITHHELD)
-    assert "python -m paradnn.compare" in row["why"]
 
 
 @pytest.mark.parametrize(("size", "places"), [(0.0, ()), (-0.08, (81,)), (-0.2, (60, 100))])

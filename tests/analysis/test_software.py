@@ -57,12 +57,6 @@ def test_versions_are_compared_with_the_oldest_family_by_family() -> None:
     assert set(found.sources) == set(frame["run_id"])
 
 
-def test_a_baseline_may_be_named() -> None:
-    frame = both(version("2.9"), version("2.16", 2.0))
-    row = compared(frame, "version.tensorflow", "2.16").table.iloc[0]
-    assert (row["value"], row["over"], row["median"]) == ("2.9", "2.16", pytest.approx(0.5))
-
-
 def test_precisions_are_compared_within_each_environment() -> None:
     frame = both(
         version("2.9"),
@@ -92,22 +86,6 @@ def test_families_of_one_mode_alone_are_told_and_no_hindrance() -> None:
     assert [said for said in found.text().splitlines() if said.startswith("Not compared") and "lstm" in said] == [
         "Not compared: compile on Test CPU: no point of lstm was measured with both xla and graph."
     ]
-
-
-def test_points_that_do_not_pair_are_left_out_and_counted() -> None:
-    """Some points of one mode were measured with one thread too, and four of them with one thread alone."""
-    threads = "platform.threads"
-    graph = version("2.9", **{threads: None})
-    found = compared(
-        both(
-            graph.iloc[4:],
-            version("2.9", 0.5, **{threads: 1.0}).head(10),
-            version("2.9", 1.25, compile="xla", **{threads: None}),
-        )
-    )
-    assert found.table["pairs"].tolist() == [len(POINTS) - 4]
-    assert found.table["median"].tolist() == pytest.approx([1.25])
-    assert "compile on Test CPU: 4 points of xla and 10 of graph have no counterpart." in found.text()
 
 
 def test_a_name_of_the_software_stands_for_its_versions() -> None:

@@ -6,12 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.analyses.speedup import SpeedupOptions, pair_points, summarise
+from analysis.analyses.speedup import SpeedupOptions, pair_points
 from analysis.analyses.speedup import speedup as command
 from analysis.result import Result
-from paradnn.core.errors import ConfigError
-from tests.analysis.planted import sandwich
-from tests.analysis.test_pairing import SHAPE, plain_pairs, published, published_folder, side
+from tests.analysis.test_pairing import side
 
 
 def grid(law: tuple[float, float], noise: float, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -28,78 +26,11 @@ def grid(law: tuple[float, float], noise: float, seed: int = 0) -> tuple[pd.Data
     )  # type: ignore[return-value]
 
 
-def test_the_published_share_of_wins_and_weights_are_those_of_the_files(tmp_path: Path) -> None:
-    folder = published_folder(tmp_path)
-    plain = plain_pairs(folder)
-    found = pair_points(*published(folder))
-    row = found.families.iloc[0]
-    assert (row["points"], row["wins"]) == (len(plain), (plain["speedup"] > 1).sum())
-    assert row["geometric_mean"] == pytest.approx(np.exp(np.log(plain["speedup"]).mean()))
-    np.testing.assert_allclose(
-        row[["q25", "median", "q75"]].astype(float), plain["speedup"].quantile([0.25, 0.5, 0.75])
-    )
-    if len(plain) == 2:  # the small files: too few for a regression, and that is said
-        assert found.lacking
-        return
-    assert (row["points"], row["wins"], round(row["share"], 3)) == (176, 136, 0.773)
-    weights = pair_points(*published(folder)).fits[0].regression.weights["weight"]
-    x, y = np.log2(plain[list(weights.index)].astype(float)), np.log2(plain["speedup"])
-    standard = (x - x.mean()) / x.std()
-    oracle = np.linalg.lstsq(standard.to_numpy(), ((y - y.mean()) / y.std()).to_numpy(), rcond=None)[0]
-    np.testing.assert_allclose(weights, oracle, rtol=1e-8)
-    assert set(SHAPE) - set(weights.index) == {"model.input_size", "model.output_size"}, "constant over the pairs"
-
-
 def test_a_planted_law_is_recovered() -> None:
     fit = pair_points(*grid((0.5, -0.25), 0.01)).fits[0]
     assert fit.logarithms == ("model.layers", "batch_size")
     np.testing.assert_allclose(fit.regression.weights["slope"], [0.5, -0.25], atol=0.01)
     assert fit.regression.r2 > 0.99
-
-
-def test_intervals_cover_at_their_rate() -> None:
-    """4,000 sweeps of 25 points by the closed form of the weight's interval, in units of its slope, which the method
-    agrees with in the first 20 of them."""
-    sweeps = [grid((0.3, 0.0), 0.3, seed) for seed in range(20)]
-    layers, batch = (np.log2(sweeps[0][0][name].to_numpy()) for name in ("model.layers", "batch_size"))
-    noise = np.random.default_rng(1).normal(0, 0.3, (4000, 25))
-    ratio = [np.log2(a["examples_per_second"] / b["examples_per_second"]) for a, b in sweeps]
-    y = np.concatenate([ratio, 0.3 * layers + noise[20:] / np.log(2)])
-    low, high = (ends[:, 0] for ends in sandwich(np.column_stack([layers, batch]), y)[:2])
-    for place, sides in enumerate(sweeps):
-        row = pair_points(*sides, unit="point").fits[0].regression.weights.loc["model.layers"]
-        scale = row["slope"] / row["weight"]
-        np.testing.assert_allclose([row["low"] * scale, row["high"] * scale], [low[place], high[place]], rtol=1e-6)
-    assert 0.94 <= np.mean((low <= 0.3) & (high >= 0.3)) <= 0.975
-
-
-def test_what_a_summary_holds() -> None:
-    a, b = side([[2.0], [8], [0.5], [1]]), side([[1.0], [1], [1], [1]], "B")
-    pairs = pair_points(a, b).pairs
-    row = summarise(pairs).iloc[0]
-    assert (row["points"], row["wins"], row["share"], row["geometric_mean"]) == (4, 2, 0.5, pytest.approx(8**0.25))
-    assert (row["minimum"], row["q25"], row["median"], row["q75"], row["maximum"]) == (0.5, 0.875, 1.5, 3.5, 8.0)
-    both = pd.concat([pairs, pairs.assign(family="lstm", speedup=2.0)])
-    table = summarise(both).set_index("family")
-    assert table["wins"].to_dict() == {"fc": 2, "lstm": 4, "all": 6}
-
-
-def test_parameters_go_with_their_point() -> None:
-    a, b = grid((0.0, 0.0), 0.0)
-    pairs = pair_points(a, b.drop(columns="parameters")).pairs
-    merged = pairs.merge(a, on=["model.layers", "batch_size"])
-    np.testing.assert_array_equal(merged["parameters_x"], merged["parameters_y"])
-
-
-def test_terms_are_chosen_by_short_names_() -> None:
-    a, b = grid((0.5, 0.0), 0.01)
-    assert list(pair_points(a, b, terms=["layers"]).fits[0].regression.weights.index) == ["model.layers"]
-
-
-def test_no_pairs_is_an_empty_result() -> None:
-    a, b = grid((0.5, 0.0), 0.01)
-    nothing = pair_points(a, b.assign(outcome="oom_device"))
-    assert (len(nothing.pairs), len(nothing.families), nothing.fits) == (0, 0, ())
 
 
 def ask(frame: pd.DataFrame, **options: Any) -> Result:
@@ -120,26 +51,6 @@ def test_the_command_says_the_share_the_mean_and_what_doubling_does() -> None:
     assert "Intervals of single ratios: 25 from blocks within one process" in result.text()
     assert len(result.table) == 25
     assert "precision" not in result.table, "says the same in every row"
-
-
-def test_points_are_told_by_short_names_too() -> None:
-    frame = pd.concat(grid((0.5, 0.0), 0.0), ignore_index=True)
-    pd.testing.assert_frame_equal(
-        ask(frame, on=("layers", "batch_size")).table, ask(frame, on=("model.layers", "batch_size")).table
-    )
-
-
-def test_the_picture_has_scatter_and_weights_by_family() -> None:
-    frame = pd.concat(grid((0.5, -0.2), 0.1), ignore_index=True)
-    figure = ask(frame, colour="batch_size", x="layers").figure()
-    scatter, weights = figure.axes
-    assert (scatter.get_xlabel(), scatter.get_yscale()) == ("layers", "log")
-    (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["64", "128", "256", "512", "1,024"]
-    assert not weights.patches, "a mark and its interval need no bar"
-    assert {label.get_text() for label in weights.get_yticklabels()} == {"layers", "batch size"}
-    with pytest.raises(ConfigError, match="--x=layer"):
-        ask(frame, x="layer").figure()
 
 
 def test_no_pair_is_said_and_nothing_is_drawn() -> None:

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from analysis.store.load import load, load_table, load_tables
-from paradnn.core.errors import ConfigError, DataError, SchemaError, StoreError
+from paradnn.core.errors import ConfigError, SchemaError, StoreError
 from paradnn.store import sql
 from tests.conftest import ROOT
 
@@ -76,13 +76,8 @@ def test_every_value_arrives_typed(store: str) -> None:
     assert {name: str(frame[name].dtype) for name in kinds} == kinds
     assert frame["platform.threads"].isna().all(), '"null" is missing'
     assert not [name for name in frame if name.startswith("mlflow.")]
-
-
-def test_nan_and_infinities_are_what_was_logged(store: str) -> None:
-    row = load(store, family="lstm").iloc[0]
-    assert np.isnan(row["examples_per_second"])
-    assert row["step_time_cv"] == np.inf
-    assert row["final_loss"] == -np.inf
+    odd = load(store, family="lstm").iloc[0][["examples_per_second", "step_time_cv", "final_loss"]].astype(float)
+    np.testing.assert_array_equal(odd, [np.nan, np.inf, -np.inf])
 
 
 def test_a_missing_store_or_experiment_is_one_line(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,14 +182,6 @@ def test_tables_of_one_run_and_of_many(store: str) -> None:
     assert load_tables(frame, "nothing.json", store).empty
     with pytest.raises(StoreError, match=r"has no table nothing\.json: profile it"):
         load_table(first, "nothing.json", store)
-
-
-def test_a_damaged_table_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARADNN_ARTIFACTS", str(tmp_path))
-    (tmp_path / "operations.json").write_text('{"columns": ["a"]}')
-    frame = pd.DataFrame({"run_id": ["r1"], "artifact_uri": [tmp_path.as_uri()]})
-    with pytest.raises(DataError, match=r"operations\.json of run r1 is damaged"):
-        load_tables(frame, "operations.json")
 
 
 def test_reading_tables_imports_neither_mlflow_nor_a_framework(store: str) -> None:

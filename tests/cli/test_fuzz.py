@@ -97,7 +97,7 @@ def parsed(text: str) -> list[Any]:
         return []
 
 
-@depth(1000, 10_000)
+@depth(400, 10_000)
 def test_configurations(draws: int) -> None:
     """What no override would let through comes from a file: any value at any key, of every family."""
     with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):

@@ -29,12 +29,6 @@ def test_a_side_of_several_overrides_is_one_quoted_word() -> None:
     assert second[1] == ["framework=tensorflow"]
 
 
-def test_one_side_against_itself_has_two_names() -> None:
-    first, second = read_arguments(["compile=xla", "compile=xla", "--null", "model=fc"]).sides
-    assert first[1] == second[1] == ["compile=xla"]
-    assert (first[0], second[0]) == ("compile=xla (first)", "compile=xla (second)")
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -75,19 +75,6 @@ def test_a_side_that_is_not_there_leaves_no_verdict(store: Store) -> None:
 
 
 @pytest.mark.framework
-def test_one_side_against_itself_is_kept_as_files_too(tmp_path: Path) -> None:
-    where = ["tracking=offline", f"tracking.folder={tmp_path}"]
-    done = run(["paradnn.compare.__main__", *FEW, "--null", "compile=graph", "compile=graph", *POINT, *where])
-    assert done.returncode in (0, 1), done.stderr
-    assert "compile=graph (first)" in done.stdout
-    assert len(list(tmp_path.glob("point-*.json"))) == 10
-    [path] = tmp_path.glob("sweep-*.json")
-    kept = json.loads(json.loads(path.read_text())["body"])
-    assert set(kept["artifacts"]) == {"verdicts.json", "rounds.json"}
-    assert kept["sweep"]["metrics"]["comparison_rounds"] == 5
-
-
-@pytest.mark.framework
 def test_an_interrupted_comparison_keeps_what_it_measured(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,22 +105,3 @@ def test_an_interrupted_comparison_keeps_what_it_measured(
     [parent] = store.runs("sweep")
     assert parent["status"] == "KILLED"
     assert "undecided: " in parent["mlflow.note.content"]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["compile=graph", "compile=fast"], "compile=fast: no such choice; choose one of graph, xla, eager"),
-        (["framework=jax", "framework=mxnet"], "framework=mxnet: no such option; choose one of jax, litert,"),
-        (["compile=graph", "compile=xla", "model.noodles=8"], "model.noodles"),
-        (["batch_size=256", "compile=graph"], "sides=fc 4x1024 b256 float32 cpu: is the same point on both"),
-        (["compile=graph"], "two sides are needed"),
-    ],
-)
-def test_wrong_input_is_told_in_one_line(words: list[str], message: str) -> None:
-    done = run(["paradnn.compare.__main__", *words])
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith("error: ")
-    assert message in done.stderr
-    assert done.stderr.count("\n") == 1

@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
+
 from paradnn.config.identity import point_id, request_of
 from paradnn.config.point import Platform, Point, read_point
-from paradnn.config.price import Prices, load_prices, price_tables
+from paradnn.config.price import Prices, load_prices
 from paradnn.platform.environment import Environment
 from paradnn.session.hardware_peaks import ceilings_identity
 from paradnn.session.record import priced
@@ -25,33 +27,25 @@ def test_a_price_is_no_part_of_a_point_and_of_no_ceilings() -> None:
     assert request_of(dear)["platform"]["price_per_hour"] == 3.0
 
 
-def test_the_points_own_price_comes_before_the_tables_and_the_device_before_its_host() -> None:
-    assert priced(point(), TABLE, ENVIRONMENT)[0].platform.price_per_hour == 2.5
-    assert priced(point(price_per_hour=3.0), TABLE, ENVIRONMENT)[0].platform.price_per_hour == 3.0
-    other = replace(ENVIRONMENT, device="another")
-    assert priced(point(), TABLE, other)[0].platform.price_per_hour == 1.0
-    assert priced(point(), Prices(), ENVIRONMENT)[0] == point()
+TWO, OWN, OTHER = replace(point(), devices=2), point(price_per_hour=3.0), replace(ENVIRONMENT, device="another")
+FROM = {"price_currency": "USD", "price_source": "a page, 2019"}
 
 
-def test_every_chip_has_its_price_and_cores_of_a_host_have_none() -> None:
-    two = replace(point(), devices=2)
-    assert priced(two, TABLE, ENVIRONMENT)[0].platform.price_per_hour == 5.0
-    assert priced(replace(two, platform=Platform()), TABLE, ENVIRONMENT)[0].platform.price_per_hour == 2.5
-
-
-def test_a_run_says_what_its_price_is_in_and_where_it_is_from() -> None:
-    given = point()
-    assert priced(given, TABLE, ENVIRONMENT)[1] == {"price_currency": "USD", "price_source": "a page, 2019"}
-    own = point(price_per_hour=3.0)
-    assert priced(own, TABLE, ENVIRONMENT)[1] == {"price_currency": "USD"}
-    assert priced(given, Prices(), ENVIRONMENT)[1] == {}
-
-
-def test_the_price_of_a_host_is_that_of_all_its_devices() -> None:
-    four = replace(point(), devices=4)
-    assert priced(four, TABLE, replace(ENVIRONMENT, device="another"))[0].platform.price_per_hour == 1.0
-
-
-def test_the_shipped_table_is_an_example_that_prices_nothing() -> None:
-    assert price_tables() == ["example"]
-    assert priced(point(), load_prices("example", "price"), ENVIRONMENT)[0] == point()
+@pytest.mark.parametrize(
+    ("given", "table", "environment", "price", "tags"),
+    [
+        (point(), TABLE, ENVIRONMENT, 2.5, FROM),
+        (OWN, TABLE, ENVIRONMENT, 3.0, {"price_currency": "USD"}),
+        (point(), TABLE, OTHER, 1.0, FROM),  # of the host
+        (point(), Prices(), ENVIRONMENT, None, {}),
+        (TWO, TABLE, ENVIRONMENT, 5.0, FROM),  # of each chip
+        (replace(TWO, platform=Platform()), TABLE, ENVIRONMENT, 2.5, FROM),  # cores have none of their own
+        (TWO, TABLE, OTHER, 1.0, FROM),  # nor have the devices of a host
+        (point(), load_prices("example", "price"), ENVIRONMENT, None, {}),
+    ],
+)
+def test_the_points_own_price_comes_first_and_the_device_before_its_host(
+    given: Point, table: Prices, environment: Environment, price: float | None, tags: dict[str, str]
+) -> None:
+    found, said = priced(given, table, environment)
+    assert (found.platform.price_per_hour, said) == (price, tags)

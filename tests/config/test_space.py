@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from paradnn.cli.help import help_text
 from paradnn.cli.overrides import as_axes
 from paradnn.config import tasks
-from paradnn.config.identity import point_id, request_of
+from paradnn.config.identity import point_id
 from paradnn.config.point import read_point
 from paradnn.config.space import Plan, expand, plain
 from paradnn.core.errors import ConfigError
@@ -80,18 +80,6 @@ def test_no_two_points_of_the_tour_differ_in_their_threads_alone() -> None:
     assert len(of_all) == len(read) == 64
 
 
-def test_deepbench_names_a_problem_twice_and_fixes_what_a_kernel_has_not() -> None:
-    read = [read_point(config) for config in plan_of("experiment=deepbench_device").configs()]
-    assert (len(read), len({point_id(point) for point in read})) == (40, 39)
-    assert {request_of(point)["mode"] for point in read} == {"inference"}
-    assert {point.batch_size for point in read} == {1}
-    assert {point.model.size for point in read if point.model.name == "rnn_kernel"} == {
-        "vanilla 32 t672 forward",
-        "vanilla 64 t96 forward",
-        "lstm 256 t150 forward",
-    }
-
-
 def test_a_model_without_normalisation_has_a_rate_of_its_own() -> None:
     """Chosen with the model, in sweeps and presets; the command line counts more."""
     plan = plan_of("model=fc,squeezenet", "optimizer=rmsprop,sgd", "sweep.order=given")
@@ -99,11 +87,6 @@ def test_a_model_without_normalisation_has_a_rate_of_its_own() -> None:
     assert rates == [0.1, 0.1, 0.001, 0.001]
     given = plan_of("model=fc,squeezenet", "optimizer.learning_rate=0.5")
     assert {config["optimizer"]["learning_rate"] for config in given.configs()} == {0.5}
-    preset = {
-        config["model"]["name"]: config["optimizer"]["learning_rate"] for config in plan_of("experiment=real").configs()
-    }
-    assert preset["resnet50"] == 0.1
-    assert preset["retinanet"] == 0.001
 
 
 def test_the_fast_composition_is_hydras() -> None:
@@ -145,11 +128,6 @@ def test_a_key_of_a_swept_model_is_an_axis_of_one_value() -> None:
     assert as_axes(["model.nodes=8"]) == ["model.nodes=8"]
 
 
-def test_lists_are_values() -> None:
-    plan = plan_of("model=residual", "model.blocks=[1,2,3,4],2")
-    assert {read_point(config).model.blocks for config in plan.configs()} == {(1, 2, 3, 4), (2, 2, 2, 2)}
-
-
 def test_a_family_narrows_a_preset_and_axes_widen_it() -> None:
     plan = plan_of("experiment=quick", "model=fc,lstm", "precision=float32,bfloat16")
     read = [read_point(config) for config in plan.configs()]
@@ -168,7 +146,7 @@ def test_a_sample_is_spread_over_every_axis(count: int) -> None:
             assert max(times.values()) - min(times.values()) <= 3, "each value about as often"
 
 
-@pytest.mark.parametrize("count", [2, 4, 40, 5003])
+@pytest.mark.parametrize("count", [2, 40, 5003])
 def test_a_sample_has_a_point_of_every_grid_however_small(count: int) -> None:
     grids = [
         {"model": "fc", "model.nodes": "range(32,532)", "batch_size": "range(1,11)"},
@@ -184,11 +162,6 @@ def test_a_sample_has_a_point_of_every_grid_however_small(count: int) -> None:
     assert len(times) == min(count, len(grids)), "one each while there are as many"
     if count == 40:
         assert times["fc"] == 37, "and the others by the sizes"
-
-
-def test_a_sample_of_every_point_is_every_point() -> None:
-    assert len(plan_of("model.nodes=1,2,3", "batch_size=1,2", "sweep.sample=6").points) == 6
-    assert len(plan_of("model.nodes=1,2,3", "batch_size=1,2", "sweep.sample=99").points) == 6
 
 
 def test_axes_that_are_zipped_go_together() -> None:

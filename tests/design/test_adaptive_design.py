@@ -56,22 +56,6 @@ def test_killed_ten_times_it_is_the_same_design(tmp_path: Path) -> None:
     assert again.conclusion().text == design.conclusion().text
 
 
-def test_drivers_at_once_measure_nothing_twice(tmp_path: Path) -> None:
-    """Three in turns, a visit each: what one has claimed the others do not measure."""
-    world, points = World(tmp_path), space(layers=(1, 4), nodes=(32, 512, 2048))
-    drivers = [world.follow(world.design(points, points=18)) for _ in range(3)]
-    while len(world.measured) < 12:
-        for driver in drivers:
-            next(driver, None)
-    for driver in drivers:
-        driver.close()
-    for claim in tmp_path.glob("*.claim"):
-        claim.unlink()
-    list(world.follow(design := world.design(points, points=18)))
-    assert len(world.measured) == len(set(map(point_id, world.measured))) == 18
-    assert design.conclusion().metrics["design_measured"] == 18
-
-
 def test_of_drivers_that_claim_at_once_none_exceeds_the_number_of_points(tmp_path: Path) -> None:
     """The first chose its points before the others were there, and has not looked since."""
     world, points = World(tmp_path), space(layers=(1, 4), nodes=(32, 512, 2048))
@@ -95,17 +79,6 @@ def test_drivers_in_parallel_measure_as_many_points_as_were_asked_for(tmp_path: 
         list(drivers.map(lambda world: list(world.follow(world.design(points, points=9))), worlds))
     measured = [point_id(point) for world in worlds for point in world.measured]
     assert len(measured) == len(set(measured)) == 9
-
-
-def test_no_point_is_begun_after_the_time(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    design = world.design(space(), minutes=1.0)
-    driver = world.follow(design)
-    next(driver)
-    design.begin -= 60.0  # as if the first point took a minute
-    assert list(driver) == []
-    assert len(world.measured) == 1
-    assert design.conclusion().tags["design_end"] == "sweep.minutes=1"
 
 
 def test_memory_excludes_what_is_larger_and_names_the_run_that_proves_it(tmp_path: Path) -> None:

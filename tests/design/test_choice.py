@@ -40,16 +40,12 @@ def test_the_most_useful_points_are_chosen(seed: int) -> None:
     prediction = posterior(random, 40)
     seconds, weights = random.uniform(1, 5, 40), random.uniform(0.1, 1, 40)
     assert choose(prediction, seconds, 6, weights) == plainly_chosen(prediction, seconds, weights, 6)
+    first, *others = choose(prediction, seconds, 5)
+    allowed = np.arange(40) != first
+    assert choose(prediction, seconds, 4, allowed=allowed, claimed=[first]) == others, "what others measure"
+    assert sorted(choose(prediction, seconds, 99, allowed=allowed)) == sorted({*range(40)} - {first})
     with_replicates, one = posterior(random, 12, [0, 0, 0, 3, 4, 5, 5, 7, 8, 9, 10, 11]), np.ones(12)
     assert choose(with_replicates, one, 1) == plainly_chosen(with_replicates, one, one, 1)
-
-
-def test_what_is_not_allowed_is_not_chosen_and_a_cheap_point_is_preferred_among_equals() -> None:
-    prediction = posterior(np.random.default_rng(0), 10)
-    allowed = np.array([True, False] * 5)
-    assert sorted(choose(prediction, np.ones(10), 99, allowed=allowed)) == [0, 2, 4, 6, 8]
-    same = Prediction(np.zeros(3), np.full((3, 1), 0.3), np.full(3, 0.01), np.arange(3), 0.1, 50.0)
-    assert choose(same, np.array([9.0, 1.0, 5.0]), 1) == [1]
 
 
 def test_the_start_is_spread_over_every_axis() -> None:
@@ -64,13 +60,6 @@ def test_the_start_is_spread_over_every_axis() -> None:
     for count in (0, 1, 2, 5):  # of few candidates
         assert len(set(first_points(np.array([[1.0], [2.0]]), count, seed=0))) == min(count, 2)
         assert len(first_points(np.ones((3, 2)), count, seed=0)) == min(count, 3)
-
-
-def test_what_others_measure_is_as_if_chosen_before() -> None:
-    prediction = posterior(np.random.default_rng(3), 30)
-    first, *others = choose(prediction, np.ones(30), 5)
-    allowed = np.arange(30) != first
-    assert choose(prediction, np.ones(30), 4, allowed=allowed, claimed=[first]) == others
 
 
 def test_the_expected_error_is_that_of_a_simulation() -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from paradnn.config.point import Largest, Measure, Point
 from paradnn.designs.largest import LargestBatch, Search
-from tests.conftest import run
 from tests.design.world import World, space
 from tests.forecast.planted import QUICK
 
@@ -68,12 +67,6 @@ def test_memory_decides_and_the_search_goes_on_where_it_was(tmp_path: Path) -> N
     assert (again, len(world.measured), design.left) == (text, tried, 0)
 
 
-def test_every_point_has_an_answer(tmp_path: Path) -> None:
-    _, text = searched(World(tmp_path), smallest((640, 512)))
-    assert [line.split(":")[0].split()[1] for line in text.splitlines()] == ["fc", "fc"]
-    assert text.count("largest batch") == 2
-
-
 def test_a_step_time_decides(tmp_path: Path) -> None:
     world, [point] = World(tmp_path, noise=0.0), smallest((512,))
     limit = 1e3 * world.machine.law(replace(point, batch_size=300))
@@ -106,17 +99,3 @@ def test_a_latency_is_within_its_budget_with_its_interval() -> None:
     assert not budget.fits({"latency_p90_ms": 29.0, "latency_p90_high_ms": 30.1})
     assert budget.fits({"latency_p90_ms": 29.0})  # too few steps for an interval
     assert not budget.fits({"step_time_ms": 1.0})  # nothing was timed one by one
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("largest.of=model.width", "largest.of=model.width: is no size of model=fc; choose one of model.layers, "),
-        ("largest.of=model.nodes largest.latency_ms=30", "single steps are timed where nothing is trained"),
-        ("largest.of=model.nodes batch_size=largest", "batch_size=largest: is what python -m paradnn.train searches"),
-    ],
-)
-def test_what_cannot_be_searched_is_refused(words: str, said: str) -> None:
-    done = run(["paradnn.train", *words.split()])
-    assert done.returncode == 2
-    assert said in done.stderr

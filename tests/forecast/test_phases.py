@@ -150,44 +150,28 @@ def test_a_point_is_the_sum_of_its_phases_and_ends_at_its_limit() -> None:
     assert inside == pytest.approx(5.0)
 
 
-def test_queries_take_the_seconds_or_the_number_that_is_asked_for() -> None:
-    inference = fc(4, 512, 256)
-    loads = {
-        "server": Server(rate=10.0, min_seconds=5.0, min_queries=400),
-        "single_stream": SingleStream(min_seconds=0.0, min_queries=1000),
-        "offline": Offline(min_seconds=20.0, min_queries=1),
-    }
-    points = [replace(inference, workload=load) for load in loads.values()]
+def test_profiles_latencies_queries_and_prompts_take_their_time() -> None:
+    plain = fc(4, 512, 256)
+    profiled = replace(plain, measure=replace(plain.measure, profile=True))
+    inference = replace(plain, workload=SingleStep("inference"))
+    found = expected_times([], [plain, profiled, inference])
+    assert np.all(found.phases["profile"][0] == 0)
+    assert np.all(found.phases["profile"][1] > 0.25)
+    assert np.all(found.phases["latency"][:2] == 0)
+    timed = min(10.0, 200 * np.median(found.step[2]))
+    assert np.median(found.phases["latency"][2]) == pytest.approx(timed, rel=0.3)
+    loads = Server(rate=10.0, min_seconds=5.0, min_queries=400), SingleStream(min_seconds=0.0, min_queries=1000)
+    points = [replace(plain, workload=load) for load in (*loads, Offline(min_seconds=20.0, min_queries=1))]
     found = expected_times([], points)
     server, stream, offline = found.phases["load"]
     assert (server == 40).all()
     assert stream == pytest.approx(1000 * found.step[1])
     assert offline == pytest.approx(22)  # a tenth more is asked than is expected to take so long
-
-
-def test_profiles_and_latencies_take_their_time() -> None:
-    plain = fc(4, 512, 256)
-    profiled = replace(plain, measure=replace(plain.measure, profile=True))
-    inference = replace(plain, workload=SingleStep("inference"))
-    load = replace(inference, workload=Server(min_seconds=30.0))
-    expected = expected_times([], [plain, profiled, inference, load])
-    assert (expected.phases["load"] == np.array([[0], [0], [0], [30]])).all()
-    assert np.all(expected.phases["latency"][3] == 0)
-    assert np.all(expected.phases["profile"][0] == 0)
-    assert np.all(expected.phases["profile"][1] > 0.25)
-    assert np.all(expected.phases["latency"][:2] == 0)
-    assert np.median(expected.phases["latency"][2]) == pytest.approx(
-        min(10.0, 200 * np.median(expected.step[2])), rel=0.3
-    )
-
-
-def test_the_prompts_of_a_generation_take_as_long_as_its_tokens() -> None:
+    assert np.all(found.phases["latency"] == 0)
     config = {"model": {"name": "gpt"}, "batch_size": 4}
-    plain, generating = (read_point({**config, "mode": mode}) for mode in ("inference", "generate"))
-    phases = expected_times([], [plain, generating]).phases
+    phases = expected_times([], [read_point({**config, "mode": mode}) for mode in ("inference", "generate")]).phases
     assert np.all(phases["prefill"][0] == 0)
     assert phases["prefill"][1] == pytest.approx(phases["warmup"][1] + phases["measure"][1])
-    assert np.all(phases["latency"][1] > 0)
 
 
 def test_a_pause_and_a_failed_run_between_two_points_are_no_overhead() -> None:

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from paradnn.config.point import Tracking
-from paradnn.forecast.history import open_history
 from tests.conftest import ROOT, TINY, Store, environment, run
 
 BATCHES = "batch_size=2,4,8"
@@ -95,32 +93,10 @@ def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert not (place / "files").exists()
 
 
-def test_offline_results_and_servers_tell_the_same(swept: Store, tmp_path: Path) -> None:
+def test_offline_results_are_those_that_are_done(swept: Store) -> None:
     done = run(["paradnn.plan", *SWEEP, BATCHES, "tracking=offline", f"tracking.folder={swept.folder}/files"])
     assert done.returncode == 0, done.stderr
     assert "done         1 (1 ok)" in done.stdout
-    sql = open_history(Tracking(uri=swept.uri))
-    # MLflow's client answers the same way in front of a database as in front of a server.
-    server = open_history(Tracking(uri=swept.uri), "api")
-    [run_of_file] = open_history(Tracking(name="offline", folder=f"{swept.folder}/files")).past({device(swept)}, 10)
-    ids = {one["environment_id"] for one in swept.runs()}
-    assert sql.finished(ids) == server.finished(ids)
-    by_sql, by_server = sql.past({device(swept)}, 10), server.past({device(swept)}, 10)
-    assert [one.run_id for one in by_sql] == [one.run_id for one in by_server]
-    for one, other in zip(by_sql, by_server, strict=True):
-        assert one.params == other.params
-        assert one.tags == other.tags
-        assert one.start == other.start
-        assert one.metrics == {name: other.metrics[name] for name in one.metrics}
-        ends = {"step_time_low_ms", "step_time_high_ms"}  # which few blocks may not have
-        assert set(one.metrics) <= set(run_of_file.metrics) | ends
-    assert [one.run_id for one in sql.past({device(swept)}, 1)] == [by_sql[-1].run_id]
-    assert sql.past({"another machine"}, 10) == []
-    assert sql.metrics(by_sql[0].run_id) == server.metrics(by_sql[0].run_id)
-
-
-def device(store: Store) -> str:
-    return store.runs()[0]["device"]
 
 
 def test_a_software_stack_is_not_made_for_a_plan(tmp_path: Path, swept: Store) -> None:

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paradnn.config.identity import EXTRA_KEYS, LIMIT_KEYS, digest, point_id, request_of, told, unpriced
 from paradnn.config.point import Point, Settings, costs_of, read_point
 from paradnn.forecast.forecast import forecast, wall_seconds
 from paradnn.forecast.history import open_history
@@ -46,21 +45,6 @@ def test_what_only_sends_asks_for_no_ceilings(settings: Settings) -> None:
     channel = read_point({"model": {"name": "channel"}, "batch_size": 1, "mode": "inference"})
     assert not status_of([channel], settings).ceilings
     assert list(status_of([channel, fc(1, 64, 32)], settings).ceilings.values()) == [None]
-
-
-def test_points_are_named_by_all_that_they_say() -> None:
-    """In one text, keys in order, whichever parts were written before."""
-    for config in (
-        {"model": {"name": "fc"}, "devices": 2, "platform": {"price_per_hour": 3.0}},
-        {"model": {"name": "lstm"}, "mode": "inference", "scenario": "offline", "offline": {"min_seconds": 60.0}},
-        {"model": {"name": "gpt"}, "mode": "generate", "measure": {"processes": 3, "profile": True}},
-    ):
-        for point in (read_point(config), replace(read_point(config), replicate=3)):
-            said = request_of(unpriced(point))
-            protocol = {key: said["measure"].pop(key) for key in [*said["measure"]]}
-            parts = {key: value for key, value in said.items() if key not in ("replicate", "software", "measure")}
-            kept = {key: value for key, value in protocol.items() if key not in LIMIT_KEYS + EXTRA_KEYS}
-            assert point_id(point) == digest([told(parts), told(kept, "measure.")])
 
 
 def test_of_many_points_some_are_predicted_and_stand_for_all(

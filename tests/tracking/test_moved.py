@@ -33,34 +33,21 @@ def snapshot(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in sorted(folder.rglob("*.json"))}
 
 
-@pytest.fixture
-def copied(store: Store, tmp_path: Path) -> tuple[Store, Store, str]:
-    """A store with a run, its copy, and the run's id."""
-    run_id = record(store.uri, 1)
-    target = tmp_path / "a copy of 100%" / "mlruns"
-    shutil.copytree(store.folder, target)
-    return store, Store(target), run_id
-
-
-def test_a_copy_reads_its_own_artifacts_and_is_not_changed_by_it(copied: tuple[Store, Store, str]) -> None:
-    original, copy, run_id = copied
-    before = copy.query("SELECT run_uuid, artifact_uri FROM runs")
-    shutil.rmtree(original.folder)
-    frame = load(copy.uri)
-    assert load_tables(frame, "operation_types.json", copy.uri)["type"].tolist() == ["MatMul"]
-    assert load_table(run_id, "operation_types.json", copy.uri)["type"].tolist() == ["MatMul"]
-    assert copy.query("SELECT run_uuid, artifact_uri FROM runs") == before
-
-
-def test_what_a_copy_records_stays_in_it(copied: tuple[Store, Store, str]) -> None:
-    original, copy, run_id = copied
-    files, tables = snapshot(original.folder), original.query("SELECT run_uuid, artifact_uri FROM runs")
+def test_a_copy_reads_its_own_artifacts_and_keeps_what_it_records(store: Store, tmp_path: Path) -> None:
+    run_id, copy = record(store.uri, 1), Store(tmp_path / "a copy of 100%" / "mlruns")
+    shutil.copytree(store.folder, copy.folder)
+    files, tables = snapshot(store.folder), store.query("SELECT run_uuid, artifact_uri FROM runs")
     new = record(copy.uri, 2)
-    assert snapshot(original.folder) == files
-    assert original.query("SELECT run_uuid, artifact_uri FROM runs") == tables
+    assert snapshot(store.folder) == files
+    assert store.query("SELECT run_uuid, artifact_uri FROM runs") == tables
     uris = dict(copy.query("SELECT run_uuid, artifact_uri FROM runs"))
     assert uris == {each: (copy.folder / "artifacts" / each / "artifacts").as_uri() for each in (run_id, new)}
     assert all((copy.folder / "artifacts" / each / "artifacts" / "blocks.json").is_file() for each in uris)
+    shutil.rmtree(store.folder)
+    before = copy.query("SELECT run_uuid, artifact_uri FROM runs")
+    assert load_tables(load(copy.uri), "operation_types.json", copy.uri)["type"].tolist() == ["MatMul"] * 2
+    assert load_table(run_id, "operation_types.json", copy.uri)["type"].tolist() == ["MatMul"]
+    assert copy.query("SELECT run_uuid, artifact_uri FROM runs") == before, "reading changes nothing"
 
 
 def test_a_database_that_was_copied_alone_finds_old_artifacts_where_they_are(

@@ -67,29 +67,17 @@ def keep_ceilings(tracker: MlflowStore | Journal, environment: Environment) -> s
 def test_ceilings_are_found_again_and_are_no_point(store: Store, here: Environment) -> None:
     tracker = MlflowStore(Tracking(uri=store.uri))
     run_id = keep_ceilings(tracker, here)
-    said: list[str] = []
-    with WorkerPool() as pool:
-        found = peaks.CeilingsKeeper(pool, tracker, said.append).of(POINT, here)
-    assert found == peaks.Ceilings(run_id, {"float32": 1e12}, 1e11)
-    assert not said
     assert store.query("SELECT run_uuid FROM tags WHERE key = 'outcome'") == [], "who counts outcomes counts points"
     assert store.query("SELECT status FROM runs") == [("FINISHED",)]
     assert load(store.uri).empty
-    everything = load(store.uri, kind=None)
-    assert list(everything["run_id"]) == [run_id]
-    assert not is_ok(everything).any()
-
-
-def test_ceilings_of_earlier_versions_count_as_well(store: Store, here: Environment) -> None:
-    """They said `outcome`, like a point."""
-    tracker = MlflowStore(Tracking(uri=store.uri))
-    run_id = keep_ceilings(tracker, here)
-    store.change("UPDATE tags SET key = 'outcome' WHERE key = 'ceilings_outcome'")
-    with WorkerPool() as pool:
-        found = peaks.CeilingsKeeper(pool, tracker, pytest.fail).of(POINT, here)
-    assert found
-    assert found.run_id == run_id
-    assert not is_ok(load(store.uri, kind=None)).any()
+    for key in ("ceilings_outcome", "outcome"):  # as earlier versions said, like a point
+        store.change(f"UPDATE tags SET key = '{key}' WHERE key = 'ceilings_outcome'")
+        with WorkerPool() as pool:
+            found = peaks.CeilingsKeeper(pool, tracker, pytest.fail).of(POINT, here)
+        assert found == peaks.Ceilings(run_id, {"float32": 1e12}, 1e11)
+        everything = load(store.uri, kind=None)
+        assert list(everything["run_id"]) == [run_id]
+        assert not is_ok(everything).any()
 
 
 def test_ceilings_kept_as_a_file_are_uploaded_once(store: Store, here: Environment, tmp_path: Path) -> None:
@@ -139,16 +127,6 @@ def test_both_ways_of_reading_tell_the_same(store: Store) -> None:
         assert (entry.run_id, entry.outcome, entry.status) == (run_id, "ok", "FINISHED")
         assert set(entry.tags) == {*tags_of(entry.identity), "outcome", "device", OWNER, EXPIRES} - {"schema_version"}
         assert index.running() == []
-
-
-def test_the_newest_runs_come_first_and_no_more_than_asked(store: Store) -> None:
-    runs = [recorded(store, number)[1] for number in range(3)]
-    for number, run_id in enumerate(runs):
-        store.change(f"UPDATE runs SET start_time = {1000 * number} WHERE run_uuid = '{run_id}'")
-    for way in ("sql", "api"):
-        assert [one.run_id for one in open_history(Tracking(uri=store.uri), way).past({"d"}, 2)] == runs[1:]  # type: ignore[arg-type]
-        index = RunIndex(open_reader(address_of(store.uri), way), "paradnn")  # type: ignore[arg-type]
-        assert [entry.run_id for entry in index.with_tag("environment_id", ENVIRONMENT)] == runs[::-1]
 
 
 def test_tables_of_another_kind_are_not_guessed_at(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,33 +254,19 @@ def test_a_clock_before_1970_and_seven_digits(store: Store, monkeypatch: pytest.
     assert (held["examples_per_second"], held["parameters"]) == (95235.82, 123456789012.0)
 
 
-@pytest.fixture
-def viewed(store: Store) -> Store:
-    """A store with an experiment as the driver makes it."""
-    MlflowStore(Tracking(uri=store.uri))
-    return store
-
-
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
-def test_filters_and_orders_are_those_of_mlflow(viewed: Store) -> None:
+def test_views_are_those_of_mlflow_and_an_experiment_of_an_earlier_version_gets_them(store: Store) -> None:
     from mlflow import MlflowClient
 
-    client = MlflowClient(viewed.uri)
+    MlflowStore(Tracking(uri=store.uri))
+    store.change("DELETE FROM experiment_tags WHERE key LIKE 'mlflow.sharedViewState.%'")
+    assert ui.prepare_views(address_of(store.uri), "paradnn") == "1"
+    rows = dict(store.query("SELECT key, value FROM experiment_tags WHERE key LIKE 'mlflow.shared%'"))
+    assert rows == dict(view_tags())
+    client = MlflowClient(store.uri)
     experiment = client.get_experiment_by_name("paradnn")
     for key in VIEWS:
         state = json.loads(experiment.tags[f"mlflow.sharedViewState.{key}"])
         order = f"{state['orderByKey']} {'ASC' if state['orderByAsc'] else 'DESC'}"
         assert client.search_runs([experiment.experiment_id], state["searchFilter"], order_by=[order]) == []
         assert set(state["columnOrder"]) == set(state["columnWidths"]) > set(state["selectedColumns"])
-
-
-def test_an_experiment_of_an_earlier_version_gets_its_views(viewed: Store) -> None:
-    viewed.change("DELETE FROM experiment_tags WHERE key LIKE 'mlflow.sharedViewState.%'")
-    assert ui.prepare_views(address_of(viewed.uri), "paradnn") == "1"
-    rows = dict(viewed.query("SELECT key, value FROM experiment_tags WHERE key LIKE 'mlflow.shared%'"))
-    assert rows == dict(view_tags())
-
-
-def test_an_experiment_that_is_not_there_is_told(store: Store) -> None:
-    with pytest.raises(StoreError, match="has no experiment other"):
-        ui.prepare_views(address_of(store.uri), "other")
