@@ -150,6 +150,16 @@ def test_recurrent_steps_by_hand(
     assert inference.memory_lower_bound_bytes == 4 * (parameters + 6 + 12 + 66)
 
 
+def test_a_lookup_reads_its_rows_at_most_the_table() -> None:
+    model = {"name": "rnn", "layers": 1, "embedding_size": 2, "sequence_length": 3, "vocab_size": 11}
+    few, many = (
+        model_of(model).costs(**{**STEP, "mode": "inference", "batch_size": batch}).bytes_per_step for batch in (1, 4)
+    )
+    rest = 10 + 33  # cell, logits
+    assert few == 4 * (rest + 6 + (3 + 6 + 6 + 6 + 6 + 33))
+    assert many == 4 * (rest + 22 + 4 * (3 + 6 + 6 + 6 + 6 + 33))
+
+
 def test_without_momentum_no_velocity_is_kept() -> None:
     for optimizer, slots in (("rmsprop", 1), ("momentum", 0), ("sgd", 0)):
         costs = model_of(FC).costs(**{**STEP, "batch_size": 4, "optimizer": optimizer}, momentum=0.0)
