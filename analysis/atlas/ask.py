@@ -88,7 +88,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise ConfigError("--price", others[0], "is no device that is asked for", f"add --device '{others[0]}'")
     rows, kernels, shown = _rows(given.points), kernels_in(given.store), []
     for row, device in itertools.product(rows, given.device):
-        shown.append(_shown(_answer(row, device, kernels, given), device, prices))
+        answer = _answer(row, device, kernels, given)
+        price = prices.get(device, prices.get(answer.device))
+        cost = None if price is None or answer.seconds is None else price / 3600 * answer.seconds
+        shown.append({**vars(answer), "price_per_hour": price, "cost": cost})
     if given.json:
         write_json(given.json, shown[0] if len(shown) == 1 else shown)
     for one in shown:
@@ -189,13 +192,6 @@ def measured_here(row: Mapping[Any, Any], store: str | None, without: str = "") 
     source = f"{len(runs)} runs on {device} in the store, {family} of {row['family']}"
     notes = () if family else (f"no run of {row['family']} was measured here",)
     return Expectation(device, point, middle, low, high, (source,), notes)
-
-
-def _shown(answer: Expectation, asked: str, prices: Mapping[str, float]) -> dict[str, Any]:
-    """As JSON."""
-    price = prices.get(asked, prices.get(answer.device))
-    cost = None if price is None or answer.seconds is None else price / 3600 * answer.seconds
-    return {**vars(answer), "price_per_hour": price, "cost": cost}
 
 
 def _print(one: Mapping[str, Any]) -> None:

@@ -9,7 +9,6 @@ uncertain as it must be: a fit errs in all its operations together.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -100,7 +99,13 @@ def expect(
         columns = {**_fc(model, batch), "flops": costs.flops_per_step, "bytes": costs.bytes_per_step}
         return _answer(name, point, [StepPart("whole step", whole, [Counted("", operation("fc", columns, mode), 1.0)])])
 
-    find = functools.partial(_find, atlas, name, precision, engine, version)
+    def find(kind: str) -> Group | None:
+        """Of the precision; attention, which is 16-bit beside narrower weights, of any; versions are of products."""
+        others = ("bfloat16",) if kind not in ("gemm", "conv2d") or precision == "float16" else ()
+        of_kind = version if kind == "gemm" else None
+        groups = (atlas.find(name, kind, each, engine, of_kind) for each in (precision, *others))
+        return next(filter(None, groups), None)
+
     if find("gemm") is None:
         there = sorted({(one.precision, one.kind) for one in atlas.groups if one.device == name})
         known = ", ".join(f"{kind} in {numbers}" for numbers, kind in there)
@@ -120,16 +125,6 @@ def expect(
         )
     )
     return replace(step, prompt=first.seconds)
-
-
-def _find(
-    atlas: Atlas, device: str, precision: str, engine: str | None, version: str | None, kind: str
-) -> Group | None:
-    """Of the precision; attention, which is 16-bit beside narrower weights, of any; versions are of products."""
-    others = ("bfloat16",) if kind not in ("gemm", "conv2d") or precision == "float16" else ()
-    of_kind = version if kind == "gemm" else None
-    groups = (atlas.find(device, kind, each, engine, of_kind) for each in (precision, *others))
-    return next(filter(None, groups), None)
 
 
 def _beyond(row: Mapping[Any, Any], model: Model, mode: str) -> str:
