@@ -67,10 +67,10 @@ class FamilyGroup(GroupKey):
 def groups(frame: pd.DataFrame) -> list[FamilyGroup]:
     """The frame by family, in the paper's order, and device, by name, or that it is not recorded."""
     family, device = (frame[name].astype("object").fillna(not_recorded(name)) for name in ("family", "device"))
-    present = set(zip(family, device, strict=True))
+    present = pd.DataFrame({"family": family, "device": device}).value_counts().index  # pairs, each once
     order = [*families(frame), not_recorded("family")]
     ordered = sorted(present, key=lambda pair: (order.index(pair[0]), pair[1]))
-    return [FamilyGroup(*pair, frame[(family == pair[0]) & (device == pair[1])]) for pair in ordered]
+    return [FamilyGroup(pair[0], pair[1], frame[(family == pair[0]) & (device == pair[1])]) for pair in ordered]
 
 
 def of_groups(

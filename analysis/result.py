@@ -110,9 +110,10 @@ def pooled_within(frame: pd.DataFrame, by: Sequence[str], pool: bool) -> str:
 
     HeterogeneousError where anything differs, unless `pool`.
     """
-    from analysis.store.frame import require_homogeneous
+    from analysis.store.frame import IDENTITY, require_homogeneous
 
-    groups = (group for _, group in frame.groupby(list(by), sort=True, dropna=False))
+    alike = all(frame[key].nunique(dropna=False) <= 1 for key in IDENTITY if key in frame)
+    groups = () if alike else (group for _, group in frame.groupby(list(by), sort=True, dropna=False))
     return joined(require_homogeneous(group, pool=pool).attrs.get("pooled", "") for group in groups)
 
 

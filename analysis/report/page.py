@@ -64,7 +64,7 @@ def legible(frame: pd.DataFrame) -> pd.DataFrame:
     for name in frame.columns:
         if name in _ADDRESSES or not (pd.api.types.is_string_dtype(frame[name]) or frame[name].dtype == object):
             continue
-        texts = [text for text in frame[name].dropna().unique() if isinstance(text, str)]
+        texts = [text for text in np.asarray(frame[name].dropna().unique(), "object") if isinstance(text, str)]
         if max(map(len, texts), default=0) > _NAME or _UNFIT.search("".join(texts)):
             changed[name] = frame[name].replace({text: _short(text) for text in texts if _short(text) != text})
     result = frame.assign(**changed) if changed else frame

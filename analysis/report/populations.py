@@ -116,11 +116,11 @@ def _name(one: Population, same: Sequence[Population]) -> str:
 
 def _narrowed(one: Population, frame: pd.DataFrame, keys: Sequence[str]) -> Selection:
     """The selection with what chooses exactly these rows: the device, then as little of the identity as does."""
-    selection, chosen = one.selection, frame
+    selection, chosen = one.selection, pd.Series(True, frame.index)
     for key in keys:
         values = _values(one.rows, key)
-        matching = chosen[chosen[key].astype("str").eq(values[0]).fillna(False)] if values else chosen
-        if len(matching) == len(chosen):
+        matching = chosen & frame[key].astype("str").eq(values[0]).fillna(False).astype(bool) if values else chosen
+        if matching.sum() == chosen.sum():
             continue
         if key == "device":
             selection = replace(selection, device=values[0])

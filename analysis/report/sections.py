@@ -109,7 +109,7 @@ class Context:
         words = [*command_line(options), *command_line(selection)]
         line = shlex.join(["python", "-m", "analysis", one.name, *words])
         try:
-            result = one(frame.copy(), options)
+            result = one(frame.copy(deep=False), options)
             reason = "" if len(result.table) else " ".join(head for head, _ in result.paragraphs()).rstrip(".")
         except ParadnnError as error:
             reason = _cut(str(error), _LONGEST)

@@ -332,6 +332,10 @@ def _influence(design: np.ndarray, gram: np.ndarray, code: np.ndarray) -> np.nda
     """What each row's residual (n, k) moves the coefficients by when its level is left out: X_g (X'X - X_g'X_g)^-1."""
     order = np.argsort(code, kind="stable")
     starts = np.flatnonzero(np.diff(code[order], prepend=-1))
+    if len(starts) == len(code):  # each row alone, where Sherman and Morrison's formula needs one inverse for all
+        alone = design @ np.linalg.pinv(gram, rcond=_SINGULAR, hermitian=True)
+        if (rest := 1 - (alone * design).sum(axis=1)).min() > 1e-6:
+            return np.asarray(alone / rest[:, None])
     products = design[order][:, :, None] * design[order][:, None, :]
     left = gram - np.add.reduceat(products, starts)
     inverses = np.linalg.pinv(left, rcond=_SINGULAR, hermitian=True)
@@ -354,7 +358,7 @@ def _held(design: np.ndarray, code: np.ndarray, moved: np.ndarray, other: np.nda
         both = np.bincount(place, column)
         fitted = _summed(column[:, None] * design, code)
         cross = np.einsum("pk,kp->p", fitted[own], effect[:, others])
-        found[k] = (both**2).sum() - 2 * (both * cross).sum() + np.einsum("gi,ij,gj->", fitted, square, fitted)
+        found[k] = (both**2).sum() - 2 * (both * cross).sum() + ((fitted @ square) * fitted).sum()
     return found
 
 

@@ -81,7 +81,6 @@ def regress(
     scale"). Raises NotEnoughData for fewer than three rows a coefficient, or where nothing varies.
     """
     from statsmodels.regression.linear_model import OLS
-    from statsmodels.stats.outliers_influence import variance_inflation_factor
 
     values = np.asarray(values, dtype="float64")
     if len(values) < 2 or np.ptp(values) <= 1e-12 * np.abs(values).max():
@@ -93,9 +92,9 @@ def regress(
     between, y = _without_sessions(x, scale(values), when)
     spread = float(y.std(ddof=1))
     z = (y - y.mean()) / spread
-    fitted = OLS(z, x).fit(cov_type=_robust(x), use_t=True)
-    weights, covariance = fitted.params[1:], _robust(x)
-    variance, freedom = fitted.bse[1:] ** 2, np.full(terms, fitted.df_resid)
+    covariance = _robust(x)
+    fitted = OLS(z, x).fit(cov_type=covariance, use_t=True)
+    weights, variance, freedom = fitted.params[1:], fitted.bse[1:] ** 2, np.full(terms, fitted.df_resid)
     if levels is not None and not levels.independent:
         covariance, (variance, freedom) = "crossed", (part[1:] for part in crossed_variances(x, z, levels))
     drift = _drift(x, lambda factor: scale(values * factor), y, when) / spread
@@ -109,7 +108,7 @@ def regress(
     reach = stats.t.ppf((1 + LEVEL) / 2, freedom) * error + drift
     found = {"weight": weights, "low": weights - reach, "high": weights + reach}
     found |= {"p": _p_values(sure, variance, freedom), "p_given": given, "error": error, "freedom": freedom}
-    found["vif"] = [variance_inflation_factor(x, place) for place in range(1, terms + 1)]
+    found["vif"] = np.diag(np.linalg.inv(np.atleast_2d(np.corrcoef(x[:, 1:], rowvar=False))))
     found |= {"slope": weights * spread / per.to_numpy(), "between": between[1:], "drift": drift}
     table = pd.DataFrame(found, index=pd.Index(scores.columns, name="term"))
     correlation = pd.DataFrame(np.corrcoef(np.linalg.pinv(x)[1:]), table.index, table.index)
@@ -135,15 +134,17 @@ def _without_sessions(x: np.ndarray, y: np.ndarray, when: When | None) -> tuple[
     each session by least squares beside the columns: their weights are then those of slopes within sessions)."""
     if when is None or not when.session.any():
         return np.zeros(x.shape[1]), y
-    count, which = len(y), np.eye(when.session.max() + 1)[when.session]
-    if count <= which.shape[1]:
+    count, sizes, columns = len(y), np.bincount(when.session), x[:, 1:]
+    if count <= len(sizes):
         return np.ones(x.shape[1]), y
-    centred = x - x.mean(axis=0)
-    within = x - (which @ (which.T @ x / which.sum(axis=0)[:, None]))
+    sums = np.array([np.bincount(when.session, column) for column in (*x.T, y)]).T
+    within = x - (sums[:, :-1] / sizes[:, None])[when.session]
     with np.errstate(invalid="ignore"):
-        left = (within**2).sum(axis=0) / (centred**2).sum(axis=0) * (count - 1) / (count - which.shape[1])
-    shift = which @ np.linalg.lstsq(np.hstack([which, x[:, 1:]]), y, rcond=None)[0][: which.shape[1]]
-    return 1 - left, y - shift + shift.mean()
+        left = (within**2).sum(axis=0) / (x.var(axis=0) * count) * (count - 1) / (count - len(sizes))
+    # The normal equations of an indicator for each session, which would be as many columns, and of x.
+    products = np.block([[np.diag(sizes), sums[:, 1:-1]], [sums[:, 1:-1].T, columns.T @ columns]])
+    fitted = np.linalg.pinv(products, rcond=_SAME, hermitian=True) @ np.append(sums[:, -1], columns.T @ y)
+    return 1 - left, y - (shift := fitted[when.session]) + shift.mean()
 
 
 def _standardised(values: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series, dict[str, float], dict[str, tuple[str, ...]]]:

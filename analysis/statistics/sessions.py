@@ -140,13 +140,8 @@ def sessions_of(runs: pd.DataFrame) -> np.ndarray:
     sweep are of one session with those on their host up to such a pause. The start of an imported published run is that
     of its import, and says nothing.
     """
-
-    def column(name: str) -> pd.Series:
-        return runs[name].astype("object").where(runs[name].notna(), "") if name in runs else blank
-
-    blank = pd.Series("", index=runs.index, dtype="object")
-    named = pd.DataFrame({name: column(name) for name in ("sweep_id", "host", "session_id")}).reset_index(drop=True)
-    named["time"] = runs["start_time"].to_numpy() if "start_time" in runs else pd.NaT
+    named = runs.reindex(columns=["sweep_id", "host", "session_id"]).astype("object").fillna("").reset_index(drop=True)
+    named["time"] = runs["start_time"].array if "start_time" in runs else pd.NaT
     published = runs["source"].eq("published").fillna(False).to_numpy(dtype=bool) if "source" in runs else False
     known = ((named["sweep_id"] != "") | named["time"].notna()) & ~np.asarray(published)
     named = named[known].sort_values(["sweep_id", "host", "time"], kind="stable")
@@ -290,8 +285,7 @@ def _blocks(runs: pd.DataFrame, side: np.ndarray, sessions: np.ndarray) -> np.nd
     found = sessions.copy()
     times = runs["start_time"].to_numpy(dtype="datetime64[ns]") if "start_time" in runs else None
     ordered = "sweep_order" in runs and bool(runs["sweep_order"].eq("random").all())
-    for name in dict.fromkeys(sessions):
-        mine = np.flatnonzero(sessions == name)
+    for name, mine in pd.Series(sessions).groupby(sessions, sort=False).indices.items():
         if ordered or len(set(side[mine])) < 2:
             continue
         if times is None:
@@ -299,7 +293,7 @@ def _blocks(runs: pd.DataFrame, side: np.ndarray, sessions: np.ndarray) -> np.nd
             continue
         # Runs that began together took turns.
         place = pd.Series(mine).groupby([times[mine], side[mine]]).cumcount().to_numpy()
-        mine = mine[np.lexsort((side[mine], place, times[mine]))]
+        mine = np.asarray(mine)[np.lexsort((side[mine], place, times[mine]))]
         changes = np.concatenate([[0], np.cumsum(np.diff(side[mine]) != 0)])
         if not (_in_turn(side[mine], changes[-1] + 1, times[mine]) or _overlapping(runs.iloc[mine], side[mine])):
             found[mine] = [f"{name} block {change}" for change in changes]

@@ -88,7 +88,9 @@ def build(records: Records) -> pd.DataFrame:
     if (known := tags.get("protocol_id")) and "protocol" not in columns:
         names = [*(text and protocol_name(text) for text in known.places), None]
         columns["protocol"] = pd.Series(pd.array(names, dtype="str")[known.codes])
-    return pd.DataFrame(columns).sort_values(["start_time", "run_id"], kind="stable", ignore_index=True)
+    frame = pd.DataFrame(columns)
+    in_order = frame["start_time"].is_monotonic_increasing and frame["start_time"].is_unique  # as most stores are
+    return frame if in_order else frame.sort_values(["start_time", "run_id"], kind="stable", ignore_index=True)
 
 
 def units(names: Iterable[str]) -> dict[str, str]:
@@ -161,29 +163,28 @@ def aggregate_replicates(frame: pd.DataFrame) -> pd.DataFrame:
     keys = ["point_id", *(key for key in IDENTITY if key in frame)]
     measured = list(units(frame.columns))
     group = frame.groupby(keys, sort=False, dropna=False).ngroup().to_numpy()
-    ok = is_ok(frame).to_numpy()
+    ok, several = is_ok(frame).to_numpy(), np.bincount(group)[group] > 1  # a run that stands alone is what it is
     table = pd.DataFrame({"group": group, "ok": ok, "outcome": frame["outcome"].astype("object")})
-    counts = table.groupby(["group", "ok", "outcome"]).size().reset_index(name="count")
+    counts = table[several].groupby(["group", "ok", "outcome"]).size().reset_index(name="count")
     order = counts.sort_values(["ok", "count", "outcome"], ascending=[False, False, True]).drop_duplicates("group")
     ending = table["group"].map(order.set_index("group")["outcome"])
     chosen = table["outcome"].eq(ending) | ending.isna()
     first = table[chosen].drop_duplicates("group").sort_values("group").index
-    result = frame.loc[first].reset_index(drop=True)
-    several = ok & (np.bincount(group)[group] > 1)  # the median of one is what it is
-    values = frame.loc[several, measured].astype("float64").groupby(group[several])
-    middle = values.median().reindex(range(len(result)))
+    result: pd.DataFrame = (frame if len(first) == len(frame) else frame.loc[first]).reset_index(drop=True)
+    values = frame.loc[several & ok, measured].astype("float64").groupby(group[several & ok])
+    middle = values.median()
     spread = (values.std() / values.mean().abs()).reindex(range(len(result))).add_suffix("_spread")
-    result[measured] = middle.where(middle.notna(), result[measured].astype("float64"))
-    held = table.groupby("group")["ok"]
-    extra = pd.DataFrame({"replicates": held.sum(), "replicates_failed": held.size() - held.sum()})
+    result[measured] = result[measured].astype("float64")
+    result.loc[middle.index, measured] = middle.where(middle.notna(), result.loc[middle.index, measured])
+    ran = np.bincount(group, ok).astype("int64")
+    extra = pd.DataFrame({"replicates": ran, "replicates_failed": np.bincount(group) - ran})
     result = pd.concat([result, extra, spread], axis=1)
     result.attrs = dict(frame.attrs)
     return result
 
 
 def _text(column: Texts) -> pd.Series:
-    distinct = pd.array([*column.places, None], dtype="str")
-    return pd.Series(distinct[column.codes])
+    return pd.Series(pd.array([*column.places, None], dtype="str")[column.codes])
 
 
 def _time(milliseconds: Iterable[int | None]) -> pd.Series:
@@ -239,6 +240,5 @@ def _typed(column: Texts, kind: type | None = None) -> pd.Series:
         whole = np.array([*(int(text or 0) for text in distinct), 0], dtype="int64")[codes]
         return pd.Series(pd.arrays.IntegerArray(whole, lacking))
     if values and all(_NUMBER.fullmatch(value) for value in values):
-        real = [math.nan if text is None else float(text) for text in distinct]
-        return pd.Series(np.array([*real, math.nan], dtype="float64")[codes])
+        return pd.Series(np.array([*(float(text or "nan") for text in distinct), math.nan], dtype="float64")[codes])
     return pd.Series(pd.array([*distinct, None], dtype="str")[codes])

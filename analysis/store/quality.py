@@ -101,9 +101,9 @@ def admit(frame: pd.DataFrame, steady_only: bool = False) -> tuple[pd.DataFrame,
     out = wrong | copied | ((unsteady | contended) & steady_only)
     kept = frame[~out].reset_index(drop=True) if out.any() else frame
     numbers = kept[[name for name in units(kept.columns) if pd.api.types.is_float_dtype(kept[name])]]
-    impossible = numbers.abs() > _LARGEST
-    if impossible.any(axis=None):
-        kept = kept.assign(**{str(name): numbers[name].mask(bad) for name, bad in impossible.items() if bad.any()})
+    impossible = numbers.loc[:, (numbers.max() > _LARGEST) | (numbers.min() < -_LARGEST)].abs() > _LARGEST
+    if impossible.size:
+        kept = kept.assign(**{str(name): numbers[name].mask(bad) for name, bad in impossible.items()})
     kept, wild = without_wild_intervals(kept)
     points, failed = _failed_beside_ok(kept)
     return kept, Quality(
@@ -136,9 +136,9 @@ def copies(frame: pd.DataFrame) -> np.ndarray:
         return found
     keys = [name for name in ("point_id", "environment_id") if name in frame]
     places = np.flatnonzero(ok & ~found & frame["point_id"].notna().to_numpy())
-    places = places[frame.iloc[places].duplicated(keys, keep=False).to_numpy()]
+    places = places[frame[keys].iloc[places].duplicated(keep=False).to_numpy()]
     timings = [frame.reindex(columns=list(names)).astype("float64").to_numpy() for names in _TIMINGS]
-    for _, same in pd.Series(places).groupby(frame.iloc[places].groupby(keys, dropna=False).ngroup().to_numpy()):
+    for _, same in pd.Series(places).groupby(frame[keys].iloc[places].groupby(keys, dropna=False).ngroup().to_numpy()):
         first: list[int] = []
         for place in same:
             pairs = ([list(map(_shared, rows[place], rows[other])) for rows in timings] for other in first)
@@ -162,8 +162,8 @@ def _begins(frame: pd.DataFrame, name: str, word: str) -> np.ndarray:
     """Which rows say a word, truth values in words; none where the column is not there."""
     if name not in frame:
         return np.zeros(len(frame), dtype=bool)
-    said = frame[name].astype("str").str.lower().str.startswith(word)
-    return said.to_numpy(dtype=bool, na_value=False)
+    codes, words = pd.factorize(frame[name])
+    return np.array([*(str(each).lower().startswith(word) for each in words), False])[codes]
 
 
 def without_wild_intervals(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
@@ -183,9 +183,9 @@ def without_wild_intervals(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 def _failed_beside_ok(frame: pd.DataFrame) -> tuple[int, dict[str, int]]:
     """(points with an ok replicate beside failed ones, outcome -> how many failed); what was repeated with success
     under the same replicate did not fail."""
-    if "point_id" not in frame or not len(frame):
-        return 0, {}
     ok, keys = is_ok(frame), [name for name in ("point_id", "environment_id") if name in frame]
+    if "point_id" not in frame or not (frame["outcome"].notna() & ~ok).any():
+        return 0, {}
     point = frame.groupby(keys, dropna=False).ngroup()
     beside = frame["outcome"].notna() & ~ok & ok.groupby(point).transform("any")
     if "replicate" in frame:
