@@ -1,11 +1,13 @@
-"""python -m benchmarks.kill [--sweeps 50] [--minutes 30] [--adaptive] [--drivers 3] [--kills 10]
+"""python -m benchmarks.kill [--sweeps 50] [--minutes 30] [--adaptive] [--drivers 3] [--kills 10] [--targets child ...]
 
 A sweep of 30 tiny points whose driver is killed (SIGKILL) at a random moment, and started again, until it ends by
 itself; then the next sweep. After each: every point measured once, no finished run lost, none left RUNNING, no process
-left over.
+and no temporary file left over.
 
 With --adaptive each sweep chooses 30 of 120 points. With --drivers several drivers measure it at once, and one of them
-is killed each time. With --kills that happens so often each sweep (0: never), each time 1 to 3 points later.
+is killed each time, --kills times each sweep (0: never). --targets are what is killed, drawn each time: the driver, the
+driver in its first two seconds (start), its process group, its worker, the child that measures, or a tool that
+describes the machine. What that makes a crash is measured again.
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -37,18 +38,25 @@ TINY = [
 ]
 
 POINTS = 30
+TARGETS = ("driver", "start", "group", "worker", "child", "tool")
+#: What the driver outlives: points whose process was killed with it crash.
+OUTLIVED = ("worker", "child", "tool")
+#: How often in a row: another child comes at once, and a beginning is not waited for.
+ROW = {"start": 4, "tool": 4, "child": 6}
+KILLED: Counter[str] = Counter()
 Driver = subprocess.Popen[bytes]
 
 
 def finished(folder: Path) -> set[str]:
-    """Ids of the runs that have an outcome."""
+    """Ids of the runs that have an outcome that counts: a process that is killed makes a crash, which is repeated."""
+    query = "SELECT run_uuid FROM tags WHERE key = 'outcome' AND value != 'crash'"
     with closing(sqlite3.connect(folder / "mlflow.db", timeout=60)) as database:
-        return {row[0] for row in database.execute("SELECT run_uuid FROM tags WHERE key = 'outcome'")}
+        return {row[0] for row in database.execute(query)}
 
 
 def doubled_or_running(folder: Path) -> list[str]:
-    """Points with several outcomes, and runs that have not ended."""
-    counts = Counter(run["point_id"] for run in runs(folder) if run.get("outcome"))
+    """Points that were measured several times, and runs that have not ended."""
+    counts = Counter(run["point_id"] for run in runs(folder) if run.get("outcome", "crash") != "crash")
     problems = [f"{point} measured {count} times" for point, count in counts.items() if count > 1]
     with closing(sqlite3.connect(folder / "mlflow.db", timeout=60)) as database:
         [running] = database.execute(
@@ -68,66 +76,87 @@ def kept(folder: Path) -> set[float]:
 
 def recorded(folder: Path) -> set[float]:
     """When each process began that a run holds."""
-    files = (artifact(folder, run, "blocks.json") for run in runs(folder) if run.get("outcome") == "ok")
-    return {process["begun"] for path in files for process in json.loads(path.read_text())["processes"]}
+    files = (artifact(folder, run, "blocks.json") for run in runs(folder) if run.get("outcome"))
+    texts = (path.read_text() for path in files if path.exists())
+    return {process["begun"] for text in texts for process in json.loads(text)["processes"]}
+
+
+def left_over(folder: Path) -> list[str]:
+    """Temporary files and processes of drivers that have all ended."""
+    temporary = str(folder / "temporary")
+    started = {each.pid: (each.info["environ"] or {}).get("TMPDIR") for each in psutil.process_iter(["environ"])}
+    alive = [f"process {pid} left" for pid, folder in started.items() if folder == temporary]
+    return [f"{name} left" for name in os.listdir(temporary)] + alive
 
 
 def start(folder: Path, first: int, given: argparse.Namespace) -> Driver:
     """A driver of the sweep whose narrowest point has so many nodes."""
     environ = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}"}
-    command = [sys.executable, "-m", "paradnn.train", "-m", f"model.nodes=range({first},{first + 30})", *TINY]
-    command += [f"measure.processes={given.processes}", f"tracking.folder={folder}"]
+    environ["TMPDIR"] = str(folder / "temporary")
+    command = [sys.executable, "-m", "paradnn.train", "-m", f"model.nodes=range({first},{first + POINTS})", *TINY]
+    command += [f"measure.processes={given.processes}", f"tracking.folder={folder}", "resume=retry"]
+    command += [f"framework={given.framework}"]
     if given.adaptive:
         command += ["sweep.design=adaptive", f"sweep.points={POINTS}", "batch_size=4,8", "model.output_size=2,4"]
-    return subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "start_new_session": True}
+    return subprocess.Popen(command, cwd=ROOT, env=environ, **quiet)
 
 
-def moment(drivers: Sequence[Driver], folder: Path, seconds: float, points: int) -> list[int]:
-    """Wait for so many further points, or where that is 0 so many seconds; the drivers that still run then."""
-    goal, until = len(finished(folder)) + points, time.monotonic() + seconds
-    while running := [place for place, driver in enumerate(drivers) if driver.poll() is None]:
-        if (len(finished(folder)) >= goal) if points else (time.monotonic() > until):
-            time.sleep(random.uniform(0.0, 0.5) if points else 0.0)
-            break
-        time.sleep(0.05)
-    return running
+def kill(driver: Driver, target: str) -> list[str]:
+    """Kill a driver or, where there is one soon, what it has started; what of it lives on."""
+    until = time.monotonic() + (2.0 if target == "tool" else 30.0)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(driver.pid)
+        while target in OUTLIVED and time.monotonic() < until and driver.poll() is None:
+            for child in process.children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):  # a worker is one whose parent is no worker
+                    is_worker = ["paradnn.worker" in each.cmdline() for each in (child, child.parent() or process)]
+                    if is_worker == {"worker": [True, False], "child": [True, True], "tool": [False, False]}[target]:
+                        child.kill()
+                        KILLED[target] += 1
+                        return []
+            time.sleep(0.001)
+        if driver.poll() is not None:
+            return []
+        started = process.children(recursive=True)
+        (os.killpg if target == "group" else os.kill)(driver.pid, signal.SIGKILL)
+        driver.wait()
+        KILLED["driver" if target in OUTLIVED else target] += 1
+        _, alive = psutil.wait_procs(started, timeout=5.0)
+        return [f"process {each.pid} lives on: {each.cmdline()}" for each in alive if each.is_running()]
+    return []
 
 
-def kill(driver: Driver) -> list[str]:
-    """Kill a driver; what of it lives on."""
-    started = [child.pid for child in psutil.Process(driver.pid).children(recursive=True)]
-    driver.send_signal(signal.SIGKILL)
-    driver.wait()
-    time.sleep(3.0)
-    return [f"process {pid} lives on" for pid in started if psutil.pid_exists(pid)]
+def ended(driver: Driver) -> list[str]:
+    """What a driver that ends, or was killed here, says of its failure."""
+    said, code = driver.communicate()[1].decode()[-300:], driver.returncode
+    return [] if code in (0, -signal.SIGKILL) else [f"exit code {code}: {said}"]
 
 
-def one_sweep(folder: Path, first: int, start_seconds: float, given: argparse.Namespace) -> tuple[int, list[str]]:
-    """Kill and start again until done; how often it was killed, and what went wrong."""
-    kills, problems, seen, waiting = 0, [], set(), set()
-    reach = 2.0 * start_seconds
+def one_sweep(folder: Path, first: int, given: argparse.Namespace) -> list[str]:
+    """Kill and start again until done; what went wrong."""
+    before, problems, seen, waiting = KILLED.total(), [], set(), set()
     drivers = [start(folder, first, given) for _ in range(given.drivers)]
-    while given.kills is None or kills < given.kills:
-        points = 0 if given.kills is None else random.randint(1, 3)
-        running = moment(drivers, folder, random.uniform(1.0, reach), points)
-        if not running:
+    while KILLED.total() - before < given.kills:
+        time.sleep(random.uniform(0.0, given.seconds))
+        if not (running := [place for place, driver in enumerate(drivers) if driver.poll() is None]):
             break
-        place = random.choice(running)
-        problems += kill(drivers[place])
-        kills += 1
+        place, target = random.choice(running), random.choice(given.targets)
+        for _ in range(ROW.get(target, 1)):
+            if target in ("start", "tool"):  # begins anew
+                problems += kill(drivers[place], "driver") + ended(drivers[place])
+                drivers[place] = start(folder, first, given)
+            time.sleep({"start": random.uniform(0.0, 2.0), "child": random.uniform(0.0, 1.0)}.get(target, 0.0))
+            problems += [f"{target}: {found}" for found in kill(drivers[place], target)]
         now = finished(folder)
         problems += [f"run {run_id} lost" for run_id in seen - now]
-        # A neighbour may slow the start so much that none would ever get to its first point.
-        idle = now == seen and kept(folder) <= waiting
-        reach = 1.5 * reach if idle else max(0.8 * reach, 2.0 * start_seconds)
         seen, waiting = now, waiting | kept(folder)
-        drivers[place] = start(folder, first, given)
-    for driver in drivers:
-        errors = driver.communicate()[1]
-        if driver.returncode:
-            problems.append(f"exit code {driver.returncode}: {errors.decode()[-300:]}")
-    lost = waiting - recorded(folder)
-    return kills, [*problems, *(f"the process that began at {begun} lost" for begun in lost)]
+        if drivers[place].poll() is not None:
+            problems += ended(drivers[place])
+            drivers[place] = start(folder, first, given)
+    problems += [problem for driver in drivers for problem in ended(driver)]
+    problems += ended(start(folder, first, given))  # what crashed last
+    return problems + [f"the process that began at {begun} lost" for begun in waiting - recorded(folder)]
 
 
 def main() -> None:
@@ -137,31 +166,25 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=120.0, help="begin no new sweep after so long")
     parser.add_argument("--adaptive", action="store_true", help="of 120 points each sweep chooses 30")
     parser.add_argument("--drivers", type=int, default=1, help="that measure each sweep at once")
-    parser.add_argument(
-        "--kills", type=int, help="of each sweep, 1 to 3 points after another; else any number, at any moment"
-    )
+    parser.add_argument("--kills", type=int, default=10, help="of each sweep, unless it ends before")
+    parser.add_argument("--seconds", type=float, default=20.0, help="between two kills, at most")
+    parser.add_argument("--targets", nargs="+", choices=TARGETS, default=["driver"])
+    parser.add_argument("--framework", default="tensorflow")
     given = parser.parse_args()
-    begin, kills, sweeps, problems = time.monotonic(), 0, 0, []
+    begin, sweeps, problems = time.monotonic(), 0, []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        (folder / "temporary").mkdir()
         train(["model.nodes=4", "measure.processes=1", *TINY], folder)
-        start_seconds = time.monotonic() - begin
         while sweeps < given.sweeps and time.monotonic() - begin < 60 * given.minutes:
             before, place = len(finished(folder)), 100 + 30 * sweeps
-            killed, found = one_sweep(folder, place, start_seconds, given)
-            kills, sweeps, problems = kills + killed, sweeps + 1, problems + found
-            problems += doubled_or_running(folder)
+            found = one_sweep(folder, place, given) + doubled_or_running(folder) + left_over(folder)
             if (measured := len(finished(folder)) - before) != POINTS:
-                problems.append(f"{measured} points measured, not {POINTS}")
-            print(
-                f"sweep {sweeps}: {measured} points, killed {killed} times, {len(problems)} problems so far",
-                *found,
-                sep="\n  ",
-                flush=True,
-            )
-    print(f"{sweeps} sweeps of {POINTS} points, {kills} kills: {len(problems)} problems")
-    for problem in problems:
-        print(f"  {problem}")
+                found.append(f"{measured} points measured, not {POINTS}")
+            sweeps, problems = sweeps + 1, problems + found
+            print(f"sweep {sweeps}: {measured} points, {KILLED}, {len(problems)} problems so far", flush=True)
+            print(*(f"  {problem}\n" for problem in found), sep="", end="", flush=True)
+    print(f"{sweeps} sweeps of {POINTS} points, {KILLED.total()} kills ({KILLED}): {len(problems)} problems")
 
 
 if __name__ == "__main__":
