@@ -107,11 +107,11 @@ class Watch:
         return self._seen[self.kept][1], self._meter.source
 
     def judged(self, timing: Timing) -> Timing:
-        """`timing`, not steady where something was compiled meanwhile."""
-        if not (compiled := self._seen[self.kept][2]):
-            return timing
-        reason = f"the measured steps compiled {compiled} program(s); {timing.steady_reason}"
-        return replace(timing, steady=False, steady_reason=reason)
+        """`timing`, not steady where something was compiled meanwhile, or the process was stopped."""
+        seen, _, compiled = self._seen[self.kept]
+        what = f"compiled {compiled} program(s)" if compiled else "were stopped (SIGSTOP)"
+        unsteady = replace(timing, steady=False, steady_reason=f"the measured steps {what}; {timing.steady_reason}")
+        return unsteady if compiled or (seen and seen.stops) else timing
 
 
 def measure_steps(

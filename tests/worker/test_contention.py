@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from paradnn.core.messages import Contention
-from paradnn.worker.measure import single_latencies
+from paradnn.core.messages import Contention, Timing
+from paradnn.worker.measure import Watch, single_latencies
 from paradnn.worker.meters import ContentionWatch, Counters, between, read_counters
 from tests.platform.test_findings import plant
 from tests.processes import in_fresh_process
@@ -63,15 +63,17 @@ def test_a_process_that_was_stopped_meanwhile_says_so() -> None:
 
 
 def _watch_while_stopped() -> None:
-    watch = ContentionWatch()
+    watch = Watch()
     watch.start()
     helper = subprocess.Popen([sys.executable, "-c", AGAIN, str(os.getpid())])
     os.kill(os.getpid(), signal.SIGSTOP)
-    seen = watch.stop()
+    taken, seen = watch.stop(), watch.contention
     helper.wait()
     assert seen
+    judged = watch.judged(Timing(1, [], [], [1.0], True, "no change", None))
+    assert (judged.steady, judged.steady_reason) == (False, "the measured steps were stopped (SIGSTOP); no change")
     assert (seen.reason or "").endswith("the point was stopped (SIGSTOP) 1 time")
-    assert seen.taken >= 1
+    assert taken == seen.taken >= 1
     assert signal.getsignal(signal.SIGCONT) is signal.SIG_DFL
 
 
