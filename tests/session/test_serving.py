@@ -34,13 +34,12 @@ def test_a_server_is_measured_and_recorded(store: Store) -> None:
     assert {"queries.parquet", "latency.hgrm", "latency.hdr"} <= files
 
 
-@pytest.mark.parametrize("scenario", ["single_stream", "multi_stream", "offline"])
-def test_the_other_scenarios_are_too(store: Store, scenario: str) -> None:
-    short = [f"{scenario}.min_seconds=0.1", f"{scenario}.min_queries=20"]
-    done = run(["paradnn.train", *TINY, "mode=inference", f"scenario={scenario}", *short], store)
+def test_the_other_scenarios_are_too(store: Store) -> None:
+    scenarios = ("single_stream", "multi_stream", "offline")
+    grids = ",".join(f"{{scenario: {name}, {name}.min_seconds: 0.1, {name}.min_queries: 20}}" for name in scenarios)
+    done = run(["paradnn.train", "-m", *TINY, "mode=inference", f"sweep.grids=[{grids}]"], store)
     assert done.returncode == 0, done.stderr
-    [point] = store.runs()
-    assert store.values("latest_metrics", point["run_id"])["queries"] >= 20
+    assert [store.values("latest_metrics", each["run_id"])["queries"] >= 20 for each in store.runs()] == [True] * 3
 
 
 def test_a_limit_that_no_query_can_hold_is_told(store: Store) -> None:
