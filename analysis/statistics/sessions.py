@@ -186,8 +186,8 @@ def arrange(
     elif min(counts) < FEWEST_SESSIONS or set(blocks[side == 0]) & set(blocks[side == 1]):
         split = set(sessions[side == 0]) & set(sessions[side == 1])
         return Arrangement(Design(Standing.APART if split else Standing.ALONE, counts), none, every)
-    elif all(hosts) and _far_apart(runs["host"], side):
-        return Arrangement(Design(Standing.HOSTS, counts), none, every)
+    elif all(hosts) and np.ptp(pd.crosstab(runs["host"].to_numpy(), side, normalize="columns"), axis=1).max() > _UNLIKE:
+        return Arrangement(Design(Standing.HOSTS, counts), none, every)  # on other parts of one side than of the other
     else:
         counts, lacking = tuple(len(set(units[side == one])) for one in (0, 1)), Standing.APART  # type: ignore
     design = Design(Standing.REPEATED if turns and min(counts) >= FEWEST_SESSIONS else lacking, counts)
@@ -310,12 +310,6 @@ def _turns(blocks: np.ndarray, side: np.ndarray, times: np.ndarray) -> tuple[np.
     far = [np.abs(np.angle(np.outer(one, other.conj()))) / (2 * np.pi) for one in days for other in days]
     own = np.ptp(times) > _DAY and max(far[0].max(initial=0), far[3].max(initial=0)) < far[1].min(initial=1)
     return turn.reindex(blocks).to_numpy(), _even(*middles) and not (own and far[1].min() > _OF_DAY)
-
-
-def _far_apart(hosts: pd.Series, side: np.ndarray) -> bool:
-    """Whether the hosts that the sides have in common measured other parts of one than of the other."""
-    shares = pd.crosstab(hosts.to_numpy(), side, normalize="columns")
-    return bool((shares[0] - shares[1]).abs().max() > _UNLIKE)
 
 
 def _in_turn(side: np.ndarray, blocks: int, times: np.ndarray) -> bool:
