@@ -34,6 +34,11 @@ def test_models_below_the_hosts_rate_are_input_bound() -> None:
     assert set(result.sources) == set(planted()["run_id"])
 
 
+def test_the_threshold_decides() -> None:
+    low, high = (waiting(planted(), threshold=threshold).share.value for threshold in (0.01, 0.7))
+    assert high < low
+
+
 def test_groups_without_infeed_are_named() -> None:
     frame = pd.concat([planted(), planted(family="rnn", infeed_fraction=np.nan)], ignore_index=True)
     (found,), lacking = input_waits(frame, InfeedOptions())

@@ -88,6 +88,15 @@ def test_the_rounds_that_would_tell_are_a_look_and_would(mean: float, half: floa
     assert SpeedEstimate(mean, narrower * 1.5, needed).verdict(0.02) is SpeedVerdict.NOT_SETTLED
 
 
+def test_it_ends_with_a_verdict_that_is_precise_enough() -> None:
+    rule = Rule(within=0.02, margin=0.02)
+    assert rule.is_enough(SpeedEstimate(0.03, 0.0198, 10))
+    assert not rule.is_enough(SpeedEstimate(0.03, 0.025, 10)), "a verdict, but not precise"
+    assert not rule.is_enough(SpeedEstimate(0.01, 0.0198, 10)), "precise, but no verdict"
+    assert rule.is_enough(SpeedEstimate(math.log(2), 0.06, 10)), "a tenth of a large difference is enough"
+    assert rule.is_enough(SpeedEstimate(0.001, 0.015, 10))
+
+
 def test_looks_are_few_and_end_at_the_cap() -> None:
     assert [n for n in range(1, 60) if n in LOOKS] == [5, 7, 10, 14, 20, 28, 40, 57]
     assert [n for n in range(1, 13) if Rule(least=6, most=12).looks(n)] == [7, 10, 12]
