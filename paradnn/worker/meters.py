@@ -157,13 +157,19 @@ def _descendants(root: Path, pid: int) -> Iterator[int]:
 
 
 def _throttled_seconds(root: Path) -> float | None:
-    """Seconds in which the quota of this process's control group (version 2) stopped it; None where there is none."""
-    with contextlib.suppress(OSError, ValueError, KeyError, StopIteration):
-        rows = (root / "proc/self/cgroup").read_text().splitlines()
-        path = next(row.removeprefix("0::") for row in rows if row.startswith("0::"))
-        for file in (root / "sys/fs/cgroup" / path.strip("/") / "cpu.stat", root / "sys/fs/cgroup/cpu.stat"):
-            if file.exists():
-                return int(dict(line.split() for line in file.read_text().splitlines())["throttled_usec"]) / 1e6
+    """Seconds in which the quota of this process's control group, of version 2 or 1, stopped it; None where there is
+    none."""
+    with contextlib.suppress(OSError, ValueError):
+        for row in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = row.split(":", 2)
+            if controllers and "cpu" not in controllers.split(","):
+                continue
+            top = root / "sys/fs/cgroup" / controllers
+            for file in (top / path.strip("/") / "cpu.stat", top / "cpu.stat"):
+                counts = dict(line.split() for line in file.read_text().splitlines()) if file.exists() else {}
+                for name, per in (("throttled_usec", 1e6), ("throttled_time", 1e9)):
+                    if name in counts:
+                        return int(counts[name]) / per
     return None
 
 
