@@ -534,7 +534,6 @@ def so(questions: dict[str, Question]) -> dict[str, Question]:
 _ANY = COMPARE | SOFTWARE | SPEEDUP | MERIT | claim("ratio", "at_least: 1.0") | claim("compare", "at_least: 0.5")
 _COVERED = {
     "`speedup`: the mean misses it": Question(_SPEEDUP, beyond(_RATIO, true=math.exp(0.08))),
-    "`figure-of-merit`: the mean misses it": Question(_MERIT, beyond("times float32", true=math.exp(0.08))),
     "`software`: the mean misses it": Question(_SOFTWARE, beyond(r"mean [\d.]+x", true=math.exp(0.08))),
 }
 FITS = {"`speedup`: it depends on": Question(_SPEEDUP, "weights on log speedup")}
