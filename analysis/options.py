@@ -35,7 +35,7 @@ def unit_option() -> Any:
 class Argument(NamedTuple):
     """A field as an argument: its `kind` is that of one value, `pairs` are KEY=VALUE.
 
-    A field's `option` may hold beside its bounds: `metavar`, `flag`, `positional`, `group` (the heading in --help),
+    A field's `option` may hold beside its bounds: `metavar`, `positional`, `group` (the heading in --help),
     `several` of a tuple: "commas" (A,B in one value, the default), "repeat" or "words"; `shared` for what another class
     has the flag of; `names`, what its words are: "columns", or "conditions" on columns.
     """
@@ -93,7 +93,7 @@ def arguments(cls: type[Arguments]) -> list[Argument]:
         pairs = bool(several) and get_origin(inner[0]) is tuple
         choices = tuple(inner) if get_origin(kind) is Literal else ()
         one = str if pairs or choices else inner[0] if several else kind
-        flag = how.get("flag", "--" + entry.name.replace("_", "-"))
+        flag = "--" + entry.name.replace("_", "-")
         found.append(Argument(entry.name, flag, one, entry.default, several, pairs, choices, how))
     return found
 

@@ -93,6 +93,8 @@ def choose_sides(frame: pd.DataFrame, a: Sequence[str], b: Sequence[str], names:
     """
     chosen, called = [], []
     for conditions, name in zip((a, b), names, strict=True):
+        if not conditions:
+            raise ConfigError(name, "(none)", "both sides are needed", "name --a 'device=TPU v2' --b device=V100")
         parts = [part.strip() for text in conditions for part in text.split(" & ")]
         rows, said, first = select(frame, parts, name), " & ".join(parts), parse(parts[0], name)
         if rows.empty:

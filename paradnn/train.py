@@ -40,6 +40,10 @@ def _measure(config: DictConfig) -> int:
     from paradnn.session.session import measure_points
 
     settings, points, sweep = read_task(config, searches=True)
+    if settings.elsewhere is not None:
+        from paradnn.session.elsewhere import prepare
+
+        return prepare(points, settings.elsewhere, say)
     if sweep:
         describe_sweep(summary := _measure_sweep(points, settings, sweep))
     else:

@@ -94,10 +94,6 @@ def boxplot(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
 
 
 def _speedups(frame: pd.DataFrame, options: BoxplotOptions) -> Result:
-    for name, conditions in (("--a", options.a), ("--b", options.b)):
-        if not conditions:
-            remedy = "name for example --a 'device=TPU v2' --b device=V100"
-            raise ConfigError(name, "(none)", "both sides are needed", remedy)
     sides = choose_sides(frame, options.a, options.b, ("--a", "--b"), options.pool)
     metric = options.metric or "examples_per_second"
     pairs = pair(sides.a, sides.b, metric)

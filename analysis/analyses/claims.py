@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.claims.evaluate import CheckFinding, ClaimVerdict, Data, judge, sentences, summary, table
 from analysis.claims.kinds import ClaimAnswer, StatedClaim
-from analysis.claims.load import load_claims, observations, restate
+from analysis.claims.load import load_claims, observations
 from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option
 from analysis.registry import analysis
@@ -32,14 +32,6 @@ class ClaimsOptions(Options):
 
     file: str | None = option(None, "YAML file of claims (default: the paper's observations)", metavar="FILE")
     only: tuple[str, ...] | None = option(None, "claims by their ids, such as 7,8", metavar="IDS")
-    read_as: tuple[tuple[str, str], ...] = option(
-        (),
-        "read a value of the conditions as another, such as tpu=cpu, repeatable; asks of one platform what is claimed "
-        "of another",
-        metavar="OLD=NEW",
-        several="repeat",
-        flag="--as",
-    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -71,7 +63,7 @@ def answered(verdicts: tuple[ClaimVerdict, ...], sources: tuple[str, ...], poole
     "where it lies on the other, and undecided where it holds both. A claim is refuted where any\n"
     "check is, supported where all checks with data are; what has no data is named. Kinds of check\n"
     "and the layout of a file: analysis/claims/kinds.py and analysis/claims/observations.yaml.",
-    example="python -m analysis claims --only 1,3 --as tpu=gpu",
+    example="python -m analysis claims --only 1,3",
     one_protocol=True,
     gate="queries",
     title="The paper's observations as checks",
@@ -86,8 +78,6 @@ def check_claims(frame: pd.DataFrame, options: ClaimsOptions) -> ClaimsResult:
     from analysis.store.load import load_types
 
     claims = _only(load_claims(Path(options.file)) if options.file else observations(), options.only)
-    if options.read_as:
-        claims = restate(claims, dict(options.read_as))
     data = Data(frame, lambda runs: load_types(runs, options.store), options.pool)
     verdicts = judge(claims, data)
     return answered(verdicts, tuple(sorted(data.used)), joined(sorted(data.pooled)))

@@ -1,8 +1,8 @@
 """`predict`: every point of a space of which a part was measured, measured or predicted with its 95% interval.
 
-The space is the grid that the values of the runs span, or one that is given. A row that was not measured stands in for
-the run that there might have been: the same environment, protocol and session, other sizes. What a failure excludes is
-out of memory here as well, and what lies between fitting and failing goes by a regression.
+The space is the grid that the values of the runs span. A row that was not measured stands in for the run that there
+might have been: the same environment, protocol and session, other sizes. What a failure excludes is out of memory here
+as well, and what lies between fitting and failing goes by a regression.
 
 The one model of step time (`paradnn.forecast.predict`) is fitted to the runs of a device. How good it is here is
 measured: points are left out, and predicted.
@@ -11,9 +11,9 @@ measured: points are left out, and predicted.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from analysis.analyses.heatmap import HeatMaps, draw_heat_maps, heat_maps, maps_of
 from analysis.analyses.memory import RAN_OUT, size_of
@@ -54,15 +54,8 @@ _SPARSE = 0.1  # of a space that is predicted at the least, for the report to sa
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions(Options):
-    """What is predicted of which space, and the axes of its map."""
+    """What is predicted, and the axes of its map."""
 
-    space: str | None = option(
-        None,
-        "the points of the space: axes of a sweep, such as 'model=fc model.nodes=32,64 batch_size=64,256' or "
-        "experiment=paper_fc (default: the grid that the runs span)",
-        metavar="SPACE",
-        names="conditions",
-    )
     metric: str | None = option(
         None,
         "what to predict (default: flops_utilization, else flops_per_second, else examples_per_second)",
@@ -87,9 +80,9 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
 
 @analysis(
     PredictOptions,
-    summary="every point of a space, measured or predicted with an interval, and where that extrapolates",
-    description="Fit the step time of the measured runs and predict every point of the space they are part of,\n"
-    "or of one that is named with --space. Points that were left out say how far to trust it.",
+    summary="every point of a space, measured or predicted with an interval",
+    description="Fit the step time of the measured runs and predict every point of the grid that their values span.\n"
+    "Points that were left out say how far to trust it.",
     example="python -m analysis predict --family fc --figure map.png",
     section="system",
     order=25,
@@ -99,17 +92,16 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
 def predict(frame: pd.DataFrame, options: PredictOptions) -> Result:
     """Every point of the space that a frame's runs are part of.
 
-    ConfigError for a metric that is not predicted or a space that names no points, NotEnoughData for too few runs,
-    SchemaError for heterogeneous runs of a group.
+    ConfigError for a metric that is not predicted or too large a space, NotEnoughData for too few runs, SchemaError for
+    heterogeneous runs of a group.
     """
-    given = None if options.space is None else past.read_space(options.space)
-    completed = complete(frame, options.metric, given, options.pool)
+    completed = complete(frame, options.metric, options.pool)
     maps = _maps(completed, options)
     return Result(
         numbers=_every_point(completed),
         sentences=[*_told_of(completed)],
         picture=None if maps is None else lambda: draw_heat_maps(maps),
-        sources=completed.measured(list(completed.frame["run_id"])),
+        sources=tuple(completed.frame.loc[~completed.frame["predicted"], "run_id"]),
         pooled=pooled_within(frame, ["family", "device"], pool=True) if options.pool else "",
     )
 
@@ -118,19 +110,16 @@ def predict(frame: pd.DataFrame, options: PredictOptions) -> Result:
 class Space(GroupKey):
     """The points of one family on one device.
 
-    `known` are all runs of the family, `runs` those of points of the space, failed ones among them. `others` has a row
-    for every other point: its `outcome` is ok or `EXCLUDED`, by the `chance` that it runs out of memory, which is 0 or
-    1 where that is proved. `keys` are the columns in which points differ. `measured` and `failed` count points.
-    `beyond` says in words, by key, where the space goes beyond what was measured.
+    `runs` are all of the family, failed ones among them. `others` has a row for every point without one: its `outcome`
+    is ok or `EXCLUDED`, by the `chance` that it runs out of memory, which is 0 or 1 where that is proved. `keys` are
+    the columns in which points differ. `measured` and `failed` count points.
     """
 
-    known: pd.DataFrame
     runs: pd.DataFrame
     others: pd.DataFrame
     keys: tuple[str, ...]
     measured: int
     failed: int
-    beyond: Mapping[str, str]
 
     @property
     def total(self) -> int:
@@ -138,12 +127,12 @@ class Space(GroupKey):
         return self.measured + self.failed + len(self.others)
 
 
-def space_of(group: FamilyGroup, given: pd.DataFrame | None = None, pool: bool = False) -> Space:
-    """The space of a group's runs: the points of `given` (rows of keys), else the grid that the runs span.
+def space_of(group: FamilyGroup, pool: bool = False) -> Space:
+    """The space of a group's runs, the grid that they span.
 
-    The grid is the product of the values of model.* and batch_size, for each combination of the other settings by
+    It is the product of the values of model.* and batch_size, for each combination of the other settings by
     itself; keys that went together in every point (a sweep with zipped axes) stay together. NotEnoughData where there
-    is nothing to span, ConfigError where `given` does not say what a point is, SchemaError for heterogeneous runs.
+    is nothing to span, ConfigError where it is too large, SchemaError for heterogeneous runs.
     """
     rows = require_homogeneous(group.rows, pool=pool)
     rows = rows[rows["outcome"].notna()]
@@ -151,25 +140,21 @@ def space_of(group: FamilyGroup, given: pd.DataFrame | None = None, pool: bool =
     if points.empty or not is_ok(points).any():
         ended = ", ".join(f"{count} {name}" for name, count in points["outcome"].value_counts().items())
         raise NotEnoughData(f"no point was measured ({ended})" if ended else "no point was tried")
-    wanted = _spanned(points) if given is None else _given(points, given, group)
+    wanted = _spanned(points)
     keys = [str(name) for name in wanted]
     if not keys:
         raise NotEnoughData("all runs are of one point, so the space is one point")
     if len(wanted) > _MOST_POINTS:
-        problem = f"is more than {_MOST_POINTS:,}"
-        raise ConfigError("--space", f"{len(wanted):,} points", problem, "name a smaller one with --space")
-    codes, known = _codes(wanted, keys), _codes(points, keys)
-    inside = known.isin(set(codes))
-    others = _rows_of(wanted[~codes.isin(set(known))], points, keys)
+        what = f"the grid that the runs of {group.name} span has {len(wanted):,} points"
+        raise ConfigError("predict", what, f"the most are {_MOST_POINTS:,}", "take fewer runs with --where")
+    others = _rows_of(wanted[~_codes(wanted, keys).isin(set(_codes(points, keys)))], points, keys)
     if past.costs_of(points.head(1))["parameters"].notna().all():
         # Without combinations that are no model, where measured ones are.
         others = others[past.costs_of(others)["parameters"].notna()].reset_index(drop=True)
     others["chance"] = _chances(others, points, keys)
     others["outcome"] = np.where(others["chance"] > 0.5, EXCLUDED, "ok")
-    own, ok = rows[_codes(rows, keys).isin(set(codes)).to_numpy()], is_ok(points)
-    beyond = _beyond(others[others["outcome"] == "ok"], points[ok], keys)
-    counts = int((ok & inside).sum()), int((~ok & inside).sum())
-    return Space(group.family, group.device, rows, own, others, tuple(keys), *counts, beyond)
+    ok = is_ok(points)
+    return Space(group.family, group.device, rows, others, tuple(keys), int(ok.sum()), int((~ok).sum()))
 
 
 def _identities(points: pd.DataFrame) -> list[str]:
@@ -205,46 +190,9 @@ def _spanned(points: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True).reindex(columns=keys)
 
 
-def _given(points: pd.DataFrame, given: pd.DataFrame, group: FamilyGroup) -> pd.DataFrame:
-    """The given points of the group's family, with a column for each key that tells points apart.
-
-    A setting that is the same in all given points and the same in all runs is that of the runs: the device was chosen.
-    """
-    mine = given[given["family"] == group.family]
-    if mine.empty:
-        raise NotEnoughData("the given space has no point of this family")
-    wanted, keys = pd.DataFrame(index=mine.index), []
-    for name in dict.fromkeys([*_identities(points), *_identities(mine)]):
-        stated, held = (frame[name] if name in frame else pd.Series(dtype="object") for frame in (mine, points))
-        varies = held.nunique(dropna=False) > 1
-        if stated.notna().sum() == 0:
-            if varies:
-                raise ConfigError("--space", group.name, f"does not say {name}, which varies among the runs", "name it")
-            continue
-        if not varies and stated.nunique() == 1 and (not held.notna().any() or not _is_size(name)):
-            continue
-        wanted[name] = stated
-        if varies or stated.nunique() > 1 or set(map(_plain, stated)) != set(map(_plain, held)):
-            keys.append(name)
-    if not keys:
-        raise NotEnoughData("the given space is one point")
-    return wanted[keys].drop_duplicates().reset_index(drop=True)
-
-
-def _plain(value: object) -> str:
-    """A value as text, equal for equal numbers."""
-    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
-        return f"{float(value):.12g}"
-    return "null" if value is None or value is pd.NA else str(value).lower()
-
-
 def _codes(points: pd.DataFrame, keys: Sequence[str]) -> pd.Series:
     """(n,) what tells points apart, equal for equal points of any frame."""
-    columns: list[Any] = [["null"] * len(points)] * len(keys)
-    for place, name in enumerate(keys):
-        if name in points:
-            texts, known = pd.factorize(points[name], use_na_sentinel=False)
-            columns[place] = np.array([*map(_plain, known)], dtype="object")[texts]
+    columns = [points[name].astype("object").where(points[name].notna(), None) for name in keys]
     codes = list(zip(*columns, strict=True)) if columns else [()] * len(points)
     return pd.Series(codes, index=points.index, dtype="object")
 
@@ -255,7 +203,7 @@ def _rows_of(wanted: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
     versions = [name for name in points if str(name).startswith("version.")]
     shared = ["family", "device", *IDENTITY, *_identities(points), *_CIRCUMSTANCES, *versions]
     ok = points[is_ok(points)]
-    settings = [name for name in keys if not _is_size(name) and name in ok]
+    settings = [name for name in keys if not _is_size(name)]
     codes = _codes(ok, settings)
     known = codes.groupby(codes.to_numpy()).indices
     chosen = [known.get(code, range(len(ok))) for code in _codes(wanted, settings)]
@@ -263,7 +211,7 @@ def _rows_of(wanted: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
     turn = [each[number % len(each)] for number, each in enumerate(chosen)]
     rows = ok.iloc[turn][[name for name in dict.fromkeys(shared) if name in ok]].reset_index(drop=True)
     for name in keys:
-        rows[name] = wanted[name].astype(points[name].dtype) if name in points else wanted[name]
+        rows[name] = wanted[name].astype(points[name].dtype)
     place = " ".join(str(points[name].iloc[0]) for name in ("family", "device", *IDENTITY) if name in points)
     names = [f"unmeasured {number} of {place}" for number in range(len(rows))]
     rows = rows.assign(run_id=names, point_id=names)
@@ -295,23 +243,6 @@ def _chances(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) ->
     return np.asarray(np.select([fitting(*known), fails], [0.0, 1.0], likely))
 
 
-def _beyond(others: pd.DataFrame, points: pd.DataFrame, keys: Sequence[str]) -> dict[str, str]:
-    """By key, in words, which values of unmeasured points lie outside those of the measured ones."""
-    found = {}
-    for name in keys if len(others) else ():
-        held = points[name] if name in points else pd.Series(dtype="object")
-        new = others[name][~others[name].map(_plain).isin(set(map(_plain, held)))]
-        if pd.api.types.is_numeric_dtype(others[name]) and pd.api.types.is_numeric_dtype(held) and held.notna().any():
-            new = new[(new < held.min()) | (new > held.max())]
-            measured = f"{held.min():,} to {held.max():,}"
-        else:
-            measured = ", ".join(sorted(map(str, held.dropna().unique()))) or "none"
-        if len(new):
-            values = [str(value) for value in sorted(new.unique(), key=str)]
-            found[name] = f"{', '.join(values[:4])}{' and more' if len(values) > 4 else ''} (measured {measured})"
-    return found
-
-
 @dataclass(frozen=True)
 class Completed:
     """Runs of a frame with a row for every point of their spaces that none of them measured.
@@ -327,15 +258,8 @@ class Completed:
     trust: dict[str, LeftOut]
     lacking: tuple[Lacking, ...]
 
-    def measured(self, run_ids: Sequence[str]) -> tuple[str, ...]:
-        """Those of some rows that are runs."""
-        runs = set(self.frame.loc[~self.frame["predicted"], "run_id"])
-        return tuple(run for run in run_ids if run in runs)
 
-
-def complete(
-    frame: pd.DataFrame, metric: str | None = None, given: pd.DataFrame | None = None, pool: bool = False
-) -> Completed:
+def complete(frame: pd.DataFrame, metric: str | None = None, pool: bool = False) -> Completed:
     """Predict `metric` at every point of the spaces (`space_of`) of a frame's families on its devices.
 
     A model is fitted for each device; without a metric in the one that the runs have. ConfigError for a metric that
@@ -349,8 +273,8 @@ def complete(
     if metric not in PREDICTABLE:
         known = ", ".join(PREDICTABLE)
         raise ConfigError("--metric", metric, "does not follow from the time of a step", f"predicted are {known}")
-    lacks, remedy = f"not enough data to predict {metric}", "measure more points, or name --space"
-    spaces, lacking = of_groups(frame, lambda group: _space(group, metric, given, pool), lacks, remedy)
+    lacks = f"not enough data to predict {metric}"
+    spaces, lacking = of_groups(frame, lambda group: _space(group, metric, pool), lacks, "measure more points")
     runs = pd.concat([space.runs for space in spaces])
     whole = pd.concat([runs, *(space.others for space in spaces)], ignore_index=True)
     whole = whole.assign(predicted=np.arange(len(whole)) >= len(runs), low=np.nan, high=np.nan)
@@ -360,7 +284,7 @@ def complete(
     for device in dict.fromkeys(space.device for space in spaces):
         mine = [space for space in spaces if space.device == device]
         here = whole["predicted"] & is_ok(whole) & (named == device)
-        predictor = _Predictor(pd.concat([space.known for space in mine]), metric)
+        predictor = _Predictor(pd.concat([space.runs for space in mine]), metric)
         whole.loc[here, [metric, "low", "high"]] = predictor.at(whole[here])
         trust |= {space.name: predictor.left_out(space.family) for space in mine}
     return Completed(metric, whole, tuple(spaces), trust, tuple(lacking))
@@ -376,11 +300,11 @@ def is_sparse(frame: pd.DataFrame) -> bool:
     return False
 
 
-def _space(group: FamilyGroup, metric: str, given: pd.DataFrame | None, pool: bool) -> Space:
+def _space(group: FamilyGroup, metric: str, pool: bool) -> Space:
     if group.family == not_recorded("family"):
         raise NotEnoughData("what runs are of is not known")
-    space = space_of(group, given, pool)
-    ok = space.known[is_ok(space.known)]
+    space = space_of(group, pool)
+    ok = space.runs[is_ok(space.runs)]
     if metric not in ok or not (ok[metric] > 0).any():
         raise NotEnoughData(f"no measured run has {metric}")
     if space.total < 3:
@@ -439,7 +363,7 @@ def _work(rows: pd.DataFrame, name: str) -> np.ndarray:
 
 
 def _told_of(completed: Completed) -> Iterator[Paragraph]:
-    """In words: how much of each space was measured, how good its prediction is, and where it extrapolates."""
+    """In words: how much of each space was measured, and how good its prediction is."""
     for space in completed.spaces:
         trust = completed.trust[space.name]
         points = [
@@ -447,9 +371,6 @@ def _told_of(completed: Completed) -> Iterator[Paragraph]:
             f"was off by {trust.median_error:.1%} in the median, and {trust.coverage():.0%} lay within their 95% "
             "interval."
         ]
-        if space.beyond:
-            listed = "; ".join(f"{name} {words}" for name, words in space.beyond.items())
-            points += [f"Extrapolated, beyond all that was measured: {listed}. Measure a few points there."]
         excluded = int((space.others["outcome"] == EXCLUDED).sum())
         rest = f"{len(space.others) - excluded:,} are predicted"
         if space.failed or excluded:
@@ -490,4 +411,4 @@ def predicted_maps(completed: Completed, x: str, y: str, *, pool: bool = False) 
     keys = ["family", "device", "j", "i"]
     measured = found.points[is_ok(found.points) & ~found.points["predicted"].astype(bool)].groupby(keys).size()
     counts = measured.reindex(pd.MultiIndex.from_frame(found.cells[keys]), fill_value=0)
-    return found._replace(cells=found.cells.assign(measured=counts.to_numpy()), runs=completed.measured(found.runs))
+    return found._replace(cells=found.cells.assign(measured=counts.to_numpy()))

@@ -124,10 +124,6 @@ def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> Result:
     With `operations` the same operation by operation. ConfigError for a side without runs or a column that is not
     there, SchemaError for heterogeneous runs of a side.
     """
-    for name, conditions in (("--a", options.a), ("--b", options.b)):
-        if not conditions:
-            remedy = "name for example --a 'device=TPU v2' --b device=V100"
-            raise ConfigError(name, "(none)", "both sides are needed", remedy)
     sides = choose_sides(frame, options.a, options.b, ("--a", "--b"), options.pool)
     on = join_on(options.on, sides)
     if options.operations:

@@ -151,7 +151,7 @@ def _rows(words: Sequence[str]) -> list[Mapping[Any, Any]]:
     only = bool(narrow) and narrow[-1] in _NARROW
     if not kept:
         raise ConfigError("KEY=VALUE", "(none)", "names no point", "write for example model=gpt batch_size=8")
-    frame = past.read_space(" ".join(f"'{word}'" for word in [*kept, *(["precision=bfloat16"] if only else [])]), "ask")
+    frame = past.points_of([*kept, *(["precision=bfloat16"] if only else [])])
     return [{**row, "precision": narrow[-1]} if only else row for row in frame.to_dict("records")]
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -167,31 +166,3 @@ def _number(value: Any, key: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ConfigError(key, value, "expects a number", "write for example 0.5")
     return float(value)
-
-
-def restate(claims: Sequence[StatedClaim], names: Mapping[str, str]) -> tuple[StatedClaim, ...]:
-    """The claims that a name stands in, with every condition's old name read as the new one, and saying so.
-
-    `names` maps old values of conditions to new ones, such as tpu to cpu. ConfigError for a name in no condition.
-    """
-    known: set[str] = set()
-
-    def renamed(old: Conditions) -> Conditions:
-        known.update(value for group in old.values() for condition in group for value in condition.values)
-        return {
-            key: tuple(replace(one, values=tuple(names.get(value, value) for value in one.values)) for one in group)
-            for key, group in old.items()
-        }
-
-    reading, found = ", ".join(f"{old} read as {new}" for old, new in names.items()), []
-    for claim in claims:
-        checks = tuple(
-            replace(check, where=renamed(check.where), a=renamed(check.a), b=renamed(check.b)) for check in claim.checks
-        )
-        if checks != claim.checks:
-            found.append(replace(claim, checks=checks, says=f"{claim.says.rstrip('.')} [{reading}]", proof=""))
-    for old in names:
-        if old not in known:
-            remedy = f"they say {', '.join(sorted(known))}"
-            raise ConfigError("--as", f"{old}={names[old]}", f"no condition of a claim says {old}", remedy)
-    return tuple(found)

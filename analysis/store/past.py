@@ -1,4 +1,4 @@
-"""Points as the model of step time takes them: of a frame's runs, and of a space that a user names.
+"""Points as the model of step time takes them: of a frame's runs, and of those that a user names.
 
 The frame holds typed values; the model reads keys as the store keeps them, so they are written back that way. Costs are
 the analytic ones for measured and unmeasured points: what is learned of one then holds for the other.
@@ -6,7 +6,6 @@ the analytic ones for measured and unmeasured points: what is learned of one the
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ import pandas as pd
 
 from analysis.store.frame import typed
 from paradnn.config.point import Optimizer
-from paradnn.core.errors import ConfigError, ParadnnError
+from paradnn.core.errors import ParadnnError
 from paradnn.families import Model
 from paradnn.forecast.table import NOISE_METRICS, Table, of_model, stated_noise
 from paradnn.platform.specifications import find_hardware
@@ -115,9 +114,9 @@ def _work(model: Model, **row: Any) -> tuple[float, ...]:
     return tuple(float(getattr(costs, name)) for name in WORK)
 
 
-def read_space(text: str, option: str = "--space") -> pd.DataFrame:
-    """The points (rows of keys, with `family`) that a text names by the driver's own grammar, presets and checks:
-    `model=fc model.nodes=32,64 batch_size=64,256`, or `experiment=paper_fc`. ConfigError, of the `option`, for none."""
+def points_of(words: Sequence[str]) -> pd.DataFrame:
+    """The points (rows of keys, with `family`) that words of a command line name by the driver's own grammar, presets
+    and checks: `model=fc model.nodes=32,64`, or `experiment=paper_fc`. Raises ParadnnError."""
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -130,12 +129,6 @@ def read_space(text: str, option: str = "--space") -> pd.DataFrame:
     from paradnn.config.space import expand
     from paradnn.forecast.table import row_of
 
-    try:
-        words = [word for word in shlex.split(text) if word not in ("-m", "--multirun")]
-    except ValueError as error:
-        raise ConfigError(option, text, f"cannot be split ({error})", "close the quotation") from None
-    if not words:
-        raise ConfigError(option, text, "is empty", "name axes, as in 'model=fc model.nodes=32,64,128'")
     OmegaConf.register_new_resolver("paradnn_help", help_text, replace=True)
     try:
         check_arguments(words)
@@ -148,7 +141,7 @@ def read_space(text: str, option: str = "--space") -> pd.DataFrame:
             rows = [row_of(read_point(config)) for config in plan.configs()]
     except Exception as error:
         if is_input_error(error):
-            raise ParadnnError(f"{option}: {one_line(error, words)}") from None
+            raise ParadnnError(f"ask: {one_line(error, words)}") from None
         raise
     names = [name for name in dict.fromkeys(name for row in rows for name in row) if is_key(name)]
     columns = {name: typed([row.get(name) for row in rows]) for name in names}

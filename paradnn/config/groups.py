@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-import yaml
-
 from paradnn.config.paths import CONFIG
 from paradnn.core.workload import WORKLOADS
 from paradnn.families import FAMILIES, Family
@@ -39,6 +37,8 @@ def options_of(group: str) -> list[str]:
 def content_of(group: str, option: str) -> Mapping[str, Any]:
     """The keys that an option of a group has, with their values; empty for what is no option."""
     if text := _text(group, option):
+        import yaml
+
         content = yaml.safe_load(text)
         return content if isinstance(content, dict) else {}
     return next((content for *key, content in _brought() if key == [group, option]), {})

@@ -238,6 +238,7 @@ class Settings:
     sweep: Sweep = field(default_factory=Sweep)
     largest: Largest = field(default_factory=Largest)
     price: Prices = field(default_factory=Prices)
+    elsewhere: str | None = option(None, "a folder to make, that measures on a machine with an engine alone")
 
 
 #: What `batch_size` may be instead of a number where it is searched for.

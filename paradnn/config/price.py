@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from paradnn.config.paths import CONFIG
 from paradnn.core.errors import ConfigError
 from paradnn.core.schema import option, read
@@ -59,6 +57,8 @@ def price_tables() -> list[str]:
 
 def load_prices(name: str, key: str) -> Prices:
     """The table `name` of `conf/price`, or of a YAML file; ConfigError, naming `key`, where it is missing or wrong."""
+    import yaml
+
     path = Path(name).expanduser() if name.endswith((".yaml", ".yml")) else CONFIG / "price" / f"{name}.yaml"
     known = price_tables()
     try:

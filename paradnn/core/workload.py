@@ -17,7 +17,8 @@ Driver and worker both import it: it needs the standard library alone, and impor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -54,6 +55,16 @@ class Unavailable(Ended):
     """The device or software that the point asks for is not there."""
 
     outcome = "unavailable"
+
+
+@contextmanager
+def refused(what: str, *errors: type[Exception], remedy: str = "") -> Iterator[None]:
+    """Unavailable where one of these is raised: its first line says why."""
+    try:
+        yield
+    except errors as error:
+        line = (str(error).strip() or type(error).__name__).partition("\n")[0][:200]
+        raise Unavailable(f"{what}: {line}{remedy}") from error
 
 
 def expect(*rows: tuple[Any, ...]) -> None:

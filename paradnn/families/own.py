@@ -12,8 +12,7 @@ import hashlib
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, make_dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any, ClassVar, cast
 
 from paradnn.core.errors import ConfigError
 from paradnn.core.schema import option, read
-from paradnn.core.workload import Unavailable, expect
+from paradnn.core.workload import Unavailable, expect, refused
 from paradnn.families import Family, Model
 from paradnn.families.built import BuiltModel
 
@@ -241,16 +240,6 @@ def _with_file(keys: Mapping[str, Any], key: str, remedy: str) -> dict[str, Any]
     if not path.is_file():
         raise ConfigError(f"model.{key}", given, "there is no such file", remedy)
     return {**keys, key: str(path), "source": content_of(path)[1]}
-
-
-@contextmanager
-def refused(what: str, *errors: type[Exception], remedy: str = "") -> Iterator[None]:
-    """Unavailable where one of these is raised: its first line says why."""
-    try:
-        yield
-    except errors as error:
-        line = (str(error).strip() or type(error).__name__).partition("\n")[0][:200]
-        raise Unavailable(f"{what}: {line}{remedy}") from error
 
 
 @dataclass(frozen=True)

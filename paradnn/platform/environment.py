@@ -17,7 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
+with contextlib.suppress(ModuleNotFoundError):  # where an engine alone measures (`paradnn.session.run_elsewhere`)
+    import psutil
 
 from paradnn.config.identity import digest
 from paradnn.config.paths import CHECKOUT
@@ -171,11 +172,11 @@ def _processor() -> Mapping[str, Any]:
         level, kind, size = (read_text(entry / part) for part in ("level", "type", "size"))
         caches[f"L{level}{kinds.get(kind, '')}"] = size
     return {
-        "processor": _cpuinfo("model name") or platform.processor() or platform.machine() or "unknown processor",
+        "processor": _cpuinfo("model name", "Hardware", "Model") or platform.processor() or platform.machine(),
         "architecture": platform.machine(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count(),
-        "physical_cores": psutil.cpu_count(logical=False),
-        "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "physical_cores": psutil.cpu_count(logical=False) if sys.modules.get("psutil") else None,
+        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30),
         "caches": caches,
         "isa": sorted(_ISA & {*_cpuinfo("flags", "Features").split()}),
     }

@@ -10,7 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import psutil
+with contextlib.suppress(ModuleNotFoundError):  # as in `paradnn.platform.environment`
+    import psutil
 
 from paradnn.core.words import counted
 from paradnn.worker.meters import between, read_counters
@@ -121,7 +122,7 @@ def described(words: Sequence[str]) -> str:
     return " ".join(shown)[:_LONGEST]
 
 
-def _processor_seconds() -> Mapping[psutil.Process, tuple[str, float]]:
+def _processor_seconds() -> Mapping["psutil.Process", tuple[str, float]]:
     """Name and processor time of every process that is seen, those of other users too."""
     found = {}
     for process in psutil.process_iter(["name", "cpu_times"]):

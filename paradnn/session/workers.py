@@ -17,7 +17,8 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-import psutil
+with contextlib.suppress(ModuleNotFoundError):  # as in `paradnn.platform.environment`
+    import psutil
 
 from paradnn.config.outcome import OUTCOMES, Ending, PointResult, classify, signal_name
 from paradnn.config.paths import PACKAGE
@@ -238,7 +239,7 @@ class Worker:
             if now - watch.killed_at > _GRACE:
                 self._kill_worker()
             return
-        if watch.pid is not None:
+        if watch.pid is not None and limits.memory_bytes is not None:
             watch.peak = max(watch.peak, watch.resident.held(watch.pid, limits.memory_bytes))
         if limits.memory_bytes is not None and watch.peak > limits.memory_bytes:
             watch.stopped = "memory"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import math
@@ -15,7 +16,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import psutil
+with contextlib.suppress(ModuleNotFoundError):  # as in `paradnn.platform.environment`
+    import psutil
 
 from paradnn.config.identity import Identity
 from paradnn.config.outcome import OUTCOMES

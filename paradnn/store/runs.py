@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
-import yaml
-
 from paradnn.config.identity import EXTRA_KEYS, Identity, later_keys, limits_id, protocol_id, texts
 from paradnn.config.outcome import LIMIT_OUTCOMES
 from paradnn.config.paths import CONFIG
@@ -154,6 +152,8 @@ PUBLISHED, DEEPBENCH, VIDUR = "b5307f819546707b", "6a1314096f27918a", "ee900f105
 @cache
 def protocol_names() -> Mapping[str, str]:
     """`protocol_id` -> name: quick, standard and whatever else `conf/measure` holds, and those of published runs."""
+    import yaml
+
     named = {PUBLISHED: "published", DEEPBENCH: "deepbench", VIDUR: "vidur"}
     for path in sorted((CONFIG / "measure").glob("*.yaml")):
         measure = read(Measure, yaml.safe_load(path.read_text(encoding="utf-8")), "measure")

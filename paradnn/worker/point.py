@@ -25,7 +25,6 @@ from paradnn.worker.meters import EnergyMeter, MemoryMeter, open_meter
 from paradnn.worker.peak_rates import measure_peak_rates
 from paradnn.worker.profile.run import profile_steps
 from paradnn.worker.profile.shapes import shares
-from paradnn.worker.reference import Reference
 from paradnn.worker.turns import Turn
 
 #: Enters a phase by its name.
@@ -45,7 +44,7 @@ class PointRun:
         self.framework = framework
         self.phases = Phases(report)
         self.memory = MemoryMeter()
-        self.reference: Reference | None = None
+        self.reference: Any = None
         self.answered = Answer("crash", None, self.phases.seconds)
         self.turn = Turn(request["turns"]) if "turns" in request else None
 
@@ -81,6 +80,8 @@ class PointRun:
                 self.framework = distributed(self.framework, layout_of(devices, self.request["platform"]))
             self.framework.open_device(platform)
             if devices == 1 and self.request.get("measure", {}).get("reference"):
+                from paradnn.worker.reference import Reference  # which takes Keras
+
                 protocol = Protocol.of(self.request["measure"])
                 self.reference = Reference(platform["name"], protocol.block_seconds, protocol.reference_share)
                 self.memory.beside = self.reference.nbytes if platform["name"] == "cpu" else 0

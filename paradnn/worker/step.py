@@ -4,7 +4,6 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-import keras
 import numpy as np
 
 from paradnn.core.versions import FRAMEWORKS
@@ -19,6 +18,11 @@ POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16", "float16": "mixe
 
 def prepare_step(point: Mapping[str, Any], framework: Framework) -> tuple[BuiltModel, Step]:
     """The model from the point's seed, and the step with its batch in place; Unavailable for a family of elsewhere."""
+    if "artefact" in point:
+        from paradnn.worker.frameworks.engines import Engine
+
+        assert isinstance(framework, Engine)
+        return framework.made_step(point)
     if (family := point["model"]["name"]) not in FAMILIES:
         raise Unavailable(f"no family {family} in this interpreter: install the package that brings it there too")
     choose_types(point, framework)
@@ -33,6 +37,8 @@ def prepare_step(point: Mapping[str, Any], framework: Framework) -> tuple[BuiltM
 def choose_types(point: Mapping[str, Any], framework: Framework, mixed: bool = True) -> None:
     """The seed, and the types of weights and products; not `mixed`: of weights what products have. An engine converts
     what is built in float32. Raises Unavailable for a type that Keras has not."""
+    import keras
+
     keras.utils.set_random_seed(point["seed"])
     precision = "float32" if FRAMEWORKS[framework.name].is_engine else point["precision"]
     if precision not in POLICIES:

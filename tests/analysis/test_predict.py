@@ -6,7 +6,6 @@ import pandas as pd
 from analysis.analyses.predict import PredictOptions, Space, complete, is_sparse, predict, predicted_maps, space_of
 from analysis.columns import groups
 from analysis.report.sections import outline
-from analysis.store.past import read_space
 from tests.analysis.planted import POINTS, runs
 
 LOGS = {name: np.log(POINTS[name].to_numpy(dtype=float)) for name in POINTS}
@@ -36,8 +35,8 @@ def part(frame: pd.DataFrame, count: int, seed: int = 0) -> pd.DataFrame:
     return pd.concat([frame.iloc[[0, -1]], inner]).reset_index(drop=True)
 
 
-def space(frame: pd.DataFrame, given: pd.DataFrame | None = None) -> Space:
-    return space_of(groups(frame)[0], given)
+def space(frame: pd.DataFrame) -> Space:
+    return space_of(groups(frame)[0])
 
 
 def test_unmeasured_points_lie_within_their_intervals_and_measured_ones_are_kept() -> None:
@@ -86,21 +85,6 @@ def test_what_memory_excludes_is_not_predicted() -> None:
     assert ((proved["chance"] == 1) == proved["failed"]).all()
     table = predict(part(frame, 30), PredictOptions(metric="step_time_ms")).table
     assert table.loc[table["status"].isin(["oom_device", "oom_predicted"]), ["step_time_ms", "low"]].isna().all().all()
-
-
-def test_a_space_may_be_given_and_goes_beyond_what_was_measured() -> None:
-    sample = part(whole(), 20)
-    sizes = "model.input_size=64 model.output_size=8 batch_size=64"
-    beyond = f"model=fc model.nodes=64,8192,8192 model.layers=4,4,8 {sizes} sweep.zip=[model.nodes,model.layers]"
-    result = predict(sample, PredictOptions(metric="step_time_ms", space=beyond))
-    assert list(result.table["status"]) == ["measured", "predicted", "predicted"]
-    assert "Extrapolated, beyond all that was measured: model.nodes 8192 (measured 64 to 4,096)" in result.text()
-    assert "1 of 3 points were measured, 33%; 2 are predicted" in result.text()
-    words = "model=fc model.nodes=64,128 model.layers=4,8 batch_size=64 model.input_size=64 model.output_size=8"
-    given = read_space(words)
-    assert len(given) == 4
-    assert space(sample, given).total == 4
-    assert sorted(set(space(sample, given).others["model.nodes"])) == [64, 128]
 
 
 def test_a_predicted_map_counts_what_was_measured() -> None:

@@ -3,6 +3,9 @@ is imported. `make test-frameworks` installs them."""
 
 import ast
 import importlib
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +15,7 @@ import pytest
 
 from paradnn.core.versions import FRAMEWORKS
 from paradnn.core.workload import Unavailable
-from tests.conftest import ROOT
+from tests.conftest import ROOT, Store, run
 
 ENGINES = sorted(name for name, entry in FRAMEWORKS.items() if entry.is_engine)
 #: Options that make a model small, by family; `vit` has an operation that ONNX lacks.
@@ -116,7 +119,7 @@ def test_outputs_that_are_not_keras_own_are_no_measurement() -> None:
 
     wrong = SimpleNamespace(computes="", run=lambda: None, outputs=lambda: [np.array([1.0, -2.1])])
     engine: Any = SimpleNamespace(title="Always", convert=lambda *_: b"artefact", load=lambda *_: wrong)
-    source: Any = SimpleNamespace(expected=lambda: one)
+    source: Any = SimpleNamespace(expected=lambda: one, artefact=b"")
     with pytest.raises(Unavailable, match=r"what Always computes differs from Keras' by 0\.05 of the largest output"):
         engines.EngineStep(engine, source, "float32").run(1)
     engines.EngineStep(engine, source, "int8").run(1)  # what is quantised may differ by more
@@ -179,3 +182,44 @@ def test_a_loop_is_quantised_or_it_is_said_why_not(engine: str) -> None:
     reason = "calibration of a loop" if engine == "litert" else "cannot run this model: (?!Exception|Check)"
     with pytest.raises(Unavailable, match=reason):
         step.run(1)
+
+
+@pytest.mark.framework
+def test_a_folder_measures_where_there_is_an_engine_alone(store: Store, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    board = tmp_path / "board"
+    what = [
+        "model=fc",
+        "model.nodes=32",
+        "framework=onnxruntime",
+        "batch_size=4",
+        "measure=quick",
+        "measure.min_seconds=0.1",
+    ]
+    asked = ["paradnn.train", "-m", *what, f"elsewhere={board}"]
+    assert "set mode=inference" in run(asked, store).stderr
+    assert "framework=tensorflow" in run([*asked, "mode=inference", "framework=tensorflow"], store).stderr
+    board.mkdir()
+    (board / "other").touch()
+    assert f"elsewhere={board}: holds something else" in run([*asked, "mode=inference"], store).stderr
+    (board / "other").unlink()
+    made = run([*asked, "mode=inference", "precision=float32,float16"], store)
+    assert "has no precision=float16" in made.stdout
+    assert "1 of 2 converted" in made.stdout
+    missing = ("tensorflow", "keras", "onnx", "psutil", "yaml", "mlflow", "hydra", "omegaconf", "pandas")
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({missing}))\n")
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    for said in (" ok", ""):  # the second time there is nothing to measure
+        done = subprocess.run(
+            [sys.executable, "run.py"], cwd=board, env=environ, capture_output=True, text=True, check=True
+        )
+        assert said in done.stdout
+        assert (done.stdout == "") == (said == "")
+    for counts in ("1 logged, 0 logged before", "0 logged, 1 logged before"):
+        assert counts in run(["paradnn.sync", str(board)], store).stdout
+    [result] = board.glob("point-*.json")
+    (board / "point-0.json").write_text("{}")
+    os.rename(result, board / "point-1.json")
+    synced = run(["paradnn.sync", str(board)], store)
+    assert "point-0.json: no result file, or a damaged one" in synced.stderr
+    assert "0 logged, 1 logged before, 0 not logged, 1 refused" in synced.stdout

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from paradnn.core.workload import Unavailable
+from paradnn.core.workload import Unavailable, refused
 from paradnn.families.built import ArraySpec, BuiltModel, cross_entropy
 
 #: What of an exported program's archive is read: its graph, and tensors as plain bytes.
@@ -132,14 +132,10 @@ class OnnxGraph:
 
 def onnx_workload(path: Path, shape: tuple[int, ...]) -> BuiltModel:
     """The graph with its inputs; `shape` stands for dimensions that a single input leaves open. Raises Unavailable."""
-    try:
+    with refused("onnx is not installed", ImportError, remedy="; pip install 'paradnn[engines]'"):
         import onnx
-    except ImportError as error:
-        raise Unavailable(f"onnx is not installed ({error}): pip install 'paradnn[engines]'") from None
-    try:
+    with refused(f"{path.name} is no ONNX model", Exception):  # of protobuf, which has no class in common for them
         model = onnx.load(path)
-    except Exception as error:  # of protobuf, which has no class in common for them
-        raise Unavailable(f"{path.name} is no ONNX model: {str(error)[:200]}") from error
     known = {entry.name for entry in model.graph.initializer}
     inputs = [entry for entry in model.graph.input if entry.name not in known]
     if not inputs:
@@ -163,11 +159,9 @@ def exported_workload(path: Path, shape: tuple[int, ...]) -> BuiltModel:
     for."""
     import torch
 
-    try:
+    reason = f"{path.name} is no program that this PyTorch loads ({torch.__version__})"
+    with refused(reason, zipfile.BadZipFile, RuntimeError, ValueError, KeyError, OSError):
         program = torch.export.load(_plain_archive(path))
-    except (zipfile.BadZipFile, RuntimeError, ValueError, KeyError, OSError) as error:
-        line = str(error).partition("\n")[0][:200]
-        raise Unavailable(f"{path.name} is no program that this PyTorch loads ({torch.__version__}): {line}") from error
     wanted = set(program.graph_signature.user_inputs)
     tensors = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in wanted]
     sizes = [[size if isinstance(size, int) else None for size in tensor.shape] for tensor in tensors]

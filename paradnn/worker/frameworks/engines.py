@@ -18,19 +18,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
-from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from paradnn.core.messages import Conversion
-from paradnn.core.workload import Unavailable
-from paradnn.families.built import BuiltModel
-from paradnn.families.own import refused
-from paradnn.families.parts.given import OnnxGraph
-from paradnn.worker.frameworks import Batch, Step
-from paradnn.worker.frameworks.tensorflow import TensorFlow
+from paradnn.core.workload import Unavailable, refused
+from paradnn.families.built import ArraySpec, BuiltModel, FunctionModel
+from paradnn.worker.frameworks import Batch, Framework, Step
 from paradnn.worker.profile.categories import PRODUCTS, categorise
 from paradnn.worker.profile.shapes import Cost, Shape, attention_flops, plain_cost, product_flops
 from paradnn.worker.profile.trace import Trace
+
+try:
+    import tensorflow as tf
+    from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+    from paradnn.families.parts.given import OnnxGraph
+    from paradnn.worker.frameworks.tensorflow import TensorFlow
+except ModuleNotFoundError:  # where artefacts come made (`MadeSource`) nothing is built
+    TensorFlow = Framework  # type: ignore[assignment, misc]
 
 #: Batches that `precision=int8` is calibrated on.
 CALIBRATION = 8
@@ -53,6 +57,8 @@ class Session:
 
 class Source:
     """A Keras model as a TensorFlow function of fixed shapes, and the batch it is measured on."""
+
+    artefact = b""  # what it is converted to, where that is there already
 
     def __init__(self, workload: BuiltModel, batch: Sequence[Any], threads: int | None) -> None:
         model = workload.model
@@ -111,6 +117,21 @@ class OnnxSource(Source):
         return [np.asarray(found) for found in session.run(None, dict(zip(names, self.batch, strict=True)))]
 
 
+class MadeSource(Source):
+    """An artefact that another machine converted, with the batch it is measured on and what Keras said of that."""
+
+    def __init__(self, file: Path, threads: int | None) -> None:
+        with np.load(file, allow_pickle=False) as held:
+            arrays = dict(held)
+        self.artefact, self.parameters = arrays["artefact"].tobytes(), arrays["parameters"]
+        self.batch = [array for name, array in arrays.items() if name.startswith("input")]
+        self.outputs = [array for name, array in arrays.items() if name.startswith("output")]
+        self.threads, self.examples = threads, None
+
+    def expected(self) -> list[np.ndarray[Any, Any]]:
+        return self.outputs
+
+
 class Engine(TensorFlow):
     """See `paradnn.worker.frameworks.Framework`; a subclass names itself and converts."""
 
@@ -137,7 +158,18 @@ class Engine(TensorFlow):
             raise Unavailable(f"framework={self.name} has no precision={precision}; it has {self.precisions}")
         source = (OnnxSource if isinstance(workload.model, OnnxGraph) else Source)(workload, batch[0], self._threads)
         self._step = EngineStep(self, source, precision)
+        if "keep" in point:
+            self._step.run(1)
+            self._step.save(Path(point["keep"]), workload)
         return self._step
+
+    def made_step(self, point: Mapping[str, Any]) -> tuple[BuiltModel, Step]:
+        """A model that another machine converted, which is known by the sizes of its arrays alone, and its step."""
+        made = MadeSource(Path(point["artefact"]), self._threads)
+        self._step = EngineStep(self, made, point["precision"])
+        trained, fixed = ([np.broadcast_to(0.0, count)] for count in made.parameters)
+        specs = tuple(ArraySpec(array.shape[1:], str(array.dtype)) for array in made.batch)
+        return BuiltModel(FunctionModel(len, trained, fixed), specs), self._step
 
     def convert(self, source: Source, precision: str) -> bytes:
         """The artefact. Raises Unavailable."""
@@ -148,13 +180,17 @@ class Engine(TensorFlow):
         Unavailable with the engine's own words where it cannot."""
         raise NotImplementedError
 
-    def refused(self, error: BaseException) -> Unavailable:
-        """That the engine cannot do it, with one line of what it says: one that names an operation, or the first."""
-        said = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-        # OpenVINO begins with where in its own source that is.
-        lines = [line for line in said if not line.startswith(("Exception from", "Check '"))] or said
-        named = [line.rpartition("error: ")[2] for line in lines if "error: " in line or "No conversion rule" in line]
-        return Unavailable(f"{self.title} cannot run this model: {[*named, *lines][0][:200]}")
+    @contextlib.contextmanager
+    def refusing(self, *errors: type[Exception]) -> Iterator[None]:
+        """Unavailable where one of these is raised, with the line of it that names an operation, or its first."""
+        try:
+            yield
+        except errors as error:
+            said = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+            # OpenVINO begins with where in its own source that is.
+            lines = [line for line in said if not line.startswith(("Exception from", "Check '"))] or said
+            named = [line.rpartition("error: ")[2] for line in lines if "error: " in line or "No conversion" in line]
+            raise Unavailable(f"{self.title} cannot run this model: {[*named, *lines][0][:200]}") from error
 
     @contextlib.contextmanager
     def trace(self, folder: Path) -> Iterator[Callable[[], contextlib.AbstractContextManager[Any]]]:
@@ -184,7 +220,7 @@ class EngineStep(Step):
 
     def _open(self) -> Session:
         begun = time.perf_counter()
-        self._artefact = self._engine.convert(self._source, self._precision)
+        self._artefact = self._source.artefact or self._engine.convert(self._source, self._precision)
         session = self._engine.load(self._artefact, self._source, self._precision)
         seconds = time.perf_counter() - begun
         session.run()
@@ -195,6 +231,14 @@ class EngineStep(Step):
         self._conversion = Conversion(seconds, float(len(self._artefact)), error)
         self._session = session
         return session
+
+    def save(self, file: Path, workload: BuiltModel) -> None:
+        """Keep the artefact, the batch and what Keras says of it for another machine (`MadeSource`)."""
+        arrays: dict[str, Any] = {f"input_{n}": array for n, array in enumerate(self._source.batch)}
+        arrays |= {f"output_{n}": array for n, array in enumerate(self._source.expected())}
+        weights = workload.model.trainable_variables, workload.model.non_trainable_variables
+        parameters = [sum(math.prod(each.shape) for each in part) for part in weights]
+        np.savez(file, artefact=np.frombuffer(self._artefact, np.uint8), parameters=parameters, **arrays)
 
     @contextlib.contextmanager
     def profiled(self, folder: Path) -> Iterator[None]:

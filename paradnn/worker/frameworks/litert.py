@@ -10,7 +10,6 @@ import os
 import warnings
 from pathlib import Path
 
-import tensorflow as tf
 from ai_edge_litert.interpreter import Interpreter
 
 from paradnn.core.workload import Unavailable
@@ -24,6 +23,8 @@ class LiteRT(Engine):
     precisions = ("float16", "int8_dynamic", "int8")
 
     def convert(self, source: Source, precision: str) -> bytes:
+        import tensorflow as tf
+
         logging.getLogger("absl").setLevel(logging.ERROR)  # it advises; what it says last would be a crash's reason
         function = source.frozen()
         if precision == "int8" and any(each.type == "Enter" for each in function.graph.get_operations()):
@@ -37,23 +38,17 @@ class LiteRT(Engine):
         if precision == "int8":
             converter.representative_dataset = source.calibration
             converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8, tf.lite.OpsSet.TFLITE_BUILTINS]
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that inputs and outputs stay float32, as they are to
-                content: bytes = converter.convert()
-        except Exception as error:  # its exceptions share no class of their own
-            raise self.refused(error) from error
-        return content
+        with self.refusing(Exception), warnings.catch_warnings():  # its exceptions share no class of their own
+            warnings.simplefilter("ignore")  # that inputs and outputs stay float32, as they are to
+            return bytes(converter.convert())
 
     def load(self, artefact: bytes, source: Source, precision: str, traces: Path | None = None) -> Session:
         if traces:
             raise Unavailable("LiteRT's interpreter for Python takes no profiler: measure with measure.profile=false")
         threads = source.threads or len(os.sched_getaffinity(0))
-        try:
+        with self.refusing(RuntimeError, ValueError):
             interpreter = Interpreter(model_content=artefact, num_threads=threads)
             interpreter.allocate_tensors()
-        except (RuntimeError, ValueError) as error:
-            raise self.refused(error) from error
         # By name: the order is the converter's own.
         places = sorted(interpreter.get_input_details(), key=lambda place: place["name"])
 

@@ -8,12 +8,12 @@ import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnxruntime
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
 
-from paradnn.core.workload import Unavailable
+from paradnn.core.workload import refused
 from paradnn.worker.frameworks.engines import Engine, Session, Source, onnx_model, operation_cost
 from paradnn.worker.profile.shapes import Shape
 from paradnn.worker.profile.trace import Event, Trace
@@ -38,10 +38,8 @@ class OnnxRuntime(Engine):
             options.intra_op_num_threads = source.threads
         if traces:
             options.enable_profiling, options.profile_file_prefix = True, str(traces / "onnxruntime")
-        try:
+        with self.refusing(Exception):  # its exceptions share no class of their own
             session = onnxruntime.InferenceSession(artefact, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # its exceptions share no class of their own
-            raise self.refused(error) from error
         # Bound once: neither inputs nor outputs are copied in a step.
         bound = session.io_binding()
         for entry, array in zip(session.get_inputs(), source.batch, strict=True):
@@ -80,38 +78,25 @@ def _shapes(told: Sequence[Mapping[str, Sequence[int]]]) -> list[Shape]:
     return [Shape(_DTYPES.get(kind, kind), tuple(shape)) for one in told for kind, shape in one.items()]
 
 
-class _Batches(CalibrationDataReader):  # type: ignore[misc]
-    """What it is calibrated on, batch by batch, by the names of the inputs."""
-
-    def __init__(self, source: Source, names: Sequence[str]) -> None:
-        self._left = (dict(zip(names, arrays, strict=True)) for arrays in source.calibration())
-
-    def get_next(self) -> dict[str, Any] | None:
-        return next(self._left, None)
-
-
 def quantised(model: Any, source: Source, precision: str) -> bytes:
     """The ONNX model with weights in 8 bits, and for int8 activations as well (its QDQ form)."""
+    # Which takes the package onnx.
+    from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
+
     logging.getLogger().setLevel(logging.ERROR)  # it advises to prepare what is prepared
     names = [entry.name for entry in model.graph.input]
+    batches = (dict(zip(names, arrays, strict=True)) for arrays in source.calibration())
     with tempfile.TemporaryDirectory(prefix="onnx-") as folder:
         before, after = Path(folder) / "before.onnx", Path(folder) / "after.onnx"
         before.write_bytes(model.SerializeToString())
-        try:
+        with refused("ONNX Runtime cannot quantise this model", Exception):  # whatever its tools meet in it
             if precision == "int8_dynamic":
                 quantize_dynamic(before, after, weight_type=QuantType.QInt8)
             else:
+                reader: Any = SimpleNamespace(get_next=lambda: next(batches, None))
                 # OpenVINO computes nonsense from activations with a zero point of their own (errors of 1.7 for 0.013).
-                quantize_static(
-                    before,
-                    after,
-                    _Batches(source, names),
-                    quant_format=QuantFormat.QDQ,
-                    weight_type=QuantType.QInt8,
-                    extra_options={"ActivationSymmetric": True},
-                )
-        except Exception as error:  # whatever its tools meet in a model that they do not know
-            raise Unavailable(f"ONNX Runtime cannot quantise this model: {str(error)[:200]}") from error
+                form: Any = {"quant_format": QuantFormat.QDQ, "extra_options": {"ActivationSymmetric": True}}
+                quantize_static(before, after, reader, weight_type=QuantType.QInt8, **form)
         return after.read_bytes()
 
 

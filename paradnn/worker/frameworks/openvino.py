@@ -13,7 +13,7 @@ from typing import Any
 
 import openvino
 
-from paradnn.families.own import refused
+from paradnn.core.workload import refused
 from paradnn.worker.frameworks.engines import Engine, Session, Source, onnx_model, operation_cost
 from paradnn.worker.profile.shapes import Cost, Shape
 from paradnn.worker.profile.trace import Event, Trace
@@ -31,8 +31,7 @@ class OpenVino(Engine):
     def convert(self, source: Source, precision: str) -> bytes:
         model = onnx_model(source)
         if precision != "int8":
-            content: bytes = model.SerializeToString()
-            return content
+            return bytes(model.SerializeToString())
         with refused("precision=int8 is calibrated by ONNX Runtime's tools", ImportError):
             from paradnn.worker.frameworks.onnxruntime import quantised
         return quantised(model, source, precision)
@@ -44,11 +43,9 @@ class OpenVino(Engine):
         if traces:
             settings["PERF_COUNT"] = True
         core = openvino.Core()
-        try:
+        with self.refusing(RuntimeError):
             model = core.read_model(artefact)
             compiled = core.compile_model(model, "CPU", settings)
-        except RuntimeError as error:
-            raise self.refused(error) from error
         request = compiled.create_infer_request()
         for place, array in enumerate(source.batch):
             # Shared, so that no step copies it.

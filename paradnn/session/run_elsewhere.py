@@ -1,0 +1,48 @@
+"""`python run.py`: measure the points of this folder on this machine, which needs Python and the engines' packages.
+
+A point that has a result is passed over, so the same command goes on after an interruption. Where the folder was made
+(`elsewhere=FOLDER`, docs/engines.md), `python -m paradnn.sync FOLDER` logs the results.
+"""
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from paradnn.config.identity import Identity, point_id
+from paradnn.config.point import Software, costs_of, read_point
+from paradnn.core.versions import versions
+from paradnn.platform.environment import describe_environment
+from paradnn.session.open_point import OpenPoint
+from paradnn.session.record import point_tags
+from paradnn.session.workers import Limits, WorkerKey, WorkerPool
+from paradnn.store.journal import Document, Journal
+from paradnn.store.runs import Claim
+
+FOLDER = Path(__file__).absolute().parent
+
+
+def main() -> None:
+    """Measure what has no result yet."""
+    with WorkerPool(limit=1) as pool:
+        for path in sorted(FOLDER.glob("asked-*.json")):
+            name = path.stem.replace("asked", "point")
+            if (FOLDER / f"{name}.json").exists():
+                continue
+            point = read_point(json.loads(path.read_text()))
+            environment = describe_environment("cpu", versions(point.framework.name))
+            identity = Identity(point_id(point), environment.environment_id, point.replicate)
+            claim, tags = Claim("", identity, int(time.time() * 1000)), point_tags(point, environment)
+            entry = OpenPoint(point, environment, None, claim, tags, costs_of(point))
+            key = WorkerKey.of(replace(point, software=Software()))  # this interpreter, whatever converted the model
+            while not entry.is_complete:
+                begun, request = time.time(), {**entry.request(), "artefact": str(path.with_suffix(".npz"))}
+                result = pool.measure(key, request, Limits(point.measure.timeout, None), lambda _: None)
+                entry.results.append(replace(result, begun=begun))
+            record = entry.record()
+            Journal(FOLDER).keep(Document(record, name, None, None, False, None))
+            print(f"{record.name}: {record.reason or record.outcome}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
