@@ -88,6 +88,7 @@ def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> Result:
     """The median of a metric over two hyperparameters, for each family on each device; errors are `heat_maps`'s."""
     maps = heat_maps(frame, options.x, options.y, options.metric, pool=options.pool)
     named = {"x": maps.x.column, "y": maps.y.column, "value": maps.metric}
+    by = ["device"] if "model.name" in (maps.x.column, maps.y.column) else ["family", "device"]
     return Result(
         numbers=maps.cells.drop(columns=["i", "j"]).rename(columns=named),
         sentences=[*_sentences(maps)],
@@ -97,7 +98,7 @@ def heatmap(frame: pd.DataFrame, options: HeatmapOptions) -> Result:
             for name, cells in maps.each()
         ],
         sources=tuple(maps.runs),
-        pooled=pooled_within(frame, ["family", "device"], pool=True) if options.pool else "",
+        pooled=pooled_within(frame, by, pool=True) if options.pool else "",
     )
 
 
