@@ -143,7 +143,7 @@ def one_sweep(folder: Path, first: int, given: argparse.Namespace) -> list[str]:
             break
         place, target = random.choice(running), random.choice(given.targets)
         for _ in range(ROW.get(target, 1)):
-            if target in ("start", "tool"):  # begins anew
+            if target in ("start", "tool"):  # begins again
                 problems += kill(drivers[place], "driver") + ended(drivers[place])
                 drivers[place] = start(folder, first, given)
             time.sleep({"start": random.uniform(0.0, 2.0), "child": random.uniform(0.0, 1.0)}.get(target, 0.0))

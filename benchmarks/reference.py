@@ -3,7 +3,7 @@
     python -m benchmarks.reference [--processes 6] [--seconds 6] [--cells 12]    # families x modes
     python -m benchmarks.reference --disturbed [--points 4] [--seconds 2]        # hogs, a cap
 
-Each process builds its model anew, times it as a point is, and then runs blocks by turns, one behind the kernels (and
+Each process builds its model again, times it as a point is, and then runs blocks by turns, one behind the kernels (and
 an untimed step) and one that is not, ABBA: the median ratio of such neighbours is the bias, with its 95% interval. A
 line of a cell, of its processes so far: the processes' scatter as measured and at one speed of the machine (of several
 calls of this command also the calls'), the correlation of log step and kernel times over all blocks, the slope, half of
