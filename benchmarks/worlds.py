@@ -687,7 +687,7 @@ def rates(name: str, draws: int, database: Path, seed: int = 0, most: int = 0) -
     takes seconds and is drawn a tenth as often.
 
     Where nothing that is there is asked for, a world ends at 45 draws if nothing false was said: the interval's upper
-    end is 7.9% then. It goes on beyond `draws`, up to `most`, while an upper end is 8% or more and its rate less."""
+    end is 7.9% then. It goes on from `draws` to `most` where an upper end is 8% or more and its rate less."""
     planted, world, questions = WORLDS[name]
     draws = max(draws // 10, 1) if name == "page" else draws
     counts, store, drawn = dict.fromkeys(questions, 0), Store(database), 0
@@ -695,7 +695,7 @@ def rates(name: str, draws: int, database: Path, seed: int = 0, most: int = 0) -
     for child in np.random.default_rng(seed).spawn(max(draws, most)):
         if drawn == 45 and len(false) == len(counts) and not any(counts.values()):
             break
-        if drawn >= draws and not any(
+        if drawn == draws and not any(
             counts[said] < 0.08 * drawn <= drawn * ends_of(counts[said], drawn).high for said in false
         ):
             break

@@ -19,6 +19,7 @@ from analysis.options import Options, option
 from analysis.registry import analysis
 from analysis.result import Result, require_runs
 from analysis.statistics.contrast import adjusted
+from analysis.statistics.dependence import Component, combined
 from analysis.statistics.sessions import sessions_of
 from analysis.store.frame import is_ok
 from paradnn.core.errors import ConfigError, DataError, NotEnoughData
@@ -164,11 +165,7 @@ def _places(logs: np.ndarray, begin: int, draws: int, factor: float) -> Iterator
 
 
 def _ratio(before: np.ndarray, after: np.ndarray) -> dict[str, float]:
-    mean, parts = (
-        after.mean() - before.mean(),
-        [(side.var(ddof=1) / len(side), len(side) - 1) for side in (before, after)],
-    )
-    error = sum(part for part, _ in parts)
-    freedom = error**2 / sum(part**2 / count for part, count in parts) if error else 1.0
+    mean = after.mean() - before.mean()
+    error, freedom = combined([Component(side.var(ddof=1) / len(side), len(side) - 1) for side in (before, after)])
     half = stats.t.ppf(0.975, freedom) * math.sqrt(error)
     return {"ratio": math.exp(mean), "low": math.exp(mean - half), "high": math.exp(mean + half)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from analysis.columns import find_column, find_metric, join_columns
 from analysis.format import short
@@ -26,9 +26,6 @@ from analysis.store.frame import is_ok, units
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
 from paradnn.forecast.estimate import LEVEL
-
-if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,17 +157,12 @@ def _amounts(work: Sequence[tuple[str, str]], present: Sequence[str]) -> dict[st
     return found
 
 
-def harmonic_mean(rates: ArrayLike, axis: int = 0) -> np.ndarray:
-    """n / sum(1 / x) of positive rates."""
-    return np.asarray(stats.hmean(rates, axis=axis))
-
-
 def _points(runs: pd.DataFrame, keys: list[str], metric: str, work: Mapping[str, float]) -> pd.DataFrame:
     """By point: rate, in units of work; the mean of its logarithm over runs (log), the standard error of that, NaN
     where unknown, and its degrees of freedom; run_ids."""
     from paradnn.forecast.table import NOISE_METRICS, stated_freedom, stated_noise
 
-    stated = [_numbers(runs, name) for name in NOISE_METRICS]
+    stated = runs.reindex(columns=list(NOISE_METRICS)).to_numpy(dtype="float64", na_value=np.nan).T
     units = runs["family"].map(lambda name: work.get(str(name), 1.0)).astype("float64")
     rate = runs[metric].astype("float64") / units
     own = {"own": stated_noise(*stated), "freedom": stated_freedom(*stated[2:4])}
@@ -190,11 +182,6 @@ def _points(runs: pd.DataFrame, keys: list[str], metric: str, work: Mapping[str,
     return found.assign(error=error, freedom=(found["count"] - 1).where(several, found["freedom"]))
 
 
-def _numbers(runs: pd.DataFrame, name: str) -> np.ndarray:
-    missing = pd.Series(np.nan, index=runs.index)
-    return np.asarray(runs.get(name, missing).to_numpy(dtype="float64", na_value=np.nan))
-
-
 def _mean(points: pd.DataFrame) -> tuple[float, float, list[Component]]:
     """The harmonic mean of a side's rates, the logarithm of that of its points' mean logarithms, and what each point
     adds to the variance of that logarithm."""
@@ -203,7 +190,7 @@ def _mean(points: pd.DataFrame) -> tuple[float, float, list[Component]]:
     share = (1 / means) / (1 / means).sum()
     variances, freedom = (share * points["error"].to_numpy()) ** 2, points["freedom"].to_numpy()
     parts = [Component(*map(float, pair)) for pair in zip(variances, freedom, strict=True)]
-    return float(harmonic_mean(points["rate"])), float(np.log(harmonic_mean(means))), parts
+    return float(stats.hmean(points["rate"])), float(np.log(stats.hmean(means))), parts
 
 
 def _ends(value: float, log: float, parts: Sequence[Component]) -> tuple[float, float, float]:
@@ -219,7 +206,7 @@ def _sessions(a: pd.DataFrame, b: pd.DataFrame, keys: list[str], metric: str) ->
     """Why two sides cannot be told from their sessions, empty where they can; and what their sessions add."""
     both = pd.concat([a, b], ignore_index=True)
     points = both.groupby(keys, dropna=False).ngroup().to_numpy()
-    arrangement = arrange(a, b, points, np.log(_numbers(both, metric)))
+    arrangement = arrange(a, b, points, np.log(both[metric].to_numpy(dtype="float64")))
     if not arrangement.design.comparable:
         return arrangement.design.text(), ()
     outside = len(set(points) - set(points[arrangement.used]))

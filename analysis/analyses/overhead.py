@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from analysis.format import percent_interval, seconds
-from analysis.lazy import drawing, np, pd
+from analysis.lazy import drawing, np, pd, special
 from analysis.options import Options
 from analysis.registry import analysis
 from analysis.result import Result, pooled_within, require_runs
@@ -87,11 +87,14 @@ def _sentences(spent: pd.DataFrame, without: int) -> Iterator[str]:
 
 
 def share_of(spent: pd.DataFrame, parts: Collection[str]) -> Estimate:
-    """The share of some phases in the sum of all, with its 95% interval over runs; a part of the whole is never
-    beyond 0 and 1."""
+    """The share of some phases in the sum of all, with its 95% interval over runs; that is symmetric in the log odds,
+    since a part of the whole is never beyond 0 and 1."""
     part = spent.reindex(columns=list(parts)).sum(axis=1)
-    found = crossed_ratio(part, spent.sum(axis=1), levels_of(spent, "point"))
-    return Estimate(*(float(np.clip(end, 0.0, 1.0)) for end in found))
+    value, _, high = crossed_ratio(part, spent.sum(axis=1), levels_of(spent, "point"))
+    if not 0 < value < 1:
+        return Estimate(value, value, value)
+    reach = np.array([-1, 1]) * (high - value) / (value * (1 - value))
+    return Estimate(value, *map(float, special.expit(special.logit(value) + reach)))
 
 
 def draw_phases(spent: pd.DataFrame, runs: pd.DataFrame) -> drawing.Figure:

@@ -64,17 +64,22 @@ _WITHIN = {
 }
 
 
+#: p of chance below which measurements scatter unlike at the values of a hyperparameter.
+_UNLIKE = 0.01
+
+
 @dataclass(frozen=True)
 class Sampling:
     """What a family's comparison rests on beside its points: the `design` in time, what the sessions of each side add
     to the variance of the mean log ratio (`between`), how many points that both sides tried A alone measured, and B
-    alone (`missing`), and which of both, by their number, are `outside`, their runs having no counterpart in their
-    session."""
+    alone (`missing`), which of both, by their number, are `outside`, their runs having no counterpart in their
+    session, and by what factor looking for `steps` made the variance of a point's runs too small (`taken`)."""
 
     design: Design = field(default_factory=lambda: Design(Standing.UNKNOWN))
     between: tuple[Component, ...] = ()
     missing: tuple[int, int] = (0, 0)
     outside: frozenset[int] = frozenset()
+    taken: float = 1.0
 
 
 def pair(
@@ -108,7 +113,7 @@ def pair(
     found = _match(one, two, on)
     sampled, units, used, moved = _sampled(found, metric)
     found = replace(found, runs=_scaled(found.runs, metric, np.exp(-moved)))
-    sides = [_by_point(found, used & (found.side == number), metric, units) for number in (0, 1)]
+    sides = [_by_point(found, used & (found.side == number), metric, units, sampled) for number in (0, 1)]
     points = found.points.assign(**{name: _carried(name, found) for name in carry})
     result = pd.concat([points, _ratios(sides[0], sides[1], sign)], axis=1)
     samplings = [sampled[family] for family in result["family"].fillna("")]
@@ -327,7 +332,8 @@ def _sampled(found: _Match, metric: str) -> tuple[dict[str, Sampling], np.ndarra
     that counts as one measurement, None for a run that is one by itself, which runs stand in a comparison, and what
     the machine's steps moved the logarithms of sides that were measured together by."""
     samplings, paired = {}, np.isin(found.point, found.both)
-    used, units, moved = paired.copy(), np.full(len(paired), None, dtype=object), np.zeros(len(paired))
+    used, units = paired.copy(), np.full(len(paired), None, dtype=object)
+    moved, taken = np.zeros(len(paired)), np.ones(len(paired))
     family = found.runs["family"].fillna("").to_numpy()
     logs = np.log(found.runs[metric].to_numpy(dtype="float64"))
     for name in dict.fromkeys(family[paired & (found.side == 0)]):
@@ -345,15 +351,18 @@ def _sampled(found: _Match, metric: str) -> tuple[dict[str, Sampling], np.ndarra
             times = rows["start_time"].to_numpy(dtype="datetime64[ns]")
             for session in pd.Series(mine).groupby(sessions_of(rows)).indices.values():
                 one = mine[session]
-                moved[one] = steps(logs[one], (2 * point + of_a)[session], times[session])
+                moved[one], taken[one] = steps(logs[one], (2 * point + of_a)[session], times[session])
             design = replace(design, stepped=math.expm1(np.ptp(moved[mine])))
-        samplings[str(name)] = Sampling(design, arrangement.between, outside=frozenset(point[apart]))
+        outside = frozenset(point[apart])
+        samplings[str(name)] = Sampling(design, arrangement.between, outside=outside, taken=taken[mine].mean())
     return samplings, units, used, moved
 
 
-def _by_point(found: _Match, mine: np.ndarray, metric: str, sessions: np.ndarray) -> pd.DataFrame:
-    """A row for each paired point with what `_ratios` needs of one side, `mine` (runs,) its runs; `sessions` as
-    `_sampled` gives them."""
+def _by_point(
+    found: _Match, mine: np.ndarray, metric: str, sessions: np.ndarray, sampled: Mapping[str, Sampling]
+) -> pd.DataFrame:
+    """A row for each paired point with what `_ratios` needs of one side, `mine` (runs,) its runs; `sessions` and
+    `sampled` as `_sampled` gives them."""
     frame, points = found.runs[mine].reset_index(drop=True), found.point[mine]
     value = frame[metric].astype("float64")
     below, above = _within(frame, metric)
@@ -385,30 +394,42 @@ def _by_point(found: _Match, mine: np.ndarray, metric: str, sessions: np.ndarray
     count = summary["units"].where(~by_process, summary["processes"]).astype("int64").to_numpy()
     variance, freedom = summary["error"].where(~inside, error).to_numpy() * count, count - 1.0
     family = found.points["family"].fillna("").to_numpy()
-    for mine in (family == name for name in dict.fromkeys(family)):
-        variance[mine], freedom[mine] = moderated(variance[mine], freedom[mine])
+    for name in dict.fromkeys(family):
+        mine = family == name
+        axes = [pd.factorize(found.points.loc[mine, key])[0] for key in found.keys if describes(key)]
+        variance[mine], freedom[mine] = moderated(sampled[name].taken * variance[mine], freedom[mine], axes)
     return summary.assign(by_process=by_process, error=variance / count, units=count, degrees=freedom).reset_index(
         drop=True
     )
 
 
-def moderated(variances: np.ndarray, degrees: np.ndarray) -> Component:
+def moderated(variances: np.ndarray, degrees: np.ndarray, axes: Sequence[np.ndarray] = ()) -> Component:
     """Variances (n,) of like measurements, each of few `degrees` of freedom (n,), drawn towards what they share.
 
     They are taken as s0^2 F(d, d0), s0 and d0 from the mean and the variance of their logarithms; each becomes
     (d0 s0^2 + d s^2) / (d0 + d) with d0 + d degrees of freedom, at most all there are (Smyth, Statistical Applications
     in Genetics and Molecular Biology 3, 2004, article 3). So a point whose few values agree by chance is not taken for
-    exact, and one among many like it needs fewer. As they are below MINIMUM_POINTS, and where none scatters.
+    exact, and one among many like it needs fewer. Few variances may look alike that are not, so their variance is
+    taken as larger by a standard error. Where they differ by the values (n,) of one of the `axes`, those of a value are
+    alike. As they are below MINIMUM_POINTS, and where none scatters.
     """
     known = (variances > 0) & (degrees > 0)
     if known.sum() < MINIMUM_POINTS:
         return Component(variances, degrees)
     half = degrees[known] / 2
     logs = np.log(variances[known]) - special.digamma(half) + np.log(half)
-    excess, most = logs.var(ddof=1) - special.polygamma(1, half).mean(), float(2 * half.sum())
-    prior = most
-    if excess > special.polygamma(1, most / 2):
-        prior = 2 * optimize.brentq(lambda each: special.polygamma(1, each) - excess, 1e-3, most / 2)
+    for axis in axes:
+        parts = [axis == value for value in np.unique(axis)]
+        logs_of = [logs[part[known]] for part in parts]
+        if len(parts) > 1 and min(map(len, logs_of)) >= MINIMUM_POINTS and stats.f_oneway(*logs_of).pvalue < _UNLIKE:
+            found = np.empty((2, len(variances)))
+            for part in parts:
+                found[:, part] = moderated(variances[part], degrees[part])
+            return Component(*found)
+    chance, most = special.polygamma(1, half).mean(), float(2 * half.sum())
+    error = math.sqrt((special.polygamma(3, half).mean() + 2 * chance**2) / len(logs))
+    excess = max(logs.var(ddof=1) - chance, 0.0) + error
+    prior = 2 * optimize.brentq(lambda each: special.polygamma(1, each) - excess, 1e-3, most / 2)
     common = math.exp(logs.mean() + special.digamma(prior / 2) - math.log(prior / 2))
     drawn = (prior * common + degrees * np.nan_to_num(variances)) / (prior + degrees)
     able = degrees > 0

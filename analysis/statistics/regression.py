@@ -92,7 +92,7 @@ def regress(
     between, y = _without_sessions(x, scale(values), when)
     spread = float(y.std(ddof=1))
     z = (y - y.mean()) / spread
-    covariance = _robust(x)
+    covariance = "HC3" if np.sum(np.linalg.qr(x)[0] ** 2, axis=1).max() < 1 - 1e-8 else "HC1"
     fitted = OLS(z, x).fit(cov_type=covariance, use_t=True)
     weights, variance, freedom = fitted.params[1:], fitted.bse[1:] ** 2, np.full(terms, fitted.df_resid)
     if levels is not None and not levels.independent:
@@ -164,11 +164,6 @@ def _standardised(values: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series, dict[s
 def _p_values(weights: np.ndarray, variance: np.ndarray, freedom: np.ndarray) -> np.ndarray:
     found: np.ndarray = 2 * stats.t.sf(np.abs(weights) / np.sqrt(np.maximum(variance, 1e-300)), freedom)
     return found
-
-
-def _robust(design: np.ndarray) -> str:
-    """HC3, unless one row alone settles a coefficient."""
-    return "HC3" if np.sum(np.linalg.qr(design)[0] ** 2, axis=1).max() < 1 - 1e-8 else "HC1"
 
 
 def value_variances(design: np.ndarray, residual: np.ndarray) -> Component:

@@ -32,6 +32,7 @@ _DAY = 24 * 3600 * 10**9  # ns
 _OF_DAY = 1 / 8  # of a day: sides that are at least so far apart, each by itself closer, are so by the time of day
 _SURE = 0.01  # p of chance, over all places, below which a step of the machine's speed is taken for one
 _MOST_STEPS, _PLACES = 8, 200  # that are looked for in a session, and places at which one may be
+_OF_A_STEP = 3  # degrees of freedom of a step whose place is looked for (Ninomiya, Stat. Probability Letters 72, 2005)
 _UNLIKE = 0.1  # of a side's runs that one host may measure more than of the other's
 _TINY = 1e-300
 _MOST_PAIRS = 10**6  # of more runs the order of their starts says enough
@@ -200,25 +201,28 @@ def arrange(
     return Arrangement(design, units, every, known)
 
 
-def steps(logs: np.ndarray, cells: np.ndarray, times: np.ndarray) -> np.ndarray:
-    """What lasting changes of the machine in one session moved each run by (n,), 0 on average, from the logarithms of
-    the runs, the cell that each repeats, and its start (n,).
+def steps(logs: np.ndarray, cells: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, float]:
+    """(what lasting changes of the machine in one session moved each run by (n,), 0 on average; how much smaller the
+    variance of what is left is for their having been looked for, a factor), from the logarithms of the runs, the cell
+    that each repeats, and its start (n,).
 
-    Each cell has a mean of its own, so that a difference of sides or points is no step; in what is left the step is
-    looked for that explains most, as long as its F has a Bonferroni p below _SURE (binary segmentation after Scott and
-    Knott, Biometrics 30, 1974, but all steps fitted together).
+    Each cell has a mean of its own, so that a difference of sides or points is no change; in what is left the steady
+    drift or the step is looked for that explains most, as long as its F has a Bonferroni p below _SURE (binary
+    segmentation after Scott and Knott, Biometrics 30, 1974, but all changes fitted together). Since the cells' means
+    are not fitted so, what a change took of the scatter by chance would make them differ.
     """
     count, order, found = len(logs), np.argsort(times, kind="stable"), np.zeros(len(logs))
     cell = pd.factorize(cells[order])[0]
     places = np.unique(np.linspace(MINIMUM_POINTS, count - MINIMUM_POINTS, _PLACES, dtype=int))
     size, freedom = np.bincount(cell), count - int(cell.max()) - 1
     if places[0] < MINIMUM_POINTS or freedom <= MINIMUM_POINTS:
-        return found
+        return found, 1.0
 
     def within(values: np.ndarray) -> np.ndarray:
         return values - (np.bincount(cell, values) / size)[cell]
 
-    shapes = (np.arange(count)[:, None] >= places).astype(float)
+    run = np.arange(count)[:, None]
+    shapes = np.column_stack([run >= places, run / count])
     design, response = np.column_stack([within(shape) for shape in shapes.T]), within(logs[order])
     squares = (design**2).sum(axis=0)
     chosen = list[int]()
@@ -229,17 +233,17 @@ def steps(logs: np.ndarray, cells: np.ndarray, times: np.ndarray) -> np.ndarray:
         gain = np.where(squares > 1, (left @ design) ** 2 / np.maximum(squares, 1), 0.0)
         return int(gain.argmax()), gain.max(), max(left @ left - gain.max(), _TINY)
 
-    while len(chosen) < min(_MOST_STEPS, freedom - MINIMUM_POINTS):
+    while len(chosen) < min(_MOST_STEPS, (freedom - MINIMUM_POINTS) // _OF_A_STEP):
         place, gain, left = best(chosen)
         rest = freedom - len(chosen) - 1
-        if stats.f.sf(gain * rest / left, 1, rest) * len(places) >= _SURE:
+        if stats.f.sf(gain * rest / left, 1, rest) * len(squares) >= _SURE:
             break
         chosen.append(place)
         for number in range(len(chosen)):  # earlier ones were found before the later were known
             chosen[number] = best(chosen[:number] + chosen[number + 1 :])[0]
     sizes = np.linalg.lstsq(design[:, chosen], response, rcond=None)[0]
     found[order] = (shapes[:, chosen] - shapes[:, chosen].mean(axis=0)) @ sizes
-    return found
+    return found, freedom / (freedom - _OF_A_STEP * len(chosen))
 
 
 def level(found: Arrangement, runs: pd.DataFrame, of_a: np.ndarray) -> Arrangement:

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.analyses.figure_of_merit import FigureOfMeritOptions, figure_of_merit, harmonic_mean
+from analysis.analyses.figure_of_merit import FigureOfMeritOptions, figure_of_merit
 from paradnn.session.measured import summarise
 from paradnn.worker.series import block_interval
 from tests.analysis.planted import runs
@@ -45,9 +45,9 @@ def test_candles_figure_of_merit() -> None:
 def test_a_unit_of_work_weighs_families() -> None:
     work = (("fc", "10"), ("lstm", "0.5"))
     found = figure_of_merit(both(), FigureOfMeritOptions(baseline="Titan", work=work)).table
-    assert found.loc[0, "harmonic"] == pytest.approx(harmonic_mean(TITAN / [10, 1, 0.5]))
+    assert found.loc[0, "harmonic"] == pytest.approx(stats.hmean(TITAN / [10, 1, 0.5]))
     assert found.loc[1, "merit"] == pytest.approx(
-        harmonic_mean(PLANNED / [10, 1, 0.5]) / harmonic_mean(TITAN / [10, 1, 0.5])
+        stats.hmean(PLANNED / [10, 1, 0.5]) / stats.hmean(TITAN / [10, 1, 0.5])
     )
 
 

@@ -54,8 +54,8 @@ def test_no_interval_of_a_share_is_beyond_0_and_1() -> None:
     spent = pd.DataFrame(phases).set_axis(["measure", "start"], axis=1)
     assert crossed_ratio(wall * share, wall, levels_of(spent, "point")).high > 1
     measuring, stack = (share_of(spent, parts) for parts in (MEASURING_PHASES, OVERHEAD_PHASES))
-    assert (measuring.high, stack.low) == (1.0, 0.0)
-    assert 0 < measuring.low < measuring.value < 1
+    assert 0 < measuring.low < measuring.value < measuring.high < 1
+    assert (stack.low, stack.high) == pytest.approx((1 - measuring.high, 1 - measuring.low))
 
 
 def test_the_command_says_and_draws_where_time_goes(tmp_path: Path) -> None:

@@ -68,6 +68,19 @@ def test_variances_of_many_points_are_drawn_towards_each_other() -> None:
     assert moderated(few, few).variance is few
 
 
+@pytest.mark.parametrize("noise", [[1.0] * 27, [10.0, 3, 1] * 9, [10.0, 10, 10] + [1.0] * 24])
+def test_points_that_scatter_unlike_are_told_apart_by_no_more_than_chance(noise: list[float]) -> None:
+    """27 equal points of three replicates a side, 400 times: any of them is called different in 5%."""
+    random, found = np.random.default_rng(1), 0
+    for values in random.normal(0, np.array(noise)[:, None], (400, 2, 27, 3)):
+        drawn = [moderated(one.var(axis=1, ddof=1) / 3, np.full(27, 2.0), [np.arange(27) % 3]) for one in values]
+        variance = drawn[0].variance + drawn[1].variance
+        freedom = variance**2 / sum(side.variance**2 / side.freedom for side in drawn)
+        t = np.abs(np.diff(values.mean(axis=2), axis=0)[0]) / np.sqrt(variance)
+        found += stats.false_discovery_control(2 * stats.t.sf(t, freedom)).min() <= 0.05
+    assert found <= stats.binom.isf(0.01, 400, 0.05)
+
+
 def test_a_lower_step_time_is_a_speedup() -> None:
     by_rate = pair(side([[300.0], [100]]), side([[200.0], [200]], "B"))
     by_time = pair(side([[300.0], [100]]), side([[200.0], [200]], "B"), metric="step_time_ms")

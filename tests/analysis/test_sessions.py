@@ -130,23 +130,28 @@ def test_one_process_a_point_is_never_clear_and_five_are_at_their_rate() -> None
     assert 10 <= counts[5] <= 48, "5% of 600 and what chance adds"
 
 
-@pytest.mark.parametrize(("size", "places"), [(0.0, ()), (-0.08, (81,)), (-0.2, (60, 100))])
-def test_lasting_changes_within_a_session_are_found_and_nothing_else(size: float, places: tuple[int, ...]) -> None:
-    """Steps, one there and one back again, from what repeats; cells may differ by any amount."""
+@pytest.mark.parametrize(("size", "places"), [(0.0, ()), (-0.08, (81,)), (-0.2, (60, 100)), (-0.1, None)])
+def test_lasting_changes_within_a_session_are_found_and_nothing_else(
+    size: float, places: tuple[int, ...] | None
+) -> None:
+    """Steps, one there and one back again, and a steady drift, from what repeats; cells may differ by any amount."""
     random = np.random.default_rng(0)
     place, cells = random.permutation(162), np.repeat(np.arange(54), 3)
-    moved = size * (np.searchsorted(places, place, side="right") % 2) if places else np.zeros(162)
+    moved = size * (place / 161 if places is None else np.searchsorted(places, place, side="right") % 2)
     logs = moved + random.normal(0, 0.3, 54)[cells] + random.normal(0, 0.01, 162)
-    found = steps(logs, cells, place)
-    assert found == pytest.approx(moved - moved.mean(), abs=0.01 * bool(places))
+    found, taken = steps(logs, cells, place)
+    assert found == pytest.approx(moved - moved.mean(), abs=0.01 * bool(size))
+    changes = 1 if places is None else len(places)
+    assert taken == 108 / (108 - 3 * changes)
 
 
-def test_a_step_of_the_machine_makes_no_cell_differ() -> None:
-    """Where the replicates of a cell lie unevenly about a step, it is the step that they show."""
+@pytest.mark.parametrize("drifts", [False, True])
+def test_a_change_of_the_machine_makes_no_cell_differ(drifts: bool) -> None:
+    """Where the replicates of a cell lie unevenly about a step, or in a drift, it is this that they show."""
     random, found = np.random.default_rng(3), []
     for _ in range(8):
         hours = random.permutation(24 * 6).reshape(2, 24, 3) / 60
-        logs = random.normal(0, 0.01, hours.shape) - 0.08 * (hours > np.median(hours))
+        logs = random.normal(0, 0.01, hours.shape) - 0.08 * (hours / hours.max() if drifts else hours > 1.2)
         times = START + pd.to_timedelta(3600 * hours.ravel(), unit="s")
         sides = [
             side(100 * np.exp(logs[n]), name, sweep_id="s", start_time=times[72 * n : 72 * n + 72])
