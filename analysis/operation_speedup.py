@@ -59,17 +59,16 @@ class OperationSpeedup(NamedTuple):
     small: int
 
 
-def operations_over(sides: Sides, on: Sequence[str] | None, given: Sequence[float], store: Sequence[str]) -> Result:
+def operations_over(sides: Sides, on: Sequence[str] | None, store: Sequence[str]) -> Result:
     """The operations of A's profiled runs over those of B's; NotEnoughData where nothing can be paired.
 
-    The ridge points (FLOP/B) are as given, else those of the sides' roofs; none where one of these is unknown: half a
-    knowledge would call operations memory-bound that are so on one side alone.
+    The ridge points (FLOP/B) are those of the sides' roofs; none where one of these is unknown: half a knowledge would
+    call operations memory-bound that are so on one side alone.
     """
     from analysis.store.load import load_types
 
     found = [roof.ridge for side in (sides.a, sides.b) for roof in find_roofs(side, find_hardware)]
-    known = sorted({ridge for ridge in found if ridge is not None}) if None not in found else []
-    ridges = sorted(given) if given else known
+    ridges = sorted({ridge for ridge in found if ridge is not None}) if None not in found else []
     types = load_types(pd.concat([sides.a, sides.b], ignore_index=True), store)
     speedup = operation_speedup(sides.a, sides.b, types, ridges, on)
     return Result(
@@ -91,10 +90,7 @@ def _sentences(of: OperationSpeedup, sides: Sides, ridges: Sequence[float]) -> I
         mean = mean_in_words(row["geometric_mean"], row["geometric_mean_low"], row["geometric_mean_high"])
         yield f"{row['level']}: {mean} over {row['operations']} operations in {row['points']} points."
     if not ridges:
-        yield (
-            "No ridge point is known, so memory-bound operations cannot be identified: give it with --ridge, or "
-            "measure the ceilings."
-        )
+        yield ("No ridge point is known, so memory-bound operations cannot be identified: measure the ceilings.")
     elif of.gain_from is None:
         yield "No operation is memory-bound on both sides: nothing is said of the bandwidth."
     else:

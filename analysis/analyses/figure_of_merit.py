@@ -37,13 +37,6 @@ class FigureOfMeritOptions(Options):
         "device", "what sets the sides apart (default: device), as software.name", metavar="COLUMN", names="columns"
     )
     baseline: str | None = option(None, "the side that is 1 (default: the first by name)", metavar="SIDE")
-    work: tuple[tuple[str, str], ...] = option(
-        (),
-        "examples in a unit of work of a family, repeatable: rates are then units in a second, and a family whose "
-        "unit is large weighs more (default: one example)",
-        metavar="FAMILY=EXAMPLES",
-        several="repeat",
-    )
 
 
 @analysis(
@@ -51,8 +44,8 @@ class FigureOfMeritOptions(Options):
     summary="one number for each platform over a stated suite: the harmonic mean of its rates",
     description="The harmonic mean of a rate over the points that all sides measured, which is the rate of doing\n"
     "one after the other, and its ratio to a baseline's, with intervals. State the suite with --where and\n"
-    "--family, and with --work how many examples of a family are a unit of work.",
-    example="python -m analysis figure-of-merit --by device --baseline V100 --work fc=1e6 --work resnet50=1e4",
+    "--family.",
+    example="python -m analysis figure-of-merit --by device --baseline V100 --where mode=train",
     draws=False,
 )
 def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Result:
@@ -61,21 +54,20 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
     The table has a row for each side, the baseline first (without one the first by name): side, points, harmonic and
     arithmetic mean of the rates, merit (harmonic mean / the baseline's) and mean_ratio (mean of the points' ratios to
     the baseline), the harmonic mean and the merit with the ends of their 95% intervals, NaN where runs have none. A
-    point's rate is the median over its runs, divided by the examples that a unit of work of its family has. Intervals
-    hold the error of each measurement (Student's t, by the delta method on logarithms, with Satterthwaite's degrees of
-    freedom), and of sides in several sessions each what sessions scatter; not the choice of the suite.
+    point's rate is the median over its runs. Intervals hold the error of each measurement (Student's t, by the delta
+    method on logarithms, with Satterthwaite's degrees of freedom), and of sides in several sessions each what sessions
+    scatter; not the choice of the suite.
 
-    ConfigError for what is no rate, column, side or amount of work, NotEnoughData where the sides share no point,
-    SchemaError for heterogeneous runs of a side.
+    ConfigError for what is no rate, column or side, NotEnoughData where the sides share no point, SchemaError for
+    heterogeneous runs of a side.
     """
     require_runs(frame)
     metric, by = find_metric(frame, options.metric), find_column(frame, options.by, "--by")
     runs, parts = _sides(frame, metric, by, options.baseline)
-    work = _amounts(options.work, sorted(set(runs["family"])))
     first, *others = parts
     shared = [join_columns(parts[first], rows)[0] for rows in parts.values()]
     keys = [name for name in shared[0] if name != by and all(name in other for other in shared)]
-    points = {name: _points(rows, keys, metric, work) for name, rows in parts.items()}
+    points = {name: _points(rows, keys, metric) for name, rows in parts.items()}
     suite = pd.concat({name: each["rate"] for name, each in points.items()}, axis=1, join="inner")
     if suite.empty:
         raise NotEnoughData(f"no point was measured with every {by} of {', '.join(parts)}; choose some with --where")
@@ -96,7 +88,7 @@ def figure_of_merit(frame: pd.DataFrame, options: FigureOfMeritOptions) -> Resul
         numbers=pd.DataFrame(rows),
         sentences=[
             f"The suite is the {len(suite)} points that every {by} measured: {listed}.",
-            *_means(rows, "units/s" if options.work else units([metric]).get(metric, "")),
+            *_means(rows, units([metric]).get(metric, "")),
             *([f"Left out, since not every side measured them: {missing}."] if missing else []),
             "95% intervals hold the errors of the measurements; the suite is as it was stated.",
             *(f"No interval of {name} holds what time does to it: {reason}." for name, reason in apart.items()),
@@ -140,31 +132,13 @@ def _means(rows: Sequence[Mapping[str, Any]], unit: str) -> Iterator[Paragraph]:
         )
 
 
-def _amounts(work: Sequence[tuple[str, str]], present: Sequence[str]) -> dict[str, float]:
-    """Family -> examples in a unit of its work; ConfigError for what is no amount, or of no family."""
-    found = {}
-    for family, text in work:
-        try:
-            found[family] = float(text)
-        except ValueError:
-            found[family] = math.nan
-        if not 0 < found[family] < math.inf:
-            raise ConfigError("--work", f"{family}={text}", "is no amount of work", "give a number above 0")
-        if family not in present:
-            raise ConfigError(
-                "--work", f"{family}={text}", "no run is of this family", f"there are {', '.join(present)}"
-            )
-    return found
-
-
-def _points(runs: pd.DataFrame, keys: list[str], metric: str, work: Mapping[str, float]) -> pd.DataFrame:
-    """By point: rate, in units of work; the mean of its logarithm over runs (log), the standard error of that, NaN
-    where unknown, and its degrees of freedom; run_ids."""
+def _points(runs: pd.DataFrame, keys: list[str], metric: str) -> pd.DataFrame:
+    """By point: rate; the mean of its logarithm over runs (log), the standard error of that, NaN where unknown, and its
+    degrees of freedom; run_ids."""
     from paradnn.forecast.table import NOISE_METRICS, stated_freedom, stated_noise
 
     stated = runs.reindex(columns=list(NOISE_METRICS)).to_numpy(dtype="float64", na_value=np.nan).T
-    units = runs["family"].map(lambda name: work.get(str(name), 1.0)).astype("float64")
-    rate = runs[metric].astype("float64") / units
+    rate = runs[metric].astype("float64")
     own = {"own": stated_noise(*stated), "freedom": stated_freedom(*stated[2:4])}
     table = runs[keys].assign(rate=rate, log=np.log(rate), run_ids=runs["run_id"], **own)
     found = table.groupby(keys, dropna=False, sort=True).agg(

@@ -1,8 +1,5 @@
-"""`latency`: latency over the rate at which queries come, a curve for each policy and platform, with its knee.
-
-The knee is the rate at which power, rate / latency, is highest: below it a higher rate costs little latency, above it
-latency grows faster than the rate does (Kleinrock, Power and deterministic rules of thumb for probabilistic problems in
-computer communications, ICC 1979). Of one server with exponential times it is at half of what it can serve.
+"""`latency`: latency over the rate at which queries come, a curve for each policy and platform, with the rates that
+were not served and the highest rate that held a limit, where one was searched.
 """
 
 from __future__ import annotations
@@ -26,7 +23,6 @@ _RATE = "scheduled_queries_per_second"
 _LIMIT = ("server.percentile", "server.latency_ms")
 _SWEPT = ("server.rate", *_LIMIT)
 _CURVES = 12
-_FEWEST = 3  # rates of a knee
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,16 +30,6 @@ class LatencyOptions(Options):
     """Which quantile."""
 
     quantile: Literal["p50", "p90", "p95", "p99", "p99.9"] = option("p99", "of the latency (default: p99)")
-
-
-class Knee(NamedTuple):
-    """The measured rate with the highest power, queries/s; `low` and `high` are the outermost rates whose power may be
-    as high. `inside`: whether rates on both of its sides were measured."""
-
-    rate: float
-    low: float
-    high: float
-    inside: bool
 
 
 class Curve(NamedTuple):
@@ -55,7 +41,6 @@ class Curve(NamedTuple):
     task: str
     name: str
     table: pd.DataFrame
-    knee: Knee | None
     peaks: pd.DataFrame
     run_ids: tuple[str, ...]
     pooled: str = ""
@@ -63,14 +48,13 @@ class Curve(NamedTuple):
 
 @analysis(
     LatencyOptions,
-    summary="latency over the rate of queries, by policy, with the knee",
+    summary="latency over the rate of queries, by policy, with what was not served",
     example="python -m analysis latency --where server.delay_ms=0 --figure latency.png",
     gate="queries",
     section="all",
     order=140,
     title="Latency over the rate of queries",
-    reading="Ring: the knee, above which latency grows faster than the rate. Cross: queries came faster than"
-    " they were served. Dotted: the highest rate that held its limit.",
+    reading="Cross: queries came faster than they were served. Dotted: the highest rate that held its limit.",
     shown=lambda rows: [Shown()] if rows.get(_RATE, pd.Series()).notna().any() else [],
 )
 def latency(frame: pd.DataFrame, options: LatencyOptions) -> Result:
@@ -90,21 +74,13 @@ def _sentences(curves: Sequence[Curve], quantile: str) -> Iterator[Paragraph]:
     for task in dict.fromkeys(one.task for one in curves):
         points = (f"{one.name}: {'; '.join(_describe(one))}." for one in curves if one.task == task)
         yield Paragraph(f"{task}: {quantile} of the latency over the rate.", tuple(points))
-    yield Paragraph("At the knee rate / latency is highest (Kleinrock 1979); in brackets are rates where it may be.")
 
 
 def _describe(one: Curve) -> Iterator[str]:
-    held, lost, knee = one.table[one.table["held"]], one.table[~one.table["held"]], one.knee
+    held, lost = one.table[one.table["held"]], one.table[~one.table["held"]]
     if len(held):
         ends = dict.fromkeys(held[["latency", "rate"]].iloc[[0, -1]].itertuples(index=False, name=None))
         yield " to ".join(f"{short(ms, 'ms', digits=3)} at {_rate(rate)}" for ms, rate in ends)
-    if knee is None:
-        yield "a knee takes three rates that were served"
-    elif knee.inside:
-        spread = f" ({_rate(knee.low)} to {_rate(knee.high)})" if knee.low < knee.high else ""
-        yield f"knee at {_rate(knee.rate)}{spread}"
-    else:
-        yield f"no knee within these rates: rate / latency is highest at {_rate(knee.rate)}, their end"
     if len(lost):
         yield f"not served from {_rate(lost['rate'].min())} on"
     for peak in one.peaks.to_dict("records"):
@@ -131,8 +107,8 @@ def latency_curves(frame: pd.DataFrame, metric: str = "latency_p99_ms", pool: bo
         for part in parts:
             name = words_of(part.iloc[0], columns) if columns else str(part["device"].iloc[0])
             table = pd.DataFrame([_at(rate, runs_at, metric) for rate, runs_at in part.groupby(_RATE, sort=True)])
-            knee, used = knee_of(table[table["held"]]), tuple(part["run_id"])
-            curves.append(Curve(task.name, name, table, knee, _peaks(part), used, rows.attrs.get("pooled", "")))
+            used = tuple(part["run_id"])
+            curves.append(Curve(task.name, name, table, _peaks(part), used, rows.attrs.get("pooled", "")))
     return curves
 
 
@@ -159,26 +135,8 @@ def _at(rate: object, part: pd.DataFrame, metric: str) -> dict[str, object]:
     }
 
 
-def knee_of(table: pd.DataFrame) -> Knee | None:
-    """The knee of rates with `latency`, `low` and `high`; None of fewer than three rates.
-
-    A rate whose latency has no interval is taken at its value; one whose interval has no upper end may have any power.
-    """
-    if len(table) < _FEWEST:
-        return None
-    rate, latency = (table[name].to_numpy(dtype="float64") for name in ("rate", "latency"))
-    ends = table[["low", "high"]].astype("float64")
-    unknown = ends.isna().all(axis=1)
-    low = ends["low"].where(~unknown, table["latency"]).fillna(0.0).to_numpy()
-    high = ends["high"].where(~unknown, table["latency"]).fillna(np.inf).to_numpy()
-    place = int((rate / latency).argmax())
-    possible = np.flatnonzero(rate * high[place] >= rate[place] * low)  # inf and 0 are no divisors
-    inside = 0 < place < len(rate) - 1
-    return Knee(float(rate[place]), float(rate[possible.min()]), float(rate[possible.max()]), inside)
-
-
 def draw_latency(curves: Sequence[Curve], quantile: str) -> drawing.Figure:
-    """The quantile over the rate, with rings at knees and crosses where not all was served."""
+    """The quantile over the rate, with crosses where not all was served."""
     drawn, (axes,) = drawing.panels(1, 6.4, 4.4)
     several = len({one.task for one in curves}) > 1
     for place, one in enumerate(curves):
@@ -188,12 +146,9 @@ def draw_latency(curves: Sequence[Curve], quantile: str) -> drawing.Figure:
         ends = held["low"], held["high"]
         drawing.marks(axes, held["rate"], held["latency"], y_ends=ends, label=name, linestyle="-", **look)
         axes.plot(lost["rate"], lost["latency"], "x", color=colour, markersize=7)
-        if one.knee and one.knee.inside:
-            at = held[held["rate"] == one.knee.rate]
-            axes.plot(at["rate"], at["latency"], "o", markersize=13, markerfacecolor="none", color=colour)
         for rate in one.peaks["rate"]:
             axes.axvline(rate, color=colour, linewidth=1, linestyle=":")
-    title = f"{quantile} over the rate; ring: knee, cross: not served"
+    title = f"{quantile} over the rate; cross: not served"
     logs = dict.fromkeys("xy", drawing.plain)
     drawing.finish(axes, title, "queries/s", f"latency, {quantile} (ms)", logs=logs)
     drawing.legend(drawn)

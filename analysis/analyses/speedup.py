@@ -71,13 +71,6 @@ class SpeedupOptions(PairedOptions):
         None, "hyperparameters of the regression (default: all that vary)", metavar="X,Y", names="columns"
     )
     operations: bool = option(False, "compare the operations of profiled runs")
-    ridge: tuple[float, ...] = option(
-        (),
-        "ridge point in FLOP/B for --operations, repeatable (default: from the devices' ceilings)",
-        metavar="R",
-        several="repeat",
-        above=0,
-    )
 
 
 class SpeedupFit(NamedTuple):
@@ -127,7 +120,7 @@ def speedup(frame: pd.DataFrame, options: SpeedupOptions) -> Result:
     sides = choose_sides(frame, options.a, options.b, ("--a", "--b"), options.pool)
     on = join_on(options.on, sides)
     if options.operations:
-        return operations_over(sides, on, options.ridge, options.store)
+        return operations_over(sides, on, options.store)
     numbers = [name for name in sides.a.columns if _is_number(sides.a[name])]
     carry = tuple(dict.fromkeys(name for name in ("parameters", options.x) if name in numbers))
     found = pair_points(sides.a, sides.b, options.metric, on, carry, options.terms, options.unit)

@@ -182,17 +182,17 @@ def _finding(
 
 
 def _trend(check: Check, data: Data) -> CheckFinding:
-    found = _weights(check, *_rows(check, data, [check.of]), [check.of])
+    found = _weights(*_rows(check, data, [check.of]), [check.of])
     rises = check.direction == "rises"
     bound, needed = (Bound(low=_SMALLEST), "above 0") if rises else (Bound(high=-_SMALLEST), "below 0")
-    return _finding(check, f"{check.scale} weight", [_weight(found, check.of)], found.rows, bound, needed)
+    return _finding(check, "rank weight", [_weight(found, check.of)], found.rows, bound, needed)
 
 
 def _ranking(check: Check, data: Data) -> CheckFinding:
     columns = [check.larger, *check.than]
     rows, when = _rows(check, data, columns)
-    signs = np.sign(_weights(check, rows, when, columns).weights["weight"])
-    design, estimates = _design(check, rows, columns), []
+    signs = np.sign(_weights(rows, when, columns).weights["weight"])
+    design, estimates = _design(rows, columns), []
     scores = (design - design.mean()) / design.std()
     for other in check.than:
         # w1 z1 + w2 z2 = (w1 + w2) / 2 (z1 + z2) + (w1 - w2) / 2 (z1 - z2), with signs such that both weights are
@@ -200,10 +200,9 @@ def _ranking(check: Check, data: Data) -> CheckFinding:
         one, two = (scores[name] * signs[name] for name in (check.larger, other))
         rest = scores.drop(columns=[check.larger, other])
         both = pd.concat([(one - two).rename("difference"), (one + two).rename("sum"), rest], axis=1)
-        found = _fit(check, rows, when, both)
+        found = _fit(rows, when, both)
         estimates.append(_weight(found, "difference", 2 / float(both["difference"].std())))
-    what = f"difference of {check.scale} weights"
-    return _finding(check, what, estimates, found.rows, Bound(low=_SMALLEST), "above 0")
+    return _finding(check, "difference of rank weights", estimates, found.rows, Bound(low=_SMALLEST), "above 0")
 
 
 def _compare(check: Check, data: Data) -> CheckFinding:
@@ -348,28 +347,27 @@ def _keyed(rows: pd.DataFrame, keys: list[str]) -> pd.Series[Any]:
 def _rows(check: Check, data: Data, columns: Sequence[str]) -> tuple[pd.DataFrame, When | None]:
     """The rows a regression is over, its response in the column `response`, and when they were measured; sides that
     were measured together share that."""
-    wanted = [*columns, *(check.given or ())]
     if check.a:
-        rows = paired_points(data, check.where, check.a, check.b, check.metric, wanted)
+        rows = paired_points(data, check.where, check.a, check.b, check.metric, columns)
         require_like_sessions(rows, "all")
         rows = rows.assign(response=rows["speedup"])
     else:
         runs = side(data, check.where, check.metric)
         rows = aggregate_replicates(runs)
         rows = rows.assign(response=rows[check.metric])
-    for name in wanted:
+    for name in columns:
         if name not in rows or rows[name].notna().sum() == 0:
             raise NotEnoughData(f"no run says {name}")
-    rows = rows[rows[wanted].notna().all(axis=1)]
+    rows = rows[rows[[*columns]].notna().all(axis=1)]
     return rows, None if check.a else when_of(runs, rows["point_id"])
 
 
-def _weights(check: Check, rows: pd.DataFrame, when: When | None, columns: Sequence[str]) -> Regression:
-    design = _design(check, rows, columns)
+def _weights(rows: pd.DataFrame, when: When | None, columns: Sequence[str]) -> Regression:
+    design = _design(rows, columns)
     words = [name for name in columns if name not in design]
     if words:
         raise NotEnoughData(f"{words[0]} is a word, not a number")
-    found = _fit(check, rows, when, design)
+    found = _fit(rows, when, design)
     for name in columns:
         if name not in found.weights.index:
             reason = f"goes with {', '.join(found.collinear[name])}" if name in found.collinear else "does not vary"
@@ -379,11 +377,10 @@ def _weights(check: Check, rows: pd.DataFrame, when: When | None, columns: Seque
     return found
 
 
-def _fit(check: Check, rows: pd.DataFrame, when: When | None, design: pd.DataFrame) -> Regression:
-    """A regression as of `sensitivity`, of ranks unless the check's scale is linear."""
-    scale = stats.rankdata if check.scale == "rank" else np.asarray
+def _fit(rows: pd.DataFrame, when: When | None, design: pd.DataFrame) -> Regression:
+    """A regression as of `sensitivity`, of ranks."""
     values = rows["response"].to_numpy(dtype="float64")
-    return regress(design, values, scale, levels=levels_of(rows), by_value=check.scale == "rank", when=when)
+    return regress(design, values, stats.rankdata, levels=levels_of(rows), by_value=True, when=when)
 
 
 def _weight(found: Regression, term: str, scale: float = 1.0) -> Estimate:
@@ -391,18 +388,16 @@ def _weight(found: Regression, term: str, scale: float = 1.0) -> Estimate:
     return Estimate(float(value), float(low), float(high))
 
 
-def _design(check: Check, rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """What the response is regressed on, as ranks unless the check's scale is linear.
+def _design(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """What the response is regressed on, as ranks.
 
-    Beside `columns` stand the hyperparameters that vary, or those the check gives, and whatever else sets the runs
-    apart. Ranks make a weight the same for any monotone scale of either side (Iman and Conover, Technometrics 21,
-    1979). A column that is no hyperparameter, such as parameters, depends on them all: only batch_size stands beside.
+    Beside `columns` stand the hyperparameters that vary, and whatever else sets the runs apart. Ranks make a weight the
+    same for any monotone scale of either side (Iman and Conover, Technometrics 21, 1979). A column that is no
+    hyperparameter, such as parameters, depends on them all: only batch_size stands beside.
     """
     names = [str(name) for name in rows]
-    others: Sequence[str] = [name for name in names if name == "batch_size" or name.startswith("model.")]
-    if check.given is not None:
-        others = check.given
-    elif not set(columns) <= set(others):
+    others = [name for name in names if name == "batch_size" or name.startswith("model.")]
+    if not set(columns) <= set(others):
         others = ["batch_size"]
     settings = [name for name in names if name in _SETTINGS or name.startswith(_SETTING_PREFIXES)]
     kept = [
@@ -411,8 +406,7 @@ def _design(check: Check, rows: pd.DataFrame, columns: Sequence[str]) -> pd.Data
         if name in columns
         or (name in rows and name not in _NAMES and rows[name].notna().all() and rows[name].nunique() > 1)
     ]
-    design = encode(rows, kept)[0].reset_index(drop=True)
-    return design.rank() if check.scale == "rank" else design
+    return encode(rows, kept)[0].reset_index(drop=True).rank()
 
 
 #: The first of these that any measured check has is the claim's, or that of several estimates the check's.

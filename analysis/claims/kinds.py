@@ -41,11 +41,11 @@ class Bound:
 #: What a check's `kind` may be: what it says, and which fields it takes beside `where` and `name`, those it needs with
 #: a mark.
 KINDS = {
-    # A metric, or the speedup of A over B, rises or falls with a hyperparameter, `given` the others: the sign of its
+    # A metric, or the speedup of A over B, rises or falls with a hyperparameter, the others given: the sign of its
     # standardised weight.
-    "trend": ("{response} {direction} with {of}", "metric! a b given scale of! direction!"),
+    "trend": ("{response} {direction} with {of}", "metric! a b of! direction!"),
     # The weight of `larger` is larger in size than that of each of `than`.
-    "ranking": ("{larger} weighs more in {response} than {than}", "metric! a b given scale larger! than!"),
+    "ranking": ("{larger} weighs more in {response} than {than}", "metric! a b larger! than!"),
     # The share of paired points in which A is more than `margin` times as good as B.
     "compare": ("share of points in which {a} beats {b}{times} is {bound}", "a! b! metric margin bound!"),
     # A quantile of the speedups of A over B. With `successive`, a column of versions, A and B are each version and the
@@ -89,8 +89,6 @@ class Check:
     direction: str = option("rises", choices=("rises", "falls"))
     larger: str = ""
     than: tuple[str, ...] = ()
-    given: tuple[str, ...] | None = None
-    scale: str = option("rank", choices=("rank", "linear"))
     a_outcome: tuple[str, ...] = ("ok",)
     b_outcome: tuple[str, ...] = ("oom_host", "oom_device", "oom_predicted")
     by: str = "devices"

@@ -30,14 +30,13 @@ class PipelinePart:
 
 @dataclass(frozen=True)
 class InputMeasurement:
-    """What input cost (docs/input.md): seconds waited within each block, pairs of step times, one a round, and seconds
-    that each stage adds to an example on one core."""
+    """What input cost (docs/input.md): seconds waited within each block, pairs of step times, one a round, and
+    parts of the pipeline's work alone."""
 
     waits: list[float]
     free_step_seconds: list[float]
     fed_step_seconds: list[float]
     alone: list[PipelinePart]
-    stages: dict[str, float]
     threads: int
 
     def __post_init__(self) -> None:
@@ -49,7 +48,7 @@ class InputMeasurement:
 
 
 #: Driver and worker refuse each other where it differs: raise it with every change of a message.
-PROTOCOL_VERSION = 15
+PROTOCOL_VERSION = 16
 
 
 @dataclass(frozen=True)
@@ -192,7 +191,6 @@ class Profile:
     steps: int
     slowdown: float
     trace: dict[str, str] = field(default_factory=dict)
-    devices: int = 1
     command_buffers: int = 0
 
 

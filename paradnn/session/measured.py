@@ -167,11 +167,7 @@ def balance_metrics(
         "input_free_examples_per_second": [batch_size / seconds for seconds in free],
         "input_examples_per_second": [part.examples / part.seconds for part in alone],
     }
-    metrics = {
-        "infeed_fraction": sum(measured.waits) / sum(blocks),
-        "input_threads": float(measured.threads),
-        **{f"input_stage_ms.{name}": 1e3 * seconds for name, seconds in measured.stages.items()},
-    }
+    metrics = {"infeed_fraction": sum(measured.waits) / sum(blocks), "input_threads": float(measured.threads)}
     for name, values in estimates.items():
         metrics |= {name: statistics.median(values)} | interval_metrics(name, *median_interval(values) or ())
     if platform != "cpu":
@@ -295,9 +291,7 @@ def measured_metrics(measured_point: Measured) -> dict[str, float]:
     if first.input:
         metrics |= balance_metrics(first.input, measured[0].timing.blocks, point.batch_size, point.platform.name)
     if isinstance(first.profile, Profile):
-        # Of devices in several processes the profile sees those of the first.
-        seen = first.profile.devices / point.devices
-        metrics |= profile_metrics(first.profile, costs.flops_per_step * seen, point.precision)
+        metrics |= profile_metrics(first.profile, costs.flops_per_step, point.precision)
     return metrics
 
 

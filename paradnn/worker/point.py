@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from paradnn.core.layers import Costs, Layer, sum_costs
-from paradnn.core.messages import Answer, Compilation, Contention, Measurement, Profile, References, Timing
+from paradnn.core.messages import Answer, Compilation, Contention, Measurement, References, Timing
 from paradnn.core.workload import Ended, asked_for
 from paradnn.families import model_of, optimizer_slots
 from paradnn.families.built import BuiltModel
@@ -143,8 +143,7 @@ class PointRun:
         if settings["profile"] or settings["keep_trace"]:
             with self.phases("profile", replace(self.answered, outcome="ok")):
                 keeps = settings["keep_trace"]
-                profile = profile_steps(self.framework, step, self.step_seconds(), keeps, self.seconds_left)
-                self.note(profile=replace(profile, devices=self.devices) if isinstance(profile, Profile) else profile)
+                self.note(profile=profile_steps(self.framework, step, self.step_seconds(), keeps, self.seconds_left))
 
     def note_contention(self, phase: str, seen: Contention | None) -> None:
         """What disturbed a phase beside the measured blocks."""

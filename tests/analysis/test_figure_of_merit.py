@@ -42,15 +42,6 @@ def test_candles_figure_of_merit() -> None:
     assert set(found.sources) == set(both()["run_id"])
 
 
-def test_a_unit_of_work_weighs_families() -> None:
-    work = (("fc", "10"), ("lstm", "0.5"))
-    found = figure_of_merit(both(), FigureOfMeritOptions(baseline="Titan", work=work)).table
-    assert found.loc[0, "harmonic"] == pytest.approx(stats.hmean(TITAN / [10, 1, 0.5]))
-    assert found.loc[1, "merit"] == pytest.approx(
-        stats.hmean(PLANNED / [10, 1, 0.5]) / stats.hmean(TITAN / [10, 1, 0.5])
-    )
-
-
 def test_intervals_are_those_of_the_measurements() -> None:
     """Three rates, each known to 4%: the slowest decides, and its ratio errs by the root of two more."""
     table = figure_of_merit(both(error=0.04), FigureOfMeritOptions(baseline="Titan")).table

@@ -73,7 +73,7 @@ def test_operations_of_profiled_runs(tmp_path: Path, monkeypatch: pytest.MonkeyP
         table = {"columns": columns, "data": rows}
         (tmp_path / run_id).mkdir()
         (tmp_path / run_id / "operation_types.json").write_text(json.dumps(table))
-    result = ask(frame, operations=True, ridge=(60.0,))
+    result = ask(frame.assign(peak_flops_per_second=6e12, peak_bytes_per_second=1e11), operations=True)
     assert (
         "Memory bandwidth gain of A over B, from the level 'memory-bound, other': 2 (2 to 2); ridge at 60"
         in result.text()

@@ -16,7 +16,6 @@ INPUT = InputMeasurement(
     free_step_seconds=[0.1] * 6,
     fed_step_seconds=[0.15, 0.2, 0.2, 0.2, 0.25, 0.2],
     alone=[PipelinePart(examples=100, seconds=2.0, cpu_seconds=0.4)] * 6,
-    stages={"read": 0.001},
 )
 
 
@@ -28,7 +27,6 @@ def test_metrics_are_worked_out_by_hand() -> None:
     assert found["input_free_examples_per_second"] == pytest.approx(100)
     assert found["input_examples_per_second"] == 50
     assert found["input_cpu_ms_per_example"] == pytest.approx(4)
-    assert found["input_stage_ms.read"] == 1
     # Of a device that works while the host waits: half of a step that takes twice as long.
     assert balance_metrics(INPUT, BLOCKS, 10, "gpu")["infeed_fraction"] == pytest.approx(0.5)
 
@@ -59,6 +57,6 @@ def test_a_point_with_input_is_a_run_like_others(store: Store, tmp_path: Path) -
     assert (found["outcome"], found["checks"]) == ("ok", "passed")
     metrics = store.values("latest_metrics", found["run_id"])
     assert 0 <= metrics["infeed_fraction"] <= 1
-    assert {"infeed_gain", "input_stage_ms.decode", "phase_input_seconds", "phase_balance_seconds"} <= set(metrics)
+    assert {"infeed_gain", "phase_input_seconds", "phase_balance_seconds"} <= set(metrics)
     assert metrics["input_threads"] == 1
     assert store.values("params", found["run_id"])["data.path"] == str(tmp_path / "set")

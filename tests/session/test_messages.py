@@ -40,7 +40,7 @@ ANSWER = Answer(
     {"measure": 0.5},
     step_memory_bytes=1,
     measurement=Measurement(10, Compilation([2.0, 0.5], [1, 0], None), {"float32": 1.0}, None, TIMING, 1.5, "rapl"),
-    input=InputMeasurement([0.1], [0.1], [0.2], [PipelinePart(8, 0.5, 0.25)], {"read": 0.1}, 2),
+    input=InputMeasurement([0.1], [0.1], [0.2], [PipelinePart(8, 0.5, 0.25)], 2),
     profile=Profile(TABLE, TABLE, 0.5, 0.25, 100.0, {"float32": 1.0}, 3, 1.5),
 )
 

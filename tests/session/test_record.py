@@ -60,7 +60,7 @@ def test_a_median_of_single_steps_far_from_the_step_time_fails_a_check() -> None
 
 #: Ten steps a block: an ordinary step takes 0.1 s.
 TIMING = Timing(10, [], [], [0.9, 1.0, 1.1], True, "", None)
-FED = InputMeasurement([0.1], [0.05], [0.1], [PipelinePart(8, 0.5, 0.25)], {}, 2)
+FED = InputMeasurement([0.1], [0.05], [0.1], [PipelinePart(8, 0.5, 0.25)], 2)
 
 
 @pytest.mark.parametrize(

@@ -101,10 +101,10 @@ def test_fields_are_those_of_the_public_formats() -> None:
     from tensorflow.compiler.xla.service import hlo_pb2
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-    for name, fields in protos.FIELDS.items():
+    for name, own in protos.CLASSES.items():
         [by_oracle] = [getattr(m, name) for m in (xplane_pb2, hlo_pb2, xla_data_pb2) if hasattr(m, name)]
-        for field, (number, _) in fields.items():
-            assert by_oracle.DESCRIPTOR.fields_by_name[field].number == number, (name, field)
+        for field in own.DESCRIPTOR.fields:
+            assert by_oracle.DESCRIPTOR.fields_by_name[field.name].number == field.number, (name, field.name)
 
 
 def test_time_is_divided_among_what_runs() -> None:

@@ -9,7 +9,6 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from itertools import pairwise
 from typing import Any
 
 import tensorflow as tf
@@ -26,7 +25,7 @@ _IDLE_SHARE, _IDLE_SECONDS = 0.2, 0.03
 _SETTLE_SECONDS = 5.0
 
 
-def _with_threads(dataset: tf.data.Dataset, threads: int, tuned: bool = False) -> tf.data.Dataset:
+def _with_threads(dataset: tf.data.Dataset, threads: int, tuned: bool) -> tf.data.Dataset:
     """`dataset` in its own order whatever its threads do, with a pool of so many of its own."""
     options = tf.data.Options()
     options.deterministic = True
@@ -54,7 +53,7 @@ class Feed:
         self._targets = [tf.constant(array) for array in fixed]
         classes = workload.targets[0].high if labelled else None
         self.pipeline = ImagePipeline(data, workload.inputs[0].shape, classes, size, seed)
-        batches, ahead = self.pipeline.stages(data["threads"] or tf.data.AUTOTUNE)["batch"], data["prefetch"]
+        batches, ahead = self.pipeline.batches(data["threads"] or tf.data.AUTOTUNE), data["prefetch"]
         batches = batches.prefetch(ahead) if ahead else batches
         self._dataset = _with_threads(batches, self.threads, tuned=data["threads"] is None)
         if kind != "cpu":
@@ -98,10 +97,9 @@ class Feed:
             self.take()
 
 
-# Three measurements beside the protocol's own blocks, in which every step had a batch from the pipeline:
+# Two measurements beside the protocol's own blocks, in which every step had a batch from the pipeline:
 # - rounds: the step on a batch that stays, with the pipeline at rest, and fed again by turns: a ratio of neighbours;
-# - alone: the pipeline without the step, its rate and the processor time that it takes;
-# - stages: the pipeline cut off behind each stage, in one thread: what a stage adds is its time on one core.
+# - alone: the pipeline without the step, its rate and the processor time that it takes.
 
 #: Pairs of segments, at least so long each; six pairs are what a 95% interval of a median takes.
 _ROUNDS, _SEGMENT = 6, 0.15
@@ -109,12 +107,6 @@ _ROUNDS, _SEGMENT = 6, 0.15
 _ROUNDS_SECONDS = 30.0
 #: The pipeline alone: so many parts, all of them so long at least, and no longer.
 _PARTS, _ALONE, _ALONE_MOST = 6, 1.0, 15.0
-#: Each stage is timed so often, so long each time.
-_TURNS, _TURN = 3, 0.1
-#: Batches of the stages are no larger than this.
-_BATCH = 32
-#: The iterator is asked for so many elements at once, so that asking is no part of what is timed.
-_STRIDE = 16
 
 
 class FedStep:
@@ -148,9 +140,7 @@ class FedStep:
             if sum(waits) > 0.01 * sum(timing.blocks):
                 feed.drain()
             fed.append(_timed(self.run, fed_steps))
-        alone = _alone(feed)
-        feed.settle()
-        return InputMeasurement(waits, free, fed, alone, _stages(feed), feed.threads)
+        return InputMeasurement(waits, free, fed, _alone(feed), feed.threads)
 
 
 def _steps(seconds: float) -> int:
@@ -176,26 +166,3 @@ def _alone(feed: Feed) -> list[PipelinePart]:
         seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
         parts.append(PipelinePart(batches * feed.batch_size, seconds, cpu_seconds))
     return parts
-
-
-def _stages(feed: Feed) -> dict[str, float]:
-    """Seconds that each stage adds to an example, on one core: medians over turns; never less than nothing."""
-    size = min(_BATCH, feed.batch_size)
-    stages = feed.pipeline.stages(None, size)
-    whole = {
-        name: each if name == "batch" else each.window(_STRIDE, drop_remainder=True) for name, each in stages.items()
-    }
-    iterators = {name: iter(_with_threads(dataset, 1)) for name, dataset in whole.items()}
-    for iterator in iterators.values():
-        next(iterator)
-    times: dict[str, list[float]] = {name: [] for name in iterators}
-    for _ in range(_TURNS):
-        for name, iterator in iterators.items():
-            start, taken = time.perf_counter(), 0
-            while (now := time.perf_counter()) - start < _TURN or not taken:
-                next(iterator)
-                taken += size if name == "batch" else _STRIDE
-            times[name].append((now - start) / taken)
-    until = [0.0, *(statistics.median(values) for values in times.values())]
-    # A total below the one before it is the clock's noise.
-    return {name: max(0.0, now - before) for name, (before, now) in zip(times, pairwise(until), strict=True)}

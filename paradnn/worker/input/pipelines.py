@@ -1,6 +1,5 @@
-"""The pipeline of pictures, in tf.data: every stage is a dataset that ends there, so that it can be timed as what it
-adds to the one before: read, decode with crop, resize with flip and normalisation, batch. And the sets that are
-generated where the user names none.
+"""The pipeline of pictures, in tf.data: read, decode with crop, resize with flip and normalisation, batch. And the sets
+that are generated where the user names none.
 
 Each picture has a number, its place in the order of reading; randomness is drawn from the seed and that number, so that
 batches are the same however many threads make them.
@@ -19,7 +18,6 @@ import tensorflow as tf
 
 from paradnn.core.workload import Unavailable
 
-STAGES = ("read", "decode", "resize", "batch")
 #: Of the channels of ImageNet's training pictures, in 0..255.
 MEAN = (123.675, 116.28, 103.53)
 STANDARD_DEVIATION = (58.395, 57.12, 57.375)
@@ -61,19 +59,15 @@ class ImagePipeline:
             whole = data["cache"] == "decoded"
             self._kept = (records.map(self._whole, tf.data.AUTOTUNE) if whole else records).cache()
 
-    def stages(self, threads: int | None, batch_size: int | None = None) -> dict[str, tf.data.Dataset]:
-        """Stage -> the pipeline up to it; the last gives (pictures (b, *shape) float32, labels (b,)). `threads` is the
-        number of parallel calls, or AUTOTUNE; None: all in the caller's thread. Batches have another size where one is
-        given."""
+    def batches(self, threads: int) -> tf.data.Dataset:
+        """(pictures (b, *shape) float32, labels (b,)); `threads` is the number of parallel calls, or AUTOTUNE."""
         data = self._data
-        read = self._kept or self._records(data["readers"] if threads else 1)
+        read = self._kept or self._records(data["readers"])
         if data["shuffle"] > 1:
             read = read.shuffle(data["shuffle"], self._seed)
         read = read.repeat().enumerate()
         decoded = read.map(self._cropped if data["cache"] == "decoded" else self._decoded, threads)
-        resized = decoded.map(self._finished, threads)
-        batched = resized.batch(batch_size or self._batch_size, drop_remainder=True)
-        return dict(zip(STAGES, (read, decoded, resized, batched), strict=True))
+        return decoded.map(self._finished, threads).batch(self._batch_size, drop_remainder=True)
 
     def _records(self, readers: int) -> tf.data.Dataset:
         """(encoded picture or serialised Example, label) of every file once; files in a random order."""
