@@ -169,13 +169,12 @@ def timm(path: Path) -> Known:
 class Result:
     """One prediction.
 
-    error, square, coverage: of unmeasured points the median relative error, the root mean square of the logarithms'
-    errors, the share that 95% intervals hold; left_out: of measured ones, each left out. strongest, signs: whether the
-    two strongest factors and the signs of weights above 0.1 are those of all points; alone: from measured points alone.
+    error, coverage: of unmeasured points the median relative error, and the share that 95% intervals hold; left_out:
+    of measured ones, each left out. strongest, signs: whether the two strongest factors and the signs of weights above
+    0.1 are those of all points; alone: from measured points alone.
     """
 
     error: float
-    square: float
     coverage: float
     left_out_error: float
     left_out_coverage: float
@@ -205,7 +204,6 @@ def judged(known: Known, measured: Sequence[int]) -> tuple[Result, Prediction]:
     alone = weights(known.logs[list(measured)], known.values[list(measured)])
     return Result(
         float(np.median(np.abs(np.expm1(prediction.mean[others] - values)))),
-        float(np.sqrt(np.mean((prediction.mean[others] - values) ** 2))),
         float(((low[others] <= values) & (values <= high[others])).mean()),
         left_out.median_error,
         left_out.coverage(),

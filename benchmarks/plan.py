@@ -1,10 +1,8 @@
-"""python -m benchmarks.plan [--store DB] [--points N] | --held-out DB
+"""python -m benchmarks.plan [--store DB] [--points N]
 
 Plan against reality. A sweep of 60 points of six families is planned twice, from a store that knows little of it and
 from an empty one, and then measured: expected and actual time of the command, and how many points are within their
 intervals. The store is a copy of the given one, or one that `experiment=quick` is measured into first.
-
---held-out: instead, halves of the runs of a store are predicted from its other halves; nothing is measured.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -103,57 +100,12 @@ def ratios_of(ratios: list[float]) -> str:
     return f"actual/expected {middle:.2f} ({low:.2f} .. {high:.2f})"
 
 
-def held_out(store: Path, rounds: int = 10) -> None:
-    """Halves predicted from the other halves: the recorded phases of each point, and the sum over the half."""
-    from paradnn.config.point import Tracking
-    from paradnn.forecast.history import open_history
-    from paradnn.forecast.phases import point_times
-    from paradnn.forecast.predict import StepTimeModel
-    from paradnn.forecast.table import PLANNED, PastRuns
-
-    def rates(device: str, framework: str, precision: str) -> tuple[float, float, float]:
-        return 5e10 * cores, 1e10 * cores, cores
-
-    history = open_history(Tracking(uri=f"sqlite:///{store.absolute()}"))
-    device = str(runs(store.parent)[0]["device"])
-    every = [run for run in history.past({device}, 4000) if run.tags["outcome"] == "ok"]
-    cores = float(os.cpu_count() or 1)
-    points, steps, point_inside, step_inside, sums = [], [], [], [], []
-    for number in range(rounds):
-        order = np.random.default_rng(number).permutation(len(every))
-        half = len(every) // 2
-        known, other = (PastRuns.of([every[i] for i in part], rates) for part in (order[:half], order[half:]))
-        known = replace(known, gaps=np.full(len(known), np.nan))  # between runs that are not neighbours any more
-        planned = replace(other.table, sessions=[PLANNED] * len(other))
-        steps_of = StepTimeModel.fit(known.table, known.step, known.noise)
-        expected = point_times(known, planned, 400, steps_of.predict(planned))
-        seconds = expected.seconds - expected.phases["between"]
-        actual = np.nansum(list(other.phases.values()), axis=0)
-        actual -= np.where(other.phases["start"] > 0.5, other.phases["start"], 0.0)
-        both = ((seconds, actual, points, point_inside), (expected.step, other.step, steps, step_inside))
-        for draws, values, ratios, inside in both:
-            low, middle, high = np.quantile(draws, [0.025, 0.5, 0.975], axis=1)
-            ratios.extend(values / middle)
-            inside.extend((low <= values) & (values <= high))
-        low, middle, high = np.quantile(seconds.sum(axis=0), [0.025, 0.5, 0.975])
-        sums.append((actual.sum() / middle, low <= actual.sum() <= high))
-    print(
-        f"{len(every)} runs, {rounds} halves: point {ratios_of(points)}, {np.mean(point_inside):.0%} within; "
-        f"step {ratios_of(steps)}, {np.mean(step_inside):.0%} within; "
-        f"sum {ratios_of([ratio for ratio, _ in sums])}, {np.mean([ok for _, ok in sums]):.0%} within"
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", type=Path, help="a database to copy; default: experiment=quick is measured")
     parser.add_argument("--points", type=int, default=60)
-    parser.add_argument("--held-out", type=Path, help="a database whose own runs are predicted")
     arguments = parser.parse_args()
-    if arguments.held_out:
-        held_out(arguments.held_out)
-    else:
-        against_reality(arguments.store, arguments.points)
+    against_reality(arguments.store, arguments.points)
 
 
 if __name__ == "__main__":

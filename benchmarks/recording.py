@@ -1,10 +1,10 @@
-"""python -m benchmarks.recording [--rounds 3] [--points 30] [--stores sqlite,...] [--drivers 1,4] [--server OPTIONS]
+"""python -m benchmarks.recording [--rounds 3] [--points 30] [--drivers 1,4] [--server OPTIONS]
 
 What recording costs: requests a run, seconds a run by one driver, and how many runs a second several drivers record at
 once, beside what drivers, server and database take of the cores. A run is the record of a real point (metrics, params,
 tags, artifacts; with --profile its tables and picture too), claimed and written as a driver does it; only its model is
-not measured again. Takes two minutes for a server on PostgreSQL, which must be installed (Debian: postgresql), with
-paradnn[server]; the other stores are "sqlite" and "server on sqlite".
+not measured again. Takes two minutes through a server on PostgreSQL, which must be installed (Debian: postgresql), with
+paradnn[server].
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -35,7 +35,6 @@ from tests.cluster.postgres import postgres, server
 from tests.conftest import environment
 from tests.tracking.counting import counting
 
-POSTGRESQL = "server on postgresql"
 #: As docs/tracking-server.md has it; "" for uvicorn.
 SERVER = "--gunicorn-opts '--worker-class gthread --threads 4 --keep-alive 75'"
 POINT = ["model.nodes=64", "batch_size=64", "measure.min_seconds=0.2", "measure.processes=1", "ceilings=false"]
@@ -77,21 +76,6 @@ def drive(template: Path) -> None:
         begin = time.time()
         spent = [keep(tracker, record, number) for number in range(first + 1, first + 1 + count)]
         print(json.dumps({"begin": begin, "end": time.time(), "spent": spent}), flush=True)
-
-
-@contextmanager
-def store(kind: str, folder: Path, options: Sequence[str]) -> Iterator[tuple[str, int | None]]:
-    """The tracking URI of a fresh store of that kind, and the port of its server."""
-    with ExitStack() as stack:
-        backend = f"sqlite:///{folder / 'mlflow.db'}"
-        if kind == POSTGRESQL:
-            database = stack.enter_context(postgres())
-            backend = database.uri(database.new_database())
-        if kind == "sqlite":
-            yield backend, None
-        else:
-            one = stack.enter_context(server(backend, folder, *options))
-            yield one.uri, one.port
 
 
 def processor_seconds() -> dict[str, float]:
@@ -140,15 +124,14 @@ def requests_per_run(drivers: Drivers, port: int, count: int, points: int) -> fl
         return len(counted.asked) / (count * points)
 
 
-def measure(
-    kind: str, folder: Path, template: Path, counts: Sequence[int], given: argparse.Namespace
-) -> Iterator[dict]:
+def measure(folder: Path, template: Path, counts: Sequence[int], given: argparse.Namespace) -> Iterator[dict]:
     """Each run that was recorded: by how many drivers, in which round, what it took; prints the summaries."""
     drivers = Drivers(template, max(counts))
-    with store(kind, folder, shlex.split(given.server)) as (uri, port):
+    options = shlex.split(given.server)
+    with postgres() as cluster, server(cluster.uri(cluster.new_database()), folder, *options) as one:
         try:
-            drivers.record(uri, "warm-up", max(counts), 2)
-            asked = {count: requests_per_run(drivers, port, count, given.points // 2) for count in counts if port}
+            drivers.record(one.uri, "warm-up", max(counts), 2)
+            asked = {count: requests_per_run(drivers, one.port, count, given.points // 2) for count in counts}
             rates: dict[int, list[float]] = {count: [] for count in counts}
             rows = []
             for number in range(given.rounds):
@@ -156,7 +139,7 @@ def measure(
                     before: dict[str, float] = {}
                     name = f"round {number}, {count} drivers"
                     answers = drivers.record(
-                        uri, name, count, given.points, lambda seen=before: seen.update(processor_seconds())
+                        one.uri, name, count, given.points, lambda seen=before: seen.update(processor_seconds())
                     )
                     spent = {name: seconds - before[name] for name, seconds in processor_seconds().items()}
                     runs = count * given.points
@@ -164,22 +147,21 @@ def measure(
                     shares = {f"{name}_ms": 1e3 * seconds / runs for name, seconds in spent.items()}
                     for claim, record in (pair for answer in answers for pair in answer["spent"]):
                         seconds = {"claim_seconds": claim, "record_seconds": record}
-                        rows.append({"store": kind, "drivers": count, "round": number, **seconds, **shares})
+                        rows.append({"drivers": count, "round": number, **seconds, **shares})
         finally:
             drivers.close()
     for count in counts:
-        report(kind, count, asked.get(count), rates[count], [row for row in rows if row["drivers"] == count])
+        report(count, asked[count], rates[count], [row for row in rows if row["drivers"] == count])
     yield from rows
 
 
-def report(kind: str, count: int, asked: float | None, rates: Sequence[float], rows: Sequence[dict]) -> None:
+def report(count: int, asked: float, rates: Sequence[float], rows: Sequence[dict]) -> None:
     """What so many drivers gave."""
     seconds = [row["claim_seconds"] + row["record_seconds"] for row in rows]
     low, middle, high = statistics.quantiles(seconds, n=4)
     cores = {name: statistics.mean(row[f"{name}_ms"] for row in rows) for name in ("drivers", "server", "database")}
-    print(f"{kind}, {count} driver(s):")
-    if asked is not None:
-        print(f"  requests a run    {asked:.2f}")
+    print(f"{count} driver(s):")
+    print(f"  requests a run    {asked:.2f}")
     print(f"  seconds a run     median {middle:.3f}, quartiles {low:.3f} .. {high:.3f}, longest {max(seconds):.3f}")
     print(
         f"  runs a second     median {statistics.median(rates):.1f}, {min(rates):.1f} .. {max(rates):.1f} over rounds"
@@ -192,7 +174,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--points", type=int, default=30, help="of each driver in each round")
-    parser.add_argument("--stores", default=POSTGRESQL, help="separated by commas; default: %(default)s")
     parser.add_argument("--drivers", default="1,4", help="default: %(default)s")
     parser.add_argument("--server", default=SERVER, help="further options of mlflow server; default: %(default)s")
     parser.add_argument("--profile", action="store_true", help="record a profiled point: three files more")
@@ -200,7 +181,6 @@ def main() -> None:
     given = parser.parse_args()
     if given.drive:
         return drive(given.drive)
-    rows: list[dict] = []
     with tempfile.TemporaryDirectory(prefix="recording-") as name:
         folder = Path(name)
         record = real_record(folder / "point", given.profile)
@@ -211,10 +191,7 @@ def main() -> None:
             f"a run: {len(record.metrics)} metrics, {len(record.params)} params, {len(record.tags)} tags, "
             f"{len(record.artifacts)} files of {size / 1024:.0f} KiB"
         )
-        for index, kind in enumerate(given.stores.split(",")):
-            place = folder / str(index)
-            place.mkdir()
-            rows += measure(kind, place, template, [int(word) for word in given.drivers.split(",")], given)
+        rows = list(measure(folder, template, [int(word) for word in given.drivers.split(",")], given))
     save("recording", rows)
     return None
 
