@@ -1,16 +1,17 @@
 """Reference kernels between the blocks: do they bias the step, what of its scatter do they explain, what do they see.
 
-    python -m benchmarks.reference [--processes 6] [--seconds 6] [--cells 12]    # families x modes
+    python -m benchmarks.reference [--processes 6] [--seconds 6] [--cells "fc train" ...] [--settle 0.01]
     python -m benchmarks.reference --disturbed [--points 4] [--seconds 2]        # hogs, a cap
 
 Each process builds its model again, times it as a point is, and then runs blocks by turns, one behind the kernels (and
-an untimed step) and one that is not, ABBA: the median ratio of such neighbours is the bias, with its 95% interval. A
-line of a cell, of its processes so far: the processes' scatter as measured and at one speed of the machine (of several
-calls of this command also the calls'), the correlation of log step and kernel times over all blocks, the slope, half of
-the 95% interval before and after, in how many of all ways to halve the processes the intervals of the halves agree,
-before and after, and the kernels' share of the time. Each process is kept in --file as it ends, and counts in the next
-call: what was cut off goes on. Of each disturbance the points that were called contended (beside none a false alarm,
-unless the machine was busy with something else: `foreign`), and what the kernels saw.
+steps that are not timed, for --settle seconds) and one that is not, ABBA: the median ratio of such neighbours is the
+bias, with its 95% interval. A line of a cell, of its processes so far: the processes' scatter as measured and at one
+speed of the machine (of several calls of this command also the calls'), the correlation of log step and kernel times
+over all blocks, the slope, half of the 95% interval before and after, in how many of all ways to halve the processes
+the intervals of the halves agree, before and after, and the kernels' share of the time. Each process is kept in --file
+as it ends, and counts in the next call: what was cut off goes on. Of each disturbance the points that were called
+contended (beside none a false alarm, unless the machine was busy with something else: `foreign`), and what the kernels
+saw.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from typing import Any
 import psutil
 
 from benchmarks.common import RESULTS
+from paradnn.worker.measure import SETTLE_SECONDS, Protocol, measure_steps
 
 _RNN = {"layers": 1, "embedding_size": 200, "sequence_length": 20, "vocab_size": 100}
 _CNN = {"blocks": [1, 1, 1, 1], "filters": 16, "image_size": 64, "output_size": 10}
@@ -44,27 +46,26 @@ FAMILIES: dict[str, tuple[dict[str, Any], int]] = {
     **dict.fromkeys(("rnn", "lstm", "gru"), (_RNN, 32)),
     **dict.fromkeys(("residual", "bottleneck"), (_CNN, 16)),
 }
-CELLS = [(family, mode) for family in FAMILIES for mode in ("train", "inference")]
+CELLS = [f"{family} {mode}" for family in FAMILIES for mode in ("train", "inference")]
 BLOCK_SECONDS = 0.05
 #: A process that streams through more memory than a cache holds, and one that only computes.
 _MEMORY = "import numpy as n; a = n.ones(2**25)\nwhile True: a += 1"
 _SPIN = "while True: pass"
 
 
-def measured(family: str, mode: str, seconds: float, timed_seconds: float, name: str) -> dict[str, Any]:
+def measured(name: str, seconds: float, settle: float, framework_name: str) -> dict[str, Any]:
     """In this process: a timing as a point has it, as plain values; then, for so many `seconds`, ratios of a block
     behind kernels to its neighbour that is not."""
     from paradnn.core.channel import plain
     from paradnn.core.messages import References
     from paradnn.worker.fork_server import Phases
     from paradnn.worker.frameworks import load
-    from paradnn.worker.measure import Protocol, measure_steps
     from paradnn.worker.reference import Reference
     from paradnn.worker.step import prepare_step
 
-    framework, phases = load(name), Phases(lambda *_: None)
+    framework, phases = load(framework_name), Phases(lambda *_: None)
     framework.open_device({"name": "cpu", "index": 0, "threads": None})
-    protocol = Protocol(timed_seconds, 6, 60.0, BLOCK_SECONDS, 1.0, reference=True)
+    (family, mode), protocol = name.split(), Protocol(1.0, 6, 60.0, BLOCK_SECONDS, 1.0, reference=True)
     reference = Reference("cpu", BLOCK_SECONDS, protocol.reference_share)
     model, batch = FAMILIES[family]
     optimizer = {"name": "sgd", "learning_rate": 0.001, "decay": 0.9, "momentum": 0.0, "epsilon": 1.0}
@@ -76,7 +77,7 @@ def measured(family: str, mode: str, seconds: float, timed_seconds: float, name:
     def block(behind: bool) -> float:
         if behind:
             reference()
-            step.run(1)
+            step.run(math.ceil(timing.steps_per_block * settle / BLOCK_SECONDS) or 1)
         begin = time.perf_counter()
         step.run(timing.steps_per_block)
         return time.perf_counter() - begin
@@ -234,7 +235,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=6, help="of each cell, minutes apart")
     parser.add_argument("--seconds", type=float, default=6.0, help="of blocks by turns in each, or of a point")
-    parser.add_argument("--cells", type=int, default=len(CELLS))
+    parser.add_argument("--cells", nargs="+", default=CELLS, choices=CELLS)
+    parser.add_argument("--settle", type=float, default=SETTLE_SECONDS, help="seconds of untimed steps behind kernels")
     parser.add_argument("--framework", default="tensorflow")
     parser.add_argument("--file", type=Path, default=RESULTS / "reference.jsonl", help="where every process is kept")
     parser.add_argument("--disturbed", action="store_true")
@@ -258,9 +260,9 @@ def main() -> None:
     for each in known:
         kept[each["cell"]].append(each)
     for _ in range(given.processes):
-        for family, mode in random.sample(CELLS[: given.cells], min(given.cells, len(CELLS))):
-            name = f"{given.framework} {family} {mode}"
-            kept[name].append({"cell": name, "call": call, **fresh(family, mode, given.seconds, 1.0)})
+        for cell_name in random.sample(given.cells, len(given.cells)):
+            name = f"{given.framework} {cell_name}"
+            kept[name].append({"cell": name, "call": call, **fresh(cell_name, given.seconds, given.settle)})
             with given.file.open("a") as file:
                 file.write(json.dumps(kept[name][-1]) + "\n")
             if len(kept[name]) > 1:

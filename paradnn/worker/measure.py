@@ -39,6 +39,8 @@ MAX_STEPS = 1_000_000
 _LEAD = 3
 #: Reference kernels take this share of the time where none is given.
 REFERENCE_SHARE = 0.2
+#: Behind them steps go untimed for so many seconds: caches, sleeping threads and clocks are not the model's at once.
+SETTLE_SECONDS = 0.01
 
 #: Seconds of a call of each reference kernel, which it runs.
 Reference = Callable[[], Mapping[str, float]]
@@ -268,8 +270,8 @@ class _Measuring:
         return Timing(self.steps, [], [], series, False, "", None, references=seen)
 
     def refer_in_turn(self, blocks: int, start: float) -> None:
-        """Run the reference kernels before a block as often as their share of the time since `start` allows, and a step
-        behind each untimed, since its caches are not the model's."""
+        """Run the reference kernels before a block as often as their share of the time since `start` allows, and behind
+        them steps that are not timed."""
         if self._reference is None:
             return
         beside = sum(self._beside)
@@ -277,7 +279,7 @@ class _Measuring:
         begin = self._clock()
         if beside + once <= self._protocol.reference_share * (begin - start + once):
             self._refer(blocks)
-            self.block(1)
+            self.block(math.ceil(self.steps * SETTLE_SECONDS / self._protocol.block_seconds))
             self._beside.append(self._clock() - begin)
 
     def _refer(self, blocks: int) -> None:

@@ -139,7 +139,7 @@ def test_too_few_references_say_nothing() -> None:
 
 
 class Slowing(Machine):
-    """A machine whose steps take 3 ms, 5 ms the one behind a reference, which takes 15 ms."""
+    """A machine whose steps take 3 ms, 5 ms the first behind a reference, which takes 15 ms; four are not timed."""
 
     def __init__(self) -> None:
         super().__init__(lambda _: 0.003)
@@ -165,9 +165,9 @@ def test_references_take_their_share_and_leave_the_blocks_as_they_are(share: flo
     assert result.blocks == pytest.approx(plain.blocks)
     assert result.references[0].blocks == 0
     assert result.references[-1].blocks == len(result.blocks)
-    taken = 0.020 * (len(result.references) - 1)
+    taken = 0.029 * (len(result.references) - 1)
     assert result.beside == pytest.approx(taken)
-    assert taken <= share * (taken + sum(result.blocks)) + 0.02
+    assert taken <= share * (taken + sum(result.blocks)) + 0.029
 
 
 class Changing(Machine):
