@@ -20,6 +20,8 @@ from paradnn.worker.chance import quantile_ranks
 #: Fewer values than this carry neither verdict nor interval; so few have one of their extremes where widening it
 #: would lead beyond them.
 FEWEST, _FEW = 6, 16
+#: Of so many values a coefficient of 0.9 is now and then taken for one of 0.6, which widens the interval too little.
+_UNSURE = range(20, 80)
 #: A change of less than this share of the median does not matter, however clear it is.
 SMALLEST_CHANGE = 0.02
 
@@ -109,7 +111,9 @@ def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
     That of `widened_interval`, which ends at the extremes. Where both of its ends lie beyond all values there is none,
     but of up to `_FEW` values: those show too little of their correlation to be widened by it, and what the extremes
-    cover is known. How many hold a median that is known: `python -m benchmarks.steadiness --coverage`, docs/method.md.
+    cover is known. As many as `_UNSURE` show it, but not how far it reaches: those that may well have a coefficient of
+    0.9 have the extremes. How many hold a median that is known: `python -m benchmarks.steadiness --coverage`,
+    docs/method.md.
     """
     if (ends := widened_interval(values)) is None:
         return None
@@ -120,6 +124,8 @@ def block_interval(values: Sequence[float]) -> tuple[float, float] | None:
         one_side = 0.5 + math.asin(min(max(_rank_correlation(values), 0.0), 1.0)) / math.pi
         if n > _FEW or one_side ** (n - 1) > 0.05:
             return None
+    elif n in _UNSURE and most > least and _odds_of_long_memory(values) > -2:
+        return least, most
     return max(ends[0], least), min(ends[1], most)
 
 
@@ -157,6 +163,21 @@ def _rank_correlation(values: Sequence[float]) -> float:
     for rank, index in enumerate(np.argsort(values, kind="stable")):
         scores[index] = normal.inv_cdf((rank + 0.5) / len(values))
     return _lag_one(scores)
+
+
+def _odds_of_long_memory(values: Sequence[float]) -> float:
+    """By how much more likely, in logarithms, an AR(1) with a coefficient of 0.9 gives these values than one with 0.6,
+    whatever its mean and variance: the restricted likelihood (Harville, Biometrika 61, 1974)."""
+    logs = np.log(values)
+
+    def likelihood(r: float) -> float:
+        weights = np.full(len(logs), 1 - r)  # of the values in the estimate of the mean
+        weights[[0, -1]] = 1.0
+        rest = logs - weights @ logs / weights.sum()
+        squares = (1 - r * r) * rest[0] ** 2 + np.sum((rest[1:] - r * rest[:-1]) ** 2)
+        return 0.5 * math.log((1 + r) / weights.sum()) - 0.5 * (len(logs) - 1) * math.log(squares)
+
+    return likelihood(0.9) - likelihood(0.6)
 
 
 def _lag_one(centred: np.ndarray) -> float:

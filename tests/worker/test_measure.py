@@ -164,11 +164,12 @@ def test_interval_is_the_narrowest_that_keeps_its_confidence(n: int) -> None:
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.5, 0.7, 0.9])
-@pytest.mark.parametrize("n", [20, 40, 120])
+@pytest.mark.parametrize("n", [20, 48, 120])
 def test_few_series_of_correlated_values_get_an_interval_that_is_wrong(n: int, rho: float) -> None:
-    """6% at most; of 600 series three standard deviations are 3%. Independent ones nearly all have one."""
+    """6% at most, and of 48 values 3%; of 600 series three standard deviations are 3%. Independent ones nearly all have
+    one."""
     found = coverage(n, f"ar {rho}", 600)
-    assert found.wrong < 0.09
+    assert found.wrong < (0.035 if n == 48 else 0.09)
     assert rho or (found.given > 0.94 and found.width < 1.6)
 
 
