@@ -20,6 +20,7 @@ from analysis.options import Options
 from analysis.prices import PRICE, price_option, priced, read_prices
 from analysis.registry import analysis
 from analysis.result import Paragraph, Result
+from analysis.statistics.sessions import ALLOWANCE, arrange
 from analysis.store.frame import families
 from paradnn.core.errors import NotEnoughData
 from paradnn.core.words import counted
@@ -91,7 +92,7 @@ def time_to_accuracy(frame: pd.DataFrame, options: TimeToAccuracyOptions) -> Res
         numbers=scores.drop(columns="_place"),
         sentences=[
             *(_describe(*series) for series in scores.groupby(["family", "platform"], sort=False)),
-            *_ratios(scores),
+            *_ratios(scores, runs),
             "A score is the mean over seeds without the fastest and the slowest (of fewer than three: of all); a run "
             "that did not reach its target is the slowest. Intervals are 95%, over seeds.",
         ],
@@ -233,10 +234,11 @@ def _scored(group: pd.DataFrame) -> dict[str, Any]:
     return found
 
 
-def _ratios(scores: pd.DataFrame) -> Iterator[str]:
-    """Each pair of platforms over the settings that both have."""
+def _ratios(scores: pd.DataFrame, runs: pd.DataFrame) -> Iterator[str]:
+    """Each pair of platforms over the settings of both; sessions of their own may have moved either by ALLOWANCE."""
     sides = dict(iter(scores[np.isfinite(scores["seconds"])].groupby("_place")))
-    for one, other in itertools.combinations(sides.values(), 2):
+    places = runs[[name for name in PLATFORM if name in runs]].map(str).apply(tuple, axis=1)
+    for (here, one), (there, other) in itertools.combinations(sides.items(), 2):
         both = one.merge(other, on=["family", "choice", "batch_size"], suffixes=("_a", "_b"))
         if both.empty:
             continue
@@ -247,15 +249,19 @@ def _ratios(scores: pd.DataFrame) -> Iterator[str]:
         half = math.sqrt(float(np.sum(seeds))) / len(both) if np.isfinite(seeds).all() else math.nan
         if len(both) > 1:
             half = np.maximum(half, stats.t.ppf(0.975, len(both) - 1) * stats.sem(logs))
-        ratio, low, high = (float(np.exp(logs.mean() + sign * half)) for sign in (0, -1, 1))
+        alike = arrange(runs[places == here], runs[places == there]).design.comparable
+        reach, more = (
+            (half, "") if alike else (half + math.log(ALLOWANCE), f", {ALLOWANCE - 1:.0%} of it for their sessions")
+        )
+        ratio, low, high = (float(np.exp(logs.mean() + sign * reach)) for sign in (0, -1, 1))
         if not low <= 1 <= high and np.isfinite(half):
             if high < 1:
                 names, epochs, ratio, low, high = names[::-1], -epochs, 1 / ratio, 1 / high, 1 / low
             first = f"{names[0]} reaches the target {ratio:.3g}x as fast as {names[1]}"
-            first += f" (95% interval {low:.3g} to {high:.3g})"
+            first += f" (95% interval {low:.3g} to {high:.3g}{more})"
             yield (f"{first}, which takes {math.exp(epochs.mean()):.3g}x its epochs (geometric means over {over}).")
         elif np.isfinite(half):
-            between = f"{low:.3g}x to {high:.3g}x as fast (95% interval, geometric mean over {over})"
+            between = f"{low:.3g}x to {high:.3g}x as fast (95% interval{more}, geometric mean over {over})"
             yield f"Which of {names[0]} and {names[1]} reaches the target first is not shown: the first is {between}."
         else:
             yield f"{names[0]} and {names[1]}: no verdict, a setting has too few seeds for an interval; measure four."
