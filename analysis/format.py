@@ -35,7 +35,7 @@ def short(value: float, unit: str = "", share: bool = False, digits: int = 2) ->
 
 def told_apart(*numbers: float) -> list[str]:
     """Numbers in three significant digits, or in as many more, five at most, as tell neighbours apart."""
-    texts = ([f"{number:.{digits}g}" for number in numbers] for digits in (3, 4, 5))
+    texts = ([f"{n:,.0f}" if 1e3 <= abs(n) < 1e9 else f"{n:.{digits}g}" for n in numbers] for digits in (3, 4, 5))
     best: list[str] = []
     different = len({f"{number:.5g}" for number in numbers})
     while len(set(best)) < different and (more := next(texts, None)):

@@ -1,14 +1,14 @@
 """Times of served models predicted from the atlas' kernels, beside what was measured of them.
 
-    python -m benchmarks.served --aiconfigurator DIR [--most 500]
+    python -m benchmarks.served --aiconfigurator DIR
 
 DIR is a clone of github.com/ai-dynamo/aiconfigurator, whose `silicon_sample.csv` holds time to first token and time per
 output token of 5,221 deployments, each at a fixed number of requests in flight. Nothing of it is in the atlas.
 
 A step that writes one token for each of b requests is the sum of its kernels: products, attention of one token to a
 cache of a prompt and half an answer, experts, two all-reduces a layer where a layer is shared, and small kernels. While
-a request of `o` tokens is answered, o steps are taken and b other prompts are read, a prompt for each request that
-leaves. So a token takes a step and b / o prompts. The first token of a request takes at least its own prompt.
+a request of `o` tokens is answered, o steps are taken and b - 1 prompts are read, one for each of the others, which
+leave as often. So a token takes a step and (b - 1) / o prompts. The first token of a request takes at least its own.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def predicted(rows: list[Row]) -> pd.DataFrame:
         for _, group, one in row.counts:
             wanted[group][one] = 0.0
     for group, found in wanted.items():
-        found.update(zip(found, np.exp(group.predict([*found]).mean), strict=True))
+        found.update(zip(found, np.exp(group.predict([*found]).mean) + group.before, strict=True))
     table = []
     for row in rows:
         parts: Counter[str] = Counter(row.small)
@@ -142,7 +142,7 @@ def predicted(rows: list[Row]) -> pd.DataFrame:
         for (phase, group, one), count in row.counts.items():
             parts[f"{phase}.{one.kind}"] += count * wanted[group][one]  # type: ignore[assignment]
             parts[phase] += count * wanted[group][one]  # type: ignore[assignment]
-        share = float(row.told["batch_size"]) / float(row.told["osl"])
+        share = (float(row.told["batch_size"]) - 1) / float(row.told["osl"])
         table.append({**row.told, **parts, "token": parts["step"] + share * parts["prompt"]})
     return pd.DataFrame(table)
 
@@ -158,12 +158,11 @@ def main() -> None:
     """Print errors of a token and of the prompt by system and engine, and what was left out."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--aiconfigurator", type=Path, required=True)
-    parser.add_argument("--most", type=int, default=10_000)
     parser.add_argument("--csv", type=Path)
     given = parser.parse_args()
     sample = pd.read_csv(given.aiconfigurator / _ROOT / "systems" / "silicon_sample.csv")
     configs, rows, left = _configs(given.aiconfigurator), [], Counter[str]()
-    for told in sample.head(given.most).to_dict("records"):
+    for told in sample.to_dict("records"):
         name = told["model_path"].split("/")[-1]
         for ending in ("-Instruct", "-FP8", "-NVFP4", "-Instruct"):
             name = name if name in configs else name.removesuffix(ending)

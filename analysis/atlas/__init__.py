@@ -45,10 +45,10 @@ class Group:
     kernels: what its source calls those that a twentieth of the rows ran. rows: of the published table; kept: of these
     in the atlas. median_error, mean_error, coverage: relative errors of predictions, and the share in their 95%
     intervals, over `held_out` timings of weights that were not kept. scale: of intervals. call: whether each was timed
-    as a call from Python, which is no part of a kernel within a step. timings: the kept ones, with `seconds`. before:
-    seconds of each operation within a step beside its own. start: of a step that is one call, where that is known. fit:
-    the predictor, where there is one already. faster: how many times its own arithmetic and memory bandwidth those of
-    the device are that it stands for.
+    with something that no step has: a call from Python, or the search for an operand's scale. timings: the kept ones,
+    with `seconds`. before: seconds of each operation within a step beside its own. start: of a step that is one call,
+    where that is known. fit: the predictor, where there is one already. faster: how many times its own arithmetic and
+    memory bandwidth those of the device are that it stands for.
     """
 
     number: int = 0
@@ -93,10 +93,10 @@ class Group:
         fit = self.fit or OperationTimes.fit(operations_of(rows, self.kind), rows["seconds"].to_numpy(dtype=float))
         return replace(fit, peak=fit.peak * self.faster[0], bandwidth=fit.bandwidth * self.faster[1])
 
-    def predict(self, operations: Sequence[Operation]) -> Prediction:
-        """Logarithms of their seconds within a step, with intervals as wide as left-out timings ask for."""
+    def predict(self, operations: Sequence[Operation], as_timed: bool = False) -> Prediction:
+        """Logarithms of their seconds within a step, or `as_timed`; intervals as wide as left-out timings ask for."""
         times, scale = self.times(), self.scale
-        found = (times.predict_uncalled if self.call else times.predict)(operations)
+        found = (times.predict_uncalled if self.call and not as_timed else times.predict)(operations)
         return replace(found, root=found.root * scale, own=found.own * scale**2, noise=found.noise * scale)
 
     def beyond(self, operations: Sequence[Operation]) -> dict[str, float]:

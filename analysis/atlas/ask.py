@@ -239,8 +239,7 @@ def _system(given: argparse.Namespace) -> int:
 
 def _versions(given: argparse.Namespace) -> int:
     """1 where there is but one version of everything."""
-    devices = [load_atlas().device(name) for name in given.device]
-    found = [one for device in devices for one in changes(load_atlas(), device, given.engine)]
+    found = [one for name in given.device for one in changes(load_atlas(), load_atlas().device(name), given.engine)]
     if given.json:
         write_json(given.json, [one.told for one in found])
     for line in map(str, found) if found else ["no engine was timed there in two versions"]:

@@ -329,8 +329,8 @@ def ends_of(total: np.ndarray, is_whole: bool = False) -> tuple[float, float, fl
 def _answer(device: str, point: str, parts: Sequence[StepPart]) -> Expectation:
     """The sum of all parts."""
     total, seconds = summed(parts)
-    if any(part.group.call and not part.group.start for part in parts):
-        # Kernels wait for their calls where these take longer.
+    if any(part.group.engine == "PyTorch" and not part.group.start for part in parts):
+        # Without graphs kernels wait for their calls where these take longer.
         calls = sum(each.count for part in parts for each in part.counted)
         each = _CALL * np.exp(_CALLS_DIFFER * np.random.default_rng(2).standard_normal(_DRAWS))
         total = np.maximum(total, calls * each)

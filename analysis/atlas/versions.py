@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from analysis.atlas import Atlas, Group, operations_of, order_of
@@ -55,6 +56,8 @@ class VersionChange:
             f"({self.low:.3g} to {self.high:.3g}) times as long as {old.version}, {self.verdict}; of {self.shapes} "
             f"shapes {self.slower:.0%} take over a tenth longer, {self.faster:.0%} shorter"
         )
+        if old.call != new.call:
+            said += f"; {(old if old.call else new).version} was timed with its calls from Python, the other without"
         if [*old.kernels] == [*new.kernels]:
             return said
         return f"{said}; kernels: {', '.join(old.kernels)} before, {', '.join(new.kernels)} after"
@@ -63,9 +66,7 @@ class VersionChange:
 def changes(atlas: Atlas, device: str, engine: str | None = None) -> Iterator[VersionChange]:
     """Each version that was timed on a device against the one before it, by engine, kind and precision."""
 
-    def about(group: Group) -> tuple[str, str, str]:
-        return group.engine, group.kind, group.precision
-
+    about = attrgetter("engine", "kind", "precision")
     chosen = [one for one in atlas.groups if one.device == device and engine in (None, one.engine)]
     for _, same in itertools.groupby(sorted(chosen, key=about), key=about):
         for before, after in itertools.pairwise(sorted(same, key=lambda one: order_of(one.version))):
@@ -77,7 +78,7 @@ def change(before: Group, after: Group) -> VersionChange:
     logs, weights, common = [], [], 0.0
     for timed, other, sign in ((before, after, 1.0), (after, before, -1.0)):
         rows: Any = timed.timings
-        there = other.predict(operations_of(rows, other.kind))
+        there = other.predict(operations_of(rows, other.kind), as_timed=True)
         logs.append(sign * (there.mean - np.log(rows["seconds"].to_numpy(dtype=float))))
         common += float((there.root.mean(axis=0) ** 2).sum()) / 4  # each is predicted at half of the shapes
         weights += list(zip(rows["n"], rows["k"], strict=True))
@@ -90,6 +91,5 @@ def change(before: Group, after: Group) -> VersionChange:
     medians = ratios[order][(reached >= reached[:, -1:] / 2).argmax(axis=1)]
     medians += np.sqrt(common) * random.standard_normal(_DRAWS)
     low, high = np.exp(np.quantile(medians, (0.025, 0.975)))
-    much = np.log(1 + _MUCH)
-    shares = float(np.mean(ratios > much)), float(np.mean(ratios < -much))
+    shares = (float(np.mean(sign * ratios > np.log(1 + _MUCH))) for sign in (1, -1))
     return VersionChange(before, after, len(ratios), float(np.exp(np.median(ratios))), float(low), float(high), *shares)

@@ -84,9 +84,9 @@ def _described(shown: Sequence[Population], selection: Selection, context: Conte
         "chart": chart(shown),
         "results": results(shown, whole),
         "systems": systems(shown, context.store[0] if context.store else None),
-        "store": ", ".join(each.public for each in stores),
+        "store": ", ".join(each.public.rpartition("/")[2] if each.is_bundle else each.public for each in stores),
         "ui": ui_address(store.uri),
-        "ui_command": f"python -m paradnn.ui --store {shlex.quote(store.public)}",
+        "ui_command": "" if store.is_bundle else f"python -m paradnn.ui --store {shlex.quote(store.public)}",
     }
 
 

@@ -85,9 +85,9 @@ def side_of(population: Population, other: Population, frame: pd.DataFrame) -> s
         if value is None or value == other.value(column):
             continue
         if int(frame[column].astype("str").eq(value).fillna(False).sum()) == len(population.rows):
-            return f"{column}={value}"
+            return f"{column}={value.replace(' & ', ' ? ')}"  # " & " divides conditions, and ? stands for any letter
     values = {column: population.value(column) for column in _IDENTITY}
-    return " & ".join(f"{column}={value}" for column, value in values.items() if value is not None)
+    return " & ".join(f"{name}={value.replace(' & ', ' ? ')}" for name, value in values.items() if value is not None)
 
 
 def _compare(

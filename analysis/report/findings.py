@@ -33,7 +33,7 @@ _BESIDE, _CHOOSE = "Beside published platforms", "What to choose"
 #: In the order of the page.
 TOPICS = (COSTS, FASTER, FASTEST, _BESIDE, LIMITS, NEXT, DEPENDS, MEMORY_ENDS, TRUST, _CHOOSE)
 
-_SYSTEMS = 2  # whose own answers are given
+_SYSTEMS = 2  # of which it is said what they depend on
 #: Settings of a model that one can change, with the value that others are set against where it was measured.
 _LEVERS = {
     "batch_size": None,
@@ -77,7 +77,7 @@ def find(
     priced = [chapter for chapter in chapters if chapter.population.rows[PRICE].notna().any()]
     every = [finding for comparison in comparisons if priced for finding in relative_costs(comparison)]
     every += ask(COSTS, _own_costs, priced)
-    every += [one._replace(anchor="results") for one in ask(FASTEST, _fastest, chapters[:_SYSTEMS])]
+    every += [one._replace(anchor="results") for one in ask(FASTEST, _fastest)]
     every += [*ask(LIMITS, _below_the_roof)[:1], *_headlines(chapters, named), *ask(NEXT, _change)[:1]]
     every += (between := [finding for comparison in comparisons for finding in compared(comparison)])
     if not between and len(chapters) > 1:

@@ -232,7 +232,7 @@ def chart(populations: Sequence[Population]) -> tuple[Markup, str] | None:
     if not tables:
         return None
     whole = sum(map(len, tables.values()))
-    few = whole <= _MARKS * len(tables)
+    few = len(tables) > 1 or whole <= _MARKS * len(tables)  # a model may be fastest at another setting elsewhere
     groups = {name: _values_by_name(points, few) for name, points in tables.items()}
     values = pd.concat([table["value"] for table in groups.values()]).groupby(level=0, sort=False)
     counts = values.size()
@@ -251,7 +251,8 @@ def chart(populations: Sequence[Population]) -> tuple[Markup, str] | None:
     caption = f"Each mark is a point{', the line its 95% interval' if known else '; none has an interval'}."
     marks = sum(map(len, groups.values()))
     if marks < whole:
-        caption += f" {marks} of {whole:,} points, each model at its fastest setting; the table below has all."
+        which = "of those that most systems measured" if len(groups) > 1 else "each model at its fastest setting"
+        caption += f" {marks} of {whole:,} points, {which}; the table below has all."
     return figure, caption
 
 

@@ -40,9 +40,7 @@ _NOT_KEPT = ("timings", "before", "start", "fit", "faster")
 _NARROWEST, _LEVEL = 0.8, 0.95
 
 
-def build_atlas(
-    sources: dict[str, Path], out: Path = DATA, progress: Callable[[str], None] = lambda line: None
-) -> list[Group]:
+def build_atlas(sources: dict[str, Path], out: Path) -> list[Group]:
     """Write the atlas' files of the named sources; its groups. DataError for a folder that is none of these."""
     readers = {"aiconfigurator": _aiconfigurator, "neusight": _neusight, "paradnn": _paradnn}
     groups: list[Group] = []
@@ -51,7 +49,7 @@ def build_atlas(
         for table in readers[name](folder):
             if len(table.timings) >= 4 * LEAST:
                 groups.append(_chosen(replace(table, number=len(groups))))
-                progress(groups[-1].told)
+                print(groups[-1].told)
         if len(groups) == count:
             raise DataError(f"{folder}: holds no table of {name}; clone its repository and name that folder")
     out.mkdir(parents=True, exist_ok=True)
@@ -91,8 +89,7 @@ def _chosen(group: Group) -> Group:
         "scale": round(scale, 3),
     }
     chosen = order if group.kind == "fc" else fitted
-    kept = {"kept": len(chosen), "held_out": len(tested), "timings": rows.iloc[chosen]}
-    return replace(group, **kept, **figures)  # type: ignore[arg-type]
+    return replace(group, kept=len(chosen), held_out=len(tested), timings=rows.iloc[chosen], **figures)  # type: ignore
 
 
 def _commit(folder: Path) -> str:
@@ -150,6 +147,9 @@ _FILES: dict[str, tuple[str, str, Sequence[str], Callable[[pd.DataFrame, float],
 #: Of tables that time a shape in several ways, the way that a step takes: collectives within CUDA graphs, attention
 #: whose arithmetic is in 16 bits whatever its cache is in, and experts with gates.
 _OF_MANY = {"backend": "_graph", "attn_dtype": "bfloat16", "kernel_source": "^(?!.*nongated)"}
+#: Products that were timed with what no step has. TensorRT-LLM's in fp8 look for their operand's scale, which weights
+#: bring along; vLLM's in blocks of fp8 are called outside of a graph in versions whose quickest takes longer than this.
+_SCALED, _CALLED, _IN_GRAPH = ("TensorRT-LLM", "fp8"), ("vLLM", "fp8_block"), 1.5e-5
 #: Kernels below this share of a table are not named.
 _NAMED = 0.05
 #: What distinguishes timings of equal sizes.
@@ -185,11 +185,13 @@ def _aiconfigurator(folder: Path) -> Iterator[Group]:
                 variant = rows[_VARIANTS[kind]].astype(str) if kind in _VARIANTS else ""
                 columns, seconds = arithmetic(rows, _WIDTHS[precision]), rows["latency"] / 1e3
                 kernels = rows["kernel_source"].value_counts(normalize=True) if "kernel_source" in rows else pd.Series()
+                timings = _timings(columns, seconds, variant, weights, rows)
+                of = _NAMES.get(engine, engine), precision
                 yield Group(
-                    source="ai-dynamo/aiconfigurator", commit=commit, device=_device(system),
-                    engine=_NAMES.get(engine, engine), version=version, precision=precision, kind=kind,
-                    kernels=sorted(map(str, kernels[kernels >= _NAMED].index)), rows=count,
-                    timings=_timings(columns, seconds, variant, weights, rows),
+                    source="ai-dynamo/aiconfigurator", commit=commit, device=_device(system), engine=of[0],
+                    version=version, precision=precision, kind=kind, rows=count, timings=timings,
+                    kernels=sorted(map(str, kernels[kernels >= _NAMED].index)),
+                    call=kind == "gemm" and (of == _SCALED or (of == _CALLED and min(timings["seconds"]) > _IN_GRAPH)),
                 )  # fmt: skip
 
 
@@ -257,7 +259,7 @@ def main(*words: str) -> None:
     """Make the files of the sources that are named; without `out=` those of the package."""
     sources = {name: Path(folder) for name, _, folder in (word.partition("=") for word in words)}
     out = sources.pop("out", DATA)
-    groups = build_atlas(sources, out, print)
+    groups = build_atlas(sources, out)
     print(f"{len(groups)} tables of {len({group.device for group in groups})} devices are in the atlas")
 
 

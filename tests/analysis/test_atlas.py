@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.atlas import DATA, load
+from analysis.atlas import DATA, load, operation
 from analysis.atlas.ask import main as ask
 from analysis.atlas.expect import expect, published
 from analysis.atlas.kernels import COLUMNS, attention, decode, experts, product
@@ -74,6 +74,14 @@ def test_a_step_grows_with_its_batch_and_is_not_known_where_nothing_was_timed() 
     lacking = expect({**GPT, "batch_size": 4, "precision": "float32", "mode": "inference"}, "H200")
     assert lacking.seconds is None
     assert "float32" in lacking.why
+
+
+def test_what_no_step_has_is_taken_off_products_that_were_timed_with_it() -> None:
+    tiny = [operation("gemm", product(8, 256, 256, 2))]
+    for engine, precision in (("vLLM", "fp8_block"), ("TensorRT-LLM", "fp8")):
+        group = load().find("H200", "gemm", precision, engine)
+        own, timed = (float(np.exp(group.predict(tiny, as_timed).mean[0])) for as_timed in (False, True))
+        assert own + group.before < 5e-6 < 1e-5 < timed
 
 
 def test_devices_are_found_by_a_drivers_name_and_others_are_refused() -> None:
