@@ -130,12 +130,13 @@ def test_functions_are_small_and_modules_say_what_they_are(path: Path) -> None:
 
 @BY_PATH
 def test_no_file_is_unpickled(path: Path) -> None:
-    """What unpickles runs whatever a file says; between processes of one point (`process_group`) the system does it."""
+    """What unpickles runs whatever a file, or another process, says."""
     assert not heads(imports_of(path)) & {"pickle", "shelve", "marshal", "dill", "cloudpickle", "joblib"}
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Call):
             assert ast.unparse(node.func).rpartition(".")[2] not in ("read_pickle", "unsafe_load", "full_load")
             assert ast.unparse(node.func) not in ("torch.load", "yaml.load")
+            assert node.args or not ast.unparse(node.func).endswith(".recv"), "a Connection unpickles what it receives"
             given = {entry.arg: ast.unparse(entry.value) for entry in node.keywords}
             assert given.get("allow_pickle", "False") == "False"
             assert given.get("safe_mode", "True") == given.get("weights_only", "True") == "True"

@@ -22,6 +22,7 @@ from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, NoReturn
 
+from paradnn.core.channel import MessageError, encode, read_json, read_message
 from paradnn.core.messages import PROTOCOL_VERSION
 from paradnn.core.workload import Ended, Unavailable
 from paradnn.worker.fork_server import die_with_parent
@@ -30,6 +31,8 @@ from paradnn.worker.frameworks import Step
 #: Seconds without any answer after which a peer counts as gone, that a process which failed leaves the point's own
 #: process to report it, and to wait for another's report once this one has failed.
 _LONGEST, _GRACE, _REPORT_SECONDS = 30.0, 10.0, 2.0
+#: Bytes that a message may have: the longest is a point with its environment variables.
+_MOST_BYTES = 1 << 20
 
 
 LOOPBACK = "127.0.0.1"
@@ -66,6 +69,19 @@ class RankFailed(Ended):
 
     def __str__(self) -> str:
         return str(self.args[1])
+
+    def message(self) -> bytes:
+        """It as another process of the group raises it (`hear`)."""
+        return encode({"outcome": self.outcome, "reason": str(self)})
+
+
+def hear(channel: Connection, kind: Any) -> Any:
+    """The next message, JSON that is read as a `kind` (`paradnn.core.channel`): nothing is unpickled. Raises the
+    RankFailed that the other side says, MessageError for anything else, EOFError and OSError where the channel ends."""
+    content = read_json(channel.recv_bytes(_MOST_BYTES))
+    if isinstance(content, dict) and set(content) == {"outcome", "reason"}:
+        raise RankFailed(str(content["outcome"]), str(content["reason"]))
+    return read_message(kind, content, "message")
 
 
 def patience_of(point: Mapping[str, Any]) -> float:
@@ -127,11 +143,13 @@ class ProcessGroup:
         """The failure that another process reports, waiting a moment for it."""
         deadline = time.monotonic() + _REPORT_SECONDS
         for channel in self.channels:
-            with contextlib.suppress(EOFError, OSError):
+            try:
                 while channel.poll(max(0.0, deadline - time.monotonic())):
-                    result = channel.recv()
-                    if isinstance(result, RankFailed):
-                        return result
+                    hear(channel, int | None)
+            except RankFailed as failure:
+                return failure
+            except (EOFError, OSError, MessageError):
+                continue
         return None
 
     def close(self) -> None:
@@ -154,14 +172,13 @@ class GroupStep(Step):
     def run(self, steps: int) -> None:
         try:
             for channel in self._group.channels:
-                channel.send(steps)
+                channel.send_bytes(encode(steps))
         except OSError as error:
             raise self._group.failure() or RankFailed("crash", f"a process of the point is gone: {error}") from error
         self._step.run(steps)
         try:
             for channel in self._group.channels:
-                if isinstance(result := channel.recv(), RankFailed):
-                    raise result
+                hear(channel, int | None)
         except (EOFError, OSError):
             raise RankFailed("crash", "a process of the point exited without a report") from None
 
@@ -170,8 +187,8 @@ def serve_steps(channel: Connection, step: Step) -> None:
     """Run as many steps as are asked for, until the channel closes."""
     with contextlib.suppress(EOFError):
         while True:
-            step.run(channel.recv())
-            channel.send(None)
+            step.run(hear(channel, int))
+            channel.send_bytes(encode(None))
 
 
 def die_with(life: int) -> None:
@@ -196,7 +213,7 @@ def run_rank(
         code = 0
     except RankFailed as failure:
         with contextlib.suppress(OSError):
-            channel.send(failure)
+            channel.send_bytes(failure.message())
         time.sleep(_GRACE)
         print(failure, file=sys.stderr)
     except BaseException:
@@ -264,17 +281,16 @@ def _ask(address: str, key: bytes, asked: Asked, patience: float) -> RemoteProce
             channel = Connection(connected.detach())
         finally:
             connected.close()  # what is detached stays open
-        channel.send(asked)
+        channel.send_bytes(encode(asked))
         if not channel.poll(patience):
             raise silent(f"the server at {address}", patience)
-        answer = channel.recv()
+        own_port, life_port = hear(channel, list[int])
     except AuthenticationError:
         raise Unavailable(f"the server at {address} has another key: set the same {KEY} on both hosts") from None
     except (EOFError, OSError):
         raise RankFailed("crash", f"the server at {address} closed the connection") from None
-    if isinstance(answer, Exception):
-        raise answer
-    own_port, life_port = answer
+    except ValueError as error:
+        raise RankFailed("crash", f"the server at {address} answered something else: {error}") from None
     life = _connect((there, life_port), address, patience)
     return RemoteProcess(asked.rank, with_port(there, own_port), local, channel, _keep(life))
 
@@ -342,21 +358,22 @@ def accept(connected: socket.socket, patience: float) -> tuple[Asked, Connection
     channel = Connection(connected.detach())
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, patience)
-    asked: Asked = channel.recv()
-    signal.setitimer(signal.ITIMER_REAL, 0)
     try:
-        if asked.protocol != PROTOCOL_VERSION:
-            raise Unavailable(f"the server at {local} is of another version of ParaDnn: start it again")
+        asked: Asked = hear(channel, Asked)
         listening = listen(asked.port, local)
-    except Unavailable as error:
-        channel.send(error)
+    except (MessageError, Unavailable) as error:
+        another = f"the server at {local} is of another version of ParaDnn: start it again ({error})"
+        reason = another if isinstance(error, MessageError) else str(error)
+        channel.send_bytes(RankFailed("unavailable", reason).message())
         raise
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
     with closing(listen(0, local)) as awaiting:
-        channel.send((listening.getsockname()[1], awaiting.getsockname()[1]))
+        channel.send_bytes(encode([listening.getsockname()[1], awaiting.getsockname()[1]]))
         awaiting.settimeout(patience)
         life, _ = awaiting.accept()
     die_with(_keep(life))
-    return asked, channel, listening, list(channel.recv())
+    return asked, channel, listening, hear(channel, list[str])
 
 
 def _connect(to: tuple[str, int], address: str, patience: float) -> socket.socket:

@@ -16,7 +16,7 @@ import pytest
 
 from paradnn.core.workload import Unavailable
 from paradnn.worker import process_group as remote
-from paradnn.worker.process_group import KEY, processes_elsewhere
+from paradnn.worker.process_group import KEY, RankFailed, processes_elsewhere
 from tests.conftest import ROOT
 from tests.processes import PATIENCE, exit_code, fresh, in_fresh_process, wait_for
 from tests.worker.channel_points import MODEL, measure_beside, measure_until_killed
@@ -80,8 +80,9 @@ def test_who_has_another_key_or_version_gets_nothing(server: Server, monkeypatch
         processes_elsewhere(other, 2)
     assert wait_for(lambda: not server.children())
     monkeypatch.setattr(remote, "PROTOCOL_VERSION", 0)
-    with pytest.raises(Unavailable, match=r"is of another version of ParaDnn: start it again"):
+    with pytest.raises(RankFailed, match=r"is of another version of ParaDnn: start it again") as refused:
         processes_elsewhere(given, 2)
+    assert refused.value.outcome == "unavailable"
 
 
 def test_who_does_not_show_the_key_gets_no_process_however_many_there_are(server: Server) -> None:

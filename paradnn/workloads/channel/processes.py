@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from paradnn.core.channel import encode
 from paradnn.core.workload import Unavailable
 from paradnn.worker.affinity import bind, bind_cores, layout_of
 from paradnn.worker.frameworks import Step
@@ -121,7 +122,7 @@ class _Means:
                 self._socket = free[0]
         self._addresses = [*own, *(each.address for each in elsewhere)]
         for each in elsewhere:
-            each.channel.send(tuple(self._addresses))
+            each.channel.send_bytes(encode(self._addresses))
 
     def join(self, addresses: Sequence[str], own: socket) -> None:
         """Listen on `own`; frameworks, and gRPC, open their own: it has shown that the port is free."""
