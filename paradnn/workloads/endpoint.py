@@ -45,6 +45,8 @@ _SHARES = (50, 90, 99)
 _MOST_OPEN, _LINE = 512, 1 << 20
 #: A search of the highest rate tries each for so long; it takes this share of rates as the same.
 _PROBE_SECONDS, _PRECISION = 10.0, 0.05
+#: An answer of so many times the tokens that were asked for is not waited for any longer.
+_BEYOND = 4
 #: The whole of an answer that is no stream of tokens is read so far, for its reason.
 _REASON = 300
 #: What is raised by a server that is gone, or that answers something else.
@@ -194,7 +196,7 @@ class Endpoint(Workload):
         """No device is needed."""
 
     def measure(self, run: PointRun) -> None:
-        client = Client(self)
+        client = Client(self, time.monotonic() + run.seconds_left - self.min_seconds / 10 - 1)
         with run.phases("warmup"):
             if problem := client.loop(1, 0.0, 1)[0].problem:
                 raise Unavailable(f"endpoint.url={self.url}: {problem}; is it served there?")
@@ -203,8 +205,7 @@ class Endpoint(Workload):
             probes: list[Probe] = []
             rate = self._peak(client, run, probes) if self.rate == "peak" else self.rate
             rate = None if rate is None else float(rate)
-            until = time.monotonic() + run.seconds_left - self.min_seconds / 10 - 1
-            asked = client.loop(self.concurrency, self.min_seconds, self.min_queries, rate, until)
+            asked = client.loop(self.concurrency, self.min_seconds, self.min_queries, rate)
             run.note(work=Requests.packed(asked, client.model, rate, probes))
         if all(each.problem for each in asked):
             raise Unavailable(f"endpoint.url={self.url}: no request was answered: {asked[-1].problem}")
@@ -333,10 +334,10 @@ def _seconds(asked: Sequence[EndpointRequest]) -> float:
 
 
 class Client:
-    """Sends requests, each thread over a connection of its own that stays open."""
+    """Sends requests, each thread over a connection of its own that stays open, until the clock shows `until`."""
 
-    def __init__(self, options: Endpoint) -> None:
-        self._options = options
+    def __init__(self, options: Endpoint, until: float = math.inf) -> None:
+        self._options, self._until = options, until
         parts = urlsplit(options.url)
         self._address, self._path, self._secure = parts.netloc, parts.path.rstrip("/"), parts.scheme == "https"
         key = os.environ.get(options.key_variable, "")
@@ -357,12 +358,14 @@ class Client:
 
     def _connection(self) -> http.client.HTTPConnection:
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        return kind(self._address, timeout=self._options.patience)
+        return kind(self._address, timeout=self._patience())
 
-    def loop(
-        self, threads: int, seconds: float, queries: int, rate: float | None = None, until: float = math.inf
-    ) -> list[EndpointRequest]:
-        """Ask with so many threads, or at `rate` a second, for so long and so often, until the clock shows `until`."""
+    def _patience(self) -> float:
+        """Seconds that a server may be silent now."""
+        return max(0.1, min(self._options.patience, self._until - time.monotonic()))
+
+    def loop(self, threads: int, seconds: float, queries: int, rate: float | None = None) -> list[EndpointRequest]:
+        """Ask with so many threads, or at `rate` a second, for so long and so often, once at least."""
         self._runs += 1
         begin, lock, done = time.monotonic_ns() + 2_000_000, threading.Lock(), []
         if rate is None:
@@ -378,7 +381,7 @@ class Client:
                 while True:
                     with lock:
                         when, number = next(due, None), next(numbers)
-                    if when is None or time.monotonic() > until:
+                    if when is None or (number and time.monotonic() > self._until):
                         return
                     time.sleep(max(0.0, (when - time.monotonic_ns()) / 1e9))
                     done.append(self._ask(connection, number, when))
@@ -402,27 +405,33 @@ class Client:
         path = f"{self._path}/{'chat/' if self._options.api == 'chat' else ''}completions"
         sent = time.monotonic_ns()
         try:
+            connection.timeout = self._patience()
             if connection.sock is None:
                 connection.connect()
+            connection.sock.settimeout(connection.timeout)
             sent = time.monotonic_ns()
             connection.request("POST", path, body, self._headers)
             response = connection.getresponse()
             if response.status != 200:
                 said = response.read(_REASON).decode(errors="replace")
                 raise http.client.HTTPException(f"status {response.status} {response.reason}: {' '.join(said.split())}")
-            return replace(_streamed(response), due=due, sent=sent)
+            found = _streamed(response, self._until, _BEYOND * self._options.output_tokens)
+            return replace(found, due=due, sent=sent)
         except _NO_ANSWER as error:
             connection.close()
             now, problem = time.monotonic_ns(), f"{type(error).__name__}: {error}"[:_REASON]
             return EndpointRequest(due, sent, now, now, problem="".join(filter(str.isprintable, problem)))
 
 
-def _streamed(response: http.client.HTTPResponse) -> EndpointRequest:
-    """Tokens of an answer that comes as server-sent events, and when they came; raises ValueError for anything else."""
+def _streamed(response: http.client.HTTPResponse, until: float, most: int) -> EndpointRequest:
+    """Tokens of an answer of server-sent events, and when they came; raises ValueError or OSError for anything else,
+    also for one that does not end until the clock shows `until`, or with `most` tokens."""
     first = last = parts = 0
     ended, usage = False, dict[str, Any]()
     while line := response.readline(_LINE):
         now = time.monotonic_ns()
+        if now > until * 1e9:
+            raise TimeoutError("the answer did not end before the point had to")
         if not line.startswith(b"data:"):
             continue
         if line[5:].strip() == b"[DONE]":
@@ -436,6 +445,8 @@ def _streamed(response: http.client.HTTPResponse) -> EndpointRequest:
             delta = choice.get("delta") or choice
             if delta.get("content") or delta.get("text") or delta.get("reasoning_content") or delta.get("reasoning"):
                 first, last, parts = first or now, now, parts + 1
+        if parts > most:
+            raise ValueError(f"the answer goes on after {most} tokens")
     if not parts or not ended:
         raise ValueError("the answer broke off" if parts else "the answer held no token")
     tokens, prompt = usage.get("completion_tokens") or parts, usage.get("prompt_tokens") or 0

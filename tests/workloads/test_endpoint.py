@@ -6,7 +6,6 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
@@ -14,19 +13,29 @@ from typing import Any
 
 import pytest
 
-from paradnn.core.workload import Unavailable
 from paradnn.workloads.endpoint import Client, Endpoint, EndpointRequest, Requests
 from tests.conftest import Store, run
 
 FIRST, EACH, TOKENS = 0.03, 0.002, 5
-#: What a server may answer in place of tokens, by the name of the model that is asked for; and what is said of it.
-ODD: dict[str, tuple[int, bytes, str]] = {
+#: What a server may do in place of answering, by the name of the model that is asked for: a status and a body, or what
+#: `_Answers` does; and what is said of it.
+INSTEAD: dict[str, tuple[int, bytes, str]] = {
     "busy": (429, b'{"error": "slow down"}', 'status 429 Too Many Requests: {"error": "slow down"}'),
+    "failing": (500, b"", "status 500 Internal Server Error"),
+    "page": (200, b"<html>Welcome</html>\n", "the answer held no token"),
     "garbage": (200, b"data: {]\n\n", "JSONDecodeError"),
-    "silent": (200, b"data: [DONE]\n\n", "the answer held no token"),
+    "cut": (200, b'data: {"choices": [{"delta": {"con', "JSONDecodeError"),
+    "empty": (200, b"data: [DONE]\n\n", "the answer held no token"),
     "odd": (200, b'data: {"choices": [{"delta": 3}]}\n\n', "has no attribute 'get'"),
     "sorry": (200, b'data: {"error": {"message": "out of memory"}}\n\n', "out of memory"),
+    "hangup": (0, b"", "RemoteDisconnected"),
+    "late": (0, b"", "TimeoutError: timed out"),
+    "broken": (0, b"", "the answer broke off"),
+    "endless": (0, b"", "the answer goes on after 20 tokens"),
+    "dripping": (0, b"", "the answer did not end before the point had to"),
 }
+#: A server may answer so many requests before it begins with that, of a model called later-...
+SANE = 10
 
 
 class _Answers(BaseHTTPRequestHandler):
@@ -45,17 +54,27 @@ class _Answers(BaseHTTPRequestHandler):
         with self.server.lock:
             self.server.seen.append({**asked, "key": self.headers.get("Authorization"), "path": self.path})
             self.server.peers.add(self.client_address)
-        if asked["model"] in ODD:
-            self._whole(*ODD[asked["model"]][:2])
+            count = sum(entry["model"] == asked["model"] for entry in self.server.seen)
+        later, _, kind = asked["model"].rpartition("-")
+        kind = "tiny" if later and count <= SANE else kind
+        if kind in ("hangup", "late"):
+            time.sleep(0.6 if kind == "late" else 0.0)
+            self.close_connection = True
+            return
+        if (status := INSTEAD.get(kind, (0,))[0]) > 0:
+            self._whole(status, INSTEAD[kind][1])
             return
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        for number in range(asked["max_tokens"]):
+        for _ in range(100 if kind == "dripping" else 0):
+            self._send(b": still there\n\n")
+            time.sleep(0.05)
+        for number in range(1000 if kind == "endless" else asked["max_tokens"]):
             time.sleep(max(0.0, begun + FIRST + number * EACH - time.monotonic()))
             part = {"text": "x"} if self.path.endswith("/v1/completions") else {"delta": {"content": "x"}}
             self._event(json.dumps({"choices": [part]}))
-            if asked["model"] == "broken":
+            if kind == "broken":
                 self.close_connection = True
                 return
         usage = {"prompt_tokens": 3, "completion_tokens": asked["max_tokens"]}
@@ -64,7 +83,9 @@ class _Answers(BaseHTTPRequestHandler):
         self.wfile.write(b"0\r\n\r\n")
 
     def _event(self, text: str) -> None:
-        content = f"data: {text}\n\n".encode()
+        self._send(f"data: {text}\n\n".encode())
+
+    def _send(self, content: bytes) -> None:
         self.wfile.write(b"%x\r\n%b\r\n" % (len(content), content))
 
     def _whole(self, status: int, content: bytes) -> None:
@@ -81,13 +102,16 @@ class _Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Answers)
         self.lock, self.seen, self.peers = threading.Lock(), list[dict[str, Any]](), set[Any]()
 
+    def handle_error(self, *_: object) -> None:
+        """Who asks may hang up."""
+
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}/v1"
 
 
-@contextmanager
-def _served() -> Iterator[_Server]:
+@pytest.fixture(scope="module")
+def server() -> Iterator[_Server]:
     with _Server() as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -96,12 +120,6 @@ def _served() -> Iterator[_Server]:
         finally:
             server.shutdown()
             thread.join()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[_Server]:
-    with _served() as server:
-        yield server
 
 
 @pytest.fixture
@@ -133,26 +151,6 @@ def test_texts_are_asked_for_too_and_a_key_is_sent(
     asked = Client(Endpoint(**options, api="completions", key_variable="MY_KEY")).loop(1, 0.0, 1)
     assert asked[0].tokens == TOKENS
     assert (server.seen[0]["key"], server.seen[0]["path"]) == ("Bearer secret", "/v1/completions")
-
-
-@pytest.mark.parametrize("model", [*ODD, "broken"])
-def test_what_is_no_answer_is_a_failed_request_that_says_why(options: dict[str, Any], model: str) -> None:
-    says = ODD[model][2] if model in ODD else "the answer broke off"
-    asked = Client(Endpoint(**options, model=model)).loop(2, 0.0, 4)
-    assert len(asked) == 4
-    assert all(says in each.problem and not each.tokens for each in asked), asked[0].problem
-
-
-def test_a_silent_server_is_waited_for_no_longer_than_told(options: dict[str, Any]) -> None:
-    with _served() as server:
-        client = Client(Endpoint(**{**options, "url": server.url, "patience": 0.1}))
-        server.shutdown()
-        assert "time" in client.loop(1, 0.0, 1)[0].problem.lower()
-
-
-def test_where_nobody_listens_is_unavailable() -> None:
-    with pytest.raises(Unavailable, match=r"127[.]0[.]0[.]1:9/v1: ConnectionRefusedError"):
-        Client(Endpoint(url="http://127.0.0.1:9/v1"))
 
 
 def test_an_open_loop_asks_as_scheduled_whether_or_not_others_are_answered(options: dict[str, Any]) -> None:
@@ -234,6 +232,27 @@ def test_a_sweep_over_an_endpoint_is_recorded_with_intervals(server: _Server, st
         assert (
             "Answers: first token after" in tags["mlflow.note.content"] or "Answers of" in tags["mlflow.note.content"]
         )
+
+
+@pytest.mark.framework
+@pytest.mark.parametrize("loop", ["concurrency=4", "rate=200"])
+def test_whatever_a_server_does_instead_is_an_outcome_that_says_so(server: _Server, store: Store, loop: str) -> None:
+    server.seen.clear()
+    models = ",".join(f"{when}{kind}" for when in ("", "later-") for kind in INSTEAD)
+    sweep = [f"endpoint.url={server.url}", f"endpoint.{loop}", f"endpoint.model={models}", "endpoint.patience=0.3"]
+    sweep += ["endpoint.min_seconds=0.1", "endpoint.min_queries=24", f"endpoint.output_tokens={TOKENS}"]
+    begun = time.monotonic()
+    sweep += ["measure=quick", "measure.warmup_seconds=0", "measure.timeout=4"]
+    done = run(["paradnn.train", "-m", "model=endpoint", *sweep], store)
+    assert time.monotonic() - begun < 60, "no server is waited for without end"
+    assert "Traceback" not in done.stdout + done.stderr
+    for tags in store.runs():
+        later, _, kind = str(store.values("params", tags["run_id"])["endpoint.model"]).rpartition("-")
+        assert tags["outcome"] == ("ok" if later else "unavailable"), (later, kind, tags)
+        assert INSTEAD[kind][2] in tags["request_problem" if later else "reason"], (later, kind, tags)
+        metrics = store.values("latest_metrics", tags["run_id"])
+        assert not later or min(metrics["queries"], metrics["failed_queries"]) >= 1
+    assert len(store.runs()) == 2 * len(INSTEAD)
 
 
 @pytest.mark.framework
