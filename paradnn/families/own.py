@@ -344,11 +344,13 @@ class _Package(Given):
         return point
 
     def built(self) -> BuiltModel:
+        reason, remedy = f"the package {self.name} cannot be used here", "; pip install 'paradnn[architectures]'"
+        # RuntimeError: where a package that it imports does not fit another, as torchvision PyTorch.
+        with refused(reason, ImportError, AttributeError, RuntimeError, remedy=remedy):
+            made = self.made(importlib.import_module(self.name))
         from paradnn.families.parts.given import as_workload
 
-        reason, remedy = f"the package {self.name} cannot be used here", f"; pip install {self.name}"
-        with refused(reason, ImportError, AttributeError, remedy=remedy):  # or it does not fit others that are there
-            return as_workload(self.made(importlib.import_module(self.name)), f"{self.name}'s {self.called}")
+        return as_workload(made, f"{self.name}'s {self.called}")
 
     def made(self, package: Any) -> Any:
         """The module and an example, by the imported package. Raises Unavailable."""

@@ -10,6 +10,7 @@ import pytest
 from paradnn.config.identity import point_id, request_of
 from paradnn.config.point import Point, read_point
 from paradnn.core.errors import ConfigError
+from paradnn.core.workload import Unavailable
 from paradnn.families import model_of
 from tests.conftest import TINY, Store, run
 
@@ -120,6 +121,17 @@ def test_a_file_that_is_no_python_is_never_run(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("import os; os._exit(3)\ndef net(:\n")
     with pytest.raises(ConfigError, match="line 2: invalid syntax; mend the file"):
         point(tmp_path / "broken.py")
+
+
+@pytest.mark.parametrize("raised", ["ImportError('no timm')", "RuntimeError('operator torchvision::nms')"])
+def test_a_package_that_does_not_fit_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: str
+) -> None:
+    (tmp_path / "timm.py").write_text(f"raise {raised}")
+    monkeypatch.syspath_prepend(tmp_path)
+    says = r"the package timm cannot be used here: (no|operator) t.*; pip install 'paradnn\[architectures\]'"
+    with pytest.raises(Unavailable, match=says):
+        model_of({"name": "timm", "architecture": "resnet18"}).built()
 
 
 @pytest.mark.framework
