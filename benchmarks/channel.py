@@ -4,7 +4,7 @@
 `iperf3` (bandwidth) and `sockperf` (latency). What is not installed is left out; gloo needs PyTorch in this
 interpreter.
 
-A start is a worker with its framework (`channel_ours.py`: its own processes and step) and two of the bare program,
+A start is a worker with its framework (`ours.py`: its own processes and step) and two of the bare program,
 `plain` and `copy`, since two processes of one program differ too. For each case and size they fork fresh processes,
 which take turns with short blocks of steps in random order while the others sleep. iperf3 and sockperf are commands: a
 turn of such a command takes a second, and so does ours beside it.
@@ -24,15 +24,14 @@ import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.channel_commands import COMMANDS
-from benchmarks.channel_ours import point
-from benchmarks.common import RESULTS, ROOT, save
-from benchmarks.fidelity import Ratio, quiet, take_turns
+from benchmarks.common import ROOT, save
+from benchmarks.fidelity import Ratio, quiet, take_options, take_turns
+from benchmarks.ours import point
 from benchmarks.turns import Failed, Program, Stage
 from paradnn.session.measured import mean_interval
 from paradnn.session.workers import WorkerKey
@@ -120,7 +119,7 @@ def measure(cells: Sequence[Cell], given: argparse.Namespace) -> Iterator[tuple[
     plain = ["benchmarks.channel_plain", framework]
     for start in range(1, given.starts + 1):
         with (
-            Stage({"ours": ["benchmarks.channel_ours", framework]}, environ, ROOT) as ours,
+            Stage({"ours": ["benchmarks.ours", framework]}, environ, ROOT) as ours,
             Stage({"plain": plain, "copy": plain}, environ, ROOT) as bare,
         ):
             for cell in order.sample(cells, len(cells)):
@@ -172,12 +171,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=",".join(CASES), help="separated by commas (default: all)")
     parser.add_argument("--bytes", default="64,4096,65536,1048576", help="sizes, separated by commas")
-    parser.add_argument("--starts", type=int, default=5, help="of all processes")
-    parser.add_argument("--rounds", type=int, default=10, help="of each start; beside iperf3 and sockperf two")
-    parser.add_argument("--block", type=float, default=0.03, help="seconds of a turn, at least one step")
-    parser.add_argument("--hold", type=Path, help="file that is there while it measures, for others to wait for")
-    parser.add_argument("--settle", type=float, default=30.0, help="seconds to wait at most until nothing else runs")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the CSV file")
+    take_options(parser, rounds=10, block=0.03, starts=5)  # beside iperf3 and sockperf two rounds
     given = parser.parse_args()
     given.cases, given.bytes = given.cases.split(","), [int(size) for size in given.bytes.split(",")]
     if unknown := [case for case in given.cases if case not in CASES]:

@@ -4,7 +4,7 @@ ParaDnn's step beside a hand-written loop, for each framework and family. Four p
 a process of its own, and take turns with short blocks while the others sleep, in a random order of each round's
 own:
 
-- `ours`: the worker's own step (`fidelity_ours.py`);
+- `ours`: the worker's own step (`ours.py`);
 - `plain` and `copy`: the same model in a loop with loss and update by hand (`plain_*.py`, which import nothing of
   ours), twice, since two processes of one program differ too;
 - `keras`: that loop with Keras' own loss and optimizer.
@@ -37,7 +37,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.common import RESULTS, ROOT, save
-from benchmarks.fidelity_ours import POINTS, point
+from benchmarks.ours import POINTS, point
 from benchmarks.turns import Failed, Program, Ready, Stage
 from paradnn.session.workers import WorkerKey
 from paradnn.worker.series import block_interval
@@ -144,7 +144,7 @@ def differences(found: Mapping[str, Ready]) -> str | None:
 def commands(framework: str, platform: str) -> dict[str, list[str]]:
     """Arguments of `python -m` of the programs, by their names."""
     plain = [f"benchmarks.plain_{framework}"]
-    ours = ["benchmarks.fidelity_ours", framework, platform]
+    ours = ["benchmarks.ours", framework, "--platform", platform]
     return {"ours": ours, "plain": plain, "keras": [*plain, "--keras"], "copy": plain}
 
 
@@ -154,7 +154,7 @@ def environment(framework: str, platform: str, scratch: Path) -> dict[str, str]:
     What PyTorch's compiler made stays in `scratch` for the other starts, which take minutes otherwise; nothing that
     was compiled before is found again.
     """
-    environ = WorkerKey.of(point(framework, platform, "fc")).environ()
+    environ = WorkerKey.of(point("fc", framework, platform)).environ()
     # PyTorch must not touch CUDA before the programs fork, nor start processes that compile.
     torch = {"TORCHINDUCTOR_CACHE_DIR": str(scratch), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     return {**environ, **torch, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
@@ -270,6 +270,16 @@ def save_rounds(cells: Sequence[Cell], folder: Path) -> None:
     save("fidelity", table, folder)
 
 
+def take_options(parser: argparse.ArgumentParser, rounds: int = 60, block: float = 0.1, starts: int = 3) -> None:
+    """Options of a command whose programs take turns, with these defaults."""
+    parser.add_argument("--rounds", type=int, default=rounds, help="of each start")
+    parser.add_argument("--block", type=float, default=block, help="seconds of a turn, at least one step")
+    parser.add_argument("--starts", type=int, default=starts, help="of all processes")
+    parser.add_argument("--hold", type=Path, help="file that is there while blocks are timed, for others to wait for")
+    parser.add_argument("--settle", type=float, default=30.0, help="seconds to wait at most until nothing else runs")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the CSV files")
+
+
 def _names(known: Sequence[str]) -> Callable[[str], list[str]]:
     def read(text: str) -> list[str]:
         names = text.split(",")
@@ -286,13 +296,8 @@ def main() -> int:
     parser.add_argument("--frameworks", type=_names(FRAMEWORKS), default=["tensorflow"], help="separated by commas")
     parser.add_argument("--families", type=_names(tuple(POINTS)), default=list(FAMILIES), help="separated by commas")
     parser.add_argument("--platform", choices=("cpu", "gpu"), default="cpu")
-    parser.add_argument("--rounds", type=int, default=60, help="of each start")
-    parser.add_argument("--block", type=float, default=0.1, help="seconds of a turn, at least one step")
-    parser.add_argument("--starts", type=int, default=3, help="of all processes")
     parser.add_argument("--seed", type=int, default=0, help="of the order")
-    parser.add_argument("--hold", type=Path, help="file that is there while blocks are timed, for others to wait for")
-    parser.add_argument("--settle", type=float, default=30.0, help="seconds to wait at most until nothing else runs")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the CSV files")
+    take_options(parser)
     given = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 160)
     cells = measure(given, console)
