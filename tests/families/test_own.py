@@ -123,13 +123,10 @@ def test_a_file_that_is_no_python_is_never_run(tmp_path: Path) -> None:
         point(tmp_path / "broken.py")
 
 
-@pytest.mark.parametrize("raised", ["ImportError('no timm')", "RuntimeError('operator torchvision::nms')"])
-def test_a_package_that_does_not_fit_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raised: str
-) -> None:
-    (tmp_path / "timm.py").write_text(f"raise {raised}")
+def test_a_package_that_does_not_fit_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "timm.py").write_text("raise RuntimeError('operator torchvision::nms')")
     monkeypatch.syspath_prepend(tmp_path)
-    says = r"the package timm cannot be used here: (no|operator) t.*; pip install 'paradnn\[architectures\]'"
+    says = r"the package timm cannot be used here: operator t.*; pip install 'paradnn\[architectures\]'"
     with pytest.raises(Unavailable, match=says):
         model_of({"name": "timm", "architecture": "resnet18"}).built()
 
