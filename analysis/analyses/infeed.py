@@ -113,7 +113,7 @@ def _about(group: Waiting, size: str) -> Iterator[str]:
     if len(bound):
         ends = " to ".join(short(end) for end in (bound["size"].min(), bound["size"].max()))
         middle, most = bound["headroom"].median(), bound["headroom"].max()
-        yield f"Input-bound models of {ends} {size} would be up to {middle:.3g}x as fast without, {most:.3g}x at most."
+        yield f"Without it input-bound models of {ends} {size} are {middle:.3g}x (median) to {most:.3g}x as fast."
     if group.gain is not None:
         yield f"Measured: input free of charge makes them {percent_interval(group.gain)} faster in the median."
     if group.cores is not None:

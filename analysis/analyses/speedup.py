@@ -266,10 +266,8 @@ def _weights(axes: Axes, fit: SpeedupFit | None, last: bool) -> None:
         return
     weights = fit.weights
     axes.axvline(0, color="#333333", linewidth=1)
-    rows, groups = (
-        {term: term_label(str(term)) for term in weights.index},
-        {"": weights.rename(columns={"weight": "value"})},
-    )
+    rows = {term: term_label(str(term)) for term in weights.index}
+    groups = {"": weights.rename(columns={"weight": "value"})}
     drawing.forest(axes, rows, groups, {"": {"marker": drawing.MARKERS[0], "color": drawing.COLOURS[0]}})
     title = f"what log speedup depends on, R² {fit.regression.r2:.2f}"
     drawing.finish(axes, title, "standardised weight, 95% interval" if last else "")

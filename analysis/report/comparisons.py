@@ -148,6 +148,8 @@ def _sentence(row: Mapping[Any, Any], a: str, b: str, comparison: SystemComparis
         f"{faster} runs {told_apart(1, mean)[1]} times as fast as {slower} ({interval}) in the geometric mean over "
         f"{counted(row['points'], 'point')} that both measured"
     ) + f", and is ahead in {wins}" * (verdict != Verdict.SAME)
+    if alone := row["missing_a"] + row["missing_b"]:
+        words += f"; the interval allows for {counted(alone, 'point')} that ran on one of them alone"
     if verdict == Verdict.WITHHELD:
         design = sampling(comparison.result.cells, str(row["family"])).design
         reason = _REASONS.get(design.standing, "their sessions do not allow one")

@@ -18,6 +18,7 @@ import pandas as pd
 from analysis.analyses.heatmap import MEMORY
 from analysis.format import short
 from analysis.labels import label
+from analysis.lazy import past
 from analysis.prices import PRICE
 from analysis.report.comparisons import COSTS, FASTER, SystemComparison, compared, hourly, relative_costs
 from analysis.report.populations import Population, surroundings
@@ -266,7 +267,8 @@ def _memory(population: Population) -> Answers:
     ok, full = is_ok(rows), rows["outcome"].isin(MEMORY)
     if full.any():
         size = rows["batch_size"].astype("float64").fillna(1)
-        size *= rows["parameters"].astype("float64").fillna(1) if "parameters" in rows else 1
+        held = rows.get("parameters", pd.Series(np.nan, rows.index)).astype("float64")  # what failed may have none
+        size *= held.fillna(past.costs_of(rows[held.isna()])["parameters"]).fillna(1)
         ordered, parts = rows.loc[size.sort_values(kind="stable").index], []
         for family in families(rows[full]):
             mine = ordered["family"].eq(family)

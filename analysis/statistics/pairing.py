@@ -73,13 +73,15 @@ class Sampling:
     """What a family's comparison rests on beside its points: the `design` in time, what the sessions of each side add
     to the variance of the mean log ratio (`between`), how many points that both sides tried A alone measured, and B
     alone (`missing`), which of both, by their number, are `outside`, their runs having no counterpart in their
-    session, and by what factor looking for `steps` made the variance of a point's runs too small (`taken`)."""
+    session, by what factor looking for `steps` made the variance of a point's runs too small (`taken`), and whether the
+    machine still `wanders` beside these."""
 
     design: Design = field(default_factory=lambda: Design(Standing.UNKNOWN))
     between: tuple[Component, ...] = ()
     missing: tuple[int, int] = (0, 0)
     outside: frozenset[int] = frozenset()
     taken: float = 1.0
+    wanders: bool = False
 
 
 def pair(
@@ -253,6 +255,7 @@ class _Match:
     mixed: dict[str, int] = field(default_factory=dict)
 
 
+_Sampled = dict[str, Sampling]
 #: Points (their numbers) whose runs on a side, 0 or 1, differ in a column that says what was computed, or where.
 _Mixed = tuple[int, str, "np.ndarray[Any, Any]"]
 
@@ -327,13 +330,13 @@ def _telling(found: _Match, mixed: Iterable[_Mixed], shared: set[str]) -> Iterat
             yield name
 
 
-def _sampled(found: _Match, metric: str) -> tuple[dict[str, Sampling], np.ndarray, np.ndarray, np.ndarray]:
+def _sampled(found: _Match, metric: str) -> tuple[_Sampled, np.ndarray, np.ndarray, np.ndarray]:
     """By family how its paired runs stand in time, and how much their sessions scatter; then of each run the session
     that counts as one measurement, None for a run that is one by itself, which runs stand in a comparison, and what
     the machine's steps moved the logarithms of sides that were measured together by."""
     samplings, paired = {}, np.isin(found.point, found.both)
     used, units = paired.copy(), np.full(len(paired), None, dtype=object)
-    moved, taken = np.zeros(len(paired)), np.ones(len(paired))
+    moved, taken, wanders = np.zeros(len(paired)), np.ones(len(paired)), np.zeros(len(paired), dtype=bool)
     family = found.runs["family"].fillna("").to_numpy()
     logs = np.log(found.runs[metric].to_numpy(dtype="float64"))
     for name in dict.fromkeys(family[paired & (found.side == 0)]):
@@ -351,16 +354,14 @@ def _sampled(found: _Match, metric: str) -> tuple[dict[str, Sampling], np.ndarra
             times = rows["start_time"].to_numpy(dtype="datetime64[ns]")
             for session in pd.Series(mine).groupby(sessions_of(rows)).indices.values():
                 one = mine[session]
-                moved[one], taken[one] = steps(logs[one], (2 * point + of_a)[session], times[session])
+                moved[one], taken[one], wanders[one] = steps(logs[one], (2 * point + of_a)[session], times[session])
             design = replace(design, stepped=math.expm1(np.ptp(moved[mine])))
-        outside = frozenset(point[apart])
-        samplings[str(name)] = Sampling(design, arrangement.between, outside=outside, taken=taken[mine].mean())
+        changes = {"taken": taken[mine].mean(), "wanders": wanders[mine].any()}
+        samplings[str(name)] = Sampling(design, arrangement.between, outside=frozenset(point[apart]), **changes)
     return samplings, units, used, moved
 
 
-def _by_point(
-    found: _Match, mine: np.ndarray, metric: str, sessions: np.ndarray, sampled: Mapping[str, Sampling]
-) -> pd.DataFrame:
+def _by_point(found: _Match, mine: np.ndarray, metric: str, sessions: np.ndarray, sampled: _Sampled) -> pd.DataFrame:
     """A row for each paired point with what `_ratios` needs of one side, `mine` (runs,) its runs; `sessions` and
     `sampled` as `_sampled` gives them."""
     frame, points = found.runs[mine].reset_index(drop=True), found.point[mine]
@@ -397,7 +398,10 @@ def _by_point(
     for name in dict.fromkeys(family):
         mine = family == name
         axes = [pd.factorize(found.points.loc[mine, key])[0] for key in found.keys if describes(key)]
-        variance[mine], freedom[mine] = moderated(sampled[name].taken * variance[mine], freedom[mine], axes)
+        own, few, known = sampled[name].taken * variance[mine], freedom[mine], freedom[mine] > 0
+        variance[mine], freedom[mine] = moderated(own, few, axes)
+        if sampled[name].wanders and known.any():  # the scatter is the machine's: few runs agree by having been near
+            variance[mine] = np.maximum(variance[mine], np.average(own[known], weights=few[known]))
     return summary.assign(by_process=by_process, error=variance / count, units=count, degrees=freedom).reset_index(
         drop=True
     )

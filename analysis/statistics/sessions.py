@@ -8,6 +8,7 @@ session a side, or one host, cannot be told from the side, however many points a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -69,12 +70,11 @@ class Design:
         return self.standing in (Standing.TOGETHER, Standing.REPEATED, Standing.LEVELLED)
 
     def text(self) -> str:
-        """Why the sides are not comparable, and what to run; how they were measured where they are."""
+        """Why the sides are not comparable, and what to run; empty where they are."""
+        if self.comparable:
+            return ""
         a, b = (f"{count} session{'s'[: count != 1]}" for count in self.sessions)
         reason = {
-            Standing.TOGETHER: "both sides were measured in the same sessions",
-            Standing.REPEATED: f"A was measured in {a}, B in {b}, in turn",
-            Standing.LEVELLED: f"A was measured in {a}, B in {b}, with the machine's speed in each (measure.reference)",
             Standing.ALONE: (
                 f"A was measured in {a} and B in {b} of their own: what a session does to all of its runs cannot be "
                 f"told from the difference of the sides with fewer than {FEWEST_SESSIONS} of the same points each"
@@ -91,11 +91,7 @@ class Design:
             Standing.PROTOCOLS: "the sides were timed by different protocols (measure.*), whose results may differ",
             Standing.UNKNOWN: "when these were measured is not recorded: a session cannot be told from the sides",
         }[self.standing]
-        if self.stepped:
-            reason += (
-                f", of which the machine's speed changed by {self.stepped:.1%}: runs count at their session's mean"
-            )
-        return reason if self.comparable else f"{reason}; {REMEDY}"
+        return f"{reason}; {REMEDY}"
 
 
 class When(NamedTuple):
@@ -201,10 +197,10 @@ def arrange(
     return Arrangement(design, units, every, known)
 
 
-def steps(logs: np.ndarray, cells: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, float]:
+def steps(logs: np.ndarray, cells: np.ndarray, times: np.ndarray) -> tuple[np.ndarray, float, bool]:
     """(what lasting changes of the machine in one session moved each run by (n,), 0 on average; how much smaller the
-    variance of what is left is for their having been looked for, a factor), from the logarithms of the runs, the cell
-    that each repeats, and its start (n,).
+    variance of what is left is for their having been looked for, a factor; whether runs are still like the one before),
+    from the logarithms of the runs, the cell that each repeats, and its start (n,).
 
     Each cell has a mean of its own, so that a difference of sides or points is no change; in what is left the steady
     drift or the step is looked for that explains most, as long as its F has a Bonferroni p below _SURE (binary
@@ -216,7 +212,7 @@ def steps(logs: np.ndarray, cells: np.ndarray, times: np.ndarray) -> tuple[np.nd
     places = np.unique(np.linspace(MINIMUM_POINTS, count - MINIMUM_POINTS, _PLACES, dtype=int))
     size, freedom = np.bincount(cell), count - int(cell.max()) - 1
     if places[0] < MINIMUM_POINTS or freedom <= MINIMUM_POINTS:
-        return found, 1.0
+        return found, 1.0, False
 
     def within(values: np.ndarray) -> np.ndarray:
         return values - (np.bincount(cell, values) / size)[cell]
@@ -243,7 +239,9 @@ def steps(logs: np.ndarray, cells: np.ndarray, times: np.ndarray) -> tuple[np.nd
             chosen[number] = best(chosen[:number] + chosen[number + 1 :])[0]
     sizes = np.linalg.lstsq(design[:, chosen], response, rcond=None)[0]
     found[order] = (shapes[:, chosen] - shapes[:, chosen].mean(axis=0)) @ sizes
-    return found, freedom / (freedom - _OF_A_STEP * len(chosen))
+    left = response - design[:, chosen] @ sizes
+    alike = left[1:] @ left[:-1] * math.sqrt(count) > _CHANCE * (left @ left)
+    return found, freedom / (freedom - _OF_A_STEP * len(chosen)), bool(alike)
 
 
 def level(found: Arrangement, runs: pd.DataFrame, of_a: np.ndarray) -> Arrangement:

@@ -139,10 +139,12 @@ def test_lasting_changes_within_a_session_are_found_and_nothing_else(
     place, cells = random.permutation(162), np.repeat(np.arange(54), 3)
     moved = size * (place / 161 if places is None else np.searchsorted(places, place, side="right") % 2)
     logs = moved + random.normal(0, 0.3, 54)[cells] + random.normal(0, 0.01, 162)
-    found, taken = steps(logs, cells, place)
+    found, taken, wanders = steps(logs, cells, place)
     assert found == pytest.approx(moved - moved.mean(), abs=0.01 * bool(size))
     changes = 1 if places is None else len(places)
-    assert taken == 108 / (108 - 3 * changes)
+    assert (taken, wanders) == (108 / (108 - 3 * changes), False)
+    levels = random.normal(0, 0.05, 17)[place // 10]  # a new one every ten runs, more than steps there are
+    assert steps(logs + levels, cells, place)[2]
 
 
 @pytest.mark.parametrize("drifts", [False, True])
