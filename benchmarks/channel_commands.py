@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.channel_plain import free_port
 from benchmarks.turns import Failed
 
 __all__ = ["COMMANDS", "Command"]
@@ -32,7 +32,7 @@ class Command:
 
 def iperf3(size: int, seconds: int) -> float:
     """Messages one way, from the rate at which bytes arrive. Raises Failed."""
-    port = str(_free_port())
+    port = str(free_port())
     words = ["-c", "127.0.0.1", "-p", port, "-l", str(size), "-t", str(seconds), "-N", "-J"]
     said = _beside(["iperf3", "-s", "-1", "-p", port], ["iperf3", *words], int(port))
     return 8e6 * size / float(json.loads(said)["end"]["sum_received"]["bits_per_second"])
@@ -40,7 +40,7 @@ def iperf3(size: int, seconds: int) -> float:
 
 def sockperf(size: int, seconds: int) -> float:
     """Half the mean time of a message there and back. Raises Failed."""
-    port = _free_port()
+    port = free_port()
     where = ["--tcp", "-i", "127.0.0.1", "-p", str(port)]
     words = ["ping-pong", *where, "-m", str(size), "-t", str(seconds)]
     said = _beside(["sockperf", "server", *where], ["sockperf", *words], port)
@@ -63,11 +63,6 @@ def _beside(server: list[str], client: list[str], port: int) -> str:
     if done.returncode:
         raise Failed(f"{' '.join(client)} failed: {(done.stderr or done.stdout)[-500:]}")
     return done.stdout
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 def _wait_for(port: int) -> None:

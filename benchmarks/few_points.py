@@ -254,12 +254,12 @@ def adaptive(known: Known, counts: Sequence[int], seed: int) -> dict[int, Result
 DESIGNS = ("random", "sobol", "adaptive")
 
 
-def replay(known: Known, seeds: int, designs: Sequence[str]) -> None:
+def replay(known: Known, seeds: int) -> None:
     """Every design on one table: printed, and saved as a row for each seed."""
     counts = sorted({max(10, round(share * len(known.values))) for share in SHARES})
     found: dict[tuple[str, int], list[Result]] = {}
     for seed in range(seeds):
-        for design in designs:
+        for design in DESIGNS:
             if design == "adaptive":
                 results = adaptive(known, counts, seed)
             else:
@@ -269,10 +269,9 @@ def replay(known: Known, seeds: int, designs: Sequence[str]) -> None:
     print(f"\n{known.name}: {len(known.values)} points, {seeds} seeds")
     print("points  design     error  95% of seeds    within  left out: error  within  strongest  signs  alone")
     for count in counts:
-        for design in designs:
+        for design in DESIGNS:
             print(f"{count:6d}  {design:9s}  {_line(found[design, count])}")
-        if "adaptive" in designs:
-            print(f"        {_differences(found, count, [name for name in designs if name != 'adaptive'])}")
+        print(f"        {_differences(found, count)}")
     rows = [
         {"table": known.name, "design": design, "points": count, "seed": seed, **vars(result)}
         for (design, count), results in found.items()
@@ -294,11 +293,11 @@ def _line(results: Sequence[Result]) -> str:
     )
 
 
-def _differences(found: dict[tuple[str, int], list[Result]], count: int, others: Sequence[str]) -> str:
+def _differences(found: dict[tuple[str, int], list[Result]], count: int) -> str:
     """Of the same seed, how much smaller the error of `adaptive` is than of each other design, with 95% interval."""
     words = []
     ours = np.array([result.error for result in found["adaptive", count]])
-    for name in others:
+    for name in DESIGNS[:-1]:
         gain = np.array([result.error for result in found[name, count]]) - ours
         half = 1.96 * gain.std(ddof=1) / np.sqrt(len(gain)) if len(gain) > 1 else np.nan
         words.append(
@@ -334,19 +333,18 @@ def main() -> None:
     parser.add_argument("--own", type=Path, default=RESULTS / "fc_cpu.csv", help="keys and seconds of a whole space")
     parser.add_argument("--table", choices=("tpu", "v100", "timm", "own", "memory"), nargs="*")
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--designs", nargs="*", choices=DESIGNS, default=DESIGNS)
     options = parser.parse_args()
     for name in options.table or ["tpu", "v100", "memory", *(("timm",) if options.timm else ()), "own"]:
         begin = time.monotonic()
         if name == "memory":
             frontier(archive_memory(), 0.05, options.seeds)
         elif name == "own":
-            replay(own(options.own), options.seeds, options.designs)
+            replay(own(options.own), options.seeds)
         elif name == "timm":
             for table in TIMM:
-                replay(timm(options.timm / f"benchmark-{table}.csv"), options.seeds, options.designs)
+                replay(timm(options.timm / f"benchmark-{table}.csv"), options.seeds)
         else:
-            replay(archive({"tpu": "TPU v2", "v100": "V100"}[name]), options.seeds, options.designs)
+            replay(archive({"tpu": "TPU v2", "v100": "V100"}[name]), options.seeds)
         print(f"({time.monotonic() - begin:.0f} s)")
 
 

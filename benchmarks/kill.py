@@ -1,4 +1,4 @@
-"""python -m benchmarks.kill [--sweeps 50] [--minutes 30] [--adaptive] [--drivers 3] [--kills 10] [--targets child ...]
+"""python -m benchmarks.kill [--sweeps 50] [--adaptive] [--drivers 3] [--kills 10] [--targets child ...]
 
 A sweep of 30 tiny points whose driver is killed (SIGKILL) at a random moment, and started again, until it ends by
 itself; then the next sweep. After each: every point measured once, no finished run lost, none left RUNNING, no process
@@ -95,7 +95,6 @@ def start(folder: Path, first: int, given: argparse.Namespace) -> Driver:
     environ["TMPDIR"] = str(folder / "temporary")
     command = [sys.executable, "-m", "paradnn.train", "-m", f"model.nodes=range({first},{first + POINTS})", *TINY]
     command += [f"measure.processes={given.processes}", f"tracking.folder={folder}", "resume=retry"]
-    command += [f"framework={given.framework}"]
     if given.adaptive:
         command += ["sweep.design=adaptive", f"sweep.points={POINTS}", "batch_size=4,8", "model.output_size=2,4"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "start_new_session": True}
@@ -163,20 +162,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sweeps", type=int, default=50)
     parser.add_argument("--processes", type=int, default=3, help="in which each point is measured")
-    parser.add_argument("--minutes", type=float, default=120.0, help="begin no new sweep after so long")
     parser.add_argument("--adaptive", action="store_true", help="of 120 points each sweep chooses 30")
     parser.add_argument("--drivers", type=int, default=1, help="that measure each sweep at once")
     parser.add_argument("--kills", type=int, default=10, help="of each sweep, unless it ends before")
     parser.add_argument("--seconds", type=float, default=20.0, help="between two kills, at most")
     parser.add_argument("--targets", nargs="+", choices=TARGETS, default=["driver"])
-    parser.add_argument("--framework", default="tensorflow")
     given = parser.parse_args()
-    begin, sweeps, problems = time.monotonic(), 0, []
+    sweeps, problems = 0, []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "temporary").mkdir()
         train(["model.nodes=4", "measure.processes=1", *TINY], folder)
-        while sweeps < given.sweeps and time.monotonic() - begin < 60 * given.minutes:
+        while sweeps < given.sweeps:
             before, place = len(finished(folder)), 100 + 30 * sweeps
             found = one_sweep(folder, place, given) + doubled_or_running(folder) + left_over(folder)
             if (measured := len(finished(folder)) - before) != POINTS:

@@ -131,7 +131,7 @@ def one_device(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Values]:
     [("tensorflow", "graph"), ("tensorflow", "eager"), ("jax", "graph"), ("jax", "eager")],
 )
 def test_two_devices_come_to_what_one_does(
-    reference: Reference, one_device: dict[str, Values], framework: str, compile_mode: str, tmp_path: Path
+    one_device: dict[str, Values], framework: str, compile_mode: str, tmp_path: Path
 ) -> None:
     found = distributed_steps(framework, compile_mode, "2", DISTRIBUTED_SEED, tmp_path, DISTRIBUTED_FAMILIES)
     expected = one_device[framework]

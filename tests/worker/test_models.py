@@ -160,7 +160,6 @@ def test_adam_is_that_of_its_paper() -> None:
 #: so short that scores are small beside the rest, and so long that they are most of what a step stores. A graph keeps
 #: more than XLA does, which compiles convolutions for long.
 TRANSFORMER = MODELS["transformer"] | {"width": 256, "feed_forward": 512, "sequence_length": 64, "vocab_size": 2000}
-SEQUENCE = MODELS["gpt"] | {"layers": 1, "sequence_length": 512, "vocab_size": 16}
 WIDE = STATED | {"nodes": 128, "input_size": 64, "output_size": 16}
 BOTTLENECK = MODELS["bottleneck"] | SMALL_CNN | {"image_size": 64}
 LONG = MODELS["gpt"] | {"layers": 1, "sequence_length": 512, "vocab_size": 16}
