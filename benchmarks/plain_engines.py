@@ -48,7 +48,8 @@ def call_of(engine, artefact, inputs):
     import openvino
 
     settings = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
-    request = openvino.Core().compile_model(artefact, b"", "CPU", settings).create_infer_request()
+    core = openvino.Core()
+    request = core.compile_model(core.read_model(artefact), "CPU", settings).create_infer_request()
     for place, array in enumerate(inputs):
         request.set_input_tensor(place, openvino.Tensor(array, shared_memory=True))
     return request.infer
