@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import yaml
 
@@ -18,6 +19,7 @@ from paradnn.config.paths import CONFIG
 from paradnn.families import message_families
 
 _KEYS = ("device", *IDENTITY)
+_MOST = 200_000  # runs of a section
 #: Groups of the configuration that a population may have in common, with what needs no word.
 _GROUPS = {"platform": "cpu", "framework": "tensorflow", "software": "current"}
 
@@ -58,7 +60,8 @@ class Population:
     def points(self) -> pd.DataFrame:
         """Its measured points of which a throughput is known, by family and by size, with the ends of its interval or
         neither; messages are none."""
-        ok = self.rows[is_ok(self.rows) & ~self.rows["family"].isin(message_families())]
+        counts = is_ok(self.rows) & ~self.rows["family"].isin(message_families())
+        ok = self.rows if counts.all() else self.rows[counts]
         if "examples_per_second" not in ok or not ok["examples_per_second"].notna().any():
             return ok.head(0)
         points = aggregate_replicates(ok) if "point_id" in ok else ok
@@ -87,7 +90,9 @@ def split(frame: pd.DataFrame, selection: Selection, pool: bool = False) -> list
     With `pool`, runs of one device are one population whatever their environment and protocol.
     """
     keys = [name for name in (("device",) if pool else _KEYS) if name in frame]
-    groups = [rows.reset_index(drop=True) for _, rows in frame.groupby(keys, sort=True, dropna=False)]
+    grouped = frame.groupby(keys, sort=True, dropna=False)
+    # Of a single group this holds the frame's own columns.
+    groups = [(frame if len(rows) == len(frame) else rows).reset_index(drop=True) for _, rows in grouped]
     groups.sort(key=lambda rows: (_values(rows, "source") == ["published"], -int(is_ok(rows).sum()), -len(rows)))
     bare = [Population(f"p{place + 1}", "", rows, selection) for place, rows in enumerate(groups)]
     return [
@@ -137,6 +142,15 @@ def _narrowed(one: Population, frame: pd.DataFrame, keys: Sequence[str]) -> Sele
 def _values(rows: pd.DataFrame, column: str) -> list[str]:
     """The distinct values of a column as text, in order."""
     return sorted({str(value) for value in rows[column].dropna().unique()}) if column in rows else []
+
+
+def thinned(rows: pd.DataFrame) -> pd.DataFrame:
+    """Some `_MOST` of more runs, which an analysis reads in seconds: points drawn at random, each with all its runs."""
+    if len(rows) <= _MOST or "point_id" not in rows:
+        return rows
+    codes, points = pd.factorize(rows["point_id"])
+    drawn = np.random.default_rng(0).random(len(points) + 1) < _MOST / len(rows)
+    return rows[drawn[codes]].reset_index(drop=True)
 
 
 def surroundings(population: Population) -> Iterator[str]:

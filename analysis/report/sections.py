@@ -15,7 +15,7 @@ from markupsafe import Markup
 from analysis.options import Selection, command_line
 from analysis.registry import ANALYSES, Analysis, Shown
 from analysis.report.page import embed, slug
-from analysis.report.populations import Population
+from analysis.report.populations import Population, thinned
 from analysis.report.results import PageTable, frame_table
 from analysis.result import Result
 from paradnn.core.errors import ParadnnError
@@ -90,7 +90,13 @@ class Context:
         self, asked: Iterable[tuple[Analysis[Any, Any], Shown]], frame: pd.DataFrame, selection: Selection, *of: str
     ) -> list[Section]:
         """What became of analyses of a frame (`of`: key and name); what they lack joins the missing."""
-        made = (self.section(one, shown, frame, selection, *of) for one, shown in asked)
+        rows, part = thinned(frame), ""
+        if len(rows) < len(frame):
+            part = f" Of {len(rows):,} of the {len(frame):,} runs, points drawn at random; the command takes all."
+        made = (
+            self.section(one, replace(shown, reading=f"{shown.reading}{part}".strip()), rows, selection, *of)
+            for one, shown in asked
+        )
         return [section for section in made if section]
 
     def section(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, get_args
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from paradnn.store.runs import LARGEST, Row, Run, Values
@@ -52,6 +55,33 @@ class Texts:
         return whole
 
 
+#: Rows of a table as columns: run ids, keys, and texts or, of metrics, numbers (rows,), NaN where there is none.
+Part = tuple[Texts, Texts, Texts | NDArray[np.float64]]
+PART = 1 << 16  # rows of a part, at most: keys are sorted by numbers of 16 bits
+SEPARATOR = 31  # the character that joins texts
+
+
+def in_parts(kind: Values, rows: Iterable[Sequence[Any]]) -> Iterator[Part]:
+    """Rows of run id, key and value."""
+    rows = iter(rows)
+    while part := list(islice(rows, PART)):
+        run_ids, keys, values = zip(*part, strict=True)
+        yield Texts.of(run_ids), Texts.of(keys), np.array(values, float) if kind == "metrics" else Texts.of(values)
+
+
+def take_apart(joined: bytes, count: int) -> Texts | None:
+    """So many texts, joined by SEPARATOR; None where one of them holds it."""
+    data = np.frombuffer(joined + bytes([SEPARATOR]) if count else b"", "uint8")
+    ends = np.flatnonzero(data == SEPARATOR) + 1
+    if len(ends) != count:
+        return None
+    # Each with the separator behind it, so that nothing is copied.
+    buffers = [None, pa.py_buffer(np.concatenate([[0], ends]).astype("int32")), pa.py_buffer(data)]
+    found = pa.BinaryArray.from_buffers(pa.binary(), count, buffers).dictionary_encode()
+    distinct = (text[:-1].decode(errors="surrogateescape") for text in found.dictionary.to_pylist())
+    return Texts(found.indices.to_numpy(), {text: code for code, text in enumerate(distinct)})
+
+
 class Records:
     """Entry i of every column belongs to run i: -1 or NaN where the run lacks the key. `index`: a run's id -> i."""
 
@@ -68,39 +98,48 @@ class Records:
         """The columns of some rows."""
         records = cls(row.run for row in rows)
         for kind in get_args(Values):
-            records.add(kind, ((row.run.run_id, *entry) for row in rows for entry in getattr(row, kind).items()))
+            entries = ((row.run.run_id, *entry) for row in rows for entry in getattr(row, kind).items())
+            records.add(kind, in_parts(kind, entries))
         return records
 
-    def add(self, kind: Values, rows: Iterable[Sequence[Any]]) -> None:
-        """Rows of run id, key, value, and of metrics whether it is NaN; those of runs not in the index are left out."""
-        columns: Any = getattr(self, kind)
-        find, is_text = self.index.get, kind != "metrics"
-        for row in rows:  # millions, so in few steps
-            position, value = find(row[0]), row[2]
-            if position is None or value is None:
+    def add(self, kind: Values, parts: Iterable[Part]) -> None:
+        """All values of a kind; those of runs that are not in the index are left out."""
+        lacking: Any = np.nan if kind == "metrics" else np.int32(-1)
+        columns: dict[str, Any] = defaultdict(lambda: np.full(len(self.runs), lacking))
+        places: dict[str, int] = {}  # of the texts of all columns
+        for run_ids, keys, values in parts:
+            positions = np.array([self.index.get(run_id, -1) for run_id in run_ids.places], "int32")[run_ids.codes]
+            if isinstance(values, Texts):
+                known = [places.setdefault(text, len(places)) for text in values.places]
+                values = np.array([*known, -1], "int32")[values.codes]
+            there = np.flatnonzero((positions >= 0) & (values != lacking) & (values == values))
+            order = there[np.argsort(keys.codes[there].astype("uint16"), kind="stable")]  # by counting
+            positions, values, counts = positions[order], values[order], np.bincount(keys.codes[there])
+            ends, names = np.cumsum(counts), list(keys.places)
+            for code in np.flatnonzero(counts):
+                rows = slice(ends[code] - counts[code], ends[code])
+                columns[names[code]][positions[rows]] = values[rows]
+        texts = list(places)
+        for name, column in columns.items():
+            if kind == "metrics":
+                self.metrics[name] = column
                 continue
-            column = columns[row[1]]
-            if is_text:
-                places = column.places
-                column.codes[position] = places[value] if value in places else places.setdefault(value, len(places))
-            elif len(row) == 3 or not row[3]:
-                column[position] = value
+            there = column >= 0
+            column[there], used = pd.factorize(column[there])
+            getattr(self, kind)[name] = Texts(column, {texts[code]: place for place, code in enumerate(used)})
 
     @classmethod
     def joined(cls, parts: Sequence[Records]) -> Records:
         """The runs of several stores; one that several hold is one."""
         whole = cls(run for part in parts for run in part.runs)
-        kinds: tuple[Values, ...] = ("params", "tags")
-        for part in parts:
-            ids = [run.run_id for run in part.runs]
-            for kind in kinds:
-                for name, texts in getattr(part, kind).items():
-                    whole.add(kind, ((run_id, name, text) for run_id, text in zip(ids, texts, strict=True)))
-            for name, numbers in part.metrics.items():
-                whole.add("metrics", ((i, name, x, x != x) for i, x in zip(ids, numbers.tolist(), strict=True)))
+        own = [(part, Texts.of(run.run_id for run in part.runs)) for part in parts]
+        for kind in get_args(Values):
+            held = ((ids, entry) for part, ids in own for entry in getattr(part, kind).items())
+            whole.add(kind, ((ids, Texts(np.zeros_like(ids.codes), {name: 0}), each) for ids, (name, each) in held))
         return whole
 
     def numbers(self, name: str) -> NDArray[np.float64]:
         """A metric of every run (runs,), with the infinities that MLflow's SQL stores write as the largest float."""
         numbers = self.metrics[name]
-        return np.where(np.abs(numbers) >= LARGEST, np.copysign(np.inf, numbers), numbers)
+        numbers[numbers >= LARGEST], numbers[numbers <= -LARGEST] = np.inf, -np.inf
+        return numbers

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -22,7 +24,7 @@ from paradnn.store.client import one_line_of, require_usable, store_errors
 from paradnn.store.runs import OUTCOME_TAGS, Query, Row, Run, Values, number
 
 if TYPE_CHECKING:
-    from paradnn.store.columns import Records
+    from paradnn.store.columns import Part, Records
 
 #: The columns that are read.
 TABLES = {
@@ -39,7 +41,9 @@ TABLES = {
 _EXPERIMENTS, _RUNS, _PARAMS, _TAGS, _METRICS = (
     sa.table(name, *(sa.column(column) for column in columns)) for name, columns in TABLES.items()
 )
-_CHUNK = 20_000  # rows fetched at once
+#: Tags first: see `SqlReader.read`.
+_KINDS: dict[Values, sa.TableClause] = {"tags": _TAGS, "params": _PARAMS, "metrics": _METRICS}
+_CHUNK, _AHEAD = 20_000, 24  # rows fetched at once, and parts of a table
 _FEW = 500  # so many runs are looked up by their ids
 _SCAN_SHARE = 0.25  # above this share of all runs, reading whole tables beats looking runs up
 
@@ -110,22 +114,58 @@ class SqlReader:
         with self._answers(), self._engine.connect() as connection:
             runs, lookup = self._chosen(connection, query)
             rows = {run.run_id: Row(run, {}, {}, {}) for run in runs}
-            for kind, values in _values(connection, query, runs, lookup):
-                for run_id, key, value, *is_nan in values:
-                    if run_id in rows and value is not None and not any(is_nan):
-                        getattr(rows[run_id], kind)[key] = number(value) if is_nan else value
+            for kind, statement in _statements(query, runs, lookup):
+                for run_id, key, value in _rows(connection, statement):
+                    if run_id in rows:
+                        getattr(rows[run_id], kind)[key] = number(value) if kind == "metrics" else value
             return list(rows.values())
 
     def columns(self, query: Query) -> Records:
         """The same, column by column: for many runs."""
-        from paradnn.store.columns import Records  # its imports take time
+        from paradnn.store.columns import Records, in_parts  # its imports take time
 
         with self._answers(), self._engine.connect() as connection:
             runs, lookup = self._chosen(connection, query)
-            records = Records(runs)
-            for kind, values in _values(connection, query, runs, lookup):
-                records.add(kind, values)
+            records, whole = Records(runs), lookup is None and connection.dialect.name == "sqlite"
+            for kind, statement in _statements(query, runs, lookup):
+                rows = None if whole else in_parts(kind, _rows(connection, statement))
+                records.add(kind, rows or self._parts(connection, kind, statement))
             return records
+
+    def _parts(self, connection: sa.Connection, kind: Values, statement: sa.Select[Any]) -> Iterator[Part]:
+        """The rows of a statement over a whole table of an SQLite file, several parts at a time. SQLite joins the texts
+        of many rows and Arrow takes them apart: faster than rows as tuples, and Python is not held up meanwhile."""
+        import numpy as np
+
+        from paradnn.store.columns import PART, SEPARATOR, in_parts, take_apart
+
+        texts = ("run_uuid", "key") if kind == "metrics" else ("run_uuid", "key", "value")
+        joined = ", ".join(f"CAST(group_concat({text}, char({SEPARATOR})) AS BLOB)" for text in texts)
+        table, compiled = _KINDS[kind].name, statement.compile(self._engine, compile_kwargs={"literal_binds": True})
+        # By rowid: an index would give one key after the other.
+        rows = f"FROM {table} NOT INDEXED WHERE rowid BETWEEN ? AND ? AND{str(compiled).partition('WHERE')[2]}"
+
+        def read(first: int) -> Part:
+            with self._engine.connect() as own:
+                driver: Any = own.connection.driver_connection
+                driver.execute("BEGIN")  # all statements see the same rows
+                ends = (first, first + PART - 1)
+                [(count, *found)] = driver.execute(f"SELECT count(*), {joined} {rows}", ends)
+                columns: list[Any] = [take_apart(text or b"", count) for text in found]
+                if kind == "metrics":
+                    numbers = driver.execute(f"SELECT CAST(value AS REAL) {rows}", ends)
+                    columns.append(np.fromiter((number for (number,) in numbers), float, count))
+                if all(column is not None for column in columns):
+                    return tuple(columns)
+                return next(in_parts(kind, driver.execute(f"SELECT run_uuid, key, value {rows}", ends)))
+
+        # Asked for both ends at once SQLite looks at every row.
+        asked = (sa.text(f"SELECT {end}(rowid) FROM {table}") for end in ("min", "max"))
+        least, most = (connection.execute(each).scalar() or 0 for each in asked)
+        starts = iter(range(least, most + 1, PART))
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            while some := list(islice(starts, _AHEAD)):
+                yield from pool.map(read, some)
 
     def _chosen(self, connection: sa.Connection, query: Query) -> tuple[list[Run], Any]:
         """The runs of a query, and what a long table's run_uuid must be in: the ids of few runs, or the selection; None
@@ -182,21 +222,19 @@ def _having(table: sa.TableClause, keys: Collection[str], *also: sa.ColumnElemen
     return _RUNS.c.run_uuid.in_(sa.select(table.c.run_uuid).where(table.c.key.in_(keys), *also))
 
 
-def _values(
-    connection: sa.Connection, query: Query, runs: Sequence[Run], lookup: Any
-) -> Iterator[tuple[Values, Iterator[Any]]]:
-    """Each kind of values that a query asks for: rows (run, key, value[, is_nan]) of the wanted keys and runs."""
-    kinds: tuple[tuple[Values, sa.TableClause], ...] = (("tags", _TAGS), ("params", _PARAMS), ("metrics", _METRICS))
-    for kind, table in kinds if runs else ():
-        wanted = query.columns.get(kind)
-        statement = sa.select(*(table.c[name] for name in TABLES[table.name]))
-        if wanted is not None:
-            statement = statement.where(table.c.key.in_(sorted(wanted)))
-        elif table is _TAGS:
-            statement = statement.where(sa.or_(table.c.key.not_like("mlflow.%"), table.c.key == "mlflow.parentRunId"))
-        if wanted is None or wanted:
-            looked_up = () if lookup is None else (table.c.run_uuid.in_(lookup),)
-            yield kind, _rows(connection, statement.where(*looked_up))
+def _statements(query: Query, runs: Sequence[Run], lookup: Any) -> Iterator[tuple[Values, sa.Select[Any]]]:
+    """For each kind of values that a query asks for what gives rows (run, key, value) of the wanted keys and runs."""
+    for kind, table in _KINDS.items() if runs else ():
+        key = table.c.key
+        conditions: list[sa.ColumnElement[bool]] = [table.c.value.is_not(None)]
+        conditions += [table.c.is_nan.is_not(sa.true())] if kind == "metrics" else []
+        if kind in query.columns:
+            conditions.append(key.in_(sorted(query.columns[kind])))
+        elif kind == "tags":
+            conditions.append(sa.or_(key.not_like("mlflow.%"), key == "mlflow.parentRunId"))
+        conditions += [] if lookup is None else [table.c.run_uuid.in_(lookup)]
+        if query.columns.get(kind, True):
+            yield kind, sa.select(table.c.run_uuid, key, table.c.value).where(*conditions)
 
 
 def _rows(connection: sa.Connection, statement: sa.Select[Any]) -> Iterator[Any]:

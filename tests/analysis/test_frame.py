@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from analysis.store.frame import aggregate_replicates, build, require_homogeneous
 from analysis.store.load import load
 from paradnn.core.errors import SchemaError
-from paradnn.store.columns import Records
+from paradnn.store.columns import Records, in_parts
 from paradnn.store.runs import Run
 
 
@@ -17,8 +17,8 @@ def records_of(**params: list[str | None]) -> Records:
     """Records of as many runs as the params have values, started one millisecond apart."""
     count = len(next(iter(params.values())))
     records = Records(Run(f"r{i:04}", None, "paradnn", "FINISHED", i, None, None) for i in range(count))
-    for name, values in params.items():
-        records.add("params", ((f"r{i:04}", name, v) for i, v in enumerate(values) if v is not None))
+    named = ((f"r{i:04}", name, v) for name, values in params.items() for i, v in enumerate(values) if v is not None)
+    records.add("params", in_parts("params", named))
     return records
 
 
@@ -69,7 +69,8 @@ def test_numbers_survive_the_way_through_text(numbers: list[float | None]) -> No
 
 def test_a_param_wins_over_a_tag_run_by_run() -> None:
     records = records_of(replicate=["3", None])
-    records.add("tags", [("r0000", "replicate", "0"), ("r0001", "replicate", "1"), ("r9", "replicate", "7")])
+    tags = [("r0000", "replicate", "0"), ("r0001", "replicate", "1"), ("r9", "replicate", "7")]
+    records.add("tags", in_parts("tags", tags))
     assert list(build(records)["replicate"]) == [3, 1]
 
 
@@ -77,7 +78,7 @@ def test_runs_from_before_a_key_have_what_it_means_by_default() -> None:
     """Two measured runs, one of them older than `devices`, a published one, and a parent run."""
     records = records_of(**{"model.name": ["fc", "fc", "fc", None], "devices": ["2", None, None, None]})
     sources = ("measured", "measured", "published", "measured")
-    records.add("tags", ((f"r{i:04}", "source", source) for i, source in enumerate(sources)))
+    records.add("tags", in_parts("tags", ((f"r{i:04}", "source", source) for i, source in enumerate(sources))))
     pd.testing.assert_series_equal(
         build(records)["devices"], pd.Series([2, 1, None, None], dtype="Int64", name="devices")
     )
@@ -86,9 +87,8 @@ def test_runs_from_before_a_key_have_what_it_means_by_default() -> None:
 def test_tasks_of_sweeps_from_before_runs_had_a_task_are_one_population() -> None:
     """Their tag `task` is the number of a launched task; what such runs do is to time steps."""
     records = records_of(**{"model.name": ["fc", "fc"]})
-    for number in range(2):
-        tags = (("source", "measured"), ("task", str(number)))
-        records.add("tags", ((f"r{number:04}", *tag) for tag in tags))
+    tags = [(f"r000{i}", *tag) for i in range(2) for tag in (("source", "measured"), ("task", str(i)))]
+    records.add("tags", in_parts("tags", tags))
     frame = build(records)
     assert frame["task"].tolist() == ["step", "step"]
     assert frame["launched_task"].tolist() == ["0", "1"]

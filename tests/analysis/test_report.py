@@ -13,7 +13,7 @@ from analysis.report.build import ui_address
 from analysis.report.comparisons import side_of
 from analysis.report.populations import split
 from analysis.report.results import frame_table
-from analysis.report.sections import outline
+from analysis.report.sections import Context, outline
 from tests.analysis.planted import grid, runs
 
 HOSTILE = "<script>alert(\"x\")</script> & 'quoted'"
@@ -153,14 +153,8 @@ def test_a_table_says_what_it_leaves_out_and_sorts_by_exact_values() -> None:
 def test_no_word_of_a_store_is_markup_or_stalls_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names of families, devices, runs and columns, ids, reasons: nothing becomes an element, an id or an address."""
     monkeypatch.setattr("analysis.report.build.ui_address", lambda _: "http://h")
-    words = [
-        HOSTILE,
-        '"><img src=x onerror=alert(1)>',
-        "p1-sensitivity",
-        "javascript:alert(1)",
-        "x" * 100_000,
-        "\u202ea\x1bb",
-    ]
+    words = [HOSTILE, '"><img src=x onerror=alert(1)>', "p1-sensitivity", "javascript:alert(1)"]
+    words += ["x" * 100_000, "\u202ea\x1bb"]
     points = grid(nodes=(64, 256, 1024), layers=(4, 8), batches=(64, 256))
     names = ("family", "host", "run_name")
     given = {name: [words[(place + shift) % 6] for place in range(12)] for shift, name in enumerate(names)}
@@ -200,6 +194,17 @@ def test_populations_have_selections_that_choose_them_and_names_that_set_them_ap
     assert side_of(populations[0], populations[1], frame) == "version.tensorflow=2.9"
     assert side_of(populations[2], populations[1], frame) == "protocol_id=slow"
     assert [len(population.rows) for population in split(frame, Selection(), pool=True)] == [78, 3]
+
+
+def test_of_very_many_runs_points_are_drawn_with_all_their_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = runs(grid(), examples_per_second=1.0)
+    frame = pd.concat([points, points], ignore_index=True)
+    monkeypatch.setattr("analysis.report.populations._MOST", len(points))
+    [section] = Context((), False).sections([next(outline("system", frame))], frame, Selection(), "p", "all")
+    drawn = int(section.reading.split()[1])
+    assert 20 < drawn < 108
+    assert section.reading == f"Of {drawn} of the 128 runs, points drawn at random; the command takes all."
+    assert f"{drawn // 2} points" in section.headline
 
 
 def test_messages_are_no_examples() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from analysis.store.load import load, load_table, load_tables
 from paradnn.core.errors import ConfigError, SchemaError, StoreError
-from paradnn.store import sql
+from paradnn.store import columns, sql
 from tests.conftest import ROOT
 
 QUERIES = {
@@ -37,12 +37,18 @@ QUERIES = {
 
 @pytest.mark.parametrize(("query", "count"), QUERIES.values(), ids=QUERIES)
 def test_both_readers_give_the_same_frame_of_what_was_logged(
-    store: str, query: dict[str, object], count: int | None
+    store: str, query: dict[str, object], count: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tables, api = load(store, reader="sql", **query), load(store, reader="api", **query)
-    pd.testing.assert_frame_equal(tables, api, check_exact=True)
-    assert tables.attrs == api.attrs
-    assert count in (None, len(tables))
+    """Few runs are looked up, many come in parts, some of whose texts hold what joins them."""
+    api = load(store, reader="api", **query)
+    monkeypatch.setattr(columns, "PART", 50)
+    for few, separator in ((500, columns.SEPARATOR), (0, columns.SEPARATOR), (0, ord("a"))):
+        monkeypatch.setattr(sql, "_FEW", few)
+        monkeypatch.setattr(columns, "SEPARATOR", separator)
+        tables = load(store, reader="sql", **query)
+        pd.testing.assert_frame_equal(tables, api, check_exact=True)
+        assert tables.attrs == api.attrs
+        assert count in (None, len(tables))
 
 
 def test_since_counts_and_until_does_not(store: str) -> None:
@@ -60,19 +66,10 @@ def test_every_value_arrives_typed(store: str) -> None:
     assert row["start_time"].tz is not None
     assert (row["end_time"] - row["start_time"]).total_seconds() == 5
     assert row["parent_run_id"] == load(store, kind="sweep", unfinished=True)["run_id"].item()
-    kinds = {
-        "batch_size": "Int64",
-        "model.layers": "Int64",
-        "replicate": "Int64",
-        "optimizer.epsilon": "float64",
-        "measure.predict_oom": "boolean",
-        "steady": "boolean",
-        "measure.memory_limit": "str",
-        "point_id": "str",
-        "schema_version": "str",
-        "version.tensorflow": "str",
-        "platform.threads": "str",
-    }
+    kinds = dict.fromkeys(("batch_size", "model.layers", "replicate"), "Int64") | {"optimizer.epsilon": "float64"}
+    kinds |= dict.fromkeys(("measure.predict_oom", "steady"), "boolean")
+    texts = ("measure.memory_limit", "point_id", "schema_version", "version.tensorflow", "platform.threads")
+    kinds |= dict.fromkeys(texts, "str")
     assert {name: str(frame[name].dtype) for name in kinds} == kinds
     assert frame["platform.threads"].isna().all(), '"null" is missing'
     assert not [name for name in frame if name.startswith("mlflow.")]
