@@ -24,6 +24,7 @@ import numpy as np
 
 from benchmarks.common import ROOT, save
 from paradnn.session.measured import mean_interval
+from paradnn.store.journal import read_record
 
 
 def call_of(engine, artefact, inputs):
@@ -85,7 +86,7 @@ def ours(asked):
         environ = {**os.environ, "PYTHONPATH": str(asked.parent)}
         subprocess.run([sys.executable, "run.py"], cwd=name, env=environ, check=True, stdout=subprocess.DEVNULL)
         [kept] = Path(name).glob("point-*.json")
-        return json.loads(kept.read_text())["record"]["metrics"]["latency_p50_ms"]
+        return read_record(kept).record.metrics["latency_p50_ms"]
 
 
 def main() -> int:
