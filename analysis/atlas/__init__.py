@@ -82,7 +82,8 @@ class Group:
         )
         kept = f"{self.kept:,} of {self.rows:,} timings{error}"
         engine = f"{self.engine} {self.version}".strip()
-        return f"{self.source}: {self.kind} in {self.precision} on {self.device}, {engine} ({kept})"
+        beside = "; what was timed beside the kernel is taken off" if self.call else ""
+        return f"{self.source}: {self.kind} in {self.precision} on {self.device}, {engine} ({kept}{beside})"
 
     @functools.cache  # noqa: B019  groups live as long as the process
     def times(self) -> OperationTimes:
@@ -134,8 +135,7 @@ class Atlas:
         if len(among) == 1:
             return among[0]
         problem = f"may be {' or '.join(among)}" if among else "is not in the atlas"
-        hint = did_you_mean(name, self.devices)
-        raise ConfigError(option, name, problem, f"{hint}it has {', '.join(self.devices)}")
+        raise ConfigError(option, name, problem, f"{did_you_mean(name, self.devices)}it has {', '.join(self.devices)}")
 
     def find(
         self, device: str, kind: str, precision: str, engine: str | None = None, version: str | None = None

@@ -15,6 +15,7 @@ code 1 where no device has an answer.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import sys
 from collections.abc import Mapping, Sequence
@@ -130,12 +131,8 @@ def _answer(row: Mapping[Any, Any], device: str, kernels: pd.DataFrame, given: a
         except NotEnoughData as problem:
             lacking = str(problem)
     elif given.similar:
-        raise ConfigError(
-            "--from",
-            given.similar,
-            f"helps kernels of {device}, and the store has none",
-            "measure some: paradnn train -m experiment=kernels",
-        )
+        problem = f"helps kernels of {device}, and the store has none"
+        raise ConfigError("--from", given.similar, problem, "measure some: paradnn train -m experiment=kernels")
     try:
         return expect(row, device, given.engine, given.version_of)
     except ConfigError:
@@ -157,13 +154,10 @@ def _rows(words: Sequence[str]) -> list[Mapping[Any, Any]]:
 
 def _price(text: str) -> tuple[str, float]:
     name, _, value = text.rpartition("=")
-    try:
-        number = float(value)
-    except ValueError:
-        number = -1.0
-    if not name or not 0 < number < 1e9:
-        raise ConfigError("--price", text, "is no price", "write DEVICE=PER_HOUR, such as H200=3.5")
-    return name, number
+    with contextlib.suppress(ValueError):
+        if name and 0 < float(value) < 1e9:
+            return name, float(value)
+    raise ConfigError("--price", text, "is no price", "write DEVICE=PER_HOUR, such as H200=3.5")
 
 
 def measured_here(row: Mapping[Any, Any], store: str | None, without: str = "") -> Expectation:

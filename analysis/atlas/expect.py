@@ -91,7 +91,7 @@ def expect(
         name, others = beside
         return _stands_in(expect(row, name, engine, version, others), device, name)
     batch, precision, mode = int(row["batch_size"]), str(row["precision"]), _told(row, "mode", "train")
-    if why := _beyond(row, model, mode):
+    if why := _beyond(row, model, mode, device if atlas is load() else ""):
         return Expectation(name, point, why=why)
     whole = atlas.find(name, "fc", precision, engine, version)
     if whole is not None and model.name == "fc" and mode == "train":
@@ -127,14 +127,19 @@ def expect(
     return replace(step, prompt=first.seconds)
 
 
-def _beyond(row: Mapping[Any, Any], model: Model, mode: str) -> str:
-    """Why no atlas holds such a step, empty where one may."""
+def _beyond(row: Mapping[Any, Any], model: Model, mode: str, device: str) -> str:
+    """Why no atlas holds such a step, or the memory of the device not its weights; empty where they may."""
     if not FAMILIES[str(row["family"])].has_layers or model.is_kernel or model.is_communication:
-        return f"{model.name} is no model with layers; ask for one"
+        return f"the layers of {model.name} are not known beforehand; ask for a family that has some, such as gpt"
     if _told(row, "devices", "1") not in ("1", "1.0"):
         return "a step over several devices is not in the atlas; ask for devices=1"
     if mode == "generate" and not model.generates:
         return f"{model.name} generates no tokens; ask for mode=inference, or for gpt"
+    part, precision = find_hardware(device), str(row["precision"])
+    width = COMPUTE_BYTES.get(precision, 0.5 if "4" in precision else 1.0)  # of weights
+    weights = width * model.costs(batch_size=1, precision="float32", mode="inference", optimizer="sgd").parameters
+    if part and part.memory_bytes and weights > part.memory_bytes:
+        return f"its weights take {weights / 2**30:,.0f} GiB, and {part.name} has {part.memory_bytes / 2**30:,.0f}"
     return ""
 
 
@@ -143,7 +148,7 @@ def scaled(atlas: Atlas, device: str, precision: str) -> tuple[str, Atlas] | Non
     its timings as the ratios of peak arithmetic and of bandwidth have them; None without specifications."""
     found = []
     for name in {group.device for group in atlas.groups if (group.kind, group.precision) == ("gemm", precision)}:
-        own, there = find_hardware(device), find_hardware(name)
+        own, there = find_hardware(device) or find_hardware(f"NVIDIA {device}"), find_hardware(name)
         if own is None or there is None or own.kind != there.kind:
             continue
         peaks = [_peak(one, precision) for one in (own, there)]

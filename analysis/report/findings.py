@@ -34,7 +34,6 @@ _BESIDE, _CHOOSE = "Beside published platforms", "What to choose"
 #: In the order of the page.
 TOPICS = (COSTS, FASTER, FASTEST, _BESIDE, LIMITS, NEXT, DEPENDS, MEMORY_ENDS, TRUST, _CHOOSE)
 
-_SYSTEMS = 2  # of which it is said what they depend on
 #: Settings of a model that one can change, with the value that others are set against where it was measured.
 _LEVERS = {
     "batch_size": None,
@@ -158,7 +157,7 @@ def _headlines(chapters: Sequence[Chapter], named: Callable[[Population], str]) 
     counts: Counter[str] = Counter()
     for one, section in ((each.population, section) for each in chapters for section in each.sections):
         found = section.result.headline()
-        if found is not None and counts[section.name] < (_SYSTEMS if found.topic == DEPENDS else 1):
+        if found is not None and counts[section.name] < (2 if found.topic == DEPENDS else 1):
             counts[section.name] += 1
             words = named(one) + found.words
             if "roof" in found.words and are_busy(one.rows):

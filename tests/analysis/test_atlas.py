@@ -74,6 +74,8 @@ def test_a_step_grows_with_its_batch_and_is_not_known_where_nothing_was_timed() 
     lacking = expect({**GPT, "batch_size": 4, "precision": "float32", "mode": "inference"}, "H200")
     assert lacking.seconds is None
     assert "float32" in lacking.why
+    huge = {**GPT, "model.layers": 120, "model.width": 20480, "batch_size": 4, "precision": "bfloat16"}
+    assert "its weights take 1,125 GiB, and H200 (SXM) has 141" in expect(huge, "H200").why
 
 
 def test_what_no_step_has_is_taken_off_products_that_were_timed_with_it() -> None:
@@ -189,10 +191,10 @@ def test_versions_of_a_device_are_listed_and_written(tmp_path: Path, capsys: pyt
 
 def test_a_device_with_specifications_alone_is_scaled_from_the_one_most_like_it() -> None:
     row = {**GPT, "batch_size": 64, "precision": "bfloat16", "mode": "inference"}
-    there, scaled = expect(row, "A100"), expect(row, "NVIDIA A30")  # half of the arithmetic, 0.46 of the bandwidth
+    there, scaled = expect(row, "A100"), expect(row, "A30")  # half of the arithmetic, 0.46 of the bandwidth
     assert 1.3 < scaled.seconds / there.seconds < 3.5
     assert scaled.high / scaled.low > 3.5
-    assert scaled.extrapolated[0].startswith("NVIDIA A30 was not timed: all is ")
+    assert scaled.extrapolated[0].startswith("A30 was not timed: all is ")
     with pytest.raises(ConfigError, match="is not in the atlas"):
         expect(row, "TPU v4")
 
