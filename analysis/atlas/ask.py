@@ -131,8 +131,8 @@ def _answer(row: Mapping[Any, Any], device: str, kernels: pd.DataFrame, given: a
         except NotEnoughData as problem:
             lacking = str(problem)
     elif given.similar:
-        problem = f"helps kernels of {device}, and the store has none"
-        raise ConfigError("--from", given.similar, problem, "measure some: paradnn train -m experiment=kernels")
+        wrong = f"helps kernels of {device}, and the store has none"
+        raise ConfigError("--from", given.similar, wrong, "measure some: paradnn train -m experiment=kernels")
     try:
         return expect(row, device, given.engine, given.version_of)
     except ConfigError:
