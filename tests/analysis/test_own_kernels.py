@@ -156,7 +156,7 @@ def test_a_similar_device_narrows_what_a_few_products_say(asked: Any, monkeypatc
     [
         (kernels(list(P1B3)[:3], list(P1B3.values())[:3]), [], "too few kernels ran there (3 gemm); 5 of a kind"),
         (planted(), ["precision=bfloat16"], "no kernel ran there with precision=bfloat16"),
-        (planted(), ["model=gemm"], "gemm is no model with layers"),
+        (planted(), ["model=gemm"], "the layers of gemm are not known"),
         (planted(), ["devices=2"], "ask for devices=1"),
     ],
 )
