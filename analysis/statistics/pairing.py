@@ -400,6 +400,8 @@ def _by_point(found: _Match, mine: np.ndarray, metric: str, sessions: np.ndarray
         axes = [pd.factorize(found.points.loc[mine, key])[0] for key in found.keys if describes(key)]
         own, few, known = sampled[name].taken * variance[mine], freedom[mine], freedom[mine] > 0
         variance[mine], freedom[mine] = moderated(own, few, axes)
+        if sampled[name].design.standing is Standing.REPEATED:  # all points have the scatter of the same sessions
+            freedom[mine] = few
         if sampled[name].wanders and known.any():  # the scatter is the machine's: few runs agree by having been near
             variance[mine] = np.maximum(variance[mine], np.average(own[known], weights=few[known]))
     return summary.assign(by_process=by_process, error=variance / count, units=count, degrees=freedom).reset_index(
