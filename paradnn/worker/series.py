@@ -195,11 +195,10 @@ _CAUTION = 2.0  # the slope is shrunk as if its standard error were so many time
 
 
 class Slope(NamedTuple):
-    """What is made of a slope: shrunk, how far that may be off, the correlation; and as it was seen, freed of the
-    kernel's own noise, with its standard error, which is NaN where nothing was seen."""
+    """What is made of a slope: shrunk, the correlation; and as it was seen, freed of the kernel's own noise, with its
+    standard error, which is NaN where nothing was seen."""
 
     shrunk: float
-    off: float
     correlation: float
     seen: float
     error: float
@@ -212,7 +211,7 @@ def adjusted_times(timings: Sequence[Timing]) -> list[list[float]]:
     if kernel is None:
         return [(np.array(timing.blocks) / timing.steps_per_block).tolist() for timing in timings]
     steps, kernels = step_logs(timings), slowness(timings, kernel)
-    times = np.exp(steps - learn_slope(steps, kernels)[0] * (kernels - process_mean(kernels)))
+    times = np.exp(steps - learn_slope(steps, kernels).shrunk * (kernels - process_mean(kernels)))
     return [process[np.isfinite(process)].tolist() for process in times.T]
 
 
@@ -221,7 +220,7 @@ def chosen_kernel(timings: Sequence[Timing]) -> str | None:
     if not timings or not all(sum(entry.blocks >= 0 for entry in timing.references) > 1 for timing in timings):
         return None
     steps = step_logs(timings)
-    return max(KERNELS, key=lambda name: learn_slope(steps, slowness(timings, name))[2])
+    return max(KERNELS, key=lambda name: learn_slope(steps, slowness(timings, name)).correlation)
 
 
 def learn_slope(steps: np.ndarray, kernels: np.ndarray) -> Slope:
@@ -233,7 +232,7 @@ def learn_slope(steps: np.ndarray, kernels: np.ndarray) -> Slope:
     power, both, whole = _apart(x, x), _apart(x, y), _apart(y, y)
     count = int(np.isfinite(y).sum())
     if count < FEWEST or power <= 0 or whole <= 0:
-        return Slope(0.0, 0.0, 0.0, 0.0, math.nan)
+        return Slope(0.0, 0.0, 0.0, math.nan)
     slope = both / power
     rest = y - slope * x
     unexplained = _apart(rest, rest)
@@ -243,8 +242,7 @@ def learn_slope(steps: np.ndarray, kernels: np.ndarray) -> Slope:
     kept = max(0.0, 1 - _CAUTION**2 * variance / slope**2) if slope > 0 else 0.0
     shrunk, shared = min(1.0, slope * kept), _apart(x, x, 2)
     without_noise = min(1.2, _apart(x, y, 2) / shared) if shared > 0 else slope
-    off = _CAUTION * math.sqrt(variance) + max(0.0, without_noise - shrunk)
-    return Slope(shrunk, off, both / math.sqrt(power * whole), without_noise, math.sqrt(variance))
+    return Slope(shrunk, both / math.sqrt(power * whole), without_noise, math.sqrt(variance))
 
 
 def _apart(one: np.ndarray, other: np.ndarray, lag: int = 0) -> float:
