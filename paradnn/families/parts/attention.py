@@ -7,6 +7,7 @@ PyTorch `scaled_dot_product_attention` (a fused kernel, also on a CPU).
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import keras
@@ -14,6 +15,8 @@ import numpy as np
 from keras import initializers, layers, ops
 
 from paradnn.families.built import token_predictor
+
+_ON_TORCH = keras.backend.backend() == "torch"
 
 
 class Rotation(layers.Layer):  # type: ignore[misc]
@@ -66,9 +69,9 @@ class Attention:
         (batch, keys, key_heads, head); `first`: the place of the first token, None: the beginning."""
         width, keys = self.heads * self.head, self.key_heads * self.head
         if self._query:
-            parts = [self._query(x), *ops.split(self.joint(memory), [keys], axis=-1)]
+            parts = [self._query(x), *split(self.joint(memory), keys, keys)]
         else:
-            parts = ops.split(self.joint(x), [width, width + keys], axis=-1)
+            parts = split(self.joint(x), width, keys, keys)
         query, key, value = (layers.Reshape((part.shape[1], -1, self.head))(part) for part in parts)
         turned = (self._rotate(part, first=first) for part in (query, key)) if self._rotate else (query, key)
         return [*turned, value]
@@ -80,12 +83,24 @@ class Attention:
         return self.last(mixed(query, key, value, causal))
 
 
-def mixed(query: Any, key: Any, value: Any, causal: bool, **settings: Any) -> Any:
-    """Query (batch, queries, heads, head), key and value (batch, keys, key_heads, head) -> (batch, queries, width);
-    `settings` are the product's own."""
-    if (groups := query.shape[2] // key.shape[2]) > 1:  # each head of keys beside the heads of queries that share it
-        key, value = (ops.repeat(part, groups, axis=2) for part in (key, value))
+def split(x: Any, *widths: int) -> list[Any]:
+    """Its parts of such widths along the last axis; slices on PyTorch, whose compiler stops where Keras splits."""
+    ends = [*accumulate(widths)]
+    if _ON_TORCH:
+        return [x[..., end - width : end] for width, end in zip(widths, ends, strict=True)]
+    return list(ops.split(x, ends[:-1], axis=-1))
+
+
+def mixed(query: Any, key: Any, value: Any, causal: bool) -> Any:
+    """Query (batch, queries, heads, head), key and value (batch, keys, key_heads, head) -> (batch, queries, width)."""
     product = getattr(ops, "dot_product_attention", plain_attention)
+    # PyTorch chooses a fused kernel by itself; Keras' asking whether it may cannot be compiled, nor its `repeat`, which
+    # the product does there itself for two heads of keys or more.
+    fused = _ON_TORCH and product is not plain_attention
+    settings = {"flash_attention": False} if fused else {}
+    if (groups := query.shape[2] // key.shape[2]) > 1 and not (fused and key.shape[2] > 1):
+        # Each head of keys beside the heads of queries that share it.
+        key, value = (ops.repeat(part, groups, axis=2) for part in (key, value))
     mixed = product(query, key, value, is_causal=causal, **settings)
     return layers.Reshape((query.shape[1], query.shape[2] * query.shape[3]))(mixed)
 

@@ -23,6 +23,7 @@ os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 import traceback
 from collections import defaultdict
 
+import keras
 import torch
 import torch._dynamo.utils as dynamo
 import torch._inductor.compile_fx  # seconds that are paid before the fork
@@ -91,6 +92,8 @@ class GraphProducts(CustomGraphPass):  # type: ignore[misc]
         return "paradnn products"
 
 
+# The compiler would stop at what it makes there, and leave most of a model uncompiled: it is one operation to it.
+torch.compiler.allow_in_graph(keras.ops.pad)
 _COMPILERS = ("g++", "clang++", "c++")
 #: The first line of a reason that torch.compile names: the rest is advice.
 _REASON_LENGTH = 160

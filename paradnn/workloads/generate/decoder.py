@@ -79,9 +79,7 @@ class Decoder:
         for cache, rows in ((keys, key), (values, value)):
             self._write(cache, ops.transpose(rows, (0, 2, 1, 3)), place)
         if place is None:
-            # PyTorch chooses a fused kernel by itself; Keras' asking whether it may cannot be compiled.
-            own = {"flash_attention": False} if keras.backend.backend() == "torch" else {}
-            return attention.last(mixed(query, key, value, causal=True, **own))
+            return attention.last(mixed(query, key, value, causal=True))
         return attention.last(self._look_back(query, keys, values, place))
 
     def _look_back(self, query: Any, keys: keras.Variable, values: keras.Variable, place: Any) -> Any:
