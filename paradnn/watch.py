@@ -195,14 +195,18 @@ def _line(text: str) -> Text:
     return Text(text, overflow="ellipsis", no_wrap=True)
 
 
+#: Unix seconds, in the year 9999: no clock shows later times that a damaged store may hold.
+_LAST = 2.5e11
+
+
 def _clock(seconds: float) -> str:
     """A time of day here, with the date where it is not today."""
-    then = datetime.fromtimestamp(seconds)
+    then = datetime.fromtimestamp(min(max(seconds, 0), _LAST))
     return then.strftime("%H:%M:%S" if then.date() == datetime.now().date() else "%Y-%m-%d %H:%M:%S")
 
 
 def _span(seconds: float) -> str:
-    return str(timedelta(seconds=max(round(seconds), 0)))
+    return str(timedelta(seconds=round(min(max(seconds, 0), _LAST))))
 
 
 if __name__ == "__main__":

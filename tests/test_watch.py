@@ -6,9 +6,11 @@ import pty
 import re
 import select
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -136,6 +138,13 @@ def test_the_expected_end_follows_from_the_mean_rate(store: Store) -> None:
     ended = progress_of(reader, "paradnn", parent)
     assert not ended.is_running
     assert ended.left is None
+
+
+def test_times_that_no_clock_shows_are_shown_as_the_last_it_does(store: Store) -> None:
+    half(store)
+    with closing(sqlite3.connect(store.uri.removeprefix("sqlite:///"))) as database, database:
+        database.execute("UPDATE runs SET start_time = -9e18")
+    assert "began 1970-01-01" in once(store)
 
 
 def test_which_sweep_is_meant(store: Store) -> None:

@@ -1,5 +1,8 @@
-"""`latency`: latency over the rate at which queries come, a curve for each policy and platform, with the rates that
-were not served and the highest rate that held a limit, where one was searched.
+"""`latency`: latency over the rate at which queries come, a curve for each policy and platform, with its knee.
+
+The knee is the rate at which power, rate / latency, is highest: below it a higher rate costs little latency, above it
+latency grows faster than the rate does (Kleinrock, Power and deterministic rules of thumb for probabilistic problems in
+computer communications, ICC 1979). Of one server with exponential times it is at half of what it can serve.
 """
 
 from __future__ import annotations
@@ -36,11 +39,13 @@ class Curve(NamedTuple):
     """One policy on one platform. `table` has a row for each rate, in order: `rate`, `latency` (ms) with `low` and
     `high`, `median` (ms), `served` (queries/s), `held` (whether what came was served), `runs`.
     `peaks` has a row for each limit for which the highest rate was searched: `rate` (queries/s, of several searches
-    their geometric mean) at which `server.percentile` of the queries took no longer than `server.latency_ms`."""
+    their geometric mean) at which `server.percentile` of the queries took no longer than `server.latency_ms`.
+    `knee`: as `knee_of` finds it."""
 
     task: str
     name: str
     table: pd.DataFrame
+    knee: tuple[float, float, float] | None
     peaks: pd.DataFrame
     run_ids: tuple[str, ...]
     pooled: str = ""
@@ -48,13 +53,14 @@ class Curve(NamedTuple):
 
 @analysis(
     LatencyOptions,
-    summary="latency over the rate of queries, by policy, with what was not served",
+    summary="latency over the rate of queries, by policy, with the knee",
     example="python -m analysis latency --where server.delay_ms=0 --figure latency.png",
     gate="queries",
     section="all",
     order=140,
     title="Latency over the rate of queries",
-    reading="Cross: queries came faster than they were served. Dotted: the highest rate that held its limit.",
+    reading="Ring: the knee, above which latency grows faster than the rate. Cross: queries came faster than"
+    " they were served. Dotted: the highest rate that held its limit.",
     shown=lambda rows: [Shown()] if rows.get(_RATE, pd.Series()).notna().any() else [],
 )
 def latency(frame: pd.DataFrame, options: LatencyOptions) -> Result:
@@ -74,13 +80,15 @@ def _sentences(curves: Sequence[Curve], quantile: str) -> Iterator[Paragraph]:
     for task in dict.fromkeys(one.task for one in curves):
         points = (f"{one.name}: {'; '.join(_describe(one))}." for one in curves if one.task == task)
         yield Paragraph(f"{task}: {quantile} of the latency over the rate.", tuple(points))
+    yield Paragraph("At the knee rate / latency is highest (Kleinrock 1979); in brackets are rates where it may be.")
 
 
 def _describe(one: Curve) -> Iterator[str]:
-    held, lost = one.table[one.table["held"]], one.table[~one.table["held"]]
+    held, lost, knee = one.table[one.table["held"]], one.table[~one.table["held"]], one.knee
     if len(held):
         ends = dict.fromkeys(held[["latency", "rate"]].iloc[[0, -1]].itertuples(index=False, name=None))
         yield " to ".join(f"{short(ms, 'ms', digits=3)} at {_rate(rate)}" for ms, rate in ends)
+    yield "knee at {} ({} to {})".format(*map(_rate, knee)) if knee else "no knee within these rates"
     if len(lost):
         yield f"not served from {_rate(lost['rate'].min())} on"
     for peak in one.peaks.to_dict("records"):
@@ -94,8 +102,8 @@ def _rate(value: float) -> str:
 
 def latency_curves(frame: pd.DataFrame, metric: str = "latency_p99_ms", pool: bool = False) -> list[Curve]:
     """A curve for each policy of each platform and model. NotEnoughData where no run was loaded by a schedule."""
-    there = frame[_RATE].notna() & frame[metric].notna() if {_RATE, metric} <= set(frame) else frame["family"].isna()
-    runs = frame[there & frame["outcome"].isin(["ok", "overload"])]
+    runs = frame.dropna(subset=[_RATE, metric]) if {_RATE, metric} <= set(frame) else frame[:0]
+    runs = runs[runs["outcome"].isin(["ok", "overload"])]
     if runs.empty:
         command = "python -m paradnn.train -m mode=inference scenario=server server.rate=50,100,200"
         raise NotEnoughData(f"no run has queries by a schedule and {metric}; measure some: {command}")
@@ -107,8 +115,8 @@ def latency_curves(frame: pd.DataFrame, metric: str = "latency_p99_ms", pool: bo
         for part in parts:
             name = words_of(part.iloc[0], columns) if columns else str(part["device"].iloc[0])
             table = pd.DataFrame([_at(rate, runs_at, metric) for rate, runs_at in part.groupby(_RATE, sort=True)])
-            used = tuple(part["run_id"])
-            curves.append(Curve(task.name, name, table, _peaks(part), used, rows.attrs.get("pooled", "")))
+            knee, used = knee_of(table[table["held"]]), tuple(part["run_id"])
+            curves.append(Curve(task.name, name, table, knee, _peaks(part), used, rows.attrs.get("pooled", "")))
     return curves
 
 
@@ -135,8 +143,24 @@ def _at(rate: object, part: pd.DataFrame, metric: str) -> dict[str, object]:
     }
 
 
+def knee_of(table: pd.DataFrame) -> tuple[float, float, float] | None:
+    """The knee of rates with `latency`, `low` and `high`, and the outermost rates whose power may be as high; None
+    where the highest power is at an end of them.
+
+    A rate whose latency has no interval is taken at its value; one whose interval has no upper end may have any power.
+    """
+    rate, latency = (table[name].to_numpy(dtype="float64") for name in ("rate", "latency"))
+    place = int((rate / latency).argmax()) if len(table) else 0
+    if not 0 < place < len(rate) - 1:
+        return None
+    low, high = (table[name].to_numpy(dtype="float64") for name in ("low", "high"))
+    least, most = (np.where(np.isnan(low) & np.isnan(high), latency, end) for end in (low, high))
+    possible = rate[rate * np.nan_to_num(most[place], nan=np.inf) >= rate[place] * np.nan_to_num(least)]
+    return float(rate[place]), float(possible.min()), float(possible.max())
+
+
 def draw_latency(curves: Sequence[Curve], quantile: str) -> drawing.Figure:
-    """The quantile over the rate, with crosses where not all was served."""
+    """The quantile over the rate, with rings at knees and crosses where not all was served."""
     drawn, (axes,) = drawing.panels(1, 6.4, 4.4)
     several = len({one.task for one in curves}) > 1
     for place, one in enumerate(curves):
@@ -146,9 +170,12 @@ def draw_latency(curves: Sequence[Curve], quantile: str) -> drawing.Figure:
         ends = held["low"], held["high"]
         drawing.marks(axes, held["rate"], held["latency"], y_ends=ends, label=name, linestyle="-", **look)
         axes.plot(lost["rate"], lost["latency"], "x", color=colour, markersize=7)
+        if one.knee:
+            at = held[held["rate"] == one.knee[0]]
+            axes.plot(at["rate"], at["latency"], "o", markersize=13, markerfacecolor="none", color=colour)
         for rate in one.peaks["rate"]:
             axes.axvline(rate, color=colour, linewidth=1, linestyle=":")
-    title = f"{quantile} over the rate; cross: not served"
+    title = f"{quantile} over the rate; ring: knee, cross: not served"
     logs = dict.fromkeys("xy", drawing.plain)
     drawing.finish(axes, title, "queries/s", f"latency, {quantile} (ms)", logs=logs)
     drawing.legend(drawn)

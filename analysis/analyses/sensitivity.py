@@ -24,6 +24,7 @@ from analysis.columns import (
     hyperparameters,
     narrowed,
     settings,
+    shown,
 )
 from analysis.format import short
 from analysis.labels import label, term_label
@@ -190,7 +191,7 @@ def _fit(group: FamilyGroup, metric: str, chosen: Sequence[str], options: Sensit
     every = aggregate_replicates(measured)
     rows = every[every[names].notna().all(axis=1)]
     if rows.empty:
-        raise NotEnoughData(f"no measured run has all of {', '.join(map(label, names))}; choose some with --on")
+        raise NotEnoughData(f"no measured run has all of {shown(set(map(label, names)), 12)}; choose some with --on")
     constant = {name: str(rows[name].iloc[0]) for name in names if rows[name].nunique() == 1}
     varying = [name for name in names if name not in constant]
     design, baselines = encode(rows, varying, log)

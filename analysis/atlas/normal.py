@@ -83,7 +83,8 @@ def _run(run_id: str | None, store: str | None) -> Mapping[Any, Any]:
     from analysis.store.load import load
 
     runs = load(store, outcome="ok")  # by their start
-    known = runs[runs["step_time_ms"].gt(0)] if "step_time_ms" in runs else runs[:0]
+    needed = {"step_time_ms", "batch_size"} <= set(runs)
+    known = runs[runs["step_time_ms"].gt(0) & runs["batch_size"].gt(0)] if needed else runs[:0]
     if run_id is not None:
         known = known[known["run_id"].str.startswith(run_id)]
     if known.empty or (run_id is not None and len(known) > 1):

@@ -66,13 +66,13 @@ def step_inputs(table: Table) -> Callable[[Line], Inputs]:
 def _parts(table: Table) -> Array:
     """(7, n) seconds of arithmetic, traffic, dispatch by layer and by step, inputs, targets, update of the weights."""
     # Devices of a CPU are cores of one machine, others are chips of their own.
-    chips = np.where(table.text("platform.name") == "cpu", 1.0, table.number("devices"))
+    chips = np.where(table.text("platform.name") == "cpu", 1.0, table.count("devices"))
     work = (table.costs / table.peaks)[:, :2].T / chips / np.array([[_FLOPS_EFFICIENCY], [_BYTES_EFFICIENCY]])
     dispatch = np.array([_DISPATCH.get(name, _DISPATCH["graph"]) for name in table.text("compile")])
     dispatch = dispatch / np.where(table.text("mode") == "train", 1.0, 3.0)
     # Batches come from the host, unless one synthetic batch stays on the device.
     feed = np.where(table.text("data.name") == "synthetic", table.peaks[:, 1], _FEED)
-    batch = table.number("batch_size") * table.examples.T * _NUMBER_BYTES / feed
+    batch = table.count("batch_size") * table.examples.T * _NUMBER_BYTES / feed
     update = table.costs[:, 2] * _UPDATE_BYTES / table.peaks[:, 1]
     return np.asarray(np.fmax(np.vstack([work, dispatch * table.layers, dispatch, batch, update]), _LEAST))
 
@@ -107,7 +107,7 @@ def _coordinates(table: Table) -> Coordinates:
     """Logarithms of sizes, costs and the model's own numbers; words that may change a step."""
     names = ("flops", "bytes", "parameters", "layers", "batch")
     sizes: dict[Hashable, Array] = dict(zip(names, _sizes(table), strict=True))
-    sizes["input"] = np.log10(table.number("batch_size") * np.maximum(table.examples[:, 0], 1.0)) - 5
+    sizes["input"] = np.log10(table.count("batch_size") * np.maximum(table.examples[:, 0], 1.0)) - 5
     for key in table.model_keys:
         number = table.number(key)
         sizes[key] = np.log10(np.where(number > 0, number, 100.0)) - 2  # what a family lacks is typical
@@ -127,7 +127,7 @@ def overhead_columns(table: Table) -> Columns:
 
 def _sizes(table: Table) -> list[Array]:
     """Decimal logarithms of sizes about a typical model's; a kernel has no parameters."""
-    typical = zip((*table.costs.T, table.layers, table.number("batch_size")), (9, 8, 6, 1, 2), strict=True)
+    typical = zip((*table.costs.T, table.layers, table.count("batch_size")), (9, 8, 6, 1, 2), strict=True)
     return [np.log10(np.maximum(size, 1)) - centre for size, centre in typical]
 
 

@@ -76,6 +76,10 @@ class Table:
         values = (_value(row.get(key, "null")) for row in self.rows)
         return np.array([value if isinstance(value, (int, float)) else np.nan for value in values], dtype=float)
 
+    def count(self, key: str) -> Array:
+        """(n,) values of one key that counts from one, which what says nothing is taken for."""
+        return np.asarray(np.fmax(self.number(key), 1.0))
+
     @cached_property
     def model_keys(self) -> list[str]:
         """The keys of models that any row has, but for the name."""
@@ -143,12 +147,17 @@ def of_model(items: tuple[tuple[str, str], ...], figure: Callable[..., Any], unk
         return unknown
 
 
+#: A number in a store that is larger is no size of anything.
+_LARGEST_SIZE = 10**18
+
+
 @functools.lru_cache(maxsize=65536)
 def _value(text: str) -> Any:
     try:
-        return read_json(text)
+        value = read_json(text)
     except ValueError:
         return text
+    return text if isinstance(value, (int, float)) and not abs(value) <= _LARGEST_SIZE else value
 
 
 def cost_columns(points: Sequence[Point]) -> dict[str, NDArray[np.float64]]:

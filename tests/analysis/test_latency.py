@@ -1,11 +1,14 @@
-"""Latency over rate, of planted queues."""
+"""Latency over rate: planted queues whose knee is known, and the histograms of runs."""
 
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 
 from analysis import latency
+from analysis.analyses.latency import knee_of, latency_curves
+from paradnn.core.errors import NotEnoughData
 
 
 def queue(rate: float, most: float = 1000.0, width: float = 1.01, batch: int = 1, **more: Any) -> dict[str, Any]:
@@ -33,6 +36,27 @@ def queue(rate: float, most: float = 1000.0, width: float = 1.01, batch: int = 1
     }
 
 
+def test_the_knee_of_a_queue_is_at_half_of_what_it_can_serve() -> None:
+    rates = np.arange(100.0, 1000, 100)
+    (curve,) = latency_curves(pd.DataFrame([queue(rate) for rate in rates]))
+    # Power is rate x (1000 - rate): 0.24 at 400 and 600, 0.25 at 500, so an interval of 1% tells them apart.
+    assert curve.knee == (500.0, 500.0, 500.0)
+    (wide,) = latency_curves(rows := pd.DataFrame([queue(rate, width=1.03) for rate in rates]))
+    assert wide.knee == (500.0, 400.0, 600.0)
+    rows.loc[rows["server.rate"] == 500, "latency_p99_high_ms"] = np.nan
+    (unsure,) = latency_curves(rows)
+    assert unsure.knee == (500.0, 100.0, 900.0), "without an upper end it may be anywhere"
+    (below,) = latency_curves(pd.DataFrame([queue(rate) for rate in (50.0, 100.0, 200.0)]))
+    assert below.knee is None, "a knee takes rates on both sides"
+    assert knee_of(below.table.head(2)) is None
+
+
+def test_runs_of_which_nothing_but_the_outcome_is_left_have_no_curve() -> None:
+    rows = pd.DataFrame([queue(100.0)])[["run_id", "outcome"]].assign(family=None)
+    with pytest.raises(NotEnoughData, match="queries by a schedule"):
+        latency_curves(rows)
+
+
 def test_policies_have_curves_of_their_own_and_it_is_said() -> None:
     rows = [
         queue(rate, most, batch=batch) for batch, most in ((1, 1000.0), (8, 4000.0)) for rate in (200.0, 500.0, 800.0)
@@ -41,7 +65,7 @@ def test_policies_have_curves_of_their_own_and_it_is_said() -> None:
     rows += [queue(3500.0, 4000.0, batch=8, peak_queries_per_second=3500.0, **{"server.latency_ms": 30.0})]
     result = latency(pd.DataFrame(rows))
     text = result.text()
-    assert "batch size 1: 5.76 ms at 200/s to 23 ms at 800/s; not served from 990/s on." in text
+    assert "batch size 1: 5.76 ms at 200/s to 23 ms at 800/s; knee at 500/s (500/s to 500/s); not served from 990/s on." in text
     assert "highest rate that held 15 ms at p99 3k/s; highest rate that held 30 ms at p99 3.5k/s." in text
     assert result.table["policy"].unique().tolist() == ["batch size 1", "batch size 8"]
     assert len(result.figure().axes) == 1

@@ -152,7 +152,7 @@ class _Scenario(Workload):
         seconds, queries = (points.number(f"{self.name}.min_{what}")[:, None] for what in ("seconds", "queries"))
         each = 1 / points.number("server.rate")[:, None] if self.name == "server" else step
         if self.name == "offline":
-            seconds, each = seconds * OFFLINE_SLACK, step / points.number("batch_size")[:, None]
+            seconds, each = seconds * OFFLINE_SLACK, step / points.count("batch_size")[:, None]
         load = np.where(asked, np.fmax(seconds, queries * each), known.get("load", np.zeros(step.shape)))
         return {"load": load, "latency": np.where(asked, 0.0, known["latency"])}
 
