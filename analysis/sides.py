@@ -29,6 +29,12 @@ _SHORT = 32  # letters of a name that is written out in sentences
 _SPEED_UNITS = ("1/s", "ms", "FLOP/s", "s")
 
 
+def side_option(side: str, also: str = "") -> Any:
+    """The conditions of one side's runs."""
+    text = f"{also}condition of side {side}'s runs, repeatable"
+    return option((), text, metavar="COLUMN=VALUE", several="repeat", names="conditions")
+
+
 @dataclass(frozen=True, kw_only=True)
 class PairedOptions(Options):
     """What every comparison of two sides takes."""

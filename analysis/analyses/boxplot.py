@@ -16,7 +16,7 @@ from analysis.lazy import drawing, np, pd
 from analysis.options import Options, option, unit_option
 from analysis.registry import Shown, analysis
 from analysis.result import Result, pooled_within, require_runs
-from analysis.sides import apart, choose_sides
+from analysis.sides import apart, choose_sides, side_option
 from analysis.statistics.dependence import Unit, crossed_quantile, levels_of
 from analysis.statistics.pairing import pair
 from analysis.store.frame import aggregate_replicates, families, units
@@ -50,16 +50,8 @@ class BoxplotOptions(Options):
         metavar="COLUMN",
         names="columns",
     )
-    a: tuple[str, ...] = option(
-        (),
-        "boxes of the speedups of A over --b in the metric: condition of side A's runs, repeatable",
-        metavar="COLUMN=VALUE",
-        several="repeat",
-        names="conditions",
-    )
-    b: tuple[str, ...] = option(
-        (), "condition of side B's runs, repeatable", metavar="COLUMN=VALUE", several="repeat", names="conditions"
-    )
+    a: tuple[str, ...] = side_option("A", "boxes of the speedups of A over --b in the metric: ")
+    b: tuple[str, ...] = side_option("B")
     unit: Literal["crossed", "model", "point"] = unit_option()
 
 

@@ -25,24 +25,16 @@ from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneou
 from paradnn.core.errors import NotEnoughData
 from paradnn.forecast.estimate import Estimate
 
-#: What may stand for the size of a model, in words, with its unit. What the host does for an example is fixed, so that
-#: the FLOPs of an example are what the wait should fall with.
-SIZES = {
-    "flops_per_example": ("work for an example", "FLOP"),
-    "flops_per_step": ("work of a step", "FLOP"),
-    "parameters": ("trainable parameters", ""),
-}
+#: What the host does for an example is fixed, so that these are what the wait should fall with.
+_SIZE = "flops_per_example"
 #: The first of these that a run has is its utilisation.
 _UTILIZATION = ("flops_utilization", "trace_flops_utilization", "flops_utilization_spec")
 
 
 @dataclass(frozen=True, kw_only=True)
 class InfeedOptions(Options):
-    """What the wait is held against, and from where on it counts."""
+    """From where on a wait counts."""
 
-    against: Literal["flops_per_example", "flops_per_step", "parameters"] = option(
-        "flops_per_example", "size of a model (default: flops_per_example)"
-    )
     threshold: float = option(
         0.1, "share of the step above which a model is input-bound (default: 0.1)", metavar="SHARE", above=0, below=1
     )
@@ -53,7 +45,7 @@ class Waiting(NamedTuple):
     """One family on one device: the share of its points that is input-bound, their median wait; medians of `gain` and
     `cores` where measured. `sample` says what intervals are over.
 
-    `points`: family, device, hyperparameters, `size` (the column `against`), `infeed_fraction`, `headroom` (the speedup
+    `points`: family, device, hyperparameters, `size` (FLOPs of an example), `infeed_fraction`, `headroom` (the speedup
     that an input without cost would bring at most), `input_bound`, and where any point has them `utilization` (of
     FLOPS), `gain` (measured: what input free of charge brings) and `cores` (that the pipeline would need to feed the
     step at the speed it has then), the last two with `_low` and `_high`."""
@@ -71,7 +63,7 @@ class Waiting(NamedTuple):
 @analysis(
     InfeedOptions,
     summary="share of the step spent waiting for input, against the size of the model",
-    example="python -m analysis infeed --family residual,bottleneck --against parameters",
+    example="python -m analysis infeed --family residual,bottleneck",
     section="system",
     order=80,
     title="Waiting for input",
@@ -83,7 +75,7 @@ def infeed(frame: pd.DataFrame, options: InfeedOptions) -> Result:
     table = pd.concat([group.points for group in found], ignore_index=True)
     table = table.sort_values("infeed_fraction", ascending=False, kind="stable", ignore_index=True)
     return Result(
-        numbers=table.rename(columns={"size": options.against}),
+        numbers=table.rename(columns={"size": _SIZE}),
         sentences=[*_sentences(found, lacking, options)],
         picture=lambda: draw_infeed(found, options),
         sources=tuple(run for group in found for run in group.runs["run_id"]),
@@ -100,20 +92,21 @@ def _sentences(
             f"{percent_interval(group.share)}: they wait for more than {options.threshold:.0%} of the step. "
             f"Median wait {percent_interval(group.median)}."
         )
-        yield Paragraph(head, (*_about(group, options.against.replace("_", " ")),))
+        yield Paragraph(head, (*_about(group),))
     yield from (f"{each}." for each in lacking)
     samples = "; ".join(dict.fromkeys(group.sample for group in found))
     yield f"Intervals are 95%, over {samples}. Headroom is a bound: the step without the wait."
     yield from rare(min(len(group.points) for group in found))
 
 
-def _about(group: Waiting, size: str) -> Iterator[str]:
+def _about(group: Waiting) -> Iterator[str]:
     """Which sizes of model wait, and what would be gained without it."""
     bound = group.points[group.points["input_bound"]]
     if len(bound):
         ends = " to ".join(short(end) for end in (bound["size"].min(), bound["size"].max()))
         middle, most = bound["headroom"].median(), bound["headroom"].max()
-        yield f"Without it input-bound models of {ends} {size} are {middle:.3g}x (median) to {most:.3g}x as fast."
+        gained = f"{middle:.3g}x (median) to {most:.3g}x as fast"
+        yield f"Without it input-bound models of {ends} FLOP an example are {gained}."
     if group.gain is not None:
         yield f"Measured: input free of charge makes them {percent_interval(group.gain)} faster in the median."
     if group.cores is not None:
@@ -129,15 +122,14 @@ def input_waits(frame: pd.DataFrame, options: InfeedOptions) -> tuple[list[Waiti
     that points share. Only ok runs count; replicates become their median. NotEnoughData where no run has both columns,
     SchemaError for heterogeneous runs of one group.
     """
-    against = options.against
     if {"flops_per_step", "batch_size"} <= set(frame.columns):
         frame = frame.assign(flops_per_example=frame["flops_per_step"] / frame["batch_size"].astype("Float64"))
-    frame = frame.reindex(columns=[*dict.fromkeys([*frame, "infeed_fraction", against])])
+    frame = frame.reindex(columns=[*dict.fromkeys([*frame, "infeed_fraction", _SIZE])])
 
     def judged(group: FamilyGroup) -> Waiting:
-        runs = group.rows[is_ok(group.rows) & group.rows["infeed_fraction"].between(0, 1) & (group.rows[against] > 0)]
+        runs = group.rows[is_ok(group.rows) & group.rows["infeed_fraction"].between(0, 1) & (group.rows[_SIZE] > 0)]
         if runs.empty:
-            raise NotEnoughData(f"no measured run has both infeed_fraction and {against}")
+            raise NotEnoughData(f"no measured run has both infeed_fraction and {_SIZE}")
         runs = require_homogeneous(runs, pool=options.pool)
         points = _judged(aggregate_replicates(runs), options)
         points.insert(0, "family", group.family)
@@ -174,7 +166,7 @@ def _judged(rows: pd.DataFrame, options: InfeedOptions) -> pd.DataFrame:
         headroom = 1 / (1 - waiting)
     bound = waiting > options.threshold
     found = rows[list(dict.fromkeys(names))].assign(
-        size=numbers(options.against), infeed_fraction=waiting, headroom=headroom, input_bound=bound
+        size=numbers(_SIZE), infeed_fraction=waiting, headroom=headroom, input_bound=bound
     )
     measured = {"utilization": pd.concat(map(numbers, _UTILIZATION), axis=1).bfill(axis=1).iloc[:, 0]}
     for end in ("", "_low", "_high"):
@@ -200,10 +192,9 @@ def draw_infeed(found: Sequence[Waiting], options: InfeedOptions) -> drawing.Fig
             axes.plot(rows["infeed_fraction"], rows["utilization"], **look)
             free = rows["utilization"] * (1 + rows.get("gain", 0.0))
             axes.vlines(rows["infeed_fraction"], rows["utilization"], free, color=look["color"], linewidth=1, alpha=0.5)
-    name, unit = SIZES[options.against]
     left.set_ylim(-0.03, 1.03)
-    waiting, logs = "share of the step spent waiting", {"x": lambda value: short(value, unit)}
-    drawing.finish(left, "Waiting for input", name, waiting, logs=logs, shares="y")
+    waiting, logs = "share of the step spent waiting", {"x": lambda value: short(value, "FLOP")}
+    drawing.finish(left, "Waiting for input", "work for an example", waiting, logs=logs, shares="y")
     for axes in right:
         axes.axvline(options.threshold, **line)
         axes.set_xlim(-0.03, 1.03)

@@ -31,6 +31,7 @@ from analysis.sides import (
     join_on,
     mean_of,
     no_verdict,
+    side_option,
     sources_of,
     tidy,
 )
@@ -55,12 +56,8 @@ _VALUES = 3  # of a hyperparameter from which on each may have an effect of its 
 class SpeedupOptions(PairedOptions):
     """Two sides, how they are paired, and how the speedup is drawn and regressed."""
 
-    a: tuple[str, ...] = option(
-        (), "condition of side A's runs, repeatable", metavar="COLUMN=VALUE", several="repeat", names="conditions"
-    )
-    b: tuple[str, ...] = option(
-        (), "condition of side B's runs, repeatable", metavar="COLUMN=VALUE", several="repeat", names="conditions"
-    )
+    a: tuple[str, ...] = side_option("A")
+    b: tuple[str, ...] = side_option("B")
     x: str = option(
         "parameters", "what the speedup is drawn against (default: parameters)", metavar="X", names="columns"
     )

@@ -1,8 +1,10 @@
 """The text of `--help`, made from the configuration's own dataclasses and files, so that it cannot lie."""
 
+import csv
 import dataclasses
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from paradnn.config import point as config
@@ -11,25 +13,9 @@ from paradnn.config.groups import groups, options_of
 from paradnn.core.workload import WORKLOADS
 from paradnn.families import FAMILIES
 
-#: What each group of conf/ decides.
-_GROUPS = {
-    "brief": "how short a scenario is with measure=quick, chosen with both",
-    "data": "where batches come from",
-    "experiment": "presets: the axes of a whole sweep; needs -m",
-    "fit": "the input and the classes that a set to learn from has, chosen with the set and the model",
-    "framework": "the framework below Keras",
-    "learning": "a learning rate of its own, chosen with the model where it needs one",
-    "measure": "the protocol of a point: how long, how often, and its limits",
-    "model": "the family",
-    "optimizer": "the update rule, with the paper's constants",
-    "platform": "the kind of device",
-    "scenario": "who asks for inference: one step after the other, or as MLPerf Inference defines it",
-    "software": "the interpreter under test: this one, or a stack that is made on first use",
-    "step": "what the model fixes of a step, chosen with it",
-    "task": "what is measured: a step, or learning to an accuracy",
-    "tracking": "where runs are recorded",
-    "price": "what an hour of a device costs (docs/cost.md)",
-}
+with Path(__file__).with_name("groups.csv").open(encoding="utf-8", newline="") as _table:
+    #: What each group of conf/ decides.
+    _GROUPS = {row["group"]: row["decides"] for row in csv.DictReader(_table)}
 
 
 def help_text(page: str | None = None) -> str:
