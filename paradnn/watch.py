@@ -195,8 +195,7 @@ def _line(text: str) -> Text:
     return Text(text, overflow="ellipsis", no_wrap=True)
 
 
-#: Unix seconds, in the year 9999: no clock shows later times that a damaged store may hold.
-_LAST = 2.5e11
+_LAST = 2.5e11  # Unix seconds, in the year 9999: no clock shows later times, which a damaged store may hold
 
 
 def _clock(seconds: float) -> str:

@@ -147,8 +147,7 @@ def of_model(items: tuple[tuple[str, str], ...], figure: Callable[..., Any], unk
         return unknown
 
 
-#: A number in a store that is larger is no size of anything.
-_LARGEST_SIZE = 10**18
+_LARGEST_SIZE = 10**18  # a number in a store that is larger is no size of anything
 
 
 @functools.lru_cache(maxsize=65536)

@@ -35,7 +35,7 @@ _WIDEST = 10.0  # an interval that reaches further, as a share of the value, say
 def run_name(point: Point) -> str:
     """A name a person recognises in a list: family, size, batch, and what is not the default."""
     words = [point.model.name, point.model.size, f"b{point.batch_size}", point.precision, point.platform.name]
-    words += [point.compile] if point.compile != "graph" else []
+    words += [word for word in (point.compile, point.framework.compile) if word not in ("graph", "default")]
     words += point.workload.named(point)
     more = {
         f"x{point.devices}": point.devices > 1,

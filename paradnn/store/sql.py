@@ -43,6 +43,7 @@ _EXPERIMENTS, _RUNS, _PARAMS, _TAGS, _METRICS = (
 )
 #: Tags first: see `SqlReader.read`.
 _KINDS: dict[Values, sa.TableClause] = {"tags": _TAGS, "params": _PARAMS, "metrics": _METRICS}
+_TYPES = {"tags": ("text",), "params": ("text",), "metrics": ("real", "integer")}  # SQLite's
 _CHUNK, _AHEAD = 20_000, 24  # rows fetched at once, and parts of a table
 _FEW = 500  # so many runs are looked up by their ids
 _SCAN_SHARE = 0.25  # above this share of all runs, reading whole tables beats looking runs up
@@ -114,7 +115,7 @@ class SqlReader:
         with self._answers(), self._engine.connect() as connection:
             runs, lookup = self._chosen(connection, query)
             rows = {run.run_id: Row(run, {}, {}, {}) for run in runs}
-            for kind, statement in _statements(query, runs, lookup):
+            for kind, statement in self._statements(query, runs, lookup):
                 for run_id, key, value in _rows(connection, statement):
                     if run_id in rows:
                         getattr(rows[run_id], kind)[key] = number(value) if kind == "metrics" else value
@@ -127,10 +128,26 @@ class SqlReader:
         with self._answers(), self._engine.connect() as connection:
             runs, lookup = self._chosen(connection, query)
             records, whole = Records(runs), lookup is None and connection.dialect.name == "sqlite"
-            for kind, statement in _statements(query, runs, lookup):
+            for kind, statement in self._statements(query, runs, lookup):
                 rows = None if whole else in_parts(kind, _rows(connection, statement))
                 records.add(kind, rows or self._parts(connection, kind, statement))
             return records
+
+    def _statements(self, query: Query, runs: Sequence[Run], lookup: Any) -> Iterator[tuple[Values, sa.Select[Any]]]:
+        """For each kind that a query asks for what gives rows (run, key, value) of the wanted keys and runs."""
+        for kind, table in _KINDS.items() if runs else ():
+            key, of_type = table.c.key, sa.func.typeof(table.c.value).in_(_TYPES[kind])
+            conditions: list[sa.ColumnElement[bool]] = [table.c.value.is_not(None)]
+            if self._engine.dialect.name == "sqlite":  # a damaged file may hold anything
+                conditions = [of_type, sa.func.typeof(key) == "text"]
+            conditions += [table.c.is_nan.is_not(sa.true())] if kind == "metrics" else []
+            if kind in query.columns:
+                conditions.append(key.in_(sorted(query.columns[kind])))
+            elif kind == "tags":
+                conditions.append(sa.or_(key.not_like("mlflow.%"), key == "mlflow.parentRunId"))
+            conditions += [] if lookup is None else [table.c.run_uuid.in_(lookup)]
+            if query.columns.get(kind, True):
+                yield kind, sa.select(table.c.run_uuid, key, table.c.value).where(*conditions)
 
     def _parts(self, connection: sa.Connection, kind: Values, statement: sa.Select[Any]) -> Iterator[Part]:
         """The rows of a statement over a whole table of an SQLite file, several parts at a time. SQLite joins the texts
@@ -220,21 +237,6 @@ class SqlReader:
 
 def _having(table: sa.TableClause, keys: Collection[str], *also: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
     return _RUNS.c.run_uuid.in_(sa.select(table.c.run_uuid).where(table.c.key.in_(keys), *also))
-
-
-def _statements(query: Query, runs: Sequence[Run], lookup: Any) -> Iterator[tuple[Values, sa.Select[Any]]]:
-    """For each kind of values that a query asks for what gives rows (run, key, value) of the wanted keys and runs."""
-    for kind, table in _KINDS.items() if runs else ():
-        key = table.c.key
-        conditions: list[sa.ColumnElement[bool]] = [table.c.value.is_not(None)]
-        conditions += [table.c.is_nan.is_not(sa.true())] if kind == "metrics" else []
-        if kind in query.columns:
-            conditions.append(key.in_(sorted(query.columns[kind])))
-        elif kind == "tags":
-            conditions.append(sa.or_(key.not_like("mlflow.%"), key == "mlflow.parentRunId"))
-        conditions += [] if lookup is None else [table.c.run_uuid.in_(lookup)]
-        if query.columns.get(kind, True):
-            yield kind, sa.select(table.c.run_uuid, key, table.c.value).where(*conditions)
 
 
 def _rows(connection: sa.Connection, statement: sa.Select[Any]) -> Iterator[Any]:

@@ -45,8 +45,7 @@ def test_the_knee_of_a_queue_is_at_half_of_what_it_can_serve() -> None:
     assert wide.knee == (500.0, 400.0, 600.0)
     rows.loc[rows["server.rate"] == 500, "latency_p99_high_ms"] = np.nan
     assert latency_curves(rows)[0].knee == (500.0, 100.0, 900.0), "without an upper end it may be anywhere"
-    rows = pd.DataFrame([queue(rate) for rate in (50.0, 100.0, 200.0)])
-    assert latency_curves(rows)[0].knee is None, "a knee takes rates on both sides"
+    assert latency_curves(pd.DataFrame(map(queue, (50.0, 100.0, 200.0))))[0].knee is None, "rates are on both sides"
 
 
 def test_runs_of_which_nothing_but_the_outcome_is_left_have_no_curve() -> None:
