@@ -41,6 +41,7 @@ def shared_effects(random: np.random.Generator, models: int = 23, batches: int =
             "model.nodes": np.exp(nodes[model]),
             "batch_size": 64 * 2**batch,
             "parameters": np.exp(of_model[model]),
+            "flops_per_example": np.exp(of_model[model]),
             "examples_per_second": np.exp(planted),
             "infeed_fraction": share,
             "op_share.fusion": share,
@@ -60,7 +61,7 @@ def found_under(frame: pd.DataFrame, unit: Unit) -> dict[str, tuple[float, float
     box = box_statistics(frame, "examples_per_second", ["family"], unit=unit).iloc[0]
     part = measure_shares(frame, unit)[0].iloc[0]
     roof = under_roof(place_models(frame, lambda _: None).points, unit).iloc[0]
-    waits = input_waits(frame, InfeedOptions(against="parameters", threshold=0.5, unit=unit))[0][0]
+    waits = input_waits(frame, InfeedOptions(threshold=0.5, unit=unit))[0][0]
     both = SensitivityOptions(metric="examples_per_second", log_scale="both", unit=unit)
     weights = sensitivity(frame, both).table.set_index("term")
     of_nodes, of_batches = (weights.loc[name] for name in ("model.nodes", "batch_size"))

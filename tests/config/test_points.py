@@ -257,7 +257,7 @@ def test_configurations_have_the_defaults_of_the_keys() -> None:
         (f"{SERVER} server.rate=200 server.delay_ms=2", {"server.delay_ms": "2.0"}, "server 200/s delay 2 ms"),
         (f"{CHANNEL} hosts=2", {"hosts": "2"}, "2 hosts"),
         ("model=fc model.nodes=[64,64,64,32]", {}, "fc 64-64-64-32 "),
-        ("framework=torch framework.compile=max-autotune", {"framework.name": "torch"}, "cpu max-autotune torch"),
+        ("model=fc framework=torch framework.compile=max-autotune", {}, "cpu max-autotune torch"),
     ],
 )
 def test_a_run_names_what_was_asked_for(words: str, params: dict[str, str], name: str) -> None:

@@ -38,7 +38,6 @@ def test_devices_train_as_one_does(pool: WorkerPool) -> None:
     assert collective
     assert sum(row["share"] for row in collective) > 0
     costs = model_of(MODELS["fc"]).costs(batch_size=BATCH, precision="float32", mode="train", optimizer="rmsprop")
-    assert profile.devices == 2
     assert profile.product_flops == pytest.approx(costs.flops_per_step, rel=0.01)
 
 
