@@ -103,7 +103,7 @@ def names(axis: Axis, words: Sequence[str], places: Sequence[float] | None = Non
     width, height = cell(axes)
     vertical = axis is axes.yaxis
     letters = letters_in(0.46 * width if vertical else (width - 1.1) / max(1, len(words)), size)
-    if not vertical and max((len(word) for name in words for word in name.split()), default=0) > letters:
+    if not vertical and max((len(word) for name in words for word in name.split()), default=0) >= letters:
         axis.set_ticks(at, list(words), rotation=90)
         return
     lines = [_filled(name, letters) for name in words]

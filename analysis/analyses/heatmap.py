@@ -245,7 +245,7 @@ def _note(points: pd.DataFrame, axes: Collection[str]) -> str:
         text, over = f"a cell is the median of {many} points", " over"
     varied = {name: points[name].nunique() for name in hyperparameters(points) if name not in axes}
     varied = {name: count for name, count in varied.items() if count > 1}
-    varied |= {name: points[name].nunique(dropna=False) for name in settings(points)}
+    varied |= {name: points[name].nunique(dropna=False) for name in settings(points) if name not in axes}
     return text + (
         f"{over} {', '.join(f'{label(name)} ({count})' for name, count in varied.items())}" if varied else ""
     )
