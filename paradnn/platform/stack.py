@@ -269,7 +269,7 @@ def remove_stacks(name: str) -> Iterator[str]:
             shutil.rmtree(folder)
         yield f"removed {folder}"
     if not matching:
-        yield f"no stack {name} in {_stacks_folder()}"
+        yield f"no stack {_slug(name)} in {_stacks_folder()}"
 
 
 def _run(command: Sequence[str], lock: int) -> None:
