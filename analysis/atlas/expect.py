@@ -130,7 +130,7 @@ def expect(
 def _beyond(row: Mapping[Any, Any], model: Model, mode: str, device: str) -> str:
     """Why no atlas holds such a step, or the memory of the device not its weights; empty where they may."""
     if not FAMILIES[str(row["family"])].has_layers or model.is_kernel or model.is_communication:
-        return f"the layers of {model.name} are not known beforehand; ask for a family that has some, such as gpt"
+        return f"the layers of {model.name} are not known here; ask for a family that has some, such as gpt"
     if _told(row, "devices", "1") not in ("1", "1.0"):
         return "a step over several devices is not in the atlas; ask for devices=1"
     if mode == "generate" and not model.generates:

@@ -64,7 +64,7 @@ _WITHIN = {
 }
 
 
-#: p of chance below which measurements scatter unlike at the values of a hyperparameter.
+#: p of chance below which the scatter of measurements differs between the values of a hyperparameter.
 _UNLIKE = 0.01
 
 
