@@ -19,10 +19,12 @@ from typing import Any, NamedTuple
 
 from analysis.columns import shown
 from analysis.format import short
+from analysis.lazy import stats
 from analysis.options import Arguments, Selection, option
 from paradnn.cli.console import say
 from paradnn.core.errors import ConfigError, DataError
 from paradnn.core.words import counted
+from paradnn.store.files import write_json
 
 MOST_BYTES = 64 * 2**20  # JSON of this size takes about ten times as much memory
 SESSIONS = 3  # that each side needs for a verdict
@@ -129,8 +131,8 @@ def _hyperfine(document: Any) -> Read:
 
 def _pytest(document: Any) -> Read:
     for entry in _entries(document, "benchmarks"):
-        stats = _inner(entry, "stats")
-        yield _series(entry.get("fullname", entry.get("name", "?")), "s", stats, stats.get("data"))
+        cells = _inner(entry, "stats")
+        yield _series(entry.get("fullname", entry.get("name", "?")), "s", cells, cells.get("data"))
 
 
 def _google(document: Any) -> Read:
@@ -281,8 +283,6 @@ def _within(series: Series) -> AuditFinding:
     values, half = series.values, len(series.values) // 2
     if len(values) < 10:
         return AuditFinding(series.name, words)
-    from scipy import stats
-
     change = statistics.median(values[half:]) / statistics.median(values[:half]) - 1
     if stats.spearmanr(range(len(values)), values).pvalue < 0.01 and abs(change) > 0.01:
         words += f" Not steady: the second half differs by {100 * change:+.2g}% from the first."
@@ -314,8 +314,6 @@ def _between(first: Sequence[Series], second: Sequence[Series]) -> AuditFinding:
         return AuditFinding(name, words, "no verdict", ratio)
     if not any(map(statistics.variance, logs)):
         return AuditFinding(name, f"{apart}: sessions are copies of each other.", "no verdict", ratio)
-    from scipy import stats
-
     ends = stats.ttest_ind(*logs, equal_var=False).confidence_interval(0.95)  # Welch's
     low, high = math.exp(ends.low), math.exp(ends.high)
     verdict, words = "undecided", f"{apart}, which their scatter explains"
@@ -358,8 +356,5 @@ def audit(options: AuditOptions, selection: Selection) -> None:
     if len(findings) > _SHOWN:
         say(f"  and {len(findings) - _SHOWN} more: --json FILE holds all")
     if options.json:
-        from paradnn.store.files import whole_file
-
-        rows = [{name: None if value != value else value for name, value in one._asdict().items()} for one in findings]
-        with whole_file(Path(options.json), "--json") as making:
-            making.write_text(json.dumps(rows, indent=1) + "\n")
+        known = [{name: value for name, value in one._asdict().items() if value == value} for one in findings]
+        write_json(Path(options.json), [dict.fromkeys(AuditFinding._fields) | row for row in known])

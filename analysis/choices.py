@@ -11,19 +11,18 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from analysis.columns import PLACE_PREFIXES, POINT, POINT_PREFIXES
 from analysis.lazy import np, pd, stats
 from analysis.prices import PRICE
 from analysis.statistics.sessions import FEWEST_SESSIONS, sessions_of
 from paradnn.core.metric import interval_names
-from paradnn.core.workload import choices
+from paradnn.core.workload import Workload, asked_for
 
 #: What makes a platform of two runs.
 PLATFORM = ("device", "environment_id", "framework.name", "software.name")
 _WORK = ("family", "mode", "task", "scenario", "model.", "generate.", "data.", "learn.metric")
-_LEARNT = ("data.", "learn.metric")
+_LEARN, _LEARNT = "learn", ("data.", "learn.metric")
 _TELLING = ("model.", "generate.", *_LEARNT)
 #: What is configured: whole names, and groups of keys.
 _KEYS, _GROUPS = ("family", *POINT), (*POINT_PREFIXES, *PLACE_PREFIXES)
@@ -35,28 +34,19 @@ _ASIDE = (
 _ASKED = re.compile(r"(server|single_stream|multi_stream|offline)\.(min_\w+|seed|confidence|precision)|learn\.epochs")
 
 
-class Kind(StrEnum):
-    """What the runs of a task do."""
-
-    SERVES = "serves queries"
-    STEPS = "steps"
-    GENERATES = "generates"
-    LEARNS = "learns"
-
-
 @dataclass(frozen=True)
 class Task:
-    """Runs that compete, `name` says for what; `varies` are the columns in which their choices differ."""
+    """Runs that compete, `name` says for what, in one kind of `work`; in the columns `varies` their choices differ."""
 
     name: str
-    kind: Kind
+    work: Workload
     rows: pd.DataFrame
     varies: tuple[str, ...]
 
 
 def tasks(frame: pd.DataFrame) -> list[Task]:
     """The tasks of a frame's runs; those of one name with what of their work tells them apart."""
-    learns = frame["task"].eq("learn").fillna(False) if "task" in frame else frame["family"].isna()
+    learns = frame["task"].eq(_LEARN).fillna(False) if "task" in frame else frame["family"].isna()
     if "best_accuracy" in frame:
         learns = learns | frame["best_accuracy"].notna()
     found = []
@@ -76,18 +66,18 @@ def tasks(frame: pd.DataFrame) -> list[Task]:
 def _told_apart(task: Task, telling: Sequence[str]) -> Task:
     first = task.rows.iloc[0]
     words = [f"{_word(name)}={first[name]}" for name in telling if pd.notna(first[name])]
-    return task if task.kind is Kind.LEARNS or not words else replace(task, name=f"{task.name} ({', '.join(words)})")
+    return task if task.work.name == _LEARN or not words else replace(task, name=f"{task.name} ({', '.join(words)})")
 
 
-def _named(known: Mapping[str, object], learning: bool) -> tuple[str, Kind]:
+def _named(known: Mapping[str, object], learning: bool) -> tuple[str, Workload]:
     """The name of a task and what its runs do, of the columns that make it one."""
     if learning:
-        return f"learning {known.get('data.name') or 'its data'}", Kind.LEARNS
+        return f"learning {known.get('data.name') or 'its data'}", asked_for({"task": _LEARN})
     scenario, mode = known.get("scenario"), known.get("mode")
-    kind = Kind.GENERATES if mode == "generate" else Kind.STEPS
-    kind = Kind.SERVES if scenario in choices("scenario")[1:] else kind
     said = f", {scenario}" if isinstance(scenario, str) and scenario != "closed" else ""
-    return f"{known.get('family')}{f' {mode}' if isinstance(mode, str) else ''}{said}", kind
+    return f"{known.get('family')}{f' {mode}' if isinstance(mode, str) else ''}{said}", asked_for(
+        {"scenario": scenario, "mode": mode}
+    )
 
 
 def _configured(rows: pd.DataFrame) -> list[str]:

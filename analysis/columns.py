@@ -147,6 +147,16 @@ def blocks_of(text: object) -> list[int] | None:
     return counts if counts and all(isinstance(count, int) for count in counts) else None
 
 
+def as_numbers(column: pd.Series) -> pd.Series | None:
+    """A column as float64, lists of blocks as their totals; None if it holds words."""
+    if pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column):
+        return column.astype("Float64").astype("float64")
+    totals = {value: blocks_of(value) for value in column.dropna().unique()}
+    if totals and all(totals.values()):
+        return column.map({value: float(sum(counts or ())) for value, counts in totals.items()}).astype("float64")
+    return None
+
+
 _SCENARIOS = choices("scenario")[1:]
 _SCENARIO_PREFIXES = tuple(f"{name}." for name in _SCENARIOS)
 _NEVER = ("model.name", "platform.index", PRICE)

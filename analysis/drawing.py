@@ -176,11 +176,6 @@ def log_ticks(axis: Axis, words: Callable[[float], str] = plain) -> None:
 times = "{:.4g}x".format
 
 
-def ratio_axis(axis: Axis) -> None:
-    """Ticks of a logarithmic axis of ratios."""
-    log_ticks(axis, times)
-
-
 def colour_bar(
     drawn: Figure, axes: Sequence[Axes], norm: Normalize, label: str, words: Callable[[float], str] = short
 ) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import re
-from pathlib import Path
 
+from paradnn.core.tables import rows
 from paradnn.store.metrics import metric
 
 #: Where the words of a key would not say it.
-with Path(__file__).with_suffix(".csv").open(encoding="utf-8", newline="") as _table:
-    _NAMES = {row["column"]: row["words"] for row in csv.DictReader(_table)}
+_NAMES = {row["column"]: row["words"] for row in rows(__file__)}
 _ENDS = {"_low": ", lower end", "_high": ", upper end", "_spread": ", spread"}
 _PERCENTILE = re.compile(r"p(\d\d?)$")
 _ORDINALS = {"1": "st", "2": "nd", "3": "rd"}

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from analysis.lazy import np, pd
 from analysis.options import option
 from paradnn.config.price import load_prices, positive_price
 from paradnn.core.errors import ConfigError
 from paradnn.store.metrics import COSTS
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: The column of what an hour costs.
 PRICE = "platform.price_per_hour"
@@ -86,8 +84,6 @@ def currency_of(frame: pd.DataFrame) -> str:
 def priced(frame: pd.DataFrame, prices: PriceList) -> pd.DataFrame:
     """The frame with what its runs cost, by `paradnn.store.metrics`: the metrics of COSTS, with their intervals where
     those of what they follow from are known, PRICE, and `price_currency`. A given price wins over that of a run."""
-    import numpy as np
-    import pandas as pd
 
     def column(name: str, lacking: float = np.nan) -> pd.Series:
         values = frame[name] if name in frame else pd.Series(lacking, index=frame.index)

@@ -16,12 +16,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+from analysis.lazy import pd
 from analysis.options import Options, columns_named
 from paradnn.core.registry import Registry
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from analysis.result import Result
 
 OptionsT = TypeVar("OptionsT", bound=Options)

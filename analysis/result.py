@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, NamedTuple
 
+from analysis.lazy import drawing, pd
 from paradnn.core.errors import NotEnoughData, ParadnnError
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.figure import Figure
-
     from analysis.store.quality import Quality
 
 
@@ -49,7 +47,7 @@ class Result:
     quality: Quality | None = None
     set_aside: Paragraph | None = None
     sentences: Sequence[Paragraph | str] = ()
-    picture: Callable[[], Figure] | None = None
+    picture: Callable[[], drawing.Figure] | None = None
     stands_out: Highlight | None = None
     rows: Sequence[tuple[str, pd.DataFrame]] = ()
 
@@ -79,14 +77,12 @@ class Result:
         """The findings in words, a line for each sentence or point."""
         return "\n".join(map(str, self.paragraphs()))
 
-    def figure(self, width: float | None = None) -> Figure:
+    def figure(self, width: float | None = None) -> drawing.Figure:
         """The picture, set for print where a `width` in inches is given; ParadnnError where there is nothing to draw,
         or more than a figure holds."""
-        from analysis.drawing import page
-
         if self.picture is None or not self.drawable:
             raise ParadnnError("there is nothing to draw; choose other runs")
-        with page(width):
+        with drawing.page(width):
             drawn = self.picture()
             own, height = drawn.get_size_inches()
             if width is not None and own != width:  # of an analysis that makes its figures itself

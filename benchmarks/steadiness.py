@@ -3,7 +3,7 @@
     python -m benchmarks.steadiness [--series 400]     # the tables of docs/method.md
     python -m benchmarks.steadiness --coverage         # the second of them alone
     python -m benchmarks.steadiness --stop 0.02        # coverage where the interval itself decides when to stop
-    python -m benchmarks.steadiness --table            # the critical values of paradnn/worker/series.py
+    python -m benchmarks.steadiness --table            # the critical values of paradnn/worker/series.csv
 
 Noise is Gaussian and AR(1) from block to block. `false`: a series without a change that is called unsteady; `missed`:
 one with a change that is called steady, with the reported step time beside the true one at the end.
@@ -191,7 +191,7 @@ def print_table(series: int) -> None:
             distance = np.abs(np.clip(found, -0.2, 0.6) - column)
             near = distance <= max(0.1, float(np.sort(distance)[len(distance) // 100]))
             row.append(float(np.quantile(explained[near], 0.9)))
-        print(f"    ({', '.join(f'{value:.2f}' for value in row)}),", flush=True)
+        print(length, *(f"{value:.2f}" for value in row), sep=",", flush=True)
 
 
 def main() -> None:

@@ -42,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _require_free(given.host, given.port)
     experiment_id = prepare_views(address, given.experiment)
     server = address.public.rstrip("/") if served else f"http://{given.host}:{given.port}"
-    for view, (shows, *_) in VIEWS.items():
-        print(f"{shows}:\n  {link(server, experiment_id, view)}")
+    for view, about in VIEWS.items():
+        print(f"{about['shows']}:\n  {link(server, experiment_id, view)}")
     if not served:
         settle(address)
         print("starting the server takes some 20 s; Ctrl-C ends it", flush=True)

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from analysis.claims.evaluate import CheckFinding, ClaimVerdict, Data, judge, sentences, summary, table
 from analysis.claims.kinds import ClaimAnswer, StatedClaim
@@ -20,10 +20,6 @@ from analysis.registry import analysis
 from analysis.result import Paragraph, Result, joined
 from analysis.store.conditions import in_words
 from paradnn.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +58,7 @@ def answered(verdicts: tuple[ClaimVerdict, ...], sources: tuple[str, ...], poole
     "A check is supported where the 95% interval of its number lies on the claimed side, refuted\n"
     "where it lies on the other, and undecided where it holds both. A claim is refuted where any\n"
     "check is, supported where all checks with data are; what has no data is named. Kinds of check\n"
-    "and the layout of a file: analysis/claims/kinds.py and analysis/claims/observations.yaml.",
+    "and the layout of a file: analysis/claims/kinds.csv and analysis/claims/observations.yaml.",
     example="python -m analysis claims --only 1,3",
     one_protocol=True,
     gate="queries",
@@ -101,7 +97,7 @@ _ORDER = ("standardised weight", "share", "ratio")
 _LOOKS = {ClaimAnswer.SUPPORTED: ("o", 0), ClaimAnswer.REFUTED: ("X", 1), ClaimAnswer.NOT_ENOUGH: ("D", 4)}
 
 
-def draw_claims(verdicts: Sequence[ClaimVerdict]) -> Figure:
+def draw_claims(verdicts: Sequence[ClaimVerdict]) -> drawing.Figure:
     """A row for each check that has data, in panels of one scale: weights, shares, ratios. The range in which the claim
     says the number lies is shaded."""
     panels: dict[str, list[tuple[str, CheckFinding]]] = {}
@@ -148,7 +144,7 @@ def _label(verdict: ClaimVerdict, finding: CheckFinding) -> str:
     return textwrap.fill(f"{verdict.claim.id}. {text}", letters, break_on_hyphens=False)
 
 
-def _panel(axes: Axes, name: str, rows: Sequence[tuple[str, CheckFinding]]) -> None:
+def _panel(axes: drawing.Axes, name: str, rows: Sequence[tuple[str, CheckFinding]]) -> None:
     ends = np.array([(one.low, one.value, one.high, one.bound.low, one.bound.high) for _, one in rows])
     known = ends[np.isfinite(ends) & ((ends > 0) | (name != "ratio"))]
     low, high, margin = known.min(), known.max(), 0.06 * (np.ptp(known) or 1.0)
@@ -166,12 +162,8 @@ def _panel(axes: Axes, name: str, rows: Sequence[tuple[str, CheckFinding]]) -> N
         axes.plot(value, place, marker, color=drawing.COLOURS[colour], markersize=6)
     drawing.names(axes.yaxis, [label for label, _ in rows], smaller=1.2)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    drawing.finish(axes, "", f"{name}, 95% interval")
-    axes.grid(axis="y", visible=False)
+    logs, shares = {"x": drawing.times} if name == "ratio" else None, "x" if name == "share" else ""
+    drawing.finish(axes, "", f"{name}, 95% interval", logs=logs, shares=shares, grid="x")
     axes.tick_params(axis="y", length=0)
-    if name == "ratio":
-        drawing.ratio_axis(axes.xaxis)
-    elif name == "share":
-        axes.xaxis.set_major_formatter(drawing.PercentFormatter(1.0, decimals=0))
-    else:
+    if name not in ("ratio", "share"):
         axes.axvline(0, color="#666666", linewidth=0.8)

@@ -262,9 +262,9 @@ def _draw(found: ComparedPoints, sides: Sides, metric: str) -> Figure:
         axes,
         f"{label(metric)}: {sides.name_a} against {sides.name_b}",
         f"speedup of {sides.name_a} over {sides.name_b}",
+        logs={"x": drawing.times},
+        grid="x",
     )
-    axes.grid(axis="y", visible=False)
-    drawing.ratio_axis(axes.xaxis)
     drawing.legend(drawn)
     return drawn
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from analysis.choices import PLATFORM, Kind, Task, estimate, tasks, words_of
+from analysis.choices import PLATFORM, Task, estimate, tasks, words_of
 from analysis.format import short
 from analysis.labels import label, unit_of
 from analysis.lazy import drawing, np, pd
@@ -28,21 +28,8 @@ from paradnn.core.words import counted
 from paradnn.forecast.estimate import LEVEL
 from paradnn.store.metrics import METRICS
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from numpy.typing import NDArray
-
-
 #: No goals in themselves, but what a choice serves, and how long it learns.
 _BETTER = {"scheduled_queries_per_second": "higher", "learning_seconds": "lower"}
-#: Cost, what takes its place without prices, and what is to be had for it.
-_AXES = {
-    Kind.SERVES: ("cost_per_million_queries", "scheduled_queries_per_second", "latency_p99_ms"),
-    Kind.STEPS: ("cost_per_million_examples", "examples_per_second", "latency_p50_ms"),
-    Kind.GENERATES: ("cost_per_million_tokens", "tokens_per_second", "time_per_output_token_ms"),
-    Kind.LEARNS: ("cost_of_learning", "learning_seconds", "best_accuracy"),
-}
 _LISTED = 5
 _WRITTEN = 3  # tasks that are written out where no limit asks for all
 _PANELS, _NAMED = 6, 6  # panels of a picture, and choices that are named in each
@@ -233,34 +220,34 @@ class Box(NamedTuple):
     is sure of the choice itself.
     """
 
-    value: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
+    value: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
 
-    def beaten(self, shift: float | NDArray[np.float64] = 0.0) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    def beaten(self, shift: float | np.ndarray = 0.0) -> tuple[np.ndarray, np.ndarray]:
         """(n, n) whether choice i surely beats choice j, and whether it may, where a pair's quantities may be moved
         against each other by `shift` (n, k)."""
         low, high = np.where(np.isnan(self.low), -np.inf, self.low), np.where(np.isnan(self.high), np.inf, self.high)
         return beats(high + shift, low), beats(np.where(np.isnan(self.low), self.value, self.low) - shift, high)
 
 
-def standings(surely: NDArray[np.bool_], may: NDArray[np.bool_]) -> list[str]:
+def standings(surely: np.ndarray, may: np.ndarray) -> list[str]:
     """How each choice stands, of what each does to another (`Box.beaten`); ties beat each other in nothing."""
     return [*map(str, np.select([_by_others(surely), _by_others(may)], [BEATEN, UNDECIDED], ON))]
 
 
-def beats(of: NDArray[np.float64], against: NDArray[np.float64]) -> NDArray[np.bool_]:
+def beats(of: np.ndarray, against: np.ndarray) -> np.ndarray:
     """(n, n) whether choice i at the ends `of` (n, k) beats choice j at the ends `against`."""
     one, other = of[:, None, :], against[None, :, :]
     return np.asarray((one <= other).all(axis=2) & (one < other).any(axis=2))
 
 
-def efficient(box: Box) -> NDArray[np.bool_]:
+def efficient(box: Box) -> np.ndarray:
     """(n,) which choices no other beats, taken at their values."""
     return ~_by_others(beats(box.value, box.value))
 
 
-def _by_others(table: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _by_others(table: np.ndarray) -> np.ndarray:
     """(n,) whether any other choice does it."""
     return np.asarray((table & ~np.eye(len(table), dtype=bool)).any(axis=0))
 
@@ -320,10 +307,8 @@ def frontiers(frame: pd.DataFrame, limits: Mapping[str, float] | None = None, po
 
 def _frontier(task: Task, limits: Sequence[str], pool: bool) -> Frontier:
     rows = require_homogeneous(task.rows, ("protocol_id", "schema_version"), pool=pool)
-    cost, rate, y = _AXES[task.kind]
-    # Only a schedule asks for a rate.
-    known = (name for name in (cost, rate) if name in rows and rows[name].notna().any())
-    x = next(known, "queries_per_second" if task.kind is Kind.SERVES else rate)
+    *ways, y = task.work.judged_by
+    x = next((name for name in ways if name in rows and rows[name].notna().any()), ways[-1])
     metrics = list(dict.fromkeys([x, y, *limits]))
     lacking = [name for name in metrics if name not in rows or not rows[name].notna().any()]
     if lacking:
@@ -350,7 +335,7 @@ def _frontier(task: Task, limits: Sequence[str], pool: bool) -> Frontier:
 
 def _over_sessions(
     box: Box, parts: Sequence[pd.DataFrame], names: Sequence[str]
-) -> tuple[tuple[NDArray[np.bool_], NDArray[np.bool_]], bool]:
+) -> tuple[tuple[np.ndarray, np.ndarray], bool]:
     """What each choice does to another, as `Box.beaten`, and whether sessions decided any of it.
 
     Of two whose sessions cannot be told from them what time was measured may be off by ALLOWANCE; what is exact, such
@@ -389,7 +374,7 @@ def _ends(table: pd.DataFrame, name: str) -> np.ndarray:
     return found if less_is_better(name) else -found[[0, 2, 1]]
 
 
-def _draw(found: Sequence[Frontier], limits: Mapping[str, float], currency: str) -> Figure:
+def _draw(found: Sequence[Frontier], limits: Mapping[str, float], currency: str) -> drawing.Figure:
     """A panel for each task, six at most, with the line that no choice beats: filled on it, hollow undecided, grey
     beaten; colours are platforms, bars the intervals that hold all at once."""
     shown = found[:_PANELS]
@@ -405,7 +390,9 @@ def _draw(found: Sequence[Frontier], limits: Mapping[str, float], currency: str)
     return drawn
 
 
-def _panel(axes: Axes, one: Frontier, platforms: Sequence[str], limits: Mapping[str, float], currency: str) -> None:
+def _panel(
+    axes: drawing.Axes, one: Frontier, platforms: Sequence[str], limits: Mapping[str, float], currency: str
+) -> None:
     x, y = one.x, one.y
     for row in one.table.to_dict("records"):
         look = drawing.look(row["platform"], platforms) | {"markersize": 7, "elinewidth": 0.8, "zorder": 3}

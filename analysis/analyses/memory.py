@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from analysis.columns import FamilyGroup, blocks_of, hyperparameters, of_groups
+from analysis.columns import FamilyGroup, as_numbers, hyperparameters, of_groups
 from analysis.lazy import np, pd
 from analysis.options import Options
 from analysis.registry import Shown, analysis
@@ -101,12 +101,8 @@ def _limit(group: FamilyGroup, pool: bool) -> MemoryEdge:
 
 def size_of(column: pd.Series) -> pd.Series | None:
     """A column of numbers above zero or of lists of blocks as float64; None for what is no size."""
-    if pd.api.types.is_bool_dtype(column) or column.isna().any():
-        return None
-    if pd.api.types.is_numeric_dtype(column):
-        return column.astype("float64") if (column > 0).all() else None
-    totals = {value: blocks_of(value) for value in column.unique()}
-    return column.map(lambda value: float(sum(totals[value] or ()))) if all(totals.values()) else None
+    sizes = None if pd.api.types.is_bool_dtype(column) or column.isna().any() else as_numbers(column)
+    return sizes if sizes is not None and (sizes > 0).all() else None
 
 
 def _sentences(found: Sequence[MemoryEdge]) -> Iterator[Paragraph]:

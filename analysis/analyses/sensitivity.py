@@ -11,18 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from analysis.columns import (
     FamilyGroup,
     GroupKey,
-    blocks_of,
+    as_numbers,
     choose_metric,
     find_column,
     find_metric,
-    groups,
     hyperparameters,
     narrowed,
+    of_groups,
     settings,
     shown,
 )
@@ -34,15 +34,12 @@ from analysis.registry import Shown, analysis
 from analysis.result import Highlight, Paragraph, Result, pooled_within
 from analysis.statistics.contrast import adjusted
 from analysis.statistics.dependence import Component, Levels, Unit, combined, levels_of
-from analysis.statistics.regression import BETWEEN, Lacking, Regression, regress
+from analysis.statistics.regression import BETWEEN, Regression, regress
 from analysis.statistics.sessions import ALLOWANCE, When, when_of
 from analysis.store.frame import aggregate_replicates, is_ok, require_homogeneous, units
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
 from paradnn.forecast.estimate import LEVEL
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _RATE = 0.05  # of fits without any effect in which some term may be said to matter
 _POOR = 0.5  # the R2 below which a straight line is said to describe little
@@ -129,15 +126,11 @@ def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
     pooled = pooled_within(frame, ["family", "device"], pool=True) if options.pool else ""
     metric = find_metric(frame, options.metric) if options.metric else choose_metric(frame)
     chosen = [find_column(frame, name, "--on") for name in options.on or ()]
-    fits, lacking = [], []
-    for group in groups(frame):
-        try:
-            fits.append(_fit(group, metric, chosen, options))
-        except NotEnoughData as problem:
-            lacking.append(Lacking(group.name, str(problem)))
-    if not fits:
-        remedy = "measure more points, or choose fewer hyperparameters with --on"
-        raise NotEnoughData(f"not enough data to explain {metric}", lacking, remedy)
+    lacks, remedy = (
+        f"not enough data to explain {metric}",
+        "measure more points, or choose fewer hyperparameters with --on",
+    )
+    fits, lacking = of_groups(frame, lambda group: _fit(group, metric, chosen, options), lacks, remedy)
     log = options.log_scale == "both"
     of = f"{'log ' * log}{metric}"
     weigh = (
@@ -317,7 +310,7 @@ def encode(frame: pd.DataFrame, names: Sequence[str], log: bool = False) -> tupl
     terms: dict[str, pd.Series] = {}
     baselines: dict[str, str] = {}
     for name in names:
-        number = _number(frame[name])
+        number = as_numbers(frame[name])
         if number is not None:
             logarithm = log and _takes_logarithm(frame[name])
             terms[name] = _logarithms(number, name, "leave it out with --on") if logarithm else number
@@ -342,20 +335,10 @@ def _logarithms(values: Any, name: str, remedy: str) -> Any:
 
 def _takes_logarithm(column: pd.Series) -> bool:
     """Whether a column becomes a logarithm on a log scale: numbers and totals of lists do, words and truth do not."""
-    return not pd.api.types.is_bool_dtype(column) and _number(column) is not None
+    return not pd.api.types.is_bool_dtype(column) and as_numbers(column) is not None
 
 
-def _number(column: pd.Series) -> pd.Series | None:
-    """A column as float64; None if it holds words."""
-    if pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column):
-        return column.astype("Float64").astype("float64")
-    totals = {value: blocks_of(value) for value in column.dropna().unique()}
-    if totals and all(totals.values()):
-        return column.map({value: float(sum(counts or ())) for value, counts in totals.items()}).astype("float64")
-    return None
-
-
-def _draw(fits: Sequence[Fit], what: str, logarithms: bool) -> Figure:
+def _draw(fits: Sequence[Fit], what: str, logarithms: bool) -> drawing.Figure:
     """A panel for each family, a row for each term, a mark with its interval for each device; zero is no effect. A term
     that one device's runs hold constant or cannot separate from others says so in place of a mark."""
     families = [[fit for fit in fits if fit.family == name] for name in dict.fromkeys(fit.family for fit in fits)]
@@ -383,8 +366,7 @@ def _draw(fits: Sequence[Fit], what: str, logarithms: bool) -> Figure:
         title = own[0].name if len(own) == 1 else own[0].family
         scale = ", logarithms of the hyperparameters" * logarithms
         x = f"what {what} depends on: standardised weights ({LEVEL:.0%} intervals{scale})"
-        drawing.finish(axes, f"{title}\nR² {', '.join(f'{fit.regression.r2:.2f}' for fit in own)}", x)
-        axes.grid(axis="y", visible=False)
+        drawing.finish(axes, f"{title}\nR² {', '.join(f'{fit.regression.r2:.2f}' for fit in own)}", x, grid="x")
     drawing.legend(
         figure, [drawing.handle(name, **drawing.look(name, devices)) for name in devices if len(devices) > 1]
     )

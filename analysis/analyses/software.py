@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from analysis.format import told_apart
 from analysis.labels import label, not_recorded
@@ -26,9 +26,6 @@ from analysis.statistics.regression import Lacking
 from analysis.store.frame import families, is_ok, require_homogeneous
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,7 +231,7 @@ def _rows(pairs: pd.DataFrame, unit: Unit) -> Iterator[dict[str, Any]]:
         yield named | {"family": family} | one.row() | quantiles | {"why": why}
 
 
-def _draw(table: pd.DataFrame) -> Figure:
+def _draw(table: pd.DataFrame) -> drawing.Figure:
     """A panel for each column on each device, a row for each value of it in each family: the median speedup over the
     baseline and the 90th percentile, with their intervals; an end that the points are too few for has no bar."""
     parts = list(table.groupby(["device", "column", "over"], sort=False))
@@ -255,8 +252,7 @@ def _draw(table: pd.DataFrame) -> Figure:
         axes.axvline(1, color="#333333", linewidth=1, linestyle="--")
         axes.set_xscale("log")
         drawing.forest(axes, keys, groups, looks)
-        drawing.finish(axes, f"{label(str(column))} on {device}, over {over}", "speedup")
-        drawing.ratio_axis(axes.xaxis)
-        axes.grid(axis="y", visible=False)
+        title = f"{label(str(column))} on {device}, over {over}"
+        drawing.finish(axes, title, "speedup", logs={"x": drawing.times}, grid="x")
     drawing.legend(drawn)
     return drawn

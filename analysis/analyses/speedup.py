@@ -245,8 +245,7 @@ def _draw(found: Speedup, sides: Sides, asked: SpeedupOptions) -> Figure:
         axes.set_yscale("log")
         wins = int((rows["speedup"] > 1).sum())
         title = f"{family}: {sides.name_a} over {sides.name_b}, ahead in {wins} of {len(rows)} points"
-        drawing.finish(axes, title, labelled(x) if last else "", "speedup")
-        drawing.ratio_axis(axes.yaxis)
+        drawing.finish(axes, title, labelled(x) if last else "", "speedup", logs={"y": drawing.times})
         if (places > 0).all() and places.max() > 20 * places.min():
             axes.set_xscale("log")
             drawing.log_ticks(axes.xaxis, short)

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from analysis.store.conditions import Conditions, in_words
 from paradnn.core.schema import option
+from paradnn.core.tables import rows
 
 
 class ClaimAnswer(StrEnum):
@@ -39,34 +40,8 @@ class Bound:
 
 
 #: What a check's `kind` may be: what it says, and which fields it takes beside `where` and `name`, those it needs with
-#: a mark.
-KINDS = {
-    # A metric, or the speedup of A over B, rises or falls with a hyperparameter, the others given: the sign of its
-    # standardised weight.
-    "trend": ("{response} {direction} with {of}", "metric! a b of! direction!"),
-    # The weight of `larger` is larger in size than that of each of `than`.
-    "ranking": ("{larger} weighs more in {response} than {than}", "metric! a b larger! than!"),
-    # The share of paired points in which A is more than `margin` times as good as B.
-    "compare": ("share of points in which {a} beats {b}{times} is {bound}", "a! b! metric margin bound!"),
-    # A quantile of the speedups of A over B. With `successive`, a column of versions, A and B are each version and the
-    # one before. With `operations` the speedups are those of the operations of profiled runs, chosen by type and B's
-    # intensity. Unless `paired`, the ratio is that of A's quantile over B's, whichever points were measured.
-    "ratio": (
-        "{middle} speedup{measured}, {sides}, is {bound}",
-        "a b successive operations metric quantile paired bound!",
-    ),
-    # A quantile of a metric over points.
-    "threshold": ("{middle} {metric} is {bound}", "metric! quantile bound!"),
-    # A quantile over profiled points of the share of the step in the chosen operations.
-    "share": ("{middle} share of the step in operations with {operations} is {bound}", "operations! quantile bound!"),
-    # Of the points that ended as `b_outcome` on B, the share that ended as `a_outcome` on A.
-    "outcome": (
-        "of the points with outcome {b_outcome} on {b}, the share with {a_outcome} on {a} is {bound}",
-        "a! b! a_outcome b_outcome bound!",
-    ),
-    # Amdahl's non-parallel fraction, fitted over the counts in column `by`.
-    "scaling": ("non-parallel fraction over {by} is {bound}", "metric by bound!"),
-}
+#: a mark. The table also says what each is about.
+KINDS = {row["kind"]: (row["says"], row["takes"]) for row in rows(__file__)}
 
 
 @dataclass(frozen=True)

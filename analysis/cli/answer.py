@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from analysis.lazy import pd
 from analysis.options import Options, Selection, command_line
 from analysis.result import Paragraph, Result
 from analysis.store.conditions import parse, select
@@ -21,8 +22,6 @@ from paradnn.core.words import counted, did_you_mean
 from paradnn.families import FAMILIES
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from analysis.registry import Analysis
     from analysis.report.populations import Population
 

@@ -6,7 +6,6 @@ These take its runs elsewhere, log those of others and the published ones, make 
 from __future__ import annotations
 
 import argparse
-import csv
 import shlex
 import sys
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from analysis.prices import price_option, read_prices
 from analysis.registry import ANALYSES, Analysis
 from paradnn.cli.console import Ticker, say
 from paradnn.core.errors import ConfigError
+from paradnn.core.tables import rows
 from paradnn.core.words import counted
 from paradnn.store.files import whole_file
 
@@ -167,10 +167,6 @@ def _published(name: str, experiment: str, units: str, folder: str, summary: str
     return SubCommand(f"import-{name}", FolderOptions, summary, line, act, selects=False)
 
 
-with (Path(__file__).parents[1] / "published/sources.csv").open(encoding="utf-8", newline="") as _table:
-    _PUBLISHED = tuple(_published(**row) for row in csv.DictReader(_table))
-
-
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions(Options):
     """Where the page goes, and what an hour costs."""
@@ -199,37 +195,18 @@ def _report(options: ReportOptions, selection: Selection) -> None:
     print(f"Open it in a browser: {opener} {shlex.quote(str(target))}")
 
 
+_PUBLISHED = (_published(**row) for row in rows(f"{Path(__file__).parents[1]}/published/sources.csv"))
+#: The options of each command of the table, what it does, and whether that is about chosen runs.
+_ACTS: dict[str, tuple[type[Arguments], Callable[[Any, Any], None], bool]] = {
+    "audit": (AuditOptions, audit, False),
+    "export": (ExportOptions, _export, True),
+    "import": (ImportOptions, _import_bundle, False),
+    "report": (ReportOptions, _report, True),
+}
 _STORE = (
-    SubCommand(
-        "audit",
-        AuditOptions,
-        "what may be concluded from results of other harnesses: hyperfine, pytest-benchmark, asv and others",
-        "python -m analysis audit before-*.json --against after-*.json",
-        audit,
-        selects=False,
-    ),
-    SubCommand(
-        "export",
-        ExportOptions,
-        "write chosen runs to a file: their frame as CSV or Parquet, or all of them as a .zip for others",
-        "python -m analysis export fc.parquet --family fc --outcome ok",
-        _export,
-    ),
-    SubCommand(
-        "import",
-        ImportOptions,
-        "log the runs of a .zip that `export` wrote into a store",
-        "python -m analysis import results.zip",
-        _import_bundle,
-        selects=False,
-    ),
-    SubCommand(
-        "report",
-        ReportOptions,
-        "every analysis the runs allow as one HTML page: figures, numbers, what is missing",
-        "python -m analysis report --out report.html",
-        _report,
-    ),
+    SubCommand(options=options, act=act, selects=selects, **row)
+    for row in rows(__file__)
+    for options, act, selects in [_ACTS[row["name"]]]
 )
 _ANALYSES = (SubCommand(one.name, one.options, one.summary, one.example, analysis=one) for one in ANALYSES.values())
 #: In the order of --help.

@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 from rich.table import Table
 from rich.text import Text
 
+from analysis.lazy import pd
 from analysis.options import Arguments, Selection, option
 from paradnn.cli.console import Screen, say, si, standard_output
 from paradnn.core.errors import ConfigError
 from paradnn.store.files import whole_file
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from analysis.result import Result
 
 _KINDS = (".png", ".svg", ".pdf")

@@ -1,21 +1,19 @@
 """The text of `--help`, made from the configuration's own dataclasses and files, so that it cannot lie."""
 
-import csv
 import dataclasses
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from paradnn.config import point as config
 from paradnn.config.data import inputs
 from paradnn.config.groups import groups, options_of
+from paradnn.core.tables import rows
 from paradnn.core.workload import WORKLOADS
 from paradnn.families import FAMILIES
 
-with Path(__file__).with_name("groups.csv").open(encoding="utf-8", newline="") as _table:
-    #: What each group of conf/ decides.
-    _GROUPS = {row["group"]: row["decides"] for row in csv.DictReader(_table)}
+#: What each group of conf/ decides.
+_GROUPS = {row["group"]: row["decides"] for row in rows(__file__, "groups.csv")}
 
 
 def help_text(page: str | None = None) -> str:

@@ -16,7 +16,7 @@ from paradnn.compare.verdict import Rule, orders, trimmed
 from paradnn.config.identity import request_of, texts
 from paradnn.config.point import Point
 from paradnn.core.errors import ConfigError
-from paradnn.session.design import Conclusion, DesignPoint, RecordedPoint
+from paradnn.session.design import Conclusion, DesignPoint, RecordedPoint, SweepDesign
 from paradnn.session.record import run_name
 from paradnn.session.turns import BlockTurns, takes_turns
 
@@ -66,8 +66,8 @@ def pairs_of(first: Sequence[Point], second: Sequence[Point], null: bool) -> lis
     return pairs
 
 
-class Comparison:
-    """What is measured next and what is known; a `paradnn.session.design.SweepDesign`.
+class Comparison(SweepDesign):
+    """What is measured next and what is known.
 
     A side that fails in the first round, or twice, ends its point: out of memory and what is missing stay so, and one
     crash in many rounds is a round less.
@@ -89,16 +89,12 @@ class Comparison:
             ComparedPoint(labels, rule, shared, points=points, order=orders(f"{name} {index}"))
             for index, (shared, points) in enumerate(pairs)
         ]
+        self.points = [point for entry in self.results for point in entry.points]
         self._name, self._random, self._clock = name, random.Random(name), clock
         self._seconds = math.inf if minutes is None else 60 * minutes
         self._begin: float | None = None
         self._number = 0
         self._asked: list[tuple[ComparedPoint, int]] = []
-
-    @property
-    def points(self) -> list[Point]:
-        """Every point of both sides."""
-        return [point for entry in self.results for point in entry.points]
 
     @property
     def left(self) -> int:
@@ -132,10 +128,6 @@ class Comparison:
             entry.turns = self._turns_of(entry)
             self._asked += [(entry, side) for side in ((0, 1) if entry.turns else next(entry.order))]
         return [self._visit(*asked) for asked in self._asked]
-
-    def wants(self, visit: DesignPoint, claimed: bool) -> bool:
-        """Each visit is a part of its round."""
-        return True
 
     def overall(self) -> ComparedPoint:
         """The only point; of several that both sides measured their geometric mean.

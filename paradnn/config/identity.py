@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass, replace
 from functools import cache, lru_cache
+from pathlib import Path
 from typing import Any
 
 from paradnn.config.point import Measure, Point
@@ -15,24 +16,9 @@ LIMIT_KEYS = ("timeout", "memory_limit", "predict_oom")
 #: Keys of `measure` that ask for more than the timing, and leave that as it is.
 EXTRA_KEYS = ("profile", "keep_trace")
 #: Keys of a point that came later, dotted, with the value that says what was always meant: a point that was stored
-#: before them is still the same, and its run is read as if it held them (`paradnn.store.runs`).
-_LATER_KEYS: Mapping[str, Any] = {
-    "devices": 1,
-    "transport": "local",  # while there was another: devices of processes that met over grpc
-    "hosts": 1,
-    "framework.compile": "default",
-    "model.experts": 1,
-    "model.active_experts": 2,
-    "model.capacity": 1.25,
-    "measure.relative_interval": None,
-    "measure.reference": False,
-    "measure.processes": 1,
-    "measure.max_processes": 30,
-    "platform.cores": None,
-    "platform.price_per_hour": None,
-    "scenario": "closed",
-    "task": "step",
-}
+#: before them is still the same, and its run is read as if it held them (`paradnn.store.runs`). The transport was local
+#: while there was another: devices of processes that met over grpc.
+_LATER_KEYS: Mapping[str, Any] = json.loads(Path(__file__).with_name("later_keys.json").read_text(encoding="utf-8"))
 #: What `_written` wrote, by the key and the object's id.
 _seen: dict[tuple[str, int], tuple[str, Any]] = {}
 _MOST_SEEN = 2**14

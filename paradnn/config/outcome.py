@@ -8,21 +8,11 @@ import signal
 from dataclasses import dataclass, field
 
 from paradnn.core.messages import Answer
+from paradnn.core.tables import rows
 from paradnn.core.workload import Part
 
 #: Every outcome, with what it means.
-OUTCOMES: dict[str, str] = {
-    "ok": "measured",
-    "oom_host": "host memory exceeded",
-    "oom_device": "device memory exceeded",
-    "oom_predicted": "the analytic memory bound or a smaller point says that the limit is exceeded; not tried",
-    "timeout": "longer than measure.timeout, or learn.epochs without the target",
-    "compile_error": "the framework could not trace or compile the step",
-    "nan": "the loss became NaN or infinite",
-    "crash": "the process died, or an unexpected error",
-    "unavailable": "no such device, software or input here",
-    "overload": "the load that was asked for could not be issued or served",
-}
+OUTCOMES = {row["outcome"]: row["means"] for row in rows(__file__)}
 
 #: Outcomes that another setting of the limits could change.
 LIMIT_OUTCOMES = ("oom_host", "oom_predicted", "timeout")

@@ -1,8 +1,8 @@
 """What a recorded number means: declared where it is computed, collected by `paradnn.store.metrics`."""
 
-import csv
 from dataclasses import dataclass
-from pathlib import Path
+
+from paradnn.core.tables import rows
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,8 @@ def declared(file: str) -> tuple[Metric, ...]:
     """Those of the table `metrics.csv` beside a module; a row with `ends` has the metrics of its 95% interval behind
     it."""
     found: list[Metric] = []
-    with Path(file).with_name("metrics.csv").open(encoding="utf-8", newline="") as table:
-        for name, unit, better, kind, ends, description in list(csv.reader(table))[1:]:
-            found.append(Metric(name, unit, better or None, kind, description))
-            for end, word in zip(interval_names(name), ("lower", "upper"), strict=True) if ends else ():
-                found.append(Metric(end, unit, better or None, kind, f"{word} end of its 95% interval"))
+    for name, unit, better, kind, ends, description in map(dict.values, rows(file, "metrics.csv")):
+        found.append(Metric(name, unit, better or None, kind, description))
+        for end, word in zip(interval_names(name), ("lower", "upper"), strict=True) if ends else ():
+            found.append(Metric(end, unit, better or None, kind, f"{word} end of its 95% interval"))
     return tuple(found)

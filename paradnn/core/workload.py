@@ -123,6 +123,8 @@ class Workload:
     #: What is shown of a run in one number, by metric with its unit, the most telling first; and rates of its steps.
     headlines: ClassVar[Mapping[str, str]] = {}
     rates: ClassVar[Mapping[str, str]] = {}
+    #: Metrics that choices of platform are judged by: cost, what takes its place without prices, and what it brings.
+    judged_by: ClassVar[tuple[str, ...]] = ("cost_per_million_examples", "examples_per_second", "latency_p50_ms")
     #: Phases of its own, each with the one after which it comes; those of them that may be disturbed, in words.
     phases: ClassVar[Mapping[str, str]] = {}
     disturbed: ClassVar[Mapping[str, str]] = {}

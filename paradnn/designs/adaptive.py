@@ -29,7 +29,7 @@ from paradnn.forecast.predict import StepTimeModel
 from paradnn.forecast.regression import Array, one_thread
 from paradnn.forecast.status import rates_of, sweep_status
 from paradnn.forecast.table import PastRuns, row_of, table_of_points
-from paradnn.session.design import Conclusion, DesignPoint, RecordedPoint
+from paradnn.session.design import Conclusion, DesignPoint, RecordedPoint, SweepDesign
 from paradnn.store.files import read_json
 from paradnn.store.runs import Finished, ResumePolicy
 
@@ -204,15 +204,12 @@ class DesignState(NamedTuple):
     error: float | None
 
 
-class AdaptiveSweep:
-    """What is known, when it is enough, and what is measured next: a `paradnn.session.design.SweepDesign`.
+class AdaptiveSweep(SweepDesign):
+    """What is known, when it is enough, and what is measured next.
 
     begin: when the command began, on the monotonic clock. looks: one before every batch. reason: why the sweep is over;
-    empty before. excluded: index -> why it is out of memory without being tried. left: how many points more it may ask
-    for.
+    empty before. excluded: index -> why it is out of memory without being tried.
     """
-
-    resumes = True
 
     def __init__(self, points: Sequence[Point], settings: Settings, sweep: SweepInfo) -> None:
         self.points, self.begin, given = points, time.monotonic(), settings.sweep
@@ -220,7 +217,7 @@ class AdaptiveSweep:
         self.rule = rule if rule != StoppingRule() else StoppingRule(error=_USUAL_ERROR)
         self.looks: list[DesignState] = []
         self.excluded: dict[int, str] = {}
-        self.reason, self.left = "", given.points or len(points)
+        self.reason, self._left = "", given.points or len(points)
         self._settings, self._sweep, self._ended = settings, sweep, False
 
     @cached_property
@@ -228,6 +225,11 @@ class AdaptiveSweep:
         """Asked for when stacks and store are there; nothing is read yet."""
         history = open_history(self._settings.tracking)
         return Knowledge(self.points, self._settings, history, self._sweep.sweep_id)
+
+    @property
+    def left(self) -> int:
+        """How many points more it may ask for."""
+        return self._left
 
     @property
     def seconds_left(self) -> float:
@@ -314,9 +316,9 @@ class AdaptiveSweep:
         self.looks.append(look)
         self.reason = self.rule.reached(*look) or ("" if unmeasured.any() else self._exhausted())
         if self.reason or not allowed.any() or not self.room:
-            self.left = 0
+            self._left = 0
             return []
-        self.left, count, chosen = int(min(allowed.sum(), self.room)), int(min(self.room, _BATCH)), []
+        self._left, count, chosen = int(min(allowed.sum(), self.room)), int(min(self.room, _BATCH)), []
         if knowledge.tried < start:  # what is known to be out of memory left out
             possible = np.flatnonzero(~np.isin(every, [*self.excluded]))
             spread_out = possible[first_points(knowledge.coordinates[possible], 2 * start, self._settings.sweep.seed)]

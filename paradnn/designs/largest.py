@@ -13,7 +13,7 @@ from paradnn.config.point import Point, Settings, costs_of
 from paradnn.core.errors import ConfigError
 from paradnn.forecast.history import History, open_history
 from paradnn.platform.environment import memory_limit
-from paradnn.session.design import Conclusion, DesignPoint, RecordedPoint
+from paradnn.session.design import Conclusion, DesignPoint, RecordedPoint, SweepDesign
 from paradnn.session.environments import current_environments
 from paradnn.session.record import run_name
 from paradnn.session.workers import WorkerKey
@@ -77,11 +77,8 @@ class _Tried(NamedTuple):
     metrics: Mapping[str, float]
 
 
-class LargestBatch:
-    """A `paradnn.session.design.SweepDesign` that searches the largest batch, or model, of each of `points`, beginning
-    with its own."""
-
-    resumes, seconds_left = True, math.inf  # nothing but the answer ends it
+class LargestBatch(SweepDesign):
+    """Searches the largest batch, or model, of each of `points`, beginning with its own."""
 
     def __init__(self, points: Sequence[Point], settings: Settings) -> None:
         self.points, self._settings, self._limits = points, settings, settings.largest
@@ -131,10 +128,6 @@ class LargestBatch:
             pass
         self._asked = next(iter(self._next()), None)
         return [DesignPoint(self._point(*self._asked), {"search": "largest"})] if self._asked else []
-
-    def wants(self, visit: DesignPoint, claimed: bool) -> bool:
-        """Each try is needed."""
-        return True
 
     def conclusion(self) -> Conclusion:
         """The answer for every point, and what lies beyond it."""

@@ -7,11 +7,11 @@ two of 256 bits), of one device (a package, a board or a socket) unless the name
 that is not there is unknown, and stays so: nothing is guessed from a similar one.
 """
 
-import csv
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+
+from paradnn.core.tables import rows
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,7 @@ def _part(row: Mapping[str, str]) -> Hardware:
     return Hardware(row["name"], row["kind"], peaks, bandwidth, memory, row["source"], aliases, cores)
 
 
-with Path(__file__).with_suffix(".csv").open(encoding="utf-8", newline="") as _table:
-    HARDWARE = tuple(map(_part, csv.DictReader(_table)))
-
+HARDWARE = tuple(map(_part, rows(__file__)))
 
 #: What follows the name of a part that is another one: other clocks, other memory, another board.
 _VARIANT = r"(?![ -](?:pcie|nvl|sxm\d?-32gb|sxm-64gb|ti|super|d\b|laptop|max-q|mobile))"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from paradnn.config.point import Point
 from paradnn.session.turns import BlockTurns
@@ -61,37 +62,40 @@ class Conclusion:
     artifacts: Mapping[str, Any] = field(default_factory=dict)
 
 
-class SweepDesign(Protocol):
-    """Decides after each batch of measurements what is measured next."""
+class SweepDesign:
+    """Decides after each batch of measurements what is measured next. points: one of every worker that will be needed.
+    resumes: whether points that the store holds are as good as measured; else each visit is a measurement of its own.
+    """
 
-    @property
-    def points(self) -> Sequence[Point]:
-        """A point of every worker that will be needed."""
-
-    @property
-    def resumes(self) -> bool:
-        """Whether points that the store holds are as good as measured; else each visit is a measurement of its own."""
+    points: Sequence[Point]
+    resumes: bool = True
 
     @property
     def left(self) -> int:
         """How many measurements it still asks for, at most."""
+        raise NotImplementedError
 
     @property
     def seconds_left(self) -> float:
         """How long it still asks for measurements: infinite where time does not end it."""
+        return math.inf
 
     @property
     def progress(self) -> str:
         """What is known so far, in a few words; may be empty."""
+        return ""
 
     def batch(self, rows: Sequence[RecordedPoint]) -> Sequence[DesignPoint]:
         """What is measured next, in this order; nothing ends it. `rows`: how those ended that were measured last."""
+        raise NotImplementedError
 
     def wants(self, visit: DesignPoint, claimed: bool) -> bool:
         """Whether a visit of the batch is still to be made: asked before its point is claimed, and once it is."""
+        return True
 
     def conclusion(self) -> Conclusion:
         """What came of it, also of one that was interrupted."""
+        return Conclusion()
 
 
 @dataclass

@@ -18,6 +18,7 @@ from paradnn.config.identity import Identity
 from paradnn.config.point import Tracking
 from paradnn.core.errors import DataError, NoStoreError, StoreError, StoreRefusalError
 from paradnn.core.scratch import Scratch
+from paradnn.core.tables import rows
 from paradnn.core.workload import Moment
 from paradnn.store import runs
 from paradnn.store.address import address_of, local_folder, locate, settle
@@ -310,29 +311,20 @@ def _since_1970(milliseconds: float) -> int:
 
 
 _PREFIX = "mlflow.sharedViewState."
-_RATE = "metrics.`examples_per_second`"
-_POINT = (
-    *("tags.`outcome`", "tags.`steady`", _RATE, "metrics.`examples_per_second_low`"),
-    *("metrics.`examples_per_second_high`", "metrics.`peak_memory_bytes`", "params.`batch_size`", "tags.`device`"),
-)
-_SWEEP = ("metrics.`points`", "metrics.`points.ok`", "attributes.`Duration`", "tags.`command`")
-#: Key of a view -> (what it shows, filter, order, columns). Sorted by time, runs stand below their parents; sorted by
+#: By its key, a view: what it shows, filter, order, columns. Sorted by time, runs stand below their parents; sorted by
 #: anything else, each has a line of its own.
-VIEWS = {
-    "points": ("every measured point", "tags.kind = 'point' and tags.source = 'measured'", _RATE, _POINT),
-    "sweeps": ("sweeps, their points below them", "", "attributes.start_time", (*_SWEEP, *_POINT)),
-    "imported": ("published measurements", "tags.kind = 'point' and tags.source = 'published'", _RATE, _POINT),
-}
+VIEWS = {view.pop("key"): view for view in rows(__file__, "views.csv")}
 
 
 def view_tags() -> Mapping[str, str]:
     """The tags of an experiment that hold its views."""
     fixed = {"orderByAsc": False, "startTime": "ALL", "lifecycleFilter": "Active", "datasetsFilter": []}
     tags = {}
-    for key, (_, chosen, order, columns) in VIEWS.items():
+    for key, view in VIEWS.items():
+        columns = view["columns"].split()
         shown = ["attributes.`Run Name`", *columns]
-        state = fixed | {"searchFilter": chosen, "orderByKey": order, "selectedColumns": columns, "columnOrder": shown}
-        state |= {"modelVersionFilter": "All Runs", "columnWidths": dict.fromkeys(shown, 170)}
+        state = fixed | {"searchFilter": view["filter"], "orderByKey": view["order"], "selectedColumns": columns}
+        state |= {"columnOrder": shown, "modelVersionFilter": "All Runs", "columnWidths": dict.fromkeys(shown, 170)}
         tags[f"{_PREFIX}{key}"] = json.dumps(state)
     return tags
 

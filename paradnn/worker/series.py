@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from paradnn.core.messages import Timing
+from paradnn.core.tables import rows
 from paradnn.worker.chance import quantile_ranks
 
 #: Fewer values than this carry neither verdict nor interval; so few have one of their extremes where widening it
@@ -28,21 +29,10 @@ SMALLEST_CHANGE = 0.02
 #: Share of the variance that the best line or jump explains by chance in one of ten steady series: rows by their
 #: length, columns by the lag-one correlation of the residuals. Drawn by `python -m benchmarks.steadiness --table` from
 #: AR(1) series whose coefficient is 0, 0.5, 0.7 or 0.9, equally often.
-_LENGTHS = (6, 8, 10, 14, 20, 30, 40, 60, 80, 160, 320)
-_CORRELATIONS = (-0.2, 0.0, 0.2, 0.4, 0.6)
-_CRITICAL = (
-    (0.87, 0.89, 0.89, 0.86, 0.86),
-    (0.83, 0.84, 0.82, 0.82, 0.81),
-    (0.78, 0.80, 0.80, 0.80, 0.66),
-    (0.71, 0.75, 0.77, 0.72, 0.65),
-    (0.47, 0.69, 0.73, 0.72, 0.62),
-    (0.23, 0.41, 0.60, 0.68, 0.66),
-    (0.16, 0.22, 0.44, 0.60, 0.65),
-    (0.10, 0.12, 0.27, 0.37, 0.58),
-    (0.08, 0.09, 0.20, 0.26, 0.51),
-    (0.04, 0.05, 0.09, 0.12, 0.36),
-    (0.02, 0.02, 0.03, 0.06, 0.22),
-)
+_TABLE = rows(__file__)
+_LENGTHS = [int(row.pop("length")) for row in _TABLE]
+_CORRELATIONS = list(map(float, _TABLE[0]))
+_CRITICAL = [list(map(float, row.values())) for row in _TABLE]
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,12 @@ The table `categories.csv` has a row a pattern: the first one of its language th
 The language `kernel` are kernels of a device that name no operation, in lower case.
 """
 
-import csv
 import functools
 import re
-from pathlib import Path
 
-with Path(__file__).with_suffix(".csv").open(encoding="utf-8", newline="") as _table:
-    _PATTERNS = tuple(csv.DictReader(_table))
+from paradnn.core.tables import rows
+
+_PATTERNS = rows(__file__)
 #: Those that multiply what is counted as a product.
 PRODUCTS = ("matmul", "convolution")
 

@@ -43,6 +43,7 @@ class Generate(Workload):
     mode, unit, same_step = "generate", "token of each example", False
     declares, parts, rates = declared(__file__), (Generation,), {"tokens_per_second": "tokens/s"}
     phases, disturbed = {"prefill": "compile"}, {"prefill": "while prompts were read: "}
+    judged_by = ("cost_per_million_tokens", "tokens_per_second", "time_per_output_token_ms")
     profiled_whole = False  # products of one token are small, and many are fused with others
 
     prompt: int = option(64, "mode=generate: tokens of each prompt, read at once", low=1, high=1_000_000)

@@ -30,6 +30,7 @@ class Learn(Workload):
     name, group, key, place = "learn", "learn", "task", 40
     mode, unit, reason, resumes = "train", "training step", "trains", True
     declares, inputs, parts, phases = declared(__file__), SETS, (Epoch,), {"learn": "latency"}
+    judged_by = ("cost_of_learning", "learning_seconds", "best_accuracy")
     later: ClassVar[Mapping[str, Any]] = {"learn.schedule": "constant", "learn.warmup_epochs": 0}
 
     metric: str = option(

@@ -53,6 +53,8 @@ class _Scenario(Workload):
         "queries_per_second": "queries/s",
     }
     brief: ClassVar[Mapping[str, Any]] = {"min_seconds": 15.0}
+    #: Only a schedule asks for a rate.
+    judged_by = ("cost_per_million_queries", "scheduled_queries_per_second", "queries_per_second", "latency_p99_ms")
     phases, disturbed = {"load": "latency"}, {"load": "under load: "}
 
     min_seconds: float
