@@ -326,6 +326,11 @@ def marks(
     axes.errorbar(x, y, **how)
 
 
+def ends_of(table: pd.DataFrame, name: str) -> pd.DataFrame:
+    """A table in which a quantity and the ends of its interval are called as `forest` takes them."""
+    return table.rename(columns={name: "value", f"{name}_low": "low", f"{name}_high": "high"})
+
+
 def forest(
     axes: Axes, rows: Mapping[str, str], groups: Mapping[str, pd.DataFrame], looks: Mapping[str, Mapping[str, Any]]
 ) -> None:

@@ -32,6 +32,17 @@ def unit_option() -> Any:
     )
 
 
+def column_option(default: Any, text: str, metavar: str = "COLUMN") -> Any:
+    """An option that names columns."""
+    return option(default, text, metavar=metavar, names="columns")
+
+
+def metric_option(what: str) -> Any:
+    """What is shown, explained or predicted."""
+    how = "default: flops_utilization, else flops_per_second, else examples_per_second"
+    return column_option(None, f"{what} ({how})", "M")
+
+
 class Argument(NamedTuple):
     """A field as an argument: its `kind` is that of one value, `pairs` are KEY=VALUE.
 

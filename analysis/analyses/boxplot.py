@@ -13,7 +13,7 @@ from analysis.columns import choose_metric, find_column, find_metric, narrowed
 from analysis.format import is_share, short
 from analysis.labels import label, labelled
 from analysis.lazy import drawing, np, pd
-from analysis.options import Options, option, unit_option
+from analysis.options import Options, column_option, unit_option
 from analysis.registry import Shown, analysis
 from analysis.result import Result, pooled_within, require_runs
 from analysis.sides import apart, choose_sides, side_option
@@ -41,14 +41,9 @@ _DARK = "#555555"
 class BoxplotOptions(Options):
     """Which metric, and over which groups."""
 
-    metric: str | None = option(
-        None, "a metric (default: FLOPS utilisation, else what runs have)", metavar="NAME", names="columns"
-    )
-    by: tuple[str, ...] = option(
-        ("family",),
-        "a box for each value; A,B for each pair of values (default: family)",
-        metavar="COLUMN",
-        names="columns",
+    metric: str | None = column_option(None, "a metric (default: FLOPS utilisation, else what runs have)", "NAME")
+    by: tuple[str, ...] = column_option(
+        ("family",), "a box for each value; A,B for each pair of values (default: family)"
     )
     a: tuple[str, ...] = side_option("A", "boxes of the speedups of A over --b in the metric: ")
     b: tuple[str, ...] = side_option("B")

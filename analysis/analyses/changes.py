@@ -15,7 +15,7 @@ from typing import Any
 
 from analysis.analyses.software import order
 from analysis.lazy import np, pd, stats
-from analysis.options import Options, option
+from analysis.options import Options, column_option, option
 from analysis.registry import analysis
 from analysis.result import Result, require_runs
 from analysis.statistics.contrast import adjusted
@@ -36,10 +36,8 @@ _COLUMNS = ["series", "sessions", "before", "after", "ratio", "low", "high", "p"
 class ChangesOptions(Options):
     """Which level, and what it may change with."""
 
-    metric: str = option("examples_per_second", "any metric above 0", metavar="M", names="columns")
-    by: str | None = option(
-        None, "a commit, version or start_time that names sessions (default: commit)", metavar="COLUMN", names="columns"
-    )
+    metric: str = column_option("examples_per_second", "any metric above 0", "M")
+    by: str | None = column_option(None, "a commit, version or start_time that names sessions (default: commit)")
     history: str | None = option(None, "lines of paradnn gate --history in place of runs", metavar="FILE")
 
 

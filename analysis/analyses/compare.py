@@ -252,7 +252,7 @@ def _draw(found: ComparedPoints, sides: Sides, metric: str) -> Figure:
             axes.scatter(
                 part["speedup"], part["place"], s=18, color=shade, marker=marker, alpha=0.7, linewidths=0, label=text
             )
-    means = rows.set_index("family").rename(columns=_MEANS)
+    means = drawing.ends_of(rows.set_index("family"), "geometric_mean")
     words = {
         row["family"]: f"{row['family']}\n{told.get(row['verdict'], row['verdict'])}" for row in rows.to_dict("records")
     }
@@ -267,6 +267,3 @@ def _draw(found: ComparedPoints, sides: Sides, metric: str) -> Figure:
     )
     drawing.legend(drawn)
     return drawn
-
-
-_MEANS = {"geometric_mean": "value", "geometric_mean_low": "low", "geometric_mean_high": "high"}

@@ -16,7 +16,7 @@ from typing import Any
 from analysis.columns import find_column, find_metric, join_columns
 from analysis.format import short
 from analysis.lazy import np, pd, stats
-from analysis.options import Options, option
+from analysis.options import Options, column_option, option
 from analysis.registry import analysis
 from analysis.result import Paragraph, Result, pooled_within, require_runs
 from analysis.statistics.dependence import Component, combined
@@ -32,10 +32,8 @@ from paradnn.forecast.estimate import LEVEL
 class FigureOfMeritOptions(Options):
     """Which rate, of which sides, against which."""
 
-    metric: str = option("examples_per_second", "a rate (default: examples_per_second)", metavar="M", names="columns")
-    by: str = option(
-        "device", "what sets the sides apart (default: device), as software.name", metavar="COLUMN", names="columns"
-    )
+    metric: str = column_option("examples_per_second", "a rate (default: examples_per_second)", "M")
+    by: str = column_option("device", "what sets the sides apart (default: device), as software.name")
     baseline: str | None = option(None, "the side that is 1 (default: the first by name)", metavar="SIDE")
 
 

@@ -26,7 +26,7 @@ from analysis.columns import (
 from analysis.format import is_share, short
 from analysis.labels import label, labelled
 from analysis.lazy import drawing, np, pd
-from analysis.options import Options, option
+from analysis.options import Options, column_option, metric_option, option
 from analysis.registry import Shown, analysis
 from analysis.result import Paragraph, Result, pooled_within
 from analysis.statistics.regression import Lacking
@@ -41,14 +41,9 @@ from paradnn.families import FAMILIES
 class HeatmapOptions(Options):
     """Two hyperparameters and a metric."""
 
-    x: str = option("batch_size", "hyperparameter across (default: batch_size)", metavar="A", names="columns")
+    x: str = column_option("batch_size", "hyperparameter across (default: batch_size)", "A")
     y: str = option(text="hyperparameter up, such as nodes, filters, precision", metavar="B", names="columns")
-    metric: str | None = option(
-        None,
-        "what to show (default: flops_utilization, else flops_per_second, else examples_per_second)",
-        metavar="M",
-        names="columns",
-    )
+    metric: str | None = metric_option("what to show")
 
 
 def _shown(rows: pd.DataFrame) -> Iterator[Shown]:

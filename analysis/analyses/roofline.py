@@ -16,7 +16,7 @@ from analysis.format import short
 from analysis.labels import label
 from analysis.lazy import drawing, pd
 from analysis.operations import ALL, operations_of
-from analysis.options import Options, option, unit_option
+from analysis.options import Options, column_option, option, unit_option
 from analysis.registry import Shown, analysis
 from analysis.result import Highlight, Paragraph, Result, pooled_within, require_runs
 from analysis.roofs import (
@@ -51,11 +51,8 @@ class RooflineOptions(Options):
         "profiled runs",
         metavar="RUN_ID|all",
     )
-    colour: str | None = option(
-        None,
-        "column that colours the marks, such as nodes or batch_size (default: the family)",
-        metavar="C",
-        names="columns",
+    colour: str | None = column_option(
+        None, "column that colours the marks, such as nodes or batch_size (default: the family)", "C"
     )
     unit: Literal["crossed", "model", "point"] = unit_option()
 

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from analysis.format import percent_interval, short
 from analysis.labels import label, unit_of
 from analysis.lazy import drawing, np, pd
-from analysis.options import Options, option
+from analysis.options import Options, column_option, option
 from analysis.registry import Shown, analysis
 from analysis.result import Paragraph, Result, joined
 from analysis.statistics.dependence import crossed_quantile, crossed_ratio, levels_of
@@ -42,12 +42,7 @@ class ScalingOptions(Options):
     metric: Literal["examples_per_second", "flops_per_second"] = option(
         "examples_per_second", "a rate (default: examples_per_second)"
     )
-    by: str = option(
-        "devices",
-        "what counts the devices (default: devices), such as platform.threads",
-        metavar="COLUMN",
-        names="columns",
-    )
+    by: str = column_option("devices", "what counts the devices (default: devices), such as platform.threads")
 
 
 class FamilyScaling(NamedTuple):

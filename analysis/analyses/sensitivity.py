@@ -29,7 +29,7 @@ from analysis.columns import (
 from analysis.format import short
 from analysis.labels import label, term_label
 from analysis.lazy import drawing, np, pd, stats
-from analysis.options import Options, option, unit_option
+from analysis.options import Options, column_option, metric_option, option, unit_option
 from analysis.registry import Shown, analysis
 from analysis.result import Highlight, Paragraph, Result, pooled_within
 from analysis.statistics.contrast import adjusted
@@ -50,17 +50,9 @@ _MOST = 12  # terms of a panel; the weakest beyond it are left to the table
 class SensitivityOptions(Options):
     """What is explained with what, and on which scale."""
 
-    metric: str | None = option(
-        None,
-        "what to explain (default: flops_utilization, else flops_per_second, else examples_per_second)",
-        metavar="M",
-        names="columns",
-    )
-    on: tuple[str, ...] | None = option(
-        None,
-        "hyperparameters to explain it with, such as nodes,batch_size (default: all that vary)",
-        metavar="A,B",
-        names="columns",
+    metric: str | None = metric_option("what to explain")
+    on: tuple[str, ...] | None = column_option(
+        None, "hyperparameters to explain it with, such as nodes,batch_size (default: all that vary)", "A,B"
     )
     log_scale: Literal["none", "both"] = option("none", "take logarithms of both sides (default: none)")
     unit: Literal["crossed", "model", "point"] = unit_option()
@@ -97,10 +89,6 @@ class Fit(GroupKey):
         return str(shown[0]), rivals
 
 
-def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
-    yield Shown(SensitivityOptions(log_scale="both"), families=narrowed(rows))
-
-
 @analysis(
     SensitivityOptions,
     summary="what a metric depends on: regression weights with intervals",
@@ -115,7 +103,7 @@ def _shown(rows: pd.DataFrame) -> Iterator[Shown]:
         "Standardised weights of a regression on logarithms. Further from zero matters more; an interval"
         " that holds zero shows no effect."
     ),
-    shown=_shown,
+    shown=lambda rows: [Shown(SensitivityOptions(log_scale="both"), families=narrowed(rows))],
 )
 def sensitivity(frame: pd.DataFrame, options: SensitivityOptions) -> Result:
     """The weights of every family on every device, over its ok runs; see `regress` for the formulas.

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from analysis.format import told_apart
 from analysis.labels import label, not_recorded
 from analysis.lazy import drawing, pd
-from analysis.options import Options, option, unit_option
+from analysis.options import Options, column_option, option, unit_option
 from analysis.registry import analysis
 from analysis.result import Result, joined
 from analysis.statistics.contrast import MARGIN, Contrast, Verdict, judge
@@ -32,11 +32,11 @@ from paradnn.core.words import counted
 class SoftwareOptions(Options):
     """What is compared with which baseline."""
 
-    by: tuple[str, ...] | None = option(
-        None, "what to compare, such as precision (default: what varies)", metavar="COLUMNS", names="columns"
+    by: tuple[str, ...] | None = column_option(
+        None, "what to compare, such as precision (default: what varies)", "COLUMNS"
     )
     baseline: str | None = option(None, "what the others are compared with", metavar="VALUE")
-    metric: str = option("examples_per_second", "any metric with a direction", metavar="M", names="columns")
+    metric: str = column_option("examples_per_second", "any metric with a direction", "M")
     unit: Literal["crossed", "model", "point"] = unit_option()
 
 
@@ -239,16 +239,8 @@ def _draw(table: pd.DataFrame) -> drawing.Figure:
     looks = {name: drawing.look(name, ("median", "90th percentile")) for name in ("median", "90th percentile")}
     for axes, ((device, column, over), rows) in zip(every, parts, strict=True):
         keys = {f"{row.family} {row.value}": f"{row.family}, {row.value}\nn = {row.pairs}" for row in rows.itertuples()}
-        groups = {
-            word: pd.DataFrame(
-                {
-                    end: rows[f"{name}{more}"].to_numpy()
-                    for end, more in (("value", ""), ("low", "_low"), ("high", "_high"))
-                },
-                index=list(keys),
-            )
-            for word, name in zip(looks, ("median", "p90"), strict=True)
-        }
+        named = rows.set_axis(list(keys))
+        groups = {word: drawing.ends_of(named, name) for word, name in zip(looks, ("median", "p90"), strict=True)}
         axes.axvline(1, color="#333333", linewidth=1, linestyle="--")
         axes.set_xscale("log")
         drawing.forest(axes, keys, groups, looks)

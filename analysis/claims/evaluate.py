@@ -456,13 +456,7 @@ def table(verdicts: Sequence[ClaimVerdict]) -> pd.DataFrame:
     """A row for each check, with its claim's answer, its effect and interval, and what is missing."""
     numbers = ("quantity", "value", "low", "high", "needed", "points", "missing")
     rows = [
-        (
-            verdict.claim.id,
-            verdict.answer.value,
-            str(one.check),
-            one.answer.value,
-            *(getattr(one, name) for name in numbers),
-        )
+        (verdict.claim.id, verdict.answer.value, str(one.check), one.answer.value, *map(vars(one).get, numbers))
         for verdict in verdicts
         for one in verdict.findings
     ]

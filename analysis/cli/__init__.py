@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 from analysis.cli.commands import COMMANDS
 from paradnn.cli.console import say
@@ -25,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     command_line = ["analysis", *(sys.argv[1:] if argv is None else argv)]
     with warnings.catch_warnings():
-        warnings.showwarning = _one_line
+        warnings.showwarning = lambda message, *_, **__: say(f"warning: {message}", sys.stderr)
         # Text columns are a block each: pandas warns where one is added to a hundred.
         warnings.filterwarnings("ignore", message="DataFrame is highly fragmented")
         args.sub_command.execute(args, command_line)
@@ -47,7 +46,3 @@ def make_parser() -> Parser:
         command.configure(child)
         child.set_defaults(sub_command=command)
     return parser
-
-
-def _one_line(message: Warning | str, *_: Any, **__: Any) -> None:
-    say(f"warning: {message}", sys.stderr)

@@ -50,20 +50,15 @@ def check_prices(prices: Prices, key: str = "price") -> None:
         positive_price(f"{key}.per_hour".lstrip("."), f"{name}={price}", price, f"{name}: 2")
 
 
-def price_tables() -> list[str]:
-    """The names of the tables in `conf/price`."""
-    return sorted(path.stem for path in (CONFIG / "price").glob("*.yaml") if path.stem != "none")
-
-
 def load_prices(name: str, key: str) -> Prices:
     """The table `name` of `conf/price`, or of a YAML file; ConfigError, naming `key`, where it is missing or wrong."""
     import yaml
 
     path = Path(name).expanduser() if name.endswith((".yaml", ".yml")) else CONFIG / "price" / f"{name}.yaml"
-    known = price_tables()
     try:
         content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError:
+        known = sorted(path.stem for path in (CONFIG / "price").glob("*.yaml") if path.stem != "none")
         hint = did_you_mean(name, known).strip() or f"write DEVICE=PRICE, a file.yaml, or one of {', '.join(known)}"
         raise ConfigError(key, name, "is neither a price nor a table of prices", hint) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -359,7 +359,7 @@ def _private(pid: int, resident: int) -> int:
         return resident
 
 
-class WorkerPool:
+class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):
     """Live workers by key, so that interleaved software stacks do not pay the import again. `limit` bounds how many are
     kept, `share` the part of memory that they may hold together; the least recently used goes first."""
 
@@ -370,9 +370,6 @@ class WorkerPool:
         self._busy: set[WorkerKey] = set()
         self._closed = False
         self._lock = threading.RLock()  # two points that take turns are measured at once
-
-    def __enter__(self) -> WorkerPool:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -51,7 +51,7 @@ class _Idle(Step):
         return None
 
 
-class Processes:
+class Processes(contextlib.AbstractContextManager["Processes"]):
     """The processes of a point, on its cores: this one, which is measured, and those that it starts. They end with the
     `with` that it is entered by, at the latest with this one. Raises Unavailable and RankFailed."""
 
@@ -63,9 +63,6 @@ class Processes:
         self._means.meet(elsewhere)
         self.group = ProcessGroup(count, self._means.serve, elsewhere)
         self._means.parted()
-
-    def __enter__(self) -> Processes:
-        return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         # One process that fails takes the others with it: the first says why, unless memory ended here.

@@ -100,7 +100,7 @@ def main() -> None:
         issue(times, _write, time.monotonic_ns() + _LEAD)
 
 
-class Generated:
+class Generated(contextlib.AbstractContextManager["Generated"]):
     """The queries of such a process, which has made its schedule; a context: the process is gone after it. ended: none
     comes any more."""
 
@@ -113,9 +113,6 @@ class Generated:
         with contextlib.suppress(AttributeError, OSError):
             # Cores that the point was bound away from, where there are any: those of the process that forked it.
             os.sched_setaffinity(self._process.pid, os.sched_getaffinity(os.getppid()) - os.sched_getaffinity(0))
-
-    def __enter__(self) -> Generated:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
