@@ -17,12 +17,14 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import mlperf_loadgen as lg
 import numpy as np
 
 from paradnn.worker.meters import EnergyMeter
+from paradnn.workloads.serve import SERVER
 from paradnn.workloads.serve.generator import LOADGEN_SEED, Generated, arrivals
 from paradnn.workloads.serve.load import Service, measure_load, serve
 from paradnn.workloads.serve.queries import QueryLog, percentile
@@ -115,29 +117,14 @@ def beside_loadgen(loads: list[float], seconds: float, service: float) -> None:
 
 def search_twice(seconds: float, service: float) -> None:
     """The peak rate of the stub, found with two schedules."""
-    settings = {
-        "rate": "peak",
-        "latency_ms": 5e3 * service,
-        "percentile": 99.0,
-        "confidence": 0.99,
-        "min_seconds": seconds,
-        "min_queries": 100,
-        "batch": 1,
-        "delay_ms": 0.0,
-        "precision": 0.05,
-    }
+    peak = replace(SERVER, latency_ms=5e3 * service, min_seconds=seconds, batch=1)
     for seed in (LOADGEN_SEED, 1):
         begin = time.monotonic()
-        load_of = measure_load(
-            "server",
-            settings | {"seed": seed},
-            Service(stub(service), 1, 1 / service, service),
-            600.0,
-            EnergyMeter("unavailable"),
-        )
+        serving = Service(stub(service), 1, 1 / service, service)
+        load_of = measure_load(replace(peak, seed=seed), serving, 600.0, EnergyMeter("unavailable"))
         failed = min(probe.rate for probe in load_of.probes if not probe.held and probe.rate > (load_of.rate or 0))
         print(
-            f"peak at p99 of {settings['latency_ms']:g} ms, seed {seed}: {load_of.rate:.1f} .. {failed:.1f} "
+            f"peak at p99 of {peak.latency_ms:g} ms, seed {seed}: {load_of.rate:.1f} .. {failed:.1f} "
             f"of {1 / service:g}/s, {len(load_of.probes)} probes in {time.monotonic() - begin:.0f} s"
         )
 

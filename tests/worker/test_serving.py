@@ -5,12 +5,14 @@ import re
 import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from paradnn.core.workload import WORKLOADS
 from paradnn.worker.chance import events_factor, fewest_to_pass, quantile_ranks
 from paradnn.worker.meters import EnergyMeter
 from paradnn.workloads.serve.generator import LOADGEN_SEED, RECORD, arrivals, issue
@@ -180,7 +182,6 @@ def test_no_batch_begins_once_the_time_is_up() -> None:
 def test_a_load_that_the_time_cuts_keeps_its_queries(
     scenario: str, keys: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more = {"confidence": 0.99, "delay_ms": 0.0, "seed": 1, "precision": 0.05} if scenario == "server" else {}
     clock, batches = time.monotonic_ns, 0
 
     def run(_: int) -> None:
@@ -191,7 +192,7 @@ def test_a_load_that_the_time_cuts_keeps_its_queries(
     monkeypatch.setattr(time, "monotonic_ns", lambda: clock() + (10**12 if batches >= 10 else 0))
     service = Service(run, batch=2, capacity=2000.0, single_seconds=0.001)
     with pytest.raises(NotServed, match=r"measure\.timeout left time for") as ending:
-        measure_load(scenario, {**keys, **more}, service, seconds_left=300.0, meter=EnergyMeter("unavailable"))
+        measure_load(replace(WORKLOADS[scenario], **keys), service, 300.0, EnergyMeter("unavailable"))
     assert ending.value.outcome == "timeout"
     assert 10 <= len(ending.value.load.log()) <= 20
     assert ending.value.load.joules is None

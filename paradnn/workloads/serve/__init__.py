@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -19,13 +20,14 @@ from paradnn.core.schema import option
 from paradnn.core.workload import Words, Workload, expect, sent
 from paradnn.worker.chance import fewest_to_pass
 from paradnn.workloads.serve.generator import LOADGEN_SEED
-from paradnn.workloads.serve.load import OFFLINE_SLACK, measure_served, verdict
+from paradnn.workloads.serve.load import OFFLINE_SLACK, ScheduledRuns, Service, measure_served, serve_closed, verdict
 from paradnn.workloads.serve.queries import Load, Probe, QueryLog, load_artifacts, percentile
 
 if TYPE_CHECKING:
     from paradnn.config.point import Point
     from paradnn.families import Model
     from paradnn.session.measured import Measured
+    from paradnn.worker.meters import EnergyMeter
     from paradnn.worker.point import PointRun
 
 _PERCENTILE = "percentile of the latency that the scenario is about"
@@ -42,7 +44,7 @@ def process_seed(seed: int, replicate: int, process: int) -> int:
     return (seed + replicate * 0x85EBCA77 + process * 0x9E3779B1) % 2**32
 
 
-class _Scenario(Workload):
+class Scenario(Workload):
     """What all scenarios have in common."""
 
     key, reason, declares, parts = "scenario", "is for inference", declared(__file__), (Load,)
@@ -77,7 +79,22 @@ class _Scenario(Workload):
 
     def measure(self, run: PointRun) -> None:
         """A step as any other's, then let the scenario ask; what it gave is in the answer, however it ends."""
-        measure_served(run)
+        measure_served(run, self)
+
+    def batches(self, largest: int) -> dict[int, int]:
+        """The examples of each batch that is compiled, by the queries that it serves; of a stream one is all of it."""
+        return {1: largest}
+
+    def ask(self, service: Service, until: int, meter: EnergyMeter) -> Load:
+        """Let it ask until the clock shows so many ns, at most; one query after the other. Raises NotServed."""
+        return self._closed(service, until, meter, self.min_queries, self.min_seconds)
+
+    def _closed(
+        self, service: Service, until: int, meter: EnergyMeter, queries: int, seconds: float, batch: int = 0
+    ) -> Load:
+        meter.start()
+        served = serve_closed(service.run, time.monotonic_ns, queries, seconds, batch, until)
+        return service.load(None, served.told(f"scenario={self.name}", meter.joules()), [])
 
     def named(self, point: Point) -> list[str]:
         return [self.mode, self.name]
@@ -160,7 +177,7 @@ class _Scenario(Workload):
 
 
 @dataclass(frozen=True)
-class SingleStream(_Scenario):
+class SingleStream(Scenario):
     """A query of batch_size examples as soon as the one before it is answered."""
 
     name, group, place = "single_stream", "single_stream", 20
@@ -185,7 +202,7 @@ class MultiStream(SingleStream):
 
 
 @dataclass(frozen=True)
-class Offline(_Scenario):
+class Offline(Scenario):
     """All examples at once, served in batches of batch_size."""
 
     name, group, place = "offline", "offline", 22
@@ -193,9 +210,17 @@ class Offline(_Scenario):
     min_seconds: float = option(600.0, "as many examples as are to take so many seconds", low=0.0, high=86_400.0)
     min_queries: int = option(24_576, "and at least so many examples", low=1, high=10_000_000)
 
+    def batches(self, largest: int) -> dict[int, int]:
+        """All but the last are full, and that one is padded."""
+        return {largest: largest}
+
+    def ask(self, service: Service, until: int, meter: EnergyMeter) -> Load:
+        expected = int(OFFLINE_SLACK * self.min_seconds * service.capacity)
+        return self._closed(service, until, meter, max(self.min_queries, expected), 0.0, service.batch)
+
 
 @dataclass(frozen=True)
-class Server(_Scenario):
+class Server(Scenario):
     """Queries of one example that come at random, whether or not the ones before them are answered."""
 
     name, group, place = "server", "server", 23
@@ -235,6 +260,13 @@ class Server(_Scenario):
             remedy = f"leave it out, and set batch_size={self.batch}"
             raise ConfigError("server.batch", self.batch, f"is what batch_size={batch} says", remedy)
         return replace(point, workload=replace(self, batch=batch))
+
+    def batches(self, largest: int) -> dict[int, int]:
+        """Powers of two up to the largest."""
+        return {size: size for size in sorted({largest, *(2**power for power in range(largest.bit_length()))})}
+
+    def ask(self, service: Service, until: int, meter: EnergyMeter) -> Load:
+        return ScheduledRuns(vars(self), service, until, meter).load()
 
     def of_process(self, replicate: int, process: int) -> Server:
         """With arrivals of its own: processes that served the same ones would agree in what is their luck."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from paradnn.worker.frameworks import Step
     from paradnn.worker.meters import EnergyMeter
     from paradnn.worker.point import PointRun
+    from paradnn.workloads.serve import Scenario
 
 #: At the percentile that a scenario is about, a generator may be late by this share of the latency, or by so many ns.
 _LATE_SHARE, _LATE_ALWAYS = 0.1, 1_000_000
@@ -149,25 +150,14 @@ class Service:
         return load
 
 
-def measure_load(
-    scenario: str, settings: Mapping[str, Any], service: Service, seconds_left: float, meter: EnergyMeter
-) -> Load:
-    """Let `scenario` ask, with the keys of its group, for `seconds_left` at most. Raises NotServed."""
+def measure_load(scenario: Scenario, service: Service, seconds_left: float, meter: EnergyMeter) -> Load:
+    """Let a scenario ask, for `seconds_left` at most. Raises NotServed."""
     # A batch that has begun is served.
     usable = seconds_left - _LEFT_SECONDS - service.batch / service.capacity
-    until = time.monotonic_ns() + int(usable * 1e9)
-    if scenario == "server":
-        return _ScheduledRuns(settings, service, until, meter).load()
-    seconds, queries, batch = settings["min_seconds"], settings["min_queries"], 0
-    if scenario == "offline":
-        expected = int(OFFLINE_SLACK * seconds * service.capacity)
-        seconds, queries, batch = 0.0, max(queries, expected), service.batch
-    meter.start()
-    served = serve_closed(service.run, time.monotonic_ns, queries, seconds, batch, until)
-    return service.load(None, served.told(f"scenario={scenario}", meter.joules()), [])
+    return scenario.ask(service, time.monotonic_ns() + int(usable * 1e9), meter)
 
 
-class _ScheduledRuns:
+class ScheduledRuns:
     """Runs of `scenario=server`, each with a generator of its own."""
 
     def __init__(self, settings: Mapping[str, Any], service: Service, until: int, meter: EnergyMeter) -> None:
@@ -369,38 +359,35 @@ def _next(low: float, high: float, capacity: float) -> float:
 _SINGLE_RUNS, _SINGLE_SECONDS = 30, 2.0
 
 
-def measure_served(run: PointRun) -> None:
-    """A step as any other's, then the point's scenario asks; what it gave is in the answer, however it ends. A query of
-    a stream is the whole batch; offline, all batches but the last are full, and that one is padded."""
+def measure_served(run: PointRun, scenario: Scenario) -> None:
+    """A step as any other's, then the point's scenario asks; what it gave is in the answer, however it ends."""
     from paradnn.worker.measure import compile_steps
     from paradnn.worker.step import synthetic_batch
     from paradnn.workloads.step import measure_step
 
     point, steps = run.request, list[Any]()
-    largest, scenario = point["batch_size"], point["scenario"]
-    powers = {2**power for power in range(largest.bit_length())} if scenario == "server" else set()
-    sizes = sorted({largest} | powers)
+    batches = scenario.batches(point["batch_size"])
+    counts = list(batches)
 
     def beside(workload: Any, step: Step) -> Callable[[Any], None]:
-        for size in sizes[:-1]:
+        for size in list(batches.values())[:-1]:
             steps.append(run.framework.make_step(workload, synthetic_batch(workload, size, point["seed"]), point))
             compile_steps(steps[-1])
         steps.append(step)
-        counts = [1] if scenario in ("single_stream", "multi_stream") else sizes
-        return lambda _: _ask(run, lambda queries: steps[bisect.bisect_left(counts, queries)].run(1), counts[-1])
+        return lambda _: _ask(run, scenario, lambda count: steps[bisect.bisect_left(counts, count)].run(1), counts[-1])
 
     measure_step(run, beside)
 
 
-def _ask(run: PointRun, serve_queries: Callable[[int], object], batch: int) -> None:
-    scenario, watch = run.request["scenario"], ContentionWatch()
+def _ask(run: PointRun, scenario: Scenario, serve_queries: Callable[[int], object], batch: int) -> None:
+    watch = ContentionWatch()
     with run.phases("load"):
         until = time.perf_counter_ns() + int(_SINGLE_SECONDS * 1e9)
         alone = serve_closed(serve_queries, time.perf_counter_ns, _SINGLE_RUNS, 0.0, 0, until).log.latencies()
         service = Service(serve_queries, batch, batch / run.step_seconds(), statistics.median(alone) / 1e9)
         watch.start()
         try:
-            run.note(work=measure_load(scenario, run.request[scenario], service, run.seconds_left, run.meter()))
+            run.note(work=measure_load(scenario, service, run.seconds_left, run.meter()))
         except NotServed as unserved:
             run.note(work=unserved.load)
             raise
