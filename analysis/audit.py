@@ -5,8 +5,6 @@ are two sessions, and their difference is the benchmarks' and the hours' togethe
 (`--against`) a session is one observation, and Welch's t over them carries a verdict.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

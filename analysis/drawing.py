@@ -4,8 +4,6 @@ A picture is laid out as it is made: within `page(width)` panels stand below eac
 letters shrink to 6 points at the least, and names, legends and ticks take the room that there is.
 """
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

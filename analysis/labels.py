@@ -1,7 +1,5 @@
 """What columns are called where people read them: quantities in words, with their units apart."""
 
-from __future__ import annotations
-
 import re
 
 from paradnn.core.tables import rows

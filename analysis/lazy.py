@@ -4,8 +4,6 @@ Help, completion and a wrong argument need no numbers: a module takes `np`, `pd`
 once. What is used at a module's top level would be imported with it, so tables of constants hold plain numbers.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

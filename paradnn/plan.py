@@ -7,8 +7,6 @@
 It takes the overrides of `python -m paradnn.train` beside its own.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Arguments, printing, --csv, --figure, --width and --log are made for each from its dataclass of options.
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 These take its runs elsewhere, log those of others and the published ones, make the report, or read other harnesses.
 """
 
-from __future__ import annotations
-
 import argparse
 import shlex
 import sys

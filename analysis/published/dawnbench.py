@@ -7,8 +7,6 @@ DIR is a clone of github.com/stanford-futuredata/dawn-bench-entries. Each series
 run; the time to the threshold is that of the first entry which reaches it, as its README says.
 """
 
-from __future__ import annotations
-
 import csv
 import math
 from pathlib import Path

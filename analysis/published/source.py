@@ -5,8 +5,6 @@ benchmarks.published` makes of the published files. A reader (`dawnbench`) makes
 it: whatever is in a file, reading gives a value or raises one of `DAMAGED`, and one larger than `LARGEST` is refused.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import json

@@ -7,8 +7,6 @@ options, `sections` calls them, `comparisons` sets populations against each othe
 `page` writes the HTML. No analysis happens here: a section holds a result, and names the command that gives the same.
 """
 
-from __future__ import annotations
-
 from analysis.report.build import make_report
 
 __all__ = ["make_report"]

@@ -1,7 +1,5 @@
 """From a frame to the page: every population, every two of them, the claims, and what none of them could carry."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Populations of a store against each other, where they measured the same points, and the verdict on them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations

@@ -4,8 +4,6 @@ A question is a function of a population that answers in sentences, each with a 
 several systems the verdict on them comes before. A sentence points at the section that it is of.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import shlex
 from collections import Counter

@@ -3,8 +3,6 @@
 Figures are images within the page: what an SVG holds runs and fetches nothing there, and no id of it meets another's.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """The runs of a store by environment and protocol, never pooled, and what a command says that measures more of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -4,8 +4,6 @@ As tables that sort, with few digits to read, the exact value to sort by and no 
 picture of the first screen: throughput by model, with intervals, a mark for each system.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

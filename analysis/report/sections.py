@@ -1,7 +1,5 @@
 """The sections of the page: which analyses are tried with which options, and what became of each."""
 
-from __future__ import annotations
-
 import shlex
 import warnings
 from collections.abc import Iterable, Iterator, Sequence

@@ -18,8 +18,6 @@ Exit code: 0 a verdict on every point, 1 a point without one (undecided, or a si
 input, 130 interrupted.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import re

@@ -5,8 +5,6 @@ round and the other way round in the next. A round's value is the logarithm of t
 meet (a session, a drift, a slow neighbour) cancels in it (`paradnn.compare.verdict`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

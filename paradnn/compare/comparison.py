@@ -1,7 +1,5 @@
 """A comparison round by round: every point on both sides, one right after the other, until the rule says enough."""
 
-from __future__ import annotations
-
 import math
 import random
 import statistics

@@ -4,8 +4,6 @@ The turns are those of two models (`paradnn.session.turns`). The process stays t
 pair of processes, and its value that of its pairs of blocks (`paradnn.compare.verdict.trimmed`).
 """
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import os

@@ -8,8 +8,6 @@ most, an equal commit far more seldom.
 Exit code: 0 passes, 1 regressed, 2 wrong use, 3 undecided, 130 interrupted.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import platform

@@ -1,7 +1,5 @@
 """What two sides by turns came to: in words with the names of the sides, as tables, as JSON and CSV."""
 
-from __future__ import annotations
-
 import csv
 import math
 import statistics

@@ -5,15 +5,14 @@ both share cancels in it: the session, a drift, a slow neighbour. The order with
 between equal sides each value is as likely as its opposite, however the machine's state correlates in time.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
+from typing import Self
 
 #: Fewer rounds than this carry no interval.
 FEWEST = 5
@@ -65,9 +64,9 @@ class SpeedEstimate:
         """The upper end of the 95% interval of the ratio."""
         return math.exp(self.mean + self.half)
 
-    def inverse(self) -> SpeedEstimate:
+    def inverse(self) -> Self:
         """The same of the second side over the first."""
-        return SpeedEstimate(-self.mean, self.half, self.rounds, self.quantile)
+        return replace(self, mean=-self.mean)
 
     def verdict(self, margin: float) -> SpeedVerdict:
         """What the interval says where less than `margin` (0.02: 2%) does not matter: no difference where it is within

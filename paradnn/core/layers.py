@@ -1,10 +1,9 @@
 """A model as a list of layers, and what a list of layers costs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Self
 
 #: The type of a batch, of the logits, and of weights and optimizer variables in every precision.
 _FULL_BYTES = 4
@@ -146,7 +145,7 @@ class Costs:
     memory_lower_bound_bytes: int
     cache_bytes: int = 0
 
-    def times(self, devices: int) -> Costs:
+    def times(self, devices: int) -> Self:
         """Of so many devices with a step like this each; the parameters stay those of one model."""
         names = ("forward_flops", "backward_flops", "flops_per_step", "bytes_per_step", "memory_lower_bound_bytes")
         return replace(self, **{name: devices * getattr(self, name) for name in names})

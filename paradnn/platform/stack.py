@@ -7,8 +7,6 @@ by those who use one, and alone by who makes or removes it. What uv prints may h
 package index: of all that, one line is kept, and of an address in it the host alone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json
@@ -24,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from paradnn.config.groups import content_of, options_of
 from paradnn.config.identity import digest
@@ -61,7 +59,7 @@ class Stack:
     requirements: tuple[str, ...]
 
     @classmethod
-    def of(cls, software: Software) -> Stack | None:
+    def of(cls, software: Software) -> Self | None:
         """The stack that `software` asks for; None where it names an interpreter that is there."""
         if not software.requirements:
             return None

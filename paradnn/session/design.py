@@ -1,12 +1,10 @@
 """What a session asks of the code that chooses points while others are measured, and what became of all of them."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from paradnn.config.point import Point
 from paradnn.session.turns import BlockTurns
@@ -27,13 +25,13 @@ class RecordedPoint:
     known: bool = False
 
     @classmethod
-    def of_record(cls, run_id: str, record: Record) -> RecordedPoint:
+    def of_record(cls, run_id: str, record: Record) -> Self:
         """The row of a point that was recorded just now."""
         family = record.params["model.name"]
         return cls(run_id, record.name, family, record.outcome, record.reason, record.metrics, record.tags)
 
     @classmethod
-    def of(cls, family: str, values: Mapping[str, Any]) -> RecordedPoint:
+    def of(cls, family: str, values: Mapping[str, Any]) -> Self:
         """The row of a stored run: its id, name, tags (texts) and metrics in one mapping."""
         tags = {key: value for key, value in values.items() if isinstance(value, str)}
         metrics = {key: float(value) for key, value in values.items() if key not in tags}

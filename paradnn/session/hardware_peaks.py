@@ -1,8 +1,6 @@
 """What a machine can do at most: read from the store, or measured once and recorded as a run of its own. A point's
 utilisation is stated against ceilings of the same framework, with the same threads, in the same environment."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import random
@@ -12,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
 from paradnn.config.identity import Identity, digest, texts, told, unpriced
 from paradnn.config.outcome import PointResult
@@ -50,7 +48,7 @@ class Ceilings:
     references: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, run_id: str, metrics: Mapping[str, float], tags: Mapping[str, str] | None = None) -> Ceilings:
+    def of(cls, run_id: str, metrics: Mapping[str, float], tags: Mapping[str, str] | None = None) -> Self:
         """The ceilings in a run's metrics and tags."""
         prefix = "peak_flops_per_second."
         peaks = {key.removeprefix(prefix): value for key, value in metrics.items() if key.startswith(prefix)}

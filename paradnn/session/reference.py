@@ -3,8 +3,6 @@ different devices are never compared: the kernel's best is that of the ceilings,
 point may slow the kernel itself, by heat, clocks or a memory that it fills. That is no excuse: what the kernel takes
 beside the blocks and did not take before the model was there is the point's own, and is not taken off."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence

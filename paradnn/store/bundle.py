@@ -8,8 +8,6 @@ Bundles are made by `python -m analysis export FILE.zip`; every command of the a
 `python -m analysis import FILE.zip` logs one into a store.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

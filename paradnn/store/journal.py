@@ -3,8 +3,6 @@ point is one JSON file with a checksum, renamed once it is whole, which stays un
 `python -m paradnn.sync`, logs it. Without a store points are claimed here too, by files that are made exclusively. What
 some processes of a point measured, and how far a training is, waits here until the point is complete."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,8 +1,6 @@
 """The registry of metrics: what every recorded number means. A kind of work declares its own (`paradnn.core.workload`);
 the table beside this file has the others, and no other is recorded."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,8 +1,6 @@
 """What driver and analysis agree on about a stored run: its version, keys that came later, how it says its end, and
 what readers of every kind of store are asked for and give."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

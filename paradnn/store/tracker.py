@@ -4,8 +4,6 @@ loses nothing (the next one of the same store logs what it left), and neither do
 for `tracking.patience`, then measures on without claims and looks from time to time. What another driver recorded
 meanwhile is not recorded twice."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -2,8 +2,6 @@
 is built and warmed up, and then a block at a time. So does a Python function (`serve`), one side of `paradnn compare
 bench.py:old bench.py:new`."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os

@@ -5,8 +5,6 @@ every process makes the same step at the same time, and the step ends when all h
 of an all-reduce or a broadcast is compared with what it must be.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import os
