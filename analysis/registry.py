@@ -14,17 +14,15 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from analysis.lazy import pd
 from analysis.options import Options, columns_named
+from analysis.result import Result
 from paradnn.core.registry import Registry
 
-if TYPE_CHECKING:
-    from analysis.result import Result
-
 OptionsT = TypeVar("OptionsT", bound=Options)
-ResultT = TypeVar("ResultT", bound="Result", covariant=True)
+ResultT = TypeVar("ResultT", bound=Result, covariant=True)
 #: What the runs are for an analysis: times of steps (a run of a scenario counts for the steps that it timed, unless
 #: options name its queries), what scenarios gave, or no times, so that it does not matter whether runs are steady.
 #: "none": every run counts, whatever became of it.

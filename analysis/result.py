@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from analysis.lazy import drawing, pd
+from analysis.store.frame import IDENTITY, require_homogeneous
+from analysis.store.quality import Quality
 from paradnn.core.errors import NotEnoughData, ParadnnError
-
-if TYPE_CHECKING:
-    from analysis.store.quality import Quality
 
 
 class Paragraph(NamedTuple):
@@ -106,8 +105,6 @@ def pooled_within(frame: pd.DataFrame, by: Sequence[str], pool: bool) -> str:
 
     HeterogeneousError where anything differs, unless `pool`.
     """
-    from analysis.store.frame import IDENTITY, require_homogeneous
-
     alike = all(frame[key].nunique(dropna=False) <= 1 for key in IDENTITY if key in frame)
     groups = () if alike else (group for _, group in frame.groupby(list(by), sort=True, dropna=False))
     return joined(require_homogeneous(group, pool=pool).attrs.get("pooled", "") for group in groups)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.lazy import pd
 from analysis.options import Options, Selection, command_line
+from analysis.registry import Analysis
 from analysis.result import Paragraph, Result
 from analysis.store.conditions import parse, select
 from paradnn.config.outcome import OUTCOMES
@@ -22,7 +23,6 @@ from paradnn.core.words import counted, did_you_mean
 from paradnn.families import FAMILIES
 
 if TYPE_CHECKING:
-    from analysis.registry import Analysis
     from analysis.report.populations import Population
 
 _PLATFORMS = ("cpu", "gpu", "tpu")

@@ -16,19 +16,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from rich.table import Table
 from rich.text import Text
 
 from analysis.lazy import pd
 from analysis.options import Arguments, Selection, option
+from analysis.result import Result
 from paradnn.cli.console import Screen, say, si, standard_output
 from paradnn.core.errors import ConfigError
 from paradnn.store.files import whole_file
-
-if TYPE_CHECKING:
-    from analysis.result import Result
 
 _KINDS = (".png", ".svg", ".pdf")
 _TAG_LENGTH = 5000  # what every MLflow server accepts as a tag's value

@@ -1,14 +1,11 @@
 """What the terminal shows while points are measured, and at the end. The last line is drawn only when something
 happens: a refreshing thread would take time from the measurement."""
 
-from __future__ import annotations
-
 import math
 import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
@@ -19,11 +16,8 @@ from paradnn.cli.console import QUIET_SECONDS, Screen, fitting_table, si, standa
 from paradnn.core.metric import interval_names
 from paradnn.core.words import counted
 from paradnn.core.workload import WORKLOADS, Words
+from paradnn.session.design import RecordedPoint, Summary
 from paradnn.session.record import headline
-
-if TYPE_CHECKING:
-    from paradnn.session.design import RecordedPoint, Summary
-
 
 _COLOURS = {"ok": "green", "unavailable": "yellow"}
 _ROWS = 60  # longer sweeps end with counts instead of one row for each point

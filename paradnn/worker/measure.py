@@ -15,16 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paradnn.core.messages import Compilation, Contention, References, Timing, Trial
 from paradnn.core.workload import Ended
+from paradnn.worker.frameworks import Step
 from paradnn.worker.meters import ContentionWatch, EnergyMeter
 from paradnn.worker.series import FEWEST, adjusted_times, block_interval, find_change
-
-if TYPE_CHECKING:
-    from paradnn.worker.frameworks import Step
-    from paradnn.worker.turns import Turn
+from paradnn.worker.turns import Turn
 
 #: Blocks of a window: the last two or three of the warm-up end it once they show no change.
 WINDOW = 4

@@ -5,18 +5,14 @@ two arrays in place that no cache holds (STREAM's add, McCalpin 1995, without it
 is exactly three arrays, whether or not the processor reads a line before writing it).
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paradnn.core.messages import ArrayRate, PeakRates, ProductRate
+from paradnn.worker.frameworks import Framework
 from paradnn.worker.measure import Protocol, Watch, measure_steps
-
-if TYPE_CHECKING:
-    from paradnn.worker.frameworks import Framework
 
 #: How often the bandwidth kernel adds within one call, so that dispatch is not what small arrays measure.
 REPEATS = 32
