@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from paradnn.core.errors import ConfigError
 from paradnn.core.metric import Metric
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 USUAL: Mapping[str, str] = {"mode": "train", "task": "step", "scenario": "closed"}
 #: In this order they decide; a family of models may have a kind of work of its own.
 _DECIDE = ("scenario", "task", "model", "mode")
-Self = TypeVar("Self", bound="Workload")
 AnyPart = TypeVar("AnyPart", bound="Part")
 
 
@@ -162,7 +161,7 @@ class Workload:
         words |= {self.key: self.name} if self.key in ("task", "scenario") else {}
         return words | ({self.group: asdict(self)} if self.group else {})  # type: ignore[call-overload]
 
-    def of(self: Self, config: Mapping[str, Any]) -> Self:
+    def of(self, config: Mapping[str, Any]) -> Self:
         """With the options that a composed configuration, or a request, gives it; raises ConfigError."""
         return read(type(self), config.get(self.group, {}), self.group) if self.group else self
 
@@ -190,7 +189,7 @@ class Workload:
         reason = "is for messages between processes: devices that share a step are of one host"
         raise ConfigError("hosts", point.hosts, reason, "set hosts=1, or model=channel")
 
-    def of_process(self: Self, replicate: int, process: int) -> Self:
+    def of_process(self, replicate: int, process: int) -> Self:
         """As one of several processes of a replicate does it, from 0."""
         return self
 
