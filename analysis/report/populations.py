@@ -12,7 +12,7 @@ import yaml
 from analysis.labels import not_recorded
 from analysis.options import Selection
 from analysis.store.frame import IDENTITY, aggregate_replicates, families, is_ok
-from paradnn.config.identity import EXTRA_KEYS, LIMIT_KEYS
+from paradnn.config.identity import UNTIMED_KEYS
 from paradnn.config.paths import CONFIG
 from paradnn.families import message_families
 
@@ -164,7 +164,7 @@ def surroundings(population: Population) -> Iterator[str]:
     nearest: list[list[str]] = []
     for path in sorted((CONFIG / "measure").glob("*.yaml"), key=lambda path: path.stem != "standard"):
         preset = yaml.safe_load(path.read_text(encoding="utf-8"))
-        timed = {key: _normal(usual) for key, usual in preset.items() if key not in LIMIT_KEYS + EXTRA_KEYS}
+        timed = {key: _normal(usual) for key, usual in preset.items() if key not in UNTIMED_KEYS}
         differ = [f"measure.{key}={held[key]}" for key, usual in timed.items() if held.get(key, usual) != usual]
         nearest.append([f"measure={path.stem}", *differ])
     yield from (word for word in min(nearest, key=len) if word != "measure=standard")

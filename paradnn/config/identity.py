@@ -15,6 +15,9 @@ from paradnn.core.workload import WORKLOADS
 LIMIT_KEYS = ("timeout", "memory_limit", "predict_oom")
 #: Keys of `measure` that ask for more than the timing, and leave that as it is.
 EXTRA_KEYS = ("profile", "keep_trace")
+#: All that leave the times of the blocks as they are, and so are no part of a protocol: reference kernels run between
+#: the blocks and bias no step (docs/method.md), so that runs from before they did are runs of the same protocol.
+UNTIMED_KEYS = (*LIMIT_KEYS, *EXTRA_KEYS, "reference")
 #: Keys of a point that came later, dotted, with the value that says what was always meant: a point that was stored
 #: before them is still the same, and its run is read as if it held them (`paradnn.store.runs`). The transport was local
 #: while there was another: devices of processes that met over grpc.
@@ -119,7 +122,7 @@ def _text(value: Any) -> str:
 
 @lru_cache
 def _protocol(measure: Measure) -> str:
-    values = {key: value for key, value in vars(measure).items() if key not in LIMIT_KEYS + EXTRA_KEYS}
+    values = {key: value for key, value in vars(measure).items() if key not in UNTIMED_KEYS}
     return _json(told(values, "measure."))
 
 

@@ -24,7 +24,7 @@ _LOOK = 0.2  # seconds between two looks at whether a side has ended before its 
 def takes_turns(point: Point) -> bool:
     """Whether blocks of a point can stand between those of another: while it waits it must not compute, nor hold a
     device of which the other needs the memory."""
-    alone = point.devices == point.hosts == 1 and point.data.name == "synthetic" and not point.measure.reference
+    alone = point.devices == point.hosts == 1 and point.data.name == "synthetic"
     return alone and point.platform.name == "cpu" and point.workload.by_turns
 
 

@@ -79,7 +79,7 @@ class PointRun:
             if devices > 1:
                 self.framework = distributed(self.framework, layout_of(devices, self.request["platform"]))
             self.framework.open_device(platform)
-            if devices == 1 and self.request.get("measure", {}).get("reference"):
+            if devices == 1 and not self.turn and self.request.get("measure", {}).get("reference"):
                 from paradnn.worker.reference import Reference  # which takes Keras
 
                 protocol = Protocol.of(self.request["measure"])

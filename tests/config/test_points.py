@@ -311,6 +311,7 @@ def test_a_protocol_is_that_of_before_unless_it_stops_at_an_interval() -> None:
     keys = ("min_seconds", "min_blocks", "max_seconds", "block_seconds", "warmup_seconds")
     assert protocol_id(usual) == digest({key: getattr(usual, key) for key in keys})
     assert protocol_id(dataclasses.replace(usual, relative_interval=0.02)) != protocol_id(usual)
+    assert protocol_id(dataclasses.replace(usual, reference=True)) == protocol_id(usual)
 
 
 @pytest.mark.parametrize(
