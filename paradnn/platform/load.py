@@ -19,6 +19,8 @@ from paradnn.worker.meters import between, read_counters
 #: A host is busy where others take so many cores, or the hypervisor such a share of their time.
 BUSY_CORES = 0.3
 BUSY_STEAL = 0.05
+#: A machine is slow as a whole where a reference kernel runs at less than this share of its best there.
+SLOW = 0.75
 #: A shorter look says nothing: the kernel counts in hundredths of a second.
 _SHORTEST = 0.2
 #: A process that takes less is not named.
@@ -65,6 +67,15 @@ class HostLoad:
         if self.stolen:
             parts.append(f"the hypervisor takes {self.steal:.0%} (steal)")
         return ", ".join(parts)
+
+
+def slow_tags(speeds: Mapping[str, float], tags: Mapping[str, str]) -> dict[str, str]:
+    """What says that the machine as a whole is slow, beside what `tags` say of others, given how fast each reference
+    kernel ran as a share of its best there; none where it is not. A lower clock and the neighbours of a virtual machine
+    show in no counter."""
+    name, speed = min(speeds.items(), key=lambda entry: entry[1], default=("", 1.0))
+    reasons = [tags.get("contended_reason"), f"the machine ran at {speed:.0%} of its best ({name})"]
+    return {"contended": "true", "contended_reason": "; ".join(filter(None, reasons))} if speed < SLOW else {}
 
 
 class LoadWatch:

@@ -18,7 +18,7 @@ from paradnn.config.point import Point
 from paradnn.core.channel import plain
 from paradnn.core.messages import PeakRates, ProductRate
 from paradnn.platform.environment import Environment, available_memory
-from paradnn.platform.load import LoadWatch
+from paradnn.platform.load import LoadWatch, slow_tags
 from paradnn.platform.specifications import find_hardware
 from paradnn.session.measured import mean_interval
 from paradnn.session.record import run_tags
@@ -165,6 +165,8 @@ class CeilingsKeeper:
             result, rates = self._measure(point)
             record = make_ceilings_record(claim, name, point, environment, result, rates)
             best = self._best(identity, record.metrics)
+            speeds = {key.split("_")[2]: ms / record.metrics.get(key, ms) for key, ms in best.items()}
+            record = replace(record, tags={**record.tags, **slow_tags(speeds, record.tags)})
             run_id = self._tracker.record(claim, record, dict)
         except BaseException:
             with contextlib.suppress(Exception):

@@ -3,6 +3,7 @@ here reads a clock, a device or a store. Every summary is derived from raw value
 result is checked against itself; a violated check is a fault of this tool and says so."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +17,7 @@ from paradnn.core.metric import interval_names
 from paradnn.core.words import without_secrets
 from paradnn.core.workload import WORKLOADS
 from paradnn.platform.environment import Environment
+from paradnn.platform.load import slow_tags
 from paradnn.session.measured import Measured, base_metrics, contradictions, measured_metrics, measurements, summarised
 from paradnn.session.reference import reference_metrics
 from paradnn.store.metrics import costs as priced_costs
@@ -94,6 +96,8 @@ def make_record(measured: Measured) -> Record:
         problems = [problem for answer in measured.answers for problem in contradictions(point, costs, metrics, answer)]
         # What ceilings say of emulation, in numbers, is in the tags that the run was begun with.
         tags = _measured_tags(point, measured.answers) | tags
+        if speed := metrics.get("reference_speed"):  # what the model does to the kernel is not the machine's
+            tags |= slow_tags({tags["reference_kernel"]: speed * math.exp(metrics["reference_own"])}, tags)
         tags["checks"] = "passed" if not problems else "failed: " + "; ".join(dict.fromkeys(problems))
     if price := point.platform.price_per_hour:
         metrics |= priced_costs(price, outcome == "ok", {**(history[-1].metrics if history else {}), **metrics}.get)

@@ -19,8 +19,9 @@ _SIZES = {"cpu": (384, 2**23)}
 _DEVICE_SIZES = (4096, 2**26)
 #: Seconds that a kernel lasts each time, where the share of the time allows it.
 _SECONDS = 0.005
-#: How often all are run before the model is there: the first calls are compiled or fetch memory.
-_WARM, _BEFORE = 2, 12
+#: Seconds for which all run before the first counts, and how often they then do: the first calls are compiled or fetch
+#: memory, and for half a second after one core worked alone the products are up to a third slower.
+_WARM_SECONDS, _BEFORE = 0.5, 12
 
 
 class Reference:
@@ -40,7 +41,8 @@ class Reference:
         # All three within their share of the time that a block and they take.
         seconds = min(_SECONDS, block_seconds * share / (1 - share) / len(self._kernels))
         self._times = dict.fromkeys(self._kernels, 1)
-        for _ in range(_WARM):
+        start = time.perf_counter()
+        while time.perf_counter() - start < _WARM_SECONDS:
             self()
         for name in self._kernels:
             while (taken := self._seconds(name)) * self._times[name] < seconds / 2:

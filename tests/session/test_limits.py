@@ -162,6 +162,7 @@ def test_the_best_of_all_ceilings_stays(tmp_path: Path, monkeypatch: pytest.Monk
         keeper = CeilingsKeeper(Rates(*[(4e11, None)] * 3, references=seconds), tracker, print)
         found.append(keeper.of(point, environment, again=True))
     assert [each.references["best_reference_memory_ms"] for each in found] == pytest.approx([2.0, 1.0, 1.0])
+    assert [each.contended for each in found] == [None, None, "the machine ran at 62% of its best (memory)"]
     stored = CeilingsKeeper(Rates(), tracker, pytest.fail).of(point, environment)
     assert stored.references == found[-1].references
 

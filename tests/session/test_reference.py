@@ -8,11 +8,14 @@ from functools import partial
 import numpy as np
 import pytest
 
+from paradnn.config.point import read_point
 from paradnn.core.messages import References, Timing
 from paradnn.session.measured import mean_interval
 from paradnn.session.reference import at_reference, reference_metrics
 from paradnn.worker.measure import Protocol, measure_steps
-from paradnn.worker.series import adjusted_times, block_interval, chosen_kernel
+from paradnn.worker.series import KERNELS, adjusted_times, block_interval, chosen_kernel
+from tests.session.records import answered, recorded
+from tests.session.test_record import QUIET
 from tests.worker.test_measure import PROTOCOL, Machine
 
 POINTS = 300
@@ -100,6 +103,18 @@ def test_devices_are_never_adjusted_to_each_other() -> None:
     assert known["reference_speed"] == pytest.approx(0.8)
     assert known["reference_arithmetic_ms"] == pytest.approx(1.0)
     assert known["step_time_at_reference_ms"] == pytest.approx(10.0)  # nothing moves together
+
+
+# The second is slowed by the model itself.
+@pytest.mark.parametrize(("before", "beside", "slow"), [(2, 2, True), (1, 2, False), (1.2, 1.2, False)])
+def test_a_machine_that_is_slow_as_a_whole_is_said(before: float, beside: float, slow: bool) -> None:
+    seen = [
+        References(at, dict.fromkeys(KERNELS, 1e-3 * taken)) for at, taken in ((-1, before), (0, beside), (6, beside))
+    ]
+    result = answered(replace(timing(6, {}), references=seen), {"contention": QUIET})
+    tags = recorded(read_point({"model": {"name": "fc"}}), result, peaks={"best_reference_arithmetic_ms": 1.0}).tags
+    reason = "the machine ran at 50% of its best (arithmetic)" if slow else None
+    assert (tags["contended"], tags.get("contended_reason")) == (str(slow).lower(), reason)
 
 
 def test_processes_are_enough_once_their_times_at_one_speed_are_near_each_other() -> None:
