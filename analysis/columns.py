@@ -40,7 +40,6 @@ _SETTINGS = (
     *(f"{group}." for group, work in key_groups().items() if work.same_step),
 )
 
-
 T = TypeVar("T")
 
 

@@ -26,7 +26,6 @@ _PREFIXES = {"category": "category_share.", "type": "op_share."}
 _LEADING = 3  # types of operation that are named for a family
 _NAMED = 12  # rows of the picture; smaller ones are counted in the axis' label
 
-
 _COLUMNS = ["family", "level", "name", "models", "median", "low", "high", "sample", "q25", "q75"]
 
 

@@ -56,7 +56,6 @@ _KINDS = {
     "cost_per_million_examples": "A million examples cost",
 }
 
-
 Answers = Iterator[tuple[str, str]]
 
 

@@ -46,7 +46,6 @@ COMMAND_MINUTES = 10.0
 #: Options of commands alone.
 _OF_COMMANDS = ("metric", "higher", "prepare", "setup", "timeout", "warmup", "exit_codes")
 
-
 #: The name of a side, as it was typed, and its overrides.
 Side = tuple[str, list[str]]
 

@@ -21,7 +21,6 @@ from paradnn.session.turns import BlockTurns, takes_turns
 #: Pairs of blocks in a round at least: to build and warm up both sides takes as long as some twenty of them.
 PAIRS = 20
 
-
 #: One point on both sides, and what they share of its name.
 Pair = tuple[str, tuple[Point, Point]]
 

@@ -6,8 +6,6 @@ Each point is claimed, measured in as many processes as it needs, and recorded. 
 processes are open together, a group at a time: each is measured once, then each once more in another order, so that
 minutes lie between the processes of a point and drift shows in its interval."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import secrets
@@ -71,21 +69,6 @@ def measure_ceilings(point: Point, settings: Settings) -> tuple[Ceilings | None,
         session.pool.prepare(WorkerKey.of(point))
         environment = session.environments.environment(point)
         return session.ceilings.of(point, environment, again=True), session.tracker.where
-
-
-@contextlib.contextmanager
-def _opened(
-    points: Sequence[Point], reporter: Reporter, settings: Settings, sweep: SweepInfo | None
-) -> Iterator[_Session]:
-    watch, begin = LoadWatch(), time.perf_counter()
-    require_possible(points)
-    with interruptible(), WorkerEnvironments(points, reporter.say) as environments, WorkerPool() as pool:
-        tracker = open_tracker(settings.tracking, reporter.say)
-        try:
-            tracker.close_abandoned()
-            yield _Session(sweep, watch, begin, pool, tracker, environments, reporter, settings)
-        finally:
-            reporter.close()
 
 
 @dataclass(eq=False)
@@ -410,6 +393,21 @@ class _Session:
         self.summary.rows.append(row)
         self.reporter.spared(entry.wanted)
         self.reporter.done(row)
+
+
+@contextlib.contextmanager
+def _opened(
+    points: Sequence[Point], reporter: Reporter, settings: Settings, sweep: SweepInfo | None
+) -> Iterator[_Session]:
+    watch, begin = LoadWatch(), time.perf_counter()
+    require_possible(points)
+    with interruptible(), WorkerEnvironments(points, reporter.say) as environments, WorkerPool() as pool:
+        tracker = open_tracker(settings.tracking, reporter.say)
+        try:
+            tracker.close_abandoned()
+            yield _Session(sweep, watch, begin, pool, tracker, environments, reporter, settings)
+        finally:
+            reporter.close()
 
 
 def open_parent(tracker: Journal, sweep: SweepInfo, points: int | None = None) -> str:

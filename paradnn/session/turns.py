@@ -4,8 +4,6 @@ cancels in their ratio (duet benchmarking: Bulej et al., ICPE 2020). A side says
 (`paradnn.worker.turns`), and is stopped until the next one: no pool of threads of its own spins while the other
 computes."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
@@ -13,6 +11,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Self
 
 from paradnn.config.point import Point
 from paradnn.core.scratch import Scratch
@@ -28,6 +27,45 @@ def takes_turns(point: Point) -> bool:
     return alone and point.platform.name == "cpu" and point.workload.by_turns
 
 
+class _Line:
+    """The driver's end of a side's socket, and the side's group of processes."""
+
+    def __init__(self, connection: socket.socket, timeout: float | None) -> None:
+        connection.settimeout(timeout)
+        self._connection, self._lines = connection, connection.makefile("rw")
+        self._group = int(self._told() or 0)
+
+    def turn(self) -> float | None:
+        """Let the side run until it says that its turn is over: what it says; None where it ended instead."""
+        self._signal(signal.SIGCONT)
+        try:
+            self._lines.write("go\n")
+            self._lines.flush()
+        except OSError:
+            return None
+        seconds = self._told()
+        self._signal(signal.SIGSTOP)
+        return seconds
+
+    def close(self) -> None:
+        """There are no more turns."""
+        with contextlib.suppress(OSError):
+            self._lines.close()
+        self._connection.close()
+        self._signal(signal.SIGCONT)
+
+    def _told(self) -> float | None:
+        try:
+            return float(self._lines.readline())
+        except (OSError, ValueError):
+            return None
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._group not in (0, os.getpgrp()):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._group, number)
+
+
 class BlockTurns(contextlib.ExitStack):
     """The turns of two points: blocks until both have `seconds` and `blocks`, in the order that `orders` says. A turn
     that takes longer than `timeout` s is a side's last. `pairs` are seconds a step, first side and second, of blocks
@@ -40,7 +78,7 @@ class BlockTurns(contextlib.ExitStack):
         self.pairs: list[tuple[float, float]] = []
         self._orders, self._seconds, self._blocks, self._timeout = orders, seconds, blocks, timeout
 
-    def __enter__(self) -> BlockTurns:
+    def __enter__(self) -> Self:
         self._folder = self.enter_context(Scratch())
         self._doors = [self.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(2)]
         for side, door in enumerate(self._doors):
@@ -89,42 +127,3 @@ class BlockTurns(contextlib.ExitStack):
             except TimeoutError:
                 continue
         return None
-
-
-class _Line:
-    """The driver's end of a side's socket, and the side's group of processes."""
-
-    def __init__(self, connection: socket.socket, timeout: float | None) -> None:
-        connection.settimeout(timeout)
-        self._connection, self._lines = connection, connection.makefile("rw")
-        self._group = int(self._told() or 0)
-
-    def turn(self) -> float | None:
-        """Let the side run until it says that its turn is over: what it says; None where it ended instead."""
-        self._signal(signal.SIGCONT)
-        try:
-            self._lines.write("go\n")
-            self._lines.flush()
-        except OSError:
-            return None
-        seconds = self._told()
-        self._signal(signal.SIGSTOP)
-        return seconds
-
-    def close(self) -> None:
-        """There are no more turns."""
-        with contextlib.suppress(OSError):
-            self._lines.close()
-        self._connection.close()
-        self._signal(signal.SIGCONT)
-
-    def _told(self) -> float | None:
-        try:
-            return float(self._lines.readline())
-        except (OSError, ValueError):
-            return None
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self._group not in (0, os.getpgrp()):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._group, number)

@@ -1,7 +1,5 @@
 """Worker processes: which points can share one, what it is started with, and how a point is measured in it."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
@@ -15,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 with contextlib.suppress(ModuleNotFoundError):  # as in `paradnn.platform.environment`
     import psutil
@@ -50,7 +48,7 @@ class WorkerKey:
     side: int = 0
 
     @classmethod
-    def of(cls, point: Point, side: int = 0) -> WorkerKey:
+    def of(cls, point: Point, side: int = 0) -> Self:
         """The key of the worker that can measure `point`."""
         platform, framework = point.platform, point.framework
         variables = tuple(sorted(framework.env.items()))
@@ -87,6 +85,53 @@ class Limits:
 
     timeout: float
     memory_bytes: int | None
+
+
+_PAUSE = 10  # what is shared is asked for again after so many times the seconds that it took
+
+
+class Resident:
+    """The processes of one point, children of `worker`."""
+
+    def __init__(self, worker: int) -> None:
+        self._worker, self._known, self._next = worker, 0, 0.0
+
+    def held(self, pid: int, limit: int | None) -> int:
+        """Bytes of a child and the processes that it started; above `limit` what they share counts once. Each counts
+        with as much of files as the worker holds: so much would a process of its own (`paradnn.worker.meters`)."""
+        each = self._each(pid)
+        total = sum(each.values())
+        if limit is None or total <= limit or len(each) < 2:
+            return total
+        if (begun := time.monotonic()) >= self._next:
+            # The first counts with all that it holds, and the others with what they alone hold.
+            self._known = sum(held if member == pid else _private(member, held) for member, held in each.items())
+            self._next = time.monotonic() + _PAUSE * (time.monotonic() - begun)
+        return self._known
+
+    def _each(self, pid: int) -> dict[int, int]:
+        try:
+            members = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+        except OSError:  # gone, or a system without this file
+            members = [pid]
+        held = {}
+        with contextlib.suppress(psutil.Error):
+            loaded = getattr(psutil.Process(self._worker).memory_info(), "shared", 0)
+            for member in members:
+                with contextlib.suppress(psutil.Error):
+                    memory = psutil.Process(member).memory_info()
+                    held[member] = memory.rss + max(0, loaded - getattr(memory, "shared", loaded))
+        return held
+
+
+def _private(pid: int, resident: int) -> int:
+    """Bytes that no other process has: 0 of one that is gone, all `resident` ones where the system does not tell."""
+    try:
+        return int(psutil.Process(pid).memory_full_info().uss)
+    except psutil.NoSuchProcess:
+        return 0
+    except (psutil.Error, AttributeError):
+        return resident
 
 
 @dataclass
@@ -310,53 +355,6 @@ class Worker:
             log.seek(max(0, log.seek(0, os.SEEK_END) - _STDERR_BYTES))
             return "\n".join(log.read().decode(errors="replace").splitlines()[-_STDERR_LINES:])
         return ""
-
-
-_PAUSE = 10  # what is shared is asked for again after so many times the seconds that it took
-
-
-class Resident:
-    """The processes of one point, children of `worker`."""
-
-    def __init__(self, worker: int) -> None:
-        self._worker, self._known, self._next = worker, 0, 0.0
-
-    def held(self, pid: int, limit: int | None) -> int:
-        """Bytes of a child and the processes that it started; above `limit` what they share counts once. Each counts
-        with as much of files as the worker holds: so much would a process of its own (`paradnn.worker.meters`)."""
-        each = self._each(pid)
-        total = sum(each.values())
-        if limit is None or total <= limit or len(each) < 2:
-            return total
-        if (begun := time.monotonic()) >= self._next:
-            # The first counts with all that it holds, and the others with what they alone hold.
-            self._known = sum(held if member == pid else _private(member, held) for member, held in each.items())
-            self._next = time.monotonic() + _PAUSE * (time.monotonic() - begun)
-        return self._known
-
-    def _each(self, pid: int) -> dict[int, int]:
-        try:
-            members = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
-        except OSError:  # gone, or a system without this file
-            members = [pid]
-        held = {}
-        with contextlib.suppress(psutil.Error):
-            loaded = getattr(psutil.Process(self._worker).memory_info(), "shared", 0)
-            for member in members:
-                with contextlib.suppress(psutil.Error):
-                    memory = psutil.Process(member).memory_info()
-                    held[member] = memory.rss + max(0, loaded - getattr(memory, "shared", loaded))
-        return held
-
-
-def _private(pid: int, resident: int) -> int:
-    """Bytes that no other process has: 0 of one that is gone, all `resident` ones where the system does not tell."""
-    try:
-        return int(psutil.Process(pid).memory_full_info().uss)
-    except psutil.NoSuchProcess:
-        return 0
-    except (psutil.Error, AttributeError):
-        return resident
 
 
 class WorkerPool(contextlib.AbstractContextManager["WorkerPool"]):

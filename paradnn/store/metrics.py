@@ -25,7 +25,6 @@ def _phases() -> tuple[str, ...]:
 
 PHASES = _phases()  # what the stack does for one point, in order; each has a metric `phase_<name>_seconds`
 
-
 _TABLE = [
     *declared(__file__),
     *(Metric(f"phase_{name}_seconds", "s", "lower", "phases", f"wall time of the phase '{name}'") for name in PHASES),

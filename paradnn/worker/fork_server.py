@@ -4,8 +4,6 @@ The loop sleeps in `select` on two things, the driver's next line and the child'
 the measurement. When the driver is gone (standard input ends) the child is killed: nothing is left behind.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc
@@ -73,51 +71,6 @@ def serve(channel: EventWriter, handler: Handler) -> None:
         channel.send(_wait(request.id, pid, wakeup, requests))
 
 
-def _wait(number: int, pid: int, wakeup: int, requests: _Lines) -> Exited:
-    """Sleep until the child of a request exits; kill it when the driver is gone."""
-    while not (ended := os.wait4(pid, os.WNOHANG))[0]:
-        watched = [wakeup] if requests.ended else [wakeup, requests.descriptor]
-        ready, _, _ = select.select(watched, [], [])
-        if wakeup in ready:
-            with contextlib.suppress(BlockingIOError):
-                os.read(wakeup, 4096)
-        elif requests.fill() == 0:
-            os.kill(pid, signal.SIGKILL)
-    code, peak = os.waitstatus_to_exitcode(ended[1]), ended[2].ru_maxrss
-    peak *= 1 if sys.platform == "darwin" else 1024
-    return Exited(number, code if code >= 0 else None, -code if code < 0 else None, peak)
-
-
-def _child(request: Request, channel: EventWriter, handler: Handler, worker: int, closing: tuple[int, ...]) -> None:
-    """Measure one point and leave the process, whatever happens, without the parent's clean-up."""
-    code = 1
-    try:
-        die_with_parent(worker)
-        # A process group of its own: the driver kills the child together with whatever it started.
-        os.setpgid(0, 0)
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for descriptor in (0, *closing):
-            os.close(descriptor)
-        if request.stderr:  # what the framework prints goes to the point's own file, so that a crash can be explained
-            descriptor = os.open(request.stderr, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            os.dup2(descriptor, 2)
-            os.dup2(descriptor, 1)
-            os.close(descriptor)
-        channel.send(Started(request.id, os.getpid()))
-
-        def report(news: str | Part, answer: Answer | None) -> None:
-            channel.send(News(news) if isinstance(news, Part) else PhaseBegun(news, answer))
-
-        channel.send(PointAnswered(request.id, handler(request.point, report)))
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
-
-
 class _Lines:
     """Lines of a descriptor, read without the buffering that would hide them from `select`."""
 
@@ -161,3 +114,48 @@ class Phases:
             yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+def _wait(number: int, pid: int, wakeup: int, requests: _Lines) -> Exited:
+    """Sleep until the child of a request exits; kill it when the driver is gone."""
+    while not (ended := os.wait4(pid, os.WNOHANG))[0]:
+        watched = [wakeup] if requests.ended else [wakeup, requests.descriptor]
+        ready, _, _ = select.select(watched, [], [])
+        if wakeup in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(wakeup, 4096)
+        elif requests.fill() == 0:
+            os.kill(pid, signal.SIGKILL)
+    code, peak = os.waitstatus_to_exitcode(ended[1]), ended[2].ru_maxrss
+    peak *= 1 if sys.platform == "darwin" else 1024
+    return Exited(number, code if code >= 0 else None, -code if code < 0 else None, peak)
+
+
+def _child(request: Request, channel: EventWriter, handler: Handler, worker: int, closing: tuple[int, ...]) -> None:
+    """Measure one point and leave the process, whatever happens, without the parent's clean-up."""
+    code = 1
+    try:
+        die_with_parent(worker)
+        # A process group of its own: the driver kills the child together with whatever it started.
+        os.setpgid(0, 0)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for descriptor in (0, *closing):
+            os.close(descriptor)
+        if request.stderr:  # what the framework prints goes to the point's own file, so that a crash can be explained
+            descriptor = os.open(request.stderr, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            os.dup2(descriptor, 2)
+            os.dup2(descriptor, 1)
+            os.close(descriptor)
+        channel.send(Started(request.id, os.getpid()))
+
+        def report(news: str | Part, answer: Answer | None) -> None:
+            channel.send(News(news) if isinstance(news, Part) else PhaseBegun(news, answer))
+
+        channel.send(PointAnswered(request.id, handler(request.point, report)))
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)

@@ -34,7 +34,6 @@ _LONGEST, _GRACE, _REPORT_SECONDS = 30.0, 10.0, 2.0
 #: Bytes that a message may have: the longest is a point with its environment variables.
 _MOST_BYTES = 1 << 20
 
-
 LOOPBACK = "127.0.0.1"
 
 
