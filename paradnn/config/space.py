@@ -8,16 +8,15 @@ A sweep is a union of grids: the command line's axes alone, or those of a preset
 line's axes on top. Axes that `sweep.zip` names together go together, value by value: a dimension of several axes.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import math
 import random
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig, OmegaConf
@@ -25,9 +24,6 @@ from omegaconf import DictConfig, OmegaConf
 from paradnn.config.groups import is_open
 from paradnn.config.point import SETTINGS_KEYS, read_settings
 from paradnn.core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from hydra.core.config_loader import ConfigLoader
 
 #: More points than any machine measures in a year: a slip of the keyboard.
 MAX_POINTS = 1_000_000

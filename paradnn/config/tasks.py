@@ -1,7 +1,5 @@
 """A sweep: every point composed and checked before the first is measured."""
 
-from __future__ import annotations
-
 import copy
 import os
 import secrets
@@ -11,20 +9,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from hydra.core.config_loader import ConfigLoader
+from omegaconf import DictConfig
 
 from paradnn.config.point import LARGEST, Largest, Point, Settings, asked_point, checked, read_point, read_settings
 from paradnn.config.space import Plan, expand, plain
 from paradnn.core.errors import ConfigError
 from paradnn.core.schema import read
 from paradnn.core.words import counted
-
-if TYPE_CHECKING:
-    from hydra.core.config_loader import ConfigLoader
-    from omegaconf import DictConfig
-
-#: By the id of each sweep that this process will measure: its points and what is said of it.
-_held: dict[str, tuple[Sequence[Point], SweepInfo]] = {}
 
 
 @dataclass(frozen=True)
@@ -35,6 +29,10 @@ class SweepInfo:
     name: str
     command: str
     largest: bool = False
+
+
+#: By the id of each sweep that this process will measure: its points and what is said of it.
+_held: dict[str, tuple[Sequence[Point], SweepInfo]] = {}
 
 
 def plan_sweep(

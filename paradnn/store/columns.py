@@ -1,11 +1,9 @@
 """Many runs, column by column: a million runs fit in memory, and each text is there once."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, get_args
+from typing import Any, Self, get_args
 
 import numpy as np
 import pandas as pd
@@ -24,12 +22,12 @@ class Texts:
         self.places: dict[str, int] = {} if places is None else places
 
     @classmethod
-    def missing(cls, length: int) -> Texts:
+    def missing(cls, length: int) -> Self:
         """No run has a text."""
         return cls(np.full(length, -1, dtype="int32"))
 
     @classmethod
-    def of(cls, values: Iterable[str | None]) -> Texts:
+    def of(cls, values: Iterable[str | None]) -> Self:
         """The column of these values."""
         places: dict[str, int] = {}
         codes = [-1 if value is None else places.setdefault(value, len(places)) for value in values]
@@ -46,9 +44,9 @@ class Texts:
         """(runs,) which runs have the text."""
         return np.equal(self.codes, self.places.get(text, -2))
 
-    def filled(self, other: Texts) -> Texts:
+    def filled(self, other: Self) -> Self:
         """The column, with those of another one where it has no text."""
-        whole = Texts(self.codes.copy(), dict(self.places))
+        whole = type(self)(self.codes.copy(), dict(self.places))
         lacking = np.flatnonzero((self.codes < 0) & (other.codes >= 0))
         own = [whole.places.setdefault(text, len(whole.places)) for text in other.places]
         whole.codes[lacking] = np.array(own, dtype="int32")[other.codes[lacking]]
@@ -94,7 +92,7 @@ class Records:
         self.metrics: defaultdict[str, NDArray[np.float64]] = defaultdict(lambda: np.full(length, np.nan))
 
     @classmethod
-    def of(cls, rows: Sequence[Row]) -> Records:
+    def of(cls, rows: Sequence[Row]) -> Self:
         """The columns of some rows."""
         records = cls(row.run for row in rows)
         for kind in get_args(Values):
@@ -129,7 +127,7 @@ class Records:
             getattr(self, kind)[name] = Texts(column, {texts[code]: place for place, code in enumerate(used)})
 
     @classmethod
-    def joined(cls, parts: Sequence[Records]) -> Records:
+    def joined(cls, parts: Sequence[Self]) -> Self:
         """The runs of several stores; one that several hold is one."""
         whole = cls(run for part in parts for run in part.runs)
         own = [(part, Texts.of(run.run_id for run in part.runs)) for part in parts]
