@@ -6,8 +6,6 @@ at most; where something disturbed them, as many are measured again, once, and t
 kept; summaries are the driver's.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 import time
@@ -15,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, Self
 
 from paradnn.core.messages import Compilation, Contention, References, Timing, Trial
 from paradnn.core.workload import Ended
@@ -70,7 +68,7 @@ class Protocol:
         return REFERENCE_SHARE if self.reference is True else float(self.reference)
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> Protocol:
+    def of(cls, settings: Mapping[str, Any]) -> Self:
         """The protocol in the request's `measure` group."""
         return cls(**{name: settings[name] for name in cls.__dataclass_fields__ if name in settings})
 

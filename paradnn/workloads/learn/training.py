@@ -5,8 +5,6 @@ real ones, and the model is put back to where it was. A checkpoint keeps a train
 variables in the order of `Step.values` and the epochs so far as JSON, whole or not there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
@@ -17,7 +15,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -27,11 +25,9 @@ from paradnn.core.workload import Ended, Unavailable
 from paradnn.worker.frameworks import Step
 from paradnn.worker.measure import NotFinite, Watch, compile_steps
 from paradnn.worker.meters import EnergyMeter
+from paradnn.worker.point import PointRun
 from paradnn.worker.step import product_flops, synthetic_batch
 from paradnn.workloads.learn.messages import Epoch, last_epoch
-
-if TYPE_CHECKING:
-    from paradnn.worker.point import PointRun
 
 Arrays = Mapping[str, np.ndarray]
 Batch = tuple[list[np.ndarray], list[np.ndarray]]
