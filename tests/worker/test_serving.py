@@ -5,7 +5,6 @@ import re
 import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -192,7 +191,7 @@ def test_a_load_that_the_time_cuts_keeps_its_queries(
     monkeypatch.setattr(time, "monotonic_ns", lambda: clock() + (10**12 if batches >= 10 else 0))
     service = Service(run, batch=2, capacity=2000.0, single_seconds=0.001)
     with pytest.raises(NotServed, match=r"measure\.timeout left time for") as ending:
-        measure_load(replace(WORKLOADS[scenario], **keys), service, 300.0, EnergyMeter("unavailable"))
+        measure_load(type(WORKLOADS[scenario])(**keys), service, 300.0, EnergyMeter("unavailable"))
     assert ending.value.outcome == "timeout"
     assert 10 <= len(ending.value.load.log()) <= 20
     assert ending.value.load.joules is None
