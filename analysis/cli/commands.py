@@ -202,7 +202,7 @@ _ACTS: dict[str, tuple[type[Arguments], Callable[[Any, Any], None], bool]] = {
     "report": (ReportOptions, _report, True),
 }
 _STORE = (
-    SubCommand(options=options, act=act, selects=selects, **row)
+    SubCommand(row["name"], options, row["summary"], row["example"], act, selects=selects)
     for row in rows(__file__)
     for options, act, selects in [_ACTS[row["name"]]]
 )
