@@ -9,9 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 START = 1_760_000_000_000  # 2025-10-09 08:53:20 UTC, in ms; runs start one minute apart
 MINUTE = 60_000
+
+
+def refusals(part: str) -> list[tuple[str, str]]:
+    """What is refused with what is said then: a part of refusals.yaml."""
+    return list(yaml.safe_load(Path(__file__).with_name("refusals.yaml").read_text())[part].items())
 
 
 class Writer:
@@ -20,7 +26,7 @@ class Writer:
     def __init__(self, uri: str, experiment: str, artifacts: Path) -> None:
         from mlflow import MlflowClient
 
-        self.client = MlflowClient(uri)
+        self.uri, self.client = uri, MlflowClient(uri)
         self.experiment_id = self.client.create_experiment(experiment, artifacts.as_uri())
         self.count = 0
 
@@ -32,20 +38,9 @@ class Writer:
 
         start = START + self.count * MINUTE
         self.count += 1
-        given = {
-            "kind": "point",
-            "schema_version": "1",
-            "outcome": "ok",
-            "source": "measured",
-            "device": "Test CPU, 2 cores",
-            "environment_id": "env-a",
-            "protocol_id": "proto-a",
-            "host": "n1",
-            "version.tensorflow": "2.21.0",
-            "point_id": "point-" + "-".join(params.values()),
-            "replicate": "0",
-            "steady": "true",
-        }
+        given = {"kind": "point", "schema_version": "1", "outcome": "ok", "source": "measured", "replicate": "0"}
+        given |= {"device": "Test CPU, 2 cores", "environment_id": "env-a", "protocol_id": "proto-a", "host": "n1"}
+        given |= {"version.tensorflow": "2.21.0", "steady": "true", "point_id": "point-" + "-".join(params.values())}
         given |= {key.replace("__", "."): value for key, value in tags.items()}
         given = {key: value for key, value in given.items() if value}
         run = self.client.create_run(self.experiment_id, start_time=start, run_name=f"run {self.count}")
@@ -84,6 +79,23 @@ def blank_store(empty_database: Path) -> Callable[[Path], str]:
     return make
 
 
+@pytest.fixture
+def blank(tmp_path: Path, blank_store: Callable[[Path], str]) -> str:
+    """The URI of a store without runs that is the test's own."""
+    return blank_store(tmp_path / "mlflow.db")
+
+
+@pytest.fixture
+def writer(blank: str, tmp_path: Path) -> Writer:
+    """Writes into it."""
+    return Writer(blank, "paradnn", tmp_path / "artifacts")
+
+
+def copy_of(store: str, folder: Path) -> str:
+    """The URI of a copy of a store's database; its artifacts stay where they are."""
+    return f"sqlite:///{shutil.copy(store.removeprefix('sqlite:///'), folder / 'copy.db')}"
+
+
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path], str]) -> str:
     """The URI of a store that holds what a reader can meet. Read only.
@@ -112,14 +124,8 @@ def store(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path]
     odd = {"examples_per_second": math.nan, "step_time_cv": math.inf, "final_loss": -math.inf}
     for number, precision in enumerate(("float32", "bfloat16") * 2):
         limit, epsilon = ("auto", "1e-07") if number else ("8GiB", "1")
-        params = {
-            "model.name": "lstm",
-            "batch_size": "16",
-            "precision": precision,
-            "platform.name": "gpu",
-            "measure.memory_limit": limit,
-            "optimizer.epsilon": epsilon,
-        }
+        params = {"model.name": "lstm", "batch_size": "16", "precision": precision, "platform.name": "gpu"}
+        params |= {"measure.memory_limit": limit, "optimizer.epsilon": epsilon}
         writer.run(
             params,
             odd if number == 0 else {"examples_per_second": 5.0},
@@ -138,14 +144,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path]
 
 def fc(layers: int, batch: int) -> dict[str, str]:
     """The params of a fully connected point on a CPU."""
-    return {
-        "model.name": "fc",
-        "model.layers": str(layers),
-        "batch_size": str(batch),
-        "precision": "float32",
-        "platform.name": "cpu",
-        "platform.threads": "null",
-        "optimizer.learning_rate": "0.1",
-        "replicate": "0",
-        "measure.predict_oom": "true" if layers % 2 else "false",
-    }
+    model = {"model.name": "fc", "model.layers": str(layers), "batch_size": str(batch), "precision": "float32"}
+    platform = {"platform.name": "cpu", "platform.threads": "null", "replicate": "0"}
+    predicted = {"measure.predict_oom": "true" if layers % 2 else "false"}
+    return {**model, **platform, "optimizer.learning_rate": "0.1", **predicted}

@@ -4,9 +4,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
-__all__ = ["BATCH", "POINTS", "SIZE", "grid", "runs", "sandwich", "side"]
+__all__ = ["BATCH", "POINTS", "ROW", "SIZE", "grid", "runs", "side"]
 
 
 def grid(
@@ -24,24 +23,25 @@ POINTS = grid()
 SIZE, BATCH = (POINTS[name].to_numpy(dtype=float) for name in ("model.nodes", "batch_size"))
 
 
+#: What every run has, where a test says nothing else.
+ROW: dict[str, Any] = {
+    "family": "fc",
+    "device": "Test CPU",
+    "outcome": "ok",
+    "platform.name": "cpu",
+    "precision": "float32",
+    "compile": "graph",
+    "mode": "train",
+    "environment_id": "env-a",
+    "protocol_id": "proto",
+    "schema_version": "1",
+}
+
+
 def runs(points: pd.DataFrame, **columns: Any) -> pd.DataFrame:
     """Points as ok runs of one environment; `columns` are added, or replace what is there by default."""
     count = len(points)
-    frame = points.assign(
-        **{
-            "family": "fc",
-            "device": "Test CPU",
-            "outcome": "ok",
-            "platform.name": "cpu",
-            "precision": "float32",
-            "compile": "graph",
-            "mode": "train",
-            "environment_id": "env-a",
-            "protocol_id": "proto",
-            "schema_version": "1",
-            **columns,
-        }
-    )
+    frame = points.assign(**{**ROW, **columns})
     names = [
         name
         for name in frame
@@ -68,20 +68,3 @@ def side(name: str, points: pd.DataFrame, speed: np.ndarray, **columns: Any) -> 
             **columns,
         },
     )
-
-
-def sandwich(design: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ends of the robust intervals of the slopes of many responses (rows of `y`), and of the plain ones' reach.
-
-    The variance of a slope is that of the row of (X'X)^-1 X' that gives it, over residuals that are taken for
-    independent (HC3: each over 1 - leverage).
-    """
-    x = np.column_stack([np.ones(len(design)), design])
-    rows = np.linalg.solve(x.T @ x, x.T)
-    n, k = x.shape
-    residual = y - y @ rows.T @ x.T
-    spread = (residual / (1 - np.einsum("ij,ji->i", x, rows))) ** 2 @ (rows**2).T
-    reach = stats.t.ppf(0.975, n - k) * np.sqrt(spread)[:, 1:]
-    slope = (y @ rows.T)[:, 1:]
-    even = np.sqrt((residual**2).sum(axis=1, keepdims=True) / (n - k) * (rows**2).sum(axis=1)[1:])
-    return slope - reach, slope + reach, stats.t.ppf(0.975, n - k) * even

@@ -7,97 +7,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from analysis.audit import READERS, AuditFinding, AuditOptions, audit, conclusions, read_results
 from analysis.options import Selection
 from paradnn.core.errors import ConfigError, DataError
 
 TIMES = [0.101, 0.099, 0.1, 0.102, 0.098]
-LOADGEN = """================================================
-MLPerf Results Summary
-================================================
-SUT name : {name}
-Scenario : Server
-Mode     : PerformanceOnly
-Scheduled samples per second : 51.2
-Result is : {result}
-99.00 percentile latency (ns)   : {latency}
-"""
+#: Kind: two files as it writes them, and a note on one of them.
+EXAMPLES = yaml.safe_load(Path(__file__).with_name("harnesses.yaml").read_text())
 
 
-def hyperfine(*commands: str, times: list[float] = TIMES, codes: int = 0) -> dict[str, Any]:
-    entry = {"mean": 0.1, "stddev": 0.001, "median": 0.1, "times": times, "exit_codes": [codes] * len(times)}
+def hyperfine(*commands: str, times: list[float] = TIMES) -> dict[str, Any]:
+    entry = {"mean": 0.1, "stddev": 0.001, "median": 0.1, "times": times, "exit_codes": [0] * len(times)}
     return {"results": [{"command": command, **entry} for command in commands]}
-
-
-def pytest_benchmark(scale: float = 1.0) -> dict[str, Any]:
-    stats = {"median": 0.1 * scale, "stddev": 0.001, "rounds": 5, "data": [scale * value for value in TIMES]}
-    return {
-        "machine_info": {},
-        "version": "5.1.0",
-        "benchmarks": [{"name": "test_a", "fullname": "t.py::test_a", "stats": stats}],
-    }
-
-
-def google(scale: float = 1.0) -> dict[str, Any]:
-    rows = [
-        {"name": f"BM_a/{n}", "run_name": "BM_a", "run_type": "iteration", "real_time": scale * n, "time_unit": "ns"}
-        for n in (100, 101, 99)
-    ]
-    mean = {"name": "BM_a_mean", "run_name": "BM_a", "run_type": "aggregate", "real_time": 1e9, "time_unit": "ns"}
-    return {"context": {"cpu_scaling_enabled": True}, "benchmarks": [*rows, mean]}
-
-
-def asv(scale: float = 1.0) -> dict[str, Any]:
-    columns = ["result", "params", "version", "started_at", "duration"]
-    found = {"suite.time_a": [[0.1 * scale], [], "v", 1, 2], "suite.time_b": [[0.2, None], [["1", "2"]], "v", 1, 2]}
-    return {"commit_hash": "abc", "result_columns": columns, "results": found}
-
-
-def aiperf(scale: float = 1.0) -> dict[str, Any]:
-    latency = {"unit": "ms", "avg": 510.0, "p50": 500 * scale, "p99": 900, "std": 50.0, "count": 100}
-    return {"request_latency": latency, "request_throughput": {"unit": "requests/sec", "avg": 2.5 / scale}}
-
-
-def guidellm(scale: float = 1.0) -> dict[str, Any]:
-    metrics = {
-        "request_totals": {"successful": 95, "errored": 5, "total": 100},
-        "time_to_first_token_ms": {"successful": {"median": 30 * scale, "std_dev": 3.0, "count": 95}},
-    }
-    return {"metadata": {"version": 2}, "benchmarks": [{"metrics": metrics}]}
-
-
-def vllm(scale: float = 1.0) -> dict[str, Any]:
-    return {
-        "request_throughput": 10 / scale,
-        "completed": 100,
-        "failed": 2,
-        "median_ttft_ms": 20.0 * scale,
-        "std_ttft_ms": 2.0,
-    }
-
-
-def loadgen(scale: float = 1.0) -> str:
-    return LOADGEN.format(name="a", result="INVALID" if scale > 1 else "VALID", latency=int(15_000_000 * scale))
-
-
-EXAMPLES = {
-    "hyperfine": (hyperfine("a"), hyperfine("a", times=[2 * value for value in TIMES], codes=1)),
-    "pytest-benchmark": (pytest_benchmark(), pytest_benchmark(2)),
-    "Google Benchmark": (google(), google(2)),
-    "asv": (asv(), asv(2)),
-    "GuideLLM": (guidellm(), guidellm(2)),
-    "AIPerf": (aiperf(), aiperf(2)),
-    "vllm bench": (vllm(), vllm(2)),
-    "LoadGen": (loadgen(), loadgen(2)),
-}
-NOTES = {
-    "hyperfine": "a: 5 of 5 runs failed, and their times are among the others.",
-    "Google Benchmark": "the processor's clock was scaled while this was measured (its own warning).",
-    "GuideLLM": "load 1: 5 requests failed.",
-    "vllm bench": "2 requests failed.",
-    "LoadGen": "its own rules call it INVALID.",
-}
 
 
 def written(folder: Path, name: str, document: Any) -> Path:
@@ -108,10 +31,10 @@ def written(folder: Path, name: str, document: Any) -> Path:
 
 @pytest.mark.parametrize("kind", [*READERS])
 def test_two_files_of_a_kind_are_two_sessions(tmp_path: Path, kind: str) -> None:
-    first, second = (read_results(written(tmp_path, str(n), one)) for n, one in enumerate(EXAMPLES[kind]))
+    first, second = (read_results(written(tmp_path, str(n), one)) for n, one in enumerate(EXAMPLES[kind]["files"]))
     assert (first.kind, second.kind) == (kind, kind)
     found = list(conclusions([[first], [second]]))
-    assert NOTES.get(kind, "") in [finding.sentence for finding in found] or kind not in NOTES
+    assert {EXAMPLES[kind].get("note", found[0].sentence)} <= {finding.sentence for finding in found}
     ratios = [finding for finding in found if not math.isnan(finding.ratio)]
     assert any(finding.ratio == pytest.approx(2.0) for finding in ratios)  # the second is half as good in each
     assert {finding.verdict for finding in ratios} == {"no verdict"}
@@ -165,26 +88,10 @@ def test_what_a_session_shows_of_itself(tmp_path: Path, times: list[float], word
     assert words in finding.sentence
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "{",
-        "null",
-        "[]",
-        "{}",
-        "[" * 100_000,
-        '{"results": 3}',
-        '{"results": [{"command": "a", "times": ["x", null, -1, 1e999, true]}]}',
-        '{"results": [{"command": "a", "times": {"a": 1}, "median": ' + "9" * 400 + "}]}",
-        '{"benchmarks": [{"metrics": {"x_ms": {"successful": {"median": NaN}}}}]}',
-        '{"machine_info": {}, "benchmarks": [{"stats": [1]}, 4]}',
-        '{"context": [], "benchmarks": {"a": 1}}',
-        '{"results": {"a": {"b": 1}, "c": [[null]]}, "result_columns": 5}',
-        '{"request_throughput": "fast", "completed": []}',
-        "MLPerf Results Summary\n : \n=:=\n99.00 percentile latency (ns) : nan",
-    ],
-)
+DEEP, LARGE = "[" * 100_000, '{"results": [{"command": "a", "times": {"a": 1}, "median": ' + "9" * 400 + "}]}"
+
+
+@pytest.mark.parametrize("text", [*EXAMPLES["broken"], DEEP, LARGE])
 def test_a_broken_file_is_one_line(tmp_path: Path, text: str) -> None:
     with pytest.raises(DataError, match=r"^\S+f[ (]"):
         read_results(written(tmp_path, "f", text))

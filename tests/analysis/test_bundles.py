@@ -8,6 +8,7 @@ import sqlite3
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -61,21 +62,18 @@ def test_commands_take_a_bundle(bundle: Path, tmp_path: Path, capsys: pytest.Cap
     assert "a bundle is only read" in capsys.readouterr().err
 
 
-def test_an_import_is_logged_once(bundle: Path, store: str, tmp_path: Path, blank_store: Blank) -> None:
-    uri = blank_store(tmp_path / "mlflow.db")
-    for expected in (35, 0):
-        before = len(load(uri)) if expected == 0 else 0
-        assert main(["import", str(bundle), "--store", uri]) == 0
-        assert len(load(uri, kind=None, unfinished=True)) == 35
-        assert before in (0, 34)
-    bundled, original = load(uri), load(store)
+def test_an_import_is_logged_once(bundle: Path, store: str, blank: str) -> None:
+    for _ in range(2):
+        assert main(["import", str(bundle), "--store", blank]) == 0
+        assert len(load(blank, kind=None, unfinished=True)) == 35
+    bundled, original = load(blank), load(store)
     bundled["run_id"], bundled["parent_run_id"] = bundled["origin"], original["parent_run_id"]
     order = ["start_time", "run_id"]
     bundled, original = (frame.sort_values(order, ignore_index=True) for frame in (bundled, original))
     same(bundled, original, ("artifact_uri", "origin"))
-    [sweep] = load(uri, kind="sweep", unfinished=True)["run_id"]
-    assert set(load(uri, tags={"sweep_id": "s1"})["parent_run_id"]) == {sweep}
-    assert len(load_tables(load(uri), "operation_types.json", uri)) == 10
+    [sweep] = load(blank, kind="sweep", unfinished=True)["run_id"]
+    assert set(load(blank, tags={"sweep_id": "s1"})["parent_run_id"]) == {sweep}
+    assert len(load_tables(load(blank), "operation_types.json", blank)) == 10
 
 
 def test_two_stores_are_compared(tmp_path: Path, blank_store: Blank, capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,35 +109,35 @@ def changed(bundle: Path, target: Path, change: Callable[[str, bytes], bytes]) -
 
 
 def test_what_is_damaged_is_told_and_not_logged(
-    bundle: Path, tmp_path: Path, blank_store: Blank, capsys: pytest.CaptureFixture[str]
+    bundle: Path, tmp_path: Path, blank: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def manifest(**entries: object) -> Callable[[str, bytes], bytes]:
         return lambda name, text: json.dumps(json.loads(text) | entries).encode() if name == "manifest.json" else text
 
-    uri = blank_store(tmp_path / "mlflow.db")
-    torn = tmp_path / "torn.zip"
+    torn, none = tmp_path / "torn.zip", "no bundle of results, or a damaged one"
     torn.write_bytes(bundle.read_bytes()[: bundle.stat().st_size // 2])
-    other = tmp_path / "other.zip"
-    shutil.copy(bundle, other)
+    longer = changed(bundle, tmp_path / "a.zip", lambda name, text: text + b" " * name.endswith("types.json"))
+    empty = changed(bundle, tmp_path / "e.zip", lambda name, text: b"[]" if name == "manifest.json" else text)
     cases = {
-        torn: "no bundle of results, or a damaged one",
-        changed(
-            bundle, tmp_path / "a.zip", lambda name, text: text + b" " * name.endswith("types.json")
-        ): "is damaged, its",
+        torn: none,
+        empty: none,
+        longer: "is damaged, its",
         changed(bundle, tmp_path / "b.zip", manifest(schema_version="9")): "schema_version=9, this version reads 1",
         changed(bundle, tmp_path / "c.zip", manifest(format="x")): f"format 'x', this version reads '{FORMAT}'",
         changed(bundle, tmp_path / "d.zip", manifest(sha256={"artifacts/../../x": ""})): "would be written outside its",
         tmp_path / "none.zip": "no bundle of results at",
     }
+    for number, sums in enumerate(("x", [["a", "b"]], None)):
+        cases[changed(bundle, tmp_path / f"s{number}.zip", manifest(sha256=sums))] = none
     for path, message in cases.items():
-        assert main(["import", str(path), "--store", uri]) == 2
+        assert main(["import", str(path), "--store", blank]) == 2
         error = capsys.readouterr().err
         assert message in error
         assert len(error.splitlines()) == 1
     with pytest.raises(ParadnnError, match="no bundle of results, or a damaged one"):
         load(str(torn))
     with pytest.raises(ParadnnError, match="no such experiment"):
-        load(uri)
+        load(blank)
 
 
 def test_what_cannot_be_written_to_its_end_leaves_what_was_there(tmp_path: Path) -> None:
@@ -182,8 +180,6 @@ HOSTILE = ["/tmp/x", "//tmp/x", "../x", "a/../../x", "a//x", "./x", "a\x00b", "a
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_name_stays_inside_its_folder_or_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(DataError, match="no name of a file inside"):
-        inside(tmp_path, name)
     bundle = crafted(tmp_path / "b.zip", {f"artifacts/r1/{name}": b"x"} if name else {"artifacts/r1/": b""})
     with pytest.raises(DataError, match="would be written outside"):
         load(str(bundle))
@@ -209,18 +205,9 @@ def crafted(path: Path, files: dict[str, bytes], line: object = None, compress: 
     return path
 
 
-RUN = {
-    "run_id": "r1",
-    "run_name": "r",
-    "experiment": "paradnn",
-    "status": "FINISHED",
-    "start_ms": 1,
-    "end_ms": 2,
-    "artifact_uri": None,
-    "params": {"batch_size": "4"},
-    "metrics": {"m": 1.0},
-    "tags": {"kind": "point", "schema_version": "1", "outcome": "ok"},
-}
+RUN: dict[str, Any] = {"run_id": "r1", "run_name": "r", "experiment": "paradnn", "artifact_uri": None}
+RUN |= {"status": "FINISHED", "start_ms": 1, "end_ms": 2, "params": {"batch_size": "4"}, "metrics": {"m": 1.0}}
+RUN |= {"tags": {"kind": "point", "schema_version": "1", "outcome": "ok"}}
 LINES = {
     "no object": [],
     "no JSON": "{",
@@ -236,19 +223,6 @@ LINES = {
     "params in params": RUN | {"params": {"a": {"b": "c"}}},
     "one run twice": f"{json.dumps(RUN)}\n{json.dumps(RUN)}",
 }
-
-
-@pytest.mark.parametrize("manifest", [[], 1, {"sha256": "x"}, {"sha256": [["a", "b"]]}, {"sha256": None}])
-def test_a_manifest_that_is_none_is_refused_in_a_line(
-    tmp_path: Path, manifest: object, capsys: pytest.CaptureFixture[str]
-) -> None:
-    about = {"format": FORMAT, "schema_version": "1", "runs": 1}
-    content = json.dumps({**about, **manifest} if isinstance(manifest, dict) else manifest)
-    with zipfile.ZipFile(tmp_path / "b.zip", "w") as target:
-        target.writestr("manifest.json", content)
-    assert main(["runs", "--store", str(tmp_path / "b.zip")]) == 2
-    [error] = capsys.readouterr().err.splitlines()
-    assert "no bundle of results, or a damaged one" in error
 
 
 def test_values_of_others_may_be_nested_however_deeply(tmp_path: Path) -> None:
@@ -306,9 +280,8 @@ def test_artifacts_outside_the_store_are_read_only_where_the_user_says_so(
     assert main(command) == 0
 
 
-def test_an_import_that_was_killed_is_ended_and_done_again(bundle: Path, tmp_path: Path, blank_store: Blank) -> None:
-    uri = blank_store(tmp_path / "mlflow.db")
-    assert main(["import", str(bundle), "--store", uri]) == 0
+def test_an_import_that_was_killed_is_ended_and_done_again(bundle: Path, tmp_path: Path, blank: str) -> None:
+    assert main(["import", str(bundle), "--store", blank]) == 0
     with sqlite3.connect(tmp_path / "mlflow.db") as database:
         [[run_id, owner]] = database.execute(
             "SELECT run_uuid, value FROM tags WHERE key = ? AND run_uuid IN "
@@ -321,8 +294,8 @@ def test_an_import_that_was_killed_is_ended_and_done_again(bundle: Path, tmp_pat
             "UPDATE tags SET value = ? WHERE key = 'mlflow.paradnn.owner' AND run_uuid = ?", (dead, run_id)
         )
         database.execute("DELETE FROM tags WHERE key IN ('outcome', 'origin') AND run_uuid = ?", (run_id,))
-    assert main(["import", str(bundle), "--store", uri]) == 0
+    assert main(["import", str(bundle), "--store", blank]) == 0
     assert database.execute("SELECT status FROM runs WHERE run_uuid = ?", (run_id,)).fetchall() == [("KILLED",)]
     assert database.execute("SELECT count(*) FROM runs WHERE status = 'RUNNING'").fetchall() == [(0,)]
     database.close()
-    assert len(load(uri, kind=None, unfinished=True)) == 36
+    assert len(load(blank, kind=None, unfinished=True)) == 36

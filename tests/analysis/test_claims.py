@@ -1,11 +1,25 @@
+"""Claims as a user writes and asks them: planted answers, wrong files, a store, the paper's fourteen observations."""
+
+import json
+import re
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from analysis.analyses.claims import answered
 from analysis.claims.evaluate import ClaimVerdict, Data, judge, table
-from analysis.claims.load import parse_claims
+from analysis.claims.kinds import KINDS
+from analysis.claims.load import load_claims, observations, parse_claims
+from analysis.cli import main
+from analysis.store.load import load
+from paradnn.core.errors import ConfigError, DataError
+from tests.analysis.conftest import Writer, copy_of, fc, refusals
 from tests.analysis.planted import BATCH, POINTS, SIZE, runs, side
+from tests.conftest import ROOT
 
 NOISE = np.exp(0.05 * np.random.default_rng(3).standard_normal(len(POINTS)))
 FLAT = np.full(len(POINTS), 100.0)
@@ -157,13 +171,11 @@ def operations(frame: pd.DataFrame, shares: dict[str, float], rate: float = 1.0)
 def test_a_share_adds_up_the_operations_that_are_meant() -> None:
     frame = side("tpu", POINTS, FLAT, **{"op_share.MatMul": 0.7, "op_share.AllReduce": 0.2, "op_share.Add": 0.1})
     check = "{kind: share, at_least: 0.25, operations: "
-    assert answer(check + "{type: [AllReduce, Add]}}", frame)[0] == "supported"
-    assert answer(check + "{type: '*Reduce'}}", frame)[0] == "refuted"
-    assert answer(check + "{type: Conv2D}}", frame)[0] == "refuted", "an operation that never ran took no time"
-    assert answer(check + "{arithmetic_intensity: '<75'}}", frame) == (
-        "not enough data",
-        "the operation tables do not say arithmetic_intensity",
-    )
+    assert answer(check + "{type: [AllReduce, Add]}}", frame)[0] == YES
+    assert answer(check + "{type: '*Reduce'}}", frame)[0] == NO
+    assert answer(check + "{type: Conv2D}}", frame)[0] == NO, "an operation that never ran took no time"
+    unsaid = "the operation tables do not say arithmetic_intensity"
+    assert answer(check + "{arithmetic_intensity: '<75'}}", frame) == (UNSURE, unsaid)
     full = operations(frame, {"MatMul": 0.7, "AllReduce": 0.2, "Add": 0.1})
     assert answer(check + "{arithmetic_intensity: '<75'}}", frame, full)[0] == "supported"
     unprofiled = "none of these 64 runs was profiled; measure with measure.profile=true"
@@ -177,51 +189,30 @@ def test_speedups_of_operations_are_paired_by_point_and_type() -> None:
         [operations(tpu, {"MatMul": 0.5, "Add": 0.5}, 2.0), operations(gpu, {"MatMul": 0.5, "Add": 0.1})]
     )
     check = f"{{kind: ratio, {TPU_GPU}, metric: flops_per_second, operations: "
-    assert (
-        answer(check + "{type: MatMul, arithmetic_intensity: '>=75'}, between: [1.9, 2.1]}", frame, tables)[0]
-        == "supported"
-    )
-    assert answer(check + "{type: Add}, at_least: 2.5}", frame, tables)[0] == "refuted"
+    products = check + "{type: MatMul, arithmetic_intensity: '>=75'}, between: [1.9, 2.1]}"
+    assert answer(products, frame, tables)[0] == YES
+    assert answer(check + "{type: Add}, at_least: 2.5}", frame, tables)[0] == NO
     assert answer(check + "{type: Conv2D}, at_least: 2.5}", frame, tables)[1] == "no operations with type=Conv2D"
 
 
 def test_an_outcome_share_is_over_the_points_that_both_tried() -> None:
-    large = SIZE > 500
+    large, tried = SIZE > 500, np.arange(len(POINTS)) % 4
     gpu = side("gpu", POINTS, np.where(large, np.nan, 100.0), outcome=np.where(large, "oom_device", "ok"))
     cpu = side("cpu", POINTS, FLAT)
-    check = "{kind: outcome, a: {platform.name: cpu}, b: {platform.name: gpu}, at_least: 0.6}"
-    assert answer(check, pd.concat([gpu, cpu]))[0] == "supported"
-    assert answer(check, pd.concat([gpu, cpu.assign(outcome="oom_host")]))[0] == "refuted"
-    half = cpu.assign(outcome=np.where(np.arange(len(cpu)) % 4, "ok", "oom_host"))
-    assert answer(check, pd.concat([gpu, half]))[0] == "not enough data"
-    assert (
-        answer(check, pd.concat([gpu, cpu[~large]]))[1]
-        == "none of the 32 points that did was tried with platform.name=cpu"
-    )
-    assert answer(check, pd.concat([gpu[~large], cpu]))[1].startswith(
-        "no point ended as oom_host|oom_device|oom_predicted"
-    )
+    untried = "none of the 32 points that did was tried with platform.name=cpu"
+    for one, other, expected in (
+        (gpu, cpu, (YES, "")),
+        (gpu, cpu.assign(outcome="oom_host"), (NO, "")),
+        (gpu, cpu.assign(outcome=np.where(tried, "ok", "oom_host")), (UNSURE, "undecided: ")),
+        (gpu, cpu[~large], (UNSURE, untried)),
+        (gpu[~large], cpu, (UNSURE, "no point ended as oom_host|oom_device|oom_predicted")),
+    ):
+        check = "{kind: outcome, a: {platform.name: cpu}, b: {platform.name: gpu}, at_least: 0.6}"
+        said, missing = answer(check, pd.concat([one, other]))
+        assert (said, missing[: len(expected[1])]) == expected
 
 
-@pytest.mark.parametrize(
-    ("check", "missing"),
-    [
-        ("{kind: threshold, metric: parameters, at_least: 1}", "no parameters was measured in these 64 runs"),
-        ("{kind: threshold, metric: parameters, at_least: 1, where: {family: rnn}}", "no runs with family=rnn"),
-        ("{kind: threshold, metric: parameters, at_least: 1, where: {devices: 8}}", "no run says devices"),
-        (
-            f"{{kind: threshold, {SPEED}, quantile: 0.99, at_most: 200}}",
-            "undecided: 64 points are too few for an interval with two ends",
-        ),
-        (TREND + "of: model.filters, direction: rises}", "no run says model.filters"),
-        (TREND + "of: seed, direction: rises}", "seed does not vary in these 64 points"),
-        (TREND + "of: precision, direction: rises}", "precision is a word, not a number"),
-        (
-            "{kind: scaling, at_least: 0.1}",
-            "devices: no measured run records how many; measure points with devices=1 and more",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("check", "missing"), refusals("lacking"))
 def test_what_is_missing_is_said(check: str, missing: str) -> None:
     assert answer(RATIO + "0.5, at_least: 2.5}", APART)[1] == "no point was measured on both sides, of 64 and 64 runs"
     assert answer(check, side("tpu", POINTS, NOISE, seed=0)) == ("not enough data", missing)
@@ -254,14 +245,118 @@ def test_points_that_one_side_alone_measured_can_turn_a_claim() -> None:
     frame = two_sides(np.full(len(POINTS), 3.0))
     lost = frame["platform.name"].eq("gpu") & (frame.groupby("platform.name").cumcount() < 40)
     frame.loc[lost, ["outcome", "examples_per_second"]] = ["crash", np.nan]
-    for check, reason in (
-        (
-            f"{{kind: compare, {TPU_GPU}, at_least: 0.5}}",
-            "undecided: points that one side alone measured could turn it",
-        ),
-        (f"{{kind: ratio, {TPU_GPU}, at_least: 2}}", "undecided: points that one side alone measured could turn it"),
-        (f"{{kind: compare, {TPU_GPU}, at_least: 0.3}}", ""),
-    ):
-        assert answer(check, frame) == ("not enough data" if reason else "supported", reason)
+    turned = "undecided: points that one side alone measured could turn it"
+    assert answer(f"{{kind: compare, {TPU_GPU}, at_least: 0.5}}", frame) == (UNSURE, turned)
+    assert answer(f"{{kind: ratio, {TPU_GPU}, at_least: 2}}", frame) == (UNSURE, turned)
+    assert answer(f"{{kind: compare, {TPU_GPU}, at_least: 0.3}}", frame) == (YES, "")
     claims = parse_claims(f"- id: x\n  says: s\n  checks:\n    - {{kind: compare, {TPU_GPU}, at_least: 0.3}}\n", "test")
     assert "between 0.375 and 1 with the 40 points that one side alone measured" in text(judge(claims, Data(frame)))
+
+
+LAYERS, BATCHES = (1, 2, 3, 4), (16, 32, 64, 128)
+MINE = str(Path(__file__).with_name("claims_mine.yaml"))
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path], str]) -> str:
+    """16 points on one device with TensorFlow 2.9, the same on two with it, and on one with 2.16; read only."""
+    folder = tmp_path_factory.mktemp("measured")
+    uri = blank_store(folder / "mlflow.db")
+    writer = Writer(uri, "paradnn", folder / "artifacts")
+    for layers in LAYERS:
+        for batch in BATCHES:
+            alone = 1000.0 * batch**0.5 / layers
+            work = {"flops_per_step": 1e6 * layers * batch, "infeed_fraction": max(0.0, 0.5 - 0.15 * layers)}
+            for devices, version, speed in ((1, "2.9", alone), (2, "2.9", alone / 0.6), (1, "2.16", 1.5 * alone)):
+                params = {"devices": str(devices), "measure.predict_oom": "true", "mode": "train"}
+                writer.run(
+                    fc(layers, batch) | params,
+                    {"examples_per_second": speed, "op_share.MatMul": 0.6, **work},
+                    [["MatMul", 0.6]],
+                    version__tensorflow=version,
+                    environment_id=f"env-{version}",
+                    point_id=f"p-{layers}-{batch}-{devices}",
+                )
+    return uri
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    assert main([*arguments]) == code
+    captured = capsys.readouterr()
+    return captured.err if code else captured.out
+
+
+def test_scaling_software_and_infeed_say_what_was_planted(
+    measured: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    files = [str(tmp_path / "scaling.csv"), str(tmp_path / "scaling.png")]
+    one, alone = ("--store", measured, "--tag", "environment_id=env-2.9"), ("--where", "devices=1")
+    out = run(capsys, "scaling", *one, "--csv", files[0], "--figure", files[1])
+    # 1 / speedup = 0.6 = s + (1 - s) / 2, so s = 0.2.
+    assert "fc: over 16 points on 2 against 1 (devices), 20% (20% to 20%) of the step does not run in parallel" in out
+    assert pd.read_csv(files[0])["fraction"].tolist() == pytest.approx([0.2] * 16)
+    assert Path(files[1]).read_bytes().startswith(b"\x89PNG")
+    out = run(capsys, "software", "--store", measured, *alone)
+    assert "faster in 100% of 16 points (40% to 100%)" in out, "of four models"
+    csv = run(capsys, "software", *one[:2], *alone, "--by", "version.tensorflow", "--baseline", "2.16", "--csv", "-")
+    assert pd.read_csv(StringIO(csv))["median"].tolist() == pytest.approx([2 / 3])
+    error = run(capsys, "software", "--store", measured, "--baseline", "2.9", code=2)
+    assert error == "error: --baseline=2.9: is of one column; name it: --by version.tensorflow\n"
+    out = run(capsys, "infeed", *one, *alone)
+    assert "fc on Test CPU, 2 cores: 8 of 16 points are input-bound, 50% (6.08% to 93.9%)" in out
+
+
+def test_claims_answers_a_users_own(measured: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    png = tmp_path / "claims.png"
+    chosen = ("claims", "--store", measured, "--tag", "environment_id=env-2.9", "--where", "devices=1")
+    out = run(capsys, *chosen, "--file", MINE, "--figure", str(png))
+    assert "wide. Batches pay: SUPPORTED\n  supported: examples_per_second rises with batch_size: rank weight 0." in out
+    assert "small. Small batches pay: REFUTED" in out
+    assert "2 claims: 1 supported, 1 refuted, 0 not enough data." in out
+    assert png.read_bytes().startswith(b"\x89PNG")
+    csv = run(capsys, *chosen, "--file", MINE, "--only", "small", "--csv", "-")
+    assert pd.read_csv(StringIO(csv))["claim"].tolist() == ["small"]
+    assert run(capsys, *chosen, "--file", str(tmp_path), code=2).startswith(f"error: {tmp_path}: Is a directory")
+
+
+def test_the_observations_are_checked_and_logged_with_their_sources(
+    measured: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    uri = copy_of(measured, tmp_path)
+    of_cpu = tmp_path / "of_cpu.yaml"
+    of_cpu.write_text((ROOT / "analysis/claims/observations.yaml").read_text().replace("name: tpu", "name: cpu"))
+    out = run(capsys, "claims", "--store", uri, "--only", "14", "--file", str(of_cpu), "--where", "devices=1", "--log")
+    assert "in each update (Figure 12): NOT ENOUGH DATA, as far as measured: 1 of 3 checks" in out
+    assert "median speedup 1.5 (no interval) over 16 points, at least 1 is needed" in out, "16 points of four models"
+    logged = load(uri, kind="analysis").iloc[0]
+    sources = json.loads((Path(logged["artifact_uri"].removeprefix("file://")) / "sources.json").read_text())
+    assert logged["source_count"] == str(len(sources)) == "32"
+
+
+GOOD = "- id: 1\n  says: it\n  checks:\n    - {kind: compare, a: {x: 1}, b: {x: 2}, at_least: 0.5}\n"
+
+
+@pytest.mark.parametrize(("message", "content"), refusals("claims"))
+def test_a_wrong_entry_is_one_line(message: str, content: str) -> None:
+    with pytest.raises((ConfigError, DataError), match=re.escape(message)) as caught:
+        parse_claims(content, "claims.yaml")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_fourteen_observations_load_and_an_empty_frame_answers_none() -> None:
+    claims = observations()
+    assert [claim.id for claim in claims] == [str(number) for number in range(1, 15)]
+    asked = {check.kind for claim in claims for check in claim.checks}
+    assert asked | {"threshold"} == set(KINDS)
+    verdicts = judge(claims, Data(runs(POINTS, examples_per_second=100.0)))
+    assert {verdict.answer for verdict in verdicts} == {"not enough data"}
+    assert all(finding.missing for verdict in verdicts for finding in verdict.findings)
+
+
+def test_ours_are_found_by_name_and_yours_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert {claim.id for claim in load_claims(Path("engines.yaml"))} >= {"int8-fc", "vision", "language"}
+    (tmp_path / "engines.yaml").write_text(GOOD)
+    assert load_claims(Path("engines.yaml"))[0].says == "it"
+    with pytest.raises(DataError, match=r"none\.yaml: No such file or directory; name a YAML file of claims"):
+        load_claims(tmp_path / "none.yaml")

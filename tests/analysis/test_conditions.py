@@ -1,12 +1,16 @@
 """What a condition means, as a truth table; --where, sides and claims must agree on every row of it."""
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
+import yaml
 
 from analysis.claims.evaluate import require
 from analysis.claims.load import parse_claims
 from analysis.store.conditions import conditions_on, in_words, select
 from paradnn.core.errors import ConfigError, NotEnoughData
+from tests.analysis.conftest import refusals
 
 FRAME = pd.DataFrame(
     {
@@ -23,44 +27,8 @@ FRAME = pd.DataFrame(
     }
 )
 
-#: (column, what it must be, rows that are so); row 2 lacks most values.
-TRUTH = [
-    ("n", "=1", [0]),
-    ("n", "=1,2", [0, 1]),
-    ("n", "!=1", [1]),
-    ("n", "!=1,2", []),
-    ("n", ">=1", [0, 1]),
-    ("n", "<2", [0]),
-    ("n", "=null", [2]),
-    ("n", "!=null", [0, 1]),
-    ("n", "=1,null", [0, 2]),
-    ("n", "!=1,null", [1]),
-    ("x", "<2.5", [0, 2]),
-    ("x", ">=5e-1", [0, 2]),
-    ("x", "!=0.5", [2]),
-    ("s", "=b, c", [1]),
-    ("s", "!=b, c", [0]),
-    ("s", "=a,b", [0]),
-    ("s", "=b*", [1]),
-    ("s", "!=b*", [0]),
-    ("s", "=?", [0]),
-    ("s", ">1", []),
-    ("v", "=1.1*", [0]),
-    ("v", "!=1.7", [0]),
-    ("v", "<=1.7", [1]),
-    ("m", "=8", [1]),
-    ("m", ">4", [1]),
-    ("l", "=[1, 1]", [0]),
-    ("b", "=true", [0]),
-    ("b", "!=true", [2]),
-    ("b", "=False", [2]),
-    ("b", "=null", [1]),
-    ("t", ">2026-01-01T12:00", [1]),
-    ("t", "=2026-01-02", [1]),
-    ("t", "!=2026-01-02", [0]),
-    ("nothing", "=null", [0, 1, 2]),
-    ("nothing", "!=x", []),
-]
+_COLUMNS = yaml.safe_load(Path(__file__).with_name("conditions.yaml").read_text())
+TRUTH = [(column, condition, rows) for column, table in _COLUMNS.items() for condition, rows in table.items()]
 
 
 @pytest.mark.parametrize(("column", "condition", "rows"), TRUTH)
@@ -84,21 +52,7 @@ def test_conditions_must_all_hold_and_values_of_a_claim_are_alternatives() -> No
     assert list(require(FRAME, {"b": conditions_on("b", (True, None), "where")})["row"]) == [0, 1]
 
 
-@pytest.mark.parametrize(
-    ("condition", "message"),
-    [
-        ("n", "--where=n: is not a condition; write for example --where 'model.nodes>=1024'"),
-        ("b=maybe", "--where=b=maybe: 'maybe' is no value of b; that column holds boolean"),
-        ("n=one", "--where=n=one: 'one' is no value of n; that column holds Int64"),
-        ("n=1*", "--where=n=1*: '1*' is no value of n; that column holds Int64"),
-        ("b>true", "compares with no number and no time; write for example 'b>=1024', or ask = or !="),
-        ("b>1", "'1' is no value of b; that column holds boolean"),
-        ("s>a", "--where=s>a: compares with no number and no time"),
-        ("n>2026-01-01", "'2026-01-01' is no value of n"),
-        ("t=soon", "'soon' is no value of t"),
-        ("rows=1", "these runs have no column rows; did you mean row?"),
-    ],
-)
+@pytest.mark.parametrize(("condition", "message"), refusals("conditions"))
 def test_what_cannot_be_asked_is_said(condition: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         select(FRAME, [condition])

@@ -1,7 +1,6 @@
 """DAWNBench's files, written here as its README describes them, what becomes of them, and files that are damaged."""
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -53,13 +52,13 @@ def test_times_are_those_of_the_first_entry_at_the_threshold(tmp_path: Path) -> 
 
 
 def test_they_are_logged_once_and_scored_with_their_prices(
-    tmp_path: Path, blank_store: Callable[[Path], str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, blank: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, store = written(tmp_path / "entries"), blank_store(tmp_path / "mlflow.db")
+    folder = written(tmp_path / "entries")
     for logged, said in ((3, "none were there before, left out 1 damaged entry"), (0, "3 were there already")):
-        assert main(["import-dawnbench", str(folder), "--store", store]) == 0
+        assert main(["import-dawnbench", str(folder), "--store", blank]) == 0
         assert f"logged {logged} published runs, {said}" in capsys.readouterr().out
-    assert main(["time-to-accuracy", "--store", store, "--experiment", "dawnbench"]) == 0
+    assert main(["time-to-accuracy", "--store", blank, "--experiment", "dawnbench"]) == 0
     out = capsys.readouterr().out
     assert "ResNet 9 on V100" in out
     assert "cost 3 USD" in out

@@ -1,13 +1,12 @@
 """Figures of planted runs can be read: on a screen, in a column of a paper, on its page."""
 
-import re
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 import analysis
 from analysis.analyses.breakdown import breakdown
@@ -15,7 +14,7 @@ from analysis.analyses.claims import draw_claims
 from analysis.analyses.roofline import draw_roofline
 from analysis.analyses.software import SoftwareOptions, software
 from analysis.claims.evaluate import Data, judge
-from analysis.claims.load import parse_claims
+from analysis.claims.load import load_claims
 from analysis.drawing import page
 from analysis.operation_speedup import draw_operations as draw_operation_speedups
 from analysis.operation_speedup import operation_speedup
@@ -23,34 +22,13 @@ from analysis.operations import operations_result, place_operations
 from analysis.roofs import Roof, place_models
 from analysis.statistics.dependence import levels_of
 from paradnn.families import FAMILIES
-from tests.analysis import (
-    test_infeed,
-    test_library,
-    test_operation_speedup,
-    test_overhead,
-    test_roofline,
-    test_scaling,
-    test_software,
-)
+from tests.analysis import test_infeed, test_overhead, test_roofline, test_scaling, test_software, test_speedup
 from tests.analysis.legible import faults
 from tests.analysis.planted import BATCH, POINTS, SIZE, runs
 
 LONG = "NVIDIA H100 80GB HBM3 MIG 3g.40gb, $2.99 an hour, $1.20 spot"
 
-CLAIMS = """
-- id: first
-  says: A is faster
-  checks:
-    - {kind: ratio, a: {device: A}, b: {device: B}, at_least: 1.5}
-    - {kind: ratio, a: {device: A}, b: {device: B}, quantile: 0.9, between: [1.0, 3.0]}
-    - {kind: compare, a: {device: A}, b: {device: B}, at_least: 0.5}
-    - {kind: trend, metric: examples_per_second, a: {device: A}, b: {device: B}, of: batch_size, direction: falls}
-    - {kind: threshold, metric: examples_per_second, at_least: 50, where: {device: A}}
-- id: second
-  says: No run measured this
-  checks:
-    - {kind: threshold, metric: final_loss, at_most: 1}
-"""
+CLAIMS = Path(__file__).with_name("claims_drawn.yaml")
 
 
 def _software() -> Figure:
@@ -66,7 +44,7 @@ def _claims() -> Figure:
         for name, rate in (("A", BATCH**0.7 / SIZE * 1e4), ("B", BATCH**0.5 / SIZE * 1e4))
     ]
     frame = pd.concat(sides, ignore_index=True).assign(run_id=lambda table: table.index.astype("str"))
-    return draw_claims(judge(parse_claims(CLAIMS, "test"), Data(frame)))
+    return draw_claims(judge(load_claims(CLAIMS), Data(frame)))
 
 
 def _breakdown() -> Figure:
@@ -102,7 +80,7 @@ def _operations() -> Figure:
 
 
 def _operation_speedups() -> Figure:
-    (a, one), (b, two) = (test_operation_speedup.profiled(name) for name in "AB")
+    (a, one), (b, two) = (test_speedup.profiled(name) for name in "AB")
     found = operation_speedup(a, b, pd.concat([one, two]), (75.0, 117.0))
     return draw_operation_speedups(found, (75.0, 117.0), LONG, "B")
 
@@ -137,26 +115,3 @@ def test_nothing_is_cut_off_or_over_something_else(name: str, width: float | Non
         figure.draw_without_rendering()
     assert faults(figure) == []
     assert width is None or figure.get_size_inches()[0] == width
-
-
-def _quantities() -> dict[str, Figure]:
-    """Pictures of quantities over keys, and of one device against another."""
-    frame = test_library.planted()
-    alone = frame[frame["device"] == "One"]
-    sides = {"a": ("device=One",), "b": ("device=Two",)}
-    keys = {"x": "batch_size", "y": "model.nodes"}
-    return {
-        "heat map": analysis.heatmap(alone, analysis.HeatmapOptions(**keys)).figure(),
-        "sensitivity": analysis.sensitivity(alone).figure(),
-        "boxplot": analysis.boxplot(alone, analysis.BoxplotOptions(by=("batch_size",))).figure(),
-        "compare": analysis.compare(frame, analysis.CompareOptions(a="device=One", b="device=Two")).figure(),
-        "speedup": analysis.speedup(frame, analysis.SpeedupOptions(**sides, colour="model.layers")).figure(),
-    }
-
-
-def test_quantities_have_names_and_so_have_sides() -> None:
-    for name, figure in _quantities().items():
-        figure.draw_without_rendering()
-        texts = {text.get_text() for text in figure.findobj(Text) if isinstance(text, Text)}
-        keys = {text for text in texts if re.search(r"[a-z]_[a-z]|model\.|\b[AB]\b", text)}
-        assert not keys, name

@@ -1,8 +1,11 @@
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -35,27 +38,13 @@ def test_what_an_option_cannot_be_is_missing_and_leaves_the_others_numbers() -> 
     assert frame["model.blocks"].tolist() == ["[1, 2]", "x"]
 
 
-@pytest.mark.parametrize(
-    ("texts", "dtype", "values"),
-    [
-        (["1", "-20", None], "Int64", [1, -20, pd.NA]),
-        (["1", "0.5"], "float64", [1.0, 0.5]),
-        (["1e-07", "inf", "-.5", "2."], "float64", [1e-07, math.inf, -0.5, 2.0]),
-        (["true", "null", "false"], "boolean", [True, pd.NA, False]),
-        (["1", "auto"], "str", ["1", "auto"]),
-        (["007", "1_000"], "str", ["007", "1_000"]),
-        (["9223372036854775807"], "Int64", [2**63 - 1]),
-        (["9223372036854775808"], "float64", [2.0**63]),
-        (["[1, 1, 1, 1]", "null"], "str", ["[1, 1, 1, 1]", math.nan]),
-        (["null", None], "str", [math.nan, math.nan]),
-        (["", "1"], "str", ["", "1"]),
-    ],
-)
-def test_params_are_typed_by_what_all_their_values_allow(
-    texts: list[str | None], dtype: str, values: list[object]
-) -> None:
-    column = build(records_of(x=texts))["x"]
-    pd.testing.assert_series_equal(column, pd.Series(values, dtype=dtype, name="x"))
+TYPED = yaml.safe_load(Path(__file__).with_name("types.yaml").read_text())
+
+
+@pytest.mark.parametrize("row", TYPED, ids=lambda row: str(row["texts"]))
+def test_params_are_typed_by_what_all_their_values_allow(row: dict[str, Any]) -> None:
+    column = build(records_of(x=row["texts"]))["x"]
+    pd.testing.assert_series_equal(column, pd.Series(row["values"], dtype=row["type"], name="x"))
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -11,6 +11,7 @@ import pytest
 from analysis import FrontierOptions, frontier
 from analysis.analyses.frontier import BEATEN, ON, UNDECIDED, Box, frontiers, standings
 from analysis.result import Result
+from tests.analysis.planted import ROW
 
 
 def by_hand(box: Box) -> list[str]:
@@ -52,33 +53,14 @@ def test_nothing_is_sure_of_a_choice_without_an_interval() -> None:
 
 
 def served(device: str, batch: int, rate: float, latency: float, width: float = 1.02, **more: Any) -> dict[str, Any]:
-    return {
-        "run_id": f"{device}-{batch}-{rate}-{more.get('seed', 0)}",
-        "family": "fc",
-        "model.nodes": 64,
-        "device": device,
-        "environment_id": device,
-        "protocol_id": "p",
-        "schema_version": "1",
-        "mode": "inference",
-        "task": "step",
-        "scenario": "server",
-        "server.rate": "peak",
-        "server.batch": batch,
-        "batch_size": batch,
-        "batch_size_per_device": float(batch),
-        "compile_seconds": rate / 7 + latency,
-        "platform.name": "gpu",
-        "outcome": "ok",
-        "peak_queries_per_second": rate,
-        "peak_queries_per_second_low": rate,
-        "peak_queries_per_second_high": rate * width,
-        "scheduled_queries_per_second": rate,
-        "latency_p99_ms": latency,
-        "latency_p99_low_ms": latency / width,
-        "latency_p99_high_ms": latency * width,
-        **more,
-    }
+    """A run that found the highest rate of a server with these batches, and its latency there."""
+    run_id = f"{device}-{batch}-{rate}-{more.get('seed', 0)}"
+    known = ROW | {"run_id": run_id, "model.nodes": 64, "device": device, "environment_id": device, "mode": "inference"}
+    asked = {"scenario": "server", "server.rate": "peak", "server.batch": batch, "batch_size": batch, "task": "step"}
+    rates = {"peak_queries_per_second": rate, "peak_queries_per_second_low": rate, "scheduled_queries_per_second": rate}
+    times = {"latency_p99_ms": latency, "latency_p99_low_ms": latency / width, "latency_p99_high_ms": latency * width}
+    others = {"batch_size_per_device": float(batch), "compile_seconds": rate / 7 + latency, "platform.name": "gpu"}
+    return {**known, **asked, **rates, "peak_queries_per_second_high": rate * width, **times, **others, **more}
 
 
 def three() -> pd.DataFrame:
@@ -108,9 +90,8 @@ def test_which_to_choose_for_a_limit() -> None:
     assert "To be told which" not in text
     assert "say what you need, such as --limit latency_p99_ms=" in asked(three()).text()
     assert "choose B, " in asked(three(), ("latency_p99_ms", "25")).text()
-    assert (
-        "no choice of fc inference, server will do; nearest comes A" in asked(three(), ("latency_p99_ms", "1")).text()
-    )
+    hopeless = asked(three(), ("latency_p99_ms", "1")).text()
+    assert "no choice of fc inference, server will do; nearest comes A" in hopeless
     rows = pd.DataFrame([served("A", 8, 1000.0, 5.0), served("B", 8, 1001.0, 6.0), served("C", 8, 10.0, 1.0)])
     tied = asked(rows, ("latency_p99_ms", "15"), price=("A=36", "B=36", "C=36")).text()
     assert "Not surely worse: A." in tied
@@ -164,32 +145,19 @@ def test_runs_that_agree_to_the_last_digit_show_no_spread() -> None:
 
 
 def learnt(nodes: int, seconds: float, accuracy: float, seed: int, reached: bool = True) -> dict[str, Any]:
-    return {
-        "run_id": f"{nodes}-{seed}",
-        "family": "fc",
-        "model.nodes": nodes,
-        "device": "A",
-        "environment_id": "A",
-        "batch_size": 64,
-        "task": "learn",
-        "data.name": "digits",
-        "learn.metric": "accuracy",
-        "learning_seconds": seconds,
-        "best_accuracy": accuracy,
-        "outcome": "ok" if reached else "timeout",
-        "platform.price_per_hour": 36.0,
-    }
+    """A training at 36 an hour."""
+    known = {"run_id": f"{nodes}-{seed}", "model.nodes": nodes, "device": "A", "batch_size": 64, "task": "learn"}
+    learnt = {"learn.metric": "accuracy", "learning_seconds": seconds, "best_accuracy": accuracy, "data.name": "digits"}
+    return {**ROW, **known, **learnt, "outcome": "ok" if reached else "timeout", "platform.price_per_hour": 36.0}
 
 
 def test_models_compete_to_learn_and_recorded_prices_count() -> None:
     noise = np.random.default_rng(3).normal(0, 1, (12, 2))
-    rows = [
-        learnt(
-            nodes, seconds * (1 + noise[4 * k + seed][0] / 1000), accuracy + noise[4 * k + seed][1] / 10000, seed, k > 0
-        )
-        for k, (nodes, seconds, accuracy) in enumerate(((8, 10.0, 0.90), (64, 30.0, 0.98), (256, 90.0, 0.95)))
-        for seed in range(4)
-    ]
+    rows = []
+    for place, (first, second) in enumerate(noise):
+        nodes, seconds, accuracy = ((8, 10.0, 0.90), (64, 30.0, 0.98), (256, 90.0, 0.95))[place // 4]
+        given = seconds * (1 + first / 1000), accuracy + second / 10000
+        rows.append(learnt(nodes, *given, seed=place % 4, reached=nodes > 8))
     result = frontier(pd.DataFrame(rows), FrontierOptions(limit=(("best_accuracy", "0.97"),)))
     table = result.table.set_index("choice")
     assert table["standing"].tolist() == [ON, ON, BEATEN]

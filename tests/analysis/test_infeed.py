@@ -32,9 +32,6 @@ def test_models_below_the_hosts_rate_are_input_bound() -> None:
     np.testing.assert_allclose(points["headroom"], np.maximum(1, 1e6 / points["flops_per_example"].astype(float)))
     assert points["infeed_fraction"].is_monotonic_decreasing
     assert set(result.sources) == set(planted()["run_id"])
-
-
-def test_the_threshold_decides() -> None:
     low, high = (waiting(planted(), threshold=threshold).share.value for threshold in (0.01, 0.7))
     assert high < low
 
@@ -52,21 +49,12 @@ def measured_balance(**columns: object) -> pd.DataFrame:
     """Steps that take `free` examples a second with free input, from a pipeline that costs 2 ms of a core for each."""
     free = 1e9 / (6 * SIZE**2)
     fed = np.minimum(free, 400.0)
-    given = {
-        "flops_utilization": fed / free / 2,
-        "infeed_fraction": 1 - fed / free,
-        "infeed_gain": free / fed - 1,
-        "infeed_gain_low": free / fed - 1.1,
-        "infeed_gain_high": free / fed - 0.9,
-        "input_free_examples_per_second": free,
-        "input_free_examples_per_second_low": free * 0.9,
-        "input_free_examples_per_second_high": free * 1.1,
-        "input_cpu_ms_per_example": 2.0,
-        "input_cpu_ms_per_example_low": 1.8,
-        "input_cpu_ms_per_example_high": 2.2,
-        **columns,
-    }
-    return planted(**given)
+    gain, scatter = free / fed - 1, (("", 1.0), ("_low", 0.9), ("_high", 1.1))
+    given = {"flops_utilization": fed / free / 2, "infeed_fraction": 1 - fed / free, "infeed_gain": gain}
+    given |= {"infeed_gain_low": gain - 0.1, "infeed_gain_high": gain + 0.1}
+    for end, factor in scatter:
+        given |= {f"input_free_examples_per_second{end}": free * factor, f"input_cpu_ms_per_example{end}": 2 * factor}
+    return planted(**given, **columns)
 
 
 def test_cores_and_gain_are_those_that_were_planted() -> None:

@@ -4,36 +4,20 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pytest
 
 from analysis import latency
 from analysis.analyses.latency import latency_curves
-from paradnn.core.errors import NotEnoughData
+from tests.analysis.planted import ROW
 
 
 def queue(rate: float, most: float = 1000.0, width: float = 1.01, batch: int = 1, **more: Any) -> dict[str, Any]:
     """One server with exponential times, M/M/1: all quantiles are proportional to 1 / (most - rate)."""
     latency = 1e3 * np.log(100) / (most - rate)
-    return {
-        "run_id": f"{batch}-{rate}",
-        "family": "fc",
-        "device": "A",
-        "environment_id": "A",
-        "mode": "inference",
-        "scenario": "server",
-        "server.rate": rate,
-        "server.latency_ms": 15.0,
-        "server.percentile": 99.0,
-        "batch_size": batch,
-        "outcome": "ok",
-        "scheduled_queries_per_second": rate,
-        "queries_per_second": rate,
-        "latency_p50_ms": latency / 6.6,
-        "latency_p99_ms": latency,
-        "latency_p99_low_ms": latency / width,
-        "latency_p99_high_ms": latency * width,
-        **more,
-    }
+    asked = {"mode": "inference", "scenario": "server", "server.rate": rate, "batch_size": batch}
+    bound = {"server.latency_ms": 15.0, "server.percentile": 99.0}
+    rates = {"scheduled_queries_per_second": rate, "queries_per_second": rate, "latency_p50_ms": latency / 6.6}
+    times = {"latency_p99_ms": latency, "latency_p99_low_ms": latency / width, "latency_p99_high_ms": latency * width}
+    return {**ROW, "run_id": f"{batch}-{rate}", **asked, **bound, **rates, **times, **more}
 
 
 def test_the_knee_of_a_queue_is_at_half_of_what_it_can_serve() -> None:
@@ -46,12 +30,6 @@ def test_the_knee_of_a_queue_is_at_half_of_what_it_can_serve() -> None:
     rows.loc[rows["server.rate"] == 500, "latency_p99_high_ms"] = np.nan
     assert latency_curves(rows)[0].knee == (500.0, 100.0, 900.0), "without an upper end it may be anywhere"
     assert latency_curves(pd.DataFrame(map(queue, (50.0, 100.0, 200.0))))[0].knee is None, "rates are on both sides"
-
-
-def test_runs_of_which_nothing_but_the_outcome_is_left_have_no_curve() -> None:
-    rows = pd.DataFrame([queue(100.0)])[["run_id", "outcome"]].assign(family=None)
-    with pytest.raises(NotEnoughData, match="queries by a schedule"):
-        latency_curves(rows)
 
 
 def test_policies_have_curves_of_their_own_and_it_is_said() -> None:

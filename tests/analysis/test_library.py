@@ -35,10 +35,13 @@ def test_every_name_is_there_and_every_analysis_among_them() -> None:
         _ = analysis.sensitivities
 
 
-def test_options_cost_no_heavy_import() -> None:
-    code = "import sys; from analysis import SensitivityOptions, sensitivity; print(*sys.modules)"
-    loaded = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).split()
-    assert not {"mlflow", "pandas", "numpy", "matplotlib"}.intersection(loaded)
+def test_options_cost_no_heavy_import_and_reading_tables_neither_mlflow_nor_a_framework(store: str) -> None:
+    code = "import sys; from analysis import SensitivityOptions, sensitivity; print(*sys.modules)\n"
+    code += "from analysis.store.load import load; load(sys.argv[1]); print(*sys.modules)"
+    done = subprocess.check_output([sys.executable, "-c", code, store], cwd=ROOT, text=True)
+    options, reading = (set(line.split()) for line in done.splitlines())
+    assert not {"mlflow", "pandas", "numpy", "matplotlib"} & options
+    assert not {"mlflow", "tensorflow", "keras", "matplotlib"} & reading
 
 
 def test_the_example_of_the_documentation_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

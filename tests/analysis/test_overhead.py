@@ -5,9 +5,7 @@ import pandas as pd
 import pytest
 
 from analysis.analyses.overhead import MEASURING_PHASES, OVERHEAD_PHASES, overhead, share_of
-from analysis.options import Options
 from analysis.statistics.dependence import crossed_ratio, levels_of
-from paradnn.core.errors import SchemaError
 from paradnn.store.metrics import PHASES
 
 
@@ -76,10 +74,6 @@ def test_the_command_says_and_draws_where_time_goes(tmp_path: Path) -> None:
     # Runs without phases, such as published ones, make no others heterogeneous.
     frame.loc[[3, 8], "environment_id"] = "published"
     assert "pooled" not in overhead(frame).text()
-    frame.loc[5, "environment_id"] = "other"
-    with pytest.raises(SchemaError, match="environment_id"):
-        overhead(frame)
-    assert "Heterogeneous runs were pooled" in overhead(frame, Options(pool=True)).text()
     endless = points().assign(phase_build_seconds=np.inf)
     assert "build" not in list(overhead(endless).table["phase"])
     bare = overhead(frame.loc[[3, 8]])

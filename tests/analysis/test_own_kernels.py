@@ -12,25 +12,9 @@ from analysis.atlas.ask import main as ask
 from analysis.atlas.own import own_atlas
 from paradnn.families import model_of
 from tests.analysis.planted import runs
+from tests.families.test_operations import p1b3
 
-#: Milliseconds of P1B3's products in one pass on x86 (m, n, k, transposes); two of the same operands took 0.549
-#: together. Stevens, "Performance and benchmarking of deep learning" (lecture), "P1B3 Matrix Sizes and Times".
-P1B3 = {
-    (100, 50, 100, "nn"): 0.549 / 2,
-    (100, 50, 100, "tn"): 0.549 / 2,
-    (29532, 1000, 100, "tn"): 42.27,
-    (100, 1000, 29532, "nn"): 65.31,
-    (100, 50, 1, "nt"): 0.042,
-    (100, 500, 100, "nt"): 0.609,
-    (100, 500, 1000, "nn"): 1.21,
-    (1000, 500, 100, "tn"): 1.98,
-    (50, 1, 100, "tn"): 0.026,
-    (100, 100, 50, "nt"): 0.293,
-    (100, 1, 50, "nn"): 0.022,
-    (100, 1000, 500, "nt"): 2.11,
-    (500, 100, 100, "tn"): 0.592,
-    (100, 100, 500, "nn"): 0.515,
-}
+P1B3 = p1b3()
 LARGE = {"layers": 3, "nodes": 700, "input_size": 900, "output_size": 50}
 CALL, STEP, PEAK, BANDWIDTH = 1e-4, 5e-6, 5e10, 1e10
 

@@ -7,32 +7,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.cli import COMMANDS, main, make_parser
-from analysis.options import read_arguments
+from analysis.cli import COMMANDS, main
 from analysis.result import Result
 from analysis.store.load import load
 from paradnn.core.errors import SchemaError
+from tests.analysis.conftest import copy_of, refusals
 from tests.analysis.planted import grid, runs
+from tests.analysis.test_refusals import asked
 
 SIDES = ["Test tpu", "Test gpu"]
 
-#: Each command that treats runs as one population, with the arguments that it needs here.
-POOLING = {
-    "memory": [],
-    "predict": [],
-    "heatmap": ["--y", "nodes", "--metric", "examples_per_second"],
-    "sensitivity": ["--metric", "examples_per_second"],
-    "boxplot": ["--by", "device", "--metric", "examples_per_second"],
-    "overhead": [],
-    "roofline": [],
-    "speedup": ["--a", f"device={SIDES[0]}", "--b", f"device={SIDES[1]}"],
-    "compare": [f"device={SIDES[0]}", f"device={SIDES[1]}"],
-    "scaling": [],
-    "infeed": [],
-    "figure-of-merit": [],
-    "software": ["--by", "version.tensorflow"],
-    "claims": ["--only", "7"],
-}
+#: Each command that treats runs as one population, in the words that it needs here.
+POOLING = [words for words, _ in refusals("unlike")]
 
 
 def unlike() -> pd.DataFrame:
@@ -51,13 +37,9 @@ def unlike() -> pd.DataFrame:
     return frame.assign(run_id=[str(row) for row in range(len(frame))])
 
 
-def answer(name: str, *options: str) -> Result:
-    """What a command says of these runs."""
-    command, frame = next(command for command in COMMANDS if command.name == name), unlike()
-    assert command.analysis
-    result = command.analysis(
-        frame, read_arguments(command.options, make_parser().parse_args([name, *POOLING[name], *options]))
-    )
+def answer(words: str) -> Result:
+    frame = unlike()
+    result = asked(words, frame)
     assert "pooled" not in frame.attrs, "the frame that was loaded stays as it is"
     return result
 
@@ -65,28 +47,27 @@ def answer(name: str, *options: str) -> Result:
 def test_every_command_that_analyses_is_here() -> None:
     """But those that count runs or models or follow them, the breakdown, and what needs other runs."""
     others = {"changes", "runs", "parameters", "breakdown", "beside", "time-to-accuracy", "frontier", "latency"}
-    assert {*POOLING} == {command.name for command in COMMANDS if command.analysis} - others - {"channel"}
+    analyses = {command.name for command in COMMANDS if command.analysis}
+    assert {words.partition(" ")[0] for words in POOLING} == analyses - others - {"channel"}
 
 
-@pytest.mark.parametrize("name", POOLING)
-def test_unlike_runs_are_pooled_only_where_that_is_asked_for_and_said(name: str) -> None:
-    result = answer(name, "--pool")
+@pytest.mark.parametrize("words", POOLING)
+def test_unlike_runs_are_pooled_only_where_that_is_asked_for_and_said(words: str) -> None:
+    result = answer(f"{words} --pool")
     assert "environment_id = " in result.pooled
     assert "Test tpunew2.9" in result.pooled
     assert f"Heterogeneous runs were pooled: {result.pooled}." in result.text()
-    if name == "claims":  # a check that cannot be made does not stop the others
-        refused = answer(name)
+    if words.startswith("claims"):  # a check that cannot be made does not stop the others
+        refused = answer(words)
         assert "these runs are heterogeneous" in refused.text()
         assert not refused.pooled
         return
     with pytest.raises(SchemaError, match="these runs are heterogeneous"):
-        answer(name)
+        answer(words)
 
 
 def test_log_keeps_what_was_pooled(tmp_path: Path, store: str) -> None:
-    copy = tmp_path / "mlflow.db"
-    copy.write_bytes(Path(store.removeprefix("sqlite:///")).read_bytes())
-    uri = f"sqlite:///{copy}"
+    uri = copy_of(store, tmp_path)
     for options in (["--pool"], ["--family", "fc"]):
         command = ["boxplot", "--by", "outcome", "--metric", "examples_per_second", *options]
         assert main([*command, "--store", uri, "--log"]) == 0

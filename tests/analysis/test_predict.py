@@ -96,9 +96,8 @@ def test_a_predicted_map_counts_what_was_measured() -> None:
         assert row["measured"] == counts.get((int(row["x"]), int(row["y"])), 0)
         assert row["points"] == 4
     drawn = predict(sample, PredictOptions(y="nodes", metric="step_time_ms")).figure()
-    assert [text.get_text() for text in drawn.legends[0].get_texts()] == [
-        "all points of the cell measured, else predicted"
-    ]
+    (text,) = drawn.legends[0].get_texts()
+    assert text.get_text() == "all points of the cell measured, else predicted"
 
 
 def test_the_report_maps_the_whole_space_of_a_sample() -> None:

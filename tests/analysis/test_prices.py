@@ -56,14 +56,6 @@ def test_costs_are_price_times_time() -> None:
     assert (pd.isna(late["cost_per_million_queries"]), late["cost_to_target"]) == (True, pytest.approx(3.6))
 
 
-def test_given_prices_win_and_recorded_ones_stand_in() -> None:
-    recorded = {"platform.price_per_hour": 1.0, "examples_per_second": 100.0}
-    frame = pd.concat([run(**recorded), run(**recorded, device="other")], ignore_index=True)
-    found = priced(frame, PriceList({"V100": 2.0}))
-    assert found["platform.price_per_hour"].tolist() == [2.0, 1.0]
-    assert found["cost_per_million_examples"].tolist() == pytest.approx([2e4 / 3600, 1e4 / 3600])
-
-
 def test_several_chips_cost_several_times_as_much_and_cores_do_not() -> None:
     frame = pd.concat([run(devices=4), run(devices=4, **{"platform.name": "cpu"})], ignore_index=True)
     assert priced(frame, PriceList({"V100": 2.0}))["platform.price_per_hour"].tolist() == [8.0, 2.0]

@@ -5,7 +5,6 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import yaml
 
@@ -16,7 +15,7 @@ from paradnn.config.paths import CONFIG
 from paradnn.config.point import Measure
 from paradnn.core.schema import read
 from paradnn.store.runs import PUBLISHED, protocol_name
-from tests.analysis.conftest import Writer, fc
+from tests.analysis.conftest import Writer, copy_of, fc
 
 QUICK, STANDARD = (
     protocol_id(read(Measure, yaml.safe_load((CONFIG / "measure" / f"{name}.yaml").read_text()), "measure"))
@@ -88,10 +87,9 @@ def test_groups_that_are_asked_for_stay(mixed: str, capsys: pytest.CaptureFixtur
 
 
 def test_the_log_keeps_what_was_set_aside(mixed: str, tmp_path: Path) -> None:
-    copy = tmp_path / "mlflow.db"
-    copy.write_bytes(Path(mixed.removeprefix("sqlite:///")).read_bytes())
-    assert main(["overhead", "--log", "--store", f"sqlite:///{copy}"]) == 0
-    [said] = load(f"sqlite:///{copy}", kind="analysis")["set_aside"]
+    uri = copy_of(mixed, tmp_path)
+    assert main(["overhead", "--log", "--store", uri]) == 0
+    [said] = load(uri, kind="analysis")["set_aside"]
     assert TAKEN.match(said)
 
 
@@ -106,16 +104,12 @@ def test_where_no_group_answers_it_is_said_what_they_lack(mixed: str, capsys: py
     assert apart.rstrip().endswith("or pool them with --pool")
 
 
-def test_a_smaller_group_answers_what_the_largest_cannot(
-    tmp_path: Path, blank_store: Callable[[Path], str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    uri = blank_store(tmp_path / "mlflow.db")
-    writer = Writer(uri, "paradnn", tmp_path / "artifacts")
+def test_a_smaller_group_answers_what_the_largest_cannot(writer: Writer, capsys: pytest.CaptureFixture[str]) -> None:
     for batch in (16, 32, 64, 128):
         writer.run(fc(1, batch), {"examples_per_second": 9.0}, protocol_id=QUICK)
     for layers in (1, 2):
         writer.run(fc(layers, 16), {"latency_p99_ms": 3.0}, protocol_id=STANDARD)
-    assert main(["heatmap", "--y", "layers", "--metric", "latency_p99_ms", "--store", uri]) == 0
+    assert main(["heatmap", "--y", "layers", "--metric", "latency_p99_ms", "--store", writer.uri]) == 0
     said = r"Of these 6 runs, 2 of one protocol and environment were taken: .*protocol standard\. Not taken"
     assert re.search(said, capsys.readouterr().out)
 
@@ -126,19 +120,14 @@ def test_an_unknown_protocol_is_told_what_there_is(mixed: str, capsys: pytest.Ca
     assert capsys.readouterr().err == said
 
 
-def test_a_comparison_takes_the_protocol_that_most_runs_have(
-    tmp_path: Path, blank_store: Callable[[Path], str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    uri = blank_store(tmp_path / "mlflow.db")
-    writer = Writer(uri, "paradnn", tmp_path / "artifacts")
+def test_a_comparison_takes_the_protocol_of_most_runs(writer: Writer, capsys: pytest.CaptureFixture[str]) -> None:
     for protocol, batches in ((QUICK, range(16, 129, 16)), (STANDARD, (16, 32))):
         for batch in batches:
             for factor, mode in ((1.0, "graph"), (2.0, "xla")):
                 point = fc(2, batch) | {"compile": mode}
                 writer.run(point, {"examples_per_second": batch * factor}, protocol_id=protocol)
-    assert main(["compare", "compile=xla", "compile=graph", "--csv", "-", "--store", uri]) == 0
+    assert main(["compare", "compile=xla", "compile=graph", "--csv", "-", "--store", writer.uri]) == 0
     captured = capsys.readouterr()
     assert len(captured.out.splitlines()) == 1 + 8
     assert re.search(r"16 of one protocol( and environment)? were taken: .*protocol quick\. Not taken", captured.err)
-    frame = pd.DataFrame(load(uri))
-    assert len(frame) == 20
+    assert len(load(writer.uri)) == 20

@@ -94,9 +94,8 @@ def test_traces_and_operations_stand_with_their_point() -> None:
         assert run.metrics["infeed_fraction"] == pytest.approx(traces["infeed"][place] / 100)
         assert run.metrics["trace_flops_utilization_median"] == pytest.approx(np.median(captures) / 100)
         columns, rows = run.tables["traces.json"]
-        assert pd.DataFrame(rows, columns=columns)["flops_utilization"].tolist() == pytest.approx(
-            [each / 100 for each in captures]
-        )
+        shares = pd.DataFrame(rows, columns=columns)["flops_utilization"]
+        assert shares.tolist() == pytest.approx([each / 100 for each in captures])
     found = {}
     for label, run in runs.items():
         columns, rows = run.tables["operation_types.json"]
@@ -116,17 +115,18 @@ def test_all_timings_of_deepbench_come_with_the_package(deepbench: Found) -> Non
     counts = Counter(run.params["model.name"] for run in deepbench.runs)
     assert counts == {"gemm": 2675, "conv2d": 4314, "rnn_kernel": 1797, "sparse_gemm": 96, "channel": 203}
     places = "training/DeepBench_NV_V100.xlsx, Results FP32,"
+    keys = {name: options for name, _, options, _ in stated()}
     problems = Counter(
-        (name, int(run.params["batch_size"]), *sorted((key, run.params[f"model.{key}"]) for key in options))
+        (name, int(run.params["batch_size"]), *sorted((key, run.params[f"model.{key}"]) for key in keys[name]))
         for run in deepbench.runs
         if run.tags["archive_label"].startswith(places) and run.params.get("model.direction", "forward") == "forward"
-        for name, options in [next((each[0], each[2]) for each in stated() if each[0] == run.params["model.name"])]
+        for name in [run.params["model.name"]]
     )
-    known = [
-        (name, batch, {key: str(list(value) if isinstance(value, tuple) else value) for key, value in options.items()})
-        for name, batch, options, _ in stated()
-    ]
-    assert problems == Counter((name, batch, *sorted(each.items())) for name, batch, each in known)
+    known = Counter(
+        (name, batch, *sorted((key, str([*size] if isinstance(size, tuple) else size)) for key, size in each.items()))
+        for name, batch, each, _ in stated()
+    )
+    assert problems == known
 
 
 def test_a_product_and_an_all_reduce_of_deepbench_have_the_rates_that_the_sheets_print(deepbench: Found) -> None:
@@ -167,9 +167,9 @@ def test_protocols_of_the_sources_are_those_that_have_names() -> None:
     assert digest("median of the kernels of three repetitions") == VIDUR
 
 
-def test_an_interrupted_import_is_finished_once(tmp_path: Path, blank_store: Callable[[Path], str]) -> None:
+def test_an_interrupted_import_is_finished_once(blank: str) -> None:
     """Runs that measured, traced and failed arrive with all that they hold, below one parent, behind one's own."""
-    uri, every = blank_store(tmp_path / "mlflow.db"), shipped("archive")
+    every = shipped("archive")
     kinds = [
         [run for run in every.runs if bool(run.tables) == traced and (run.outcome == "ok") == ok][:3]
         for traced, ok in ((True, True), (False, True), (False, False))
@@ -182,10 +182,10 @@ def test_an_interrupted_import_is_finished_once(tmp_path: Path, blank_store: Cal
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        log_found(found, uri, progress=interrupt)
-    assert [log_found(found, uri) for _ in range(2)] == [(5, 4), (0, 9)]
-    [parent] = load(uri, kind="import", unfinished=True)["run_id"]
-    frame, expected = load(uri).set_index("point_id"), frame_of(found).set_index("point_id")
+        log_found(found, blank, progress=interrupt)
+    assert [log_found(found, blank) for _ in range(2)] == [(5, 4), (0, 9)]
+    [parent] = load(blank, kind="import", unfinished=True)["run_id"]
+    frame, expected = load(blank).set_index("point_id"), frame_of(found).set_index("point_id")
     assert sorted(frame.index) == sorted(expected.index)
     assert set(frame["parent_run_id"]) == {parent}
     assert set(frame["start_time"].dt.strftime("%Y-%m")) == {"2020-03"}
@@ -193,25 +193,21 @@ def test_an_interrupted_import_is_finished_once(tmp_path: Path, blank_store: Cal
     shared = sorted({*expected} & {*frame} - {"run_id"})
     assert {"outcome", "examples_per_second", "model.nodes", "device", "trace_flops_utilization"} <= {*shared}
     pd.testing.assert_frame_equal(frame.loc[expected.index, shared], expected[shared], check_dtype=False)
-    tables = load_tables(frame.reset_index(), "operation_types.json", uri)
+    tables = load_tables(frame.reset_index(), "operation_types.json", blank)
     assert tables["run_id"].nunique() == 3
     with pytest.raises(StoreError, match="cannot write to nonsense://x"):
         log_found(found, "nonsense://x")
 
 
-def test_ones_own_run_of_a_published_point_is_compared_and_placed(
-    tmp_path: Path, blank_store: Callable[[Path], str], deepbench: Found
-) -> None:
-    uri = blank_store(tmp_path / "mlflow.db")
-    writer = Writer(uri, "paradnn", tmp_path / "artifacts")
+def test_ones_own_run_of_a_published_point_is_compared_and_placed(writer: Writer, deepbench: Found) -> None:
     for size in ((1760, 16, 1760), (64, 64, 64)):
         model = FAMILIES["gemm"].options(**dict(zip("mnk", size, strict=True)))
         own = Point(model=model, workload=SingleStep("inference"), batch_size=1)
         params = texts(request_of(own))
         writer.run(params, {"step_time_ms": 0.076, "examples_per_second": 1 / 0.076e-3}, point_id=point_id(own))
     rows = tuple(f"training/DeepBench_NV_V100.xlsx, Results FP32, row {number}," for number in (5, 6))
-    log_found(some(deepbench, lambda run: run.tags["archive_label"].startswith(rows)), uri)
-    frame = load(uri, family="gemm")
+    log_found(some(deepbench, lambda run: run.tags["archive_label"].startswith(rows)), writer.uri)
+    frame = load(writer.uri, family="gemm")
     v100 = frame[frame["device"] == "NVIDIA V100"]
     pairs = pair(v100, frame[frame["source"] == "measured"])
     assert pairs["speedup"].tolist() == [pytest.approx(2.0)]

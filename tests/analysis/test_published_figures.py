@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
-from analysis.analyses.boxplot import LEVELS, BoxplotOptions, boxplot
+from analysis.analyses.boxplot import BoxplotOptions, boxplot
 from analysis.analyses.compare import CompareOptions, compare
 from analysis.analyses.heatmap import HeatmapOptions, heatmap
 from analysis.analyses.roofline import RooflineOptions, roofline
@@ -23,7 +24,6 @@ from analysis.result import Result
 from analysis.statistics.dependence import crossed_share, geometric_mean, levels_of
 from analysis.statistics.pairing import pair
 from analysis.store.load import load_types
-from paradnn.core.errors import ConfigError, StoreError
 from tests.analysis.legible import faults
 from tests.analysis.published import published_frame, raw
 
@@ -138,15 +138,6 @@ def test_sums_over_cores_are_told_apart_from_memory(operations: OperationsResult
     assert (round(both, 3), round(memory, 3)) == (0.425, 0.248)
 
 
-def test_what_a_roofline_cannot_be_coloured_by_is_said(frame: pd.DataFrame) -> None:
-    with pytest.raises(ConfigError, match="--colour=hue: these runs have no such hyperparameter"):
-        roofline(frame, RooflineOptions(colour="hue"))
-    with pytest.raises(ConfigError, match="--colour=nodes: is of models"):
-        roofline(frame, RooflineOptions(operations="abc", colour="nodes"))
-    with pytest.raises(StoreError, match="none of the chosen runs was profiled"):
-        roofline(frame[frame["device"] == "V100"], RooflineOptions(operations="all"))
-
-
 def test_the_bars_of_traces_are_their_captures(frame: pd.DataFrame) -> None:
     result = roofline(frame, RooflineOptions())
     content = pd.DataFrame(raw("fc_trace_10sec"))
@@ -156,19 +147,6 @@ def test_the_bars_of_traces_are_their_captures(frame: pd.DataFrame) -> None:
     np.testing.assert_allclose(sorted(result.table["rate_low"].dropna()), sorted(lowest))
 
 
-def test_utilisation_of_published_runs_is_of_the_stated_peaks(frame: pd.DataFrame) -> None:
-    best = frame.groupby("device")["flops_utilization_spec"].max()
-    assert best.round(3).to_dict() == {"TPU v2": 0.643, "V100": 0.69}
-
-
-def test_figure_11_top_has_the_papers_percentiles(frame: pd.DataFrame, tmp_path: Path) -> None:
-    result = boxplot(frame, BoxplotOptions(**SIDES))
-    (row,) = result.table.to_dict("records")
-    ratios = np.percentile(plain_pairs()["speedup"], LEVELS)
-    np.testing.assert_allclose([row[f"p{level}"] for level in LEVELS], ratios)
-    result.figure().savefig(tmp_path / "figure11.pdf")
-
-
 def test_the_papers_62_percent_is_that_of_models_of_256_nodes_and_more(frame: pd.DataFrame) -> None:
     # The artifact's notebook draws the paper's Figure 8 from node counts of 256 to 8,192.
     shares = [
@@ -176,15 +154,6 @@ def test_the_papers_62_percent_is_that_of_models_of_256_nodes_and_more(frame: pd
     ]
     assert [(row["wins"], row["points"]) for row in shares] == [(136, 176), (56, 90)]
     assert shares[1]["share"] == pytest.approx(0.62, abs=0.005)
-
-
-def test_half_the_peak_takes_a_batch_of_16k_on_eight_cores(frame: pd.DataFrame) -> None:
-    tpu = frame[frame["device"] == "TPU v2"]
-    fast = tpu[tpu["flops_utilization_spec"] > 0.5]
-    assert set(fast["batch_size"]) == {16384}
-    sums = tpu.dropna(subset="op_share.cross-replica-sum").groupby("batch_size")["op_share.cross-replica-sum"].median()
-    assert sums.is_monotonic_decreasing
-    assert sums.round(3).loc[[256, 16384]].tolist() == [0.24, 0.068]
 
 
 #: What test_figures.py has no planted runs of.
@@ -211,6 +180,9 @@ def test_every_figure_can_be_read_on_a_screen_in_a_column_and_on_a_page(frame: p
         figure = result.figure(width)
         assert faults(figure) == []
         assert width is None or figure.get_size_inches()[0] == width
+    texts = [text.get_text() for text in figure.findobj(Text) if isinstance(text, Text)]
+    keys = [text for text in texts if re.search(r"[a-z]_[a-z]|model\.|(?<!/)\b[AB]\b", text)]
+    assert not keys, "they have names, and so have sides"
 
 
 def test_faults_are_seen() -> None:

@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.cli import COMMANDS, make_parser
+from analysis.cli import make_parser
 from analysis.options import read_arguments
+from analysis.result import Result
 from paradnn.core.errors import ParadnnError
 from tests.analysis import (
     test_boxplot,
@@ -28,6 +29,7 @@ from tests.analysis import (
     test_speedup,
     test_time_to_accuracy,
 )
+from tests.analysis.conftest import refusals
 
 
 def whole(where: slice | np.ndarray | list[int] | None = None, **columns: object) -> pd.DataFrame:
@@ -60,83 +62,58 @@ def apart_in_settings() -> pd.DataFrame:
     return sweep(**{"generate.prompt": np.where(half, 8.0, np.nan), "devices": np.where(half, np.nan, 2.0)})
 
 
-BOTH, SIDES = "--a device=A --b device=B", "device=A device=B"
 OOM = {"outcome": "oom_device", "step_time_ms": np.nan, "examples_per_second": np.nan}
 boxes, grid, merit, three = test_boxplot.runs, test_heatmap.grid, test_figure_of_merit.both, test_frontier.three
 scaled, version, trained = lambda: test_scaling.planted(0.1), test_software.version, test_time_to_accuracy.trained
 newer, apart = lambda: software(version("2.16", 2.0)), lambda: software(version("2.16").assign(batch_size=7))
+roofs = lambda: test_roofline.planted().assign(point_id=range(31), artifact_uri="")  # noqa: E731
 elsewhere = lambda: software(version("2.9", precision="bfloat16", device="Other"))  # noqa: E731
-REFUSED: list[tuple[str, Callable[[], pd.DataFrame], str]] = [
-    ("boxplot --metric example_per_second", boxes, "--metric=example_per_second: "),
-    ("boxplot --by colour", boxes, "--by=colour: these runs have no such hyperparameter"),
+
+
+def asked(words: str, frame: pd.DataFrame) -> Result:
+    """What an analysis answers of runs, asked in these words."""
+    given = make_parser().parse_args(shlex.split(words))
+    assert given.sub_command.analysis
+    return given.sub_command.analysis(frame, read_arguments(given.sub_command.options, given))
+
+
+#: Of what runs each analysis is asked in refusals.yaml.
+FRAMES: dict[str, Callable[[], pd.DataFrame]] = {"boxplot": boxes, "compare": compared, "figure-of-merit": merit}
+FRAMES |= {"frontier": three, "heatmap": grid, "infeed": test_infeed.planted, "latency": served, "predict": whole}
+FRAMES |= {"roofline": roofs, "scaling": scaled, "sensitivity": sweep, "software": software, "speedup": paired}
+REFUSED = [(words, FRAMES[words.partition(" ")[0]], message) for words, message in refusals("analyses")]
+REFUSED += [
     ("boxplot", lambda: boxes().head(0), "no run matches"),
     ("boxplot --a device=A", lambda: paired(), "--b=(none): both sides are needed"),
     ("channel", lambda: whole(), "no run measured messages; measure some"),
-    ("compare device=A device=C", compared, "B=device=C: no run matches; device is A, B"),
-    ("compare devise=A device=B", compared, "A=devise=A: these runs have no column devise; did you mean device?"),
-    ("compare device=A 'device=A & batch_size=64'", compared, "A and B=3 runs: are on both sides"),
-    (f"compare {SIDES} --rate 5", compared, "--rate=5.0: must be above 0 and below 1"),
-    (f"compare {SIDES} --metric parameters", compared, "metric=parameters: is neither better high nor low"),
-    ("figure-of-merit --baseline Summit", merit, "--baseline=Summit: no run has this device; choose of Planned, Titan"),
-    ("figure-of-merit --metric step_time_ms", merit, "--metric=step_time_ms: is no rate"),
-    ("figure-of-merit --by tractor", merit, "--by=tractor: these runs have no such hyperparameter"),
     ("figure-of-merit", lambda: merit().assign(**{"model.nodes": range(6)}), "no point was measured with every device"),
-    ("frontier --limit parameters=3", three, "--limit=parameters: is neither better high nor low"),
-    ("frontier --limit latency=3", three, "--limit=latency: is no metric; choose one that python -m paradnn list"),
-    ("frontier --limit latency_p99_ms=soon", three, "--limit=latency_p99_ms=soon: is no number"),
-    ("frontier --limit latency_p99_ms=nan", three, "--limit=latency_p99_ms=nan: is no number"),
-    ("frontier --price D=2", three, "--price=D: no run is of that device; name one of A, B, C"),
-    ("frontier --price exampel", three, "--price=exampel: is neither a price nor a table of prices; did you mean ex"),
-    ("frontier --price example", three, "--price=example: has prices of a device or a host; runs are of A, B, C"),
     ("frontier", lambda: three().head(1), "1 choice with"),
     ("frontier", lambda: three().assign(protocol_id=["p", "q", "p"]), "protocol"),
-    ("heatmap --x batch_size --y node", grid, "--y=node: these runs have no such hyperparameter; did you mean nodes"),
-    ("heatmap --x batch --y nodes", grid, "--x=batch: "),
-    ("heatmap --x nodes --y model.nodes", grid, "--y=model.nodes: is on the x axis already"),
-    ("heatmap --y nodes --metric speed", grid, "--metric=speed: is no metric of these runs; they have"),
-    ("infeed --threshold 1", test_infeed.planted, "--threshold=1.0: must be above 0 and below 1"),
     ("infeed", lambda: test_infeed.planted().iloc[:0], "there are no runs; measure with a real input pipeline"),
-    ("latency", served, "scenario=server"),
+    ("latency", lambda: served()[["run_id", "outcome"]].assign(family=None), "queries by a schedule"),
     ("memory", lambda: test_memory.planted(device="D")[:1], "fc on D: no size varies among the points that were tried"),
     ("parameters", lambda: test_parameters.models().head(0), "no run matches"),
     ("predict", lambda: whole([0]), "fc on Test CPU: all runs are of one point, so the space is one point"),
     ("predict", lambda: whole([0, 1]), "fc on Test CPU: the space is 2 points, there is nothing between them to pre"),
     ("predict", lambda: whole([0, 5, 63]), "fc on Test CPU: 3 measured points, a prediction takes 5"),
     ("predict", lambda: whole(**OOM), "fc on Test CPU: no point was measured (64 oom_device)"),
-    ("predict --metric peak_memory_bytes", whole, "--metric=peak_memory_bytes: none of these runs has a value of it"),
     ("predict --metric peak_memory_bytes", lambda: whole(peak_memory_bytes=1.0), "does not follow from the time of a"),
     ("roofline", lambda: test_roofline.planted().head(0), "no run matches"),
     ("scaling", lambda: scaled().drop(columns="devices"), "devices: no measured run records how many"),
     ("scaling", lambda: scaled().query("devices == 1"), "devices = 1: scaling needs points on 1 and on more"),
     ("scaling", lambda: scaled().query("devices > 1"), "devices = 2, 4, 8: scaling needs points on 1 and on more"),
     ("scaling", lambda: scaled().assign(outcome="oom_device"), "devices: no measured run records how many"),
-    ("scaling --by device_count", scaled, "--by=device_count: these runs have no such column; name one that counts"),
-    ("scaling --by family", scaled, "--by=family: holds no numbers; name the column that counts devices"),
     ("scaling", lambda: scaled().assign(batch_size=range(256)), "no point was measured with devices=1 and with more"),
-    ("scaling --metric step_time_ms", scaled, "--metric=step_time_ms: "),
-    ("sensitivity --metric flops_utilisation", sweep, "is no metric of these runs; did you mean flops_utilization"),
-    ("sensitivity --metric step_time_ms", sweep, "none of these runs has a value of it; they have flops_utilization"),
-    ("sensitivity --on node", sweep, "--on=node: these runs have no such hyperparameter; did you mean nodes"),
-    ("sensitivity --on input_size", sweep, "fc on Test CPU: no hyperparameter varies; measure more points"),
     ("sensitivity", apart_in_settings, "no measured run has all of "),
     ("sensitivity", lambda: sweep(flops_utilization=0.5), "the metric is the same in all 200 rows"),
     ("sensitivity", lambda: sweep(outcome="timeout"), "no measured run has flops_utilization, flops_per_second"),
     ("sensitivity", lambda: sweep().iloc[:0], "no measured run has"),
     ("sensitivity --log-scale both", lambda: sweep(flops_utilization=-1.0), "--log-scale=flops_utilization: holds -"),
-    (
-        "sensitivity --log-scale both",
-        lambda: sweep(batch_size=range(200)),
-        "--log-scale=batch_size: holds 0, which has no",
-    ),
-    ("software", software, "precision: all runs have float32; compile: all runs have graph; measure the"),
+    ("sensitivity --log-scale both", lambda: sweep(batch_size=range(200)), "--log-scale=batch_size: holds 0, which"),
     ("software", lambda: software(outcome="crash"), "software: no measured run to compare"),
-    ("software --by flags", software, "--by=flags: these runs have no such column; choose of software.name"),
     ("software --by version.tensorflow --baseline 3", newer, "--baseline=3: is no value of version.tensorflow; choose"),
     ("software", apart, "version.tensorflow on Test CPU: no point was measured with both 2.16 and 2.9"),
     ("software", elsewhere, "precision on Other: all runs have bfloat16; precision on Test CPU: all runs"),
-    (f"speedup {BOTH} --terms layer", paired, "--terms=layer: "),
-    (f"speedup {BOTH} --on batch_size,layer", paired, "--on=layer: "),
-    ("speedup --a device=A", paired, "--b=(none): both sides are needed"),
     ("time-to-accuracy --price C=36", lambda: pd.DataFrame([trained(1.0)]), "--price=C: no run is of that device"),
     ("time-to-accuracy", lambda: pd.DataFrame([trained(1.0)]).drop(columns="best_accuracy"), "task=learn"),
 ]
@@ -144,10 +121,7 @@ REFUSED: list[tuple[str, Callable[[], pd.DataFrame], str]] = [
 
 @pytest.mark.parametrize(("words", "frame", "message"), REFUSED, ids=[f"{row[0]}: {row[2]}" for row in REFUSED])
 def test_what_cannot_be_answered_is_one_line(words: str, frame: Callable[[], pd.DataFrame], message: str) -> None:
-    name, *rest = shlex.split(words)
-    command = next(command for command in COMMANDS if command.name == name)
-    assert command.analysis
     with pytest.raises(ParadnnError) as caught:
-        command.analysis(frame(), read_arguments(command.options, make_parser().parse_args([name, *rest])))
+        asked(words, frame())
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -64,28 +64,14 @@ def page() -> str:
     sides = []
     for place, (version, gain) in enumerate((("2.9", 1.0), ("2.16", 2.0))):
         speed = (gain * 1000 * batch**0.5 / layers).where(~last)
-        columns = {
-            "examples_per_second": speed,
-            "flops_per_step": 1e6 * layers * batch,
-            "flops_per_second": 1e6 * layers * speed,
-            "parameters": 1e4 * layers,
-            "category_share.matmul": 0.5,
-            "op_share.MatMul": 0.5,
-            "category_share.control": 0.1 * layers,
-            "phase_measure_seconds": 1.0,
-            "phase_start_seconds": 0.25,
-            "version.tensorflow": version,
-            "environment_id": f"env-{version}",
-            "data.name": HOSTILE,
-            "host": HOSTILE,
-            "run_name": HOSTILE,
-            "artifact_uri": "",
-            "replicate": 0,
-            "outcome": last.map({True: "oom_host", False: "ok"}),
-            "reason": last.map({True: HOSTILE, False: None}),
-            "device": "Test CPU, 2 cores",
-            "start_time": pd.Timestamp(f"2026-01-0{place + 1}", tz="UTC"),
-        }
+        speeds = {"examples_per_second": speed, "flops_per_second": 1e6 * layers * speed, "parameters": 1e4 * layers}
+        shares = {"category_share.matmul": 0.5, "op_share.MatMul": 0.5, "category_share.control": 0.1 * layers}
+        others = {"phase_measure_seconds": 1.0, "phase_start_seconds": 0.25, "flops_per_step": 1e6 * layers * batch}
+        attacking = dict.fromkeys(("data.name", "host", "run_name"), HOSTILE)
+        ends = {"outcome": np.where(last, "oom_host", "ok"), "reason": last.map({True: HOSTILE, False: None})}
+        known = {"device": "Test CPU, 2 cores", "artifact_uri": "", "replicate": 0, "version.tensorflow": version}
+        when = {"start_time": pd.Timestamp(f"2026-01-0{place + 1}", tz="UTC"), "environment_id": f"env-{version}"}
+        columns = {**speeds, **shares, **others, **attacking, **ends, **known, **when}
         sides.append(runs(points, **columns))
     return make_report(pd.concat(sides, ignore_index=True), Selection())
 
@@ -222,14 +208,8 @@ def test_messages_are_no_examples() -> None:
 def test_breakdown_takes_medians_over_models() -> None:
     points = grid(nodes=(64, 256), layers=(4,), batches=(1, 2, 3, 4))
     shares = np.linspace(0.2, 0.9, len(points))
-    frame = runs(
-        points,
-        **{
-            "category_share.matmul": shares,
-            "op_share.MatMul": shares / 2,
-            "category_share.control": [0.1] + [np.nan] * 7,
-        },
-    )
+    columns = {"category_share.matmul": shares, "op_share.MatMul": shares / 2}
+    frame = runs(points, **columns, **{"category_share.control": [0.1] + [np.nan] * 7})
     result = analyse_breakdown(frame, BreakdownOptions(unit="point"))
     row, types = result.table.iloc[0], result.table[result.table["level"] == "type"]
     assert (row["name"], row["models"], row["median"]) == ("matmul", 8, pytest.approx(np.median(shares)))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import yaml
 
 from analysis.options import Selection
 from analysis.prices import PRICE, PriceList, priced
@@ -16,23 +17,21 @@ from analysis.report.findings import find
 from analysis.report.populations import Population, split, surroundings
 from analysis.report.results import PageTable, model_name, results, systems
 from analysis.report.sections import Chapter, Context, outline
+from paradnn.config.paths import CONFIG
 from paradnn.config.point import Measure
+from paradnn.core.schema import read
 from tests.analysis.planted import grid, runs
 from tests.conftest import Store, run
 
-QUICK = {
-    "measure.min_seconds": 0.5,
-    "measure.min_blocks": 6,
-    "measure.max_seconds": 20.0,
-    "measure.block_seconds": 0.05,
-    "measure.warmup_seconds": 2.0,
-    "measure.processes": 1,
-    "measure.max_processes": 30,
-    "measure.timeout": 3.0,
-    "platform.name": "cpu",
-    "framework.name": "tensorflow",
-    "software.name": "current",
-}
+
+def protocol(measure: Measure) -> dict[str, object]:
+    """Its columns."""
+    return {f"measure.{key}": value for key, value in asdict(measure).items() if value is not None}
+
+
+STANDARD = protocol(Measure())
+QUICK = protocol(read(Measure, yaml.safe_load((CONFIG / "measure" / "quick.yaml").read_text()), "measure"))
+QUICK |= {"measure.timeout": 3.0, "platform.name": "cpu", "framework.name": "tensorflow", "software.name": "current"}
 WHEN = pd.Timestamp("2026-01-01", tz="UTC")
 
 
@@ -76,16 +75,12 @@ def test_the_proposed_command_is_a_plan_of_the_same_protocol(empty_database: Pat
         ({"measure.min_seconds": 0.02}, ["measure=quick", "measure.min_seconds=0.02"]),
         ({"measure.processes": 3}, ["measure=quick", "measure.processes=3"]),
         ({"framework.name": "jax"}, ["framework=jax", "measure=quick"]),
+        (STANDARD | {"measure.processes": 5}, []),
     ],
 )
 def test_a_command_says_what_its_runs_have_in_common(columns: dict[str, object], words: list[str]) -> None:
-    """A limit, such as measure.timeout, is no part of a protocol."""
+    """A limit, such as measure.timeout, is no part of a protocol; the standard one needs no word."""
     assert list(surroundings(population(**columns))) == words
-
-
-def test_the_standard_protocol_needs_no_word_and_others_get_their_own() -> None:
-    standard = {f"measure.{key}": value for key, value in asdict(Measure()).items() if value is not None}
-    assert list(surroundings(population(**standard | {"measure.processes": 5}))) == []
 
 
 def test_models_are_named_as_their_runs_are() -> None:
@@ -122,13 +117,8 @@ def test_results_have_the_time_and_the_price_of_a_million_examples() -> None:
 
 
 def test_systems_say_what_their_runs_recorded(tmp_path: Path) -> None:
-    hardware = {
-        "processor": "Test 9000",
-        "cores": 8,
-        "physical_cores": 4,
-        "memory_gib": 32,
-        "accelerators": [{"name": "Card", "memory": "80 GB", "driver": "1.2"}] * 2,
-    }
+    cards = [{"name": "Card", "memory": "80 GB", "driver": "1.2"}] * 2
+    hardware = {"processor": "Test 9000", "cores": 8, "physical_cores": 4, "memory_gib": 32, "accelerators": cards}
     environment = {"hardware": hardware, "host": {"system": "Linux", "kernel": "6.1", "virtualised": True}}
     (tmp_path / "environment.json").write_text(json.dumps(environment))
     store = f"sqlite:///{tmp_path}/mlflow.db"

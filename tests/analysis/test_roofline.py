@@ -29,25 +29,12 @@ def planted(device: str = "Made", precision: str = "float32", ceilings: bool = T
     intensity = np.geomspace(1, 1000, 31)
     share = rng.uniform(0.05, 0.95, intensity.size)
     step = rng.uniform(1, 9, intensity.size)
+    known = {"device": device, "precision": precision, "family": "fc", "outcome": "ok", "batch_size": 64}
+    rates = {"arithmetic_intensity": intensity, "flops_per_second": share * np.minimum(PEAK, intensity * BANDWIDTH)}
+    times = {"step_time_ms": step, "step_time_low_ms": step * 0.9, "step_time_high_ms": step * 1.25, "planted": share}
     measured = {"peak_flops_per_second": PEAK, "peak_bytes_per_second": BANDWIDTH} if ceilings else {}
-    return pd.DataFrame(
-        {
-            "run_id": [f"{device}-{precision}-{i}" for i in range(31)],
-            "device": device,
-            "precision": precision,
-            "family": "fc",
-            "outcome": "ok",
-            "batch_size": 64,
-            "arithmetic_intensity": intensity,
-            "planted": share,
-            "flops_per_second": share * np.minimum(PEAK, intensity * BANDWIDTH),
-            "step_time_ms": step,
-            "step_time_low_ms": step * 0.9,
-            "step_time_high_ms": step * 1.25,
-            **measured,
-        }
-        | columns
-    )
+    run_ids = [f"{device}-{precision}-{i}" for i in range(31)]
+    return pd.DataFrame({"run_id": run_ids, **known, **rates, **times, **measured, **columns})
 
 
 def test_planted_ridge_shares_and_verdicts_are_recovered() -> None:
@@ -133,7 +120,7 @@ def operations() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=names)
 
 
-def test_the_time_of_operations_adds_up_under_each_verdict() -> None:
+def test_the_time_of_operations_adds_up_under_each_verdict_and_words_say_what_could_be_saved() -> None:
     roof = Roof("Made", "float32", PEAK, BANDWIDTH, "measured", "measured")
     table = operations().assign(run_id="r", device="Made", precision="float32")
     found, models = place_operations(table, [roof])
@@ -148,12 +135,6 @@ def test_the_time_of_operations_adds_up_under_each_verdict() -> None:
     assert list(by_type["name"]) == ["MatMul", "AddV2"]
     blind = place_operations(table, [Roof("Made", "float32", None, None, "unknown", "unknown")])[1]
     assert blind["unknown"].tolist() == [pytest.approx(0.855)]
-
-
-def test_the_words_say_what_operations_could_save() -> None:
-    roof = Roof("Made", "float32", PEAK, BANDWIDTH, "measured", "measured")
-    table = operations().assign(run_id="r", device="Made", precision="float32")
-    found, models = place_operations(table, [roof])
     text = operations_result([roof], found, models, levels_of(models), alone="fc", sources=()).text()
     assert "Of the profiled time: 35.5% memory-bound, 50% compute-bound, 8% without FLOPs, " in text
     assert "2% with FLOPs but without a rate, 4.5% in no row of the table." in text

@@ -4,16 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import (
-    BoxplotOptions,
-    CompareOptions,
-    HeatmapOptions,
-    SensitivityOptions,
-    boxplot,
-    compare,
-    heatmap,
-    sensitivity,
-)
+import analysis
 from analysis.columns import as_steps
 from tests.analysis.planted import grid, runs
 
@@ -31,14 +22,8 @@ def with_servers(device: str = "Test CPU") -> pd.DataFrame:
     frame = closed(device)
     some = frame[frame["batch_size"] == 64]
     served = [
-        some.assign(
-            **{
-                "scenario": "server",
-                "server.rate": rate,
-                "latency_p99_ms": rate / 10,
-                "point_id": some["point_id"] + f"-{rate}",
-                "run_id": some["run_id"] + f"-{rate}",
-            }
+        some.assign(**{"scenario": "server", "server.rate": rate, "latency_p99_ms": rate / 10}).assign(
+            point_id=some["point_id"] + f"-{rate}", run_id=some["run_id"] + f"-{rate}"
         )
         for rate in RATES
     ]
@@ -54,17 +39,17 @@ def test_they_stay_apart_where_queries_are_asked_for(word: str) -> None:
 
 
 def test_analyses_of_throughput_say_what_they_say_without_them() -> None:
-    plain, more = closed(), with_servers()
-    found = [sensitivity(frame, SensitivityOptions(metric="examples_per_second")).table for frame in (plain, more)]
-    pd.testing.assert_frame_equal(*found)
-    boxes = [
-        boxplot(frame, BoxplotOptions(by=("family",), metric="examples_per_second")).table for frame in (plain, more)
-    ]
-    pd.testing.assert_frame_equal(*boxes)
-    maps = [heatmap(frame, HeatmapOptions(x="batch_size", y="nodes")) for frame in (plain, more)]
-    pd.testing.assert_frame_equal(maps[0].table, maps[1].table)
-    assert "24 runs of scenarios count for the steps that they time" in maps[1].text()
-    assert "scenarios" not in maps[0].text()
-    sides = [pd.concat([make("A"), make("B")], ignore_index=True) for make in (closed, with_servers)]
-    counts = [compare(frame, CompareOptions(a="device=A", b="device=B")).families["points"] for frame in sides]
-    assert counts[0].tolist() == counts[1].tolist() == [len(POINTS)]
+    rates = {"metric": "examples_per_second"}
+    for one, options in (
+        (analysis.sensitivity, analysis.SensitivityOptions(**rates)),
+        (analysis.boxplot, analysis.BoxplotOptions(by=("family",), **rates)),
+        (analysis.heatmap, analysis.HeatmapOptions(x="batch_size", y="nodes")),
+    ):
+        plain, more = (one(frame, options) for frame in (closed(), with_servers()))
+        pd.testing.assert_frame_equal(plain.table, more.table)
+        assert "24 runs of scenarios count for the steps that they time" in more.text()
+        assert "scenarios" not in plain.text()
+    asked = analysis.CompareOptions(a="device=A", b="device=B")
+    for make in (closed, with_servers):
+        sides = pd.concat([make("A"), make("B")], ignore_index=True)
+        assert analysis.compare(sides, asked).families["points"].tolist() == [len(POINTS)]

@@ -1,8 +1,12 @@
 """Sides that stand in different sessions, or one after the other, get no verdict; what to run is said instead."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from scipy import stats
 
 from analysis.analyses.compare import compare_points
@@ -51,25 +55,12 @@ def test_a_session_is_a_sweep_or_runs_without_a_pause() -> None:
     assert list(sessions_of(pd.DataFrame({"family": ["fc"]}))) == [None]
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "standing"),
-    [
-        (at([0, 2, 4], "s"), at([1, 3, 5], "s"), Standing.TOGETHER),
-        (at([0, 1, 2], "s"), at([3, 4, 5], "s"), Standing.APART),
-        (at([0, 1, 2], "s"), at([0, 1, 2], "t"), Standing.ALONE),
-        (at([0, 20, 40], ["a", "b", "c"]), at([10, 30, 50], ["d", "e", "f"]), Standing.REPEATED),
-        (at([0, 10, 20], ["a", "b", "c"]), at([30, 40, 50], ["d", "e", "f"]), Standing.APART),
-        (at([0, 20], ["a", "b"]), at([10, 30], ["d", "e"]), Standing.ALONE),
-        (at([0, 20, 40], ["a", "b", "c"]), at([10, 30, 41], ["c", "d", "e"]), Standing.REPEATED),
-        (at([0, 3, 4, 7], "s"), at([1, 2, 5, 6], "s"), Standing.TOGETHER),
-        (at([0, 1, 6, 7], "s"), at([2, 3, 4, 5], "s"), Standing.APART),
-        (at([0, 2, 4], "s", host="h"), at([1, 3, 5], "s", host="i"), Standing.HOSTS),
-        (at([0, 2, 4], "s", host=["h", "i", "j"]), at([1, 3, 5], "s", host=["k", "l", "m"]), Standing.REPEATED),
-        (at([0, 2, 4], "s", protocol_id="p"), at([1, 3, 5], "s", protocol_id="q"), Standing.PROTOCOLS),
-        (at([0, 1], "s", source="published"), at([0, 1], "s"), Standing.UNKNOWN),
-    ],
-)
-def test_how_sides_stand_in_time(a: pd.DataFrame, b: pd.DataFrame, standing: Standing) -> None:
+SIDES = yaml.safe_load(Path(__file__).with_name("standing.yaml").read_text())
+
+
+@pytest.mark.parametrize("row", SIDES, ids=str)
+def test_how_sides_stand_in_time(row: dict[str, Any]) -> None:
+    a, b, standing = at(**row["a"]), at(**row["b"]), Standing[row["standing"]]
     design = design_of(a, b)
     assert design.standing is standing
     assert design.comparable == (standing in (Standing.TOGETHER, Standing.REPEATED))
@@ -145,19 +136,3 @@ def test_lasting_changes_within_a_session_are_found_and_nothing_else(
     assert (taken, wanders) == (108 / (108 - 3 * changes), False)
     levels = random.normal(0, 0.05, 17)[place // 10]  # a new one every ten runs, more than steps there are
     assert steps(logs + levels, cells, place)[2]
-
-
-@pytest.mark.parametrize("drifts", [False, True])
-def test_a_change_of_the_machine_makes_no_cell_differ(drifts: bool) -> None:
-    """Where the replicates of a cell lie unevenly about a step, or in a drift, it is this that they show."""
-    random, found = np.random.default_rng(3), []
-    for _ in range(8):
-        hours = random.permutation(24 * 6).reshape(2, 24, 3) / 60
-        logs = random.normal(0, 0.01, hours.shape) - 0.08 * (hours / hours.max() if drifts else hours > 1.2)
-        times = START + pd.to_timedelta(3600 * hours.ravel(), unit="s")
-        sides = [
-            side(100 * np.exp(logs[n]), name, sweep_id="s", start_time=times[72 * n : 72 * n + 72])
-            for n, name in enumerate("AB")
-        ]
-        found.append(compare_points(*sides).families.iloc[0])
-    assert sum(row["a_better"] + row["b_better"] for row in found) <= 1

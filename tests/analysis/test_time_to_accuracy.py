@@ -11,27 +11,17 @@ from scipy.stats import mstats, t, ttest_1samp
 
 from analysis.analyses.time_to_accuracy import TimeToAccuracyOptions, olympic_mean
 from analysis.analyses.time_to_accuracy import time_to_accuracy as summarise
+from tests.analysis.planted import ROW
 
 
 def trained(seconds: float, seed: int = 0, batch_size: int = 64, device: str = "A", **more: Any) -> dict[str, Any]:
-    reached = math.isfinite(seconds)
-    return {
-        "run_id": f"{device}-{batch_size}-{seed}",
-        "family": "fc",
-        "device": device,
-        "environment_id": device,
-        "batch_size": batch_size,
-        "seed": seed,
-        "model.nodes": 128,
-        "learn.target": 0.97,
-        "best_accuracy": 0.98 if reached else 0.9,
-        "seconds_to_target": seconds if reached else math.nan,
-        "epochs_to_target": seconds / 2 if reached else math.nan,
-        "examples_to_target": 1000 * seconds if reached else math.nan,
-        "epochs_below_target": 1.0 if seed == 1 else 0.0,
-        "outcome": "ok" if reached else "timeout",
-        **more,
-    }
+    reached, run_id = math.isfinite(seconds), f"{device}-{batch_size}-{seed}"
+    known = {"run_id": run_id, "device": device, "environment_id": device, "batch_size": batch_size, "seed": seed}
+    ends = {"seconds_to_target": seconds, "epochs_to_target": seconds / 2, "examples_to_target": 1000 * seconds}
+    ends = {key: value if reached else math.nan for key, value in ends.items()}
+    learnt = {"model.nodes": 128, "learn.target": 0.97, "best_accuracy": 0.98 if reached else 0.9, **ends}
+    learnt["epochs_below_target"] = 1.0 if seed == 1 else 0.0
+    return {**ROW, **known, **learnt, "outcome": "ok" if reached else "timeout", **more}
 
 
 def frame(rows: list[dict[str, Any]]) -> pd.DataFrame:

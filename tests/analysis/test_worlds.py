@@ -11,9 +11,20 @@ from scipy import stats
 from benchmarks.worlds import WORLDS, rates
 
 #: What every run of the tests draws once; before, each went wrong in nearly every draw.
-_QUICK = ("hosts", "slow block", "protocols", "one lost", "mostly", "daily", "in order", "sloped", "channel, one")
+_QUICK = (
+    "hosts",
+    "slow block",
+    "creep",
+    "protocols",
+    "one lost",
+    "mostly",
+    "daily",
+    "in order",
+    "sloped",
+    "channel, one",
+)
 #: And these, in which all that a command concludes is decided by chance alone, or by what is there.
-_QUICK += ("choices", "seeds", "stepped", "memory", "levels, claim", "scattered", "cells", "power, sessions")
+_QUICK += ("choices", "seeds", "stepped", "creep", "memory", "levels, claim", "scattered", "cells", "power, sessions")
 
 
 def check(world: str, draws: int, database: Path, folder: Path) -> None:

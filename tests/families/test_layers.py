@@ -14,21 +14,6 @@ def fc(layers: int, nodes: int, input_size: int, output_size: int) -> dict:
     return {"name": "fc", "layers": layers, "nodes": nodes, "input_size": input_size, "output_size": output_size}
 
 
-def test_table_2_spans_ten_thousand_to_nearly_a_billion_parameters() -> None:
-    counts = [
-        model_of(fc(layers, nodes, inputs, outputs)).costs(**STEP).parameters
-        for layers, nodes, inputs, outputs in itertools.product((4, 128), (32, 8192), (2000, 8000), (200, 1000))
-    ]
-    counts += [
-        model_of({"name": name, "layers": layers, "embedding_size": width, "sequence_length": 10, "vocab_size": 2})
-        .costs(**STEP)
-        .parameters
-        for name, layers, width in itertools.product(("rnn", "lstm", "gru"), (1, 13), (100, 900))
-    ]
-    assert 10_000 < min(counts) < 30_000
-    assert max(counts) > 900_000_000
-
-
 def test_hidden_layers_of_unequal_widths_as_in_candles_p1b3() -> None:
     """github.com/ECP-CANDLE/Benchmarks, Pilot1/P1B3: 30,088,701 parameters."""
     model = {"name": "fc", "layers": 4, "nodes": [1000, 500, 100, 50], "input_size": 29532, "output_size": 1}

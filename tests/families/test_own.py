@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from paradnn.config.identity import point_id, request_of
 from paradnn.config.point import Point, read_point
@@ -68,12 +69,7 @@ def point(path: Path, function: str = "net", **keys: Any) -> Point:
 
 def test_parameters_are_keys_with_their_types_and_defaults(file: Path) -> None:
     held = request_of(point(file, width=32))["model"]
-    assert {key: held[key] for key in ("width", "rate", "kind", "more")} == {
-        "width": 32,
-        "rate": 0.5,
-        "kind": "relu",
-        "more": None,
-    }
+    assert [held[key] for key in ("width", "rate", "kind", "more")] == [32, 0.5, "relu", None]
     assert (held["build"], len(held["source"])) == (f"{file}:net", 16)
     assert model_of(held).size == "net width=32 rate=0.5 kind=relu more=None"
     assert request_of(point(file, "Net", depth=2, sizes=[5]))["model"]["sizes"] == [5]
@@ -86,31 +82,11 @@ def test_a_changed_file_is_another_point_and_a_spelt_out_default_is_the_same(fil
     assert point_id(point(file)) != before
 
 
-#: Keys of a model, where `HERE:` stands for the file's path; and what is said of them.
-WRONG = [
-    ({"build": "HERE:net", "widht": 3}, "model.widht=3: no such key; did you mean width?"),
-    ({"build": "HERE:net", "width": 1.5}, "model.width=1.5: expects a whole number"),
-    ({"build": "HERE:net", "kind": "elu"}, "no such choice; did you mean relu? choose one of relu, tanh"),
-    ({"build": "HERE:nets"}, "there is no function nets; functions there: net, Net"),
-    ({"build": "HERE:Net"}, "Net has no default for it; give it: model.depth=..."),
-    ({"build": "HERE:untyped"}, "a parameter of untyped, has no type; annotate it as int"),
-    ({"build": "HERE:odd"}, "model.width=dict: is no type that a key of odd can have"),
-    ({"build": "HERE:clash"}, "is a word of the suite, and a parameter of clash; call it something else"),
-    ({"build": ""}, "names no function; write model.build=my_models.py:make_net"),
-    ({"build": "none.py:net"}, "there is no file"),
-    ({"build": "no_such_package.models:net"}, "there is no module no_such_package.models"),
-    ({"build": "json:nothing"}, "there is no function nothing"),
-    ({"build": "math:sin"}, "there is no module math"),
-    ({"name": "keras_file", "path": "none.keras"}, "model.path=none.keras: there is no such file"),
-    ({"name": "onnx"}, "give the path of the file: model=onnx model.path=..."),
-    ({"name": "timm"}, "framework=tensorflow: model=timm is of framework=torch"),
-    ({"name": "timm", "pretrained": True}, "weights are random"),
-    ({"name": "transformers", "config": "none.json"}, "there is no such file"),
-]
+WRONG = yaml.safe_load(Path(__file__).with_name("own_refused.yaml").read_text())
 
 
-@pytest.mark.parametrize(("keys", "said"), WRONG)
-def test_what_is_wrong_is_said_before_anything_runs(file: Path, keys: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(("said", "keys"), WRONG.items())
+def test_what_is_wrong_is_said_before_anything_runs(file: Path, said: str, keys: dict[str, Any]) -> None:
     given = {key: value.replace("HERE", str(file)) if key == "build" else value for key, value in keys.items()}
     with pytest.raises(ConfigError) as error:
         read_point({"model": {"name": "own", **given}})
@@ -154,13 +130,10 @@ def test_functions_that_are_wrong_end_in_an_outcome(file: Path, store: Store) ->
     builds = ",".join(f"{file}:{name}" for name in names)
     done = run(["paradnn.train", "-m", "model=own", f"model.build={builds}", *SHORT], store)
     assert "8 points" in done.stdout
-    found = {
-        str(store.values("params", each["run_id"])["model.build"]).rpartition(":")[2]: (
-            each["outcome"],
-            each.get("reason", ""),
-        )
-        for each in store.runs()
-    }
+    found = {}
+    for each in store.runs():
+        build = str(store.values("params", each["run_id"])["model.build"])
+        found[build.rpartition(":")[2]] = each["outcome"], each.get("reason", "")
     assert found["nothing"][1].startswith("models.py:nothing returns nothing: return a Keras model")
     assert found["number"][1].startswith("models.py:number returns int: ")
     assert found["raises"] == ("crash", "build: ValueError: no such thing")
@@ -177,10 +150,6 @@ def test_a_file_of_keras_is_loaded_without_code_of_its_own(tmp_path: Path, store
     paths = ",".join(str(tmp_path / name) for name in ("net.keras", "code.keras", "code.h5", "no.keras"))
     run(["paradnn.train", "-m", "model=keras_file", f"model.path={paths}", "mode=inference", *SHORT], store)
     found = {Path(store.values("params", each["run_id"])["model.path"]).name: each for each in store.runs()}
-    assert {name: each["outcome"] for name, each in found.items()} == {
-        "net.keras": "ok",
-        "code.keras": "unavailable",
-        "code.h5": "unavailable",
-        "no.keras": "unavailable",
-    }
+    outcomes = [found[name]["outcome"] for name in ("net.keras", "code.keras", "code.h5", "no.keras")]
+    assert outcomes == ["ok"] + ["unavailable"] * 3
     assert "safe mode" in found["code.keras"]["reason"]
