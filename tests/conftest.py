@@ -19,6 +19,7 @@ from unittest import mock
 
 import pytest
 import threadpoolctl
+import yaml
 
 from paradnn.session import session
 from paradnn.session.workers import WorkerPool
@@ -49,36 +50,8 @@ def _refuse_to_fork(event: str, arguments: object) -> None:
         raise RuntimeError("no test forks the process that runs tests: tests/processes.py has others")
 
 
-#: Files that take longest, in seconds: they begin first, so that no process is left alone with one at the end.
-LONGEST = {
-    "session/test_processes": 48,
-    "session/test_faults": 40,
-    "session/test_limits": 40,
-    "tracking/test_offline": 40,
-    "worker/test_models": 38,
-    "platform/test_stack": 30,
-    "compare/test_command": 30,
-    "config/test_tasks": 30,
-    "test_mlproject": 28,
-    "session/test_learning": 25,
-    "worker/test_profile": 25,
-    "worker/test_devices": 25,
-    "worker/test_input": 25,
-    "session/test_adaptive": 25,
-    "worker/test_real_models": 22,
-    "session/test_communication": 20,
-    "worker/test_generation": 20,
-    "worker/test_learning": 15,
-    "analysis/test_report": 15,
-    "test_wheel": 12,
-    "test_gpu_questions": 12,
-    "analysis/test_figures": 12,
-    "analysis/test_report_decision": 12,
-    "analysis/test_library": 12,
-    "cli/test_train": 12,
-    "analysis/test_regression": 10,
-    "forecast/test_plan": 10,
-}
+#: Files that take longest, in seconds.
+LONGEST: dict[str, int] = yaml.safe_load(Path(__file__).with_name("longest.yaml").read_text())
 #: Fixtures that measure.
 MEASURED = {"swept"}
 

@@ -24,29 +24,16 @@ def plant(store: Store) -> None:
     for device, platform, peaks in (("TPU v2", "tpu", (1e13, 1e12)), ("V100", "gpu", (1e14, 9e11))):
         for nodes in (32, 128, 512):
             for batch in (64, 256, 1024, 4096):
-                params = {
-                    "model.name": "fc",
-                    "model.nodes": str(nodes),
-                    "batch_size": str(batch),
-                    "precision": "float32",
-                    "mode": "train",
-                    "platform.name": platform,
-                }
+                params = {"model.name": "fc", "model.nodes": str(nodes), "batch_size": str(batch), "mode": "train"}
+                params |= {"precision": "float32", "platform.name": platform}
                 tags = {"device": device, "environment_id": platform, "point_id": f"{platform}-{nodes}-{batch}"}
                 if (device, nodes, batch) == ("V100", 512, 4096):
                     writer.run(params, {"parameters": nodes**2}, outcome="oom_device", reason="device is full", **tags)
                     continue
                 rate = speed(device, nodes, batch)
-                metrics = {
-                    "examples_per_second": rate,
-                    "flops_per_second": rate * nodes**2,
-                    "parameters": float(nodes**2),
-                    "arithmetic_intensity": batch / 8,
-                    "peak_flops_per_second": peaks[0],
-                    "peak_bytes_per_second": peaks[1],
-                    "phase_measure_seconds": 3.0,
-                    "phase_start_seconds": 1.0,
-                }
+                metrics = {"examples_per_second": rate, "flops_per_second": rate * nodes**2, "parameters": nodes**2}
+                metrics |= dict(zip(("peak_flops_per_second", "peak_bytes_per_second"), peaks, strict=True))
+                metrics |= {"arithmetic_intensity": batch / 8, "phase_measure_seconds": 3.0, "phase_start_seconds": 1.0}
                 writer.run(params, metrics, [["MatMul", 0.75], ["Add", 0.25]] if batch == 64 else None, **tags)
 
 

@@ -79,14 +79,10 @@ def test_a_container_is_built_from_files_that_suffice(wheel: Path, tmp_path: Pat
 def test_the_configuration_is_inside_the_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {
-        "analysis",
-        "hydra_plugins",
-        "paradnn",
-    }
-    assert {name.removeprefix("paradnn/") for name in names if name.startswith("paradnn/conf/")} == {
-        str(path.relative_to(ROOT)) for path in (ROOT / "conf").rglob("*.yaml")
-    }
+    packages = {name.split("/")[0] for name in names if ".dist-info/" not in name}
+    assert packages == {"analysis", "hydra_plugins", "paradnn"}
+    files = {name.removeprefix("paradnn/") for name in names if name.startswith("paradnn/conf/")}
+    assert files == {str(path.relative_to(ROOT)) for path in (ROOT / "conf").rglob("*.yaml")}
 
 
 def test_every_command_has_help(installed: Path, tmp_path: Path) -> None:

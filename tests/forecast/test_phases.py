@@ -23,26 +23,21 @@ from paradnn.worker.profile.run import profile_steps
 from paradnn.workloads.serve import Offline, Server, SingleStream
 from paradnn.workloads.step import SingleStep
 from tests.forecast.planted import Machine, expected_times, fc, grid, rates
+from tests.worker.test_measure import Machine as Clocked
 
 
-class Clockwork:
+class Clockwork(Clocked):
     """Runs steps of `seconds` each in simulated time; every block may be longer or shorter by `jitter`."""
 
     def __init__(self, seconds: float, jitter: float = 0.0, seed: int = 0) -> None:
-        self.now = 0.0
-        self.steps = 0
+        super().__init__(lambda _: seconds)
         self.spent: dict[str, float] = {}
-        self._seconds = seconds
-        self._jitter = jitter
-        self._random = np.random.default_rng(seed)
+        self._jitter, self._random = jitter, np.random.default_rng(seed)
 
     def run(self, steps: int) -> float:
-        self.now += steps * self._seconds * (1 + self._jitter * self._random.standard_normal())
+        self.now += steps * self._cost(0) * (1 + self._jitter * self._random.standard_normal())
         self.steps += steps
         return 1.0
-
-    def clock(self) -> float:
-        return self.now
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -53,18 +48,12 @@ class Clockwork:
 
 def protocols(count: int) -> list[dict[str, float]]:
     random = np.random.default_rng(7)
-    groups = []
-    for _ in range(count):
-        groups.append(
-            {
-                "min_seconds": random.uniform(0.01, 3),
-                "min_blocks": int(random.integers(1, 20)),
-                "max_seconds": random.uniform(0.5, 60),
-                "block_seconds": 10 ** random.uniform(-3, 0),
-                "warmup_seconds": random.uniform(0.05, 12),
-                "timeout": 600.0,
-            }
-        )
+    ranges = {"min_seconds": (0.01, 3), "min_blocks": (1, 20), "max_seconds": (0.5, 60), "block_seconds": (-3, 0)}
+    ranges |= {"warmup_seconds": (0.05, 12)}
+    groups = [{name: random.uniform(*ends) for name, ends in ranges.items()} for _ in range(count)]
+    for group in groups:
+        group |= {"min_blocks": int(group["min_blocks"]), "block_seconds": 10 ** group["block_seconds"]}
+        group["timeout"] = 600.0
     return groups
 
 

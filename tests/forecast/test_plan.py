@@ -3,14 +3,12 @@
 import csv
 import hashlib
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, TINY, Store, environment, run
+from tests.conftest import TINY, Store, run
 
 BATCHES = "batch_size=2,4,8"
 SWEEP = ["-m", *[entry for entry in TINY if not entry.startswith("batch_size")]]
@@ -100,9 +98,8 @@ def test_offline_results_are_those_that_are_done(swept: Store) -> None:
 
 
 def test_a_software_stack_is_not_made_for_a_plan(tmp_path: Path, swept: Store) -> None:
-    command = [sys.executable, "-m", "paradnn.plan", *SWEEP, BATCHES, "software=current,tensorflow-2.16"]
-    environ = {**environment(swept), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    stacks = "software=current,tensorflow-2.16"
+    done = run(["paradnn.plan", *SWEEP, BATCHES, stacks], swept, XDG_CACHE_HOME=str(tmp_path / "cache"))
     assert done.returncode == 0, done.stderr
     assert "The software stack tensorflow-2.16 is not made yet" in done.stdout
     assert "done         2" in done.stdout

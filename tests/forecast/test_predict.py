@@ -19,18 +19,6 @@ def width(draws: np.ndarray) -> float:
     return float(np.mean(np.log(high / low))) / 2
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_planted_law_is_recovered(seed: int) -> None:
-    """Of 12 machines the median prediction was 1.5 to 11% too long."""
-    random = np.random.default_rng(seed)
-    machine = Machine(random, noise=0.05, session=0.0)
-    points = grid(random, 160)
-    expected = expected_times(machine.session("first", points[:100]), points[100:])
-    ratio = np.median(expected.step, axis=1) / [machine.law(point) for point in points[100:]]
-    assert np.median(ratio) == pytest.approx(1.0, abs=0.12)
-    assert np.quantile(np.abs(np.log(ratio)), 0.9) < 0.2
-
-
 @depth(12, 40)
 def test_intervals_cover_over_many_plantings(draws: int) -> None:
     """Points are covered, and so are sums, in which the points' common errors must not average out."""

@@ -1,8 +1,7 @@
 """How points stand before they are measured, each by its own costs, and the schedule of several hosts: against an event
-simulation, and against the best of all schedules."""
+simulation."""
 
 import heapq
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -68,23 +67,12 @@ def simulated(tasks: list[float], hosts: int, start: float) -> float:
     return max(free)
 
 
-def best(tasks: list[float], hosts: int) -> float:
-    """The shortest time over every assignment of tasks to hosts."""
-    return min(
-        max(sum(task for task, host in zip(tasks, places, strict=True) if host == one) for one in range(hosts))
-        for places in itertools.product(range(hosts), repeat=len(tasks))
-    )
-
-
 @pytest.mark.parametrize("hosts", [1, 2, 3])
 @pytest.mark.parametrize("count", [1, 2, 5, 7])
-def test_the_schedule_is_a_schedule_and_no_worse_than_grahams_bound(hosts: int, count: int) -> None:
+def test_the_schedule_gives_the_next_point_to_whoever_is_free(hosts: int, count: int) -> None:
     random = np.random.default_rng(hosts * 10 + count)
     draws = random.lognormal(0, 1.2, (count, 6))
     wall = wall_seconds(draws, hosts, 2.0)
     for draw in range(6):
         tasks = [float(task) for task in draws[:, draw]]
         assert wall[draw] == pytest.approx(simulated(tasks, hosts, 2.0))
-        optimum = best(tasks, hosts)
-        assert optimum - 1e-9 <= wall[draw] - 2.0 <= (2 - 1 / hosts) * optimum + 1e-9
-        assert wall[draw] - 2.0 >= max(sum(tasks) / hosts, max(tasks)) - 1e-9

@@ -3,11 +3,9 @@
 import io
 import json
 import os
-import sqlite3
 import urllib.request
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,14 +22,14 @@ from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.runs import Claim, Claimed, Finished, Record
 from tests.cluster.postgres import server
 from tests.cluster.recorder import ENVIRONMENT, record_of, tags_of
+from tests.conftest import Store
 from tests.tracking.counting import Counted, counting
 
 
 @dataclass(frozen=True)
-class Remote:
-    """A server on SQLite; what it holds is read from its database."""
+class Remote(Store):
+    """The SQLite store behind a server."""
 
-    folder: Path
     counted: Counted
 
     def driver(self, experiment: str, name: str | None = None) -> MlflowStore:
@@ -44,37 +42,18 @@ class Remote:
         self.counted.asked.clear()
         return opened
 
-    def rows(self, sql: str, *values: str) -> list[tuple]:
-        with sqlite3.connect(self.folder / "mlflow.db", timeout=60) as database:
-            return database.execute(sql, values).fetchall()
-
     def file(self, run_id: str, name: str) -> bytes:
-        [[place]] = self.rows("SELECT artifact_uri FROM runs WHERE run_uuid = ?", run_id)
+        [[place]] = self.query("SELECT artifact_uri FROM runs WHERE run_uuid = ?", run_id)
         path = place.removeprefix("mlflow-artifacts:/")
         address = f"{self.counted.uri}/api/2.0/mlflow-artifacts/artifacts/{path}/{name}"
         with urllib.request.urlopen(address, timeout=60) as answer:
             return bytes(answer.read())
-
-    def runs(self, experiment: str) -> int:
-        """How many runs of an experiment are not deleted."""
-        [[count]] = self.rows(
-            "SELECT count(*) FROM runs JOIN experiments USING (experiment_id) "
-            "WHERE experiments.name = ? AND runs.lifecycle_stage = 'active'",
-            experiment,
-        )
-        return int(count)
 
     def asked(self) -> list[str]:
         """What was asked for since last."""
         found = [each for each in self.counted.asked if each != "get"]
         self.counted.asked.clear()
         return found
-
-
-@contextmanager
-def serving(folder: Path) -> Iterator[Remote]:
-    with server(f"sqlite:///{folder / 'mlflow.db'}", folder) as one, counting(one.port) as counted:
-        yield Remote(folder, counted)
 
 
 def begin(tracker: MlflowStore, number: int) -> Claimed:
@@ -85,8 +64,9 @@ def begin(tracker: MlflowStore, number: int) -> Claimed:
 
 @pytest.fixture(scope="session")
 def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
-    with serving(tmp_path_factory.mktemp("server")) as one:
-        yield one
+    folder = tmp_path_factory.mktemp("server")
+    with server(f"sqlite:///{folder / 'mlflow.db'}", folder) as one, counting(one.port) as counted:
+        yield Remote(folder, counted)
 
 
 FILES = {
@@ -111,9 +91,9 @@ def test_a_run_is_five_requests_and_leaves_every_file_and_value(remote: Remote) 
         run_id = keep(tracker, number)
     assert remote.asked() == 3 * ONE_RUN
     assert json.loads(remote.file(run_id, "files.json")) == FILES
-    [[status]] = remote.rows("SELECT status FROM runs WHERE run_uuid = ?", run_id)
+    [[status]] = remote.query("SELECT status FROM runs WHERE run_uuid = ?", run_id)
     assert status == "FINISHED"
-    held = dict(remote.rows("SELECT key, value FROM metrics WHERE run_uuid = ?", run_id))
+    held = dict(remote.query("SELECT key, value FROM metrics WHERE run_uuid = ?", run_id))
     assert held == {f"metric_{index}": 2.0 for index in range(40)} | {"phase_record_seconds": 0.5}
 
 
@@ -134,7 +114,10 @@ def test_who_met_another_driver_looks_before_it_makes_a_run(remote: Remote) -> N
     answers = [begin(second, number) for number in range(3)]
     assert [answer.run_id for answer in answers if isinstance(answer, Finished)] == known
     assert remote.asked() == ["create", "search", "delete", "search", "search"]
-    assert remote.runs("shared") == 3
+    kept = (
+        "FROM runs JOIN experiments e USING (experiment_id) WHERE e.name = 'shared' AND runs.lifecycle_stage = 'active'"
+    )
+    assert remote.query(f"SELECT count(*) {kept}") == [(3,)]
 
 
 def test_epochs_come_with_the_outcome_and_what_is_too_much_before_it(remote: Remote) -> None:
@@ -147,7 +130,7 @@ def test_epochs_come_with_the_outcome_and_what_is_too_much_before_it(remote: Rem
     assert remote.asked() == ONE_RUN
     run_id = keep(tracker, 2, history=epochs(1500))
     assert remote.asked() == [*ONE_RUN[:3], "log-batch", *ONE_RUN[3:]]
-    found = remote.rows("SELECT step, value FROM metrics WHERE run_uuid = ? AND key = 'loss' ORDER BY step", run_id)
+    found = remote.query("SELECT step, value FROM metrics WHERE run_uuid = ? AND key = 'loss' ORDER BY step", run_id)
     assert found == [(step, float(step)) for step in range(1500)]
 
 
