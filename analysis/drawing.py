@@ -325,8 +325,8 @@ def marks(
 
 
 def ends_of(table: pd.DataFrame, name: str) -> pd.DataFrame:
-    """A table in which a quantity and the ends of its interval are called as `forest` takes them."""
-    return table.rename(columns={name: "value", f"{name}_low": "low", f"{name}_high": "high"})
+    """A quantity and the ends of its interval, called as `forest` takes them."""
+    return table[[name, f"{name}_low", f"{name}_high"]].set_axis(["value", "low", "high"], axis=1)
 
 
 def forest(

@@ -260,7 +260,7 @@ def _values_by_name(points: pd.DataFrame, every: bool) -> pd.DataFrame:
     fast = points.sort_values("examples_per_second", ascending=False, kind="stable")
     model = ["family", *(name for name in map(str, points.columns) if name.startswith(("model.", "generate.")))]
     fast = fast if every else fast.drop_duplicates(model)
-    table = drawing.ends_of(fast, "examples_per_second")[["value", "low", "high"]].astype("float64")
+    table = drawing.ends_of(fast, "examples_per_second").astype("float64")
     table = table.assign(name=[model_name(row, " b{:.0f}") for row in fast.to_dict("records")]).drop_duplicates("name")
     return table.loc[points.index.intersection(table.index, sort=False)].set_index("name")
 
