@@ -22,7 +22,7 @@ from analysis.report.comparisons import COSTS, FASTER, SystemComparison, compare
 from analysis.report.populations import Population, surroundings
 from analysis.report.results import AT_BATCH, are_busy, model_name, rate
 from analysis.report.sections import Chapter, KeyFinding, Section
-from analysis.store.frame import families, is_ok
+from analysis.store.frame import families, is_ok, only
 from paradnn.core.words import counted
 from paradnn.families import FAMILIES, message_families
 
@@ -92,7 +92,7 @@ def find(
 
 def _own_costs(population: Population) -> Answers:
     """What each kind of work costs, from the cheapest model to the dearest."""
-    rows = population.rows[is_ok(population.rows) & ~population.rows["family"].isin(message_families())]
+    rows = only(population.rows, is_ok(population.rows) & ~population.rows["family"].isin(message_families()))
     price, currency = hourly(rows), population.value("price_currency") or ""
     hour = f", at a price of {short(price, currency, digits=3)} an hour" if price is not None else ""
     for metric, what in _KINDS.items():
@@ -279,7 +279,7 @@ def _memory(population: Population) -> Answers:
 
 def _trust(population: Population) -> Answers:
     """What of the measured points is not to be relied on, how wide their intervals are, and what to do."""
-    rows, points = population.rows[is_ok(population.rows)], population.points
+    rows, points = only(population.rows, is_ok(population.rows)), population.points
     if not len(rows):
         return
     if population.published:

@@ -11,7 +11,7 @@ import yaml
 
 from analysis.labels import not_recorded
 from analysis.options import Selection
-from analysis.store.frame import IDENTITY, aggregate_replicates, families, is_ok
+from analysis.store.frame import IDENTITY, aggregate_replicates, families, is_ok, only
 from paradnn.config.identity import UNTIMED_KEYS
 from paradnn.config.paths import CONFIG
 from paradnn.families import message_families
@@ -58,12 +58,11 @@ class Population:
     def points(self) -> pd.DataFrame:
         """Its measured points of which a throughput is known, by family and by size, with the ends of its interval or
         neither; messages are none."""
-        counts = is_ok(self.rows) & ~self.rows["family"].isin(message_families())
-        ok = self.rows if counts.all() else self.rows[counts]
+        ok = only(self.rows, is_ok(self.rows) & ~self.rows["family"].isin(message_families()))
         if "examples_per_second" not in ok or not ok["examples_per_second"].notna().any():
             return ok.head(0)
         points = aggregate_replicates(ok) if "point_id" in ok else ok
-        points = points[points["examples_per_second"] > 0]
+        points = only(points, points["examples_per_second"] > 0)
         ends = [f"examples_per_second_{end}" for end in ("low", "high")]
         known = points.reindex(columns=ends).astype("float64")
         points = points.assign(**known.where(known.notna().all(axis=1) & (known[ends[0]] > 0)))
@@ -89,8 +88,8 @@ def split(frame: pd.DataFrame, selection: Selection, pool: bool = False) -> list
     """
     keys = [name for name in (("device",) if pool else _KEYS) if name in frame]
     grouped = frame.groupby(keys, sort=True, dropna=False)
-    # Of a single group this holds the frame's own columns.
-    groups = [(frame if len(rows) == len(frame) else rows).reset_index(drop=True) for _, rows in grouped]
+    parts = [frame] if grouped.ngroups == 1 else [rows for _, rows in grouped]
+    groups = [rows.reset_index(drop=True) for rows in parts]
     groups.sort(key=lambda rows: (_values(rows, "source") == ["published"], -int(is_ok(rows).sum()), -len(rows)))
     bare = [Population(f"p{place + 1}", "", rows, selection) for place, rows in enumerate(groups)]
     return [

@@ -72,7 +72,7 @@ def frame_table(frame: pd.DataFrame, caption: str, whole: str = "", cap: int = _
     if not len(frame):
         return None
     held = frame.dropna(axis="columns", how="all")
-    same = [name for name in held.columns if held[name].notna().all() and held[name].nunique() == 1]
+    same = [name for name in held.columns if held[name].notna().all() and held[name].eq(held[name].iloc[0]).all()]
     same = same if 1 < len(held.columns) > len(same) else []
     said = ", ".join(f"{label(str(name))} = {_words(held[name].head(1))[0]}" for name in same)
     notes = [f"The same in every row: {said}."] if same else []
@@ -257,10 +257,12 @@ def chart(populations: Sequence[Population]) -> tuple[Markup, str] | None:
 def _values_by_name(points: pd.DataFrame, every: bool) -> pd.DataFrame:
     """Throughput (value, low, high) by the name of a point, the fastest of those that share one; unless `every` setting
     fits, of each model at its fastest. A token is not an example of another mode, so what generates is by itself."""
-    fast = points.sort_values("examples_per_second", ascending=False, kind="stable")
+    value = "examples_per_second"
     model = ["family", *(name for name in map(str, points.columns) if name.startswith(("model.", "generate.")))]
+    held = [name for name in (*model, "batch_size", value, f"{value}_low", f"{value}_high") if name in points]
+    fast = points[held].sort_values(value, ascending=False, kind="stable")
     fast = fast if every else fast.drop_duplicates(model)
-    table = drawing.ends_of(fast, "examples_per_second").astype("float64")
+    table = drawing.ends_of(fast, value).astype("float64")
     table = table.assign(name=[model_name(row, " b{:.0f}") for row in fast.to_dict("records")]).drop_duplicates("name")
     return table.loc[points.index.intersection(table.index, sort=False)].set_index("name")
 

@@ -9,15 +9,15 @@ Bundles are made by `python -m analysis export FILE.zip`; every command of the a
 """
 
 import hashlib
-import io
 import json
 import zipfile
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import make_dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, TypeVar, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from paradnn.core.channel import read_message
 from paradnn.core.errors import DataError, NoStoreError, SchemaError
@@ -40,7 +40,6 @@ _DAMAGED = (
     AttributeError,
 )
 
-Target = TypeVar("Target", bound=IO[bytes] | None)
 Artifacts = Callable[[Run], Iterable[tuple[str, bytes]]]  # the files of a run, as (name, content)
 
 
@@ -86,14 +85,14 @@ class BundleReader:
 def read_artifact(address: str, name: str) -> bytes | None:
     """A file of a run, whose artifact address is of a bundle; None where it has none of that name."""
     path, begin, members = _place(address)
-    return _copy(path, begin + name, io.BytesIO()).getvalue() if begin + name in members else None
+    return b"".join(_pieces(path, begin + name)) if begin + name in members else None
 
 
 def artifacts_of(address: str) -> Iterator[tuple[str, bytes]]:
     """Every file of a run, given its artifact address: (name, content)."""
     path, begin, members = _place(address)
     for member in members:
-        yield member.removeprefix(begin), _copy(path, member, io.BytesIO()).getvalue()
+        yield member.removeprefix(begin), b"".join(_pieces(path, member))
 
 
 def extract(address: str, folder: Path | None) -> None:
@@ -101,12 +100,12 @@ def extract(address: str, folder: Path | None) -> None:
     path, begin, members = _place(address)
     for member in members:
         if folder is None:
-            _copy(path, member, None)
+            deque(_pieces(path, member), 0)
             continue
         target = inside(folder, member.removeprefix(begin))
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("xb") as file:
-            _copy(path, member, file)
+            file.writelines(_pieces(path, member))
 
 
 def _place(address: str) -> tuple[Path, str, list[str]]:
@@ -123,7 +122,7 @@ _Line: Any = make_dataclass(
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    _copy(path, _RUNS, None)
+    deque(_pieces(path, _RUNS), 0)  # to its end, where the checksum is looked at
     known: set[str] = set()
     with _open(path)[0].open(_RUNS) as lines:
         for number, line in enumerate(iter(lambda: lines.readline(_LONGEST_LINE), b""), 1):
@@ -197,23 +196,16 @@ def _opened(path: Path, changed: int, size: int) -> _Bundle:
     return file, sums, runs
 
 
-def _copy(path: Path, member: str, target: Target) -> Target:
-    """Check a file of a bundle, and write it where `target` is a file; the target."""
+def _pieces(path: Path, member: str) -> Iterator[bytes]:
+    """A file of a bundle, piece by piece; DataError at its end where its checksum does not fit."""
     file, sums, _ = _open(path)
     digest = hashlib.sha256()
-    for piece in _pieces(file, path, member):
-        digest.update(piece)
-        if target is not None:
-            target.write(piece)
-    if digest.hexdigest() != sums.get(member):
-        raise DataError(f"{path}: {member} is damaged, its checksum does not fit")
-    return target
-
-
-def _pieces(file: zipfile.ZipFile, path: Path, member: str) -> Iterator[bytes]:
     try:
         with file.open(member) as source:
             while piece := source.read(2**20):
+                digest.update(piece)
                 yield piece
     except (*_DAMAGED, EOFError):
         raise DataError(f"{path}: {member} is damaged") from None
+    if digest.hexdigest() != sums.get(member):
+        raise DataError(f"{path}: {member} is damaged, its checksum does not fit")

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import compress, islice
 from typing import Any, Self, get_args
 
 import numpy as np
@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from paradnn.store.runs import LARGEST, Row, Run, Values
+from paradnn.store.runs import LARGEST, OUTCOME_TAGS, Query, Row, Run, Values
 
 
 class Texts:
@@ -125,6 +125,18 @@ class Records:
             there = column >= 0
             column[there], used = pd.factorize(column[there])
             getattr(self, kind)[name] = Texts(column, {texts[code]: place for place, code in enumerate(used)})
+
+    def chosen(self, query: Query) -> Self:
+        """Its runs, with their tags, that the query's tags accept."""
+        nothing = Texts.missing(len(self.runs))
+        asked = [[self.tags.get(name, nothing).are(text) for text in texts] for name, texts in query.tags.items()]
+        asked += [[self.tags.get(name, nothing).codes >= 0 for name in OUTCOME_TAGS]] * query.needs_outcome
+        if np.all(accepted := np.logical_and.reduce([np.logical_or.reduce(each) for each in asked])):
+            return self
+        part = type(self)(compress(self.runs, accepted))
+        tags = ((name, Texts(column.codes[accepted], column.places)) for name, column in self.tags.items())
+        part.tags.update((name, column) for name, column in tags if np.any(column.codes >= 0))
+        return part
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:

@@ -65,7 +65,7 @@ def read_columns(address: StoreAddress, query: Query, way: Way = "auto") -> tupl
     """The runs of a query column by column, and the names of the store's experiments, read as `open_reader` does."""
     from paradnn.store.columns import Records
 
-    store = open_reader(address, way)
+    store = open_reader(address, way, pooled=True)
     read: Callable[[Query], Records] = getattr(store, "columns", lambda wanted: Records.of(store.read(wanted)))
     return read(query), store.experiments()
 

@@ -106,7 +106,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, blank_store: Callable[[Path]
     folder = tmp_path_factory.mktemp("store")
     uri = blank_store(folder / "mlflow.db")
     writer = Writer(uri, "paradnn", folder / "artifacts")
-    sweep = writer.run({}, {}, kind="sweep", outcome="")
+    sweep = writer.run({}, {}, kind="sweep", outcome="", planned_points="30")
     for layers in range(1, 6):
         for batch in range(16, 97, 16):
             point = fc(layers, batch)

@@ -2,6 +2,8 @@
 
 import json
 import shlex
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,10 @@ from analysis.atlas import DATA, load, operation
 from analysis.atlas.ask import main as ask
 from analysis.atlas.expect import expect, published
 from analysis.atlas.kernels import COLUMNS, attention, decode, experts, product
-from analysis.atlas.normal import judge
+from analysis.atlas.normal import _run, judge
 from analysis.atlas.versions import change
 from paradnn.core.errors import ConfigError
-from tests.analysis.conftest import refusals
+from tests.analysis.conftest import copy_of, refusals
 
 FC = {"family": "fc", "model.layers": 4, "model.nodes": 512, "model.input_size": 2000, "model.output_size": 1000}
 GPT_WORDS = ("model=gpt", "batch_size=8", "precision=bfloat16", "mode=inference")
@@ -125,6 +127,16 @@ def test_published_steps_are_normal_and_others_are_not() -> None:
         called[factor].append(found.verdict)
     assert sum(verdict != "normal" for verdict in called[1.0]) <= 8
     assert (called[5.0].count("slow"), called[0.05].count("fast")) >= (95, 95)
+
+
+@pytest.mark.parametrize("lost", ["params WHERE key = 'batch_size'", "params", "latest_metrics", "tags"])
+def test_no_run_is_judged_that_lost_what_it_is_judged_by(lost: str, store: str, tmp_path: Path) -> None:
+    uri = copy_of(store, tmp_path)
+    with closing(sqlite3.connect(uri.removeprefix("sqlite:///"))) as database, database:
+        database.execute("UPDATE latest_metrics SET key = 'step_time_ms' WHERE key = 'examples_per_second'")
+        database.execute(f"DELETE FROM {lost}")
+    with pytest.raises(ConfigError, match="no measured run of a step is it"):
+        _run(None, uri)
 
 
 def test_what_a_version_changed_is_found_between_different_shapes() -> None:
