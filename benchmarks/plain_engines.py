@@ -1,15 +1,16 @@
 """python -m benchmarks.plain_engines FOLDER [--pairs 8]: latencies that ParaDnn states beside a bare loop of the engine
 
-FOLDER was made by `python -m paradnn.train -m framework=litert,onnxruntime,openvino mode=inference elsewhere=FOLDER`.
-A pair is two fresh processes, in an order of chance, that load the same artefact: FOLDER's run.py, and a loop over the
-engine's own call. Ratios are of median latencies of single steps, ours / bare: the geometric mean over the pairs, with
-Student's 95% interval.
+FOLDER was made by `python -m paradnn.train -m framework=litert,onnxruntime,openvino mode=inference elsewhere=FOLDER`;
+a file asked-*.json of it in its place is that point alone. A pair is two fresh processes, in an order of chance, that
+load the same artefact: FOLDER's run.py, and a loop over the engine's own call. Ratios are of median latencies of
+single steps, ours / bare: the geometric mean over the pairs, with Student's 95% interval where there are two or more.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import shutil
@@ -99,13 +100,16 @@ def main() -> int:
     if given.bare:
         print(bare(given.bare))
         return 0
-    rows = []
-    for asked in sorted(given.folder.absolute().glob("asked-*.json")):
+    folder, rows = given.folder.absolute(), []
+    points = sorted(folder.glob("asked-*.json")) if folder.is_dir() else [folder]
+    if not points or not points[0].is_file() or given.pairs < 1:
+        parser.error(f"no asked-*.json in {folder}, or no pairs")
+    for asked in points:
         point, ratios = json.loads(asked.read_text()), []
         for _ in range(given.pairs):
             took = {side: side(asked) for side in random.sample((ours, fresh), 2)}
             ratios.append(took[ours] / took[fresh])
-        low, high = mean_interval(ratios)
+        low, high = mean_interval(ratios) if len(ratios) > 1 else (math.nan, math.nan)
         found = {"bare_ms": took[fresh], "ratio": statistics.geometric_mean(ratios), "low": low, "high": high}
         rows.append({"engine": point["framework"]["name"], "model": point["model"]["name"], **found})
         print(*(f"{value:.4g}" if isinstance(value, float) else value for value in rows[-1].values()), flush=True)

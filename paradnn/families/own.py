@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import json
 import re
 import sys
 from collections.abc import Mapping
@@ -398,19 +399,18 @@ class Transformers(_Package):
         """The module with its own head, and one example: tokens, or an image."""
         import numpy as np
 
-        with refused(f"transformers has no {self.config}", ValueError, OSError, KeyError):
-            auto = package.AutoConfig
-            known = auto.from_pretrained(self.config, local_files_only=True) if self.source else None
-            config = known or auto.for_model(self.config)
-        for key, value in self.arguments().items():
-            if not hasattr(config, key):
-                raise Unavailable(f"model.{key}={value}: no key of transformers' {type(config).__name__}")
-            setattr(config, key, value)
-        config.return_dict = True
-        heads = ("MaskedLM", "CausalLM", "ImageClassification")
-        autos = [getattr(package, f"AutoModelFor{head}") for head in heads]
+        with refused(f"transformers makes no {self.config}", ValueError, TypeError, OSError, KeyError):
+            held = json.loads(unchanged(self.config, self.source).read_bytes()) if self.source else {}
+            held = {"model_type": self.config, **held}
+            known = package.AutoConfig.for_model(**held)
+            for key, value in self.arguments().items():
+                if not hasattr(known, key):
+                    raise Unavailable(f"model.{key}={value}: no key of transformers' {type(known).__name__}")
+            # Made anew, since one key may follow from another, as the size of a head from the model's width.
+            config = package.AutoConfig.for_model(**{**held, **self.arguments(), "return_dict": True})
+        autos = [getattr(package, f"AutoModelFor{head}") for head in ("MaskedLM", "CausalLM", "ImageClassification")]
         auto = next((one for one in autos if type(config) in one._model_mapping), package.AutoModel)
-        module = auto.from_config(config)
+        module = auto.from_config(config).float()  # whatever type its weights were published in
         if pixels := getattr(config, "image_size", None):
             shape = self.input_shape or (getattr(config, "num_channels", 3), pixels, pixels)
             return module, np.zeros((1, *shape), "float32")

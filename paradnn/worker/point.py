@@ -6,6 +6,7 @@ by the driver, which watches from outside.
 
 import contextlib
 import math
+import re
 import statistics
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -180,8 +181,9 @@ def _ending_of(error: Exception, framework: Framework, phase: str) -> tuple[str,
     """Outcome and one-line reason of what was raised in `phase`."""
     if isinstance(error, Ended):
         return error.outcome, str(error)
-    # The exception's type and the first line of its message, which names the operation.
-    lines = str(error).strip().splitlines()
+    # The exception's type and the first line of its message, which names the operation; in bold below one of Keras'.
+    lines = [line for line in re.sub(r"\x1b\[\d*m", "", str(error)).splitlines() if line.strip()]
+    lines = lines[len(lines) > 1 and lines[0].startswith("Exception encountered when calling") :]
     reason = f"{phase}: {type(error).__name__}: {lines[0][:300] if lines else ''}".rstrip(": ")
     if isinstance(error, MemoryError):
         return "oom_host", reason

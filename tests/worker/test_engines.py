@@ -148,6 +148,8 @@ def test_eight_bits_are_smaller_and_calibrated_on_the_examples_that_are_given(en
     again = step.outputs([examples[[0, 1, 2, 0]]])
     assert np.array_equal(again[0], again[3])
     assert not np.array_equal(again, step.outputs([examples[[1, 1, 2, 0]]]))
+    single = step_of(engine, "fc", precision="int8", batch_size=1)  # of one example there are others like it
+    assert len({array.tobytes() for [array] in single._source.calibration()}) == 8
 
 
 @pytest.mark.framework

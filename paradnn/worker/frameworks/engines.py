@@ -86,11 +86,11 @@ class Source:
 
     def calibration(self) -> Iterator[list[np.ndarray[Any, Any]]]:
         """Batches to calibrate on: of the examples that were given, again from the first where they are too few, else
-        the step's own, shifted against each other."""
+        the values of the step's own in another order, each of which is as likely."""
         size = len(self.batch[0])
         for number in range(CALIBRATION):
             if self.examples is None:
-                yield [np.roll(array, number, axis=0) for array in self.batch]
+                yield [np.random.default_rng(number).permuted(array) for array in self.batch]
             else:
                 places = np.arange(number * size, (number + 1) * size) % len(self.examples)
                 yield [self.examples[places].astype(self.batch[0].dtype)]

@@ -63,10 +63,8 @@ def read_profile(file: Path) -> Trace:
         told = event["args"]
         inputs, outputs = (_shapes(told[f"{side}_type_shape"]) for side in ("input", "output"))
         kind = told["op_name"]
-        given, made = (
-            (", ".join("x".join(map(str, one.dimensions)) or "1" for one in side)) for side in (inputs, outputs)
-        )
-        name = f"{kind}({given} -> {made})"
+        shown = (", ".join("x".join(map(str, one.dimensions)) or "1" for one in side) for side in (inputs, outputs))
+        name = f"{kind}({' -> '.join(shown)})"
         trace.stated.setdefault((name, kind), operation_cost(kind, inputs, outputs))
         start = (event["ts"] - origin) * 1e-6
         trace.events.append(Event(str(event["tid"]), name, kind, start, start + event["dur"] * 1e-6))
