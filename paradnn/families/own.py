@@ -372,8 +372,7 @@ class Timm(_Package):
 
         with refused(f"timm makes no {self.architecture}", RuntimeError, TypeError, ValueError):
             module = package.create_model(self.architecture, pretrained=False, **self.arguments())
-        shape = self.input_shape or module.default_cfg["input_size"]
-        return module, np.zeros((1, *shape), "float32")
+        return module, np.zeros((1, *(self.input_shape or module.default_cfg["input_size"])), "float32")
 
 
 @dataclass(frozen=True)

@@ -85,8 +85,7 @@ class Source:
         return [output.numpy() for output in self.function(*self.batch)]
 
     def calibration(self) -> Iterator[list[np.ndarray[Any, Any]]]:
-        """Batches to calibrate on: of the examples that were given, again from the first where they are too few, else
-        the values of the step's own in another order, each of which is as likely."""
+        """Batches to calibrate on: of the examples that were given, over again where few, else of the step's values."""
         size = len(self.batch[0])
         for number in range(CALIBRATION):
             if self.examples is None:
