@@ -109,11 +109,11 @@ def test_a_package_that_does_not_fit_says_what_to_install(tmp_path: Path, monkey
 
 @pytest.mark.framework
 def test_what_follows_from_a_key_of_a_configuration_follows(tmp_path: Path) -> None:
-    package = pytest.importorskip("transformers")
     file = tmp_path / "config.json"
     file.write_text('{"model_type": "llama", "dtype": "bfloat16", "num_hidden_layers": 1, "vocab_size": 50}')
     keys = {"name": "transformers", "config": str(file), "hidden_size": 64, "num_attention_heads": 4}
-    module, _ = read_point({"model": keys, "framework": {"name": "torch"}}).model.made(package)
+    asked: Any = read_point({"model": keys, "framework": {"name": "torch"}})
+    module, _ = asked.model.made(pytest.importorskip("transformers"))
     assert (module.config.head_dim, module.config.vocab_size, str(module.dtype)) == (16, 50, "torch.float32")
 
 

@@ -30,11 +30,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "gpt": {"layers": 1, "width": 32, "heads": 2, "sequence_length": 8, "vocab_size": 50},
     "vit": {"layers": 1, "width": 32, "heads": 2, "image_size": 32, "patch": 8, "output_size": 10},
 }
-POINT = {"mode": "inference", "compile": "graph", "precision": "float32", "batch_size": 4, "seed": 1}
-
-
-def point_of(engine: str, **changed: Any) -> dict[str, Any]:
-    return POINT | {"framework": {"name": engine}, "platform": {"name": "cpu", "threads": 1, "index": 0}} | changed
+CPU = {"name": "cpu", "threads": 1, "index": 0}
+POINT = {"mode": "inference", "compile": "graph", "precision": "float32", "batch_size": 4, "seed": 1, "platform": CPU}
 
 
 def step_of(engine: str, family: str, **changed: Any) -> Any:
@@ -42,7 +39,7 @@ def step_of(engine: str, family: str, **changed: Any) -> Any:
     from paradnn.families import FAMILIES
     from paradnn.worker.step import prepare_step
 
-    point = point_of(engine, **changed)
+    point = POINT | {"framework": {"name": engine}} | changed
     framework = importlib.import_module(f"paradnn.worker.frameworks.{engine}").FRAMEWORK()
     options = FAMILIES[family].options(name=family, **SMALL[family])
     return prepare_step({**point, "model": vars(options)}, framework)[1]
@@ -148,8 +145,8 @@ def test_eight_bits_are_smaller_and_calibrated_on_the_examples_that_are_given(en
     again = step.outputs([examples[[0, 1, 2, 0]]])
     assert np.array_equal(again[0], again[3])
     assert not np.array_equal(again, step.outputs([examples[[1, 1, 2, 0]]]))
-    single = step_of(engine, "fc", precision="int8", batch_size=1)  # of one example there are others like it
-    assert len({array.tobytes() for [array] in single._source.calibration()}) == 8
+    source = step_of(engine, "fc", precision="int8", batch_size=1)._source  # of one example there are others like it
+    assert len({array.tobytes() for [array] in source.calibration()}) == 8
 
 
 @pytest.mark.framework
@@ -190,14 +187,7 @@ def test_a_loop_is_quantised_or_it_is_said_why_not(engine: str) -> None:
 def test_a_folder_measures_where_there_is_an_engine_alone(store: Store, tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     board = tmp_path / "board"
-    what = [
-        "model=fc",
-        "model.nodes=32",
-        "framework=onnxruntime",
-        "batch_size=4",
-        "measure=quick",
-        "measure.min_seconds=0.1",
-    ]
+    what = ["model=fc", "model.nodes=32", "framework=onnxruntime", "measure=quick", "measure.min_seconds=0.1"]
     asked = ["paradnn.train", "-m", *what, f"elsewhere={board}"]
     assert "set mode=inference" in run(asked, store).stderr
     assert "framework=tensorflow" in run([*asked, "mode=inference", "framework=tensorflow"], store).stderr
@@ -212,11 +202,9 @@ def test_a_folder_measures_where_there_is_an_engine_alone(store: Store, tmp_path
     (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({missing}))\n")
     environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
     for said in (" ok", ""):  # the second time there is nothing to measure
-        done = subprocess.run(
-            [sys.executable, "run.py"], cwd=board, env=environ, capture_output=True, text=True, check=True
-        )
-        assert said in done.stdout
-        assert (done.stdout == "") == (said == "")
+        done = subprocess.check_output([sys.executable, "run.py"], cwd=board, env=environ, text=True)
+        assert said in done
+        assert (done == "") == (said == "")
     for counts in ("1 logged, 0 logged before", "0 logged, 1 logged before"):
         assert counts in run(["paradnn.sync", str(board)], store).stdout
     [result] = board.glob("point-*.json")
