@@ -228,7 +228,7 @@ def _print_points(console: Console, rows: Sequence[RecordedPoint]) -> None:
             rate.relative(),
             si(row.metrics["flops_per_second"]) if "flops_per_second" in row.metrics else "-",
             f"{row.metrics.get('peak_memory_bytes', 0) / 2**30:.2f} GiB",
-            ("yes" if row.tags["steady"] == "true" else "no") + _contended(row),
+            {"true": "yes", "false": "no"}.get(row.tags.get("steady", ""), "-") + _contended(row),
         )
         for row, rate in measured
     ]

@@ -215,6 +215,8 @@ def _description(measured: Measured, record: Record) -> str:
     )
     if record.outcome != "ok":
         return f"{what}{own}\n\nOutcome **{record.outcome}**: {record.reason}"
+    if "steady" not in tags:  # of work without timed steps, which need not say it
+        return f"{what}{own}"
     steady = "steady" if tags["steady"] == "true" else f"not steady: {tags['steady_reason']}"
     rate = None if words and words.replaces else headline(metrics, steps=True)
     steps = f"**{rate}**, {metrics['step_time_ms']:.3f} ms a step, " if rate else ""
