@@ -112,7 +112,7 @@ def find_column(frame: pd.DataFrame, name: str, option: str) -> str:
     raise ConfigError(option, name, "these runs have no such hyperparameter", remedy)
 
 
-def find_metric(frame: pd.DataFrame, name: str, option: str = "--metric") -> str:
+def find_metric(frame: pd.DataFrame, name: str) -> str:
     """`name`, if it is a column of numbers that an ok run has a value in; else ConfigError says what there is."""
     held = frame.loc[is_ok(frame)]
     if name in held and pd.api.types.is_numeric_dtype(held[name]) and held[name].notna().any():
@@ -120,7 +120,7 @@ def find_metric(frame: pd.DataFrame, name: str, option: str = "--metric") -> str
     known = [column for column in METRICS if column in held and held[column].notna().any()]
     problem = "none of these runs has a value of it" if name in METRICS else "is no metric of these runs"
     close = "" if name in METRICS else did_you_mean(name, known).strip()
-    raise ConfigError(option, name, problem, close or f"they have {', '.join(known[:8])}")
+    raise ConfigError("--metric", name, problem, close or f"they have {', '.join(known[:8])}")
 
 
 def choose_metric(frame: pd.DataFrame, candidates: Sequence[str] = DEFAULT_METRICS) -> str:

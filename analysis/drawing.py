@@ -112,7 +112,7 @@ def names(axis: Axis, words: Sequence[str], places: Sequence[float] | None = Non
         drawn.set_figheight(drawn.get_figheight() * max(1.0, needed / height))
 
 
-def letters_of_names(width: float, smaller: float = 1.0) -> int:
+def letters_of_names(width: float, smaller: float) -> int:
     """How many letters a line of `names` has along the left of a panel that is `width` inches wide on a screen."""
     return letters_in(0.46 * (_PAGE.get() or width), float(rcParams["font.size"]) / smaller)
 

@@ -239,7 +239,7 @@ def _draw(table: pd.DataFrame) -> drawing.Figure:
     looks = {name: drawing.look(name, ("median", "90th percentile")) for name in ("median", "90th percentile")}
     for axes, ((device, column, over), rows) in zip(every, parts, strict=True):
         keys = {f"{row.family} {row.value}": f"{row.family}, {row.value}\nn = {row.pairs}" for row in rows.itertuples()}
-        named = rows.drop(columns="value").set_axis(list(keys))
+        named = rows.set_axis(list(keys))
         groups = {word: drawing.ends_of(named, name) for word, name in zip(looks, ("median", "p90"), strict=True)}
         axes.axvline(1, color="#333333", linewidth=1, linestyle="--")
         axes.set_xscale("log")

@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from paradnn.core.workload import Ended
 from paradnn.worker.chance import beta_share, events_factor, fewest_to_pass, passes
-from paradnn.worker.meters import ContentionWatch
+from paradnn.worker.meters import ContentionWatch, EnergyMeter
 from paradnn.workloads.serve.generator import Generated
 from paradnn.workloads.serve.queries import Load, Probe, QueryLog, percentile
 
 if TYPE_CHECKING:
     from paradnn.worker.frameworks import Step
-    from paradnn.worker.meters import EnergyMeter
     from paradnn.worker.point import PointRun
     from paradnn.workloads.serve import Scenario
 
