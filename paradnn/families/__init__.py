@@ -25,15 +25,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from paradnn.core.layers import UNKNOWN, Costs, Layer, sum_costs
 from paradnn.core.registry import Registry
 from paradnn.core.schema import read
+from paradnn.families.built import BuiltModel
 from paradnn.families.operations import Counted, Operation, product_operations
-
-if TYPE_CHECKING:
-    from paradnn.families.built import BuiltModel
 
 #: Optimizer variables of the size of each weight: Keras' RMSprop keeps a mean square and, with momentum, a velocity;
 #: Adam a mean and a mean square.
