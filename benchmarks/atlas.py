@@ -2,6 +2,7 @@
 
     python -m benchmarks.atlas
 
+Its size and the time to load it; what `paradnn normal` calls published steps, as they are and slowed.
 Transfer: 20 timings of a device, alone and beside the fit of another device, held against the rest; and 200 of its own.
 Left out whole: each device from the one whose specifications are most like its own, scaled by the ratios of peaks.
 """
@@ -10,11 +11,15 @@ from __future__ import annotations
 
 import argparse
 import math
+import time
+from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
-from analysis.atlas import Atlas, Group, load, operations_of
+from analysis.atlas import DATA, Atlas, Group, load, operations_of
 from analysis.atlas.expect import scaled
+from analysis.atlas.normal import judge
 from paradnn.forecast.operation_times import OperationTimes
 
 #: Another device, a device, the kind, precision and engine of their tables.
@@ -29,6 +34,9 @@ _PAIRS = (
     ("H200", "B200", "experts", "bfloat16", "vLLM"),
 )
 _FEW, _MANY = 20, 200
+_WHOLE = (("bfloat16", "vLLM", "gemm", "attention", "decode"), ("float32", "PyTorch", "gemm", "bmm"))
+#: Key of a fully connected model -> its column in published steps.
+_FC = {"model.layers": "calls", "model.nodes": "n", "model.input_size": "images", "model.output_size": "window"}
 
 
 def held(fit: OperationTimes, group: Group, left: np.ndarray) -> tuple[float, float]:
@@ -70,22 +78,35 @@ def left_out(group: Group) -> str | None:
     return f"{group.device} from {name}, {group.kind} in {group.precision}: {error:.1%}, {shift:.2f} times as long"
 
 
+def planted(device: str, factors: Sequence[float], count: int) -> dict[float, Counter[str]]:
+    """What `paradnn normal` calls `count` published steps that are in no fit, and as many slowed by each factor."""
+    [group] = (one for one in load().groups if (one.device, one.kind) == (device, "fc"))
+    called: dict[float, Counter[str]] = {factor: Counter() for factor in (1.0, *factors)}
+    for place, row in enumerate(group.timings.iloc[300 : 300 + count * len(called)].to_dict("records")):
+        point = {key: row[name] for key, name in _FC.items()} | {"family": "fc", "batch_size": row["m"]}
+        factor = [*called][place % len(called)]
+        about = {"precision": group.precision, "run_id": str(place), "device": device}
+        found = judge({**point, **about, "step_time_ms": row["seconds"] * 1e3 * factor})
+        assert bool(found.look_at) == (found.verdict != "normal"), "it says what to look at"
+        called[factor][found.verdict] += 1
+    return called
+
+
 def main() -> None:
-    """Print both."""
+    """Print all."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draws", type=int, default=5, help="of the twenty timings")
     given = parser.parse_args()
+    start, size = time.perf_counter(), sum(path.stat().st_size for path in DATA.iterdir())
+    print(f"{len(load().groups)} tables, {size / 1e6:.1f} MB, loaded in {time.perf_counter() - start:.2f} s")
+    for device in ("TPU v2", "V100"):
+        print(f"{device}, called by how many times as long they took: {planted(device, (1.25, 1.5, 2.0, 5.0), 100)}")
     for first, second, *about in _PAIRS:
-        other, group = (load().find(name, *about) for name in (first, second))
-        assert other, "the shipped atlas has it"
-        assert group, "the shipped atlas has it"
-        print(transfer(other, group, given.draws), flush=True)
-    for precision, engine in (("bfloat16", "vLLM"), ("float32", "PyTorch")):
-        for kind in ("gemm", "attention", "decode") if engine == "vLLM" else ("gemm", "bmm"):
-            for device in load().devices:
-                group = load().find(device, kind, precision, engine)
-                if group is not None and (line := left_out(group)):
-                    print(line, flush=True)
+        pair = [found for name in (first, second) if (found := load().find(name, *about))]
+        print(transfer(pair[0], pair[1], given.draws), flush=True)
+    for precision, engine, *kinds in _WHOLE:
+        groups = [load().find(device, kind, precision, engine) for kind in kinds for device in load().devices]
+        print(*filter(None, (left_out(group) for group in groups if group)), sep="\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ _ROOT = Path("aic-core/src/aiconfigurator_core")
 _ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 _WIDTHS = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5, "w4a16_mxfp4": 0.5}
 #: Kernels of a layer beside those that were timed: two norms, positions, cache, activation; quantisation is in the
-#: products' own times. Seconds of each beside its traffic.
+#: products' own times. Two more where queries and keys are normalised. Seconds of each beside its traffic.
 _SMALL, _KERNEL = 5, 2e-6
 #: Loads of experts in the timings: what real ones are most like.
 _SKEW = "power_law_1.2"
@@ -80,6 +80,7 @@ def expressed(told: Mapping[str, Any], config: Mapping[str, Any], atlas: Atlas) 
     own, own_keys = max(1, heads // tensor), max(1, keys // tensor)
     count, chosen = config.get("num_local_experts") or config.get("num_experts"), config.get("num_experts_per_tok")
     inner = config.get("moe_intermediate_size") or config["intermediate_size"]
+    normalised = config.get("use_qk_norm") or config["model_type"].startswith("qwen3")
     windows = Counter(config["sliding_window"] if kind.startswith("sliding") else 0
                       for kind in config.get("layer_types") or ["full"] * layers)  # fmt: skip
     batch, prompt, answer = int(told["batch_size"]), int(told["isl"]), int(told["osl"])
@@ -121,7 +122,7 @@ def expressed(told: Mapping[str, Any], config: Mapping[str, Any], atlas: Atlas) 
                     "all_reduce")  # fmt: skip
         part = find_hardware(device)
         moved = 4 * tokens * hidden / (part.bandwidth if part and part.bandwidth else 3e12)
-        row.small[phase] += layers * _SMALL * (_KERNEL + moved)  # type: ignore[assignment]
+        row.small[phase] += layers * (_SMALL + 2 * bool(normalised)) * (_KERNEL + moved)  # type: ignore[assignment]
         last = batch if phase == "step" else 1
         row.add(phase, find("gemm", "bfloat16"), "gemm", product(last, config["vocab_size"] // tensor, hidden, 2), 1)
     return row

@@ -123,19 +123,23 @@ class Atlas:
         return {name: _words(name) for name in sorted({group.device for group in self.groups})}
 
     def device(self, name: str, option: str = "--device") -> str:
-        """The atlas' name of a device that a user or a driver calls so: all words of the shorter in the longer.
-
-        ConfigError, of the `option` that names it, for one that is not there, or several.
-        """
-        asked = _words(name)
-        exact = [device for device, words in self.devices.items() if words == asked]
-        among = exact or [
-            device for device, words in self.devices.items() if asked and (asked <= words or words <= asked)
-        ]
+        """The atlas' name of a device that a user or a driver calls so. ConfigError, of the `option` that names it, for
+        one that is not there, or several."""
+        among = self.named(name)
         if len(among) == 1:
             return among[0]
         problem = f"may be {' or '.join(among)}" if among else "is not in the atlas"
         raise ConfigError(option, name, problem, f"{did_you_mean(name, self.devices)}it has {', '.join(self.devices)}")
+
+    def named(self, name: str) -> list[str]:
+        """Devices that may be called so: all words of the shorter in the longer, as many of them as are in any."""
+        asked = _words(name)
+        common = {
+            device: len(words & asked) - (words != asked) / 2
+            for device, words in self.devices.items()
+            if asked and (asked <= words or words <= asked)
+        }
+        return [device for device, count in common.items() if count == max(common.values())]
 
     def find(
         self, device: str, kind: str, precision: str, engine: str | None = None, version: str | None = None
@@ -153,7 +157,7 @@ class Atlas:
 
 
 def _words(name: str) -> set[str]:
-    return set(re.findall(r"[a-z]+|\d+", name.lower()))
+    return set(re.findall(r"[a-z0-9]+", name.lower()))
 
 
 def order_of(version: str) -> list[int]:

@@ -2,6 +2,7 @@
 
   paradnn ask --device H200 model=gpt batch_size=8 precision=bfloat16 mode=inference
   paradnn ask --device H200 --device "L40S" --price H200=3.5 --price L40S=0.9 model=llama precision=fp8 mode=inference
+  paradnn ask --device 'H200; B200' model=own model.build=nets.py:make_net precision=bfloat16     a model of one's own
   paradnn ask --device H200 --engine vLLM --versions         what versions of an engine changed there
   paradnn ask --device here model=fc model.nodes=512         from the runs of this machine in the tracking store
   paradnn ask --device 'Tesla V100' model=fc batch_size=32   from kernels that ran on this device, of the store
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,12 +36,13 @@ from paradnn.cli.console import say
 from paradnn.cli.parser import Parser
 from paradnn.cli.program import program
 from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.core.layers import COMPUTE_BYTES
 from paradnn.core.words import did_you_mean
 from paradnn.store.files import write_json
 
-#: Weights in these are of published kernels, and no precision of one's own runs: the rest of the point is bfloat16.
-_NARROW = ("fp8", "fp8_block", "nvfp4", "int8_wo", "int4_wo", "w4a16_mxfp4")
 _HERE = "here"
+#: Between several devices in one argument; a CPU's name has a comma before its cores.
+_SEVERAL = re.compile(r"\s*(?:;|,(?! \d+ cores?$))\s*")
 
 
 def make_parser() -> Parser:
@@ -74,6 +77,7 @@ def make_parser() -> Parser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line: 0, 1 where nothing is known, 2 for bad input."""
     given = make_parser().parse_args(arguments)
+    given.device = [*dict.fromkeys(name for text in given.device or () for name in _SEVERAL.split(text) if name)]
     if given.list:
         _list()
         return 0
@@ -142,14 +146,18 @@ def _answer(row: Mapping[Any, Any], device: str, kernels: pd.DataFrame, given: a
 
 
 def _rows(words: Sequence[str]) -> list[Mapping[Any, Any]]:
-    """The points of a command line; a precision of weights alone is put back after the driver's grammar has read it."""
-    narrow = [word.partition("=")[2] for word in words if word.startswith("precision=")]
-    kept = [word for word in words if not (word.startswith("precision=") and word.partition("=")[2] in _NARROW)]
-    only = bool(narrow) and narrow[-1] in _NARROW
+    """The points of a command line. The precision is put in after the driver's grammar has read the others: it may be
+    one of published weights alone, and a model in a file has but its own to the driver."""
+    kept = [word for word in words if not word.startswith("precision=")]
     if not kept:
         raise ConfigError("KEY=VALUE", "(none)", "names no point", "write for example model=gpt batch_size=8")
-    frame = past.points_of([*kept, *(["precision=bfloat16"] if only else [])])
-    return [{**row, "precision": narrow[-1]} if only else row for row in frame.to_dict("records")]
+    named = [name for word in words if word.startswith("precision=") for name in word.partition("=")[2].split(",")]
+    known = sorted({*COMPUTE_BYTES, *(group.precision for group in load_atlas().groups)})
+    if unknown := [name for name in named if name not in known]:
+        remedy = f"{did_you_mean(unknown[0], known)}choose one of {', '.join(known)}"
+        raise ConfigError("precision", unknown[0], "was timed nowhere", remedy)
+    rows = past.points_of(kept).to_dict("records")
+    return [{**row, "precision": name} for row in rows for name in named or [row["precision"]]]
 
 
 def _price(text: str) -> tuple[str, float]:
@@ -206,7 +214,8 @@ def _print(one: Mapping[str, Any]) -> None:
 
 
 def _rank(known: Sequence[Mapping[str, Any]]) -> None:
-    """Fastest first, cheapest where prices are known; devices whose intervals overlap are not told apart."""
+    """Fastest first, cheapest where prices are known, and which are neither slower nor dearer than another; devices
+    whose intervals overlap are not told apart."""
     key = "cost" if all(one["cost"] is not None for one in known) else "seconds"
     first, second = sorted(known, key=lambda one: float(one[key]))[:2]
     word = {"cost": "cheapest a step", "seconds": "fastest"}[key]
@@ -214,6 +223,9 @@ def _rank(known: Sequence[Mapping[str, Any]]) -> None:
         say(f"{first['device']} is the {word}, {second[key] / first[key]:.3g} times before the next")
     else:
         say(f"{first['device']} may be the {word}; the intervals of {second['device']} and it overlap")
+    if key == "cost":
+        beaten = [one for one in known if any(o["cost"] < one["cost"] and o["seconds"] < one["seconds"] for o in known)]
+        say(f"no other is both faster and cheaper than {' or '.join(o['device'] for o in known if o not in beaten)}")
 
 
 def _system(given: argparse.Namespace) -> int:

@@ -9,7 +9,11 @@ uncertain as it must be: a fit errs in all its operations together.
 
 from __future__ import annotations
 
+import functools
+import json
 import math
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,9 +22,9 @@ from typing import Any
 from analysis.atlas import Atlas, Group, load, operation
 from analysis.atlas.kernels import attention, decode, product
 from analysis.lazy import np, pd
-from paradnn.core.errors import ConfigError
-from paradnn.core.layers import COMPUTE_BYTES, Costs
-from paradnn.families import FAMILIES, Model, model_of
+from paradnn.core.errors import ConfigError, NotEnoughData
+from paradnn.core.layers import COMPUTE_BYTES, Layer, Multiply, sum_costs
+from paradnn.families import FAMILIES, Model, model_of, optimizer_slots
 from paradnn.families.operations import Counted, Operation, elementwise_operation, product_operations
 from paradnn.platform.specifications import Hardware, find_hardware
 from paradnn.store.files import read_json
@@ -36,6 +40,8 @@ _WIDEST = 30.0
 _CALL, _CALLS_DIFFER = 1e-5, 0.5
 #: The backward pass of fused attention has five products for the two of the forward pass (Dao 2023, section 3.1).
 _BACKWARD = 2.5
+#: What is said of a model whose operations are counted.
+_COUNTED = "what it multiplies was counted in a trace here, convolutions as products; what is between them is left out"
 #: Parts of a step below this share are not worth a word.
 _WORTH_SAYING = 0.05
 #: Kind of kernel -> the group that timed it there, if any.
@@ -82,15 +88,12 @@ def expect(
 ) -> Expectation:
     """The step of a point (keys of a frame's row) on a device of an atlas, with an engine and version where named; on
     another that has specifications, as `scaled` has it."""
-    atlas, model = atlas or load(), model_in(row, "KEY=VALUE")
-    try:
-        name, point = atlas.device(device), words_of(row, model)
-    except ConfigError:
-        if (beside := scaled(atlas, device, str(row["precision"]))) is None:
-            raise
-        name, others = beside
-        return _stands_in(expect(row, name, engine, version, others), device, name)
-    batch, precision, mode = int(row["batch_size"]), str(row["precision"]), _told(row, "mode", "train")
+    atlas = atlas or load()
+    if not atlas.named(device) and (beside := scaled(atlas, device, str(row["precision"]))):
+        return _stands_in(expect(row, beside[0], engine, version, beside[1]), device, beside[0])
+    model, name = model_in(row, "KEY=VALUE"), atlas.device(device)
+    point, batch, precision = words_of(row, model), int(row["batch_size"]), str(row["precision"])
+    mode = _told(row, "mode", "train")
     if why := _beyond(row, model, mode, device if atlas is load() else ""):
         return Expectation(name, point, why=why)
     whole = atlas.find(name, "fc", precision, engine, version)
@@ -107,40 +110,101 @@ def expect(
         return next(filter(None, groups), None)
 
     if find("gemm") is None:
-        there = sorted({(one.precision, one.kind) for one in atlas.groups if one.device == name})
-        known = ", ".join(f"{kind} in {numbers}" for numbers, kind in there)
-        return Expectation(name, point, why=f"no products were timed in {precision} there; there are {known}")
-    # What is narrower than 16 bits is of weights alone.
-    about: dict[str, Any] = {"batch_size": batch, "precision": precision if precision in COMPUTE_BYTES else "bfloat16"}
-    if mode != "generate":
-        costs = model.costs(**about, mode=mode, optimizer=_told(row, "optimizer.name", "rmsprop"))
-        return _answer(name, point, _parts(find, model, model.product_list(**about, mode=mode), costs, batch))
-    prompt, tokens = (int(row[f"generate.{key}"]) for key in ("prompt", "tokens"))
-    lengths = {**about, "prompt": prompt, "tokens": tokens}
-    first, step = (
-        _answer(name, point, _parts(find, model, product_operations(layers, **about, mode="inference"), costs, batch))
-        for layers, costs in (
-            (model.prefill_layers(prompt, prompt + tokens), model.prefill_costs(**lengths)),
-            (model.decode_layers(prompt + tokens), model.costs(**lengths, mode=mode, optimizer="sgd")),
-        )
-    )
-    return replace(step, prompt=first.seconds)
+        there = sorted({(one.kind, one.precision) for one in atlas.groups if one.device == name}, reverse=True)
+        known = [numbers for kind, numbers in there if kind == "gemm"] or [" in ".join(one) for one in there]
+        return Expectation(name, point, why=f"no products were timed in {precision} there, but {', '.join(known)}")
+    try:
+        steps = [*_steps(row, model, mode, batch, precision if precision in COMPUTE_BYTES else "bfloat16")]
+    except NotEnoughData as problem:
+        return Expectation(name, point, why=str(problem))
+    *first, step = (_answer(name, point, _parts(find, model, *each, batch)) for each in steps)
+    notes = (_COUNTED, *step.extrapolated) if model.is_counted else step.extrapolated
+    return replace(step, prompt=first[0].seconds if first else None, extrapolated=notes)
+
+
+def _steps(
+    row: Mapping[Any, Any], model: Model, mode: str, batch: int, precision: str
+) -> Iterator[tuple[Sequence[Counted], float]]:
+    """What is asked for, of a generation the reading of the prompt before a token: products, and the bytes that these
+    do not move. NotEnoughData for a model of one's own that cannot be built here."""
+    about: dict[str, Any] = {"batch_size": batch, "precision": precision}
+    optimizer = _told(row, "optimizer.name", "rmsprop")
+    if mode == "generate":
+        prompt, tokens = (int(row[f"generate.{key}"]) for key in ("prompt", "tokens"))
+        lengths = {**about, "prompt": prompt, "tokens": tokens}
+        layers = model.prefill_layers(prompt, prompt + tokens), model.decode_layers(prompt + tokens)
+        costs = [model.prefill_costs(**lengths), model.costs(**lengths, mode=mode, optimizer="sgd")]
+        found = [product_operations(each, **about, mode="inference") for each in layers]
+    elif model.is_counted:
+        own = traced_layers(_told(row, "framework.name", "tensorflow"), model, batch)
+        costs = [sum_costs(own, 1, precision, mode, slots=optimizer_slots(optimizer, 0.9))]
+        found = [product_operations(own, 1, precision, mode)]
+    else:
+        costs = [model.costs(**about, mode=mode, optimizer=optimizer)]
+        one = [Counted("", model.as_operation(**about), 1.0)] if model.is_kernel else None
+        found = [one or model.product_list(**about, mode=mode)]
+    for products, cost in zip(found, costs, strict=True):
+        multiplied = [each for each in products if each.operation.kind in ("gemm", "conv2d")]
+        moved = sum(each.count * each.operation.bytes for each in multiplied)
+        yield multiplied, max(0.0, cost.bytes_per_step - moved)
+
+
+def traced_layers(framework: str, model: Model, batch: int) -> list[Layer]:
+    """The layers of a model that `paradnn.worker.count` builds and traces, for a whole batch.
+
+    Of b products m x k by k x n the elements of both operands and the result are b m k, b k n and b m n, and half of
+    the FLOPs are b m n k; of a convolution, whose images are not unrolled, k n, m n and the FLOPs say the same. What is
+    no single product is taken for a cube. NotEnoughData where the model cannot be built.
+    """
+    found = _traced(json.dumps({"framework": framework, "model": vars(model), "batch_size": batch}))
+    if "why" in found:
+        raise NotEnoughData(found["why"])
+    layers: list[Layer] = []
+    for category, flops, operands in found["products"]:
+        macs = flops / 2
+        left, right, result = operands if len(operands) == 3 else [macs ** (2 / 3)] * 3
+        sizes = (macs / right, macs / result, macs / left, left * right * result / macs**2)
+        if category == "convolution":
+            sizes = (*sizes[:2], result * right / macs, 1.0)
+        m, k, n, own = (max(1, round(size)) for size in sizes)
+        one, rows = Multiply(m, k, n, own=own if own > 1 else 0), 0 if own > 1 else k * n
+        inputs = None if layers else 0  # the first has none with a gradient
+        layers.append(Layer("", round(macs), inputs, rows=rows, read=own * m * k, written=own * m * n, products=(one,)))
+    read = sum(layer.rows or 0 for layer in layers)  # of tables, which are parameters too, a forward pass reads little
+    return [*layers, Layer("weights", parameters=found["parameters"], rows=read)]
+
+
+@functools.cache  # several devices are asked for one model
+def _traced(asked: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "paradnn.worker.count"]
+    ended = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
+    try:
+        return dict(json.loads(ended.stdout))
+    except ValueError:
+        return {"why": f"the process that builds the model ended with {ended.returncode}"}
 
 
 def _beyond(row: Mapping[Any, Any], model: Model, mode: str, device: str) -> str:
     """Why no atlas holds such a step, or the memory of the device not its weights; empty where they may."""
-    if not FAMILIES[str(row["family"])].has_layers or model.is_kernel or model.is_communication:
-        return f"the layers of {model.name} are not known here; ask for a family that has some, such as gpt"
+    if model.is_communication or (model.is_kernel and model.name not in ("gemm", "conv2d", "elementwise")):
+        return f"{model.name} is no part of a step that was timed by itself; ask for a model, such as gpt"
     if _told(row, "devices", "1") not in ("1", "1.0"):
         return "a step over several devices is not in the atlas; ask for devices=1"
     if mode == "generate" and not model.generates:
         return f"{model.name} generates no tokens; ask for mode=inference, or for gpt"
-    part, precision = find_hardware(device), str(row["precision"])
-    width = COMPUTE_BYTES.get(precision, 0.5 if "4" in precision else 1.0)  # of weights
-    weights = width * model.costs(batch_size=1, precision="float32", mode="inference", optimizer="sgd").parameters
+    part, costs = (
+        find_hardware(device),
+        model.costs(batch_size=1, precision="float32", mode="inference", optimizer="sgd"),
+    )
+    weights = _width(str(row["precision"])) * costs.parameters
     if part and part.memory_bytes and weights > part.memory_bytes:
         return f"its weights take {weights / 2**30:,.0f} GiB, and {part.name} has {part.memory_bytes / 2**30:,.0f}"
     return ""
+
+
+def _width(precision: str) -> float:
+    """Bytes of a weight; what is narrower than 16 bits is of weights alone."""
+    return COMPUTE_BYTES.get(precision, 0.5 if "4" in precision else 1.0)
 
 
 def scaled(atlas: Atlas, device: str, precision: str) -> tuple[str, Atlas] | None:
@@ -196,9 +260,8 @@ def model_in(row: Mapping[Any, Any], option: str = "--run") -> Model:
     name = str(row.get("family"))
     if name not in FAMILIES:
         raise ConfigError(option, name, "is no family that this version knows", "choose other runs")
-    known = FAMILIES[name].options.__dataclass_fields__
-    given = {key: row[f"model.{key}"] for key in known if not _is_missing(row.get(f"model.{key}"))}
-    return model_of({**{key: _plain(value) for key, value in given.items()}, "name": name})
+    given = {key: value for key, value in row.items() if str(key).startswith("model.") and not _is_missing(value)}
+    return model_of({**{key.removeprefix("model."): _plain(value) for key, value in given.items()}, "name": name})
 
 
 def _told(row: Mapping[Any, Any], name: str, otherwise: str) -> str:
@@ -234,8 +297,8 @@ def _fc(model: Model, batch: int) -> dict[str, int]:
     return {"m": batch, "n": sizes["nodes"], "k": sizes["nodes"], **beside}
 
 
-def _parts(find: _Find, model: Model, layers: Sequence[Counted], costs: Costs, batch: int) -> list[StepPart]:
-    """Every product of the step in the group that timed its like, and the rest of the traffic."""
+def _parts(find: _Find, model: Model, layers: Sequence[Counted], left: float, batch: int) -> list[StepPart]:
+    """Every product of the step in the group that timed its like, and the `left` bytes of its traffic."""
     gemm, conv, own = find("gemm"), find("conv2d"), find("elementwise")
     assert gemm is not None
     products = [each for each in layers if each.operation.kind == "gemm"]
@@ -250,9 +313,8 @@ def _parts(find: _Find, model: Model, layers: Sequence[Counted], costs: Costs, b
         instead = "are predicted as products, none was timed there"
         parts.append(StepPart("convolutions", gemm, _as_products(convolved, gemm), instead))
     parts += _attention(find, gemm, model, [each for each in products if each.operation.batch > 1], batch)
-    left = max(0.0, costs.bytes_per_step - sum(each.count * each.operation.bytes for each in layers))
     count = max(1, len(layers))
-    if own is not None:
+    if own is not None and (left or not model.is_kernel):
         one = elementwise_operation(max(12.0, left / count), own.precision)
         instead = "is what no step can avoid, as elementwise operations"
         parts.append(StepPart("other traffic", own, [Counted("", one, count)], instead))
@@ -268,13 +330,16 @@ def _as_products(counted: Iterable[Counted], group: Group) -> list[Counted]:
     """Posed as products; of those that follow one another a single one, so many times. What the group timed as it is
     stays so."""
     found, timed = [], set(group.timings["variant"])
+    own = "nn" if "nn" in timed else max(timed, default="")  # published products have mostly but one, without a name
     for each in counted:
         if each.operation.kind == "gemm" and each.operation.variant in timed:
             found.append(each)
             continue
         one, (m, n, k, calls) = each.operation, each.operation.product
-        sizes = {"m": m, "n": n, "k": k, "batch": one.batch, "flops": one.flops / calls, "bytes": one.bytes / calls}
-        found.append(replace(each, operation=operation("gemm", sizes, "nn"), count=each.count * calls))
+        narrower = 0.0 if one.batch > 1 else max(0.0, COMPUTE_BYTES["bfloat16"] - _width(group.precision)) * n * k
+        moved = one.bytes / calls - narrower
+        sizes = {"m": m, "n": n, "k": k, "batch": one.batch, "flops": one.flops / calls, "bytes": moved}
+        found.append(replace(each, operation=operation("gemm", sizes, own), count=each.count * calls))
     return found
 
 
@@ -286,7 +351,8 @@ def _attention(find: _Find, gemm: Group, model: Model, beside: Sequence[Counted]
     is_decode = forward[0].operation.m == 1
     kind = "decode" if is_decode else "attention" if model.predicts_tokens else "encoder_attention"
     group = find(kind) or (find("attention") if kind == "encoder_attention" else None)
-    if group is None:
+    halves = zip(forward[::2], forward[1::2], strict=False)
+    if group is None or any(one.operation.n != two.operation.k for one, two in halves):
         own = find("bmm")
         instead = "" if own else "are predicted as products beside each other"
         yield StepPart("attention", own or gemm, _as_products(beside, own or gemm), instead)

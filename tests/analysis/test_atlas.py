@@ -14,14 +14,26 @@ import pytest
 
 from analysis.atlas import DATA, load, operation
 from analysis.atlas.ask import main as ask
-from analysis.atlas.expect import expect, published
+from analysis.atlas.expect import expect, published, traced_layers
 from analysis.atlas.kernels import COLUMNS, attention, decode, experts, product
-from analysis.atlas.normal import _run, judge
+from analysis.atlas.normal import _run
 from analysis.atlas.versions import change
+from benchmarks.atlas import planted
+from paradnn.config.point import read_point
 from paradnn.core.errors import ConfigError
 from tests.analysis.conftest import copy_of, refusals
 
 FC = {"family": "fc", "model.layers": 4, "model.nodes": 512, "model.input_size": 2000, "model.output_size": 1000}
+OWN = """
+import keras
+from keras import layers
+
+def net(heads: int = 2):
+    image = keras.Input((16, 16, 3))
+    x = layers.Reshape((64, 8))(layers.Conv2D(8, 3, strides=2, padding="same")(image))
+    x = layers.MultiHeadAttention(heads, 4)(x, x)
+    return keras.Model(image, layers.Dense(10)(layers.Flatten()(x)))
+"""
 GPT_WORDS = ("model=gpt", "batch_size=8", "precision=bfloat16", "mode=inference")
 GPT = {"family": "gpt", "model.layers": 4, "model.width": 1024, "model.heads": 16, "model.sequence_length": 512}
 
@@ -30,6 +42,7 @@ def test_what_is_shipped_is_small_names_its_source_and_was_tested_on_what_was_le
     atlas = load()
     assert sum(path.stat().st_size for path in DATA.iterdir()) < 20e6
     assert {"H200", "B200", "A100", "L40S", "V100", "TPU v2", "T4"} <= set(atlas.devices)
+    assert (atlas.device("NVIDIA H200 NVL 141GB"), atlas.device("NVIDIA A100 80GB PCIe")) == ("H200", "A100 PCIe")
     assert all(group.source.count("/") == 1 and group.kept <= group.rows for group in atlas.groups)
     assert all(len(group.timings) == group.kept for group in atlas.groups)
     products = [group for group in atlas.groups if group.kind == "gemm"]
@@ -82,6 +95,15 @@ def test_a_step_grows_with_its_batch_and_is_not_known_where_nothing_was_timed() 
     assert "its weights take 1,125 GiB, and H200 (SXM) has 141" in expect(huge, "H200").why
 
 
+def test_a_product_that_was_timed_is_nearly_known() -> None:
+    rows = load().find("H200", "gemm", "bfloat16", "vLLM").timings
+    for row in rows[rows["seconds"] > 2e-5].head(4).to_dict("records"):
+        sizes = {f"model.{name}": row[name] for name in "mnk"}
+        answer = expect({"family": "gemm", **sizes, "batch_size": 1, "precision": "bfloat16"}, "H200")
+        assert answer.seconds == pytest.approx(row["seconds"], rel=0.15)
+        assert answer.high / answer.low < 2
+
+
 def test_what_no_step_has_is_taken_off_products_that_were_timed_with_it() -> None:
     tiny = [operation("gemm", product(8, 256, 256, 2))]
     for engine, precision in (("vLLM", "fp8_block"), ("TensorRT-LLM", "fp8")):
@@ -104,6 +126,19 @@ def test_ask_writes_its_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "not known" in capsys.readouterr().out
 
 
+def test_a_model_of_ones_own_is_answered_by_what_it_multiplies(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    model = read_point({"model": {"name": "own", "build": f"{tmp_path}/mine.py:net", "heads": 3}}).model
+    layers = [layer for layer in traced_layers("tensorflow", model, 5) if layer.products]
+    sides = [(one.rows, one.outputs, one.inputs, one.own) for [one] in (layer.products for layer in layers)]
+    heads = [(64, 64, 4, 15), (64, 4, 64, 15)]
+    assert sides == [(5 * 64, 8, 27, 0), *[(5 * 64, 12, 8, 0)] * 3, *heads, (5 * 64, 8, 12, 0), (5, 10, 512, 0)]
+    row = {"family": "own", **{f"model.{key}": value for key, value in vars(model).items()}, "batch_size": 5}
+    answer = expect({**row, "precision": "bfloat16", "mode": "train"}, "H200")
+    assert answer.low < answer.seconds < answer.high
+    assert "counted" in answer.extrapolated[0]
+
+
 @pytest.mark.parametrize(("words", "line"), refusals("ask"))
 def test_wrong_words_are_one_line(words: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ask(shlex.split(words)) == 2
@@ -113,20 +148,10 @@ def test_wrong_words_are_one_line(words: str, line: str, capsys: pytest.CaptureF
 
 
 def test_published_steps_are_normal_and_others_are_not() -> None:
-    """A third of three hundred numbers are slowed by five, a third are 20 times as fast: of the others at most a
-    twentieth is called abnormal."""
-    rows = load().find("TPU v2", "fc", "bfloat16").timings.iloc[300:600]  # beyond what the predictor is fitted on
-    called: dict[float, list[str]] = {1.0: [], 5.0: [], 0.05: []}
-    for place, row in enumerate(rows.to_dict("records")):
-        sizes = {"model.layers": row["calls"], "model.nodes": row["n"], "model.input_size": row["images"]}
-        point = {"family": "fc", **sizes, "model.output_size": row["window"], "batch_size": row["m"]}
-        factor = [*called][place % 3]
-        run = {**point, "precision": "bfloat16", "run_id": str(place), "device": "TPU v2"}
-        found = judge({**run, "step_time_ms": row["seconds"] * 1e3 * factor})
-        assert (len(found.look_at) > 0) == (found.verdict != "normal")
-        called[factor].append(found.verdict)
-    assert sum(verdict != "normal" for verdict in called[1.0]) <= 8
-    assert (called[5.0].count("slow"), called[0.05].count("fast")) >= (95, 95)
+    """Of those that are as published at most a twentieth is called abnormal."""
+    called = planted("TPU v2", (5.0, 0.05), 100)
+    assert 100 - called[1.0]["normal"] <= 8
+    assert (called[5.0]["slow"], called[0.05]["fast"]) >= (95, 95)
 
 
 @pytest.mark.parametrize("lost", ["params WHERE key = 'batch_size'", "params", "latest_metrics", "tags"])

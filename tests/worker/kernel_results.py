@@ -29,7 +29,7 @@ def forget_products(framework: str) -> None:
     if framework == "torch":
         from paradnn.worker.frameworks.torch import products
 
-        products.flops.clear()
+        products.costs.clear()
 
 
 def main(name: str, modes: list[str], source: str, target: str) -> None:
@@ -51,7 +51,7 @@ def main(name: str, modes: list[str], source: str, target: str) -> None:
                     step.run(2)
                     for index, result in enumerate(results(name, step, mode)):
                         found[f"{mode}/{case}/{index}"] = np.asarray(result)
-                    found[f"{mode}/{case}/flops"] = sum(step.product_flops().values())
+                    found[f"{mode}/{case}/flops"] = sum(cost.product_flops for cost in step.products())
                 except Exception as error:
                     found[f"{mode}/{case}/error"] = str(error)
     np.savez(target, **found)

@@ -53,9 +53,9 @@ class Step:
         """What was converted for an engine; None elsewhere."""
         return None
 
-    def product_flops(self) -> dict[str, float]:
-        """FLOPs of the products in the program that runs, by the type of their operands; empty where that is hidden."""
-        return {}
+    def products(self) -> Sequence[Cost]:
+        """Costs of the products in the program that runs; none where that is hidden."""
+        return ()
 
     def kernel_cost(self, name: str, kind: str) -> Cost:
         """What a kernel costs, by its name and type in a trace, where the trace does not tell."""

@@ -25,6 +25,7 @@ from paradnn.worker.frameworks import Batch, Framework, Step
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
 from paradnn.worker.profile.hlo import HloCosts
+from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import WINDOW
 
 #: How many programs this process has compiled.
@@ -211,17 +212,17 @@ class JaxStep(Step):
         note = "jax.jit: graph and xla are the same program"
         return note if programs == 1 else f"{note}; it was compiled {programs} times"
 
-    def product_flops(self) -> dict[str, float]:
+    def products(self) -> Sequence[Cost]:
         if self._eager:
-            return {}
+            return ()
         try:
             from paradnn.worker.profile.protos import HloModuleProto
         except ModuleNotFoundError:  # the worker needs protobuf for nothing else
-            return {}
+            return ()
         # JAX finds the program that it has compiled for these arguments.
         executable = self.function.lower(*self._state, *self._constants).compile().runtime_executable()
         modules = [HloModuleProto.FromString(m.as_serialized_hlo_module_proto()) for m in executable.hlo_modules()]
-        return HloCosts(modules).product_flops()
+        return HloCosts(modules).products()
 
 
 def _training_step(workload: BuiltModel, optimizer: keras.optimizers.Optimizer) -> Any:

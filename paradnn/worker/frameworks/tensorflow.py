@@ -178,11 +178,11 @@ class TensorFlowStep(Step):
     def kernel_cost(self, name: str, kind: str) -> Cost:
         return self._costs.cost(name, kind) if self._compile == "graph" else Cost(kind, categorise("tensorflow", kind))
 
-    def product_flops(self) -> dict[str, float]:
+    def products(self) -> Sequence[Cost]:
         if self._compile == "graph":
-            return self._costs.product_flops()
+            return self._costs.products()
         # TensorFlow hands XLA's program out in a trace alone; asked for it, it would compile again.
-        return _traced_products(self) if self._compile == "xla" else {}
+        return _traced_products(self) if self._compile == "xla" else ()
 
     @functools.cached_property
     def _costs(self) -> GraphCosts:
@@ -226,7 +226,7 @@ def _profiler(folder: Path) -> Iterator[None]:
         tf.profiler.experimental.stop()
 
 
-def _traced_products(step: TensorFlowStep) -> dict[str, float]:
+def _traced_products(step: TensorFlowStep) -> Sequence[Cost]:
     """Those of the compiled programs that one step runs."""
     with tempfile.TemporaryDirectory(prefix="trace-", dir=".") as name:
         with _profiler(Path(name)), tf.profiler.experimental.Trace(WINDOW):
@@ -234,10 +234,10 @@ def _traced_products(step: TensorFlowStep) -> dict[str, float]:
         try:
             trace = read_trace(Path(name))
         except Unavailable:  # without protobuf
-            return {}
+            return ()
     # The trace holds every program of this process.
     ran = trace.ran
-    return HloCosts([module for module in trace.modules if module.name in ran]).product_flops()
+    return HloCosts([module for module in trace.modules if module.name in ran]).products()
 
 
 def wait_for(output: Any) -> Any:
@@ -366,9 +366,9 @@ class _DistributedStep(TensorFlowStep):
         values = [wait_for(shard) for shard in shards]
         return sum(map(float, values)) / len(values) if self._training else None
 
-    def product_flops(self) -> dict[str, float]:
+    def products(self) -> Sequence[Cost]:
         # Replicas are called from the graph in a way that hides their shapes.
-        return {}
+        return ()
 
 
 DISTRIBUTED = DistributedTensorFlow

@@ -21,7 +21,6 @@ os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 import traceback
-from collections import defaultdict
 
 import keras
 import torch
@@ -40,16 +39,16 @@ from paradnn.worker.frameworks import Batch, Framework, Step
 from paradnn.worker.optimizers import make_optimizer
 from paradnn.worker.peak_rates import REPEATS
 from paradnn.worker.profile.kineto import FILE, read_kineto
+from paradnn.worker.profile.shapes import Cost
 from paradnn.worker.profile.trace import WINDOW, Trace
 
 
 class _Products(TorchDispatchMode):  # type: ignore[misc]
-    """FLOPs of products by the type of their operands: of calls while it is entered, and of graphs that Inductor
-    compiles."""
+    """Costs of products: of calls while it is entered, and of graphs that Inductor compiles."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.flops: defaultdict[str, float] = defaultdict(float)
+        self.costs: list[Cost] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -66,9 +65,14 @@ class _Products(TorchDispatchMode):  # type: ignore[misc]
         """Add what one call multiplies; the second tensor is an operand of every product, the first may be a bias."""
         packet = getattr(func, "_overloadpacket", None)
         if packet in flop_registry:
-            tensors = [value for value in args if isinstance(value, torch.Tensor)]
+            tensors = [value for value in (*args, result) if isinstance(value, torch.Tensor)]
             dtype = str(tensors[min(1, len(tensors) - 1)].dtype).removeprefix("torch.")
-            self.flops[dtype] += flop_registry[packet](*args, **kwargs, out_val=result)
+            flops, kind = float(flop_registry[packet](*args, **kwargs, out_val=result)), str(packet)
+            category = "convolution" if "convolution" in kind else "matmul"
+            # A bias comes first and is a vector; attention and gradients are several products.
+            operands = tuple(int(each.numel()) for each in tensors if each.ndim > 1)[-3:]
+            operands = operands if isinstance(result, torch.Tensor) else ()
+            self.costs.append(Cost(kind, category, flops, None, flops, dtype, operands))
 
 
 #: Of this process, which measures one point.
@@ -86,7 +90,7 @@ class GraphProducts(CustomGraphPass):  # type: ignore[misc]
                     products.count(node.target, args, kwargs, node.meta.get("val"))
         except Exception:  # no graph goes uncompiled because it was looked at
             traceback.print_exc()
-            products.flops.clear()
+            products.costs.clear()
 
     def uuid(self) -> str:
         return "paradnn products"
@@ -269,11 +273,11 @@ class _Step(Step):
         broken, repeated = counted(sum(breaks.values()), "graph break"), counted(len(again), "recompilation")
         return f"torch.compile: {graphs}, {broken}{told[0]}, {repeated}{told[1]}"
 
-    def product_flops(self) -> dict[str, float]:
+    def products(self) -> Sequence[Cost]:
         if not self._compiled:
             with products:
                 self.run(1)
-        return dict(products.flops)
+        return products.costs
 
 
 def _compiled(function: Any, compile: str, device: Any, mode: str) -> Any:

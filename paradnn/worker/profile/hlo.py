@@ -16,7 +16,6 @@ from paradnn.worker.profile.shapes import (
     plain_cost,
     product_flops,
     spatial_pairs,
-    sum_products,
     total_bytes,
 )
 
@@ -49,11 +48,11 @@ class HloCosts:
             self._cost(module, *self._home[module, name]) if (module, name) in self._home else Cost("unknown", "other")
         )
 
-    def product_flops(self) -> dict[str, float]:
-        """FLOPs of all products of the programs by the type that they multiply; the body of a loop counts once."""
+    def products(self) -> list[Cost]:
+        """Costs of all products of the programs; the body of a loop counts once."""
         # What is in a fusion is counted there.
-        plain = (each for each in self._home.values() if each[0].opcode != "fusion")
-        return sum_products(_cost(*each) for each in plain)
+        plain = (_cost(*each) for each in self._home.values() if each[0].opcode != "fusion")
+        return [cost for cost in plain if cost.product_flops]
 
     def _cost(self, module: str, instruction: Any, by_id: dict[int, Any]) -> Cost:
         if instruction.opcode != "fusion":
@@ -83,7 +82,8 @@ def _cost(instruction: Any, by_id: dict[int, Any]) -> Cost:
     moved = float(total_bytes(inputs + outputs))
     if category in PRODUCTS:
         flops = _products(library or opcode, instruction, inputs, outputs)
-        return Cost(kind, category, flops, moved, flops or 0.0, inputs[0].dtype if inputs else None)
+        operands = tuple(shape.elements for shape in (*inputs[:2], *outputs[:1]))
+        return Cost(kind, category, flops, moved, flops or 0.0, inputs[0].dtype if inputs else None, operands)
     if category == "other":
         return Cost(kind, category, None, moved)
     if opcode == "dynamic-update-slice":  # in place

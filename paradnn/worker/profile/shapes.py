@@ -37,7 +37,8 @@ class Shape:
 class Cost:
     """What one execution of an operation costs; None where the shapes do not say. `kind` is its type by the framework's
     name, `category` by ours (`categorise`); `product_flops` is the part of `flops` in matrix products and convolutions,
-    `dtype` the type in which those multiply."""
+    `dtype` the type in which those multiply; `operands` are the elements of both operands and of the result where it is
+    a single product."""
 
     kind: str
     category: str
@@ -45,6 +46,7 @@ class Cost:
     bytes: float | None = None
     product_flops: float = 0.0
     dtype: str | None = None
+    operands: tuple[int, ...] = ()
 
 
 def plain_cost(kind: str, category: str, inputs: Sequence[Shape | None], outputs: Sequence[Shape]) -> Cost:

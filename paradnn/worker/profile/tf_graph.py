@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from paradnn.worker.profile.categories import PRODUCTS, categorise
-from paradnn.worker.profile.shapes import Cost, Shape, plain_cost, product_flops, sum_products, total_bytes
+from paradnn.worker.profile.shapes import Cost, Shape, plain_cost, product_flops, total_bytes
 
 _REWRITTEN = re.compile(r"ArithmeticOptimizer/[A-Za-z]+_(?:(?:Leaf|Internal)_\d+_)?")
 _PREFIX = re.compile(r".*/_\d+/(.+)")
@@ -54,14 +54,14 @@ class GraphCosts:
             node = _fused_from(scope, node, bare)
         return Cost(kind, category) if node is None else _cost(kind, bare, scope, node)
 
-    def product_flops(self) -> dict[str, float]:
-        """FLOPs of all products in the graph by the type that they multiply; the body of a loop counts once."""
-        return sum_products(
+    def products(self) -> list[Cost]:
+        """Costs of all products in the graph; the body of a loop counts once."""
+        return [
             _cost(node.kind, node.kind, scope, node)
             for scope in self._scopes
             for node in scope.values()
             if categorise("tensorflow", node.kind) in PRODUCTS
-        )
+        ]
 
     def _find(self, name: str, kind: str) -> tuple[_Scope, _Node | None]:
         """The node of a kernel, by its path through the calls that were inlined; where the path is broken, one of that
@@ -123,7 +123,9 @@ def _cost(kind: str, bare: str, scope: _Scope, node: _Node) -> Cost:
     flops = (_matmul if category == "matmul" else _convolution)(bare, node, inputs, outputs)
     known = [shape for shape in inputs if shape is not None]
     moved = total_bytes([*known, *outputs]) if len(known) == len(inputs) and outputs else None
-    return Cost(kind, category, flops, moved, flops or 0.0, _dtype(node.attributes, ("T",)))
+    # Sizes of a gradient, which are inputs too, are vectors.
+    operands = tuple(shape.elements for shape in (*known, *outputs) if len(shape.dimensions) > 1)
+    return Cost(kind, category, flops, moved, flops or 0.0, _dtype(node.attributes, ("T",)), operands)
 
 
 def _matmul(kind: str, node: _Node, inputs: Sequence[Shape | None], outputs: Sequence[Shape]) -> float | None:
