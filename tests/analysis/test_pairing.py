@@ -72,14 +72,6 @@ def test_points_that_scatter_unlike_are_told_apart_by_no_more_than_chance(noise:
     assert found <= stats.binom.isf(0.01, 400, 0.05)
 
 
-def test_a_lower_step_time_is_a_speedup() -> None:
-    by_rate = pair(side([[300.0], [100]]), side([[200.0], [200]], "B"))
-    by_time = pair(side([[300.0], [100]]), side([[200.0], [200]], "B"), metric="step_time_ms")
-    assert by_rate["speedup"].tolist() == [1.5, 0.5]
-    np.testing.assert_allclose(by_time["speedup"], by_rate["speedup"])
-    np.testing.assert_allclose(by_time["a"], 1e3 * 64 / by_rate["a"])
-
-
 @depth(300, 2000)
 def test_intervals_cover_at_their_rate(draws: int) -> None:
     """Points whose true ratio is 1.3, by 3 and by 5 replicates of unlike spread."""
