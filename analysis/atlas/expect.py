@@ -41,7 +41,7 @@ _CALL, _CALLS_DIFFER = 1e-5, 0.5
 #: The backward pass of fused attention has five products for the two of the forward pass (Dao 2023, section 3.1).
 _BACKWARD = 2.5
 #: What is said of a model whose operations are counted.
-_COUNTED = "what it multiplies was counted in a trace here, convolutions as products; what is between them is left out"
+_COUNTED = "what it multiplies was counted in a trace here, convolutions as products; what is between is a guess"
 #: Parts of a step below this share are not worth a word.
 _WORTH_SAYING = 0.05
 #: Kind of kernel -> the group that timed it there, if any.
@@ -154,7 +154,8 @@ def traced_layers(framework: str, model: Model, batch: int) -> list[Layer]:
 
     Of b products m x k by k x n the elements of both operands and the result are b m k, b k n and b m n, and half of
     the FLOPs are b m n k; of a convolution, whose images are not unrolled, k n, m n and the FLOPs say the same. What is
-    no single product is taken for a cube. NotEnoughData where the model cannot be built.
+    no single product is taken for a cube. What passes between products is not seen: each result is taken to be read and
+    written once more. NotEnoughData where the model cannot be built.
     """
     found = _traced(json.dumps({"framework": framework, "model": vars(model), "batch_size": batch}))
     if "why" in found:
@@ -169,7 +170,9 @@ def traced_layers(framework: str, model: Model, batch: int) -> list[Layer]:
         m, k, n, own = (max(1, round(size)) for size in sizes)
         one, rows = Multiply(m, k, n, own=own if own > 1 else 0), 0 if own > 1 else k * n
         inputs = None if layers else 0  # the first has none with a gradient
-        layers.append(Layer("", round(macs), inputs, rows=rows, read=own * m * k, written=own * m * n, products=(one,)))
+        layers.append(
+            Layer("", round(macs), inputs, rows=rows, read=own * m * k, written=3 * own * m * n, products=(one,))
+        )
     read = sum(layer.rows or 0 for layer in layers)  # of tables, which are parameters too, a forward pass reads little
     return [*layers, Layer("weights", parameters=found["parameters"], rows=read)]
 
