@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.analyses.software import order
-from analysis.lazy import np, pd, stats
+from analysis.lazy import np, pd
 from analysis.options import Options, column_option, option
 from analysis.registry import analysis
 from analysis.result import Result, require_runs
@@ -164,6 +164,5 @@ def _places(logs: np.ndarray, begin: int, draws: int, factor: float) -> Iterator
 
 def _ratio(before: np.ndarray, after: np.ndarray) -> dict[str, float]:
     mean = after.mean() - before.mean()
-    error, freedom = combined([Component(side.var(ddof=1) / len(side), len(side) - 1) for side in (before, after)])
-    half = stats.t.ppf(0.975, freedom) * math.sqrt(error)
+    half = combined([Component(side.var(ddof=1) / len(side), len(side) - 1) for side in (before, after)]).reach
     return {"ratio": math.exp(mean), "low": math.exp(mean - half), "high": math.exp(mean + half)}

@@ -25,7 +25,6 @@ from analysis.statistics.sessions import arrange
 from analysis.store.frame import is_ok, units
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import counted
-from paradnn.forecast.estimate import LEVEL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,10 +166,9 @@ def _mean(points: pd.DataFrame) -> tuple[float, float, list[Component]]:
 
 def _ends(value: float, log: float, parts: Sequence[Component]) -> tuple[float, float, float]:
     """The value with Student's interval about exp(log), wide enough for it; NaN where an error is unknown."""
-    variance, freedom = combined(parts)
-    if not variance > 0:
-        return (value, value, value) if variance == 0 else (value, math.nan, math.nan)
-    reach = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * math.sqrt(variance)
+    reach = float(combined(parts).reach)
+    if not reach > 0:
+        return (value, value, value) if reach == 0 else (value, math.nan, math.nan)
     return value, min(value, math.exp(log - reach)), max(value, math.exp(log + reach))
 
 

@@ -51,7 +51,6 @@ class FamilyScaling(NamedTuple):
 
     family: str
     points: int
-    measurements: int
     counts: tuple[int, ...]
     fraction: Estimate
     efficiency: Estimate
@@ -205,15 +204,13 @@ def _family(name: str, pairs: pd.DataFrame) -> FamilyScaling:
     keys = [column for column in pairs if column not in RESULT_COLUMNS and column not in _SHOWN]
     point = pairs.groupby(keys, dropna=False, sort=False).ngroup().to_numpy()
     count = pairs["devices"].to_numpy(dtype="float64")
-    room = 1 - 1 / count
-    lost = 1 / pairs["speedup"].to_numpy(dtype="float64") - 1 / count
-    above, below = np.bincount(point, lost * room), np.bincount(point, room * room)
+    room = (1 - 1 / count) ** 2
+    above, below = (np.bincount(point, weights) for weights in (pairs["fraction"] * room, room))
     levels = levels_of(pairs.iloc[np.unique(point, return_index=True)[1]])
     most = pairs[pairs["devices"] == pairs["devices"].max()]
     return FamilyScaling(
         family=name,
         points=len(above),
-        measurements=len(pairs),
         counts=tuple(sorted({int(n) for n in pairs["devices"]})),
         fraction=crossed_ratio(above, below, levels),
         efficiency=crossed_quantile(most["efficiency"], levels_of(most)),

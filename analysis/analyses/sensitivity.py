@@ -28,7 +28,7 @@ from analysis.columns import (
 )
 from analysis.format import short
 from analysis.labels import label, term_label
-from analysis.lazy import drawing, np, pd, stats
+from analysis.lazy import drawing, np, pd
 from analysis.options import Options, column_option, metric_option, option, unit_option
 from analysis.registry import Shown, analysis
 from analysis.result import Highlight, Paragraph, Result, pooled_within
@@ -83,7 +83,7 @@ class Fit(GroupKey):
             common = self.regression.correlation.loc[shown[0], name] * np.sign(first["weight"] * other["weight"])
             variance = first["error"] ** 2 + other["error"] ** 2 - 2 * common * first["error"] * other["error"]
             both = combined([Component(one["error"] ** 2, one["freedom"]) for one in (first, other)])
-            reach = stats.t.ppf((1 + LEVEL) / 2, both.freedom) * math.sqrt(max(variance, 0.0))
+            reach = Component(max(variance, 0.0), both.freedom).reach
             if other["verdict"].startswith("none") or abs(first["weight"]) - abs(other["weight"]) <= reach:
                 rivals.append(str(name))
         return str(shown[0]), rivals

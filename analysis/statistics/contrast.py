@@ -29,7 +29,7 @@ from analysis.statistics.dependence import (
 )
 from analysis.statistics.pairing import Sampling, sampling
 from analysis.statistics.sessions import ALLOWANCE
-from paradnn.forecast.estimate import LEVEL, Estimate
+from paradnn.forecast.estimate import Estimate
 
 #: Differences up to this are called the same, where that is shown.
 MARGIN = 0.05
@@ -111,7 +111,7 @@ class Contrast:
         variance estimates recovery with that of the shares that sessions could have made of it."""
         logs = np.log(self.ratios)
         found = crossed_share(self.ratios > above, self.levels, latent=logs)
-        if not (shift := self._session_reach()) or not len(logs):
+        if not (shift := combined(self.sampling.between).reach) or not len(logs):
             return found
         value, low, high = found
         least, most = ((logs - math.log(above) > by).mean() for by in (shift, -shift))
@@ -121,17 +121,12 @@ class Contrast:
     def quantile(self, share: float = 0.5) -> Estimate:
         """A quantile of the ratios: its interval over points (`crossed_quantile`), widened by what sessions add."""
         found = crossed_quantile(self.ratios, self.levels, share)
-        if not (shift := self._session_reach()):
+        if not (shift := combined(self.sampling.between).reach):
             return found
         with np.errstate(divide="ignore"):
             value, low, high = np.log(found)
         ends = value - math.hypot(value - low, shift), value + math.hypot(high - value, shift)
         return Estimate(found.value, *map(math.exp, ends))
-
-    def _session_reach(self) -> float:
-        """How far the sessions may have moved all log ratios."""
-        variance, freedom = combined(self.sampling.between)
-        return variance and float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * math.sqrt(variance)
 
     def bounds(self) -> dict[str, float]:
         """Where the share of wins, the median and the geometric mean lie whatever the points would have given that ran
@@ -144,9 +139,8 @@ class Contrast:
             # The middle of an even number lies between two, one of which may be unknown.
             whole = np.sort(np.append(self.ratios, np.full(self.missing, extreme)))
             place = (len(whole) - (extreme == 0)) // 2
-            mean = (logs.sum() + self.missing * observed) / len(whole)
             found |= {f"share_{end}": float((whole > 1).mean()), f"median_{end}": float(whole[place])}
-            found[f"mean_{end}"] = float(np.exp(mean))
+            found[f"mean_{end}"] = math.exp((logs.sum() + self.missing * observed) / len(whole))
         return found
 
     def row(self) -> dict[str, Any]:

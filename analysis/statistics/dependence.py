@@ -28,6 +28,7 @@ MINIMUM_POINTS = 6
 _FEWEST_BATCHES = 6  # fewer are no sample of batch sizes: an answer is then about those that were measured
 _SINGULAR = 1e-10  # of the largest eigenvalue: less is no direction that the rows settle
 _NOTHING = 1e-9  # of the variance of a coefficient: less is no effect on it
+_NO_CHANGE = 1e-12  # of the sum of squared influences: less is the rounding of none
 _CLOSE = 0.02  # of the largest singular value: factors that are less apart than this cannot be separated
 
 
@@ -72,6 +73,11 @@ class Component(NamedTuple):
     variance: Any
     freedom: Any
 
+    @property
+    def reach(self) -> Any:
+        """From a number to either end of its 95% interval, which is Student's."""
+        return stats.t.ppf((1 + LEVEL) / 2, self.freedom) * np.sqrt(self.variance)
+
 
 def levels_of(points: pd.DataFrame, unit: Unit = "crossed", axes: int = 0) -> Levels:
     """The levels that points (rows with model.* and batch_size) share. With `axes` every hyperparameter of so many
@@ -109,45 +115,39 @@ def crossed_variance(values: np.ndarray, levels: Levels) -> Component:
     return Component(float(found.variance[0]), float(found.freedom[0]))
 
 
-def crossed_variances(design: np.ndarray, response: np.ndarray, levels: Levels) -> Component:
-    """Those of the least-squares coefficients of a response (n,) on a design (n, k), see `crossing.Crossing`."""
+def crossed_variances(
+    design: np.ndarray, response: np.ndarray, levels: Levels, sizes: np.ndarray | None = None
+) -> Component:
+    """Those of the least-squares coefficients of a response (n,) on a design (n, k), see `Crossing`."""
     fitted = design @ np.linalg.lstsq(design, response, rcond=None)[0]
-    return Crossing.of(design, levels.factors).components(response - fitted)
+    return Crossing.of(design, levels.factors, sizes).components(response - fitted)
 
 
-def crossed_mean(values: ArrayLike, levels: Levels, more: tuple[Component, ...] = ()) -> Estimate:
-    """A mean with its interval: Student's, variance and degrees of freedom of `crossed_variance`.
+def geometric_mean(ratios: ArrayLike, levels: Levels, more: Sequence[Component] = ()) -> Estimate:
+    """The geometric mean of ratios above zero with its interval: Student's of the mean logarithm, variance and degrees
+    of freedom of `crossed_variance`.
 
     `more` are variances beside that of points, such as that between sessions. NaN ends below MINIMUM_POINTS.
     """
-    numbers = np.asarray(values, dtype="float64")
-    if len(numbers) == 0:
-        return Estimate(np.nan, np.nan, np.nan)
-    mean = float(numbers.mean())
-    if len(numbers) < MINIMUM_POINTS:
+    logs = np.log(np.asarray(ratios, dtype="float64"))
+    mean = float(np.exp(logs.mean())) if len(logs) else np.nan
+    if len(logs) < MINIMUM_POINTS:
         return Estimate(mean, np.nan, np.nan)
-    variance, freedom = combined([crossed_variance(numbers, levels), *more])
-    reach = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * math.sqrt(variance)
-    return Estimate(mean, mean - reach, mean + reach)
-
-
-def geometric_mean(ratios: ArrayLike, levels: Levels, more: tuple[Component, ...] = ()) -> Estimate:
-    """The geometric mean of ratios above zero with the interval of `crossed_mean` of their logarithms."""
-    found = crossed_mean(np.log(np.asarray(ratios, dtype="float64")), levels, more)
-    return Estimate(*map(float, np.exp(found)))
+    reach = float(np.exp(combined([crossed_variance(logs, levels), *more]).reach))
+    return Estimate(mean, mean / reach, mean * reach)
 
 
 def crossed_ratio(above: ArrayLike, below: ArrayLike, levels: Levels) -> Estimate:
     """sum(above) / sum(below) over points, (n,) each, `below` positive, with its interval: that of the coefficient of
-    above = ratio x below, whose variance is proportional to `below` (Cochran, Sampling Techniques, section 6.4). NaN
-    ends below MINIMUM_POINTS."""
+    above = ratio x below by weights 1 / below (Cochran, Sampling Techniques, section 6.4), where models, batch sizes
+    and points have ratios of their own. NaN ends below MINIMUM_POINTS."""
     top, bottom = np.asarray(above, dtype="float64"), np.asarray(below, dtype="float64")
     ratio = float(top.sum() / bottom.sum()) if bottom.any() else np.nan
     if len(top) < MINIMUM_POINTS or not bottom.any():
         return Estimate(ratio, np.nan, np.nan)
     root = np.sqrt(bottom)
-    variance, freedom = crossed_variances(root[:, None], np.divide(top, root, where=root > 0, out=0 * top), levels)
-    reach = float(stats.t.ppf((1 + LEVEL) / 2, freedom[0]) * math.sqrt(variance[0]))
+    response = np.divide(top, root, where=root > 0, out=0 * top)
+    reach = float(crossed_variances(root[:, None], response, levels, root).reach[0])
     return Estimate(ratio, ratio - reach, ratio + reach)
 
 
@@ -179,19 +179,15 @@ def crossed_share(hits: ArrayLike, levels: Levels, level: float = LEVEL, latent:
 def quantile_interval(values: ArrayLike, share: float = 0.5, level: float = LEVEL) -> Estimate:
     """The `share` quantile of a sample with the interval of its order statistics.
 
-    With B ~ Binomial(n, share), the interval from the k-th to the m-th smallest value covers the quantile with
-    probability P(k <= B < m); k is the largest with P(B < k) <= (1 - level) / 2, m the smallest with P(B >= m) no
-    more than that. An end is infinite where there is no such order statistic. The value is linearly interpolated
-    (type 7). Source: Conover, Practical Nonparametric Statistics, section 3.2. NaN for an empty sample.
+    An end is infinite where there is no such order statistic. The value is linearly interpolated (type 7). Source:
+    Conover, Practical Nonparametric Statistics, section 3.2. NaN for an empty sample.
     """
-    ordered = np.sort(np.asarray(values, dtype="float64"))
-    n = len(ordered)
-    if n == 0:
+    known = np.asarray(values, dtype="float64")
+    if len(known) == 0:
         return Estimate(np.nan, np.nan, np.nan)
-    tail = (1 - level) / 2
-    first, last = int(stats.binom.ppf(tail, n, share)) - 1, int(stats.binom.isf(tail, n, share))
-    low, high = ordered[first] if first >= 0 else -np.inf, ordered[last] if last < n else np.inf
-    return Estimate(float(np.quantile(ordered, share)), float(low), float(high))
+    low, high = stats.quantile_test(known, p=share).confidence_interval(level)
+    ends = (float(end) if end == end else beyond for end, beyond in ((low, -np.inf), (high, np.inf)))
+    return Estimate(float(np.quantile(known, share)), *ends)
 
 
 def crossed_quantile(values: ArrayLike, levels: Levels, share: float = 0.5, level: float = LEVEL) -> Estimate:
@@ -271,21 +267,23 @@ class Crossing:
     freedom: np.ndarray
 
     @classmethod
-    def of(cls, design: np.ndarray, codes: Sequence[np.ndarray]) -> Crossing:
-        """For a design (n, k) and the levels of its rows, (n,) each."""
+    def of(cls, design: np.ndarray, codes: Sequence[np.ndarray], sizes: np.ndarray | None = None) -> Crossing:
+        """For a design (n, k) and the levels of its rows, (n,) each; `sizes` (n,) is what an effect of 1 adds to each
+        row, else 1."""
+        sizes = np.ones(len(design)) if sizes is None else sizes
         gram = design.T @ design
         inverse = np.linalg.pinv(gram, rcond=_SINGULAR, hermitian=True)
-        effects = [inverse @ _summed(design, code).T for code in codes]
+        effects = [inverse @ _summed(design * sizes[:, None], code).T for code in codes]
         influence = [_influence(design, gram, code) for code in codes]
         wanted = np.array([(effect**2).sum(axis=1) for effect in effects])
         factors, others = list(zip(codes, influence, strict=True)), list(zip(codes, effects, strict=True))
-        held = np.array([[_held(design, *factor, *other) for other in others] for factor in factors])
+        held = np.array([[_held(design, sizes, *factor, *other) for other in others] for factor in factors])
         scale = np.array([1 - 1 / (code.max() + 1) for code in codes])
         weights, freedom = np.zeros(wanted.shape), np.ones(wanted.shape)
         for k in range(design.shape[1]):
             weights[:, k] = scale * _weights(wanted[:, k], scale[:, None] * held[:, :, k], _NOTHING * inverse[k, k])
             for number, code in enumerate(codes):
-                freedom[number, k] = _freedom(design, influence[number][:, k], code, effects[number])
+                freedom[number, k] = _freedom(design, sizes, influence[number][:, k], code, effects[number])
         return cls(tuple(codes), tuple(influence), weights, freedom)
 
     def components(self, residual: np.ndarray) -> Component:
@@ -329,11 +327,13 @@ def _influence(design: np.ndarray, gram: np.ndarray, code: np.ndarray) -> np.nda
     return moved
 
 
-def _held(design: np.ndarray, code: np.ndarray, moved: np.ndarray, other: np.ndarray, effect: np.ndarray) -> np.ndarray:
+def _held(
+    design: np.ndarray, sizes: np.ndarray, code: np.ndarray, moved: np.ndarray, other: np.ndarray, effect: np.ndarray
+) -> np.ndarray:
     """How much of a unit variance of the effects of `other` the sum of squares of `code` holds, (k,).
 
     The change that a level g makes is a sum over levels l of `other` of effect_l x (c_gl - U_g Q_l), with c_gl the
-    influence of the rows in both, U_g = sum of influence x row over g, Q = (X'X)^-1 X'Z (`effect`).
+    influence of the rows in both times their `sizes`, U_g = sum of influence x row over g, Q = (X'X)^-1 X'Z (`effect`).
     """
     levels = int(other.max()) + 1
     pairs, place = np.unique(code * levels + other, return_inverse=True)
@@ -341,22 +341,21 @@ def _held(design: np.ndarray, code: np.ndarray, moved: np.ndarray, other: np.nda
     square = effect @ effect.T
     found = np.empty(design.shape[1])
     for k, column in enumerate(moved.T):
-        both = np.bincount(place, column)
+        both = np.bincount(place, column * sizes)
         fitted = _summed(column[:, None] * design, code)
         cross = np.einsum("pk,kp->p", fitted[own], effect[:, others])
         found[k] = (both**2).sum() - 2 * (both * cross).sum() + ((fitted @ square) * fitted).sum()
     return found
 
 
-def _freedom(design: np.ndarray, column: np.ndarray, code: np.ndarray, effect: np.ndarray) -> float:
-    """Degrees of freedom of the jackknife of one factor: (trace C)^2 / trace C^2, C the covariance of its changes."""
-    if int(code.max()) + 1 == len(code):  # each row alone: C = D (I - H) D, with D = diag(column), H the hat matrix
-        effect, squares = effect[:, code], column**2
-        leverage, within = (design * effect.T).sum(axis=1), effect * squares @ design
-        below = squares**2 @ (1 - 2 * leverage) + np.trace(within @ within)
-        return float((squares @ (1 - leverage)) ** 2 / below) if below > 0 else 1.0
-    moves = np.diag(np.bincount(code, column)) - _summed(column[:, None] * design, code) @ effect
-    covariance = moves @ moves.T
-    if np.abs(moves).max() <= _SINGULAR * np.abs(column).max():
-        return len(moves) - 1.0
-    return float(np.trace(covariance) ** 2 / (covariance**2).sum())
+def _freedom(design: np.ndarray, sizes: np.ndarray, column: np.ndarray, code: np.ndarray, effect: np.ndarray) -> float:
+    """Degrees of freedom of the jackknife of one factor: (trace C)^2 / trace C^2, C the covariance of its changes: M M'
+    with M = diag(own) - rows @ effect, which is diag(own^2) - one two', of two columns for each of the design's."""
+    own, rows = np.bincount(code, column * sizes), _summed(column[:, None] * design, code)
+    pulled = own[:, None] * effect.T
+    one, two = np.hstack([rows, pulled - rows @ (effect @ effect.T)]), np.hstack([pulled, rows])
+    taken, within = (one * two).sum(axis=1), two.T @ one
+    trace = float((own**2 - taken).sum())
+    if trace <= _NO_CHANGE * (column**2).sum():
+        return len(own) - 1.0
+    return trace**2 / float(own**2 @ (own**2 - 2 * taken) + np.trace(within @ within))

@@ -18,8 +18,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from analysis.lazy import np, pd, stats
+from analysis.statistics.dependence import Component
 from paradnn.core.errors import NotEnoughData
-from paradnn.forecast.estimate import LEVEL, Estimate
+from paradnn.forecast.estimate import Estimate
 
 #: Distinct sizes of a piece, at least: a line and what it does not explain.
 FEWEST = 4
@@ -223,8 +224,6 @@ def _reach(value: float, own: float, freedom: float, shared: _Shared) -> float:
     """From a coefficient to either end of its 95% interval; `own` is its variance over sizes."""
     sessions = value**2 * shared.variance
     variance = max(own + sessions - value**2 * shared.within, own)
-    if variance <= 0:
-        return 0.0
     if variance > own:
         freedom = variance**2 / (own**2 / freedom + sessions**2 / shared.freedom)
-    return float(stats.t.ppf((1 + LEVEL) / 2, freedom) * np.sqrt(variance))
+    return float(Component(variance, freedom).reach)

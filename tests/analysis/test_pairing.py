@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis.statistics.pairing import RESULT_COLUMNS, moderated, pair
+from analysis.statistics.pairing import RESULT_COLUMNS, moderated, pair, rarer_level
 from paradnn.core.errors import ConfigError
 from tests.conftest import depth
 
@@ -57,6 +57,17 @@ def test_variances_of_many_points_are_drawn_towards_each_other() -> None:
     assert 0.04 <= (p <= 0.05).mean() <= 0.06
     few = np.array([1.0, 2.0, 3.0])
     assert moderated(few, few).variance is few
+
+
+def test_how_often_runs_take_the_rarer_of_two_levels_is_found_whatever_points_scatter_by() -> None:
+    random = np.random.default_rng(0)
+    normal = random.normal(0, random.lognormal(0, 1, (500, 1)), (500, 4))
+    levels = random.normal(0, 0.01, (500, 3)) + (random.random((500, 3)) < 0.2)
+    assert rarer_level(list(normal))[0] < 0.05
+    assert rarer_level(list(levels)) == pytest.approx((0.23, 1.03), abs=0.06)
+    assert rarer_level(list(levels[:5])) == (0, 0)
+    pairs = pair(side(np.exp(levels[:250])), side(np.exp(levels[250:]), "B"))
+    assert pairs["p_value"].min() > 0.005, "that all three are of the rarer level, the other side's of none"
 
 
 @pytest.mark.parametrize("noise", [[1.0] * 27, [10.0, 3, 1] * 9, [10.0, 10, 10] + [1.0] * 24])

@@ -8,7 +8,6 @@ import pytest
 from scipy import stats
 
 from analysis.statistics.dependence import (
-    crossed_mean,
     crossed_quantile,
     crossed_ratio,
     crossed_share,
@@ -119,9 +118,9 @@ def test_few_have_no_interval_and_where_all_agree_a_share_is_worth_its_models() 
     assert crossed_ratio([1, 2], [2, 4], levels_of(points(2, 1))).value == 0.5
     assert np.isnan(crossed_ratio([1, 2], [2, 4], levels_of(points(2, 1))).low)
     assert crossed_ratio(np.ones(6), np.full(6, 2), levels_of(points(6, 1))) == pytest.approx((0.5, 0.5, 0.5))
-    assert np.isnan(crossed_mean([1.0, 2, 3, 4, 5], levels_of(points(5, 1)))[1:]).all()
+    assert np.isnan(geometric_mean([1.0, 2, 3, 4, 5], levels_of(points(5, 1)))[1:]).all()
     none = levels_of(points(0, 0))
-    for nothing in (crossed_mean([], none), crossed_ratio([], [], none), crossed_share([], none)):
+    for nothing in (geometric_mean([], none), crossed_ratio([], [], none), crossed_share([], none)):
         assert np.isnan(nothing).all()
     # Five models at nine batch sizes that all win are five wins, not 45.
     assert crossed_share(np.ones(45, dtype=bool), levels_of(points(5, 9))) == pytest.approx(exact(5, 5))
@@ -153,7 +152,6 @@ def test_points_that_share_nothing_are_the_textbook() -> None:
     values = np.random.default_rng(0).normal(1, 2, 40)
     alone = levels_of(points(40, 1))
     low, high = stats.t.interval(0.95, 39, values.mean(), stats.sem(values))
-    assert crossed_mean(values, alone) == pytest.approx((values.mean(), low, high))
     assert geometric_mean(np.exp(values), alone) == pytest.approx(np.exp([values.mean(), low, high]))
     assert crossed_quantile(values, alone, 0.3) == quantile_interval(values, 0.3)
     assert crossed_share(values > 0, alone) == pytest.approx(exact(int((values > 0).sum()), 40), abs=0.01)
@@ -182,7 +180,7 @@ def test_intervals_cover_at_their_rate(models: int, batches: int, unit: Literal[
         values = 0.5 + random.normal(0, 0.9, (models, 1)) + batch + random.normal(0, 0.6, (models, batches))
         for place, (truth, found) in enumerate(
             (
-                (0.5, crossed_mean(values.ravel(), where)),
+                (np.exp(0.5), geometric_mean(np.exp(values.ravel()), where)),
                 (share if batches > 1 else stats.norm.cdf(0.5 / scatter), crossed_share(values.ravel() > 0, where)),
                 (0.5, crossed_quantile(values.ravel(), where)),
             )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import mstats, t, ttest_1samp
+from scipy.stats import mstats, ttest_1samp
 
 from analysis.analyses.time_to_accuracy import TimeToAccuracyOptions, olympic_mean
 from analysis.analyses.time_to_accuracy import time_to_accuracy as summarise
@@ -32,19 +32,22 @@ def scored(rows: list[dict[str, Any]], **options: Any) -> pd.DataFrame:
     return summarise(frame(rows), TimeToAccuracyOptions(**options)).table
 
 
+@pytest.mark.parametrize("lost", [0, 1])
 @pytest.mark.parametrize("count", [4, 5, 8, 20])
-def test_the_score_and_its_interval_are_those_of_a_trimmed_mean(count: int) -> None:
-    values = np.random.default_rng(count).normal(100, 3, size=count)
-    score = olympic_mean(values.tolist())
-    assert score.value == pytest.approx(float(mstats.trimmed_mean(values, (1 / count, 1 / count))))
-    interval = mstats.trimmed_mean_ci(values, (1 / count, 1 / count))
-    assert (score.low, score.high) == pytest.approx(tuple(map(float, interval)), rel=1e-4)
+def test_the_score_is_a_trimmed_mean_whose_interval_holds_it_in_19_of_20(count: int, lost: int) -> None:
+    """Also where the slowest never ended."""
+    draws = np.sort(np.random.default_rng(count).normal(100, 3, size=(1000, count)))
+    score = mstats.trimmed_mean(draws, (1 / count, 1 / count), axis=1)
+    draws[:, count - lost :] = np.inf
+    found = np.array([olympic_mean(one.tolist()) for one in draws])
+    assert found[:, 0] == pytest.approx(np.asarray(score))
+    assert ((found[:, 1] <= 100) & (found[:, 2] >= 100)).mean() == pytest.approx(0.95, abs=0.02)
 
 
 def test_few_runs_are_averaged_as_they_are() -> None:
     assert olympic_mean([3.0])[0] == 3.0
     two = olympic_mean([30.0, 31.0])
-    assert (two.low, two.high) == pytest.approx(tuple(ttest_1samp([30.0, 31.0], 0).confidence_interval()), rel=1e-4)
+    assert (two.low, two.high) == pytest.approx(tuple(ttest_1samp([30.0, 31.0], 0).confidence_interval()), rel=0.02)
     three = olympic_mean([3.0, 100.0, 5.0])
     assert three.value == 5.0
     assert math.isnan(three.low)
@@ -62,7 +65,7 @@ def test_settings_are_scored_over_seeds_and_platforms_compared() -> None:
     assert found["cost"].tolist()[:2] == pytest.approx([0.012, 0.012])
     assert found["below"].tolist() == [1] * 4
     assert found["speedup"].tolist() == [1.0] * 4
-    said = r"B reaches the target 2x as fast as A \(95% interval 1.38 to 2.89, 10% of it for their sessions\),"
+    said = r"B reaches the target 2x as fast as A \(95% interval 1.53 to 2.61, 10% of it for their sessions\),"
     assert re.search(said, text := summarise(frame(rows)).text()), text
 
 
@@ -117,25 +120,17 @@ def test_it_is_said_in_words_and_drawn() -> None:
     assert [axes.get_title(loc="left") for axes in both] == ["Time to the target", "Epochs to the target"]
 
 
-@pytest.mark.parametrize("count", [5, 10])
-def test_epochs_that_agree_by_rounding_are_not_known_exactly(count: int) -> None:
-    """Most trainings take eight epochs: the mean of a population is no whole number for that."""
-    random = np.random.default_rng(3)
-
-    def kept(epochs: np.ndarray) -> float:
-        return float(np.sort(epochs)[1:-1].mean())
-
-    draws = np.round(random.normal(8.2, 0.5, (20_000, count)))
-    truth = np.mean([kept(one) for one in draws])
-    found = [olympic_mean(one.tolist(), grain=1.0) for one in draws[:400]]
-    assert np.mean([one.low <= truth <= one.high for one in found]) > 0.93
-    exact = [olympic_mean(one.tolist()) for one in draws[:400]]
-    assert np.mean([one.low <= truth <= one.high for one in exact]) < 0.9
+def test_epochs_that_agree_by_rounding_are_not_known_exactly() -> None:
+    """Most of five trainings take eight epochs: the mean of a population is no whole number for that."""
+    draws = np.round(np.random.default_rng(3).normal(8.2, 0.5, (20_000, 5)))
+    truth = np.sort(draws)[:, 1:-1].mean()
+    for grain, least, most in ((1.0, 0.93, 1.0), (0.0, 0.0, 0.9)):
+        found = [olympic_mean(one.tolist(), grain) for one in draws[:400]]
+        assert least < np.mean([one.low <= truth <= one.high for one in found]) <= most
 
 
 def test_scores_of_whole_epochs_have_intervals() -> None:
     """Five seeds that all take the same number of epochs, and seconds in proportion."""
     row = scored([trained(20.0, seed) for seed in range(5)]).iloc[0]
-    reach = t.ppf(0.975, 2) / np.sqrt(12) / (0.6 * np.sqrt(5))
-    assert row["epochs_high"] - row["epochs"] == pytest.approx(reach)
+    assert 0.3 < (reach := row["epochs_high"] - row["epochs"]) < 0.5
     assert row["seconds_high"] - row["seconds"] == pytest.approx(2 * reach)
