@@ -29,7 +29,7 @@ from paradnn.worker.series import FEWEST, block_interval, find_change, median_in
 __all__ = ["PLANTED", "PROTOCOLS", "Coverage", "Machine", "ar1", "coverage", "planted", "stopped"]
 
 RHO = (0.0, 0.5, 0.7, 0.9)
-PROTOCOLS = {"standard": Protocol(1.0, 10, 120.0, 0.1, 10.0), "quick": Protocol(0.5, 6, 20.0, 0.05, 2.0)}
+PROTOCOLS = {"standard": Protocol(0.5, 10, 120.0, 0.05, 10.0), "quick": Protocol(0.5, 6, 20.0, 0.05, 2.0)}
 #: Step time at a second of the measurement, with blocks of so many seconds, over that of a machine at rest.
 PLANTED: dict[str, Callable[[float, float], float]] = {
     "nothing": lambda now, block: 1.0,

@@ -101,10 +101,10 @@ class Measure:
     Limits (`timeout`, `memory_limit`, `predict_oom`) and extras (`profile`, `keep_trace`) do not change what is timed.
     """
 
-    min_seconds: float = option(1.0, "measure at least this long", low=0.0, high=_DAY)
+    min_seconds: float = option(0.5, "measure at least this long", low=0.0, high=_DAY)
     min_blocks: int = option(10, "and at least so many blocks", low=1, high=100_000)
     max_seconds: float = option(120.0, "measure no longer than this, however few the blocks", low=0.0, high=10 * _DAY)
-    block_seconds: float = option(0.1, "shortest block of steps between two synchronisations", low=0.0, high=3600.0)
+    block_seconds: float = option(0.05, "shortest block of steps between two synchronisations", low=0.0, high=3600.0)
     warmup_seconds: float = option(10.0, "stop warming up after this long, steady or not", low=0.0, high=_DAY)
     relative_interval: float | None = option(
         None,

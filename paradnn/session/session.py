@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
-from paradnn.config.identity import Identity, point_id
+from paradnn.config.identity import FORMER_STANDARD, Identity, point_id
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point, Settings, costs_of
 from paradnn.config.scheduler import job_tags, start_seconds
@@ -180,6 +180,11 @@ class _Session:
                 self.summary.repeated += 1
             else:
                 todo[identity] = point
+        former = (replace(point, measure=replace(point.measure, **FORMER_STANDARD)) for point in todo.values())
+        if known and (count := sum(self.identity(point) in known for point in former)):
+            words = " ".join(f"measure.{key}={value:g}" for key, value in FORMER_STANDARD.items())
+            said = f"the store holds {counted(count, 'point')} of these as measure=standard measured before"
+            self.reporter.say(f"{said}; to skip them add {words}")
         return [*todo.values()]
 
     def start(self) -> None:

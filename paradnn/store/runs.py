@@ -4,11 +4,11 @@ what readers of every kind of store are asked for and give."""
 import math
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
-from paradnn.config.identity import EXTRA_KEYS, Identity, later_keys, limits_id, protocol_id, texts
+from paradnn.config.identity import EXTRA_KEYS, FORMER_STANDARD, Identity, later_keys, limits_id, protocol_id, texts
 from paradnn.config.outcome import LIMIT_OUTCOMES
 from paradnn.config.paths import CONFIG
 from paradnn.config.point import Measure, Point
@@ -156,7 +156,7 @@ def protocol_names() -> Mapping[str, str]:
     for path in sorted((CONFIG / "measure").glob("*.yaml")):
         measure = read(Measure, yaml.safe_load(path.read_text(encoding="utf-8")), "measure")
         named.setdefault(protocol_id(measure), path.stem)
-    return named
+    return {**named, protocol_id(replace(Measure(), **FORMER_STANDARD)): "standard-1s"}
 
 
 def protocol_name(identity: str) -> str:

@@ -193,7 +193,7 @@ BEFORE = {
 
 @pytest.mark.parametrize(("words", "identity"), BEFORE.items())
 def test_points_are_those_of_before(words: str, identity: str) -> None:
-    assert point_id(point(words)) == identity
+    assert point_id(point(f"{words} measure.min_seconds=1.0 measure.block_seconds=0.1")) == identity
     assert not {"generate", "learn"} & set(request_of(point(words)))
 
 

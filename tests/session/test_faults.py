@@ -160,8 +160,9 @@ def test_a_driver_killed_while_a_point_has_several_processes_leaves_none_of_them
 
 
 def test_limits_that_change_measure_again_and_retry_names_outcomes(store: Store) -> None:
-    rest = [entry for entry in TINY if "min_seconds" not in entry]
-    point = ["-m", "measure.min_seconds=0.3", *rest]
+    rest = ["-m", *(entry for entry in TINY if "min_seconds" not in entry and "block_seconds" not in entry)]
+    former = "measure.min_seconds=1 measure.block_seconds=0.1"
+    point = [*rest, *former.split()]
     assert "1 timeout" in run(["paradnn.train", *point, "measure.timeout=0.2"], store).stdout
     assert "1 timeout" in run(["paradnn.train", *point, "measure.timeout=0.2", "resume=retry"], store).stdout
     assert "1 ok" in run(["paradnn.train", *point], store).stdout
@@ -173,3 +174,5 @@ def test_limits_that_change_measure_again_and_retry_names_outcomes(store: Store)
         [policy.accepts(asked, run) for policy in (usual, again) for asked in (short, long)]
         for run in (*stopped, whole)
     ] == [[True, False, False, False]] * 2 + [[True] * 4]
+    told = run(["paradnn.train", *rest, "measure.timeout=0.2"], store).stderr
+    assert f"the store holds 1 point of these as measure=standard measured before; to skip them add {former}" in told
