@@ -214,9 +214,8 @@ def _type(text: str) -> tuple[Any, tuple[str, ...]]:
     if optional := re.fullmatch(r"Optional\[(.*)\]|(.*) \| None|None \| (.*)", text):
         kind, choices = _type(next(filter(None, optional.groups())))
         return (kind | None if kind else None), choices
-    if text.startswith("Literal["):
-        values = ast.literal_eval(f"({text[8:-1]},)")
-        return (str, values) if all(isinstance(value, str) for value in values) else (None, ())
+    if re.fullmatch(r"""Literal\[(('[^']*'|"[^"]*")[, ]*)+\]""", text):
+        return str, tuple(ast.literal_eval(f"[{text[8:-1]}]"))
     return _TYPES.get(text), ()
 
 

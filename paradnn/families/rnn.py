@@ -71,10 +71,8 @@ class Recurrent(Model):
         cell = {"rnn": layers.SimpleRNN, "lstm": layers.LSTM, "gru": layers.GRU}[self.name]
         inputs = keras.Input((self.sequence_length,), dtype="int32")
         x = layers.Embedding(self.vocab_size, self.embedding_size)(inputs)
-        # PyTorch's compiler stops at the loop of Keras' SimpleRNN; written out, the steps are the same.
-        loop = {"unroll": True} if (self.name, keras.backend.backend()) == ("rnn", "torch") else {}
         for _ in range(self.layers):
-            x = cell(self.embedding_size, return_sequences=True, **loop)(x)
+            x = cell(self.embedding_size, return_sequences=True)(x)
         return token_predictor(inputs, layers.Dense(self.vocab_size)(x), self.vocab_size)
 
 

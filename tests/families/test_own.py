@@ -45,7 +45,7 @@ def example():
     import numpy
     return keras.Sequential([keras.layers.Dense(1)]), numpy.zeros((2, 3, 5), "float32")
 def untyped(width): pass
-def odd(width: dict = {}): pass
+def odd(width: Literal[str.upper("s")] = "S"): pass
 def clash(size: int = 3): pass
 """
 SAVE = """
