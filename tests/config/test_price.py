@@ -22,7 +22,8 @@ def point(**platform: object) -> Point:
 def test_a_price_is_no_part_of_a_point_and_of_no_ceilings() -> None:
     dear = point(price_per_hour=3.0)
     assert point_id(dear) == point_id(point())
-    assert point_id(read_point({"model": {"name": "fc"}})) == "57f7f9f40bab5f25"
+    former = {"min_seconds": 1.0, "block_seconds": 0.1}
+    assert point_id(read_point({"model": {"name": "fc"}, "measure": former})) == "57f7f9f40bab5f25"
     assert ceilings_identity(dear, ENVIRONMENT) == ceilings_identity(point(), ENVIRONMENT)
     assert request_of(dear)["platform"]["price_per_hour"] == 3.0
 
