@@ -19,7 +19,7 @@ EXTRA_KEYS = ("profile", "keep_trace")
 #: the blocks and bias no step (docs/method.md), so that runs from before they did are runs of the same protocol.
 UNTIMED_KEYS = (*LIMIT_KEYS, *EXTRA_KEYS, "reference")
 #: What `measure=standard` said before it took half of the time.
-FORMER_STANDARD = {"min_seconds": 1.0, "block_seconds": 0.1}
+FORMER_STANDARD: Mapping[str, Any] = {"min_seconds": 1.0, "block_seconds": 0.1}
 #: Keys of a point that came later, dotted, with the value that says what was always meant: a point that was stored
 #: before them is still the same, and its run is read as if it held them (`paradnn.store.runs`). The transport was local
 #: while there was another: devices of processes that met over grpc.
