@@ -7,6 +7,8 @@ without a traceback. Any other exception that reaches the top is a fault of this
 from collections.abc import Sequence
 from typing import Any
 
+from paradnn.core.words import without_logins
+
 _LISTED = 6  # groups that a message names
 
 
@@ -70,9 +72,9 @@ class NotEnoughData(ParadnnError):
 
 
 def _short(value: object, limit: int = 120) -> str:
-    """The value as a user would type it, on one line and not too long."""
+    """The value as a user would type it, but for passwords, on one line and not too long."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     text = value if isinstance(value, str) else repr(value)
-    text = " ".join(text.split()) or repr(value)
+    text = without_logins(" ".join(text.split()) or repr(value))
     return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -59,7 +59,12 @@ _LOGIN = re.compile(r"(?<=://)(?:[^/\s]*@|[^:/@\s]*:(?:(?!\w+://)[^@\n])*@)")
 
 def without_secrets(text: str) -> str:
     """An address, or a text with some, with user, password and query cut out, since they may be credentials."""
-    return re.sub(r"\?[^\s]*", "?***", _LOGIN.sub("***@", text))
+    return re.sub(r"\?[^\s]*", "?***", without_logins(text))
+
+
+def without_logins(text: str) -> str:
+    """The same with user and password alone cut out."""
+    return _LOGIN.sub("***@", text)
 
 
 def without_credentials(uri: str) -> str:

@@ -187,7 +187,7 @@ def test_requests_are_read_back_and_nonsense_is_refused() -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["endpoint.url=http://me:secret@here/v1"], "without a password"),
+        (["endpoint.url=http://me:secret@here/v1"], "endpoint.url=http://***@here/v1: is not understood"),
         (["endpoint.url=ftp://here"], "write http://host:port/v1"),
         (["endpoint.rate=peak"], "set endpoint.first_token_ms, endpoint.token_ms or endpoint.request_ms"),
         (["endpoint.rate=fast"], "choose one of null, peak, a number"),
