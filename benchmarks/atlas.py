@@ -7,8 +7,6 @@ Transfer: 20 timings of a device, alone and beside the fit of another device, he
 Left out whole: each device from the one whose specifications are most like its own, scaled by the ratios of peaks.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import time

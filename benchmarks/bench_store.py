@@ -8,8 +8,6 @@ resident memory of each, the frames' shapes, and whether both readers gave the s
 The search API takes milliseconds a run, so it reads a smaller store unless `--api-runs` says otherwise.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random
@@ -20,6 +18,8 @@ import time
 import uuid
 from pathlib import Path
 from typing import Any
+
+from mlflow import MlflowClient
 
 from benchmarks.common import ROOT, Planted, fill
 from paradnn.store.metrics import METRICS
@@ -42,22 +42,13 @@ print(json.dumps({"seconds": seconds, "peak_mb": resource.getrusage(resource.RUS
                   "rows": frame.shape[0], "columns": frame.shape[1], "digest": digest.hexdigest()[:16]}))
 """
 
-INITIALISE = """
-import logging, sys
-logging.disable(logging.INFO)
-from mlflow import MlflowClient
-MlflowClient(sys.argv[1]).create_experiment("paradnn", artifact_location=sys.argv[2])
-"""
-
 
 def main() -> None:
     """Make the stores, read them, print one line for each reader."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=100_000, help="runs that the SQL reader loads (default 100000)")
     parser.add_argument("--api-runs", type=int, default=5_000, help="runs that both readers load (default 5000)")
-    parser.add_argument(
-        "--dir", type=Path, help="keep the stores in this folder and use them again (default: temporary)"
-    )
+    parser.add_argument("--dir", type=Path, help="keep the stores in this folder and use them again")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.dir or Path(temporary)
@@ -74,11 +65,8 @@ def measure(uri: str, reader: str) -> dict[str, Any]:
     done = subprocess.run([sys.executable, "-c", CHILD, uri, reader], cwd=ROOT, check=True, stdout=subprocess.PIPE)
     result: dict[str, Any] = json.loads(done.stdout)
     rate = 1000 * result["seconds"] / result["rows"]
-    print(
-        f"{reader}: {result['rows']:>7,} runs x {result['columns']} columns in {result['seconds']:7.2f} s"
-        f" ({rate:.3f} ms a run), peak {result['peak_mb']:,.0f} MB",
-        flush=True,
-    )
+    shape, took = f"{result['rows']:>7,} runs x {result['columns']} columns", f"{result['seconds']:7.2f} s"
+    print(f"{reader}: {shape} in {took} ({rate:.3f} ms a run), peak {result['peak_mb']:,.0f} MB", flush=True)
     return result
 
 
@@ -91,8 +79,7 @@ def make_store(folder: Path, runs: int) -> str:
     start = time.perf_counter()
     unfinished = path.with_suffix(".part")
     unfinished.unlink(missing_ok=True)
-    given = (f"sqlite:///{unfinished.resolve()}", (folder / "artifacts").resolve().as_uri())
-    subprocess.run([sys.executable, "-c", INITIALISE, *given], check=True)
+    MlflowClient(f"sqlite:///{unfinished.resolve()}").search_experiments()
     draw = random.Random(0)
     fill(unfinished, (point(draw, number) for number in range(runs)))
     unfinished.rename(path)

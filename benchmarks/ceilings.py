@@ -4,19 +4,16 @@ The measured ceilings against programs that share nothing with them, by turns in
 bandwidth (bandwidth.c, OpenMP) and OpenBLAS through NumPy for float32 products. Ratios are ceiling / independent.
 """
 
-from __future__ import annotations
-
 import argparse
-import os
 import sqlite3
 import statistics
 import subprocess
 import sys
-import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from benchmarks.common import ROOT, save
+from benchmarks.common import paradnn, save
+from paradnn.core.scratch import Scratch
 
 ARRAY_BYTES = 2**28
 PRODUCTS = """
@@ -43,12 +40,10 @@ def compile_c(folder: Path) -> Path:
     return program
 
 
-def measure_ceilings(folder: Path, number: int) -> dict[str, float]:
+def measure_ceilings(folder: Path) -> dict[str, float]:
     """A fresh process, recording into a store of its own."""
-    database = folder / f"round{number}.db"
-    environ = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{database}"}
-    subprocess.run([sys.executable, "-m", "paradnn.ceilings"], cwd=ROOT, env=environ, check=True, capture_output=True)
-    with closing(sqlite3.connect(database)) as connection:
+    paradnn("ceilings", [], folder)
+    with closing(sqlite3.connect(folder / "mlflow.db")) as connection:
         return dict(connection.execute("SELECT key, value FROM latest_metrics WHERE key LIKE 'peak_%'"))
 
 
@@ -57,28 +52,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
     rows: list[dict[str, float]] = []
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with Scratch() as folder:
         program = compile_c(folder)
-        for number in range(given.rounds):
-            suite = measure_ceilings(folder, number)
+        for _ in range(given.rounds):
+            with Scratch() as own:
+                suite = measure_ceilings(own)
             printed = subprocess.check_output([program, str(ARRAY_BYTES)], text=True, stderr=subprocess.DEVNULL)
             independent = {line.split()[0]: float(line.split()[1]) for line in printed.splitlines()}
-            blas = float(
-                subprocess.run([sys.executable, "-c", PRODUCTS], check=True, capture_output=True, text=True).stdout
-            )
+            blas = float(subprocess.check_output([sys.executable, "-c", PRODUCTS], text=True))
             flops, moved = suite["peak_flops_per_second.float32"], suite["peak_bytes_per_second"]
-            rows.append(
-                {
-                    "peak_flops_per_second": flops,
-                    "openblas": blas,
-                    "flops_ratio": flops / blas,
-                    "peak_bytes_per_second": moved,
-                    **independent,
-                    "bandwidth_ratio": moved / independent["add_in_place"],
-                    "triad_ratio": moved / independent["triad"],
-                }
-            )
+            ratios = {"flops_ratio": flops / blas, "bandwidth_ratio": moved / independent["add_in_place"]}
+            rows.append({"peak_flops_per_second": flops, "openblas": blas, "peak_bytes_per_second": moved})
+            rows[-1] |= independent | ratios | {"triad_ratio": moved / independent["triad"]}
             print({key: f"{value:.3g}" for key, value in rows[-1].items()}, flush=True)
     save("ceilings", rows)
     for key in ("flops_ratio", "bandwidth_ratio", "triad_ratio"):

@@ -13,24 +13,27 @@ Ratios are of messages a second, above 1 where ours is faster: of each start the
 mean of the starts with Student's 95% interval.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import itertools
+import json
 import math
 import random
+import shutil
 import statistics
+import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.channel_commands import COMMANDS
+from benchmarks.channel_plain import free_port
 from benchmarks.common import ROOT, save
-from benchmarks.fidelity import Ratio, quiet, take_options, take_turns
+from benchmarks.fidelity import Ratio, names_of, round_ratios, settle, take_options, take_turns
 from benchmarks.ours import point
 from benchmarks.turns import Failed, Program, Stage
 from paradnn.session.measured import mean_interval
@@ -48,6 +51,53 @@ CASES = {
 }
 #: Rounds of a start beside a command, and seconds of a turn there.
 COMMAND_ROUNDS, COMMAND_SECONDS = 2, 1
+
+
+def iperf3(size: int, seconds: int) -> float:
+    """Messages one way, from the rate at which bytes arrive. Raises Failed."""
+    port = str(free_port())
+    words = ["-c", "127.0.0.1", "-p", port, "-l", str(size), "-t", str(seconds), "-N", "-J"]
+    said = _beside(["iperf3", "-s", "-1", "-p", port], ["iperf3", *words], int(port))
+    return 8e6 * size / float(json.loads(said)["end"]["sum_received"]["bits_per_second"])
+
+
+def sockperf(size: int, seconds: int) -> float:
+    """Half the mean time of a message there and back. Raises Failed."""
+    port = free_port()
+    where = ["--tcp", "-i", "127.0.0.1", "-p", str(port)]
+    words = ["ping-pong", *where, "-m", str(size), "-t", str(seconds)]
+    said = _beside(["sockperf", "server", *where], ["sockperf", *words], port)
+    (line,) = (line for line in said.splitlines() if "Summary: Latency is" in line)
+    return float(line.split("Latency is")[1].split()[0])
+
+
+#: Programs of others: us of a message from its bytes and the seconds to measure for.
+COMMANDS = {"iperf3": iperf3, "sockperf": sockperf}
+#: The largest messages that they send, in bytes; sockperf's is that of a UDP datagram, over TCP too.
+LONGEST = {"iperf3": 2**20, "sockperf": 65507}
+
+
+def _beside(server: list[str], client: list[str], port: int) -> str:
+    """What the client prints while the server runs."""
+    with subprocess.Popen(server, stdout=subprocess.DEVNULL) as serving:
+        try:
+            _wait_for(port)
+            done = subprocess.run(client, capture_output=True, text=True, check=False)
+        finally:
+            serving.kill()  # it would wait for a client that failed
+    if done.returncode:
+        raise Failed(f"{' '.join(client)} failed: {(done.stderr or done.stdout)[-500:]}")
+    return done.stdout
+
+
+def _wait_for(port: int) -> None:
+    """Until something listens, without being its one client: the kernel's table tells (state 0A)."""
+    for _ in range(1000):
+        lines = [line for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
+        if any(f":{port:04X} " in line and " 0A " in line for line in lines):
+            return
+        time.sleep(0.01)
+    raise Failed(f"nothing listens on port {port}")
 
 
 @dataclass
@@ -82,15 +132,15 @@ class Cell:
         return statistics.median(value for start in starts for name in names for value in start[name])
 
     def ratio(self, over: Sequence[str], under: Sequence[str]) -> Ratio:
-        """Messages a second of `over` over those of `under`; of several programs their geometric mean in each round."""
-        found = [_ratio(start, over, under) for start in self.starts]
+        """Messages a second of `over` over those of `under`."""
+        found = [statistics.median(round_ratios(start, over, under)) for start in self.starts]
         low, high = mean_interval(found) if len(found) > 1 else (0.0, math.inf)
         return Ratio(statistics.geometric_mean(found), low, high)
 
     def last(self) -> str:
         """What its last start says, in a line."""
         times = ", ".join(f"{name} {self.median_us([name], self.starts[-1:]):.4g} us" for name in self.starts[-1])
-        ratio = _ratio(self.starts[-1], ["ours"], self.others)
+        ratio = statistics.median(round_ratios(self.starts[-1], ["ours"], self.others))
         return f"{self.case} {self.size} B: {times}; ours / other {ratio:.3f}"
 
     def row(self) -> dict[str, object]:
@@ -104,12 +154,6 @@ class Cell:
             "ours / other": self.ratio(["ours"], self.others),
             "plain / copy": self.ratio(["plain"], ["copy"]) if twice else "",
         }
-
-
-def _ratio(start: Mapping[str, Sequence[float]], over: Sequence[str], under: Sequence[str]) -> float:
-    sides = [zip(*(start[name] for name in names), strict=True) for names in (under, over)]
-    pairs = zip(*sides, strict=True)
-    return statistics.median(statistics.geometric_mean(a) / statistics.geometric_mean(b) for a, b in pairs)
 
 
 def measure(cells: Sequence[Cell], given: argparse.Namespace) -> Iterator[tuple[int, Cell]]:
@@ -129,7 +173,7 @@ def measure(cells: Sequence[Cell], given: argparse.Namespace) -> Iterator[tuple[
                 if cell.case in COMMANDS:
                     times = _beside_command(programs[0], cell, order)
                 else:
-                    steps = take_turns(programs, given.rounds, given.block, order, lambda: None)
+                    steps = take_turns(programs, given.rounds, given.block, order)
                     times = {name: [cell.us(seconds) for seconds in values] for name, values in steps.items()}
                 cell.starts.append(times)
                 for program in programs:
@@ -148,7 +192,7 @@ def _beside_command(ours: Program, cell: Cell, order: random.Random) -> dict[str
             if name == "ours":
                 us = cell.us(ours.block(steps, lead=max(1, steps // 10)) / steps)
             else:
-                us = COMMANDS[name].run(cell.size, COMMAND_SECONDS)
+                us = COMMANDS[name](cell.size, COMMAND_SECONDS)
             times[name].append(us)
     return times
 
@@ -157,25 +201,21 @@ def cells_of(given: argparse.Namespace) -> list[Cell]:
     """All that can be measured here; says what is left out."""
     cells = []
     for case in given.cases:
-        command = COMMANDS.get(case)
-        there = command.installed if command else case != "gloo" or importlib.util.find_spec("torch") is not None
-        if not there:
+        if not (shutil.which(case) if case in COMMANDS else case != "gloo" or importlib.util.find_spec("torch")):
             print(f"{case} is not installed: left out", file=sys.stderr)
             continue
-        cells += [Cell(case, size) for size in given.bytes if not command or size <= command.longest]
+        cells += [Cell(case, size) for size in given.bytes if size <= LONGEST.get(case, size)]
     return cells
 
 
 def arguments() -> argparse.Namespace:
     """What the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", default=",".join(CASES), help="separated by commas (default: all)")
+    parser.add_argument("--cases", type=names_of(tuple(CASES)), default=[*CASES], help="separated by commas")
     parser.add_argument("--bytes", default="64,4096,65536,1048576", help="sizes, separated by commas")
     take_options(parser, rounds=10, block=0.03, starts=5)  # beside iperf3 and sockperf two rounds
     given = parser.parse_args()
-    given.cases, given.bytes = given.cases.split(","), [int(size) for size in given.bytes.split(",")]
-    if unknown := [case for case in given.cases if case not in CASES]:
-        parser.error(f"--cases {unknown[0]}: choose among {', '.join(CASES)}")
+    given.bytes = [int(size) for size in given.bytes.split(",")]
     if given.starts < 2:
         parser.error(f"--starts {given.starts}: an interval takes two")
     return given
@@ -185,14 +225,14 @@ def main() -> int:
     """Measure and print; 1 where something that was asked for could not be measured."""
     given, console, failed = arguments(), Console(width=160), False
     cells = cells_of(given)
-    with quiet(given.hold, given.settle):
-        for _, own in itertools.groupby(sorted(cells, key=lambda cell: cell.framework), lambda cell: cell.framework):
-            try:
-                for start, cell in measure(list(own), given):
-                    print(f"start {start} of {given.starts}: {cell.last()}", flush=True)
-            except Failed as error:
-                console.print(error, style="red", markup=False)
-                failed = True
+    settle(given.settle)
+    for _, own in itertools.groupby(sorted(cells, key=lambda cell: cell.framework), lambda cell: cell.framework):
+        try:
+            for start, cell in measure(list(own), given):
+                print(f"start {start} of {given.starts}: {cell.last()}", flush=True)
+        except Failed as error:
+            console.print(error, style="red", markup=False)
+            failed = True
     rows = [cell.row() for cell in cells if cell.starts]
     if not rows:
         return 1

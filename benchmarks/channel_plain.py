@@ -4,8 +4,6 @@ A model is "CASE PATTERN BYTES". A step is a message there and back (latency), a
 (bandwidth), or an all-reduce, between two processes of this host.
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import os

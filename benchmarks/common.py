@@ -1,7 +1,5 @@
 """Shared by the benchmarks: the command line on a store of its own, and its runs read back with plain SQL."""
 
-from __future__ import annotations
-
 import csv
 import os
 import sqlite3
@@ -16,20 +14,24 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 
 
-def train(arguments: Sequence[str], folder: Path) -> None:
-    """`python -m paradnn.train`, recording into `folder`."""
+def environment(folder: Path) -> dict[str, str]:
+    """Variables of a command that records into `folder`, whatever store is set here."""
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "HYDRA_"))}
-    environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder / 'mlflow.db'}"
-    done = subprocess.run(
-        [sys.executable, "-m", "paradnn.train", *arguments],
-        cwd=ROOT,
-        env=environ,
-        text=True,
-        capture_output=True,
-        check=False,
-    )
+    return environ | {"MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}"}
+
+
+def paradnn(command: str, arguments: Sequence[str], folder: Path) -> str:
+    """What `python -m paradnn.COMMAND` prints, which records into `folder`; ends this program where that fails."""
+    words = [sys.executable, "-m", f"paradnn.{command}", *arguments]
+    done = subprocess.run(words, cwd=ROOT, env=environment(folder), text=True, capture_output=True, check=False)
     if done.returncode:
-        sys.exit(f"paradnn.train failed: {done.stderr}")
+        sys.exit(f"paradnn.{command} failed: {done.stderr}")
+    return done.stdout
+
+
+def train(arguments: Sequence[str], folder: Path) -> None:
+    """A point or a sweep, recorded into `folder`."""
+    paradnn("train", arguments, folder)
 
 
 def runs(folder: Path) -> list[dict[str, str | float]]:

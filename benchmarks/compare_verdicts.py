@@ -8,14 +8,12 @@ the command itself. A visit takes five seconds; the logarithm of its speed is wh
 it. CV is the scatter of one visit of one side.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,63 +23,39 @@ from benchmarks.steadiness import ar1
 from paradnn.compare.gate import Gate, Limit
 from paradnn.compare.verdict import Rule, SpeedEstimate, SpeedVerdict, estimate, orders
 
-__all__ = ["MACHINES", "Outcome", "compare_planted", "tally"]
-
 VISIT_SECONDS = 5.0
 #: Visits, in pairs, of one comparison: machine(visits, cv, random) is what they have in common with their neighbours.
 Machine = Callable[[int, float, np.random.Generator], np.ndarray]
 
 
-def _independent(visits: int, cv: float, random: np.random.Generator) -> np.ndarray:
-    return cv * random.standard_normal(visits)
-
-
-def _session(visits: int, cv: float, random: np.random.Generator) -> np.ndarray:
-    """A session that is some 10% faster or slower than others."""
-    return _independent(visits, cv, random) + 0.1 * random.standard_normal()
-
-
-def _drift(visits: int, cv: float, random: np.random.Generator) -> np.ndarray:
-    """The machine gets slower by 4% an hour."""
-    return _independent(visits, cv, random) - 0.04 * np.arange(visits) * VISIT_SECONDS / 3600
-
-
-def _bimodal(visits: int, cv: float, random: np.random.Generator) -> np.ndarray:
-    """Three of ten processes have an unlucky memory layout, which costs 8%."""
-    return _independent(visits, cv, random) - 0.08 * (random.random(visits) < 0.3)
-
-
-def _disturbed(visits: int, cv: float, random: np.random.Generator) -> np.ndarray:
-    """One process of twenty meets something that makes it slower by up to a half."""
-    return _independent(visits, cv, random) - 0.5 * random.random(visits) * (random.random(visits) < 0.05)
-
-
-def _place(visits: int, cv: float, random: np.random.Generator) -> np.ndarray:
-    """The second of a round is slower by 3%."""
-    return _independent(visits, cv, random) - 0.03 * (np.arange(visits) % 2)
-
-
 def _state(rho: float) -> Machine:
     """The machine's state, which both sides meet, correlates by rho from round to round."""
+    return lambda visits, cv, random: cv * np.array(ar1(visits, math.sqrt(rho), random))
 
-    def machine(visits: int, cv: float, random: np.random.Generator) -> np.ndarray:
-        return cv * np.array(ar1(visits, math.sqrt(rho), random))
 
-    return machine
+#: What a machine adds to the noise of single visits: effect(visits, random).
+EFFECTS: dict[str, Callable[[int, np.random.Generator], np.ndarray | float]] = {
+    "independent": lambda visits, random: 0.0,
+    # A session that is some 10% faster or slower than others.
+    "session effect of 10%": lambda visits, random: 0.1 * random.standard_normal(),
+    "drift of 4% an hour": lambda visits, random: -0.04 * np.arange(visits) * VISIT_SECONDS / 3600,
+    # Three of ten processes have an unlucky memory layout, which costs 8%.
+    "bimodal, 8%": lambda visits, random: -0.08 * (random.random(visits) < 0.3),
+    # One process of twenty meets something that makes it slower by up to a half.
+    "disturbed visits": lambda visits, random: -0.5 * random.random(visits) * (random.random(visits) < 0.05),
+    # The second of a round is slower by 3%.
+    "second place 3% slower": lambda visits, random: -0.03 * (np.arange(visits) % 2),
+}
+
+
+def _beside(effect: Callable[[int, np.random.Generator], np.ndarray | float]) -> Machine:
+    return lambda visits, cv, random: cv * random.standard_normal(visits) + effect(visits, random)
 
 
 #: By name; `own rho` is no machine's but of the sides, see `compare_planted`.
-MACHINES: dict[str, Machine] = {
-    "independent": _independent,
-    "session effect of 10%": _session,
-    "drift of 4% an hour": _drift,
-    "bimodal, 8%": _bimodal,
-    "disturbed visits": _disturbed,
-    "second place 3% slower": _place,
-    "state 0.3": _state(0.3),
-    "state 0.5": _state(0.5),
-    "state 0.7": _state(0.7),
-}
+MACHINES: dict[str, Machine] = {name: _beside(effect) for name, effect in EFFECTS.items()}
+MACHINES |= {f"state {rho}": _state(rho) for rho in (0.3, 0.5, 0.7)}
+_independent = MACHINES["independent"]
 #: Lag-one correlation from round to round of what each side has for itself.
 OWN = (0.3, 0.5, 0.7)
 
@@ -96,6 +70,13 @@ class Outcome:
     found: SpeedEstimate
 
 
+def _logs(visits: np.ndarray, random: np.random.Generator, sides: list[np.ndarray]) -> Iterator[float]:
+    """What each round says of equal sides: of its two visits, or of the `sides` where they have noise of their own."""
+    for number, (first, _) in enumerate(orders(random.integers(2**32))):
+        pair = visits[2 * number : 2 * number + 2]
+        yield float(sides[0][number] - sides[1][number]) if sides else float(pair[first] - pair[1 - first])
+
+
 def compare_planted(
     truth: float, cv: float, rule: Rule, random: np.random.Generator, machine: Machine = _independent, own: float = 0.0
 ) -> Outcome:
@@ -105,22 +86,17 @@ def compare_planted(
     """
     visits = machine(2 * rule.most, cv, random)
     sides = [cv * np.array(ar1(rule.most, own, random)) for _ in range(2)] if own else []
-    order = orders(random.integers(2**32))
     logs: list[float] = []
-    while True:
-        number = len(logs)
-        first, _ = next(order)
-        pair = visits[2 * number : 2 * number + 2]
-        difference = float(pair[first] - pair[1 - first])
-        logs.append(math.log(truth) + (float(sides[0][number] - sides[1][number]) if own else difference))
+    for log in _logs(visits, random, sides):
+        logs.append(math.log(truth) + log)
         if not rule.looks(len(logs)):
             continue
         found = estimate(logs)
         if not (enough := rule.is_enough(found)) and len(logs) == rule.most:
             found = estimate(logs, last=True)
         if enough or len(logs) == rule.most:
-            held = abs(found.mean - math.log(truth)) <= found.half
-            return Outcome(found.verdict(rule.margin), len(logs), held, found)
+            break
+    return Outcome(found.verdict(rule.margin), len(logs), abs(found.mean - math.log(truth)) <= found.half, found)
 
 
 def tally(
@@ -134,33 +110,26 @@ def tally(
 def _cells(outcomes: list[Outcome]) -> dict[str, object]:
     """Shares of the verdicts, coverage, and how long it took."""
     counts, draws = Counter(outcome.verdict for outcome in outcomes), len(outcomes)
-    return {
-        "faster": f"{counts[SpeedVerdict.FASTER] / draws:.1%}",
-        "slower": f"{counts[SpeedVerdict.SLOWER] / draws:.1%}",
-        "equivalent": f"{counts[SpeedVerdict.EQUIVALENT] / draws:.1%}",
-        "not settled": f"{counts[SpeedVerdict.NOT_SETTLED] / draws:.1%}",
-        "interval holds": f"{sum(outcome.held for outcome in outcomes) / draws:.1%}",
-        "rounds": f"{statistics.median(outcome.rounds for outcome in outcomes):.0f}",
-    }
+    cells: dict[str, object] = {verdict.name.lower(): f"{counts[verdict] / draws:.1%}" for verdict in SpeedVerdict}
+    cells["interval holds"] = f"{sum(outcome.held for outcome in outcomes) / draws:.1%}"
+    return cells | {"rounds": f"{statistics.median(outcome.rounds for outcome in outcomes):.0f}"}
 
 
 def gate_planted(
     slower: float, truth: float, cv: float, misses: float, random: np.random.Generator, machine: Machine, most: int
 ) -> tuple[str, int]:
     """What a gate against a slowdown of `slower` says of a head that is truly `truth` slower, after how many rounds."""
-    visits, order = machine(2 * most, cv, random), orders(random.integers(2**32))
     rule = Limit(most=most, misses=misses, slower=slower)
     logs: list[float] = []
-    while True:
-        first, _ = next(order)
-        pair = visits[2 * len(logs) : 2 * len(logs) + 2]
-        logs.append(-math.log1p(truth) + float(pair[first] - pair[1 - first]))
+    for log in _logs(machine(2 * most, cv, random), random, []):
+        logs.append(log - math.log1p(truth))
         if rule.looks(len(logs)):
             said = rule.judge(estimate(logs, misses))
             if said is Gate.UNDECIDED and len(logs) == most:
                 said = rule.judge(estimate(logs, misses, last=True))
             if said is not Gate.UNDECIDED or len(logs) == most:
-                return said.name, len(logs)
+                break
+    return said.name, len(logs)
 
 
 def _gates(draws: int, most: int) -> list[dict[str, object]]:

@@ -13,8 +13,6 @@ training, backward, without loss or update. Its M, N, K are those of an M x N by
 over, K the width of the result.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import json
@@ -211,14 +209,8 @@ def models(folder: Path, gpu: str, most: int) -> list[dict[str, object]]:
             if (mine := [each for each in counted if each.operation.kind == kind])
         ]
         seconds, low, high = ends_of(summed(parts)[0])
-        row = {
-            "model": model.name,
-            "seconds": model.seconds,
-            "predicted": seconds,
-            "ratio": seconds / model.seconds,
-            "held": low <= model.seconds <= high,
-            "published": model.published / model.seconds,
-        }
+        row = {"model": model.name, "seconds": model.seconds, "predicted": seconds, "ratio": seconds / model.seconds}
+        row |= {"held": low <= model.seconds <= high, "published": model.published / model.seconds}
         rows.append(row)
         print(
             f"{gpu}, {model.name}: {model.seconds:.3f} s; predicted {seconds:.3f} s ({low:.3f} to "

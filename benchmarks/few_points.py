@@ -9,8 +9,6 @@ starts with the Sobol points that `first_points` gives and goes on with what `ch
 batches. Seconds are the same for every point, since the tables do not say what measuring one took.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import re
@@ -19,7 +17,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -29,11 +26,9 @@ from analysis.store.past import rates_of, table_of
 from benchmarks.common import RESULTS, save
 from paradnn.designs.choice import choose, first_points
 from paradnn.designs.frontier import excluded, fitting
-from paradnn.families import model_of
 from paradnn.forecast.predict import Line, fit_line, roofline, step_inputs
 from paradnn.forecast.process import Inputs, LeftOut, Process
 from paradnn.forecast.regression import Array, Prediction
-from paradnn.forecast.table import Table
 
 SHARES = (0.01, 0.02, 0.05, 0.1)
 #: timm's tables that are replayed: other devices, precisions, layouts and modes.
@@ -74,63 +69,39 @@ class Sizes:
 
 def archive(device: str) -> Known:
     """The paper's fully connected models on a device."""
-    rows = [row for row in _rows(device) if "step_time_ms" in row.metrics]
-    table = _table(rows)
-    shapes = np.array([_shape(row) for row in rows], dtype=float)
-    names = ("layers", "nodes", "input_size", "output_size", "batch_size")
-    varying = [index for index in range(5) if len(np.unique(shapes[:, index])) > 1]
-    return Known(
-        device,
-        np.log([row.metrics["step_time_ms"] / 1e3 for row in rows]),
-        step_inputs(table),
-        tuple(names[index] for index in varying),
-        np.log(shapes[:, varying]),
-    )
+    rows = [row for row in shipped("archive").runs if row.tags["device"] == device and "step_time_ms" in row.metrics]
+    points = pd.DataFrame({"family": row.params["model.name"], **row.params} for row in rows)
+    seconds = np.array([row.metrics["step_time_ms"] / 1e3 for row in rows])
+    return _known(device, points, seconds, _KEYS, {"TPU v2": (180e12, 2400e9), "V100": (125e12, 900e9)}[device])
+
+
+def _known(
+    name: str, points: pd.DataFrame, seconds: Array, keys: Sequence[str], rates: tuple[float, float] | None = None
+) -> Known:
+    """Points that were all measured, as the analysis predicts them; factors are those of `keys` that vary."""
+    axes = [key for key in keys if points[key].nunique() > 1]
+    points = points.assign(environment_id="here", sweep_id="one")
+    table = table_of(points, rates or rates_of(points, seconds))
+    names = tuple(key.removeprefix("model.") for key in axes)
+    return Known(name, np.log(seconds), step_inputs(table), names, np.log(points[axes].to_numpy(dtype=float)))
 
 
 def archive_memory() -> Sizes:
     """All points of the archive on TPU v2, those that ran out of memory too."""
-    rows = [row for row in _rows("TPU v2") if row.outcome in ("ok", "oom_device")]
-    shapes = np.array([_shape(row) for row in rows], dtype=float)
+    runs = [row for row in shipped("archive").runs if row.tags["device"] == "TPU v2"]
+    rows = [row for row in runs if row.outcome in ("ok", "oom_device")]
+    shapes = np.array([[float(row.params[key]) for key in _KEYS] for row in rows])
     layers, nodes, inputs, outputs, batch = shapes.T
     weights = nodes * (inputs + outputs) + (layers - 1) * nodes**2
     parts = np.stack([_WEIGHT_BYTES * weights, _ACTIVATION_BYTES * batch * (inputs + layers * nodes + outputs)], axis=1)
     return Sizes(shapes, parts, np.array([row.outcome == "oom_device" for row in rows]))
 
 
-def _rows(device: str) -> list[Any]:
-    return [row for row in shipped("archive").runs if row.tags["device"] == device]
-
-
-def _shape(row: Any) -> list[int]:
-    return [int(row.params[key]) for key in _KEYS]
-
-
-def _table(rows: list[Any]) -> Table:
-    entries, costs = [], []
-    for row in rows:
-        sizes = dict(zip(("layers", "nodes", "input_size", "output_size"), _shape(row)[:4], strict=True))
-        cost = model_of(sizes | {"name": "fc"}).costs(
-            batch_size=_shape(row)[4], precision=row.params["precision"], mode="train", optimizer="rmsprop"
-        )
-        costs.append([cost.flops_per_step, cost.bytes_per_step, cost.parameters])
-        known = ("model.name", "precision", "compile", "platform.name", "mode", *_KEYS)
-        entries.append({key: row.params[key] for key in known} | {"devices": "1"})
-    rates = {"tpu": (180e12, 2400e9), "gpu": (125e12, 900e9)}[rows[0].params["platform.name"]]
-    peaks = np.tile([*rates, 1.0], (len(rows), 1))
-    same = [rows[0].tags["device"]] * len(rows)
-    return Table(entries, same, same, np.array(costs, dtype=float), peaks, np.full(len(rows), np.nan))
-
-
 def own(path: Path) -> Known:
-    """A space that was measured whole: rows of keys and `seconds` of a step, as the analysis predicts it."""
+    """A space that was measured whole: rows of keys and `seconds` of a step."""
     points = pd.read_csv(path)
     seconds = points.pop("seconds").to_numpy(dtype=float)
-    axes = [str(name) for name in points if points[name].nunique() > 1]
-    points = points.assign(environment_id="here", sweep_id="one")
-    table = table_of(points, rates_of(points, seconds))
-    names = tuple(name.removeprefix("model.") for name in axes)
-    return Known(path.stem, np.log(seconds), step_inputs(table), names, np.log(points[axes].to_numpy(dtype=float)))
+    return _known(path.stem, points, seconds, [*map(str, points)])
 
 
 def timm(path: Path) -> Known:
@@ -300,9 +271,8 @@ def _differences(found: dict[tuple[str, int], list[Result]], count: int) -> str:
     for name in DESIGNS[:-1]:
         gain = np.array([result.error for result in found[name, count]]) - ours
         half = 1.96 * gain.std(ddof=1) / np.sqrt(len(gain)) if len(gain) > 1 else np.nan
-        words.append(
-            f"{name} {100 * gain.mean():.2f} ({100 * (gain.mean() - half):.2f} .. {100 * (gain.mean() + half):.2f})"
-        )
+        mean, low, high = (100 * value for value in (gain.mean(), gain.mean() - half, gain.mean() + half))
+        words.append(f"{name} {mean:.2f} ({low:.2f} .. {high:.2f})")
     return "adaptive better by (points of error): " + ", ".join(words)
 
 

@@ -5,8 +5,6 @@ machine of which some points are measured: median seconds of a whole look (read,
 memory. Each number of points has a process of its own, so that its memory is its own.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import resource
@@ -47,19 +45,10 @@ class Measured:
 
 def space() -> list[Point]:
     """Table 2 of the paper, fully connected."""
-    axes = itertools.product(
-        *((4, 8, 16, 32, 64, 128), [2**power for power in range(5, 14)], range(2000, 8001, 2000)),
-        *(range(200, 1001, 200), [2**power for power in range(6, 15)]),
-    )
+    layers, nodes, batches = ([2**power for power in range(*ends)] for ends in ((2, 8), (5, 14), (6, 15)))
+    axes = itertools.product(layers, nodes, range(2000, 8001, 2000), range(200, 1001, 200), batches)
     protocol = Measure(profile=False, processes=1, memory_limit=2**50)
-    return [
-        Point(
-            FullyConnected(layers=layers, nodes=nodes, input_size=inputs, output_size=outputs),
-            batch_size=batch,
-            measure=protocol,
-        )
-        for layers, nodes, inputs, outputs, batch in axes
-    ]
+    return [Point(FullyConnected("fc", *sizes), batch_size=batch, measure=protocol) for *sizes, batch in axes]
 
 
 def prepared(count: int) -> AdaptiveSweep:

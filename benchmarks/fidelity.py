@@ -16,11 +16,8 @@ of its own, so the result is the geometric mean of the starts, and its interval 
 rounds give, and Student's t over the starts.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
-import functools
 import math
 import random
 import statistics
@@ -33,16 +30,14 @@ from pathlib import Path
 
 import psutil
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.common import RESULTS, ROOT, save
 from benchmarks.ours import POINTS, point
 from benchmarks.turns import Failed, Program, Ready, Stage
+from paradnn.session.measured import mean_interval
 from paradnn.session.workers import WorkerKey
 from paradnn.worker.series import block_interval
-
-__all__ = ["Ratio", "combine", "differences", "main"]
 
 FRAMEWORKS = ("tensorflow", "jax", "torch")
 FAMILIES = tuple(name for name in POINTS if name != "resnet50")
@@ -84,8 +79,8 @@ class Cell:
     starts: list[Mapping[str, Sequence[float]]] = field(default_factory=list)
 
     def ratio(self, over: Sequence[str], under: Sequence[str]) -> Ratio:
-        """Throughput of `over` over that of `under`; of several programs their geometric mean in each round."""
-        return combine([_ratios(_times(start, under), _times(start, over)) for start in self.starts])
+        """Throughput of `over` over that of `under`."""
+        return combine([round_ratios(start, over, under) for start in self.starts])
 
     def row(self) -> dict[str, Ratio]:
         """What the table says of it, by column."""
@@ -98,12 +93,12 @@ class Cell:
         }
 
 
-def _times(start: Mapping[str, Sequence[float]], names: Sequence[str]) -> list[float]:
-    return [statistics.geometric_mean(values) for values in zip(*(start[name] for name in names), strict=True)]
-
-
-def _ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
-    return [a / b for a, b in zip(above, below, strict=True)]
+def round_ratios(start: Mapping[str, Sequence[float]], over: Sequence[str], under: Sequence[str]) -> list[float]:
+    """In each round the rate of `over` over that of `under`, whose times these are; of several programs their geometric
+    mean."""
+    below, above = (zip(*(start[name] for name in names), strict=True) for names in (over, under))
+    mean = statistics.geometric_mean
+    return [mean(one) / mean(other) for one, other in zip(above, below, strict=True)]
 
 
 def combine(starts: Sequence[Sequence[float]]) -> Ratio:
@@ -121,9 +116,8 @@ def combine(starts: Sequence[Sequence[float]]) -> Ratio:
         halves.append(math.log(interval[1] / interval[0]) / 2 if interval else math.inf)
     half = math.sqrt(sum(own**2 for own in halves)) / count
     if count > 1:
-        from scipy.stats import t as student
-
-        half = max(half, float(student.ppf(0.975, count - 1)) * statistics.stdev(centres) / math.sqrt(count))
+        low, high = mean_interval([math.exp(each) for each in centres])
+        half = max(half, math.log(high / low) / 2)
     return Ratio(math.exp(centre), math.exp(centre - half), math.exp(centre + half))
 
 
@@ -170,7 +164,7 @@ def open_cell(stage: Stage, family: str) -> list[Program]:
 
 
 def take_turns(
-    programs: Sequence[Program], rounds: int, block_seconds: float, order: random.Random, tick: Callable[[], None]
+    programs: Sequence[Program], rounds: int, block_seconds: float, order: random.Random
 ) -> dict[str, list[float]]:
     """Seconds of a step in every round, by program; all blocks have the same number of steps. Raises Failed."""
     steps = 1
@@ -184,63 +178,46 @@ def take_turns(
             seconds = program.block(steps, lead=max(1, steps // 10)) / steps
             if number >= 0:
                 times[program.name].append(seconds)
-        tick()
     return times
 
 
-@contextlib.contextmanager
-def quiet(path: Path | None, longest: float) -> Iterator[None]:
-    """`path` is there meanwhile, for others on this machine to wait for, as this waits for them.
-
-    Begins once nothing else runs, or after `longest` seconds.
-    """
-    while path:
-        with contextlib.suppress(FileExistsError):
-            path.touch(exist_ok=False)
-            break
-        time.sleep(1.0)
-    try:
-        end = time.monotonic() + longest
-        while psutil.cpu_percent(interval=1.0) > 100 * BUSY and time.monotonic() < end:
-            pass
-        yield
-    finally:
-        if path:
-            path.unlink()
+def settle(longest: float) -> None:
+    """Wait until nothing else runs, for so many seconds at most."""
+    end = time.monotonic() + longest
+    while psutil.cpu_percent(interval=1.0) > 100 * BUSY and time.monotonic() < end:
+        pass
 
 
 def measure(given: argparse.Namespace, console: Console) -> list[Cell]:
     """Every cell that can be measured, of one framework after the other."""
     cells, order = [], random.Random(given.seed)
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("", total=0)
-        for framework in given.frameworks:
-            own = {family: Cell(framework, family) for family in given.families}
-            with contextlib.ExitStack() as stages:
-                scratch = Path(stages.enter_context(tempfile.TemporaryDirectory(prefix="fidelity-")))
-                opened: list[tuple[str, list[Program]]] = []
-                progress.update(task, completed=0, total=given.starts * len(own), description=f"{framework}: compile")
-                for _ in range(given.starts):
-                    environ = environment(framework, given.platform, scratch)
-                    stage = stages.enter_context(Stage(commands(framework, given.platform), environ, ROOT))
-                    for family in own:
-                        try:
-                            opened.append((family, open_cell(stage, family)))
-                        except Failed as error:
-                            console.print(f"{framework} {family}: {error}", style="red", markup=False)
-                        progress.advance(task)
-                total = len(opened) * (given.rounds + WARM_ROUNDS)
-                progress.update(task, completed=0, total=total, description=f"{framework}: turns")
-                tick = functools.partial(progress.advance, task)
-                with quiet(given.hold, given.settle):
-                    for family, programs in order.sample(opened, len(opened)):
-                        try:
-                            times = take_turns(programs, given.rounds, given.block, order, tick)
-                            own[family].starts.append(times)
-                        except Failed as error:
-                            console.print(f"{framework} {family}: {error}", style="red", markup=False)
-            cells += [cell for cell in own.values() if cell.starts]
+    for framework in given.frameworks:
+        own = {family: Cell(framework, family) for family in given.families}
+        with contextlib.ExitStack() as stages:
+            scratch = Path(stages.enter_context(tempfile.TemporaryDirectory(prefix="fidelity-")))
+            opened: list[tuple[str, list[Program]]] = []
+            for start in range(1, given.starts + 1):
+                environ = environment(framework, given.platform, scratch)
+                stage = stages.enter_context(Stage(commands(framework, given.platform), environ, ROOT))
+                for family in own:
+                    with told(console, f"{framework} {family}"):
+                        opened.append((family, open_cell(stage, family)))
+                console.print(f"{framework}: start {start} of {given.starts} is compiled")
+            settle(given.settle)
+            for family, programs in order.sample(opened, len(opened)):
+                with told(console, f"{framework} {family}"):
+                    own[family].starts.append(take_turns(programs, given.rounds, given.block, order))
+        cells += [cell for cell in own.values() if cell.starts]
     return cells
+
+
+@contextlib.contextmanager
+def told(console: Console, what: str) -> Iterator[None]:
+    """A failure is printed, and the others go on."""
+    try:
+        yield
+    except Failed as error:
+        console.print(f"{what}: {error}", style="red", markup=False)
 
 
 def table_of(cells: Sequence[Cell]) -> Table:
@@ -275,12 +252,11 @@ def take_options(parser: argparse.ArgumentParser, rounds: int = 60, block: float
     parser.add_argument("--rounds", type=int, default=rounds, help="of each start")
     parser.add_argument("--block", type=float, default=block, help="seconds of a turn, at least one step")
     parser.add_argument("--starts", type=int, default=starts, help="of all processes")
-    parser.add_argument("--hold", type=Path, help="file that is there while blocks are timed, for others to wait for")
     parser.add_argument("--settle", type=float, default=30.0, help="seconds to wait at most until nothing else runs")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the CSV files")
 
 
-def _names(known: Sequence[str]) -> Callable[[str], list[str]]:
+def names_of(known: Sequence[str]) -> Callable[[str], list[str]]:
     def read(text: str) -> list[str]:
         names = text.split(",")
         if unknown := [name for name in names if name not in known]:
@@ -293,8 +269,8 @@ def _names(known: Sequence[str]) -> Callable[[str], list[str]]:
 def main() -> int:
     """Measure and print the table; 1 where a cell that was asked for is missing or not sound."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--frameworks", type=_names(FRAMEWORKS), default=["tensorflow"], help="separated by commas")
-    parser.add_argument("--families", type=_names(tuple(POINTS)), default=list(FAMILIES), help="separated by commas")
+    parser.add_argument("--frameworks", type=names_of(FRAMEWORKS), default=["tensorflow"], help="separated by commas")
+    parser.add_argument("--families", type=names_of(tuple(POINTS)), default=list(FAMILIES), help="separated by commas")
     parser.add_argument("--platform", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--seed", type=int, default=0, help="of the order")
     take_options(parser)

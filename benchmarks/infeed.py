@@ -9,8 +9,6 @@ a second, so an example costs it C / F of a core's seconds; the pipeline's cost 
 more than C / (C / F + P), and a pipeline of t threads no more than t / P: the smaller is the rate that is predicted.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import statistics
@@ -21,17 +19,13 @@ from typing import Any
 
 from benchmarks.common import runs, save, train
 
-PROTOCOL = [
-    "measure.min_seconds=1",
-    "measure.min_blocks=8",
-    "measure.warmup_seconds=3",
-    "measure.processes=1",
-    "sweep.order=given",
-]
+PROTOCOL = ["measure.min_seconds=1", "measure.min_blocks=8", "measure.warmup_seconds=3"]
+PROTOCOL += ["measure.processes=1", "sweep.order=given"]
 INPUT = ["data=images", "data.threads=1,2"]
-SYNTHETIC = ["model.filters=4,16,32", "model.image_size=32,64,128", "batch_size=32"]
-REAL = ["model.image_size=128", "batch_size=8"]
-MODELS = {False: "residual,bottleneck", True: "squeezenet,mobilenet,resnet50,densenet121"}
+MODELS = {
+    False: ["model=residual,bottleneck", "model.filters=4,16,32", "model.image_size=32,64,128", "batch_size=32"],
+    True: ["model=squeezenet,mobilenet,resnet50,densenet121", "model.image_size=128", "batch_size=8"],
+}
 #: What names a point, without the number of threads.
 NAMES = ("model.name", "model.blocks", "model.filters", "model.image_size", "batch_size")
 
@@ -48,14 +42,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="where runs are kept (default: nowhere)")
     parser.add_argument("--real", action="store_true", help="the real CNNs")
-    parser.add_argument("--models", metavar="A,B", help="only these of them")
-    parser.add_argument("override", nargs="*", help="of the sweep, such as model.filters=16")
     arguments = parser.parse_args()
-    models = f"model={arguments.models or MODELS[arguments.real]}"
     with tempfile.TemporaryDirectory() as name:
         folder = arguments.folder or Path(name)
         folder.mkdir(parents=True, exist_ok=True)
-        train(["-m", models, *(REAL if arguments.real else SYNTHETIC), *INPUT, *PROTOCOL, *arguments.override], folder)
+        train(["-m", *MODELS[arguments.real], *INPUT, *PROTOCOL], folder)
         report([run for run in runs(folder) if run.get("outcome") == "ok" and "infeed_gain" in run])
 
 
@@ -75,32 +66,22 @@ def report(measured: list[Run]) -> None:
         )
     if rows:
         errors = [abs(row["seen"] - row["predicted"]) for row in rows]
-        print(
-            f"{len(rows)} points; prediction off by {statistics.median(errors):.1%} in the median, "
-            f"{max(errors):.1%} at most"
-        )
+        middle, most = f"{statistics.median(errors):.1%} in the median", f"{max(errors):.1%} at most"
+        print(f"{len(rows)} points; prediction off by {middle}, {most}")
         save("infeed", rows)
 
 
 def _row(key: str, pair: Mapping[int, Run]) -> dict[str, Any]:
-    one, two, cores = pair[1], pair[2], len(os.sched_getaffinity(0))
-    rate = {threads: float(pair[threads]["examples_per_second"]) for threads in (1, 2)}
+    one, cores = pair[1], len(os.sched_getaffinity(0))
+    first, second = (float(pair[threads]["examples_per_second"]) for threads in (1, 2))
     return {
         "point": key,
-        "rate_1": rate[1],
-        "rate_2": rate[2],
-        "wait_1": one["infeed_fraction"],
-        "wait_2": two["infeed_fraction"],
-        "gain_1": one["infeed_gain"],
-        "gain_1_low": one.get("infeed_gain_low", float("nan")),
-        "gain_1_high": one.get("infeed_gain_high", float("nan")),
-        "gain_2": two["infeed_gain"],
-        "free": one["input_free_examples_per_second"],
-        "alone_1": one["input_examples_per_second"],
-        "alone_2": two["input_examples_per_second"],
+        **{f"wait_{threads}": run["infeed_fraction"] for threads, run in pair.items()},
+        **{f"gain_{threads}": run["infeed_gain"] for threads, run in pair.items()},
+        **{f"gain_1_{end}": one.get(f"infeed_gain_{end}", float("nan")) for end in ("low", "high")},
         "cpu_ms": one["input_cpu_ms_per_example"],
         "predicted": predicted(one, 2, cores) / predicted(one, 1, cores) - 1,
-        "seen": rate[2] / rate[1] - 1,
+        "seen": second / first - 1,
     }
 
 

@@ -10,8 +10,6 @@ driver in its first two seconds (start), its process group, its worker, the chil
 describes the machine. What that makes a crash is measured again.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json
@@ -29,7 +27,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.common import ROOT, artifact, runs, train
+from benchmarks.common import ROOT, artifact, environment, runs, train
 
 TINY = [
     *("model.layers=1", "model.input_size=16", "model.output_size=4", "batch_size=4", "measure.min_seconds=0.02"),
@@ -91,8 +89,7 @@ def left_over(folder: Path) -> list[str]:
 
 def start(folder: Path, first: int, given: argparse.Namespace) -> Driver:
     """A driver of the sweep whose narrowest point has so many nodes."""
-    environ = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'mlflow.db'}"}
-    environ["TMPDIR"] = str(folder / "temporary")
+    environ = environment(folder) | {"TMPDIR": str(folder / "temporary")}
     command = [sys.executable, "-m", "paradnn.train", "-m", f"model.nodes=range({first},{first + POINTS})", *TINY]
     command += [f"measure.processes={given.processes}", f"tracking.folder={folder}", "resume=retry"]
     if given.adaptive:

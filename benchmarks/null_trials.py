@@ -8,8 +8,6 @@
 held to 2% and 5% of the ratio of its means, and to 1.96 standard errors of it.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

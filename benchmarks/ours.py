@@ -1,8 +1,6 @@
 """ParaDnn's side of programs that take turns: the worker's own step, made and run as `paradnn.worker.point` does, of a
 family (`benchmarks.fidelity`), or of messages, "tcp latency 64" (`channel`)."""
 
-from __future__ import annotations
-
 import argparse
 
 from benchmarks.turns import Step, take_part

@@ -5,23 +5,15 @@ phases (schedule + start + record), and from the command's wall clock less every
 and measurement. Beside it, the same points as one fresh process each.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
-import tempfile
 import time
-from pathlib import Path
 
 from benchmarks.common import runs, save, train
+from paradnn.core.scratch import Scratch
 
-PROTOCOL = [
-    "measure.min_seconds=0.2",
-    "measure.min_blocks=6",
-    "measure.block_seconds=0.02",
-    "measure.warmup_seconds=1",
-    "measure.processes=1",
-]
+PROTOCOL = ["measure.min_seconds=0.2", "measure.min_blocks=6", "measure.block_seconds=0.02"]
+PROTOCOL += ["measure.warmup_seconds=1", "measure.processes=1"]
 WORK = ("build", "compile", "warmup", "measure")
 
 
@@ -35,8 +27,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="6 points and 1 fresh process")
     quick = parser.parse_args().quick
     nodes, batches = ("8,16,24", "4,8") if quick else ("8,16,24,32,40,48,56,64,72,80", "4,8,16,32,64")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with Scratch() as folder:
         train([*PROTOCOL, "model.nodes=4", "batch_size=2"], folder)  # the database is made once
         begin = time.perf_counter()
         train(["-m", f"model.nodes={nodes}", f"batch_size={batches}", *PROTOCOL], folder)
@@ -50,23 +41,15 @@ def main() -> None:
         print(f"first point {overhead[0]:.1f} s")
         print(f"  wall clock less work, start-up of driver and framework included: {rest / len(points):.3f} s a point")
         for phase in ("schedule", "start", "record"):
-            print(
-                f"    {phase}: median {statistics.median(float(run[f'phase_{phase}_seconds']) for run in points):.3f} s"
-            )
-        save(
-            "overhead",
-            [
-                {"point": run["mlflow.runName"], "overhead_seconds": run["overhead_seconds"], "work_seconds": work(run)}
-                for run in points
-            ],
-        )
+            median = statistics.median(float(run[f"phase_{phase}_seconds"]) for run in points)
+            print(f"    {phase}: median {median:.3f} s")
+        columns = ("mlflow.runName", "overhead_seconds")
+        save("overhead", [{key: run[key] for key in columns} | {"work_seconds": work(run)} for run in points])
         fresh = []
         for run in points[:: max(1, len(points) // (1 if quick else 8))][: 1 if quick else 8]:
             begin = time.perf_counter()
-            train(
-                [f"model.nodes={run['model.nodes']}", f"batch_size={run['batch_size']}", "resume=false", *PROTOCOL],
-                folder,
-            )
+            sizes = [f"{key}={run[key]}" for key in ("model.nodes", "batch_size")]
+            train([*sizes, "resume=false", *PROTOCOL], folder)
             fresh.append(time.perf_counter() - begin - work(runs(folder)[-1]))
         print(f"one fresh process each, {len(fresh)} of them: median {statistics.median(fresh):.1f} s beside the work")
 

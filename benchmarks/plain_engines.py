@@ -6,8 +6,6 @@ load the same artefact: FOLDER's run.py, and a loop over the engine's own call. 
 single steps, ours / bare: the geometric mean over the pairs, with Student's 95% interval where there are two or more.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

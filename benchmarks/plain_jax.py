@@ -3,9 +3,6 @@
 `--keras`: with Keras' own loss and optimizer. Takes its turns in `benchmarks.fidelity`.
 """
 
-from __future__ import annotations
-
-import argparse
 import functools
 import os
 
@@ -14,8 +11,8 @@ os.environ["KERAS_BACKEND"] = "jax"
 import jax
 import jax.numpy as jnp
 
-from benchmarks.plain_models import DECAY, EPSILON, MOMENTUM, RATE, keras_parts, prepare, shapes
-from benchmarks.turns import Step, take_part
+from benchmarks.plain_models import DECAY, EPSILON, MOMENTUM, RATE, enter, keras_parts, prepare, shapes
+from benchmarks.turns import Step
 
 
 def by_hand(model):
@@ -59,29 +56,22 @@ def with_keras(model):
     return step, [variable.value for variable in optimizer.variables]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--keras", action="store_true")
-    given, _ = parser.parse_known_args()
+def make(name, keras):
+    model, *arrays = prepare(name)
+    step, slots = with_keras(model) if keras else by_hand(model)
+    weights = [variable.value for variable in model.trainable_variables]
+    others = [variable.value for variable in model.non_trainable_variables]
+    # Put where the results of a step will be, or the second step is compiled again.
+    state, x, y = jax.device_put(((weights, others, slots), *arrays), jax.devices()[0])
 
-    def make(name):
-        model, *arrays = prepare(name)
-        step, slots = with_keras(model) if given.keras else by_hand(model)
-        weights = [variable.value for variable in model.trainable_variables]
-        others = [variable.value for variable in model.non_trainable_variables]
-        # Put where the results of a step will be, or the second step is compiled again.
-        state, x, y = jax.device_put(((weights, others, slots), *arrays), jax.devices()[0])
+    def run(steps):
+        nonlocal state
+        for _ in range(steps):
+            state, loss = step(state, x, y)
+        return float(loss)
 
-        def run(steps):
-            nonlocal state
-            for _ in range(steps):
-                state, loss = step(state, x, y)
-            return float(loss)
-
-        return Step(run, shapes(model))
-
-    take_part(make, parser)
+    return Step(run, shapes(model))
 
 
 if __name__ == "__main__":
-    main()
+    enter(make)

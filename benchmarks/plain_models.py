@@ -3,10 +3,12 @@
 Shared by `plain_tensorflow.py`, `plain_jax.py` and `plain_torch.py`, which set KERAS_BACKEND before they import this.
 """
 
-from __future__ import annotations
+import argparse
 
 import keras
 import numpy as np
+
+from benchmarks.turns import take_part
 
 L = keras.layers
 
@@ -99,3 +101,11 @@ def keras_parts(model):
     optimizer = keras.optimizers.RMSprop(RATE, rho=DECAY, momentum=MOMENTUM, epsilon=EPSILON)
     optimizer.build(model.trainable_variables)
     return keras.losses.SparseCategoricalCrossentropy(from_logits=True), optimizer
+
+
+def enter(make):
+    """Take part in `benchmarks.fidelity`: `make(name, keras)` is a step, by hand or with Keras' loss and optimizer."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--keras", action="store_true")
+    given, _ = parser.parse_known_args()
+    take_part(lambda name: make(name, given.keras), parser)

@@ -3,17 +3,14 @@
 `--keras`: with Keras' own loss and optimizer. Takes its turns in `benchmarks.fidelity`.
 """
 
-from __future__ import annotations
-
-import argparse
 import os
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
 
 import tensorflow as tf
 
-from benchmarks.plain_models import DECAY, EPSILON, MOMENTUM, RATE, keras_parts, prepare, shapes
-from benchmarks.turns import Step, take_part
+from benchmarks.plain_models import DECAY, EPSILON, MOMENTUM, RATE, enter, keras_parts, prepare, shapes
+from benchmarks.turns import Step
 
 
 def by_hand(model):
@@ -48,27 +45,20 @@ def with_keras(model):
     return step
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--keras", action="store_true")
-    given, _ = parser.parse_known_args()
+def make(name, keras):
+    for device in tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.set_memory_growth(device, True)
+    model, *arrays = prepare(name)
+    x, y = (tf.identity(tf.constant(array)) for array in arrays)
+    step = with_keras(model) if keras else by_hand(model)
 
-    def make(name):
-        for device in tf.config.list_physical_devices("GPU"):
-            tf.config.experimental.set_memory_growth(device, True)
-        model, *arrays = prepare(name)
-        x, y = (tf.identity(tf.constant(array)) for array in arrays)
-        step = with_keras(model) if given.keras else by_hand(model)
+    def run(steps):
+        for _ in range(steps):
+            loss = step(x, y)
+        return float(loss.numpy())
 
-        def run(steps):
-            for _ in range(steps):
-                loss = step(x, y)
-            return float(loss.numpy())
-
-        return Step(run, shapes(model))
-
-    take_part(make, parser)
+    return Step(run, shapes(model))
 
 
 if __name__ == "__main__":
-    main()
+    enter(make)

@@ -4,9 +4,6 @@
 epsilon to the root of the mean square, so the update is written out, and compiled as forward and backward pass are.
 """
 
-from __future__ import annotations
-
-import argparse
 import os
 
 os.environ["KERAS_BACKEND"] = "torch"
@@ -14,8 +11,8 @@ os.environ["KERAS_BACKEND"] = "torch"
 import torch
 import torch._inductor.compile_fx  # seconds that are better paid once, before the forks
 
-from benchmarks.plain_models import DECAY, EPSILON, MOMENTUM, RATE, keras_parts, prepare, shapes
-from benchmarks.turns import Step, take_part
+from benchmarks.plain_models import DECAY, EPSILON, MOMENTUM, RATE, enter, keras_parts, prepare, shapes
+from benchmarks.turns import Step
 
 
 def by_hand(model, weights):
@@ -50,33 +47,26 @@ def with_keras(model, weights):
     return loss_of, update
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--keras", action="store_true")
-    given, _ = parser.parse_known_args()
+def make(name, keras):
+    model, *arrays = prepare(name)
+    weights = [variable.value for variable in model.trainable_variables]
+    x, y = (torch.as_tensor(array).to(weights[0].device) for array in arrays)
+    if not keras:
+        y = y.long()
+    loss_of, update = with_keras(model, weights) if keras else by_hand(model, weights)
 
-    def make(name):
-        model, *arrays = prepare(name)
-        weights = [variable.value for variable in model.trainable_variables]
-        x, y = (torch.as_tensor(array).to(weights[0].device) for array in arrays)
-        if not given.keras:
-            y = y.long()
-        loss_of, update = with_keras(model, weights) if given.keras else by_hand(model, weights)
+    def run(steps):
+        for _ in range(steps):
+            for weight in weights:
+                weight.grad = None
+            loss = loss_of(x, y)
+            loss.backward()
+            with torch.no_grad():
+                update([weight.grad for weight in weights])
+        return float(loss.detach())
 
-        def run(steps):
-            for _ in range(steps):
-                for weight in weights:
-                    weight.grad = None
-                loss = loss_of(x, y)
-                loss.backward()
-                with torch.no_grad():
-                    update([weight.grad for weight in weights])
-            return float(loss.detach())
-
-        return Step(run, shapes(model))
-
-    take_part(make, parser)
+    return Step(run, shapes(model))
 
 
 if __name__ == "__main__":
-    main()
+    enter(make)

@@ -5,21 +5,17 @@ from an empty one, and then measured: expected and actual time of the command, a
 intervals. The store is a copy of the given one, or one that `experiment=quick` is measured into first.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
-import os
 import shutil
-import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
-from benchmarks.common import ROOT, runs, save, train
+from benchmarks.common import paradnn, runs, save, train
+from paradnn.core.scratch import Scratch
 
 GRIDS = (
     "sweep.grids=["
@@ -28,19 +24,18 @@ GRIDS = (
     "{model: 'rnn,lstm,gru', model.embedding_size: '50,100,200,400', model.sequence_length: '10,30',"
     " batch_size: '16,64,128'}]"
 )
+#: Columns of a plan that are numbers.
+PLANNED = [f"{end}_{unit}" for unit in ("seconds", "step_ms") for end in ("expected", "low", "high")]
 COMMON = ["-m", GRIDS, "measure=quick", "measure.profile=false", "ceilings=false"]
 
 
 def plan(arguments: list[str], folder: Path) -> tuple[str, list[dict[str, str]]]:
     """The plan's line on one host, and its rows."""
-    environ = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "HYDRA_"))}
-    environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder / 'mlflow.db'}"
     out = folder / "points.csv"
-    command = [sys.executable, "-m", "paradnn.plan", *arguments, f"plan.out={out}"]
     begin = time.perf_counter()
-    done = subprocess.run(command, cwd=ROOT, env=environ, text=True, capture_output=True, check=True)
+    said = paradnn("plan", [*arguments, f"plan.out={out}"], folder)
     print(f"  planned in {time.perf_counter() - begin:.1f} s")
-    [line] = [line for line in done.stdout.splitlines() if line.startswith("On one host")]
+    [line] = [line for line in said.splitlines() if line.startswith("On one host")]
     with out.open(newline="") as handle:
         return line.removeprefix("On one host: "), list(csv.DictReader(handle))
 
@@ -48,56 +43,38 @@ def plan(arguments: list[str], folder: Path) -> tuple[str, list[dict[str, str]]]
 def against_reality(store: Path | None, points: int) -> None:
     """Plan, measure, compare."""
     arguments = [*COMMON, f"sweep.sample={points}"]
-    with tempfile.TemporaryDirectory() as name:
-        known, empty = Path(name) / "known", Path(name) / "empty"
-        known.mkdir()
-        empty.mkdir()
+    with Scratch() as known, Scratch() as empty:
         if store:
             shutil.copy(store, known / "mlflow.db")
         else:
             train(["-m", "experiment=quick"], known)
         before = len(runs(known))
-        print(f"store with {before} points:")
-        expected, rows = plan(arguments, known)
-        print("empty store:")
-        alone, rows_alone = plan(arguments, empty)
+        print(f"store with {before} points, then an empty one:")
+        (expected, rows), (alone, rows_alone) = (plan(arguments, folder) for folder in (known, empty))
         begin = time.perf_counter()
         train(arguments, known)
         wall = time.perf_counter() - begin
         measured = {str(run["mlflow.runName"]): run for run in runs(known)[before:]}
         print(f"{len(measured)} points, expected {expected}, from the cost model alone {alone}, actual {wall:.0f} s")
-        for title, planned in (("with the store", rows), ("from the cost model alone", rows_alone)):
-            compare(title, planned, measured)
+        compare("with the store", rows, measured)
+        compare("from the cost model alone", rows_alone, measured)
 
 
 def compare(title: str, rows: list[dict[str, str]], measured: dict[str, dict[str, str | float]]) -> None:
     """How far each point's phases and step are from what was expected; what lies between points is in no phase."""
-    ratios, inside, steps, steps_inside, table = [], [], [], [], []
-    for row in rows:
-        run = measured.get(row["name"])
-        if run is None or run["outcome"] != "ok":
-            continue
-        phases = [float(value) for key, value in run.items() if key.startswith("phase_")]
-        spent = sum(phases) - max(0.0, float(run["phase_start_seconds"]) - 0.5)  # without the import
-        step = float(run["step_time_ms"])
-        ratios.append(spent / float(row["expected_seconds"]))
-        inside.append(float(row["low_seconds"]) <= spent <= float(row["high_seconds"]))
-        steps.append(step / float(row["expected_step_ms"]))
-        steps_inside.append(float(row["low_step_ms"]) <= step <= float(row["high_step_ms"]))
-        table.append(
-            {key: row[key] for key in ("name", "expected_seconds", "low_seconds", "high_seconds")}
-            | {"seconds": spent, "expected_step_ms": row["expected_step_ms"], "step_ms": step}
-        )
-    print(
-        f"  {title}: point {ratios_of(ratios)}, {np.mean(inside):.0%} within; step {ratios_of(steps)}, "
-        f"{np.mean(steps_inside):.0%} within"
-    )
-    save(f"plan {title}".replace(" ", "_"), table)
-
-
-def ratios_of(ratios: list[float]) -> str:
-    low, middle, high = np.quantile(ratios, [0.1, 0.5, 0.9])
-    return f"actual/expected {middle:.2f} ({low:.2f} .. {high:.2f})"
+    table = pd.DataFrame([row for row in rows if measured.get(row["name"], {}).get("outcome") == "ok"])
+    table[PLANNED] = table[PLANNED].astype(float)
+    found = [measured[name] for name in table["name"]]
+    phases = [sum(float(value) for key, value in run.items() if key.startswith("phase_")) for run in found]
+    imported = [max(0.0, float(run["phase_start_seconds"]) - 0.5) for run in found]
+    table["seconds"], table["step_ms"] = np.subtract(phases, imported), [float(run["step_time_ms"]) for run in found]
+    said = []
+    for what, unit in (("point", "seconds"), ("step", "step_ms")):
+        low, middle, high = (table[unit] / table[f"expected_{unit}"]).quantile([0.1, 0.5, 0.9])
+        inside = table[unit].between(table[f"low_{unit}"], table[f"high_{unit}"]).mean()
+        said.append(f"{what} actual/expected {middle:.2f} ({low:.2f} .. {high:.2f}), {inside:.0%} within")
+    print(f"  {title}: {'; '.join(said)}")
+    save(f"plan {title}".replace(" ", "_"), table[["name", *PLANNED, "seconds", "step_ms"]].to_dict("records"))
 
 
 def main() -> None:

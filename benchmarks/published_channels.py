@@ -5,8 +5,6 @@ send/receive on A40, A100 and H100 (github.com/microsoft/vidur, MIT License). Fo
 fit is made from every other size and tried on those between; errors are |measured / predicted - 1|.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -7,9 +7,9 @@ not measured again. Takes two minutes through a server on PostgreSQL, which must
 paradnn[server].
 """
 
-from __future__ import annotations
-
 import argparse
+import functools
+import itertools
 import json
 import shlex
 import statistics
@@ -97,13 +97,11 @@ class Drivers:
         pipes = {"text": True, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self._processes = [subprocess.Popen(command, cwd=ROOT, env=environment(), **pipes) for _ in range(count)]
 
-    def record(
-        self, uri: str, experiment: str, count: int, points: int, ready: Callable[[], object] = lambda: None
-    ) -> list[dict]:
+    def record(self, uri: str, name: str, count: int, points: int, ready: Callable[[], object] = dict) -> list[dict]:
         """What each of so many drivers says of its points; `ready` is called before the first of them."""
         used = self._processes[:count]
         for index, one in enumerate(used):
-            print(json.dumps([uri, experiment, index * (points + 1), points]), file=one.stdin, flush=True)
+            print(json.dumps([uri, name, index * (points + 1), points]), file=one.stdin, flush=True)
         for one in used:
             assert one.stdout.readline() == "ready\n"
         ready()
@@ -134,20 +132,17 @@ def measure(folder: Path, template: Path, counts: Sequence[int], given: argparse
             asked = {count: requests_per_run(drivers, one.port, count, given.points // 2) for count in counts}
             rates: dict[int, list[float]] = {count: [] for count in counts}
             rows = []
-            for number in range(given.rounds):
-                for count in counts:
-                    before: dict[str, float] = {}
-                    name = f"round {number}, {count} drivers"
-                    answers = drivers.record(
-                        one.uri, name, count, given.points, lambda seen=before: seen.update(processor_seconds())
-                    )
-                    spent = {name: seconds - before[name] for name, seconds in processor_seconds().items()}
-                    runs = count * given.points
-                    rates[count].append(runs / (max(a["end"] for a in answers) - min(a["begin"] for a in answers)))
-                    shares = {f"{name}_ms": 1e3 * seconds / runs for name, seconds in spent.items()}
-                    for claim, record in (pair for answer in answers for pair in answer["spent"]):
-                        seconds = {"claim_seconds": claim, "record_seconds": record}
-                        rows.append({"drivers": count, "round": number, **seconds, **shares})
+            for number, count in itertools.product(range(given.rounds), counts):
+                before: dict[str, float] = {}
+                look = functools.partial(lambda seen: seen.update(processor_seconds()), before)
+                answers = drivers.record(one.uri, f"round {number}, {count} drivers", count, given.points, look)
+                spent = {name: seconds - before[name] for name, seconds in processor_seconds().items()}
+                runs = count * given.points
+                rates[count].append(runs / (max(a["end"] for a in answers) - min(a["begin"] for a in answers)))
+                shares = {f"{name}_ms": 1e3 * seconds / runs for name, seconds in spent.items()}
+                for claim, record in (pair for answer in answers for pair in answer["spent"]):
+                    seconds = {"claim_seconds": claim, "record_seconds": record}
+                    rows.append({"drivers": count, "round": number, **seconds, **shares})
         finally:
             drivers.close()
     for count in counts:
@@ -163,9 +158,7 @@ def report(count: int, asked: float, rates: Sequence[float], rows: Sequence[dict
     print(f"{count} driver(s):")
     print(f"  requests a run    {asked:.2f}")
     print(f"  seconds a run     median {middle:.3f}, quartiles {low:.3f} .. {high:.3f}, longest {max(seconds):.3f}")
-    print(
-        f"  runs a second     median {statistics.median(rates):.1f}, {min(rates):.1f} .. {max(rates):.1f} over rounds"
-    )
+    print(f"  runs a second     median {statistics.median(rates):.1f}, {min(rates):.1f} .. {max(rates):.1f} of rounds")
     parts = ", ".join(f"{name} {value:.0f}" for name, value in cores.items())
     print(f"  ms of a core each {sum(cores.values()):.0f}: {parts}", flush=True)
 
@@ -187,10 +180,8 @@ def main() -> None:
         template = folder / "record.json"
         template.write_text(json.dumps(asdict(record)))
         size = sum(len(file_content(content)) for content in record.artifacts.values())
-        print(
-            f"a run: {len(record.metrics)} metrics, {len(record.params)} params, {len(record.tags)} tags, "
-            f"{len(record.artifacts)} files of {size / 1024:.0f} KiB"
-        )
+        parts = ", ".join(f"{len(getattr(record, name))} {name}" for name in ("metrics", "params", "tags", "artifacts"))
+        print(f"a run: {parts} of {size / 1024:.0f} KiB")
         rows = list(measure(folder, template, [int(word) for word in given.drivers.split(",")], given))
     save("recording", rows)
     return None

@@ -14,8 +14,6 @@ contended (beside none a false alarm, unless the machine was busy with something
 saw.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

@@ -6,8 +6,6 @@ blocks: how often the interval of the first 1, 2, 3 ... processes covers the med
 --folder the measurements stay there, and a second call goes on with them.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics
@@ -21,13 +19,10 @@ from typing import Any
 from benchmarks.common import artifact, runs, save, train
 from paradnn.session.measured import summarise
 
+CNN, RNN = "model.filters: 16, model.image_size: 64, batch_size: 16", "model.embedding_size: 200, batch_size: 64"
 GRIDS = (
-    "sweep.grids=[{model: fc, model.nodes: 512, batch_size: 256},"
-    "{model: residual, model.filters: 16, model.image_size: 64, batch_size: 16},"
-    "{model: bottleneck, model.filters: 16, model.image_size: 64, batch_size: 16},"
-    "{model: rnn, model.embedding_size: 200, batch_size: 64},"
-    "{model: lstm, model.embedding_size: 200, batch_size: 64},"
-    "{model: gru, model.embedding_size: 200, batch_size: 64}]"
+    f"sweep.grids=[{{model: fc, model.nodes: 512, batch_size: 256}}, {{model: 'residual,bottleneck', {CNN}}},"
+    f"{{model: 'rnn,lstm,gru', {RNN}}}]"
 )
 
 #: Of one run: when each of its processes began, and the step time in seconds of each of its blocks.
@@ -85,24 +80,16 @@ def _rows(points: Sequence[Mapping[str, Any]], measured: Mapping[str, Measured])
             seconds = statistics.median(_seconds(run, count) for run in own)
             total[count] += zip(covered, widths, strict=True)
             between = [entry.between_cv for entry in found if entry.between_cv is not None]
-            rows.append(
-                {
-                    "point": family,
-                    "processes": count,
-                    "times": len(known),
-                    "covers": f"{sum(covered)}/{len(known)}",
-                    "half_width": f"{statistics.median(widths):.1%}",
-                    "seconds": f"{seconds:.1f}",
-                    "within_cv": f"{statistics.median(entry.cv or 0 for entry in found):.1%}",
-                    "between_cv": f"{(statistics.fmean(b**2 for b in between)) ** 0.5:.1%}" if between else "",
-                }
-            )
+            row = {"point": family, "processes": count, "times": len(known), "covers": f"{sum(covered)}/{len(known)}"}
+            row |= {"half_width": f"{statistics.median(widths):.1%}", "seconds": f"{seconds:.1f}"}
+            row["within_cv"] = f"{statistics.median(entry.cv or 0 for entry in found):.1%}"
+            row["between_cv"] = f"{(statistics.fmean(b**2 for b in between)) ** 0.5:.1%}" if between else ""
+            rows.append(row)
     for count, entries in total.items():
         covered, widths = [c for c, _ in entries], [w for _, w in entries]
         share = f"{sum(covered)}/{len(covered)} = {sum(covered) / len(covered):.1%}"
-        rows.append(
-            {"point": "all", "processes": count, "covers": share, "half_width": f"{statistics.median(widths):.1%}"}
-        )
+        half = f"{statistics.median(widths):.1%}"
+        rows.append({"point": "all", "processes": count, "covers": share, "half_width": half})
     return rows
 
 

@@ -11,8 +11,6 @@ a request of `o` tokens is answered, o steps are taken and b - 1 prompts are rea
 leave as often. So a token takes a step and (b - 1) / o prompts. The first token of a request takes at least its own.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections import Counter, defaultdict
@@ -150,8 +148,8 @@ def predicted(rows: list[Row]) -> pd.DataFrame:
 
 def _configs(folder: Path) -> dict[str, Any]:
     """Name of a model, without its owner and what its weights are in -> the sizes it was published with."""
-    found = {path.stem.removesuffix("_config"): json.loads(path.read_text())
-             for path in (folder / _ROOT / "model_configs").glob("*_config.json")}  # fmt: skip
+    paths = (folder / _ROOT / "model_configs").glob("*_config.json")
+    found = {path.stem.removesuffix("_config"): json.loads(path.read_text()) for path in paths}
     return {name.split("--")[-1].replace("Meta-", ""): config for name, config in found.items()}
 
 

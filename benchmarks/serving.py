@@ -6,8 +6,6 @@ What is served is a stub that takes a fixed time, so that theory says what comes
 own at the same time, in another process: what disturbs the machine disturbs both.
 """
 
-from __future__ import annotations
-
 import argparse
 import multiprocessing
 import queue
@@ -52,34 +50,41 @@ def served(rate: float, seconds: float, service: float) -> QueryLog:
         return serve(generated, stub(service), time.monotonic_ns, 1).log
 
 
-def by_loadgen(rate: float, queries: int, service: float) -> dict[int, float]:
-    """Milliseconds of LoadGen's own quantiles, of so many queries by the same schedule."""
-    waiting: queue.SimpleQueue[list[lg.QuerySample] | None] = queue.SimpleQueue()
-    run = stub(service)
-
-    def work() -> None:
-        while samples := waiting.get():
-            for sample in samples:
-                run(1)
-                lg.QuerySamplesComplete([lg.QuerySampleResponse(sample.id, 0, 0)])
-
-    thread = threading.Thread(target=work)
-    thread.start()
+def loadgen(scenario: str, queries: int, issue: Callable[[list[lg.QuerySample]], object], **settings: float) -> str:
+    """The summary that MLPerf's LoadGen writes of a scenario of so many queries, which `issue` is given."""
     asked = lg.TestSettings()
-    asked.scenario, asked.mode = lg.TestScenario.Server, lg.TestMode.PerformanceOnly
-    asked.server_target_qps, asked.schedule_rng_seed = rate, LOADGEN_SEED
+    asked.scenario, asked.mode = getattr(lg.TestScenario, scenario), lg.TestMode.PerformanceOnly
     asked.min_duration_ms, asked.min_query_count, asked.max_query_count = 0, queries, queries
-    system = lg.ConstructSUT(waiting.put, lambda: None)
-    library = lg.ConstructQSL(8, 8, lambda _: None, lambda _: None)
+    for name, value in settings.items():
+        setattr(asked, name, value)
+    system, library = lg.ConstructSUT(issue, lambda: None), lg.ConstructQSL(8, 8, lambda _: None, lambda _: None)
     with tempfile.TemporaryDirectory() as folder:
         log = lg.LogSettings()
         log.log_output.outdir, log.log_output.copy_summary_to_stdout, log.enable_trace = folder, False, False
         lg.StartTestWithLogSettings(system, library, asked, log)
         text = (Path(folder) / "mlperf_log_summary.txt").read_text()
-    waiting.put(None)
-    thread.join()
     lg.DestroySUT(system)
     lg.DestroyQSL(library)
+    return text
+
+
+def answer(samples: list[lg.QuerySample]) -> None:
+    lg.QuerySamplesComplete([lg.QuerySampleResponse(sample.id, 0, 0) for sample in samples])
+
+
+def by_loadgen(rate: float, queries: int, service: float) -> dict[int, float]:
+    """Milliseconds of LoadGen's own quantiles, of so many queries by the same schedule."""
+    waiting: queue.SimpleQueue[list[lg.QuerySample]] = queue.SimpleQueue()
+    run = stub(service)
+
+    def work() -> None:
+        while True:
+            for sample in waiting.get():
+                run(1)
+                answer([sample])
+
+    threading.Thread(target=work, daemon=True).start()
+    text = loadgen("Server", queries, waiting.put, server_target_qps=rate, schedule_rng_seed=LOADGEN_SEED)
     found = re.findall(r"(\d+\.\d+) percentile latency \(ns\)\s*: (\d+)", text)
     return {int(float(share)): int(value) / 1e6 for share, value in found if float(share) in _SHARES}
 
@@ -105,14 +110,10 @@ def beside_loadgen(loads: list[float], seconds: float, service: float) -> None:
             late = sorted(ns / 1e6 for ns in log.late())
             ours = {share: percentile(log.latencies(), share / 100) / 1e6 for share in _SHARES}
             by_oracle = asked.result()
-            print(
-                f"{load:4}  {len(log):7}  {wait:9.3f}  {exact:5.3f}  {theory:5.3f}   "
-                f"{percentile(late, 0.5):.3f}, {percentile(late, 0.99):.3f}, {late[-1]:.3f}   "
-                + "   ".join(", ".join(f"{each[share]:.3f}" for share in _SHARES) for each in (ours, by_oracle))
-                + "   "
-                + ", ".join(f"{ours[share] / by_oracle[share]:.3f}" for share in _SHARES),
-                flush=True,
-            )
+            ratios = {share: ours[share] / by_oracle[share] for share in _SHARES}
+            lates = dict(zip(_SHARES, (percentile(late, 0.5), percentile(late, 0.99), late[-1]), strict=True))
+            shares = (", ".join(f"{each[share]:.3f}" for share in _SHARES) for each in (lates, ours, by_oracle, ratios))
+            print(f"{load:4}  {len(log):7}  {wait:9.3f}  {exact:5.3f}  {theory:5.3f} ", *shares, sep="  ", flush=True)
 
 
 def search_twice(seconds: float, service: float) -> None:

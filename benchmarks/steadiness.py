@@ -9,8 +9,6 @@ Noise is Gaussian and AR(1) from block to block. `false`: a series without a cha
 one with a change that is called steady, with the reported step time beside the true one at the end.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses
@@ -25,8 +23,6 @@ from benchmarks.common import save
 from paradnn.core.messages import Timing
 from paradnn.worker.measure import Protocol, measure_steps
 from paradnn.worker.series import FEWEST, block_interval, find_change, median_interval
-
-__all__ = ["PLANTED", "PROTOCOLS", "Coverage", "Machine", "ar1", "coverage", "planted", "stopped"]
 
 RHO = (0.0, 0.5, 0.7, 0.9)
 PROTOCOLS = {"standard": Protocol(0.5, 10, 120.0, 0.05, 10.0), "quick": Protocol(0.5, 6, 20.0, 0.05, 2.0)}
@@ -119,19 +115,21 @@ def coverage(length: int, kind: str, series: int, seed: int = 0) -> Coverage:
     return Coverage(len(widths) / series, wrong / series, statistics.median(widths) if widths else math.nan)
 
 
+def errors_of_steady(timings: list[Timing], truths: list[float]) -> list[float]:
+    """How far the reported step is from the true one, of those that are called steady."""
+    pairs = zip(timings, truths, strict=True)
+    steps = ((statistics.median(one.blocks) / one.steps_per_block, truth) for one, truth in pairs if one.steady)
+    return [abs(step / truth - 1) for step, truth in steps]
+
+
 def print_alarms(series: int) -> None:
     """Verdicts on planted machines, and what they cost."""
     rows: list[dict[str, object]] = []
     for (label, protocol), name, noise, rho in itertools.product(PROTOCOLS.items(), PLANTED, (0.01, 0.03), RHO):
         timings, truths = planted(name, protocol, rho, noise, series)
-        steady = [timing.steady for timing in timings]
-        errors = [
-            abs(statistics.median(timing.blocks) / timing.steps_per_block / truth - 1)
-            for timing, truth in zip(timings, truths, strict=True)
-            if timing.steady
-        ]
+        errors = errors_of_steady(timings, truths)
         row: dict[str, object] = {"protocol": label, "planted": name, "noise": noise, "rho": rho}
-        row["called steady"] = f"{sum(steady) / series:.1%}"
+        row["called steady"] = f"{len(errors) / series:.1%}"
         row["seconds"] = f"{statistics.fmean(sum(timing.warmup) + sum(timing.blocks) for timing in timings):.1f}"
         row["error of the steady"] = f"{statistics.median(errors):.1%}" if errors else ""
         print("  ".join(f"{value!s:>14}" for value in row.values()), flush=True)
@@ -204,13 +202,12 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.table:
         print_table(10 * arguments.series)
-        return
-    if arguments.stop:
+    elif arguments.stop:
         print_stopped(arguments.series, arguments.stop)
-        return
-    if not arguments.coverage:
-        print_alarms(arguments.series)
-    print_coverage(10 * arguments.series)
+    else:
+        if not arguments.coverage:
+            print_alarms(arguments.series)
+        print_coverage(10 * arguments.series)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,6 @@ A program is a module with a `main` that ends in `take_part(prepare)`. It import
 process for each model, as ParaDnn's worker does for each point. Nothing here is ParaDnn's.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import gc
@@ -22,9 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
-from types import TracebackType
-
-__all__ = ["Failed", "Program", "Ready", "Run", "Stage", "Step", "take_part"]
+from typing import Self
 
 #: Runs so many steps, waits for the device, and returns the last loss.
 Run = Callable[[int], float]
@@ -103,26 +99,19 @@ class Stage:
         self._listener = Listener(family="AF_UNIX", authkey=key)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._controls: dict[str, Connection] = {}
+        own = {**environ, "PYTHONPATH": path, "TURNS_KEY": key.hex()}
         for name, command in commands.items():
             folder = Path(self._folder.name) / name
             folder.mkdir()
+            words = [sys.executable, "-m", *command, "--address", str(self._listener.address), "--name", name]
             with (folder / "log").open("wb") as log:
-                self._processes[name] = subprocess.Popen(
-                    [sys.executable, "-m", *command, "--address", str(self._listener.address), "--name", name],
-                    cwd=folder,
-                    env={**environ, "PYTHONPATH": path, "TURNS_KEY": key.hex()},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
+                pipes = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+                self._processes[name] = subprocess.Popen(words, cwd=folder, env=own, start_new_session=True, **pipes)
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in self._processes.values():
             # The forks are in its process group.
             with contextlib.suppress(ProcessLookupError):

@@ -5,8 +5,6 @@
 The figures are those of docs/analysis.md, section "Verdicts under attack".
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 
@@ -22,6 +20,8 @@ from analysis.roofs import place_models
 from analysis.roofs import summary as under_roof
 from analysis.statistics.dependence import Unit
 
+PEAKS = ("peak_flops_per_second", "peak_bytes_per_second")
+
 
 def shared_effects(random: np.random.Generator, models: int = 23, batches: int = 9) -> pd.DataFrame:
     """Models measured at all batch sizes. What is planted of a point has a normal effect of its model (0.9), of its
@@ -34,10 +34,6 @@ def shared_effects(random: np.random.Generator, models: int = 23, batches: int =
         {
             "run_id": np.arange(models * batches).astype(str),
             "point_id": np.arange(models * batches),
-            "family": "fc",
-            "device": "D",
-            "precision": "float32",
-            "outcome": "ok",
             "model.nodes": np.exp(nodes[model]),
             "batch_size": 64 * 2**batch,
             "parameters": np.exp(of_model[model]),
@@ -47,10 +43,8 @@ def shared_effects(random: np.random.Generator, models: int = 23, batches: int =
             "op_share.fusion": share,
             "arithmetic_intensity": np.exp(-planted),
             "flops_per_second": share * np.minimum(1, np.exp(-planted)),
-            "peak_flops_per_second": 1.0,
-            "peak_bytes_per_second": 1.0,
         }
-    )
+    ).assign(family="fc", device="D", precision="float32", outcome="ok", **dict.fromkeys(PEAKS, 1.0))
 
 
 def found_under(frame: pd.DataFrame, unit: Unit) -> dict[str, tuple[float, float, float]]:

@@ -7,10 +7,7 @@ rate comes with its 95% interval (Clopper and Pearson). The rows printed are tho
 docs/analysis.md.
 """
 
-from __future__ import annotations
-
 import argparse
-import functools
 import io
 import math
 import re
@@ -18,6 +15,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +38,8 @@ Random = np.random.Generator
 World = Callable[[Random], pd.DataFrame]
 _START = pd.Timestamp("2026-01-01", tz="UTC")
 _GRID = {"model.nodes": 9, "batch_size": 3}  # 27 points
+_FIXED = {"family": "fc", "device": "D", "outcome": "ok", "environment_id": "e", "protocol_id": "p", "host": "h"}
+_FIXED |= {"schema_version": "1", "sweep_id": "s"}
 
 
 def plant(
@@ -50,22 +50,14 @@ def plant(
     points = 2 ** (5 + index.to_frame(index=False))
     frame = points.loc[points.index.repeat(logs.shape[1])].reset_index(drop=True)
     name = f"{side}{columns.get('family', 'fc')}"
-    fixed = {
+    of_run = {
         "run_id": [f"{name}{n}" for n in range(logs.size)],
         "point_id": np.repeat([f"{name}{n}" for n in range(len(logs))], logs.shape[1]),
-        "family": "fc",
-        "device": "D",
         "precision": {"A": "bfloat16", "B": "float32"}[side],
-        "outcome": "ok",
-        "environment_id": "e",
-        "protocol_id": "p",
-        "schema_version": "1",
-        "sweep_id": "s",
-        "host": "h",
         "start_time": _START + pd.to_timedelta(3600 * np.ravel(hours), unit="s"),
         "examples_per_second": 100 * np.exp(logs.ravel()),
     }
-    return frame.assign(**(fixed | columns))
+    return frame.assign(**(_FIXED | of_run | columns))
 
 
 def mixed(random: Random, points: int = 27, replicates: int = 3) -> np.ndarray:
@@ -83,31 +75,29 @@ def both(logs: Sequence[np.ndarray], hours: Sequence[np.ndarray], axes: dict[str
     return pd.concat([plant(side, logs[n], hours[n], axes) for n, side in enumerate("AB")])
 
 
-def sessions(effect: float, count: int = 3, true: float = 0.0) -> World:
+def without(frame: pd.DataFrame, failed: Any) -> pd.DataFrame:
+    """The same where these runs went out of memory."""
+    speed = frame["examples_per_second"].mask(failed)
+    return frame.assign(outcome=np.where(failed, "oom_device", "ok"), examples_per_second=speed)
+
+
+def sessions(effect: float, random: Random, count: int = 3, true: float = 0.0) -> pd.DataFrame:
     """Sides in so many sessions each, in turn, which shift them; single points differ by 3% as well."""
-
-    def draw(random: Random) -> pd.DataFrame:
-        base, of_point = noise(random, replicates=count), random.normal(0, 0.03, (27, 1))
-        sides = []
-        for number, side in enumerate("AB"):
-            logs = base[number] + random.normal(0, effect, count) + (number == 0) * (true + of_point)
-            hours = 10.0 * (2 * np.arange(count) + number) + np.arange(27)[:, None] / 60
-            label = np.tile([f"{side}{n}" for n in range(count)], 27)
-            sides.append(plant(side, logs, hours, sweep_id=label))
-        return pd.concat(sides)
-
-    return draw
+    base, of_point = noise(random, replicates=count), random.normal(0, 0.03, (27, 1))
+    sides = []
+    for number, side in enumerate("AB"):
+        logs = base[number] + random.normal(0, effect, count) + (number == 0) * (true + of_point)
+        hours = 10.0 * (2 * np.arange(count) + number) + np.arange(27)[:, None] / 60
+        label = np.tile([f"{side}{n}" for n in range(count)], 27)
+        sides.append(plant(side, logs, hours, sweep_id=label))
+    return pd.concat(sides)
 
 
-def one_sweep(true: float = 0.0, size: float = 0.01, replicates: int = 3, spread: float = 0.0) -> World:
+def one_sweep(random: Random, true: float = 0.0, size: float = 0.01, spread: float = 0.0) -> pd.DataFrame:
     """Sides mixed at random in one sweep; single points differ by `spread`."""
-
-    def draw(random: Random) -> pd.DataFrame:
-        hours, logs = mixed(random, replicates=replicates), noise(random, replicates=replicates, size=size)
-        logs[0] += true + random.normal(0, spread, (27, 1))
-        return both(logs, hours)
-
-    return draw
+    hours, logs = mixed(random), noise(random, size=size)
+    logs[0] += true + random.normal(0, spread, (27, 1))
+    return both(logs, hours)
 
 
 def hosts(random: Random) -> pd.DataFrame:
@@ -126,20 +116,16 @@ def late(random: Random) -> pd.DataFrame:
     return pd.concat([plant("A", logs[0], hours[0], sweep_id=label), plant("B", logs[1], hours[1])])
 
 
-def blocks(shifts: Callable[[Random], np.ndarray], order: str = "ABBA") -> World:
+def blocks(shifts: Callable[[Random], np.ndarray], random: Random, order: str = "ABBA") -> pd.DataFrame:
     """One sweep in blocks: each measures all points of a side once, under a shift of its own."""
-
-    def draw(random: Random) -> pd.DataFrame:
-        per_side = len(order) // 2
-        logs, hours, shift, seen = noise(random, 27, per_side), np.zeros((2, 27, per_side)), shifts(random), [0, 0]
-        for place, side in enumerate(order):
-            number = "AB".index(side)
-            logs[number, :, seen[number]] += shift[place]
-            hours[number, :, seen[number]] = place + np.arange(27) / 60
-            seen[number] += 1
-        return both(logs, hours)
-
-    return draw
+    per_side = len(order) // 2
+    logs, hours, shift, seen = noise(random, 27, per_side), np.zeros((2, 27, per_side)), shifts(random), [0, 0]
+    for place, side in enumerate(order):
+        number = "AB".index(side)
+        logs[number, :, seen[number]] += shift[place]
+        hours[number, :, seen[number]] = place + np.arange(27) / 60
+        seen[number] += 1
+    return both(logs, hours)
 
 
 def out_of_memory(random: Random) -> pd.DataFrame:
@@ -148,9 +134,7 @@ def out_of_memory(random: Random) -> pd.DataFrame:
     ratio = random.normal(0, 0.3, (27, 1))
     logs[0] += ratio - ratio.mean()
     failed = np.repeat((ratio.ravel() > ratio.mean()) & (random.random(27) < 0.8), 3)
-    a = plant("A", logs[0], hours[0], outcome=np.where(failed, "oom_device", "ok"))
-    a.loc[failed, "examples_per_second"] = np.nan
-    return pd.concat([a, plant("B", logs[1], hours[1])])
+    return pd.concat([without(plant("A", logs[0], hours[0]), failed), plant("B", logs[1], hours[1])])
 
 
 def choices(random: Random) -> pd.DataFrame:
@@ -178,36 +162,28 @@ def tiles(random: Random) -> pd.DataFrame:
     return both(logs, hours, axes)
 
 
-def nothing(families: int = 3, devices: int = 4, spread: float = 0.1) -> World:
+def nothing(random: Random, families: int = 3, devices: int = 4, spread: float = 0.1) -> pd.DataFrame:
     """A page of comparisons of equal sides, whose single points differ by `spread`."""
-
-    def draw(random: Random) -> pd.DataFrame:
-        parts = []
-        for family in range(families):
-            for device in range(devices):
-                hours, logs = mixed(random), noise(random)
-                logs[0] += random.normal(0, spread, (27, 1))
-                where = {"family": f"fc{family}", "device": f"D{device}", "environment_id": f"e{device}"}
-                for n, side in enumerate("AB"):
-                    one = plant(side, logs[n], hours[n], **where)
-                    parts.append(one.assign(run_id=one["run_id"] + f"d{device}"))
-        return pd.concat(parts)
-
-    return draw
+    parts = []
+    for family in range(families):
+        for device in range(devices):
+            hours, logs = mixed(random), noise(random)
+            logs[0] += random.normal(0, spread, (27, 1))
+            where = {"family": f"fc{family}", "device": f"D{device}", "environment_id": f"e{device}"}
+            for n, side in enumerate("AB"):
+                one = plant(side, logs[n], hours[n], **where)
+                parts.append(one.assign(run_id=one["run_id"] + f"d{device}"))
+    return pd.concat(parts)
 
 
-def all_won(missed: int) -> World:
+def all_won(missed: int, random: Random) -> pd.DataFrame:
     """144 points of which A wins all but some, by far and whatever the model."""
-
-    def draw(random: Random) -> pd.DataFrame:
-        axes = {"model.nodes": 16, "batch_size": 9}
-        hours, logs = mixed(random, 144, 1), noise(random, 144, 1)
-        ratio = np.exp(random.normal(0, 0.2, 144)) * 0.3
-        ratio[:missed] = -0.1
-        logs[0] += ratio[:, None]
-        return both(logs, hours, axes)
-
-    return draw
+    axes = {"model.nodes": 16, "batch_size": 9}
+    hours, logs = mixed(random, 144, 1), noise(random, 144, 1)
+    ratio = np.exp(random.normal(0, 0.2, 144)) * 0.3
+    ratio[:missed] = -0.1
+    logs[0] += ratio[:, None]
+    return both(logs, hours, axes)
 
 
 def levels(random: Random, count: int = 8, batches: int = 5) -> pd.DataFrame:
@@ -252,19 +228,17 @@ def seeds(random: Random) -> pd.DataFrame:
     return pd.concat(sides)
 
 
-def in_sessions(order: str, shifts: Callable[[Random], np.ndarray], hosts: str = "", apart: float = 5.0) -> World:
+def in_sessions(
+    order: str, shifts: Callable[[Random], np.ndarray], hosts: str, apart: float, random: Random
+) -> pd.DataFrame:
     """Sessions, so many hours `apart`, each of all points of one side once, under a shift and on a host."""
-
-    def draw(random: Random) -> pd.DataFrame:
-        parts = []
-        for place, (side, shift) in enumerate(zip(order, shifts(random), strict=True)):
-            where = {"sweep_id": f"s{place}", "host": hosts[place : place + 1] or "h"}
-            hours = apart * place + random.uniform(0, 1) + np.arange(27)[:, None] / 60
-            one = plant(side, random.normal(shift, 0.01, (27, 1)), hours, **where)
-            parts.append(one.assign(run_id=one["run_id"] + f"s{place}"))
-        return pd.concat(parts)
-
-    return draw
+    parts = []
+    for place, (side, shift) in enumerate(zip(order, shifts(random), strict=True)):
+        where = {"sweep_id": f"s{place}", "host": hosts[place : place + 1] or "h"}
+        hours = apart * place + random.uniform(0, 1) + np.arange(27)[:, None] / 60
+        one = plant(side, random.normal(shift, 0.01, (27, 1)), hours, **where)
+        parts.append(one.assign(run_id=one["run_id"] + f"s{place}"))
+    return pd.concat(parts)
 
 
 def unlike(random: Random) -> pd.DataFrame:
@@ -273,14 +247,10 @@ def unlike(random: Random) -> pd.DataFrame:
     return both((random.normal(0, 0.01, (27, 2)), random.normal(0, 0.05, (27, 7))), (hours[:, :2], hours[:, 2:]))
 
 
-def in_time(effect: Callable[[Random, np.ndarray], np.ndarray | float], size: float = 0.01) -> World:
+def in_time(effect: Callable[[Random, np.ndarray], np.ndarray | float], random: Random) -> pd.DataFrame:
     """Equal sides mixed in one sweep of 162 runs; `effect` moves a run by its place in it, 0 to 161."""
-
-    def draw(random: Random) -> pd.DataFrame:
-        hours = mixed(random)
-        return both(noise(random, size=size) + effect(random, np.rint(60 * hours).astype(int)), hours)
-
-    return draw
+    hours = mixed(random)
+    return both(noise(random) + effect(random, np.rint(60 * hours).astype(int)), hours)
 
 
 def noisy(random: Random) -> pd.DataFrame:
@@ -288,15 +258,11 @@ def noisy(random: Random) -> pd.DataFrame:
     return both(random.normal(0, np.tile([0.1, 0.03, 0.01], 9)[:, None], (2, 27, 3)), mixed(random))
 
 
-def copied(world: World, whole: bool) -> World:
+def copied(world: World, whole: bool, random: Random) -> pd.DataFrame:
     """The same with every run twice, or one run eleven times, under names of their own."""
-
-    def draw(random: Random) -> pd.DataFrame:
-        runs = world(random).reset_index(drop=True)
-        copies = [runs] if whole else [runs.iloc[[int(random.integers(len(runs)))]]] * 10
-        return pd.concat([runs, *(one.assign(run_id=one["run_id"] + f"copy{n}") for n, one in enumerate(copies))])
-
-    return draw
+    runs = world(random).reset_index(drop=True)
+    copies = [runs] if whole else [runs.iloc[[int(random.integers(len(runs)))]]] * 10
+    return pd.concat([runs, *(one.assign(run_id=one["run_id"] + f"copy{n}") for n, one in enumerate(copies))])
 
 
 def grids(random: Random) -> pd.DataFrame:
@@ -329,9 +295,7 @@ def dropped(random: Random) -> pd.DataFrame:
     """Equal sides with 4% of noise; A is out of memory in a third of the runs of the three largest models."""
     sides = both(noise(random, size=0.04), mixed(random))
     failed = (sides["precision"] == "bfloat16") & (sides["model.nodes"] > 2**10) & (random.random(len(sides)) < 0.33)
-    return sides.assign(
-        outcome=np.where(failed, "oom_device", "ok"), examples_per_second=sides["examples_per_second"].mask(failed)
-    )
+    return without(sides, failed)
 
 
 def large(random: Random) -> pd.DataFrame:
@@ -339,10 +303,7 @@ def large(random: Random) -> pd.DataFrame:
     logs, size = noise(random), np.repeat(np.arange(9), 3)
     logs[0] += 0.05 * (4 - size)[:, None] + random.normal(0, 0.03, (27, 1))
     found = both(logs, mixed(random))
-    failed = (found["precision"] == "bfloat16") & (found["model.nodes"] > 2**10)
-    return found.assign(
-        outcome=np.where(failed, "oom_device", "ok"), examples_per_second=found["examples_per_second"].mask(failed)
-    )
+    return without(found, (found["precision"] == "bfloat16") & (found["model.nodes"] > 2**10))
 
 
 def scattered(random: Random) -> pd.DataFrame:
@@ -368,18 +329,14 @@ def corner(random: Random) -> pd.DataFrame:
     return plant("B", logs, random.permutation(96)[:, None] / 60, _AXES)
 
 
-def channel(count: int) -> World:
+def channel(count: int, random: Random) -> pd.DataFrame:
     """Messages of 12 sizes with a start-up of 20 us and 1 GB/s, in so many sessions that shift all times by 8%."""
-
-    def draw(random: Random) -> pd.DataFrame:
-        session, sizes = np.tile(np.repeat(np.arange(count), 4), 12), np.repeat(4 ** np.arange(12), 4 * count)
-        us = (20 + sizes / 1000) * np.exp(random.normal(0, 0.08, count)[session] + random.normal(0, 0.01, len(sizes)))
-        hours = 10.0 * session + np.arange(len(sizes)) / 600
-        one = plant("A", np.zeros((len(sizes), 1)), hours, {"seed": len(sizes)}, family="channel").drop(columns="seed")
-        told = {"model.bytes": sizes, "transfer_us": us, "model.transport": "tcp", "model.pattern": "latency"}
-        return one.assign(sweep_id=[f"s{n}" for n in session], **told)
-
-    return draw
+    session, sizes = np.tile(np.repeat(np.arange(count), 4), 12), np.repeat(4 ** np.arange(12), 4 * count)
+    us = (20 + sizes / 1000) * np.exp(random.normal(0, 0.08, count)[session] + random.normal(0, 0.01, len(sizes)))
+    hours = 10.0 * session + np.arange(len(sizes)) / 600
+    one = plant("A", np.zeros((len(sizes), 1)), hours, {"seed": len(sizes)}, family="channel").drop(columns="seed")
+    told = {"model.bytes": sizes, "transfer_us": us, "model.transport": "tcp", "model.pattern": "latency"}
+    return one.assign(sweep_id=[f"s{n}" for n in session], **told)
 
 
 _PARAMS = ("model.", "batch_size", "precision", "mode", "platform.", "task", "learn.", "seed")
@@ -397,7 +354,7 @@ def planted_runs(frame: pd.DataFrame) -> Iterator[Planted]:
         yield Planted(f"{number:032x}", start, params, held, metrics)
 
 
-@functools.cache
+@cache
 def parsed(words: tuple[str, ...]) -> tuple[SubCommand, Options, Selection]:
     """A command with its options and what it chooses, as `python -m analysis` reads its words."""
     args = make_parser().parse_args(words)
@@ -539,41 +496,46 @@ _COVERED = {
 FITS = {"`speedup`: it depends on": Question(_SPEEDUP, "weights on log speedup")}
 _SIDE = COMPARE | CELLS | SPEEDUP
 _MOSTLY = so(claim("compare", "at_least: 0.9", "SUPPORTED"))
+_FASTER = partial(one_sweep, true=0.08, spread=0.03)
 #: name -> (what is planted, world, what may be said).
 WORLDS: dict[str, tuple[str, World, dict[str, Question]]] = {
-    "sessions 5": ("three sessions a side, each +-5%: equal", sessions(0.05), _ANY),
+    "sessions 5": ("three sessions a side, each +-5%: equal", partial(sessions, 0.05), _ANY),
     "hosts": ("each side on a host of its own, +-8%: equal", hosts, COMPARE | SOFTWARE | SPEEDUP | MERIT),
     "late": ("5 of 27 points of a side later, 8% slower: equal", late, COMPARE | CELLS | SOFTWARE),
     "slow block": (
         "A B B A, the first 8% slower: equal",
-        blocks(lambda _: np.array([-0.08, 0, 0, 0])),
+        partial(blocks, lambda _: np.array([-0.08, 0, 0, 0])),
         COMPARE | CELLS | SOFTWARE,
     ),
-    "blocks": ("A B B A, blocks +-4%: equal", blocks(lambda random: random.normal(0, 0.04, 4)), COMPARE),
+    "blocks": ("A B B A, blocks +-4%: equal", partial(blocks, lambda random: random.normal(0, 0.04, 4)), COMPARE),
     "turns": (
         "A and B in 8 blocks in turn, blocks +-4%: equal",
-        blocks(lambda random: random.normal(0, 0.04, 8), "ABABABAB"),
+        partial(blocks, lambda random: random.normal(0, 0.04, 8), order="ABABABAB"),
         COMPARE | CELLS,
     ),
     "memory": ("out of memory where A wins: mean 1", out_of_memory, COMPARE | SPEEDUP),
     "choices": ("six choices, each in a session of +-3%: equal", choices, BEATEN),
     "protocols": ("quick (3% off) against standard: equal", protocols, COMPARE | SOFTWARE),
     "tiles": ("every value of nodes +-10%: equal on average", tiles, COMPARE | SPEEDUP),
-    "nothing": ("4 devices x 3 families: equal", nothing(), SOFTWARE),
-    "nothing small": ("2 devices x 1 family: equal", nothing(1, 2), SOFTWARE),
-    "page": ("2 devices x 1 family, no effect of anything", nothing(1, 2, 0.0), PAGE),
+    "nothing": ("4 devices x 3 families: equal", nothing, SOFTWARE),
+    "nothing small": ("2 devices x 1 family: equal", partial(nothing, families=1, devices=2), SOFTWARE),
+    "page": ("2 devices x 1 family, no effect of anything", partial(nothing, families=1, devices=2, spread=0.0), PAGE),
     "seeds": ("two platforms, five seeds of +-10%, two settings: equal", seeds, LEARNS),
-    "small": ("B 0.5% faster: the same within 5%", one_sweep(-0.005), COMPARE | so(SAME)),
-    "all won": ("144 of 144 won: at least 0.9", all_won(0), _MOSTLY),
-    "one lost": ("143 of 144 won: at least 0.9", all_won(1), _MOSTLY),
+    "small": ("B 0.5% faster: the same within 5%", partial(one_sweep, true=-0.005), COMPARE | so(SAME)),
+    "all won": ("144 of 144 won: at least 0.9", partial(all_won, 0), _MOSTLY),
+    "one lost": ("143 of 144 won: at least 0.9", partial(all_won, 1), _MOSTLY),
     "levels": ("values of nodes, layers, 5 batch sizes vary: no slope", levels, DEPENDS),
     "resumed": ("a sweep resumed, 8% off, sizes apart: no slope", resumed, DEPENDS),
     "even": ("two slopes of 1.3 a doubling: weights equal", even, MOST),
     "sloped": ("1.3 a doubling of 4 batch sizes: a slope", sloped, so(DEPENDS)),
     "unlike": ("A twice with 1% of noise, B seven times with 5%: equal", unlike, COMPARE | CELLS | SPEEDUP),
     "noisy": ("noise of 10, 3, 1% by batch size: equal", noisy, _SIDE),
-    "twice": ("three sessions of +-4% a side, all imported twice: equal", copied(sessions(0.04), True), _SIDE),
-    "one copied": ("one run ten times more: equal", copied(one_sweep(), False), _SIDE),
+    "twice": (
+        "three sessions of +-4% a side, all imported twice: equal",
+        partial(copied, partial(sessions, 0.04), True),
+        _SIDE,
+    ),
+    "one copied": ("one run ten times more: equal", partial(copied, one_sweep, False), _SIDE),
     "grids": ("B's batch sizes twice as large, +-50% by size: equal", grids, _SIDE),
     "restarted": ("mixed in a sweep that was resumed on a day of 8% less: equal", restarted, _SIDE),
     "days": ("A on one day, halves of B on two, days +-5%: equal", days, _SIDE | FITS),
@@ -584,12 +546,12 @@ WORLDS: dict[str, tuple[str, World, dict[str, Question]]] = {
     "resumed, claim": ("a sweep resumed, 8% off, sizes apart: no slope", resumed, trend("model.layers")),
     "levels, claim": ("values of nodes, layers, 5 batch sizes vary: no slope", levels, trend("model.nodes")),
     "scattered": ("points differ by 30%, half ahead: mean 1, share 50%", scattered, HALF | TIMES),
-    "channel, one": ("a channel's one session 8% off: 20 us", channel(1), CHANNEL),
-    "channel, three": ("a channel's three sessions 8% off: 20 us", channel(3), CHANNEL),
-    "cells": ("A 5% faster, noise 2%", one_sweep(0.05, size=0.02), so(TESTED)),
-    "power": ("A 8% faster, one sweep", one_sweep(0.08, spread=0.03), so(COMPARE | CELLS | SOFTWARE | SPEEDUP | MERIT)),
-    "covered": ("A 8% faster, points +-3%: 1.083", one_sweep(0.08, spread=0.03), _COVERED),
-    "power, sessions": ("A 25% faster, three sessions of +-5%", sessions(0.05, 3, 0.22), so(COMPARE)),
+    "channel, one": ("a channel's one session 8% off: 20 us", partial(channel, 1), CHANNEL),
+    "channel, three": ("a channel's three sessions 8% off: 20 us", partial(channel, 3), CHANNEL),
+    "cells": ("A 5% faster, noise 2%", partial(one_sweep, true=0.05, size=0.02), so(TESTED)),
+    "power": ("A 8% faster, one sweep", _FASTER, so(COMPARE | CELLS | SOFTWARE | SPEEDUP | MERIT)),
+    "covered": ("A 8% faster, points +-3%: 1.083", _FASTER, _COVERED),
+    "power, sessions": ("A 25% faster, three sessions of +-5%", partial(sessions, 0.05, true=0.22), so(COMPARE)),
 }
 
 
@@ -620,7 +582,7 @@ _PLACES: dict[str, tuple[str, Callable[[Random, np.ndarray], np.ndarray | float]
         lambda random, place: -math.log(3) * (random.random(place.shape) < 0.05),
     ),
 }
-WORLDS |= {name: (f"{told}: equal", in_time(effect), _SIDE) for name, (told, effect) in _PLACES.items()}
+WORLDS |= {name: (f"{told}: equal", partial(in_time, effect), _SIDE) for name, (told, effect) in _PLACES.items()}
 
 _MOSTLY_HOSTS = "".join("hi"[(n // 2 % 4 == 0) ^ (n % 2)] for n in range(16))
 #: name -> (what is planted, sides of the sessions in order, what shifts them, their hosts, hours apart): equal sides.
@@ -658,7 +620,8 @@ _ORDERS: dict[str, tuple[str, str, Callable[[Random], np.ndarray], str, float]] 
     ),
 }
 WORLDS |= {
-    name: (f"{told}: equal", in_sessions(*how), _SIDE | SOFTWARE | MERIT) for name, (told, *how) in _ORDERS.items()
+    name: (f"{told}: equal", partial(in_sessions, *how), _SIDE | SOFTWARE | MERIT)
+    for name, (told, *how) in _ORDERS.items()
 }
 
 

@@ -28,20 +28,10 @@ from tests.processes import children_of
 ROOT = Path(__file__).resolve().parent.parent
 
 _SUITE = os.getpid()
-#: Axes that make a point as short as it can be.
-TINY = [
-    "model.layers=1",
-    "model.nodes=8",
-    "model.input_size=16",
-    "model.output_size=4",
-    "batch_size=4",
-    "measure.min_seconds=0.02",
-    "measure.min_blocks=6",
-    "measure.block_seconds=0.002",
-    "measure.warmup_seconds=0.05",
-    "measure.processes=1",
-    "ceilings=false",
-]
+#: A protocol that is as short as it can be, and a model that is as small.
+SHORT = ["measure.min_seconds=0.02", "measure.min_blocks=6", "measure.block_seconds=0.002"]
+SHORT += ["measure.warmup_seconds=0.05", "measure.processes=1", "ceilings=false"]
+TINY = ["model.layers=1", "model.nodes=8", "model.input_size=16", "model.output_size=4", "batch_size=4", *SHORT]
 
 
 def _refuse_to_fork(event: str, arguments: object) -> None:
@@ -172,6 +162,15 @@ def process(arguments: Sequence[str], store: Store | None = None, **variables: s
         timeout=300,
         check=False,
     )
+
+
+def succeeded(
+    arguments: Sequence[str], store: Store | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """What `run` gives, of a command that ends well."""
+    done = run(arguments, store, **variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
 
 
 def run(arguments: Sequence[str], store: Store | None = None, **variables: str) -> subprocess.CompletedProcess[str]:

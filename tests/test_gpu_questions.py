@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from tests.conftest import ROOT, process
-from tests.gpu.board import read_board, sampled_power, throttled
+from tests.gpu.board import above_idle, read_board, sampled_power, throttled
 from tests.gpu.commands import Session
 from tests.gpu.environment import make_environment
 
@@ -27,11 +27,11 @@ def test_a_board_tells_what_its_driver_knows_and_its_power_while_something_runs(
     assert throttled(found["throttle_bits"]) == ["software power cap", "hardware thermal slowdown"]
     assert throttled("0x0000000000000001") == []  # idle
     with sampled_power(seconds=0.01) as power:
-        while len(power.samples) < 3:
+        while len(power) < 3:
             pass
-    assert {watts for _, watts in power.samples} == {77.25}
-    assert power.above_idle(70.0)
-    assert power.above_idle(80.0) == []
+    assert set(power) == {77.25}
+    assert above_idle(power, 70.0)
+    assert above_idle(power, 80.0) == []
 
 
 def test_a_session_that_ends_leaves_no_process(tmp_path: Path) -> None:

@@ -26,11 +26,8 @@ def main(*words: str) -> None:
             for run in publication.runs
         ]
         pq.write_table(pa.Table.from_pylist(rows), path := DATA / f"{name}.parquet", compression="zstd")
-        print(
-            f"{len(found.runs):,} runs, {path.stat().st_size / 2**10:,.0f} KiB: {path.name}",
-            *found.left_out,
-            sep="\n  ",
-        )
+        size = f"{path.stat().st_size / 2**10:,.0f} KiB"
+        print(f"{len(found.runs):,} runs, {size}: {path.name}", *found.left_out, sep="\n  ")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ The data files are those of the paper's artifact (github.com/Emma926/paradnn, fo
 a label a model. docs/published-data.md says what the figures mean, and where they differ from this project's own.
 """
 
-from __future__ import annotations
-
 import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from analysis.published.source import Found, Publication, PublishedRun, digest, read_text
+from analysis.published.source import Found, Publication, PublishedRun, read_text
 from analysis.store.load import NUMBERS
+from benchmarks.published.common import published_run
 from paradnn.store.files import read_json
-from paradnn.store.runs import PUBLISHED
 
 #: 2 March 2020, the first day of MLSys, in Unix milliseconds.
 _PUBLISHED = 1_583_107_200_000
@@ -99,26 +97,15 @@ def _take(runs: dict[tuple[str, str], PublishedRun], platform: _Platform, label:
 
 def _run(platform: _Platform, sizes: Sequence[str], label: str) -> PublishedRun:
     """The run of a label, without numbers."""
-    params = {
-        "model.name": "fc",
-        "optimizer.name": "rmsprop",
-        "framework.name": "tensorflow",
-        "mode": "train",
-        **{name: str(int(size)) for name, size in zip(_SIZES, sizes, strict=True)},
-        **platform.params,
-        "replicate": "0",
-    }
-    tags = {
-        "environment_id": digest(platform.device),
-        "protocol_id": PUBLISHED,
-        "replicate": "0",
-        "device": platform.device,
-        "archive_label": label,
-        "mlflow.note.content": _NOTE.format(platform.device),
-    }
+    device, known = platform.device, {name: str(int(size)) for name, size in zip(_SIZES, sizes, strict=True)}
+    params = {"model.name": "fc", "optimizer.name": "rmsprop", "framework.name": "tensorflow", "mode": "train"}
+    params |= {**known, **platform.params, "replicate": "0"}
     layers, nodes, batch = params["model.layers"], params["model.nodes"], params["batch_size"]
-    name = f"fc {layers}x{nodes} b{batch} {params['precision']} {platform.device}"
-    return PublishedRun(digest(platform.device, label), name, params, tags, {})
+    name = f"fc {layers}x{nodes} b{batch} {params['precision']} {device}"
+    run = published_run((device, label), (device,), device, _NOTE.format(device), name, params, {})
+    tags = dict(run.tags)
+    note = {"mlflow.note.content": tags.pop("mlflow.note.content")}
+    return replace(run, tags=tags | {"archive_label": label} | note)
 
 
 def _measured(platform: _Platform, entry: Mapping[str, Any]) -> dict[str, float]:

@@ -9,8 +9,6 @@ timed in CUDA graphs. sitar-lab/NeuSight (MIT): PyTorch 2.1 kernels in float32, 
 the package.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -2,12 +2,13 @@
 
 import csv
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from analysis.published.source import PublishedRun, digest
+from paradnn.store.runs import PUBLISHED
 from paradnn.workloads.channel import COLLECTIVES, bus_factor
 
 
@@ -46,3 +47,17 @@ def transfer(
         metrics["bus_bytes_per_second"] = rate * bus_factor(pattern, processes)
     on = f" on {hosts} hosts" if hosts > 1 else ""
     return f"{transport} {pattern} x{processes}{on} {size} B", params, metrics
+
+
+def published_run(
+    point: Sequence[str],
+    environment: Sequence[str],
+    device: str,
+    note: str,
+    name: str,
+    params: Mapping[str, str],
+    metrics: Mapping[str, float],
+) -> PublishedRun:
+    """A run with the tags that all have: identities of `point` and `environment`, one replicate, a note."""
+    tags = {"environment_id": digest(*environment), "protocol_id": PUBLISHED, "replicate": "0", "device": device}
+    return PublishedRun(digest(*point), name, dict(params), {**tags, "mlflow.note.content": note}, dict(metrics))

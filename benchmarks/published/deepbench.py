@@ -8,8 +8,6 @@ becomes one run of `model=gemm`, `conv2d`, `rnn_kernel`, `sparse_gemm` or `chann
 that analyses find the same point in both. docs/published-data.md says what the figures mean, and what is odd.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import warnings

@@ -9,14 +9,12 @@ this module, layers.csv, is that of Lu et al., "Modeling the Resource Requiremen
 Mobile Devices" (2017): AlexNet and VGG-16 on Jetson TK1 and TX1, Caffe.
 """
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 
-from analysis.published.source import Found, Publication, PublishedRun, digest, read_text
+from analysis.published.source import Found, Publication, PublishedRun, read_text
+from benchmarks.published.common import published_run
 from paradnn.families import FAMILIES, model_of
-from paradnn.store.runs import PUBLISHED
 
 _KEYS = ("device", "model", "batch_size", "forward_ms")
 #: 23 October 2017, the first day of the conference of that paper, in Unix milliseconds.
@@ -44,13 +42,5 @@ def _run(row: dict[str, str]) -> PublishedRun:
         )
         metrics |= {"parameters": float(costs.parameters), "flops_per_step": float(costs.flops_per_step)}
         metrics["flops_per_second"] = costs.flops_per_step / forward * 1e3
-    tags = {
-        "environment_id": digest("layers", device),
-        "protocol_id": PUBLISHED,
-        "replicate": "0",
-        "device": device,
-        "mlflow.note.content": f"Published times by type of layer: {model} on {device}.",
-    }
-    return PublishedRun(
-        digest("layers", device, model, str(batch)), f"{model} b{batch} {device}", params, tags, metrics
-    )
+    note, point = f"Published times by type of layer: {model} on {device}.", ("layers", device, model, str(batch))
+    return published_run(point, point[:2], device, note, f"{model} b{batch} {device}", params, metrics)

@@ -8,15 +8,13 @@ performance file gives (of the streaming wake word the estimated one), else its 
 inference. The energy of the streaming wake word is of a whole recording, and left out.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
 
-from analysis.published.source import Found, Publication, PublishedRun, digest, read_text
+from analysis.published.source import Found, Publication, PublishedRun, read_text
+from benchmarks.published.common import published_run
 from paradnn.store.files import read_json
-from paradnn.store.runs import PUBLISHED
 
 #: 17 September 2025, when the results were published, in Unix milliseconds.
 _PUBLISHED = 1_758_067_200_000
@@ -54,9 +52,8 @@ def _run(path: Path) -> PublishedRun:
         raise ValueError("gives no throughput")
     beside = path.parents[2] / "systems" / f"{system}.json"
     about: dict[str, Any] = read_json(read_text(beside)) if beside.is_file() else {}
-    board, processor, clock = (
-        str(about.get(key) or "").strip() for key in ("Board Name", "Processor(s) Name", "Processor(s) Frequencies")
-    )
+    keys = ("Board Name", "Processor(s) Name", "Processor(s) Frequencies")
+    board, processor, clock = (str(about.get(key) or "").strip() for key in keys)
     inside = ", ".join(word for word in (processor, clock) if word)
     device = f"{board or system} ({inside})" if inside else board or system
     energy = _ENERGY.search(texts["energy"]) if path.name != "sww" else None
@@ -64,11 +61,5 @@ def _run(path: Path) -> PublishedRun:
     metrics |= {"energy_per_example_joules": float(energy[1]) / 1e6} if energy else {}
     params = {"model.name": _MODELS[path.name], "mode": "inference", "batch_size": "1", "precision": "int8"}
     params["framework.name"] = str(about.get("Inference Framework") or "(not said)")
-    tags = {
-        "environment_id": digest("tiny", system),
-        "protocol_id": PUBLISHED,
-        "replicate": "0",
-        "device": device,
-        "mlflow.note.content": f"MLPerf Tiny v1.3, {path.name} on {system} by {submitter}.",
-    }
-    return PublishedRun(digest("tiny", system, path.name), f"{path.name} {system}", params, tags, metrics)
+    note, point = f"MLPerf Tiny v1.3, {path.name} on {system} by {submitter}.", ("tiny", system, path.name)
+    return published_run(point, point[:2], device, note, f"{path.name} {system}", params, metrics)

@@ -7,8 +7,6 @@ DIR is a clone of github.com/microsoft/vidur, or its folder data/profiling/netwo
 figures mean.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator
 from pathlib import Path

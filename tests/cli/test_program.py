@@ -1,18 +1,30 @@
-"""What a command says when it is interrupted, refused by the system, or given what a terminal would obey."""
+"""What a command says: its help, when it is interrupted, refused by the system, or given what a terminal would obey;
+`paradnn check` on this machine, and `make ui`."""
 
+import importlib.util
 import io
+import json
+import re
 import signal
+import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from paradnn import check
 from paradnn.cli.commands import COMMANDS
 from paradnn.cli.console import Screen, Ticker, say, visible
+from paradnn.cli.help import known_keys
 from paradnn.cli.program import program
+from paradnn.config.point import Tracking
 from paradnn.core.errors import ParadnnError
-from tests.conftest import ROOT, run
-from tests.processes import hearing_ctrl_c
+from paradnn.platform.findings import Finding
+from paradnn.store.mlflow_store import MlflowStore
+from tests.cluster.postgres import free_port, is_well
+from tests.conftest import ROOT, Store, environment, process, run
+from tests.processes import hearing_ctrl_c, started, wait_for
 
 #: `python -m paradnn.X` up to the first line of the package, where Ctrl-C finds it.
 _EARLY = "import os, signal, sys; sys.argv[0] = '-m'; import {}; os.kill(os.getpid(), signal.SIGINT); import hydra"
@@ -41,9 +53,7 @@ def test_a_program_that_uses_the_package_keeps_its_own_ctrl_c() -> None:
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
-def test_what_goes_wrong_is_one_line(
-    fault: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_fault_is_one_line(fault: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     def main() -> int:
         raise fault
 
@@ -78,3 +88,78 @@ def test_long_work_says_where_it_is_without_a_terminal(capsys: pytest.CaptureFix
         now[0] = done / 2
         tell(done, 2_000)
     assert capsys.readouterr().err == "30 of 2,000 runs\n60 of 2,000 runs\n90 of 2,000 runs\n"
+
+
+def test_help_explains_every_key_and_group() -> None:
+    text = run(["paradnn.train", "--help"]).stdout
+    groups = {path.name for path in (ROOT / "conf").iterdir()} | {"sweep.plan", "sweep.grids"}
+    names = [key for key in known_keys() if not key.endswith(".name") and key not in groups]
+    keys = [key for key in names if not any(other.startswith(f"{key}.") for other in names)]
+    assert [key for key in keys if not re.search(rf"^\s+{re.escape(key)}=", text, re.M)] == []
+    options = [path.stem for path in (ROOT / "conf").glob("*/*.yaml") if path.parent.name != "hydra"]
+    assert [name for name in options if name not in text] == []
+
+
+def test_every_configuration_says_how_to_run_it() -> None:
+    for path in (ROOT / "conf").rglob("*.yaml"):
+        first = [line for line in path.read_text().splitlines()[:2] if "python -m paradnn." in line]
+        assert first, path
+        assert first[0].startswith("# ")
+
+
+def test_an_interpreter_without_the_framework_is_named(tmp_path: Path) -> None:
+    """The suite's own lacks an extra of it."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    bare = str(tmp_path / "bare" / "bin" / "python")
+    for python, wanted in ((bare, "jax"), (sys.executable, "'paradnn[jax]'")):
+        if python == bare or importlib.util.find_spec("jax") is None:
+            done = run(["paradnn.train", f"software.python={python}", "framework=jax"], Store(tmp_path))
+            remedy = f"run {python} -m pip install {wanted}, or set software.python"
+            said = f"error: framework.name=jax: jax is not installed in {python}; {remedy}\n"
+            assert (done.returncode, done.stderr) == (2, said)
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+HARM = Finding("governor", "clock governor", "powersave", True, "why", "echo performance")
+GOOD = Finding("clock_source", "clock source", "tsc", False, "why")
+
+
+def test_the_first_sentence_is_the_verdict() -> None:
+    done = process(["paradnn", "check"])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0].endswith("widen intervals.")
+    assert "clock source" in done.stdout
+
+
+def test_findings_as_data_and_strict(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "_look", lambda: [GOOD, HARM])
+    assert check.main(["--json", "--strict"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["verdict"] == "1 thing here will widen intervals."
+    assert [finding["name"] for finding in told["findings"]] == ["clock_source", "governor"]
+    assert check.main([]) == 0
+    shown = capsys.readouterr().out
+    assert "harms  clock governor" in shown
+    assert "clock governor\n  echo performance" in shown
+    monkeypatch.setattr(check, "_look", lambda: [GOOD])
+    assert check.main(["--strict"]) == 0
+
+
+def test_a_taken_port_is_told_with_another(store: Store) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = run(["paradnn.ui", "--port", str(port)], store)
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"error: --port={port}: cannot be listened on (Address already in use); name ")
+        assert f"make ui PORT={port % 65535 + 1}" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_store_is_served(store: Store) -> None:
+    port, silent = free_port(), subprocess.DEVNULL
+    MlflowStore(Tracking(uri=store.uri))
+    command = [sys.executable, "-m", "paradnn.ui", "--port", str(port)]
+    with started(command, cwd=ROOT, env=environment(store, MLFLOW_WORKERS="1"), stdout=silent, stderr=silent):
+        assert wait_for(lambda: is_well(f"http://127.0.0.1:{port}"))

@@ -35,6 +35,15 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def is_well(uri: str) -> bool:
+    """Whether MLflow's server answers there."""
+    try:
+        with urllib.request.urlopen(f"{uri}/health", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
 def binary(name: str) -> str:
     """A program of PostgreSQL, the newest version that is installed."""
     found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: float(path.parts[-3]))
@@ -157,14 +166,7 @@ class Server:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, cwd=ROOT, env=environment() | given | self.environ, stdout=log,
                                             stderr=log, start_new_session=True)  # fmt: skip
-        assert wait_for(self.answers, START_SECONDS), self.log.read_text()[-3000:]
-
-    def answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.uri}/health", timeout=5) as answer:
-                return bool(answer.status == 200)
-        except OSError:
-            return False
+        assert wait_for(lambda: is_well(self.uri), START_SECONDS), self.log.read_text()[-3000:]
 
     def kill(self) -> None:
         """SIGKILL to the server and all its workers at once."""

@@ -15,26 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.postgres import Postgres, Server, free_port, postgres, server
+from tests.cluster.postgres import Postgres, Server, free_port
 from tests.conftest import TINY
 from tests.processes import started, wait_for
 from tests.test_mlproject import copied
 
 OVERRIDES = " ".join(entry for entry in TINY if entry.startswith(("measure", "ceilings")))
-
-
-@pytest.fixture(scope="module")
-def tracking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Postgres, str]]:
-    with postgres() as database:
-        name = database.new_database()
-        with server(database.uri(name), tmp_path_factory.mktemp("tracking")) as one:
-            yield one, database, name
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty home, kept for all tests of this module so that the second finds what the first made."""
-    return tmp_path_factory.mktemp("home")
 
 
 def mlflow_run(home: Path, one: Server, address: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -76,9 +62,9 @@ def served_by_git(folder: Path) -> Iterator[str]:
 
 @pytest.mark.timeout(1800)
 def test_a_preset_and_a_point_from_a_git_address(
-    home: Path, tracking: tuple[Server, Postgres, str], tmp_path: Path
+    tracking: tuple[Server, str], database: Postgres, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
-    one, database, name = tracking
+    (one, name), home = tracking, tmp_path_factory.mktemp("home")
     with served_by_git(tmp_path) as address:
         sweep = ["-e", "sweep", "-P", "experiment=quick", "-P", f"overrides=sweep.sample=3 {OVERRIDES}"]
         done = mlflow_run(home, one, address, *sweep)

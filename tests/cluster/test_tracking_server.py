@@ -1,9 +1,12 @@
-"""Several drivers on one `mlflow server` on PostgreSQL; servers and databases that are killed under them.
+"""Several drivers on one `mlflow server` on PostgreSQL; servers and databases that are killed under them; a server that
+asks for a password: a sweep with it, one line without it, and the password nowhere.
 
 What counts is read with plain SQL from the database and over plain HTTP from the server.
 """
 
+import base64
 import json
+import secrets
 import shutil
 import signal
 import subprocess
@@ -12,6 +15,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,24 +23,10 @@ import pytest
 from analysis.store.load import load, load_tables
 from paradnn.core.errors import StoreError
 from tests.cluster.postgres import Postgres, Server, postgres, server
-from tests.conftest import ROOT, TINY, environment, run
+from tests.conftest import ROOT, TINY, environment, process, run, succeeded
 from tests.processes import started, wait_for
 
 AXES = [entry for entry in TINY if "nodes" not in entry]
-
-
-@pytest.fixture(scope="module")
-def database() -> Iterator[Postgres]:
-    with postgres() as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def tracking(database: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
-    """A server that no test kills, and its database."""
-    name = database.new_database()
-    with server(database.uri(name), tmp_path_factory.mktemp("tracking")) as one:
-        yield one, name
 
 
 def as_host(number: int) -> list[str]:
@@ -76,9 +66,7 @@ def artifact(one: Server, run: dict[str, str], name: str) -> bytes:
         return bytes(answer.read())
 
 
-def test_four_drivers_racing_for_the_same_points_record_each_once(
-    tracking: tuple[Server, str], database: Postgres
-) -> None:
+def test_four_drivers_racing_for_points_record_each_once(tracking: tuple[Server, str], database: Postgres) -> None:
     one, name = tracking
     points = 12
     for attempt in range(4):
@@ -129,8 +117,7 @@ def test_what_is_killed_in_the_middle_loses_and_doubles_nothing(victim: str, tmp
 
 def test_the_tables_and_the_server_give_the_same_frame(tracking: tuple[Server, str], database: Postgres) -> None:
     one, name = tracking
-    done = run(["paradnn.train", "-m", f"tracking.uri={one.uri}", "model.nodes=8,9", *AXES])
-    assert done.returncode == 0, done.stderr
+    succeeded(["paradnn.train", "-m", f"tracking.uri={one.uri}", "model.nodes=8,9", *AXES])
     by_api, by_tables = load(one.uri), load(database.uri(name))
     assert len(by_tables) == 2
     assert by_tables.drop(columns="artifact_uri").equals(by_api.drop(columns="artifact_uri"))
@@ -142,3 +129,101 @@ def test_the_tables_and_the_server_give_the_same_frame(tracking: tuple[Server, s
     assert direct.returncode == 2
     assert "a server keeps the files of paradnn; record through it" in direct.stderr
     assert database.password not in direct.stderr
+
+
+@dataclass
+class Guarded:
+    """A server with users, its database, and every password that must appear nowhere."""
+
+    server: Server
+    database: Postgres
+    name: str
+    admin: str
+    passwords: dict[str, str]
+
+    def add(self, user: str) -> None:
+        """Make a user, as docs/tracking-server.md says."""
+        self.passwords[user] = secrets.token_hex(12)
+        body = json.dumps({"username": user, "password": self.passwords[user]}).encode()
+        word = base64.b64encode(f"admin:{self.admin}".encode()).decode()
+        headers = {"Content-Type": "application/json", "Authorization": f"Basic {word}"}
+        request = urllib.request.Request(f"{self.server.uri}/api/2.0/mlflow/users/create", body, headers)
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            assert answer.status == 200
+
+    def train(self, user: str | None, password: str | None, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """`paradnn.train` with credentials in the environment."""
+        given = {"MLFLOW_TRACKING_URI": self.server.uri}
+        if user and password:
+            given |= {"MLFLOW_TRACKING_USERNAME": user, "MLFLOW_TRACKING_PASSWORD": password}
+        return process(["paradnn.train", *arguments], **given)
+
+
+@pytest.fixture(scope="module")
+def guarded(database: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    folder = tmp_path_factory.mktemp("guarded")
+    name, users = database.new_database(), database.new_database()
+    admin, config = secrets.token_hex(12), folder / "auth.ini"
+    config.write_text(
+        "[mlflow]\ndefault_permission = READ\nadmin_username = admin\nauth_cache_ttl_seconds = 60\n"
+        f"database_uri = {database.uri(users)}\n"
+        "authorization_function = mlflow.server.auth:authenticate_request_basic_auth\n"
+    )
+    variables = {"MLFLOW_AUTH_CONFIG_PATH": str(config), "MLFLOW_AUTH_ADMIN_PASSWORD": admin}
+    variables |= {"MLFLOW_FLASK_SERVER_SECRET_KEY": secrets.token_hex(32)}
+    with server(database.uri(name), folder, "--app-name", "basic-auth", **variables) as one:
+        found = Guarded(one, database, name, admin, {})
+        found.add("bench")
+        found.add("guest")
+        yield found
+
+
+def test_a_sweep_with_credentials_and_none_of_them_anywhere(guarded: Guarded, tmp_path: Path) -> None:
+    password = guarded.passwords["bench"]
+    folder = tmp_path / "results"
+    sweep = ["-m", "model.nodes=8,9", *AXES, f"tracking.folder={folder}", f"hydra.sweep.dir={tmp_path / 'hydra'}"]
+    done = guarded.train("bench", password, *sweep, "measure.profile=true")
+    assert done.returncode == 0, done.stderr
+    # In the address too: it is hidden wherever it is shown or stored.
+    address = guarded.server.uri.replace("://", f"://bench:{password}@")
+    other = guarded.train(None, None, "-m", "model.nodes=10,11", *AXES, f"tracking.uri={address}")
+    assert other.returncode == 0, other.stderr
+    assert [point["outcome"] for point in guarded.database.runs(guarded.name)] == ["ok"] * 4
+    texts = [done.stdout, done.stderr, other.stdout, other.stderr, *stored(guarded)]
+    texts += [
+        path.read_bytes().decode(errors="replace") for path in guarded.server.log.parent.rglob("*") if path.is_file()
+    ]
+    texts += [path.read_bytes().decode(errors="replace") for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(texts) > 20
+    for secret in (password, base64.b64encode(f"bench:{password}".encode()).decode(), guarded.database.password):
+        # The server's own configuration file names its database.
+        assert not [text for text in texts if secret in text and not text.startswith("[mlflow]")]
+
+
+def test_wrong_credentials_are_one_line_and_exit_code_2(guarded: Guarded) -> None:
+    for user, password in (("bench", "wrong"), ("nobody", "wrong"), (None, None)):
+        done = guarded.train(user, password, *TINY)
+        assert done.returncode == 2, done.stderr
+        [line] = done.stderr.splitlines()
+        assert line.startswith(f"error: tracking.uri={guarded.server.uri}: not logged in, or a wrong user or password")
+        assert "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD" in line
+        assert done.stdout == ""
+
+
+def test_a_user_who_may_only_read_is_told_so(guarded: Guarded, tmp_path: Path) -> None:
+    made = guarded.train("bench", guarded.passwords["bench"], *TINY)
+    assert made.returncode == 0, made.stderr
+    for arguments in (["-m", "model.nodes=20,21", *AXES], ["model.nodes=20", *AXES]):
+        done = guarded.train("guest", guarded.passwords["guest"], *arguments, f"tracking.folder={tmp_path}")
+        assert done.returncode == 2, done.stderr
+        assert done.stderr.splitlines()[-1].startswith(f"error: {guarded.server.uri}: the server forbids it (HTTP 403")
+    assert not list(tmp_path.iterdir())
+
+
+def stored(guarded: Guarded) -> list[str]:
+    """Every row of every table of the tracking database, as text."""
+    tables = guarded.database.rows(
+        guarded.name, "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'"
+    )
+    rows = " UNION ALL ".join(f'SELECT CAST(row_to_json(t) AS text) FROM "{table}" t' for [table] in tables)
+    return [row for [row] in guarded.database.rows(guarded.name, rows)]

@@ -4,18 +4,21 @@ import itertools
 import json
 import math
 import os
+import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 
 import paradnn.compare
 from paradnn.compare import __main__ as command
 from paradnn.compare import gate
+from paradnn.compare.arguments import read_arguments
 from paradnn.compare.commands import Command, OutputMetric, Terms, Turns, program_of, run_once
 from paradnn.compare.verdict import Rule, SpeedEstimate
 from paradnn.core.errors import ConfigError
@@ -23,11 +26,18 @@ from paradnn.platform.commits import checkouts
 from tests.conftest import ROOT
 
 SPEED = ["--metric", "speed: ([0-9.]+)", "--higher"]
+Call = Callable[[Any, Sequence[object]], tuple[int, str, str]]
 
 
-def call(main: Any, monkeypatch: pytest.MonkeyPatch, words: Sequence[object]) -> int:
-    monkeypatch.setattr(sys, "argv", ["paradnn", *map(str, words)])
-    return int(main())
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """What a command with these words ends with, and prints on both streams."""
+
+    def called(main: Any, words: Sequence[object]) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["paradnn", *map(str, words)])
+        return int(main()), *capsys.readouterr()
+
+    return called
 
 
 class Forever(Rule):
@@ -48,17 +58,20 @@ def says(text: str) -> str:
     return f"sh -c 'echo {text}'"
 
 
+def git(*words: str) -> None:
+    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *words], check=True)
+
+
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two commits whose program prints 100 and 80; in the working tree it prints 50."""
     monkeypatch.chdir(tmp_path)
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c"]
-    subprocess.run([*git, "init", "-q", "-b", "main"], check=True)
-    for speed in (100, 80, 50):
+    git("init", "-q", "-b", "main")
+    for speed in (100, 80):
         (tmp_path / "program.sh").write_text(f"echo speed: {speed}\n")
-        if speed != 50:
-            subprocess.run([*git, "add", "program.sh"], check=True)
-            subprocess.run([*git, "commit", "-q", "-m", str(speed)], check=True)
+        git("add", "program.sh")
+        git("commit", "-q", "-m", str(speed))
+    (tmp_path / "program.sh").write_text("echo speed: 50\n")
     return tmp_path
 
 
@@ -153,23 +166,20 @@ def test_commits_stand_in_worktrees_that_are_gone_afterwards(repository: Path) -
         (("main", "."), "echo broken >&2; exit 1", r"--setup=.*: failed for main \(broken\)"),
     ],
 )
-def test_commits_that_cannot_be_compared_are_wrong_input(
-    repository: Path, references: tuple[str, str], setup: str | None, message: str
-) -> None:
+def test_bad_commits_are_told(repository: Path, references: tuple[str, str], setup: str | None, message: str) -> None:
     with pytest.raises(ConfigError, match=message), checkouts(references, setup):
         pass
 
 
-def test_the_screen_and_the_file_say_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_screen_and_the_file_say_the_same(tmp_path: Path, call: Call) -> None:
     sides = says("speed: 110"), says("speed: 100")
-    assert call(command.main, monkeypatch, [*SPEED, "--json", tmp_path / "f.json", *sides]) == 0
+    code, said, _ = call(command.main, [*SPEED, "--json", tmp_path / "f.json", *sides])
+    assert code == 0
     found = json.loads((tmp_path / "f.json").read_text())
     assert found["ratio"] == pytest.approx(1.1)
     assert {"low", "high", "rounds", "seconds"} <= set(found)
     assert (found["verdict"], found["rounds"]) == ("faster", 5)
-    assert capsys.readouterr().out.startswith(f"{sides[0]} is 1.1000 times as fast as {sides[1]} (95% interval")
+    assert said.startswith(f"{sides[0]} is 1.1000 times as fast as {sides[1]} (95% interval")
 
 
 def test_the_file_is_written_though_nobody_reads_the_words(tmp_path: Path) -> None:
@@ -182,40 +192,31 @@ def test_the_file_is_written_though_nobody_reads_the_words(tmp_path: Path) -> No
     assert json.loads((tmp_path / "a.json").read_text())["ratio"] == pytest.approx(1.5)
 
 
-def test_one_command_at_two_commits(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = [*SPEED, "--commits", "main", "main~1", "--", "sh", "program.sh"]
-    assert call(command.main, monkeypatch, words) == 0
-    assert "main~1 is 1.2500 times as fast as main" in capsys.readouterr().out
+def test_one_command_at_two_commits(repository: Path, call: Call) -> None:
+    code, said, _ = call(command.main, [*SPEED, "--commits", "main", "main~1", "--", "sh", "program.sh"])
+    assert code == 0
+    assert "main~1 is 1.2500 times as fast as main" in said
 
 
 @pytest.mark.parametrize(
     ("base", "slower", "code", "word"),
     [("main~1", "50%", 1, "REGRESSED"), ("main", "59%", 1, "REGRESSED"), ("main", "61%", 0, "passed")],
 )
-def test_a_gate_fails_on_what_is_slower_by_more_than_it_may(
-    repository: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    base: str,
-    slower: str,
-    code: int,
-    word: str,
-) -> None:
+def test_gates_fail_what_is_slower(repository: Path, call: Call, base: str, slower: str, code: int, word: str) -> None:
     # 80 / 50 is just 1.6.
     words = ["--base", base, "--slower", slower, *SPEED, "--junit", "j.xml", "--markdown", "c.md", "--json", "g.json"]
-    assert call(gate.main, monkeypatch, [*words, "--", "sh", "program.sh"]) == code
-    assert word in capsys.readouterr().out
+    ended, said, _ = call(gate.main, [*words, "--", "sh", "program.sh"])
+    assert ended == code
+    assert word in said
     assert ElementTree.parse(repository / "j.xml").getroot().get("failures") == str(code)
     assert json.loads((repository / "g.json").read_text())["gate"] == ("regressed" if code else "passed")
     assert word in (repository / "c.md").read_text()
 
 
-def test_each_gate_is_a_line_of_its_history(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_gate_is_a_line_of_its_history(repository: Path, call: Call) -> None:
     words = ["--base", "main", *SPEED, "--history", "gates.jsonl", "--", "sh", "program.sh"]
     for head in ("main~1", "."):
-        assert call(gate.main, monkeypatch, ["--head", head, *words]) == (head == ".")
+        assert call(gate.main, ["--head", head, *words])[0] == (head == ".")
     first, second = map(json.loads, Path("gates.jsonl").read_text().splitlines())
     assert (first["ratio"], second["ratio"]) == (pytest.approx(1.25), pytest.approx(0.625))
     assert [line["gate"] for line in (first, second)] == ["passed", "regressed"]
@@ -223,48 +224,31 @@ def test_each_gate_is_a_line_of_its_history(repository: Path, monkeypatch: pytes
     assert second["commit"].endswith("-dirty")
     assert {"date", "machine", "low", "high", "metric", "base", "command"} <= set(first)
     bad = ["--base", "main", *SPEED, "--history", "/dev/full", "--", "sh", "program.sh"]
-    assert call(gate.main, monkeypatch, bad) == 2
+    assert call(gate.main, bad)[0] == 2
 
 
 @pytest.mark.parametrize(("head", "base", "code"), [("broken", "works", 1), ("works", "broken", 3)])
 def test_a_head_that_fails_is_a_failure_and_a_base_that_fails_says_nothing(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, head: str, base: str, code: int
+    repository: Path, call: Call, head: str, base: str, code: int
 ) -> None:
     for name, text in (("works", "exit 0"), ("broken", "exit 1")):
         (repository / "program.sh").write_text(text)
-        identity = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c"]
-        subprocess.run([*identity, "commit", "-qam", name], check=True)
-        subprocess.run(["git", "tag", name], check=True)
+        git("commit", "-qam", name)
+        git("tag", name)
     words = ["--base", base, "--head", head, "--minutes", "0.01", "--", "sh", "program.sh"]
-    assert call(gate.main, monkeypatch, words) == code
+    assert call(gate.main, words)[0] == code
+
+
+REFUSED = yaml.safe_load(Path(__file__).with_name("refusals.yaml").read_text())
 
 
 @pytest.mark.parametrize(
-    ("main", "words", "message"),
-    [
-        (gate.main, ["--base", "main", "--slower", "fast", "--", "true"], "--slower=fast: must be a share"),
-        (gate.main, ["--base", "main", "--slower", "nan", "--", "true"], "--slower=nan: must be a share"),
-        (gate.main, ["--base", "main"], "one command is needed after --"),
-        (gate.main, ["--", "true"], "--base"),
-        *((command.main, ["--metric", word, "true", "false"], "--metric=") for word in ("(", "none", "(two) (groups)")),
-        *((command.main, ["true", word], "command=") for word in ("", "no-such-program-anywhere -x", "ls 'a")),
-        (command.main, ["true"], "commands=true: 2 commands are needed, 1 given"),
-        (command.main, ["true", "true"], "both are the same"),
-        (command.main, ["true", "compile=xla"], "one side is a setting, the other a command"),
-        (command.main, ["--timeout", "-1", "true", "false"], "--timeout=-1: must be positive"),
-        (command.main, ["--warmup", "-1", "true", "false"], "--warmup=-1: must be at least 1"),
-        (command.main, ["--exit-codes", "a", "true", "false"], "--exit-codes=a: must be numbers"),
-        (command.main, ["--metric", "cpu", "a.py:f", "a.py:g"], "--metric=cpu: is for commands, not for functions"),
-        (command.main, ["--prepare", "x", "a.py:f", "a.py:g"], "--prepare=x: is for commands, not for functions"),
-        (command.main, ["--prepare", "x", "compile=xla", "compile=graph"], "--prepare=x: is for commands"),
-        (command.main, ["--null", "--commits", "a", "b", "--", "true"], "compares one side with itself"),
-    ],
+    ("name", "words", "message"), [(name, *row) for name, rows in REFUSED.items() for row in rows.items()]
 )
-def test_wrong_input_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], main: Any, words: list[str], message: str
-) -> None:
-    assert call(main, monkeypatch, words) == 2
-    [line] = capsys.readouterr().err.splitlines()
+def test_wrong_input_is_one_line(call: Call, name: str, words: str, message: str) -> None:
+    code, _, said = call({"gate": gate.main, "compare": command.main}[name], shlex.split(words))
+    assert code == 2
+    [line] = said.splitlines()
     assert message in line
 
 
@@ -322,3 +306,26 @@ def test_a_function_that_is_not_there_is_wrong_input(clock: Path, word: str) -> 
 def test_what_no_other_process_can_import_is_wrong_input() -> None:
     with pytest.raises(ConfigError, match="define it at the top level of a file"):
         paradnn.compare(lambda: None, "true")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["compile=graph", "compile=xla", "--", "model=fc", "batch_size=16,64"],
+        ["compile=graph", "compile=xla", "model=fc", "batch_size=16,64"],
+        ["--rounds", "7", "compile=graph", "compile=xla", "model=fc", "--most=9", "batch_size=16,64"],
+        ["compile=graph", "compile=xla", "overrides=model=fc batch_size=16,64"],
+    ],
+)
+def test_the_first_two_words_are_the_sides_and_the_rest_is_common(words: list[str]) -> None:
+    request = read_arguments(words)
+    assert [label for label, _ in request.sides] == ["compile=graph", "compile=xla"]
+    assert request.common == ["model=fc", "batch_size=16,64"]
+    if "--rounds" in words:
+        assert (request.rule.least, request.rule.most) == (7, 9)
+
+
+def test_a_side_of_several_overrides_is_one_quoted_word() -> None:
+    first, second = read_arguments(["framework=jax '+framework.env.JAX_X=a b'", "framework=tensorflow"]).sides
+    assert first[1] == ["framework=jax", "+framework.env.JAX_X=a b"]
+    assert second[1] == ["framework=tensorflow"]

@@ -1,6 +1,8 @@
 """What a point may be, in the words of a command line: a line for the first thing that is wrong, and identities."""
 
 import dataclasses
+import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +33,7 @@ SERVER = "model=fc mode=inference scenario=server measure.timeout=1800"
 def point(words: str) -> Point:
     """A point of `key=value` words; the choice of a group, such as model=fc, takes back what was said of it before."""
     config: dict[str, Any] = {}
-    for word in words.split():
+    for word in shlex.split(words):
         key, _, text = word.partition("=")
         value = yaml.safe_load(text)
         group, *inner = (f"{key}.name" if key in GROUPS else key).split(".", 1)
@@ -42,119 +44,7 @@ def point(words: str) -> Point:
     return read_point(config)
 
 
-#: Words that every row of a table begins with -> words that are added -> what is said of them.
-REFUSED: dict[str, dict[str, str]] = {
-    "": {
-        "model=fc model.nodes=0": "model.nodes=0: must be at least 1; choose a larger value",
-        "model=fc model.nodes=x": "model.nodes=x: expects a whole number; write for example model.nodes=64",
-        "model=fc model.nodes=true": "model.nodes=true: expects a whole number",
-        "model=fc model.layers=2 model.nodes=[8,0]": "model.nodes=0: must be at least 1",
-        "model=fc model.layers=2 model.nodes=[8,x]": "model.nodes=x: expects a whole number",
-        "model=fc model.nodes=[8,4]": "model.layers=4: model.nodes names 2 of them: [8, 4]; set model.layers=2",
-        "model=fc model.nods=3": "model.nods=3: no such key; did you mean nodes?",
-        "model=foo": "model.name=foo: no such family; choose one of fc, residual",
-        "model=residual model.blocks=[1,2]": "model.blocks=[1, 2]: expects one number, 3 or 4",
-        "model=gpt model.width=100 model.heads=12": "model.width=100: is no multiple of model.heads=12; write for",
-        "model=transformer model.heads=7": "model.width=512: is no multiple of model.heads=7; write for example 511",
-        "model=vit model.image_size=225": "model.image_size=225: is no multiple of model.patch=16; write for example",
-        "model=fc framework.compile=max-autotune": "framework.compile=max-autotune: is a mode of torch.compile; set",
-        "model=fc framework.compile=most": "framework.compile=most: no such choice; choose one of default, reduce",
-        "model=fc batch_size=-1": "batch_size=-1: must be at least 1",
-        f"model=fc batch_size={2**70}": "batch_size=1180591620717411303424: must be at most",
-        "model=fc precision=nothing": "precision=nothing: no such choice; choose one of float32, bfloat16, float16",
-        "model=fc measure.min_seconds=.nan": "measure.min_seconds=nan: expects a finite number",
-        "model=fc measure.memory_limit=lots": "measure.memory_limit=lots: is not a memory size",
-        "model=fc measure.predict_oom=maybe": "measure.predict_oom=maybe: expects true or false",
-        'model=fc framework.env={"AWS_SECRET":x}': "framework.env.AWS_SECRET=x: is not a variable of a framework",
-        "model=fc measure=3": "measure=3: expects a group of keys",
-        "model=fc batch_size=4 devices=3": "devices=3: does not divide batch_size=4; choose a batch_size that is",
-        "model=fc devices=4 hosts=2": "hosts=2: is for messages between processes: ",
-        "model=fc data=images": "data=images: model=fc takes no images; choose another model, or data=synth",
-        "model=lstm data=images": "data=images: model=lstm takes no images",
-        "model=residual data=jpeg": "data.name=jpeg: no such choice; choose one of synthetic, images",
-        "model=residual data=images data.thread=1": "data.thread=1: no such key; did you mean threads?",
-        "model=residual data=synthetic data.threads=1": "data.threads=1: no such key; keys of data: name",
-        "model=residual data=images data.cache=all": "data.cache=all: no such choice; choose one of none, encoded",
-        "model=fc platform.price_per_hour=0": "platform.price_per_hour=0",
-    },
-    "batch_size=1 mode=inference": {
-        "model=gemm mode=train": "mode=train: model=gemm trains nothing; leave it out, or set mode=inference",
-        "model=gemm batch_size=8": "batch_size=8: model=gemm has no batch; leave it out, and set model.n",
-        "model=sparse_gemm batch_size=8": "batch_size=8: model=sparse_gemm has no batch",
-        "model=elementwise batch_size=8": "batch_size=8: model=elementwise has no batch; leave it out, and set",
-        "model=conv2d batch_size=2 devices=2": "devices=2: model=conv2d is for one device; set devices=1",
-        "model=gemm data=images": "data=images: model=gemm takes no images",
-        "model=gemm model.m=0": "model.m=0: must be at least 1",
-        f"model=gemm model.n={2**31}": f"model.n={2**31}: must be at most {2**31 - 1}",
-        f"model=gemm model.m={2**30} model.n={2**30} model.k=4": f"model.m={2**30}: makes 9.22e+18 FLOP with",
-        "model=conv2d model.stride=0": "model.stride=0: must be at least 1",
-        "model=conv2d model.kernel=[1,2,3]": "model.kernel=[1, 2, 3]: expects one number or 2; write for example",
-        "model=conv2d model.width=4 model.kernel=[3,7]": "model.kernel=[3, 7]: a filter of width 7 does not fit",
-        "model=rnn_kernel model.steps=0": "model.steps=0: must be at least 1",
-        "model=rnn_kernel model.cell=rnn": "model.cell=rnn: no such choice",
-        "model=elementwise model.operations=257": "model.operations=257: must be at most 256",
-        "model=sparse_gemm model.density=1.5": "model.density=1.5: must be at most 1.0",
-        "model=sparse_gemm model.density=-0.1": "model.density=-0.1: must be at least 0.0",
-        "model=sparse_gemm model.density=0.0": "model.density=0.0: leaves none of 19,660,800 elements",
-    },
-    CHANNEL: {
-        "model.transport=rdma": "model.transport=rdma: no such choice; choose one of tcp, grpc",
-        "model.transport=tcp model.pattern=all_reduce": "model.pattern=all_reduce: model.transport=tcp has no such",
-        "model.transport=gloo model.bytes=1023": "model.bytes=1023: model.transport=gloo sends one tensor of float32",
-        "model.bytes=0": "model.bytes=0: must be at least 1",
-        "model.transport=tensorflow model.pattern=all_reduce model.processes=4 model.port=65533": "model.port=65533: ",
-        "framework=jax model.transport=gloo": "framework=jax: model.transport=gloo is of framework=torch",
-        "batch_size=2": "batch_size=2: model=channel has no batch; leave it out, and set model.bytes",
-        "precision=bfloat16": "precision=bfloat16: model=channel sends bytes",
-        "mode=train": "mode=train",
-        "devices=2": "devices=2",
-        "measure.keep_trace=true": "measure.keep_trace=true: model=channel has no operations to profile",
-        "hosts=3": "hosts=3: does not divide the 2 processes of model=channel; give each host as many",
-        "hosts=2 model.transport=gloo model.pattern=broadcast model.processes=3": "hosts=2: does not divide the 3",
-        "hosts=2 software=mine software.python=/bin/py": "hosts=2: is not for software=mine: the other hosts have",
-    },
-    GPT: {
-        "generate.prompt=61": "generate.tokens=40: with generate.prompt=61 is more than the model's 100 positions",
-        "generate.prompt=0": "generate.prompt=0: must be at least 1; choose a larger value",
-        "generate.tokens=0": "generate.tokens=0: must be at least 1; choose a larger value",
-        "generate.token=1": "generate.token=1: no such key; did you mean tokens?",
-        "mode=inference": "generate.prompt=60: is for mode=generate; add mode=generate, or leave it out",
-        "model=fc": "mode=generate: model=fc generates no tokens; choose model=gpt or model=llama, or mode=inference",
-        "model=gemm": "mode=generate: model=gemm trains nothing",
-        "devices=2": "devices=2: mode=generate is for one device; set devices=1",
-        "scenario=server": "mode=generate: scenario=server is for inference; set mode=inference",
-        "task=learn data=digits": "mode=generate: task=learn trains; set mode=train",
-    },
-    LEARN: {
-        "task=step": "data=digits: is a set to learn from; add task=learn, or use data=synthetic",
-        "data=synthetic": "data=synthetic: has no held-out examples to learn for; choose one of digits",
-        "model.input_size=100": "model.input_size=100: an example of data=digits has 64 values; set",
-        "model.output_size=5": "model.output_size=5: data=digits has 10 classes; set model.output_size=10",
-        "model=lstm": "data=digits: model=lstm tells no classes apart; choose another model",
-        "model=residual model.image_size=30": "model.image_size=30: data=digits has 8 x 8 pixels, which",
-        "mode=inference": "mode=inference: task=learn trains; set mode=train",
-        "batch_size=2000": "batch_size=2000: is more than the 1,438 training examples of data=digits",
-        "measure.processes=5": "measure.processes=5: task=learn trains once; set measure.processes=1; sweep seed",
-        "learn.epochs=3 learn.warmup_epochs=3": "learn.warmup_epochs=3: leaves none of learn.epochs=3; choose fewer",
-        "learn.target=0": "learn.target=0.0: must be at least 0.001",
-        "learn.target=97": "learn.target=97.0: must be at most 1.0",
-        "data=cifar10 model.input_size=3072": "data.path=null: data=cifar10 is read from files; name the folder",
-    },
-    SERVER: {
-        "mode=train": "mode=train: scenario=server is for inference; set mode=inference",
-        "devices=2": "devices=2: scenario=server is for one device; set devices=1",
-        "scenario=sever": "scenario=sever: no such choice; did you mean server? choose one of closed, ",
-        "server.rate=fast": "server.rate=fast: no such choice; choose one of peak, a number",
-        "server.rate=null": "server.rate=null: no such choice; choose one of peak, a number",
-        "server.batch=8": "server.batch=8: is what batch_size=256 says; leave it out, and set batch_size=8",
-        "server.rate=0": "server.rate=0.0: must be at least 0.001",
-        "server.speed=1": "server.speed=1: no such key; did you mean seed? keys of server: rate, latency_ms",
-        "server.min_seconds=60 measure.timeout=60": "server.min_seconds=60.0: is not less than measure.timeout=60",
-        "server.rate=0.01": "server.rate=0.01: makes server.min_queries=100 take 10,000 s; ask for more, or raise",
-        "model=gemm": "scenario=server: model=gemm is one operation, which is not queried",
-        "model=residual data=images": "data=images: scenario=server takes queries",
-    },
-}
+REFUSED = yaml.safe_load(Path(__file__).with_name("refusals.yaml").read_text())
 ROWS = [(base, words, message) for base, rows in REFUSED.items() for words, message in rows.items()]
 
 

@@ -189,36 +189,3 @@ def test_zipped_axes_choose_files_and_leave_grids_without_them_alone() -> None:
     ]
     preset = plan_of("experiment=quick", "precision=float32,bfloat16", "sweep.zip=[model.filters,precision]")
     assert len(preset.points) == 6 * 2 + 2 * 2 + 3 * 2 * 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("sweep.zip=[model.nodes,batch_size]",), "model.nodes,batch_size: model.nodes has 2, batch_size has 3 values"),
-        (("sweep.zip=[model.nodes,seed]",), "seed: is no axis of this sweep; its axes are model.nodes, batch"),
-        (("sweep.zip=[seed,replicate]",), "seed: is no axis of this sweep; its axes are model.nodes, batch_size"),
-        (("sweep.zip=[[model.nodes,batch_size],[batch_size,seed]]",), "batch_size: is named twice"),
-        (("sweep.zip=[model.nodes,8]",), "expects a list of keys, or several"),
-        (("sweep.zip=model.nodes",), "expects a list of keys, or several"),
-    ],
-)
-def test_zipped_axes_that_make_no_sense_are_refused(arguments: tuple[str, ...], message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as refused:
-        plan_of("model.nodes=32,64", "batch_size=1,2,3", *arguments)
-    assert str(refused.value).startswith("sweep.zip=")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("model=fc,residual", "model.nodes=8"), "model.nodes=8: no such key; keys of model=residual are name, blocks"),
-        (("batch_size=interval(1,9)",), r"batch_size=interval\(1,9\): is a continuous range"),
-        (("batch_size=range(1,20000000)",), r"batch_size=range\(1,20000000\): has too many values"),
-        (("batch_size=range(1,2000)", "model.nodes=range(1,2000)"), "3,996,001 points: is more than 1,000,000"),
-        (("sweep.order=given,random",), "sweep.order=given,random: is no axis of a point"),
-        (("experiment=paper_fc", "model=lstm"), "model=lstm: is no family of this experiment"),
-    ],
-)
-def test_a_sweep_that_makes_no_sense_is_refused(arguments: tuple[str, ...], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        plan_of(*arguments)

@@ -2,17 +2,18 @@
 
 import json
 import sys
+from collections import Counter
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 
 from paradnn.config import tasks
-from paradnn.store.metrics import metric
-from tests.conftest import TINY, Store, process, run
+from paradnn.platform.load import HostLoad, LoadWatch, Taker
+from paradnn.store.metrics import METRICS, metric
+from tests.conftest import SHORT, TINY, Store, process, run, succeeded
 
 PAPER = ("fc", "residual", "bottleneck", "rnn", "lstm", "gru")
-FAST = [entry for entry in TINY if entry.startswith(("measure", "ceilings"))]
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +28,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Sto
         "{model: gru, model.embedding_size: 4, model.sequence_length: 3, compile: xla}]"
     )
     axes = [grids, "batch_size=4", "sweep.name=families"]
-    done = run(["paradnn.train", "-m", *axes, *FAST], store)
-    assert done.returncode == 0, done.stderr
+    done = succeeded(["paradnn.train", "-m", *axes, *SHORT], store)
     assert "8 points" in done.stdout
     assert "8 ok" in done.stdout
     return store
@@ -53,7 +53,7 @@ def test_metrics_are_registered_and_agree_with_the_raw_blocks(swept: Store) -> N
         metrics = swept.values("latest_metrics", point["run_id"])
         for name in metrics:
             metric(name)
-        blocks = json.loads(artifact(swept, point["run_id"], "blocks.json"))
+        blocks = json.loads((swept.files(point["run_id"]) / "blocks.json").read_text())
         (process,) = blocks["processes"]
         times = sorted(seconds / process["steps_per_block"] for seconds in process["blocks"])
         middle = (times[(len(times) - 1) // 2] + times[len(times) // 2]) / 2
@@ -73,7 +73,7 @@ def test_metrics_are_registered_and_agree_with_the_raw_blocks(swept: Store) -> N
 
 def test_the_environment_is_recorded_by_an_allow_list(swept: Store) -> None:
     point = swept.runs()[0]
-    environment = json.loads(artifact(swept, point["run_id"], "environment.json"))
+    environment = json.loads((swept.files(point["run_id"]) / "environment.json").read_text())
     assert environment["software"]["tensorflow"] == point["version.tensorflow"]
     assert environment["hardware"]["cores"] >= 1
     assert environment["environment_id"] == point["environment_id"]
@@ -83,9 +83,8 @@ def test_the_environment_is_recorded_by_an_allow_list(swept: Store) -> None:
 
 def test_the_same_command_measures_nothing_again(swept: Store) -> None:
     before = len(swept.runs())
-    axes = ["model=lstm,gru", "model.embedding_size=4", "model.sequence_length=3", "batch_size=4", *FAST]
-    done = run(["paradnn.train", "-m", *axes], swept)
-    assert done.returncode == 0
+    axes = ["model=lstm,gru", "model.embedding_size=4", "model.sequence_length=3", "batch_size=4", *SHORT]
+    done = succeeded(["paradnn.train", "-m", *axes], swept)
     assert "2 skipped, the store holds their outcome already (2 ok)" in done.stdout
     assert len(swept.runs()) == before
     single = process(["paradnn.train", "model=lstm", *axes[1:]], swept, PYTHONPROFILEIMPORTTIME="1")
@@ -105,24 +104,31 @@ def test_the_same_command_measures_nothing_again(swept: Store) -> None:
         ("python /bin/paradnn train -m a=[1]", "/bin/paradnn", "paradnn train -m 'a=[1]'"),
     ],
 )
-def test_the_command_is_kept_as_it_was_typed(
-    typed: str, program: str, command: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_is_kept_as_typed(typed: str, program: str, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "orig_argv", typed.split())
     monkeypatch.setattr(sys, "argv", [program])
     assert tasks._command() == command
 
 
 @pytest.mark.framework
-def test_a_single_point_says_what_it_found(store: Store) -> None:
-    done = run(["paradnn.train", "mode=inference", "compile=xla", *TINY], store)
-    assert done.returncode == 0, done.stderr
+def test_a_single_point_says_what_it_found(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And before that, once, that the machine is busy."""
+    busy = HostLoad(2, 3.2, 0.7, 0.0, (Taker(17, "spin", 1.4),))
+    monkeypatch.setattr(LoadWatch, "look", lambda _: busy)
+    command = ["paradnn.train", "mode=inference", "compile=xla", *TINY]
+    done = succeeded(command, store)
     assert done.stdout.startswith("fc 1x8 b4 float32 cpu xla inference: ok")
     for word in ("throughput", "95% CI", "a single process", "FLOP/s", "latency", "memory", store.folder.name):
         assert word in done.stdout
+    line = "this machine is busy: load 3.2 on 2 cores, others take 1.4 of them (spin (17) 1.4): intervals will be wide"
+    assert done.stderr.count(line) == 1
     [point] = store.runs()
+    metrics = store.values("latest_metrics", point["run_id"])
     assert "mlflow.parentRunId" not in point
-    assert "final_loss" not in store.values("latest_metrics", point["run_id"])
+    assert "final_loss" not in metrics
+    assert point["contended"] in ("true", "false")
+    assert 0 <= metrics["own_cpu_fraction"] <= 1.5
+    assert "this machine is busy" not in run(command, store).stderr
 
 
 @pytest.mark.framework
@@ -132,8 +138,7 @@ def test_compile_modes_precisions_and_optimizers_all_train(store: Store) -> None
     halves = [(modes[0], rules[0], "float32"), (modes[1], rules[1], "float32")]
     halves += [(modes[0], rules[1], "float16"), (modes[1], rules[0], "float16")]
     grids = ", ".join(f"{{compile: '{c}', optimizer: '{o}', precision: {p}}}" for c, o, p in halves)
-    done = run(["paradnn.train", "-m", f"sweep.grids=[{grids}]", *TINY], store)
-    assert done.returncode == 0, done.stderr
+    succeeded(["paradnn.train", "-m", f"sweep.grids=[{grids}]", *TINY], store)
     points = store.runs()
     assert [point["outcome"] for point in points] == ["ok"] * 12
     params = [store.values("params", point["run_id"]) for point in points]
@@ -143,6 +148,32 @@ def test_compile_modes_precisions_and_optimizers_all_train(store: Store) -> None
         assert len(set(zip(one, other, strict=True))) == len(set(one)) * len(set(other))
 
 
-def artifact(store: Store, run_id: str, name: str) -> str:
-    [[uri]] = store.query("SELECT artifact_uri FROM runs WHERE run_uuid = ?", run_id)
-    return (Path(uri.removeprefix("file://")) / name).read_text()
+ADAPTIVE = [
+    *(entry for entry in TINY if not entry.startswith(("model.nodes", "model.layers", "batch_size"))),
+    *("model.nodes=8,16,32", "model.layers=1,2", "batch_size=4,8", "sweep.design=adaptive"),
+]
+
+
+@pytest.mark.framework
+def test_what_is_chosen_is_measured_and_the_same_command_goes_on(store: Store) -> None:
+    done = succeeded(["paradnn.train", "-m", *ADAPTIVE, "sweep.points=6"], store)
+    points, [parent] = store.runs(), store.runs("sweep")
+    assert len(points) == 6
+    assert {(point["outcome"], point["design"], point["mlflow.parentRunId"]) for point in points} == {
+        ("ok", "adaptive", parent["run_id"])
+    }
+    assert (parent["status"], parent["design"], parent["design_end"]) == ("FINISHED", "adaptive", "sweep.points=6")
+    assert "Adaptive: 6 of 12 points measured (50.0%)." in parent["mlflow.note.content"]
+    assert "Adaptive: 6 of 12 points measured (50.0%)." in done.stdout
+    metrics = store.values("latest_metrics", parent["run_id"])
+    declared = {entry.name for entry in METRICS.values() if entry.kind == "design"}
+    assert {name for name in metrics if not name.startswith("points")} == declared
+    assert (metrics["design_measured"], metrics["design_candidates"]) == (6, 12)
+    looks = json.loads((store.files(parent["run_id"]) / "design.json").read_text())
+    assert [looks["data"][0][0], looks["data"][-1][0]] == [0, 6]
+    again = succeeded(["paradnn.train", "-m", *ADAPTIVE, "sweep.points=6"], store)
+    assert "0 points in" in again.stdout
+    more = succeeded(["paradnn.train", "-m", *ADAPTIVE, "sweep.points=8"], store)
+    assert "2 points in" in more.stdout
+    assert "Adaptive: 8 of 12 points measured" in more.stdout
+    assert set(Counter(point["point_id"] for point in store.runs()).values()) == {1}

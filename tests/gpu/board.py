@@ -1,16 +1,10 @@
 """What `nvidia-smi` says of the board: an oracle that shares no code with the package, which asks NVML."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-
-__all__ = ["Power", "read_board", "sampled_power", "throttled"]
 
 #: What is asked, with the name that older drivers know it by.
 FIELDS = {
@@ -56,34 +50,29 @@ def throttled(bits: str) -> list[str]:
     return [reason for bit, reason in REASONS.items() if mask & bit]
 
 
-@dataclass
-class Power:
-    """Watts that were sampled, with the seconds at which."""
-
-    samples: list[tuple[float, float]]
-
-    def above_idle(self, idle: float) -> list[float]:
-        """Watts of the busier half of the time, none of them idle."""
-        busy = sorted(watts for _, watts in self.samples if watts > idle)
-        return busy[len(busy) // 2 :]
-
-
 @contextlib.contextmanager
-def sampled_power(seconds: float = 0.2) -> Iterator[Power]:
-    """Sample the board's power meanwhile."""
-    power, end = Power([]), threading.Event()
+def sampled_power(seconds: float = 0.2) -> Iterator[list[float]]:
+    """The board's power in watts, sampled meanwhile."""
+    samples: list[float] = []
+    end = threading.Event()
 
     def sample() -> None:
         while not end.wait(seconds):
-            power.samples += [(time.monotonic(), float(value)) for value in _query(["power.draw"]) if value]
+            samples.extend(float(value) for value in _query(["power.draw"]) if value)
 
     thread = threading.Thread(target=sample, daemon=True)
     thread.start()
     try:
-        yield power
+        yield samples
     finally:
         end.set()
         thread.join()
+
+
+def above_idle(samples: list[float], idle: float) -> list[float]:
+    """Watts of the busier half of the time, none of them idle."""
+    busy = sorted(watts for watts in samples if watts > idle)
+    return busy[len(busy) // 2 :]
 
 
 def _query(names: list[str]) -> list[str | None]:

@@ -1,7 +1,5 @@
 """The project's commands as a user runs them, recording into files, and what they recorded."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -11,11 +9,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
-
-__all__ = ["Command", "Run", "Session"]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _OFFLINE = ("tracking=offline", "tracking.folder={}")
@@ -50,16 +46,10 @@ class Command:
     def __init__(self, arguments: Sequence[str], log: Path, folder: Path) -> None:
         self._log, self.folder = log, folder
         environ = {key: value for key, value in os.environ.items() if not key.startswith(("MLFLOW_", "HYDRA_"))}
+        command = [sys.executable, "-m", *arguments]
         with log.open("wb") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", *arguments],
-                cwd=ROOT,
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+            pipes = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+            self._process = subprocess.Popen(command, cwd=ROOT, env=environ, start_new_session=True, **pipes)
 
     def wait(self, seconds: float) -> int:
         """Its exit code; it is interrupted after so many seconds, and what it recorded until then stays."""
@@ -110,7 +100,7 @@ class Session:
         self._end = time.monotonic() + seconds
         self._commands: list[Command] = []
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["REQUIREMENTS", "make_environment"]
-
 #: What a sweep into files needs beside PyTorch or JAX, which are the machine's own.
 REQUIREMENTS = (
     "hydra-core>=1.3.8,<1.4",

@@ -1,7 +1,5 @@
 """What the questions are given: the machine, a way to tell an answer, and no more time than there is."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -3,8 +3,6 @@
 `python3 -m tests.gpu` asks them.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import os
@@ -17,7 +15,7 @@ from typing import Any
 import pytest
 
 from paradnn.platform.specifications import find_hardware
-from tests.gpu.board import read_board, sampled_power, throttled
+from tests.gpu.board import above_idle, read_board, sampled_power, throttled
 from tests.gpu.commands import Run, Session
 
 Tell = Callable[..., None]
@@ -28,50 +26,37 @@ SEEN = {
     "torch": "[torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]",
     "tensorflow": "[device.name for device in tensorflow.config.list_physical_devices('GPU')]",
 }
+REAL = ("resnet50", "densenet121", "mobilenet", "squeezenet", "retinanet")
 #: A small point of each family, as a grid of a sweep: a small part of a GPU, a second of a CPU.
-GRIDS = {
-    "fc": "{model: fc, model.nodes: 512, batch_size: 256}",
-    "residual": "{model: residual, model.image_size: 32, batch_size: 16}",
-    "bottleneck": "{model: bottleneck, model.image_size: 32, batch_size: 16}",
-    "rnn": "{model: rnn, model.embedding_size: 100, batch_size: 64}",
-    "lstm": "{model: lstm, model.embedding_size: 100, batch_size: 64}",
-    "gru": "{model: gru, model.embedding_size: 100, batch_size: 64}",
-    "gpt": "{model: gpt, model.layers: 1, model.width: 64, batch_size: 4}",
-    "vit": "{model: vit, model.layers: 1, model.image_size: 64, batch_size: 4}",
-    "transformer": "{model: transformer, model.layers: 1, model.width: 64, batch_size: 4}",
-    "resnet50": "{model: resnet50, model.image_size: 64, batch_size: 2}",
-    "densenet121": "{model: densenet121, model.image_size: 64, batch_size: 2}",
-    "mobilenet": "{model: mobilenet, model.image_size: 64, batch_size: 2}",
-    "squeezenet": "{model: squeezenet, model.image_size: 64, batch_size: 2}",
-    "retinanet": "{model: retinanet, model.image_size: 64, batch_size: 1}",
+SIZES = {
+    "fc": "model.nodes: 512, batch_size: 256",
+    **dict.fromkeys(("residual", "bottleneck"), "model.image_size: 32, batch_size: 16"),
+    **dict.fromkeys(("rnn", "lstm", "gru"), "model.embedding_size: 100, batch_size: 64"),
+    **dict.fromkeys(("gpt", "transformer"), "model.layers: 1, model.width: 64, batch_size: 4"),
+    "vit": "model.layers: 1, model.image_size: 64, batch_size: 4",
+    **dict.fromkeys(REAL, "model.image_size: 64, batch_size: 2"),
 }
 SMALL = ("fc", "residual", "lstm", "gpt", "vit")
 OTHERS = ("bottleneck", "rnn", "gru", "transformer")
-REAL = ("resnet50", "densenet121", "mobilenet", "squeezenet", "retinanet")
 BRIEF = ("measure.min_seconds=0.2", "measure.warmup_seconds=0.5", "measure.max_seconds=4")
 SHORT = ("measure=quick", "measure.processes=1", *BRIEF)
 
 
 def grids(*families: str) -> str:
     """The override that sweeps a small point of each family."""
-    return f"sweep.grids=[{','.join(GRIDS[family] for family in families)}]"
+    return f"sweep.grids=[{','.join(f'{{model: {family}, {SIZES[family]}}}' for family in families)}]"
 
 
 def summary(run: Run) -> dict[str, Any]:
     """What is kept of a run."""
+    metrics = ("step_time_ms", "compile_seconds", "profile_unexplained_share", "peak_device_memory_bytes")
     return {
         "outcome": run.outcome,
         "reason": run.reason,
-        "step_ms": run.metrics.get("step_time_ms"),
-        "compile_seconds": run.metrics.get("compile_seconds"),
         "operations": len(run.operations),
         "slowest": [row[:1] for row in run.operations[:3]],
-        "unexplained": run.metrics.get("profile_unexplained_share"),
-        "profile": run.tags.get("profile"),
-        "checks": run.tags.get("checks"),
-        "peak_device_memory_bytes": run.metrics.get("peak_device_memory_bytes"),
-        "energy_per_step_joules": run.metrics.get("energy_per_step_joules"),
-        "steady": run.tags.get("steady"),
+        **{name: run.metrics.get(name) for name in (*metrics, "energy_per_step_joules")},
+        **{name: run.tags.get(name) for name in ("profile", "checks", "steady")},
     }
 
 
@@ -134,11 +119,10 @@ def test_a_sweep(machine: Session, tell: Tell, framework: str, compile: str, fam
     runs = machine.measured(120.0, grids(*families), *chosen, *SHORT)
     if all(run.outcome == "unavailable" for run in runs):
         pytest.skip(runs[0].reason or "unavailable")
-    bad = [f"{run.family} {run.outcome}: {run.reason}" for run in runs if run.outcome != "ok"]
-    bad += [
-        f"{run.family} has no operations: {run.tags.get('profile')}"
+    bad = [
+        f"{run.family} {run.outcome}: {run.reason or run.tags.get('profile')}, {len(run.operations)} operations"
         for run in runs
-        if run.outcome == "ok" and not run.operations
+        if run.outcome != "ok" or not run.operations
     ]
     shares = [run.metrics.get("profile_unexplained_share", 1.0) for run in runs]
     line = f"{len(runs)} of {len(families)} points, no operation in {statistics.median(shares):.0%} of the step"
@@ -159,8 +143,8 @@ def test_command_buffers_of_xla_leave_tables_of_operations(machine: Session, tel
         (run,) = machine.measured(60.0, grids("fc"), "framework=jax", *env, *SHORT)
         rows[label] = summary(run)
     said = "; ".join(
-        f"{label}: {row['outcome']} {row['reason'] or ''}, {row['operations']} operations, step {row['step_ms']} ms, "
-        f"unexplained {row['unexplained']}"
+        f"{label}: {row['outcome']} {row['reason'] or ''}, {row['operations']} operations, step "
+        f"{row['step_time_ms']} ms, unexplained {row['profile_unexplained_share']}"
         for label, row in rows.items()
     )
     tell(said, rows)
@@ -228,12 +212,12 @@ def test_energy_is_that_which_nvidia_smi_shows(machine: Session, tell: Tell) -> 
     with sampled_power() as power:
         (run,) = machine.measured(90.0, large, f"framework={machine.framework()}", "precision=bfloat16", *long)
     after = read_board()
-    details = {"before": before, "after": after, "run": summary(run), "samples": power.samples}
+    details = {"before": before, "after": after, "run": summary(run), "samples": power}
     assert run.outcome == "ok", run.reason
     joules = run.metrics.get("energy_per_step_joules")
     assert joules is not None, f"no energy: {run.tags.get('energy_source')}"
     watts = joules / run.metrics["step_time_ms"] * 1e3
-    seen = statistics.median(power.above_idle(1.2 * idle) or [float("nan")])
+    seen = statistics.median(above_idle(power, 1.2 * idle) or [float("nan")])
     line = f"{watts:.0f} W by the counter, {seen:.0f} W by nvidia-smi, {idle:.0f} W before; after: "
     line += f"{after.get('sm_mhz')} MHz, {after.get('temperature_c')} C, "
     line += ", ".join(throttled(after.get("throttle_bits", "0x0"))) or "not held down"

@@ -16,11 +16,9 @@ CPU = "sys/devices/system/cpu"
 
 #: A laptop with all that hurts.
 LAPTOP = {
-    f"{CPU}/cpu0/cpufreq/scaling_governor": "powersave\n",
-    f"{CPU}/cpu1/cpufreq/scaling_governor": "powersave\n",
+    **{f"{CPU}/cpu{core}/cpufreq/scaling_governor": "powersave\n" for core in (0, 1)},
+    **{f"{CPU}/cpu{core}/topology/thread_siblings_list": "0-1\n" for core in (0, 1)},
     f"{CPU}/intel_pstate/no_turbo": "0\n",
-    f"{CPU}/cpu0/topology/thread_siblings_list": "0-1\n",
-    f"{CPU}/cpu1/topology/thread_siblings_list": "0-1\n",
     "sys/devices/system/node/node0/cpulist": "0,2-3\n",
     "sys/devices/system/node/node1/cpulist": "1,4-7\n",
     "sys/kernel/mm/transparent_hugepage/enabled": "[always] madvise never\n",
@@ -36,11 +34,9 @@ LAPTOP = {
 
 #: A server that is as it should be.
 SERVER = {
-    f"{CPU}/cpu0/cpufreq/scaling_governor": "performance\n",
-    f"{CPU}/cpu1/cpufreq/scaling_governor": "performance\n",
+    **{f"{CPU}/cpu{core}/cpufreq/scaling_governor": "performance\n" for core in (0, 1)},
+    **{f"{CPU}/cpu{core}/topology/thread_siblings_list": f"{core}\n" for core in (0, 1)},
     f"{CPU}/cpufreq/boost": "0\n",
-    f"{CPU}/cpu0/topology/thread_siblings_list": "0\n",
-    f"{CPU}/cpu1/topology/thread_siblings_list": "1\n",
     "sys/devices/system/node/node0/cpulist": "0-1\n",
     "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
     "sys/devices/system/clocksource/clocksource0/current_clocksource": "tsc\n",

@@ -13,22 +13,14 @@ from paradnn.config.outcome import PointResult
 from paradnn.core.errors import WorkerError
 from paradnn.session.environments import HOSTS, require_answers
 from paradnn.session.workers import Limits, Worker
-from tests.conftest import Store, processes_of_points, run
+from tests.conftest import SHORT, Store, processes_of_points, run, succeeded
 from tests.processes import wait_for
 from tests.session.test_faults import meanwhile
 from tests.worker.two_hosts import QUICK, has_ipv6, second_host
 
 pytestmark = pytest.mark.framework
 
-SHORT = [
-    "paradnn.train",
-    "model=channel",
-    "measure.processes=1",
-    "measure.min_seconds=0.02",
-    "measure.min_blocks=6",
-    "measure.block_seconds=0.002",
-    "measure.warmup_seconds=0.1",
-]
+MESSAGES = ["paradnn.train", "model=channel", *SHORT]
 
 
 def none_is_left() -> bool:
@@ -43,15 +35,14 @@ def ended(store: Store) -> dict[str, str]:
 
 def test_a_sweep_of_transports_is_recorded_and_resumed(store: Store) -> None:
     words = [
-        SHORT[0],
+        MESSAGES[0],
         "-m",
-        *SHORT[1:],
+        *MESSAGES[1:],
         "model.transport=tcp,grpc",
         "model.pattern=latency,bandwidth",
         "model.bytes=1000",
     ]
-    done = run(words, store)
-    assert done.returncode == 0, done.stderr
+    succeeded(words, store)
     runs = store.runs()
     assert [tags["outcome"] for tags in runs] == ["ok"] * 4
     assert {tags["checks"] for tags in runs} == {"passed"}
@@ -72,7 +63,7 @@ def test_a_sweep_of_transports_is_recorded_and_resumed(store: Store) -> None:
 
 
 def test_a_payload_larger_than_memory_is_not_tried(store: Store) -> None:
-    run([*SHORT, f"model.bytes={2**33}", "measure.memory_limit=1GiB"], store)
+    run([*MESSAGES, f"model.bytes={2**33}", "measure.memory_limit=1GiB"], store)
     tags = ended(store)
     assert tags["outcome"] == "oom_predicted"
     assert tags["reason"] == "needs at least 8.00 GiB, the limit is 1.00 GiB"
@@ -95,21 +86,20 @@ def test_a_server_that_is_killed_ends_its_point(store: Store, monkeypatch: pytes
 
     monkeypatch.setattr(Worker, "measure", heard)
     with meanwhile(kill_the_server):
-        run([*SHORT, "measure.min_seconds=1000", "measure.max_seconds=1000"], store)
+        run([*MESSAGES, "measure.min_seconds=1000", "measure.max_seconds=1000"], store)
     assert ended(store)["outcome"] == "crash"
     assert none_is_left()
 
 
 def test_points_are_measured_on_two_hosts(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other kind of address, without a framework's own transport, is in tests/worker/test_remote.py."""
+    """The other kind of address, without a framework's own transport, is in tests/worker/test_communication.py."""
     address, plain = "::1" if has_ipv6() else "127.0.0.1", ["model.transport=tcp,grpc"]
     reduced = ["model.transport=tensorflow", "model.pattern=all_reduce", "model.bytes=64"]
     (temporary := tmp_path / "temporary").mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
     with second_host(address) as variables:
         for command in (plain, reduced):
-            done = run(["paradnn.train", "-m", "model=channel", *command, *QUICK], store, **variables)
-            assert done.returncode == 0, done.stdout + done.stderr
+            succeeded(["paradnn.train", "-m", "model=channel", *command, *QUICK], store, **variables)
     points = store.runs()
     assert [(point["outcome"], point.get("reason")) for point in points] == [("ok", None)] * 3
     [metrics] = [

@@ -3,14 +3,17 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from PIL import Image
 
 from paradnn.config.outcome import PointResult
-from paradnn.config.point import FrameworkOptions, Measure, Platform, Point, Software
+from paradnn.config.point import FrameworkOptions, Measure, Platform, Point, Software, costs_of, read_point
 from paradnn.core.messages import Answer, PeakRates, ProductRate
 from paradnn.families.fc import FullyConnected
-from paradnn.platform.environment import describe_environment
+from paradnn.platform.environment import Environment, describe_environment
 from paradnn.platform.load import HostLoad, LoadWatch
 from paradnn.platform.specifications import HARDWARE, find_hardware
 from paradnn.session import hardware_peaks as peaks
@@ -18,8 +21,9 @@ from paradnn.session.hardware_peaks import Ceilings, CeilingsKeeper, ceilings_id
 from paradnn.session.workers import WorkerPool
 from paradnn.store.journal import Journal
 from paradnn.store.runs import ResumePolicy
-from tests.conftest import TINY, Store, run
+from tests.conftest import SHORT, TINY, Store, run, succeeded
 
+DEVICES = Path(__file__).with_name("devices.yaml")
 WITH_CEILINGS = [entry for entry in TINY if entry != "ceilings=false"]
 
 
@@ -40,11 +44,9 @@ def test_profile_and_ceilings_of_a_sweep(store: Store, tmp_path: Path, monkeypat
     monkeypatch.setattr(peaks, "_request", lambda point: request(point) | {"memory_bytes": 2**20})
     command = ["paradnn.train", "-m", *WITH_CEILINGS, *size, "compile=graph,xla", "measure.profile=true"]
     files = ["tracking=offline", f"tracking.folder={tmp_path / 'files'}"]
-    done = run([*command, *files], store)
-    assert done.returncode == 0, done.stderr
+    done = succeeded([*command, *files], store)
     assert done.stderr.count("measuring the ceilings") == 1
-    again = run(["paradnn.train", *WITH_CEILINGS, *files, "batch_size=5"], store)
-    assert again.returncode == 0, again.stderr
+    again = succeeded(["paradnn.train", *WITH_CEILINGS, *files, "batch_size=5"], store)
     assert "measuring the ceilings" not in again.stderr
     assert run(["paradnn.sync", str(tmp_path / "files"), "--uri", store.uri], store).returncode == 0
     [ceilings] = store.runs("ceilings")
@@ -79,8 +81,7 @@ def exceeded(store: Store, command: list[str]) -> None:
     """Ceilings of a machine that was busy beyond all measure: they are kept, and how to mend them is said."""
     store.change("UPDATE latest_metrics SET value = value / 1e6 WHERE key LIKE 'peak_flops_per_second.%'")
     before = {point["run_id"] for point in store.runs()}
-    again = run([*command, "model.nodes=9", "measure.profile=false"], store)
-    assert again.returncode == 0, again.stderr
+    again = succeeded([*command, "model.nodes=9", "measure.profile=false"], store)
     assert "measuring the ceilings" not in again.stderr
     assert len(store.runs("ceilings")) == 1
     remedy = "python -m paradnn.ceilings platform=cpu"
@@ -125,9 +126,7 @@ def others_take(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
     monkeypatch.setattr(LoadWatch, "look", lambda _: HostLoad(2, 0.0, share, 0.0, ()))
 
 
-def test_ceilings_of_a_busy_minute_are_marked_and_quieter_ones_take_their_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ceilings_of_a_busy_minute_are_marked_and_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     point, tracker, said = Point(FullyConnected()), Journal(tmp_path), []
     environment = describe_environment("cpu", {"tensorflow": "2"})
 
@@ -188,21 +187,27 @@ def test_a_profile_that_is_asked_for_later_is_measured(store: Store) -> None:
 
 
 @pytest.mark.framework
-def test_points_that_are_a_case_of_their_own(store: Store) -> None:
+def test_points_that_are_a_case_of_their_own(store: Store, tmp_path: Path) -> None:
+    for number in range(8):
+        folder = tmp_path / "set" / str(number % 2)
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (40, 40), (30 * number, 0, 0)).save(folder / f"{number}.jpg")
+    fc = "model: fc, model.layers: 1, model.nodes: 8, model.input_size: 16, model.output_size: 4"
+    cnn = "model: residual, model.blocks: 1, model.filters: 4, model.image_size: 32, batch_size: 8"
     short = "measure.min_seconds: 0.02, measure.warmup_seconds: 0.2"
     long = "measure.min_seconds: 1, measure.warmup_seconds: 0.5"
     cases = (
-        f"{{batch_size: 1, compile: xla, measure.profile: true, {short}}}",
-        f"{{batch_size: 1, mode: inference, {short}}}",
-        f"{{batch_size: 4, measure.profile: true, {long}}}",
+        f"{{{fc}, batch_size: 1, compile: xla, measure.profile: true, {short}}}",
+        f"{{{fc}, batch_size: 1, mode: inference, {short}}}",
+        f"{{{fc}, batch_size: 4, measure.profile: true, {long}}}",
+        f"{{{cnn}, data: images, data.path: '{folder.parent}', data.threads: 1, {short}}}",
     )
-    settings = [key for key in TINY if not key.startswith(("batch_size", "measure.min_seconds", "measure.warmup"))]
-    done = run(["paradnn.train", "-m", f"sweep.grids=[{','.join(cases)}]", *settings], store)
-    assert done.returncode == 0, done.stderr
+    settings = [key for key in SHORT if not key.startswith(("measure.min_seconds", "measure.warmup"))]
+    succeeded(["paradnn.train", "-m", f"sweep.grids=[{','.join(cases)}]", *settings], store)
     found = {name: point for point in store.runs() for name in point["mlflow.runName"].split()}
-    assert {found[name]["checks"] for name in ("xla", "b4")} == {"passed"}
-    single, latencies, cheap = (
-        store.values("latest_metrics", found[name]["run_id"]) for name in ("xla", "inference", "b4")
+    assert {found[name]["checks"] for name in ("xla", "b4", "b8")} == {"passed"}
+    single, latencies, cheap, fed = (
+        store.values("latest_metrics", found[name]["run_id"]) for name in ("xla", "inference", "b4", "b8")
     )
     # Of one example the gradients of weights are outer products, which XLA multiplies elementwise.
     assert single["profile_flops_ratio"] < 0.9
@@ -210,11 +215,13 @@ def test_points_that_are_a_case_of_their_own(store: Store) -> None:
     assert cheap["profile_flops_ratio"] == 1.0
     assert 0 < latencies["latency_p50_ms"] <= latencies["latency_p90_ms"] <= latencies["latency_p99_ms"]
     assert latencies["latency_steps"] >= 100
+    assert 0 <= fed["infeed_fraction"] <= 1
+    assert {"infeed_gain", "phase_input_seconds", "phase_balance_seconds"} <= set(fed)
+    assert fed["input_threads"] == 1
+    assert store.values("params", found["b8"]["run_id"])["data.path"] == str(folder.parent)
 
 
-def test_ceilings_that_another_driver_never_finishes_are_missed_aloud(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ceilings_that_no_driver_finishes_are_missed_aloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The claim of a living process, which here is this one."""
     monkeypatch.setattr(peaks, "_TIMEOUT", 0.02)
     monkeypatch.setattr(peaks, "_LOOK", 0.01)
@@ -229,31 +236,7 @@ def test_ceilings_that_another_driver_never_finishes_are_missed_aloud(
     assert line.startswith("no ceilings: another driver")
 
 
-@pytest.mark.parametrize(
-    ("device", "name"),
-    [
-        ("NVIDIA H200", "H200 (SXM)"),
-        ("NVIDIA A100-SXM4-80GB", "A100 (SXM, 80 GB)"),
-        ("NVIDIA A10", "A10"),
-        ("NVIDIA A100-PCIE-40GB", "A100 (SXM, 40 GB)"),
-        ("Tesla V100-SXM2-16GB", "V100 (SXM2, 16 GB)"),
-        ("Tesla V100-PCIE-16GB", None),
-        ("Tesla V100-SXM2-32GB", "V100 (SXM2, 32 GB)"),
-        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
-        ("NVIDIA H100 80GB HBM3", "H100 (SXM)"),
-        ("NVIDIA H100 PCIe", "H100 (PCIe)"),
-        ("NVIDIA H100 NVL", None),
-        ("NVIDIA H200 NVL", None),
-        ("NVIDIA GeForce RTX 3090 Ti", None),
-        ("NVIDIA GeForce RTX 4090 D", None),
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
-        ("TPU v2", "TPU v2 (board, 8 cores)"),
-        ("Intel(R) Xeon(R) Platinum 8380 CPU @ 2.30GHz, 40 cores", "Xeon Platinum 8380"),
-        ("Intel(R) Xeon(R) Platinum 8380 CPU @ 2.30GHz, 4 cores", None),
-        ("AMD EPYC, 2 cores", None),
-        ("NVIDIA Z9000", None),
-    ],
-)
+@pytest.mark.parametrize(("device", "name"), yaml.safe_load(DEVICES.read_text()).items())
 def test_specifications_are_found_by_name_or_not_at_all(device: str, name: str | None) -> None:
     found = find_hardware(device)
     assert (found.name if found else None) == name
@@ -267,3 +250,29 @@ def test_every_specification_has_a_source_and_sound_numbers() -> None:
         assert find_hardware(f"{entry.aliases[0]}, {entry.cores} cores" if entry.cores else entry.aliases[0])
         if {"float32", "float16"} <= set(entry.peak_flops):
             assert entry.peak_flops["float16"] > entry.peak_flops["float32"]
+
+
+def test_devices_are_held_against_what_they_can_do_together() -> None:
+    """The costs are those of all replicas."""
+    model = {"name": "fc", "layers": 1, "nodes": 8}
+
+    def point(**changes: Any) -> Point:
+        return read_point({"model": model, "batch_size": 64} | changes)
+
+    whole, half, both = (costs_of(point(**asked)) for asked in ({}, {"batch_size": 32}, {"devices": 2}))
+    assert (both.flops_per_step, both.parameters) == (whole.flops_per_step, whole.parameters)
+    assert both.bytes_per_step == 2 * half.bytes_per_step > whole.bytes_per_step
+    # A second set of weights, mean squares and velocities; the batch and what it makes are only divided.
+    more = both.memory_lower_bound_bytes - whole.memory_lower_bound_bytes
+    assert more == 3 * 4 * (whole.parameters + whole.non_trainable_parameters)
+    ceilings = Ceilings("run", {"float32": 1e12}, 1e11)
+    eight, four = (Environment("some processor", {"cores": cores}, {}, {}) for cores in (8, 4))
+    gpu, gpus = (point(platform={"name": "gpu"}, devices=count) for count in (1, 2))
+    together = {"peak_flops_per_second": 2e12, "peak_bytes_per_second": 2e11}
+    assert peaks.device_peaks(gpus, eight, ceilings) == together
+    assert ceilings_identity(gpus, eight) == ceilings_identity(gpu, eight)
+    cores = point(devices=2, platform={"name": "cpu", "threads": 2})
+    assert peaks.device_peaks(cores, eight, ceilings)["peak_flops_per_second"] == 1e12
+    assert peaks.single_device(cores, eight).platform.threads == 4
+    # All cores of a machine are its default.
+    assert ceilings_identity(cores, four) == ceilings_identity(point(), four)

@@ -1,5 +1,7 @@
-"""What a run holds of a planted load, beside plain NumPy, pandas and the histogram library's own reader."""
+"""What a run holds of a planted load, beside plain NumPy and SciPy, and of a planted generation; and both as a user
+measures them: a real model, a real generator of queries, the run that comes of them."""
 
+import json
 import math
 from dataclasses import replace
 from typing import Any
@@ -8,11 +10,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from paradnn.config.point import Point, costs_of, read_point
+from paradnn.config.point import Point, costs_of, prefill_costs_of, read_point
+from paradnn.core.messages import Compilation, Timing
 from paradnn.session.measured import quantile_metrics
 from paradnn.session.record import headline
 from paradnn.store.runs import Record
+from paradnn.workloads.generate import Generation
 from paradnn.workloads.serve.queries import Load, Probe, QueryLog, percentile
+from tests.conftest import SHORT, TINY, Store, run, succeeded
 from tests.session.records import answered, recorded, timing
 
 MS = 1_000_000
@@ -141,3 +146,131 @@ def test_nothing_is_lost_of_a_load_that_could_not_be_served() -> None:
     assert "queries.parquet" in made.artifacts
     nothing = record(asked(latency_ms=0.1), [Load(None, 0.003, QueryLog().packed(), [])], "overload", "too long")
     assert "queries" not in nothing.metrics
+
+
+#: An hour is 3,600 s: a million queries at 200 a second take 5,000.
+PRICE = "platform.price_per_hour=3.6"
+ASK = ["paradnn.train", *TINY, "mode=inference", "server.min_seconds=0.5"]
+#: A machine that wakes the generator late, or pauses it, is one outcome; what is recorded is the same.
+LATE = "server.rate=50: the load generator could not keep up: "
+
+
+@pytest.mark.framework
+def test_a_server_is_measured_and_recorded(store: Store) -> None:
+    server = ["server.rate=50", "server.latency_ms=60000", "server.percentile=50", "batch_size=8"]
+    others = [word for word in ASK if not word.startswith("batch_size=")]
+    done = succeeded([*others, "scenario=server", *server, "server.delay_ms=1000", PRICE], store)
+    [point] = store.runs()
+    metrics, params = store.values("latest_metrics", point["run_id"]), store.values("params", point["run_id"])
+    assert (params["server.rate"], params["batch_size"]) == ("50.0", "8")
+    assert point["outcome"] == "ok" or (point["outcome"] == "overload" and point["reason"].startswith(LATE))
+    assert metrics["queries"] >= 100
+    assert metrics["latency_mean_ms"] == pytest.approx(metrics["queue_mean_ms"] + metrics["service_mean_ms"])
+    assert 0 < metrics["latency_p50_ms"] <= metrics["latency_p99_ms"] <= metrics["latency_max_ms"]
+    assert 1 <= metrics["queries_per_batch"] <= 8
+    assert metrics["cost_per_million_queries"] == pytest.approx(20.0)
+    assert "queries, " in done.stdout
+    files = {path.name for path in store.files(point["run_id"]).iterdir()}
+    assert {"queries.parquet", "latency.hgrm", "latency.hdr"} <= files
+
+
+@pytest.mark.framework
+def test_the_other_scenarios_are_too(store: Store) -> None:
+    scenarios = ("single_stream", "multi_stream", "offline")
+    grids = ",".join(f"{{scenario: {name}, {name}.min_seconds: 0.1, {name}.min_queries: 20}}" for name in scenarios)
+    succeeded(["paradnn.train", "-m", *TINY, "mode=inference", f"sweep.grids=[{grids}]"], store)
+    assert [store.values("latest_metrics", each["run_id"])["queries"] >= 20 for each in store.runs()] == [True] * 3
+
+
+@pytest.mark.framework
+def test_a_limit_that_no_query_can_hold_is_told(store: Store) -> None:
+    done = run([*ASK, "scenario=server", "server.latency_ms=0.001"], store)
+    assert "overload (server.latency_ms=0.001: even a single query takes longer: " in done.stdout
+    [point] = store.runs()
+    assert point["outcome"] == "overload"
+    assert store.values("latest_metrics", point["run_id"])["step_time_ms"] > 0
+
+
+GPT = ["model=gpt", "model.layers=1", "model.width=8", "model.heads=2", "model.sequence_length=12"]
+GENERATE = ["paradnn.train", "-m", *GPT, "model.vocab_size=20", "batch_size=4", *SHORT, "generate.prompt=5"]
+
+
+@pytest.mark.framework
+def test_lengths_are_swept_recorded_and_resumed(store: Store) -> None:
+    kinds = "{model: gpt, compile: graph, precision: float16}, {model: gpt, compile: xla, precision: bfloat16}"
+    command = [*GENERATE, "mode=generate", "generate.tokens=3,7", f"sweep.grids=[{kinds}]"]
+    succeeded(command, store)
+    points = store.runs()
+    assert [(point["outcome"], point["checks"]) for point in points] == [("ok", "passed")] * 4
+    for point in points:
+        metrics, params = store.values("latest_metrics", point["run_id"]), store.values("params", point["run_id"])
+        length = 5 + int(str(params["generate.tokens"]))
+        assert metrics["cache_bytes"] == 4 * 2 * 2 * length * 8
+        assert metrics["tokens_per_second"] == pytest.approx(metrics["examples_per_second"])
+        assert metrics["time_to_first_token_ms"] > 0
+        assert metrics["latency_steps"] == 200
+        assert metrics["phase_prefill_seconds"] > 0
+        [process] = json.loads((store.files(point["run_id"]) / "prefill.json").read_text())["processes"]
+        assert len(process["prefill"]["blocks"]) >= 6
+    again = run(command, store)
+    assert "4 skipped, the store holds their outcome already (4 ok)" in again.stdout
+    assert len(store.runs()) == 4
+
+
+BANDWIDTH, PEAK = 1e10, 1e11
+
+
+def generator() -> Point:
+    return read_point({"model": {"name": "gpt"}, "batch_size": 4, "mode": "generate", "generate": {"tokens": 11}})
+
+
+def thirty(step: float, steps: int) -> Timing:
+    """Blocks about a step of so many seconds."""
+    return timing([steps * step * (1 + 0.01 * (number % 3 - 1)) for number in range(30)], steps)
+
+
+def generated(point: Point, cache_bytes: int | None = None) -> Record:
+    costs, compilation = costs_of(point), Compilation([0.5, 0.1], [1, 0], None)
+    generation = Generation(thirty(0.2, 1), compilation, costs.cache_bytes if cache_bytes is None else cache_bytes)
+    measured = {"parameters": costs.parameters, "compilation": compilation}
+    result = answered(thirty(0.005, 20), measured, latencies=[0.006] * 200, work=generation)
+    peaks = {"peak_bytes_per_second": BANDWIDTH, "peak_flops_per_second": PEAK}
+    return recorded(point, result, peaks=peaks)
+
+
+def test_a_step_is_a_token_of_each_example() -> None:
+    point = generator()
+    record, costs, first = generated(point), costs_of(point), prefill_costs_of(point)
+    expected = {
+        "time_to_first_token_ms": 200.0,
+        "time_per_output_token_ms": 5.0,
+        "tokens_per_second": 800.0,
+        "tokens_per_second_per_user": 200.0,
+        "examples_per_second": 800.0,
+        "generation_ms": 250.0,
+        "prompt_tokens_per_second": 4 * 64 / 0.2,
+        "latency_p50_ms": 6.0,
+        "cache_bytes": 4 * 4 * 2 * (64 + 11) * 256 * 4,
+        "decode_bytes": costs.bytes_per_step,
+        "decode_bandwidth_fraction": costs.bytes_per_step / 0.005 / BANDWIDTH,
+        "prefill_intensity": first.flops_per_step / first.bytes_per_step,
+        "prefill_flops_utilization": first.flops_per_step / 0.2 / PEAK,
+        "prefill_compile_seconds": 0.6,
+    }
+    assert {name: record.metrics[name] for name in expected} == pytest.approx(expected)
+    for name in ("time_to_first_token_ms", "time_per_output_token_ms"):
+        low, high = (record.metrics[name.replace("_ms", f"_{end}_ms")] for end in ("low", "high"))
+        assert low < record.metrics[name] < high
+    for name in ("tokens_per_second", "tokens_per_second_per_user"):
+        assert record.metrics[f"{name}_low"] < record.metrics[name] < record.metrics[f"{name}_high"]
+    assert record.tags["checks"] == "passed"
+    assert record.tags["prefill_steady"] == "true"
+    assert len(record.artifacts["prefill.json"]["processes"][0]["prefill"]["blocks"]) == 30
+    assert "token of each example of **gpt" in record.description
+    assert "\n\nGeneration: first token after 200.000 ms, then 5.000 ms a token; " in record.description
+
+
+def test_a_cache_of_another_size_contradicts() -> None:
+    assert (
+        generated(generator(), cache_bytes=5).tags["checks"].startswith("failed: the cache has 5 bytes, the analytic")
+    )

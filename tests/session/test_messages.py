@@ -11,37 +11,23 @@ from typing import Any
 import pytest
 
 from paradnn.config.outcome import PointResult
+from paradnn.core import messages
 from paradnn.core.channel import MessageError, encode, plain, read_event
-from paradnn.core.messages import (
-    PROTOCOL_VERSION,
-    Answer,
-    Compilation,
-    Exited,
-    InputMeasurement,
-    Measurement,
-    NoProfile,
-    OperationTable,
-    PhaseBegun,
-    PipelinePart,
-    PointAnswered,
-    Profile,
-    Request,
-    Timing,
-    Trial,
-)
 from paradnn.session.workers import Limits, WorkerKey, WorkerPool
 from tests.processes import started
 
-TIMING = Timing(4, [Trial(1, 0.5)], [0.25], [0.25, 0.5], True, "why", float("inf"))
-TABLE = OperationTable(["type", "share"], [["MatMul", 0.5], ["(no operation)", None]])
-ANSWER = Answer(
+TIMING = messages.Timing(4, [messages.Trial(1, 0.5)], [0.25], [0.25, 0.5], True, "why", float("inf"))
+TABLE = messages.OperationTable(["type", "share"], [["MatMul", 0.5], ["(no operation)", None]])
+ANSWER = messages.Answer(
     "ok",
     None,
     {"measure": 0.5},
     step_memory_bytes=1,
-    measurement=Measurement(10, Compilation([2.0, 0.5], [1, 0], None), {"float32": 1.0}, None, TIMING, 1.5, "rapl"),
-    input=InputMeasurement([0.1], [0.1], [0.2], [PipelinePart(8, 0.5, 0.25)], 2),
-    profile=Profile(TABLE, TABLE, 0.5, 0.25, 100.0, {"float32": 1.0}, 3, 1.5),
+    measurement=messages.Measurement(
+        10, messages.Compilation([2.0, 0.5], [1, 0], None), {"float32": 1.0}, None, TIMING, 1.5, "rapl"
+    ),
+    input=messages.InputMeasurement([0.1], [0.1], [0.2], [messages.PipelinePart(8, 0.5, 0.25)], 2),
+    profile=messages.Profile(TABLE, TABLE, 0.5, 0.25, 100.0, {"float32": 1.0}, 3, 1.5),
 )
 
 
@@ -50,18 +36,20 @@ def event(name: str, message: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "answer", [ANSWER, replace(ANSWER, profile=NoProfile("no reason", True)), Answer("nan", "x", {})]
+    "answer", [ANSWER, replace(ANSWER, profile=messages.NoProfile("no reason", True)), messages.Answer("nan", "x", {})]
 )
-def test_an_answer_is_the_same_on_the_other_side(answer: Answer) -> None:
-    line = encode(event("result", PointAnswered(7, answer)))
+def test_an_answer_is_the_same_on_the_other_side(answer: messages.Answer) -> None:
+    line = encode(event("result", messages.PointAnswered(7, answer)))
     assert line.count(b"\n") == 1
-    assert read_event(line) == PointAnswered(7, answer)
-    assert read_event(encode(event("phase", PhaseBegun("profile", answer)))) == PhaseBegun("profile", answer)
+    assert read_event(line) == messages.PointAnswered(7, answer)
+    assert read_event(encode(event("phase", messages.PhaseBegun("profile", answer)))) == messages.PhaseBegun(
+        "profile", answer
+    )
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
     """The whole answer as a result, but for one field; a value of `...` leaves the field out."""
-    content = event("result", PointAnswered(1, ANSWER))
+    content = event("result", messages.PointAnswered(1, ANSWER))
     *parents, last = path.split(".")
     place: Any = content
     for key in parents:
@@ -101,10 +89,10 @@ print(*after, sep="\\n", flush=True)
 {then}
 sys.stdin.read()
 """
-READY = {"event": "ready", "protocol": PROTOCOL_VERSION}
+READY = {"event": "ready", "protocol": messages.PROTOCOL_VERSION}
 EXITED = {"event": "exited", "id": 1, "exit_code": 0, "signal": None, "max_resident_bytes": 5}
 UNCLEAR = "a message of the worker cannot be understood: "
-SPEAKS = f"this side speaks {PROTOCOL_VERSION}"
+SPEAKS = f"this side speaks {messages.PROTOCOL_VERSION}"
 #: What a worker says first, and after a request; how the point ends, and words of the reason.
 ENDINGS = [
     (READY, changed("id", ...), "crash", f"{UNCLEAR}result.id is missing"),
@@ -114,7 +102,7 @@ ENDINGS = [
     *((READY, garbage, "crash", "is no JSON") for garbage in ('{"event": "result", "id": 1', "[" * 100_000, "\\xff")),
     # Version 1 said more when it was ready; another may say less.
     ({**READY, "protocol": 1, "seconds": 3.0}, EXITED, "unavailable", f"ready.protocol=1: {SPEAKS}"),
-    ({**READY, "protocol": PROTOCOL_VERSION + 1}, EXITED, "unavailable", SPEAKS),
+    ({**READY, "protocol": messages.PROTOCOL_VERSION + 1}, EXITED, "unavailable", SPEAKS),
     ({"event": "ready"}, EXITED, "unavailable", f"ready.protocol=null: {SPEAKS}"),
 ]
 
@@ -145,9 +133,7 @@ def test_a_message_that_is_wrong_names_the_field(message: Any, fault: str) -> No
 
 
 @pytest.mark.parametrize(("ready", "message", "outcome", "reason"), ENDINGS, ids=range(len(ENDINGS)))
-def test_what_cannot_be_understood_ends_the_point_with_a_reason(
-    answered: Any, ready: Any, message: Any, outcome: str, reason: str
-) -> None:
+def test_nonsense_ends_it_with_a_reason(answered: Any, ready: Any, message: Any, outcome: str, reason: str) -> None:
     result = answered([ready], [message, EXITED])
     assert (result.outcome, result.answer) == (outcome, None)
     assert reason in result.reason
@@ -155,7 +141,7 @@ def test_what_cannot_be_understood_ends_the_point_with_a_reason(
 
 def test_a_sound_answer_comes_through_the_pipe_with_garbage_around_it(answered: Any) -> None:
     """A line that is no JSON was cut when a child was killed; it hides nothing that comes after it."""
-    result = answered(["garbage", READY], ["{", event("result", PointAnswered(1, ANSWER)), EXITED])
+    result = answered(["garbage", READY], ["{", event("result", messages.PointAnswered(1, ANSWER)), EXITED])
     assert (result.outcome, result.answer, result.peak_memory_bytes) == ("ok", ANSWER, 5)
 
 
@@ -170,14 +156,12 @@ def test_a_worker_that_says_too_much_is_ended(answered: Any, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(("times", "outcome"), [(1, "ok"), (9, "crash")])
-def test_a_worker_that_is_killed_while_it_imports_is_started_again(
-    answered: Any, tmp_path: Path, times: int, outcome: str
-) -> None:
+def test_a_worker_killed_while_importing_starts_again(answered: Any, tmp_path: Path, times: int, outcome: str) -> None:
     log = tmp_path / "starts"
     first = f"""log = open({str(log)!r}, "a+"); log.write("."); log.flush(); log.seek(0)
 import os
 len(log.read()) > {times} or os.kill(os.getpid(), 9)"""
-    result = answered([READY], [event("result", PointAnswered(1, ANSWER)), EXITED], first=first)
+    result = answered([READY], [event("result", messages.PointAnswered(1, ANSWER)), EXITED], first=first)
     assert (result.outcome, len(log.read_text())) == (outcome, 2)
     assert outcome == "ok" or result.reason.startswith("the worker was ended by SIGKILL while importing")
 
@@ -185,7 +169,7 @@ len(log.read()) > {times} or os.kill(os.getpid(), 9)"""
 def test_a_request_of_another_version_is_refused(tmp_path: Path) -> None:
     """By the real fork server, which then serves the next one."""
     worker = [sys.executable, str(Path(__file__).with_name("profile_worker.py"))]
-    request = Request(PROTOCOL_VERSION, 2, {"profile": "ends", "peak": 1}, None)
+    request = messages.Request(messages.PROTOCOL_VERSION, 2, {"profile": "ends", "peak": 1}, None)
     lines = [
         encode(plain(request) | {"protocol": 1}),
         b"garbage\n",
@@ -196,7 +180,7 @@ def test_a_request_of_another_version_is_refused(tmp_path: Path) -> None:
         process.stdin.write(b"".join(lines))
         process.stdin.flush()
         events = []
-        while not events or not isinstance(events[-1], Exited):
+        while not events or not isinstance(events[-1], messages.Exited):
             line = process.stdout.readline()
             assert line, "it has ended"
             if line.strip():
@@ -204,7 +188,7 @@ def test_a_request_of_another_version_is_refused(tmp_path: Path) -> None:
     names = "Ready Refused Refused Refused Started PhaseBegun PhaseBegun PointAnswered Exited"
     assert [type(entry).__name__ for entry in events] == names.split()
     assert [entry.reason for entry in events[1:4]] == [  # type: ignore[union-attr]
-        f"request.protocol=1: this side speaks {PROTOCOL_VERSION}",
+        f"request.protocol=1: this side speaks {messages.PROTOCOL_VERSION}",
         '"garbage" is no JSON',
         'request.id="x" is not an integer',
     ]

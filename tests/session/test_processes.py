@@ -21,7 +21,7 @@ from paradnn.session.open_point import OpenPoint
 from paradnn.store.journal import PartialResults, write_document
 from paradnn.store.mlflow_store import MlflowStore
 from paradnn.store.runs import EXPIRES, Claim
-from tests.conftest import TINY, Store, run
+from tests.conftest import TINY, Store, run, succeeded
 from tests.processes import PATIENCE, children_of, wait_for
 from tests.session.test_faults import all_gone, crash_the_point, driver, is_stopped, meanwhile
 
@@ -42,8 +42,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> 
     store = Store(tmp_path_factory.mktemp("processes"))
     (store.folder / "mlflow.db").write_bytes(empty_database.read_bytes())
     axes = ["-m", "model.nodes=8,9", *REST, "measure.processes=3"]
-    done = run(["paradnn.train", *axes, f"tracking.folder={store.folder}"], store)
-    assert done.returncode == 0, done.stderr
+    succeeded(["paradnn.train", *axes, f"tracking.folder={store.folder}"], store)
     return store
 
 
@@ -95,8 +94,7 @@ def test_a_killed_driver_leaves_nothing_behind_loses_no_process_and_doubles_none
     before = {result["begun"] for results in kept for result in results}
     assert finished
     assert before
-    done = run(["paradnn.train", *axes], store)
-    assert done.returncode == 0, done.stderr
+    succeeded(["paradnn.train", *axes], store)
     runs = [entry for entry in store.runs() if "outcome" in entry]
     assert finished <= {entry["run_id"] for entry in runs}
     assert Counter(entry["outcome"] for entry in runs) == {"ok": 3}
@@ -152,17 +150,14 @@ def test_a_damaged_file_of_kept_processes_is_as_none(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_what_was_kept_without_a_profile_is_no_part_of_a_point_with_one(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_has_no_profile_is_no_part_of_a_point_with_one(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first driver is killed, as it were, between the record and the removal of what was kept."""
     axes = ["paradnn.train", "model.nodes=8", *REST, "measure.processes=2", f"tracking.folder={store.folder / 'kept'}"]
     with monkeypatch.context() as patch:
         patch.setattr(PartialResults, "forget", lambda *_: None)
         run(axes, store)
     assert len(list((store.folder / "kept").glob("partial-*.json"))) == 1
-    done = run([*axes, "measure.profile=true"], store)
-    assert done.returncode == 0, done.stderr
+    succeeded([*axes, "measure.profile=true"], store)
     first, second = sorted(store.runs(), key=lambda entry: "extras" in entry)
     assert second["profile"] == "ok"
     begun = [{entry["begun"] for entry in blocks_of(store, point["run_id"])} for point in (first, second)]

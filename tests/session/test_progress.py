@@ -5,11 +5,9 @@ import re
 
 import pytest
 
-from paradnn.platform.load import HostLoad, LoadWatch, Taker
 from paradnn.session import progress
 from paradnn.session.design import RecordedPoint, Summary
 from paradnn.session.progress import Reporter, describe_sweep
-from tests.conftest import TINY, Store, run
 
 LONG = "fc 4x[1000,500]+2048 b64 bfloat16 cpu xla inference tensorflow-2.18"
 REASON = "needs at least 31.4 GiB by arithmetic, of 16.4 GiB that a point may take here now"
@@ -100,9 +98,7 @@ def test_finished_points_stay_on_a_terminal(clock: list[float], monkeypatch: pyt
     assert terminal.screen() == finished
 
 
-def test_a_pipe_gets_the_same_lines_with_the_time_that_is_left(
-    clock: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pipe_gets_the_same_lines_and_the_time_left(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     on(pipe := io.StringIO(), 80, monkeypatch)
     reporter = measure(clock)
     reporter.expect(200, 1, 60.0)  # no more time is left than the sweep may take
@@ -125,9 +121,7 @@ ALL = ["± 95%", "FLOP/s", "memory", "steady"]
 @pytest.mark.parametrize(
     ("width", "left"), [(40, []), (60, ALL[:1]), (69, [ALL[0], ALL[3]]), (80, ALL), (100, ALL), (200, ALL)]
 )
-def test_in_a_narrow_window_columns_are_left_out_and_nothing_is_cut(
-    width: int, left: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_narrow_windows_columns_are_left_out(width: int, left: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     on(terminal := Terminal(), width, monkeypatch)
     name = "gru 1x300 t10 b64 float32"
     others = [point(LONG), point("gru b16384", "oom_predicted")] if width >= 80 else []
@@ -142,19 +136,3 @@ def test_in_a_narrow_window_columns_are_left_out_and_nothing_is_cut(
         table = lines[: lines.index(f"gru b16384: oom_predicted: {REASON}")]
         assert max(map(len, table)) <= width
         assert {*LONG.split(), "1,234,567.8", "4.1%", "T", "GiB", "contended"} <= set(" ".join(table).split())
-
-
-@pytest.mark.framework
-def test_a_busy_machine_is_told_before_its_first_point(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    busy = HostLoad(2, 3.2, 0.7, 0.0, (Taker(17, "spin", 1.4),))
-    monkeypatch.setattr(LoadWatch, "look", lambda _: busy)
-    done = run(["paradnn.train", *TINY], store)
-    assert done.returncode == 0, done.stderr
-    line = "this machine is busy: load 3.2 on 2 cores, others take 1.4 of them (spin (17) 1.4): intervals will be wide"
-    assert done.stderr.count(line) == 1
-    (point,) = store.runs()
-    assert point["contended"] in ("true", "false")
-    metrics = store.values("latest_metrics", point["run_id"])
-    assert 0 <= metrics["own_cpu_fraction"] <= 1.5
-    known = run(["paradnn.train", *TINY], store)
-    assert "this machine is busy" not in known.stderr

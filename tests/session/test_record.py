@@ -1,17 +1,27 @@
-"""A record of a planted answer, and summaries of raw values against SciPy and the standard library."""
+"""A record of planted answers and its price, summaries of raw values against SciPy and the standard library, and what a
+point that is measured in several processes asks of each, and when it has enough."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 import pytest
 
-from paradnn.config.point import read_point
+from paradnn.config.identity import Identity, point_id, request_of
+from paradnn.config.point import Measure, Platform, Point, costs_of, read_point
+from paradnn.config.price import Prices, load_prices
 from paradnn.core.messages import Compilation, Contention, InputMeasurement, Measurement, PipelinePart, Timing
-from paradnn.session.measured import Summarised, compiling_metrics, narrow_enough, summarise
-from paradnn.session.record import precision_tags
-from paradnn.store.runs import Record
+from paradnn.families.fc import FullyConnected
+from paradnn.platform.environment import Environment
+from paradnn.session.hardware_peaks import ceilings_identity
+from paradnn.session.measured import Summarised, balance_metrics, compiling_metrics, narrow_enough, summarise
+from paradnn.session.open_point import OpenPoint
+from paradnn.session.record import precision_tags, priced
+from paradnn.store.runs import Claim, Record
+from paradnn.workloads.serve import Server
+from paradnn.workloads.serve.generator import LOADGEN_SEED
 from tests.session.records import answered, recorded, timing
 
 QUIET = Contention(2, 0.75, 0.01, 0.0, 40.0, None, None)
@@ -137,3 +147,124 @@ def test_the_interval_of_processes_covers_where_that_of_one_does_not() -> None:
     assert 1870 <= several <= 1930  # 95% within three standard deviations
     assert single < 1000
     assert np.sqrt(np.mean(np.square(between))) == pytest.approx(0.02, rel=0.1)
+
+
+def planted(*seconds: float, **settings: Any) -> OpenPoint:
+    """A point whose processes took steps of so many seconds, without noise within a process."""
+    point = Point(model=FullyConnected(), measure=Measure(**settings))
+    return OpenPoint(point, None, None, None, {}, None, results=[answered(timing([value] * 10)) for value in seconds])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "settings", "complete"),
+    [
+        ([1.0], {}, True),
+        ([1.0], {"processes": 2}, False),
+        ([1.0, 1.1], {"processes": 2}, True),
+        ([1.0, 1.1], {"processes": 2, "relative_interval": 0.02}, False),
+        ([1.0, 1.1], {"processes": 2, "relative_interval": 0.02, "max_processes": 2}, True),
+        ([1.0, 1.001, 1.002], {"processes": 2, "relative_interval": 0.02}, False),
+        ([1.0, 1.001, 1.002, 1.003], {"processes": 2, "relative_interval": 0.02}, True),
+        ([1.0], {"relative_interval": 0.02}, True),
+    ],
+)
+def test_when_a_point_has_enough_processes(seconds: list[float], settings: dict[str, Any], complete: bool) -> None:
+    assert planted(*seconds, **settings).is_complete is complete
+
+
+def test_only_the_first_process_profiles_and_of_several_none_goes_on_alone() -> None:
+    settings = {"profile": True, "keep_trace": True, "relative_interval": 0.02}
+    first, second = planted(processes=2, **settings).request(), planted(1.0, processes=2, **settings).request()
+    assert [entry["measure"]["profile"] for entry in (first, second)] == [True, False]
+    assert [entry["measure"]["keep_trace"] for entry in (first, second)] == [True, False]
+    assert [entry["measure"]["relative_interval"] for entry in (first, second)] == [None, None]
+    assert planted(**settings).request()["measure"]["relative_interval"] == 0.02
+
+
+def test_every_process_and_replicate_has_a_schedule_of_its_own() -> None:
+    """Processes that serve the same arrivals would agree in what is those arrivals' luck; the first has LoadGen's."""
+    seeds = []
+    for replicate in range(3):
+        for done in range(3):
+            entry = planted(*[1.0] * done, processes=3)
+            load = Server(rate=100.0)
+            entry.point = replace(entry.point, workload=load, replicate=replicate)
+            seeds.append(entry.request()["server"]["seed"])
+    assert seeds[0] == LOADGEN_SEED
+    assert len(set(seeds)) == len(seeds)
+    entry.point = replace(entry.point, workload=replace(load, seed=2**32 - 1))
+    assert 0 <= entry.request()["server"]["seed"] < 2**32
+
+
+def test_numbers_of_which_nothing_can_be_computed_end_the_point_and_not_the_sweep() -> None:
+    entry = planted(1.0, 1.0, processes=2)
+    entry.results = [
+        replace(each, answer=replace(each.answer, latencies=[0.0] * 200)) for each in entry.results if each.answer
+    ]
+    entry.environment, entry.costs = Environment("a processor", {"cores": 2}, {}, {}), costs_of(entry.point)
+    entry.claim = Claim("run", Identity("point", "environment", 0), 0)
+    record = entry.record()
+    assert record.outcome == "crash"
+    assert str(record.reason).startswith("process 2: what its worker measured cannot be: ")
+
+
+INPUT = InputMeasurement(
+    waits=[0.25, 0.75],
+    threads=2,
+    free_step_seconds=[0.1] * 6,
+    fed_step_seconds=[0.15, 0.2, 0.2, 0.2, 0.25, 0.2],
+    alone=[PipelinePart(examples=100, seconds=2.0, cpu_seconds=0.4)] * 6,
+)
+
+
+def test_metrics_of_real_input_are_worked_out_by_hand() -> None:
+    found = balance_metrics(INPUT, [1.0, 1.0], 10, "cpu")
+    assert found["infeed_fraction"] == 0.5
+    assert (found["infeed_gain"], found["infeed_gain_low"]) == pytest.approx((1.0, 0.5))
+    assert found["infeed_gain_high"] == pytest.approx(1.5)
+    assert found["input_free_examples_per_second"] == pytest.approx(100)
+    assert found["input_examples_per_second"] == 50
+    assert found["input_cpu_ms_per_example"] == pytest.approx(4)
+    # Of a device that works while the host waits: half of a step that takes twice as long.
+    assert balance_metrics(INPUT, [1.0, 1.0], 10, "gpu")["infeed_fraction"] == pytest.approx(0.5)
+
+
+ENVIRONMENT = Environment("V100", {}, {}, {"host": "box"})
+TABLE = Prices("USD", "2019", "a page", {"V100": "2.5", "box": "1"})
+
+
+def on_gpu(**platform: object) -> Point:
+    return read_point({"model": {"name": "fc"}, "batch_size": 64, "platform": {"name": "gpu", **platform}})
+
+
+def test_a_price_is_no_part_of_a_point_and_of_no_ceilings() -> None:
+    dear = on_gpu(price_per_hour=3.0)
+    assert point_id(dear) == point_id(on_gpu())
+    former = {"min_seconds": 1.0, "block_seconds": 0.1}
+    assert point_id(read_point({"model": {"name": "fc"}, "measure": former})) == "57f7f9f40bab5f25"
+    assert ceilings_identity(dear, ENVIRONMENT) == ceilings_identity(on_gpu(), ENVIRONMENT)
+    assert request_of(dear)["platform"]["price_per_hour"] == 3.0
+
+
+TWO, OWN, OTHER = replace(on_gpu(), devices=2), on_gpu(price_per_hour=3.0), replace(ENVIRONMENT, device="another")
+FROM = {"price_currency": "USD", "price_source": "a page, 2019"}
+
+
+@pytest.mark.parametrize(
+    ("given", "table", "environment", "price", "tags"),
+    [
+        (on_gpu(), TABLE, ENVIRONMENT, 2.5, FROM),
+        (OWN, TABLE, ENVIRONMENT, 3.0, {"price_currency": "USD"}),
+        (on_gpu(), TABLE, OTHER, 1.0, FROM),  # of the host
+        (on_gpu(), Prices(), ENVIRONMENT, None, {}),
+        (TWO, TABLE, ENVIRONMENT, 5.0, FROM),  # of each chip
+        (replace(TWO, platform=Platform()), TABLE, ENVIRONMENT, 2.5, FROM),  # cores have none of their own
+        (TWO, TABLE, OTHER, 1.0, FROM),  # nor have the devices of a host
+        (on_gpu(), load_prices("example", "price"), ENVIRONMENT, None, {}),
+    ],
+)
+def test_the_points_own_price_comes_first_and_the_device_before_its_host(
+    given: Point, table: Prices, environment: Environment, price: float | None, tags: dict[str, str]
+) -> None:
+    found, said = priced(given, table, environment)
+    assert (found.platform.price_per_hour, said) == (price, tags)

@@ -58,9 +58,7 @@ def held(entries: list[dict[str, float]], log: float = 0.0) -> float:
 
 @pytest.mark.parametrize("best", [0.0, -0.15])
 @pytest.mark.parametrize(("processes", "slope", "wide"), [(3, 0.4, 1.0), (5, 0.0, 1.001), (5, 0.4, 1.0), (5, 1.0, 0.8)])
-def test_the_interval_is_no_wider_than_without_and_holds(
-    processes: int, slope: float, wide: float, best: float
-) -> None:
+def test_the_interval_is_no_wider_and_holds(processes: int, slope: float, wide: float, best: float) -> None:
     """Also 15% from the reference speed, which is far; where the slope is not used, the truth is the step as it was."""
     random, halves, holds = np.random.default_rng(1), [], 0
     for _ in range(POINTS):

@@ -1,10 +1,13 @@
-"""The pool of workers: a real worker, ended under the driver's feet."""
+"""The pool of workers: a real worker, ended under the driver's feet; and what the driver counts of a point's processes,
+against memory of a known size."""
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +18,12 @@ import pytest
 from paradnn.config.identity import limits_id, request_of
 from paradnn.config.outcome import Ending, classify
 from paradnn.config.point import read_point
-from paradnn.core.errors import ConfigError, WorkerError
+from paradnn.core.errors import WorkerError
 from paradnn.core.messages import NoProfile
 from paradnn.core.scratch import Scratch
 from paradnn.platform import environment
 from paradnn.session.record import profile_tags
-from paradnn.session.workers import Limits, Worker, WorkerKey, WorkerPool, _Watch
+from paradnn.session.workers import Limits, Resident, Worker, WorkerKey, WorkerPool, _Watch
 from paradnn.store.runs import ResumePolicy
 from tests.conftest import ROOT
 from tests.processes import started, wait_for
@@ -89,11 +92,7 @@ def test_a_worker_whose_driver_is_gone_already_does_not_start() -> None:
     [
         (Ending(None, 9, "timeout", "compile"), "", ("timeout", "over 60 s, in phase compile")),
         (Ending(None, 9, "memory", "build"), "", ("oom_host", "took 3.00 GiB in phase build, the limit is 2.00 GiB")),
-        (
-            Ending(None, 6, None, "warmup"),
-            "what(): std::bad_alloc",
-            ("oom_host", "an allocation failed in phase warmup"),
-        ),
+        (Ending(None, 6, None, "warmup"), "std::bad_alloc", ("oom_host", "an allocation failed in phase warmup")),
         (Ending(None, 9, None, "measure"), "", ("oom_host", "killed by the system in phase measure")),
         (Ending(None, 11, None, "measure"), "x\nlast words\n", ("crash", "SIGSEGV in phase measure: last words")),
         (Ending(3, None, None, "build"), "", ("crash", "exit code 3 in phase build: nothing on standard error")),
@@ -203,10 +202,59 @@ def test_an_interpreter_that_is_killed_while_it_describes_itself_is_asked_again(
             environment.software_versions(str(python), "tensorflow")
 
 
-def test_a_framework_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "versions", lambda name: {"python": "3.11", "keras": "3.15"})
-    environment.software_versions.cache_clear()
-    with pytest.raises(ConfigError) as caught:
-        environment.software_versions(sys.executable, "jax")
-    remedy = f"run {sys.executable} -m pip install 'paradnn[jax]', or set software.python"
-    assert str(caught.value) == f"framework.name=jax: jax is not installed in {sys.executable}; {remedy}"
+SIZE, CHILDREN = 64 << 20, 6
+#: A process whose children have what it has, until a line tells them to write to it.
+SHARING = """
+import os, sys
+size, children = map(int, sys.argv[1:])
+held = bytearray(size)
+held[::4096] = b"1" * len(held[::4096])
+ends = [os.pipe() for _ in range(2 * children)]
+for number in range(children):
+    if os.fork() == 0:
+        os.read(ends[2 * number][0], 1)
+        held[::4096] = b"2" * len(held[::4096])
+        os.write(ends[2 * number + 1][1], b"!")
+        sys.stdin.read()
+        os._exit(0)
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(children):
+    os.write(ends[2 * number][1], b"!")
+    os.read(ends[2 * number + 1][0], 1)
+print("written", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def sharing() -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", SHARING, str(SIZE), str(CHILDREN)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with started(command, **pipes, text=True, start_new_session=True) as process:
+        try:
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)  # its children outlive it
+
+
+def test_shared_pages_count_once_until_parted(sharing: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paradnn.session.workers._PAUSE", 0)
+    of_point = Resident(sharing.pid)
+    for limit in (None, 1 << 40):  # far from any limit the cheap sum will do
+        assert of_point.held(sharing.pid, limit) > (CHILDREN + 1) * SIZE
+    assert SIZE < of_point.held(sharing.pid, 3 * SIZE) < 2 * SIZE
+    sharing.stdin.write("write\n")
+    sharing.stdin.flush()
+    assert sharing.stdout.readline() == "written\n"
+    assert of_point.held(sharing.pid, 3 * SIZE) > (CHILDREN + 1) * SIZE
+
+
+def test_one_process_counts_with_all_that_it_holds(sharing: subprocess.Popen[str]) -> None:
+    alone = Resident(sharing.pid)
+    child = next(iter(alone._each(sharing.pid).keys() - {sharing.pid}))
+    assert alone.held(child, 1) > SIZE
+    sharing.kill()
+    sharing.wait()
+    assert alone.held(sharing.pid, 1) == 0

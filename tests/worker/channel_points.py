@@ -14,11 +14,11 @@ def point(**model: Any) -> dict[str, Any]:
     return {"model": MODEL | model, "seed": 0, "measure": {"timeout": 10.0}}
 
 
-def measure_beside(point: dict[str, Any], server: int, there: int) -> None:
-    """Be the process of a point, so many of whose others are below a server."""
+def measure_beside(point: dict[str, Any], server: int) -> None:
+    """Be the process of a point, one of whose others is below a server."""
     with Processes(point) as processes:
         processes.step().run(5)
-        assert wait_for(lambda: len(children_of(server)) == there)
+        assert wait_for(lambda: len(children_of(server)) == 1)
 
 
 def measure_until_killed(point: dict[str, Any], says: Connection) -> None:

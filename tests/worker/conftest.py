@@ -37,7 +37,7 @@ def without_protobuf(tmp_path: Path) -> Path:
 
 
 #: Files that need no framework; the others import it as soon as they are read.
-LIGHT = ("test_checkpoint.py", "test_kineto.py", "test_measure.py")
+LIGHT = ("test_kineto.py", "test_learn.py", "test_measure.py")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -71,6 +71,16 @@ def _little_optimized(pytestconfig: pytest.Config) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XLA_FLAGS", f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip())
         tf.function(lambda x: x + 1, jit_compile=True)(1.0)
+
+
+@pytest.fixture
+def clean() -> Iterator[None]:
+    """Keras' policy and names are as they were; the collector comes by itself."""
+    import keras
+
+    yield
+    keras.config.set_dtype_policy("float32")
+    keras.backend.clear_session(free_memory=False)
 
 
 @pytest.fixture

@@ -8,49 +8,28 @@ from typing import Any
 
 BATCH = 8
 RMSPROP = {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0}
+TOKENS = {"sequence_length": 12, "vocab_size": 40}
+RECURRENT = {"layers": 1, "embedding_size": 32, **TOKENS}
+CNN = {"blocks": [1, 1, 1, 1], "filters": 8, "image_size": 64, "output_size": 10}
 MODELS: dict[str, dict[str, Any]] = {
     "fc": {"name": "fc", "layers": 2, "nodes": 64, "input_size": 50, "output_size": 10},
-    "residual": {"name": "residual", "blocks": [1, 1, 1, 1], "filters": 8, "image_size": 64, "output_size": 10},
-    "bottleneck": {"name": "bottleneck", "blocks": [1, 1, 1, 1], "filters": 8, "image_size": 64, "output_size": 10},
-    "rnn": {"name": "rnn", "layers": 1, "embedding_size": 32, "sequence_length": 12, "vocab_size": 40},
-    "lstm": {"name": "lstm", "layers": 2, "embedding_size": 32, "sequence_length": 12, "vocab_size": 40},
-    "gru": {"name": "gru", "layers": 1, "embedding_size": 32, "sequence_length": 12, "vocab_size": 40},
-    "transformer": {
-        "name": "transformer",
-        "layers": 1,
-        "width": 32,
-        "heads": 2,
-        "feed_forward": 64,
-        "sequence_length": 12,
-        "vocab_size": 40,
-        "dropout": 0.0,
-        "label_smoothing": 0.1,
-    },
-    "gpt": {"name": "gpt", "layers": 2, "width": 32, "heads": 4, "sequence_length": 12, "vocab_size": 40},
+    "residual": {"name": "residual", **CNN},
+    "bottleneck": {"name": "bottleneck", **CNN},
+    "rnn": {"name": "rnn", **RECURRENT},
+    "lstm": {"name": "lstm", **RECURRENT, "layers": 2},
+    "gru": {"name": "gru", **RECURRENT},
+    "transformer": {"name": "transformer", "layers": 1, "width": 32, "heads": 2, "feed_forward": 64, **TOKENS},
+    "gpt": {"name": "gpt", "layers": 2, "width": 32, "heads": 4, **TOKENS},
     "vit": {"name": "vit", "layers": 2, "width": 32, "heads": 2, "patch": 8, "image_size": 32, "output_size": 10},
 }
+MODELS["transformer"] |= {"dropout": 0.0, "label_smoothing": 0.1}
 
 #: A training step of one of them, measured for no longer than it takes.
-POINT: dict[str, Any] = {
-    "model": MODELS["fc"],
-    "framework": {"name": "tensorflow"},
-    "batch_size": BATCH,
-    "precision": "float32",
-    "compile": "graph",
-    "mode": "train",
-    "seed": 0,
-    "optimizer": {"name": "sgd", "learning_rate": 0.1},
-    "platform": {"name": "cpu", "threads": None, "index": 0},
-    "measure": {
-        "min_seconds": 0.0,
-        "min_blocks": 10,
-        "max_seconds": 5.0,
-        "block_seconds": 0.0,
-        "warmup_seconds": 0.0,
-        "profile": False,
-        "keep_trace": False,
-    },
-}
+PROTOCOL: dict[str, Any] = {"min_seconds": 0.0, "min_blocks": 10, "max_seconds": 5.0, "block_seconds": 0.0}
+PROTOCOL |= {"warmup_seconds": 0.0, "profile": False, "keep_trace": False}
+POINT: dict[str, Any] = {"model": MODELS["fc"], "framework": {"name": "tensorflow"}, "batch_size": BATCH, "seed": 0}
+POINT |= {"precision": "float32", "compile": "graph", "mode": "train", "measure": PROTOCOL}
+POINT |= {"optimizer": {"name": "sgd", "learning_rate": 0.1}, "platform": {"name": "cpu", "threads": None, "index": 0}}
 
 
 def measure(pool: Any, point: dict[str, Any], framework: str = "tensorflow", seconds: float = 200) -> Any:

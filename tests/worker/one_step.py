@@ -39,6 +39,24 @@ def draw(variable: Any, generator: np.random.Generator) -> np.ndarray:
     return (generator.standard_normal(variable.shape) / np.sqrt(fan_in)).astype("float32")
 
 
+def fresh(framework: Any, model: dict[str, Any]) -> Any:
+    """The workload of a model, its weights of NumPy's."""
+    from paradnn.families import build
+
+    with framework.scope():
+        workload = build(model)
+    generator = np.random.default_rng(7)
+    for variable in workload.model.trainable_variables:
+        variable.assign(draw(variable, generator))
+    return workload
+
+
+def read(variable: Any) -> np.ndarray:
+    from keras import ops
+
+    return np.array(ops.convert_to_numpy(ops.convert_to_tensor(variable)))
+
+
 def moved(values: np.ndarray, nudge: float) -> np.ndarray:
     if values.dtype != np.float32:
         return values
@@ -48,26 +66,12 @@ def moved(values: np.ndarray, nudge: float) -> np.ndarray:
 
 def main(name: str, compile_mode: str, target: str, seed: int, nudge: float, families: list[str]) -> None:
     framework = frameworks.load(name)
-    from keras import ops
-
-    from paradnn.families import build
     from paradnn.worker.step import synthetic_batch
 
     framework.open_device({"name": "cpu", "threads": None, "index": 0})
     found: dict[str, Any] = {}
-
-    def read(variable: Any) -> np.ndarray:
-        return np.array(ops.convert_to_numpy(variable.value))
-
-    def fresh(family: str) -> Any:
-        workload = build(MODELS[family])
-        generator = np.random.default_rng(7)
-        for variable in workload.model.trainable_variables:
-            variable.assign(draw(variable, generator))
-        return workload
-
     for family in families:
-        workload = fresh(family)
+        workload = fresh(framework, MODELS[family])
         variables = workload.model.trainable_variables
         before = [read(variable) for variable in variables]
         inputs, targets = synthetic_batch(workload, BATCH, seed)
@@ -80,7 +84,7 @@ def main(name: str, compile_mode: str, target: str, seed: int, nudge: float, fam
             found[f"{family}/weight/{index}"] = old
             found[f"{family}/gradient/{index}"] = (old.astype("float64") - read(variable)) / RATE
         for rule in RULES if family in UPDATED else ():
-            step = framework.make_step(fresh(family), batch, point(compile_mode, **rule))
+            step = framework.make_step(fresh(framework, MODELS[family]), batch, point(compile_mode, **rule))
             found[f"{family}/losses/{rule['name']}"] = [step.run(1) for _ in range(3)]
     np.savez(target, **found)
 

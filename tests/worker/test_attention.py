@@ -1,7 +1,5 @@
 """The attention models against published counts, Keras' and TensorFlow's own, and attention written out in NumPy."""
 
-from collections.abc import Iterator
-
 import keras
 import numpy as np
 import pytest
@@ -11,12 +9,7 @@ from paradnn.families.parts.attention import Attention, Experts
 from tests.worker.families import MODELS
 from tests.worker.test_models import LLAMA
 
-
-@pytest.fixture(autouse=True)
-def clean() -> Iterator[None]:
-    yield
-    keras.config.set_dtype_policy("float32")
-    keras.backend.clear_session(free_memory=False)  # the collector comes by itself
+pytestmark = pytest.mark.usefixtures("clean")
 
 
 def softmax(x: np.ndarray) -> np.ndarray:

@@ -48,9 +48,7 @@ def test_the_phase_ends_with_the_step_that_compiles_nothing() -> None:
 
 
 @pytest.mark.parametrize(("late", "steady"), [(None, True), (25, False)])
-def test_blocks_in_which_something_is_compiled_are_not_steady(
-    late: int | None, steady: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_that_compile_are_not_steady(late: int | None, steady: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TensorFlow, "make_step", lambda *_: Growing({late} if late else set()))
     # Of these blocks alone there would be no doubt, whatever else the machine does.
     monkeypatch.setattr("paradnn.worker.measure.find_change", lambda _: Change(0.0, None, 0.0, 0.0, 1.0))

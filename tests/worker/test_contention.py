@@ -20,8 +20,6 @@ from tests.processes import in_fresh_process
 #: Two seconds on two cores in which the point took 3 of 4 core-seconds and 1 was idle.
 BEFORE = Counters(10.0, 2, own=5.0, idle=100.0, steal=1.0, counted=300.0, switches=10, throttled=0.0)
 AFTER = Counters(12.0, 2, own=8.0, idle=101.0, steal=1.0, counted=304.0, switches=30, throttled=0.0)
-
-
 #: Fields of AFTER that differ; what of the time was the point's own, others', stolen; and what is said of it.
 CASES = [
     ({}, (0.75, 0.0, 0.0), None),
@@ -143,9 +141,7 @@ class Hogged(ContentionWatch):
 
 
 @pytest.mark.parametrize(("taken", "seconds"), [((0.0,), 0.01), ((0.5, 0.0), 0.02), ((0.2, 0.6), 0.01)])
-def test_disturbed_single_steps_are_timed_again_and_the_least_disturbed_count(
-    taken: tuple[float, ...], seconds: float
-) -> None:
+def test_disturbed_single_steps_are_timed_again_and_the_best_count(taken: tuple[float, ...], seconds: float) -> None:
     """Steps of 10 ms, of 20 ms from the 201st on, by a clock that the steps turn."""
     now, steps = [0.0], [0]
 

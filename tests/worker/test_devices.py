@@ -1,17 +1,27 @@
-"""Memory of TensorFlow's points and its limit, and several devices against one."""
+"""Memory of points and its limit, beside `wait4` of a plain process that imports the framework and runs the same point;
+and several devices of TensorFlow against one."""
 
 import os
+import signal
+import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from paradnn.config.identity import point_id, request_of
 from paradnn.config.outcome import PointResult
+from paradnn.config.point import Point, read_point
+from paradnn.core.words import core_list, core_text
 from paradnn.families import model_of
 from paradnn.session.workers import Limits, WorkerKey, WorkerPool
+from tests.conftest import ROOT, processes_of_points
 from tests.worker import families
 from tests.worker.families import BATCH, MODELS, POINT, RMSPROP
-from tests.worker.memory_checks import LARGE, TINY, Sized, check_memory
 
 #: Of a loss after three updates, as a share of it: sums over shards are rounded in another order.
 LOSS_TOLERANCE = 1e-5
@@ -53,6 +63,59 @@ def test_what_devices_cannot_is_unavailable(pool: WorkerPool) -> None:
     assert "sees 0 GPU device(s), not 2 from number 0 on" in (result.reason or "")
 
 
+TINY = (MODELS["fc"] | {"layers": 1, "nodes": 8, "input_size": 16, "output_size": 4}, 4)
+LARGE = (MODELS["fc"] | {"layers": 3, "nodes": 2048, "input_size": 1000, "output_size": 1000}, 256)
+#: Without the meter: what it does after compiling starts the kernel's own peak afresh, and gives heap back.
+PLAIN = """
+import sys
+from paradnn.worker import frameworks, meters as memory
+memory.MemoryMeter.compiled = lambda meter: None
+framework = frameworks.load(sys.argv[1])
+from paradnn.worker.point import PointRun
+answer = PointRun(eval(sys.argv[2]), framework, lambda *_: None).answer()
+assert not {"IPython", "matplotlib", "pandas", "sklearn"} & set(sys.modules), "Keras imports what no point uses"
+sys.exit(answer.outcome != "ok")
+"""
+#: Starts the plain process: what a child is counted begins with the memory of the process it was forked from.
+SMALL = """
+import os, sys
+pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-c", *sys.argv[1:]])
+_, status, usage = os.wait4(pid, 0)
+assert status == 0
+print(usage.ru_maxrss * 1024)
+"""
+
+
+def plain_peak(framework: str, point: dict[str, Any]) -> int:
+    """Bytes as the kernel counts them for a process of its own."""
+    environ = WorkerKey(sys.executable, framework, None, "cpu", ()).environ() | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", SMALL, PLAIN, framework, repr(POINT | point)]
+    with tempfile.TemporaryDirectory() as caches:
+        done = subprocess.run(command, cwd=caches, env=environ, stdout=subprocess.PIPE, text=True, check=True)
+    return int(done.stdout)
+
+
+#: What two plain processes of one point differ by: JAX compiles in parallel, and its heap with it.
+TOLERANCE = {"tensorflow": 0.08, "torch": 0.08, "jax": 0.2}
+Sized = tuple[dict[str, Any], int]
+
+
+def check_memory(pool: WorkerPool, framework: str, compile_mode: str, beside: Sequence[Sized] = (TINY, LARGE)) -> None:
+    """A small point and a large one; those `beside` a plain process are as far from it as two of those may be from
+    each other."""
+    for model, batch in (TINY, LARGE):
+        point = {"model": model, "batch_size": batch, "compile": compile_mode}
+        answer = families.measure(pool, point, framework, 1000).answer
+        if (model, batch) in beside:
+            assert answer.peak_memory_bytes == pytest.approx(plain_peak(framework, point), rel=TOLERANCE[framework])
+        if model is TINY[0]:
+            # What is left is no step's: programs, and what the compiler keeps.
+            assert answer.step_memory_bytes < 60e6
+        else:
+            weights = 1000 * 2048 + 2 * 2048**2 + 2048 * 1000
+            assert answer.step_memory_bytes > 2 * 4 * weights
+
+
 COMPILED = pytest.param("xla", LARGE, marks=pytest.mark.long)
 
 
@@ -71,3 +134,54 @@ def test_the_limit_counts_the_framework_as_a_plain_process_holds_it(pool: Worker
     limit = int(0.9 * answer.peak_memory_bytes)
     result = pool.measure(key, point | {"measure": protocol}, Limits(200, limit), lambda phase: None)
     assert result.outcome == "oom_host", result.reason
+
+
+PROTOCOL = {"min_seconds": 0.02, "min_blocks": 6, "block_seconds": 0.002, "warmup_seconds": 0.2}
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="affinity is Linux's")
+
+
+def point(cores: object = None, measure: dict | None = None, **further: object) -> Point:
+    given = {"platform": {"name": "cpu", "cores": cores}, "measure": measure or PROTOCOL, **further}
+    return read_point({"model": TINY[0], "batch_size": TINY[1], **given})
+
+
+def test_cores_are_written_in_one_way() -> None:
+    assert core_list("0-3,6\n") == [0, 1, 2, 3, 6]
+    assert core_list("") == core_list("x-y") == core_list("3-1") == core_list("1,") == []
+    assert core_text([6, 2, 0, 1]) == "0-2,6"
+    assert point("6,0-1,2").platform.cores == "0-2,6"
+    assert point_id(point(0)) == point_id(point("0")) != point_id(point("0-1"))
+
+
+@LINUX
+@pytest.mark.framework
+@pytest.mark.parametrize("framework", ["tensorflow", "jax", "torch"])
+def test_every_thread_of_a_bound_point_is_on_its_cores(framework: str, pool: WorkerPool) -> None:
+    pytest.importorskip(framework)
+    core = max(os.sched_getaffinity(0))
+    bound = point(core, framework={"name": framework})
+    result = pool.measure(WorkerKey.of(bound), request_of(bound), Limits(200, None), lambda _: None)
+    assert result.outcome == "ok", result.reason
+    assert result.answer.measurement.contention.cores == 1
+    masks: set[str] = set()
+
+    def look_and_end(phase: str) -> None:
+        if phase == "measure":
+            for pid in processes_of_points():
+                masks.update(_masks(pid))
+                os.kill(pid, signal.SIGKILL)
+
+    # Measured until it is killed: its threads are there to be looked at.
+    long = point(core, {**PROTOCOL, "min_seconds": 1000, "max_seconds": 1000}, framework={"name": framework})
+    assert pool.measure(WorkerKey.of(long), request_of(long), Limits(200, None), look_and_end).outcome != "ok"
+    assert masks == {str(core)}
+
+
+def _masks(pid: int) -> list[str]:
+    """The cores of every thread of a process."""
+    found = []
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        with suppress(OSError):  # a thread that has ended
+            rows = dict(row.split(":", 1) for row in status.read_text().splitlines())
+            found.append(rows["Cpus_allowed_list"].strip())
+    return found

@@ -46,14 +46,23 @@ class Reference:
 
 
 def steps(
-    framework: str, compile_mode: str, folder: Path, families: Sequence[str], seed: int, nudge: float = 0.0
+    framework: str,
+    compile_mode: str,
+    folder: Path,
+    families: Sequence[str],
+    seed: int,
+    how: object = 0.0,
+    module: str = "one_step",
 ) -> Values:
-    """What `tests.worker.one_step` writes, as a process of its own."""
-    target = folder / f"{framework}-{compile_mode}-{seed}-{nudge}.npz"
-    arguments = [framework, compile_mode, str(target), str(seed), str(nudge), *families]
-    run_module("one_step", framework, arguments, folder)
+    """What a module of these tests writes, as a process of its own: steps on a batch that is nudged, or on devices."""
+    target = folder / f"{framework}-{compile_mode}-{seed}-{how}.npz"
+    run_module(module, framework, [framework, compile_mode, str(target), str(seed), str(how), *families], folder)
     with np.load(target) as values:
         return dict(values)
+
+
+def on_devices(framework: str, compile_mode: str, devices: str, folder: Path) -> Values:
+    return steps(framework, compile_mode, folder, DISTRIBUTED_FAMILIES, DISTRIBUTED_SEED, devices, "distributed_steps")
 
 
 def gradient_difference(first: Values, second: Values) -> float:
@@ -99,17 +108,6 @@ def test_equal_weights_and_batches_give_equal_losses_and_gradients(
     assert gradient_difference(reference.values, found) <= GRADIENT_TOLERANCE
 
 
-def distributed_steps(
-    framework: str, compile_mode: str, devices: str, seed: int, folder: Path, families: Sequence[str]
-) -> Values:
-    """What `tests.worker.distributed_steps` writes, as a process of its own."""
-    target = folder / f"{framework}-{compile_mode}-{devices}.npz"
-    arguments = [framework, compile_mode, devices, str(seed), str(target), *families]
-    run_module("distributed_steps", framework, arguments, folder)
-    with np.load(target) as values:
-        return dict(values)
-
-
 @pytest.fixture(scope="module")
 def one_device(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Values]:
     """What each framework's two devices should come to.
@@ -118,22 +116,16 @@ def one_device(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Values]:
     model for each half of the batch; JAX's program means the same over any number of devices.
     """
     folder = tmp_path_factory.mktemp("one")
-    return {
-        "tensorflow": distributed_steps(
-            "tensorflow", "eager", "shards of 2", DISTRIBUTED_SEED, folder, DISTRIBUTED_FAMILIES
-        ),
-        "jax": distributed_steps("jax", "graph", "1", DISTRIBUTED_SEED, folder, DISTRIBUTED_FAMILIES),
-    }
+    shards = on_devices("tensorflow", "eager", "shards of 2", folder)
+    return {"tensorflow": shards, "jax": on_devices("jax", "graph", "1", folder)}
 
 
 @pytest.mark.parametrize(
     ("framework", "compile_mode"),
     [("tensorflow", "graph"), ("tensorflow", "eager"), ("jax", "graph"), ("jax", "eager")],
 )
-def test_two_devices_come_to_what_one_does(
-    one_device: dict[str, Values], framework: str, compile_mode: str, tmp_path: Path
-) -> None:
-    found = distributed_steps(framework, compile_mode, "2", DISTRIBUTED_SEED, tmp_path, DISTRIBUTED_FAMILIES)
+def test_two_devices_are_one(one_device: dict[str, Values], framework: str, compile_mode: str, tmp_path: Path) -> None:
+    found = on_devices(framework, compile_mode, "2", tmp_path)
     expected = one_device[framework]
     assert set(found) == set(expected)
     for name, values in found.items():

@@ -18,7 +18,7 @@ from paradnn.session.workers import WorkerKey, WorkerPool
 from tests.conftest import Store, process
 from tests.worker import families
 from tests.worker.families import BATCH, MODELS, RMSPROP
-from tests.worker.memory_checks import check_memory
+from tests.worker.test_devices import check_memory
 from tests.worker.two_hosts import ADDRESSES, QUICK, second_host
 
 #: Seconds for a point, of which none should end by it: a busy machine takes many minutes to compile some models.
@@ -114,9 +114,7 @@ def test_other_frameworks_are_not_imported(framework: str) -> None:
 
 
 @pytest.mark.parametrize("framework", ["jax", "torch"])
-def test_an_interpreter_without_protobuf_measures(
-    framework: str, without_protobuf: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_protobuf_it_measures(framework: str, without_protobuf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """JAX's trace cannot be read there, PyTorch's can."""
     monkeypatch.setenv("PYTHONPATH", str(without_protobuf))
     with WorkerPool() as workers:
@@ -163,9 +161,7 @@ def test_pytorch_compiles_until_it_need_not(pool: WorkerPool) -> None:
 
 @pytest.mark.parametrize(("framework", "compile_mode"), [("jax", "graph"), ("torch", "eager"), ("torch", "graph")])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_the_program_says_without_a_profile_what_one_sees(
-    pool: WorkerPool, framework: str, compile_mode: str, precision: str
-) -> None:
+def test_programs_say_what_profiles_see(pool: WorkerPool, framework: str, compile_mode: str, precision: str) -> None:
     result = measure(pool, framework, "fc", compile=compile_mode, precision=precision)
     answer = result.answer
     assert isinstance(answer.profile, Profile), answer.profile
@@ -183,9 +179,7 @@ def test_memory_is_that_of_a_plain_process(pool: WorkerPool, framework: str, com
 @pytest.mark.parametrize(
     ("framework", "transport", "patterns"), [("torch", "gloo", "all_reduce,broadcast,latency,bandwidth")]
 )
-def test_messages_of_a_framework_cross_hosts(
-    address: str, framework: str, transport: str, patterns: str, store: Store
-) -> None:
+def test_its_messages_cross_hosts(address: str, framework: str, transport: str, patterns: str, store: Store) -> None:
     sent = ["model=channel", f"model.transport={transport}", "model.bytes=4096", "measure.processes=1"]
     with second_host(address) as variables:
         for further in ([f"model.pattern={patterns}"], ["model.pattern=all_reduce", "model.processes=4"]):

@@ -22,15 +22,8 @@ def call(name: str, start: float, length: float, number: int, dims: Any = (), ki
 
 
 def kernel(name: str, start: float, length: float, number: int) -> Any:
-    return {
-        "ph": "X",
-        "cat": "kernel",
-        "name": name,
-        "tid": 7,
-        "ts": BEGIN + start,
-        "dur": length,
-        "args": {"External id": number, "stream": 7},
-    }
+    arguments = {"External id": number, "stream": 7}
+    return call(name, start, length, number) | {"cat": "kernel", "tid": 7, "args": arguments}
 
 
 WINDOW = {"ph": "X", "cat": "user_annotation", "name": "paradnn_steps", "tid": 1, "ts": BEGIN, "dur": 100.0, "args": {}}

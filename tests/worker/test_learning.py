@@ -2,7 +2,6 @@
 examples that they have not seen. (The fully connected one: tests/session/test_learning.py.)"""
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -13,37 +12,17 @@ from sklearn.datasets import load_digits
 from paradnn.families import build
 from paradnn.families.built import BuiltModel
 from paradnn.worker.frameworks.tensorflow import TensorFlow
+from tests.conftest import ROOT
 from tests.worker.families import MODELS
 
-#: Lewis Carroll, Alice's Adventures in Wonderland (1865), how the first chapter begins.
-TEXT = """
-Alice was beginning to get very tired of sitting by her sister on the bank, and of having nothing to do: once or twice
-she had peeped into the book her sister was reading, but it had no pictures or conversations in it, and what is the use
-of a book, thought Alice, without pictures or conversations? So she was considering in her own mind (as well as she
-could, for the hot day made her feel very sleepy and stupid), whether the pleasure of making a daisy-chain would be
-worth the trouble of getting up and picking the daisies, when suddenly a White Rabbit with pink eyes ran close by her.
-There was nothing so very remarkable in that; nor did Alice think it so very much out of the way to hear the Rabbit say
-to itself, Oh dear! Oh dear! I shall be late! (when she thought it over afterwards, it occurred to her that she ought to
-have wondered at this, but at the time it all seemed quite natural); but when the Rabbit actually took a watch out of
-its waistcoat-pocket, and looked at it, and then hurried on, Alice started to her feet, for it flashed across her mind
-that she had never before seen a rabbit with either a waistcoat-pocket, or a watch to take out of it, and burning with
-curiosity, she ran across the field after it, and fortunately was just in time to see it pop down a large rabbit-hole
-under the hedge. In another moment down went Alice after it, never once considering how in the world she was to get out
-again. The rabbit-hole went straight on like a tunnel for some way, and then dipped suddenly down, so suddenly that
-Alice had not a moment to think about stopping herself before she found herself falling down a very deep well.
-"""
-LETTERS = sorted(set(TEXT.lower()))
-CODES = np.array([LETTERS.index(letter) for letter in TEXT.lower()], dtype="int32")
+#: English, in small letters: how the first section of the license begins.
+TEXT = " ".join((ROOT / "LICENSE").read_text().lower().split())[300:2000]
+LETTERS = sorted(set(TEXT))
+CODES = np.array([LETTERS.index(letter) for letter in TEXT], dtype="int32")
 #: Codes from here on are not trained with.
-SPLIT = 1350
+SPLIT = 1400
 
-pytestmark = pytest.mark.usefixtures("as_written")
-
-
-@pytest.fixture(autouse=True)
-def clean() -> Iterator[None]:
-    yield
-    keras.backend.clear_session()
+pytestmark = pytest.mark.usefixtures("as_written", "clean")
 
 
 def windows(codes: np.ndarray, length: int, step: int) -> np.ndarray:

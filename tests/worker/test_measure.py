@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from benchmarks.steadiness import PROTOCOLS, coverage, planted, stopped
+from benchmarks.steadiness import PROTOCOLS, coverage, errors_of_steady, planted, stopped
 from paradnn.core.messages import Timing
 from paradnn.worker.measure import FEWEST_TO_STOP, REPEATS, NotFinite, Protocol, measure_steps
 from paradnn.worker.series import block_interval, find_change, median_interval
@@ -209,13 +209,8 @@ def test_few_steady_machines_are_called_unsteady(label: str, rho: float) -> None
 @pytest.mark.parametrize("label", list(PROTOCOLS))
 @pytest.mark.parametrize("name", ["jump of 50%", "slow warm-up"])
 def test_what_is_reported_of_a_machine_that_settles_is_after_it(label: str, name: str) -> None:
-    timings, truths = planted(name, PROTOCOLS[label], 0.7, 0.01, 40)
-    errors = [
-        statistics.median(timing.blocks) / timing.steps_per_block / truth - 1
-        for timing, truth in zip(timings, truths, strict=True)
-        if timing.steady
-    ]
-    assert not errors or statistics.median(map(abs, errors)) < 0.05
+    errors = errors_of_steady(*planted(name, PROTOCOLS[label], 0.7, 0.01, 40))
+    assert not errors or statistics.median(errors) < 0.05
 
 
 @pytest.mark.parametrize("label", list(PROTOCOLS))

@@ -1,4 +1,5 @@
-"""Models and their analytic costs against Keras' counts, TensorFlow's FLOP counter and the memory of real steps."""
+"""Models and their analytic costs against Keras' counts, TensorFlow's FLOP counter and the memory of real steps; tokens
+from a cache against those of the whole model."""
 
 import math
 from typing import Any
@@ -15,8 +16,14 @@ from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.optimizers import RateSchedule, make_optimizer
 from paradnn.worker.point import PointRun
 from paradnn.worker.step import POLICIES, synthetic_batch
+from paradnn.workloads.generate.decoder import Decoder
 from tests.worker.counter import counted_flops
 from tests.worker.families import MODELS, POINT, RMSPROP, measure
+from tests.worker.generated_tokens import BATCH, PROMPT, TOKENS, generated
+from tests.worker.generated_tokens import LLAMA as GENERATED_LLAMA
+from tests.worker.generated_tokens import MODEL as GPT
+
+pytestmark = pytest.mark.usefixtures("clean")
 
 STEP = {"batch_size": 4, "precision": "float32", "mode": "train", "optimizer": "rmsprop"}
 FC = MODELS["fc"]
@@ -38,8 +45,6 @@ FAMILIES = [
     MIXTURE,
     {"name": "vit", "layers": 2, "width": 24, "heads": 4, "patch": 8, "image_size": 40, "output_size": 7},
 ]
-
-
 STATED = FC | {"layers": 4, "nodes": 1024, "input_size": 2000, "output_size": 1000}
 
 
@@ -47,24 +52,16 @@ def label(model: dict[str, Any]) -> str:
     return "-".join(str(value) for value in model.values())
 
 
-@pytest.fixture(autouse=True)
-def clean():
-    yield
-    keras.config.set_dtype_policy("float32")
-    keras.backend.clear_session(free_memory=False)  # the collector comes by itself
-
-
 def unrolled(model: dict[str, Any]) -> Any:
     """The model, its recurrent layers unrolled: the profiler does not multiply a loop's body by its trips."""
+
+    def unroll(layer: Any) -> Any:
+        again = {"unroll": True} if isinstance(layer, keras.layers.RNN) else {}
+        return layer.__class__.from_config({**layer.get_config(), **again})
+
     built = build(model).model
-    if not any(isinstance(layer, keras.layers.RNN) for layer in built.layers):
-        return built
-    return keras.models.clone_model(
-        built,
-        clone_function=lambda layer: layer.__class__.from_config(
-            {**layer.get_config(), **({"unroll": True} if isinstance(layer, keras.layers.RNN) else {})}
-        ),
-    )
+    recurrent = any(isinstance(layer, keras.layers.RNN) for layer in built.layers)
+    return keras.models.clone_model(built, clone_function=unroll) if recurrent else built
 
 
 @pytest.mark.parametrize("model", [*FAMILIES, STATED], ids=label)
@@ -124,12 +121,8 @@ def test_a_training_step_is_a_hand_written_one() -> None:
     workload = build(FC | {"layers": 1, "nodes": 5, "input_size": 3, "output_size": 4})
     (x,), (y,) = synthetic_batch(workload, 6, 1)
     w0, b0, w1, b1 = (v.numpy() for v in workload.model.trainable_variables)
-    settings = {
-        "mode": "train",
-        "compile": "xla",
-        "precision": "float32",
-        "optimizer": {"name": "sgd", "learning_rate": 0.5},
-    }
+    settings = {"mode": "train", "compile": "xla", "precision": "float32"}
+    settings |= {"optimizer": {"name": "sgd", "learning_rate": 0.5}}
     loss = TensorFlow().make_step(workload, ([x], [y]), settings).run(1)
     hidden = np.maximum(x @ w0 + b0, 0)
     logits = hidden @ w1 + b1
@@ -172,9 +165,7 @@ LARGE = [
 
 
 @pytest.mark.parametrize(("model", "batch", "compile_mode"), LARGE)
-def test_the_memory_bound_is_below_a_real_step_and_grows_with_it(
-    pool: WorkerPool, model: dict[str, Any], batch: int, compile_mode: str
-) -> None:
+def test_the_memory_bound_is_below_it(pool: WorkerPool, model: dict[str, Any], batch: int, compile_mode: str) -> None:
     """Between a batch and twice the batch what the framework, compiler and weights take does not count."""
     peaks, bounds = [], []
     for size in (batch, 2 * batch):
@@ -232,3 +223,41 @@ def test_optimizers_keep_the_variables_that_the_memory_bound_counts() -> None:
         variable = keras.Variable(np.zeros((7, 3), "float32"))
         optimizer = make_optimizer({"optimizer": settings, "precision": "float32"}, [variable])
         assert len([v for v in optimizer.variables if v.shape == (7, 3)]) == slots
+
+
+#: Largest difference of a logit, whose sizes are up to some ten: sums of float32 in another order.
+GENERATED_TOLERANCE = 1e-4
+
+
+@pytest.mark.parametrize(("compile_mode", "model"), [("graph", GPT), ("xla", GPT), ("xla", GENERATED_LLAMA)])
+def test_tokens_are_those_of_the_whole_model(compile_mode: str, model: dict[str, Any]) -> None:
+    found = generated(TensorFlow(), compile_mode, model)
+    np.testing.assert_array_equal(found["cached/tokens"], found["whole/tokens"])
+    np.testing.assert_allclose(found["cached/logits"], found["whole/logits"], atol=GENERATED_TOLERANCE)
+    # Tokens that were all the same would show little.
+    assert len(set(found["cached/tokens"].ravel().tolist())) >= 5
+    assert np.abs(found["whole/logits"]).max() > 1
+
+
+@pytest.mark.parametrize("model", [GPT, GENERATED_LLAMA], ids=["gpt", "llama"])
+def test_work_is_that_of_tensorflows_counter(model: dict[str, Any]) -> None:
+    decoder = Decoder(model, BATCH, PROMPT, TOKENS, "graph")
+    lengths = {"prompt": PROMPT, "tokens": TOKENS}
+    costs = model_of(model).costs(batch_size=BATCH, precision="float32", mode="generate", optimizer="sgd", **lengths)
+    first = model_of(model).prefill_costs(batch_size=BATCH, precision="float32", **lengths)
+    prompts = tf.zeros((BATCH, PROMPT), "int32")
+    reading = tf.function(lambda: decoder.prefill.model(prompts)).get_concrete_function().graph
+    following = tf.function(lambda: decoder.decode.model([])).get_concrete_function().graph
+    assert counted_flops(reading) == first.forward_flops
+    assert counted_flops(following) == costs.forward_flops
+    assert decoder.cache_bytes == costs.cache_bytes
+    assert decoder.model.count_params() == costs.parameters
+
+
+def test_what_disturbs_the_reading_of_prompts_is_watched(pool: WorkerPool) -> None:
+    asked = {"mode": "generate", "model": MODELS["gpt"], "generate": {"prompt": PROMPT, "tokens": TOKENS}}
+    result = measure(pool, {**asked, "measure": {"max_seconds": 60.0}})
+    assert result.outcome == "ok", result.reason
+    assert len(result.answer.work.prefill.blocks) >= 10
+    assert result.answer.contention["prefill"].own_cpu_fraction > 0
+    assert result.answer.measurement.compilation.programs[-1] == 0

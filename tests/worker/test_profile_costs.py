@@ -16,9 +16,7 @@ from paradnn.worker.profile.trace import read_trace
 
 
 @pytest.mark.parametrize(("size", "stride", "padding", "outputs", "dilation"), [(3, 1, 1, 16, 2), (5, 1, 2, 9, 3)])
-def test_holes_of_a_dilated_convolution_are_no_work(
-    size: int, stride: int, padding: int, outputs: int, dilation: int
-) -> None:
+def test_holes_of_dilation_are_no_work(size: int, stride: int, padding: int, outputs: int, dilation: int) -> None:
     """Against the positions themselves: every `dilation`-th place holds a number, on and on beyond the edges."""
     places = [index * stride + tap - padding for index in range(outputs) for tap in range(size)]
     assert spatial_pairs(outputs, size, stride, padding, 1, dilation) == sum(place % dilation == 0 for place in places)

@@ -17,6 +17,7 @@ from paradnn.families.retinanet import detection_loss
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.step import POLICIES, synthetic_batch
 from tests.worker.counter import counted_flops, product_flops
+from tests.worker.families import RMSPROP
 
 STEP = {"batch_size": 2, "precision": "float32", "mode": "train", "optimizer": "sgd"}
 MODELS: dict[str, dict[str, Any]] = {
@@ -41,25 +42,11 @@ def workloads() -> Iterator[dict[str, BuiltModel]]:
     keras.backend.clear_session()
 
 
-PRODUCTS = (
-    layers.Conv2D,
-    layers.DepthwiseConv2D,
-    layers.Dense,
-    layers.MaxPooling2D,
-    layers.AveragePooling2D,
-    layers.GlobalAveragePooling2D,
-)
 MEANS = (layers.AveragePooling2D, layers.GlobalAveragePooling2D)
+PRODUCTS = (layers.Conv2D, layers.DepthwiseConv2D, layers.Dense, layers.MaxPooling2D, *MEANS)
 #: They hand on what they read, or a part or repetition of it.
-VIEWS = (
-    layers.ZeroPadding2D,
-    layers.Concatenate,
-    layers.Dropout,
-    layers.Reshape,
-    layers.UpSampling2D,
-    layers.Cropping2D,
-    layers.Flatten,
-)
+VIEWS = (layers.ZeroPadding2D, layers.Concatenate, layers.Dropout, layers.Reshape, layers.Flatten)
+VIEWS += (layers.UpSampling2D, layers.Cropping2D)
 
 
 class Graph:
@@ -159,26 +146,23 @@ def test_flops_are_those_of_tensorflows_counter(workloads: dict[str, BuiltModel]
 
 
 LOW = {"densenet121": "bfloat16", "mobilenet": "float16", "retinanet": "float16"}
-RMSPROP = {"name": "rmsprop", "learning_rate": 0.1, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0}
 
 
+@pytest.mark.usefixtures("clean")
 @pytest.mark.parametrize(("name", "precision"), LOW.items())
 def test_low_precision_is_finite_and_ends_in_float32(name: str, precision: str) -> None:
     keras.config.set_dtype_policy(POLICIES[precision])
-    try:
-        keras.utils.set_random_seed(0)
-        workload = build(MODELS[name])
-        inputs, targets = synthetic_batch(workload, 2, 0)
-        assert math.isfinite(float(workload.loss(targets, workload.model(inputs[0], training=True))))
-        assert {tensor.dtype for tensor in workload.model.outputs} == {"float32"}
-        kernels = [layer for layer in workload.model.layers if isinstance(layer, (layers.Dense, layers.Conv2D))]
-        assert {layer.compute_dtype for layer in kernels} == {precision}
-        if name == "mobilenet":  # of the others a step is slow to begin
-            settings = {"mode": "train", "compile": "eager", "precision": precision, "optimizer": RMSPROP}
-            step = TensorFlow().make_step(workload, (inputs, targets), settings)
-            assert all(math.isfinite(step.run(1)) for _ in range(3))
-    finally:
-        keras.config.set_dtype_policy("float32")
+    keras.utils.set_random_seed(0)
+    workload = build(MODELS[name])
+    inputs, targets = synthetic_batch(workload, 2, 0)
+    assert math.isfinite(float(workload.loss(targets, workload.model(inputs[0], training=True))))
+    assert {tensor.dtype for tensor in workload.model.outputs} == {"float32"}
+    kernels = [layer for layer in workload.model.layers if isinstance(layer, (layers.Dense, layers.Conv2D))]
+    assert {layer.compute_dtype for layer in kernels} == {precision}
+    if name == "mobilenet":  # of the others a step is slow to begin
+        settings = {"mode": "train", "compile": "eager", "precision": precision, "optimizer": RMSPROP}
+        step = TensorFlow().make_step(workload, (inputs, targets), settings)
+        assert all(math.isfinite(step.run(1)) for _ in range(3))
 
 
 def test_the_detection_loss_is_the_papers() -> None:

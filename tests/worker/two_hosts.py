@@ -11,7 +11,7 @@ import pytest
 
 from paradnn.session.environments import HOSTS
 from paradnn.worker.process_group import KEY
-from tests.conftest import ROOT, TINY
+from tests.conftest import ROOT, SHORT
 from tests.processes import PATIENCE, started
 
 SECRET = "what both know"
@@ -26,7 +26,7 @@ def has_ipv6() -> bool:
 #: Of the second host, each of which has processes on one core.
 ADDRESSES = ["127.0.0.1", pytest.param("::1", marks=pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here"))]
 #: What makes points on two hosts as short as they can be.
-QUICK = [*[entry for entry in TINY if entry.startswith(("measure", "ceilings"))], "hosts=2", "platform.threads=1"]
+QUICK = [*SHORT, "hosts=2", "platform.threads=1"]
 
 
 @contextmanager

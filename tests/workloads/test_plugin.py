@@ -11,7 +11,7 @@ import pytest
 
 from paradnn.config.point import read_point
 from paradnn.core.workload import WORKLOADS
-from tests.conftest import ROOT, TINY, Store, environment
+from tests.conftest import ROOT, SHORT, Store, environment
 
 #: Runs commands one after the other in a process that finds the packages; prints exit codes and texts.
 PROGRAM = """
@@ -26,7 +26,6 @@ for pool in _pools.values():
     pool.close()
 print(json.dumps(said))
 """
-SHORT = [word for word in TINY if word.startswith(("measure", "ceilings"))]
 SWEEP = ["task=tally", "mode=inference", "tally.steps=7", "model=plane", "model.wings=2,5", *SHORT]
 COMMANDS = [
     ["paradnn.train", "--help"],
