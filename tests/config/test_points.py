@@ -64,67 +64,32 @@ def test_settings_that_cannot_be_are_refused() -> None:
             read_settings({"price": {"per_hour": {"V100": price}}})
 
 
-#: Written down when there was no other key than these: stored points are the ones of today.
-BEFORE = {
-    "model=fc": "57f7f9f40bab5f25",
-    "model=fc data=synthetic": "57f7f9f40bab5f25",
-    "model=fc generate.prompt=64 generate.tokens=64": "57f7f9f40bab5f25",
-    "model=fc platform.price_per_hour=3": "57f7f9f40bab5f25",
-    "model=residual": "de4ed4255be4dcfe",
-    "model=residual data=synthetic": "de4ed4255be4dcfe",
-    "model=lstm": "d95fb7d27a4fc28e",
-    "model=fc model.nodes=64": "5996aab90aa670df",
-    "model=fc model.nodes=[64,64,64,64]": "5996aab90aa670df",
-    "model=fc model.layers=1 model.nodes=8 batch_size=4": "403c55a03dcf42b8",
-    DIGITS: "c7e7c4a3df9641cf",
-    f"{DIGITS} task=step": "c7e7c4a3df9641cf",
-}
+TABLES = yaml.safe_load(Path(__file__).with_name("points.yaml").read_text())
 
 
-@pytest.mark.parametrize(("words", "identity"), BEFORE.items())
+def meant(words: str) -> str:
+    return words.format(CHANNEL=CHANNEL, GPT=GPT, DIGITS=DIGITS, LEARN=LEARN, SERVER=SERVER)
+
+
+@pytest.mark.parametrize(("words", "identity"), TABLES["identities"].items())
 def test_points_are_those_of_before(words: str, identity: str) -> None:
-    assert point_id(point(f"{words} measure.min_seconds=1.0 measure.block_seconds=0.1")) == identity
-    assert not {"generate", "learn"} & set(request_of(point(words)))
+    assert point_id(point(f"{meant(words)} measure.min_seconds=1.0 measure.block_seconds=0.1")) == identity
+    assert not {"generate", "learn"} & set(request_of(point(meant(words))))
 
 
-#: Words, and others that change nothing of the point.
-SAME = [
-    (CHANNEL, f"{CHANNEL} model.window=8 model.processes=5"),
-    (CHANNEL, f"{CHANNEL} compile=xla"),
-    (CHANNEL, f"{CHANNEL} hosts=1"),
-    ("model=gemm batch_size=1 mode=inference", "model=gemm batch_size=1 mode=inference optimizer=adam"),
-    ("model=fc mode=inference", "model=fc mode=inference scenario=closed"),
-    (f"{SERVER} batch_size=8", f"{SERVER} batch_size=8 server.batch=8"),
-    (LEARN, f"{LEARN} learn.schedule=constant learn.warmup_epochs=0"),
-    ("model=residual model.blocks=3", "model=residual model.blocks=[3,3,3,3]"),
-]
+@pytest.mark.parametrize(("words", "more"), TABLES["same"])
+def test_what_changes_nothing_makes_no_other_point(words: str, more: str) -> None:
+    assert point_id(point(meant(words))) == point_id(point(f"{meant(words)} {more}"))
 
 
-@pytest.mark.parametrize(("one", "other"), SAME)
-def test_what_changes_nothing_makes_no_other_point(one: str, other: str) -> None:
-    assert point_id(point(one)) == point_id(point(other))
-
-
-_SERVED = "rate=50 latency_ms=1 percentile=90 confidence=0.9 min_seconds=1 min_queries=5 delay_ms=2 precision=0.1"
-_READ = "threads=1 readers=2 shuffle=3 prefetch=4 cache=decoded path=/x augment=false examples=9 width=99 height=99"
-#: Words of a point -> what makes another one of it each time.
-OTHERS: dict[str, list[str]] = {
-    CHANNEL: ["model.pattern=bandwidth", "model.pattern=bandwidth model.window=8", "model.port=5000", "hosts=2"],
-    "model=gemm batch_size=1 mode=inference": ["model.transpose_a=true", "precision=bfloat16"],
-    "model=fc": ["model.nodes=[64,64,64,32]", "model.nodes=64", "devices=2", "devices=4", "precision=bfloat16"],
-    GPT: ["generate.prompt=50", "generate.tokens=39", "mode=inference generate.prompt=64 generate.tokens=64"],
-    LEARN: ["learn.target=0.9", "seed=1", "learn.schedule=cosine"],
-    SERVER: [f"server.{word}" for word in _SERVED.split()] + ["server.seed=1", "scenario=offline", "scenario=closed"],
-    "model=residual data=images": [f"data.{word}" for word in _READ.split()],
-}
-
-
-@pytest.mark.parametrize("words", OTHERS)
+@pytest.mark.parametrize("words", TABLES["others"])
 def test_every_key_makes_another_point(words: str) -> None:
-    found = [point(words), *(point(f"{words} {more}") for more in OTHERS[words])]
+    others = TABLES["others"][words]
+    found = [point(meant(words)), *(point(f"{meant(words)} {more}") for more in others)]
     assert len({point_id(one) for one in found}) == len(found)
-    known = {word.partition("=")[0] for word in _SERVED.split()} | {"batch", "seed"}
-    assert known == {entry.name for entry in dataclasses.fields(Server)}, "none is forgotten above"
+    if words == "{SERVER}":
+        known = {more.partition("=")[0] for more in [*others, "server.batch=8"]} - {"scenario"}
+        assert known == {f"server.{entry.name}" for entry in dataclasses.fields(Server)}, "none is forgotten"
 
 
 def test_configurations_have_the_defaults_of_the_keys() -> None:
@@ -137,22 +102,10 @@ def test_configurations_have_the_defaults_of_the_keys() -> None:
     assert yaml.safe_load((CONFIG / "config.yaml").read_text())["generate"] == dataclasses.asdict(Generate())
 
 
-@pytest.mark.parametrize(
-    ("words", "params", "name"),
-    [
-        (f"{GPT}", {"generate.tokens": "40"}, "gpt 4x256 h4 t100 b4 float32 cpu generate 60+40"),
-        (f"{LEARN} learn.target=0.9", {"learn.target": "0.9"}, "fc 2x32 "),
-        (f"{SERVER} batch_size=4 server.rate=200", {"server.rate": "200.0", "server.batch": "4"}, "server 200/s"),
-        (SERVER, {"scenario": "server"}, "server peak"),
-        (f"{SERVER} server.rate=200 server.delay_ms=2", {"server.delay_ms": "2.0"}, "server 200/s delay 2 ms"),
-        (f"{CHANNEL} hosts=2", {"hosts": "2"}, "2 hosts"),
-        ("model=fc model.nodes=[64,64,64,32]", {}, "fc 64-64-64-32 "),
-        ("model=fc framework=torch framework.compile=max-autotune", {}, "cpu max-autotune torch"),
-    ],
-)
-def test_a_run_names_what_was_asked_for(words: str, params: dict[str, str], name: str) -> None:
-    found = point(words)
-    assert params.items() <= texts(request_of(found)).items()
+@pytest.mark.parametrize(("words", "key", "value", "name"), TABLES["names"])
+def test_a_run_names_what_was_asked_for(words: str, key: str, value: str, name: str) -> None:
+    found = point(meant(words))
+    assert texts(request_of(found))[key] == value
     assert name in run_name(found)
     assert run_name(found).endswith(name) or name.endswith(" ")
 

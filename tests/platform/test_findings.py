@@ -6,46 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from paradnn.platform.environment import Environment
 from paradnn.platform.findings import Finding, gpu_findings, host_findings, load_findings
 from paradnn.platform.load import HostLoad, LoadWatch, Taker, described
 from tests.processes import started
 
-CPU = "sys/devices/system/cpu"
-
-#: A laptop with all that hurts.
-LAPTOP = {
-    **{f"{CPU}/cpu{core}/cpufreq/scaling_governor": "powersave\n" for core in (0, 1)},
-    **{f"{CPU}/cpu{core}/topology/thread_siblings_list": "0-1\n" for core in (0, 1)},
-    f"{CPU}/intel_pstate/no_turbo": "0\n",
-    "sys/devices/system/node/node0/cpulist": "0,2-3\n",
-    "sys/devices/system/node/node1/cpulist": "1,4-7\n",
-    "sys/kernel/mm/transparent_hugepage/enabled": "[always] madvise never\n",
-    "sys/devices/system/clocksource/clocksource0/current_clocksource": "hpet\n",
-    "sys/class/power_supply/BAT0/status": "Discharging\n",
-    "sys/fs/cgroup/cpu.max": "150000 100000\n",
-    "sys/fs/cgroup/job/cpu.max": "max 100000\n",
-    "sys/fs/cgroup/job/memory.max": "4294967296\n",
-    "proc/self/cgroup": "0::/job\n",
-    "proc/swaps": "Filename Type Size Used Priority\n/dev/sda2 partition 2097148 512000 -2\n",
-    "proc/cpuinfo": "processor : 0\nflags : fpu sse2 avx\n",
-}
-
-#: A server that is as it should be.
-SERVER = {
-    **{f"{CPU}/cpu{core}/cpufreq/scaling_governor": "performance\n" for core in (0, 1)},
-    **{f"{CPU}/cpu{core}/topology/thread_siblings_list": f"{core}\n" for core in (0, 1)},
-    f"{CPU}/cpufreq/boost": "0\n",
-    "sys/devices/system/node/node0/cpulist": "0-1\n",
-    "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
-    "sys/devices/system/clocksource/clocksource0/current_clocksource": "tsc\n",
-    "sys/fs/cgroup/cpu.max": "max 100000\n",
-    "sys/fs/cgroup/memory.max": "max\n",
-    "proc/self/cgroup": "0::/\n",
-    "proc/swaps": "Filename Type Size Used Priority\n",
-    "proc/cpuinfo": "processor : 0\nflags : fpu sse2 hypervisor\n",
-}
+#: Planted hosts, their files and what is found on them.
+HOSTS = yaml.safe_load(Path(__file__).with_name("hosts.yaml").read_text())
 
 
 def plant(root: Path, files: dict[str, str]) -> Path:
@@ -53,7 +22,7 @@ def plant(root: Path, files: dict[str, str]) -> Path:
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_text(f"{text}\n")
     return root
 
 
@@ -66,34 +35,17 @@ def found(root: Path) -> dict[str, Finding]:
     return {finding.name: finding for finding in host_findings(root)}
 
 
-def test_all_that_hurts_is_found(tmp_path: Path) -> None:
-    findings = found(plant(tmp_path, LAPTOP))
-    assert {name: finding.value for name, finding in findings.items()} == {
-        "governor": "powersave",
-        "turbo": "on",
-        "thp": "always",
-        "smt": "2 threads on 1 cores",
-        "numa": "2 of 2 in use",
-        "cpu_quota": "1.5 of 2 cores",
-        "memory_limit": "4.0 GiB",
-        "swap": "500 MiB in use",
-        "clock_source": "hpet",
-        "virtual": "bare metal",
-        "battery": "Discharging",
-    }
-    harmful = {"governor", "turbo", "numa", "cpu_quota", "swap", "clock_source", "battery"}
-    assert {name for name, finding in findings.items() if finding.harms} == harmful
-    assert all(findings[name].remedy for name in harmful)
-    assert all(finding.why for finding in findings.values())
-    assert findings["numa"].remedy == "platform.cores=0"
-    assert findings["governor"].remedy.startswith("sudo python -m pyperf system tune, or: echo performance | sudo tee ")
-
-
-def test_a_host_as_it_should_be_has_nothing_that_harms(tmp_path: Path) -> None:
-    findings = found(plant(tmp_path, SERVER))
-    assert not [finding for finding in findings.values() if finding.harms]
-    assert findings["cpu_quota"].value == findings["memory_limit"].value == "none"
-    assert findings["virtual"].value == "virtual machine"
+@pytest.mark.parametrize("host", HOSTS)
+def test_all_that_hurts_is_found_and_nothing_else(host: str, tmp_path: Path) -> None:
+    findings, told = found(plant(tmp_path, HOSTS[host]["files"])), HOSTS[host]
+    assert told["found"].items() <= {name: finding.value for name, finding in findings.items()}.items()
+    assert [name for name, finding in findings.items() if finding.harms] == told["harmful"]
+    assert all(finding.why and bool(finding.remedy) >= finding.harms for finding in findings.values())
+    if told["harmful"]:
+        assert set(findings) == set(told["found"])
+        assert findings["numa"].remedy == "platform.cores=0"
+        tune = "sudo python -m pyperf system tune, or: echo performance | sudo tee "
+        assert findings["governor"].remedy.startswith(tune)
 
 
 def test_what_a_host_does_not_tell_is_left_out(tmp_path: Path) -> None:

@@ -84,14 +84,14 @@ def test_counters_are_those_of_the_cores_that_may_be_used(tmp_path: Path, monkey
         {
             "proc/stat": "\n".join(["cpu 1 2 3 4 5 6 7 8 9 10", *rows, "intr 5"]),
             "proc/self/cgroup": "3:cpuset:/\n0::/a/b",
-            "sys/fs/cgroup/a/b/cpu.stat": "nr_periods 4\nnr_throttled 2\nthrottled_usec 1500000\n",
+            "sys/fs/cgroup/a/b/cpu.stat": "nr_periods 4\nnr_throttled 2\nthrottled_usec 1500000",
         },
     )
     seen = read_counters(tmp_path)
     assert (seen.cores, seen.idle, seen.steal, seen.throttled) == (2, 41.0, 0.4, 1.5)
     assert seen.counted == pytest.approx(45.4)
     (tmp_path / "proc/self/cgroup").write_text("3:cpuset:/\n2:cpu,cpuacct:/a\n0::/")
-    plant(tmp_path, {"sys/fs/cgroup/cpu,cpuacct/a/cpu.stat": "nr_throttled 2\nthrottled_time 2500000000\n"})
+    plant(tmp_path, {"sys/fs/cgroup/cpu,cpuacct/a/cpu.stat": "nr_throttled 2\nthrottled_time 2500000000"})
     assert read_counters(tmp_path).throttled == 2.5  # of version 1, in nanoseconds
 
 
