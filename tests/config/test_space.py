@@ -17,7 +17,10 @@ from paradnn.config.identity import point_id
 from paradnn.config.point import read_point
 from paradnn.config.space import Plan, expand, plain
 from paradnn.core.errors import ConfigError
+from tests.config.test_points import TABLES
 from tests.conftest import ROOT
+
+PRESETS = [(name, *counts) for name, counts in TABLES["presets"].items()]
 
 
 @pytest.fixture(autouse=True)
@@ -33,21 +36,7 @@ def plan_of(*arguments: str) -> Plan:
     return expand(GlobalHydra.instance().config_loader(), master, list(arguments), {})
 
 
-@pytest.mark.parametrize(
-    ("experiment", "points", "families"),
-    [
-        ("paper_fc", 9720, 1),
-        ("paper_cnn", 2160, 2),
-        ("paper_rnn", 2160, 3),
-        ("quick", 16, 6),
-        ("modern_lm", 960, 1),
-        ("modern_vit", 512, 1),
-        ("real", 7, 6),
-        ("kernels", 289, 3),
-        ("extrapolation", 46, 14),
-        ("generation", 18, 1),
-    ],
-)
+@pytest.mark.parametrize(("experiment", "points", "families"), PRESETS)
 def test_presets_compose_to_the_stated_number_of_distinct_points(experiment: str, points: int, families: int) -> None:
     read = [read_point(config) for config in plan_of(f"experiment={experiment}").configs()]
     assert len(read) == points

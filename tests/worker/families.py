@@ -6,23 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 BATCH = 8
 RMSPROP = {"name": "rmsprop", "learning_rate": 0.01, "decay": 0.9, "momentum": 0.9, "epsilon": 1.0}
-TOKENS = {"sequence_length": 12, "vocab_size": 40}
-RECURRENT = {"layers": 1, "embedding_size": 32, **TOKENS}
-CNN = {"blocks": [1, 1, 1, 1], "filters": 8, "image_size": 64, "output_size": 10}
-MODELS: dict[str, dict[str, Any]] = {
-    "fc": {"name": "fc", "layers": 2, "nodes": 64, "input_size": 50, "output_size": 10},
-    "residual": {"name": "residual", **CNN},
-    "bottleneck": {"name": "bottleneck", **CNN},
-    "rnn": {"name": "rnn", **RECURRENT},
-    "lstm": {"name": "lstm", **RECURRENT, "layers": 2},
-    "gru": {"name": "gru", **RECURRENT},
-    "transformer": {"name": "transformer", "layers": 1, "width": 32, "heads": 2, "feed_forward": 64, **TOKENS},
-    "gpt": {"name": "gpt", "layers": 2, "width": 32, "heads": 4, **TOKENS},
-    "vit": {"name": "vit", "layers": 2, "width": 32, "heads": 2, "patch": 8, "image_size": 32, "output_size": 10},
-}
-MODELS["transformer"] |= {"dropout": 0.0, "label_smoothing": 0.1}
+#: Of each family, and of images: models as a configuration names them.
+MODELS, IMAGES = (
+    yaml.safe_load(Path(__file__).with_name("models.yaml").read_text())[key] for key in ("families", "images")
+)
 
 #: A training step of one of them, measured for no longer than it takes.
 PROTOCOL: dict[str, Any] = {"min_seconds": 0.0, "min_blocks": 10, "max_seconds": 5.0, "block_seconds": 0.0}

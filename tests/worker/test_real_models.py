@@ -17,28 +17,14 @@ from paradnn.families.retinanet import detection_loss
 from paradnn.worker.frameworks.tensorflow import TensorFlow
 from paradnn.worker.step import POLICIES, synthetic_batch
 from tests.worker.counter import counted_flops, product_flops
-from tests.worker.families import RMSPROP
+from tests.worker.families import IMAGES, RMSPROP
 
 STEP = {"batch_size": 2, "precision": "float32", "mode": "train", "optimizer": "sgd"}
-MODELS: dict[str, dict[str, Any]] = {
-    "resnet50": {"name": "resnet50", "image_size": 40, "output_size": 10},
-    "densenet121": {"name": "densenet121", "image_size": 44, "output_size": 10},
-    "mobilenet": {"name": "mobilenet", "alpha": 0.5, "image_size": 38, "output_size": 10},
-    "squeezenet": {"name": "squeezenet", "image_size": 40, "output_size": 10},
-    "alexnet": {"name": "alexnet", "image_size": 67, "output_size": 10},
-    "vgg16": {"name": "vgg16", "image_size": 32, "output_size": 10},
-    "googlenet": {"name": "googlenet", "image_size": 40, "output_size": 10},
-    "retinanet": {"name": "retinanet", "image_size": 72, "output_size": 5},
-    # Even sizes: where a stride of 2 does not divide the image, the profiler only estimates a gradient.
-    "residual": {"name": "residual", "blocks": [1, 2, 1, 1], "filters": 4, "image_size": 64, "output_size": 7},
-    "bottleneck": {"name": "bottleneck", "blocks": [2, 1, 1, 2], "filters": 4, "image_size": 64, "output_size": 7},
-    "resnet56": {"name": "residual", "blocks": [9, 9, 9], "filters": 16, "image_size": 32, "output_size": 10},
-}
 
 
 @pytest.fixture(scope="module")
 def workloads() -> Iterator[dict[str, BuiltModel]]:
-    yield {name: build(model) for name, model in MODELS.items()}
+    yield {name: build(model) for name, model in IMAGES.items()}
     keras.backend.clear_session()
 
 
@@ -95,10 +81,10 @@ def elements(tensors: list[Any]) -> int:
     return sum(math.prod(tensor.shape[1:]) for tensor in tensors)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", IMAGES)
 def test_parameters_and_activations_are_those_of_keras_layers(workloads: dict[str, BuiltModel], name: str) -> None:
     """Reads and writes of a forward pass, and what it leaves for the backward pass, from the built model's graph."""
-    built, costs = workloads[name].model, model_of(MODELS[name]).costs(**STEP)
+    built, costs = workloads[name].model, model_of(IMAGES[name]).costs(**STEP)
     assert costs.parameters == sum(math.prod(v.shape) for v in built.trainable_variables)
     assert costs.parameters + costs.non_trainable_parameters == built.count_params()
     graph = Graph(built)
@@ -119,16 +105,16 @@ def test_parameters_and_activations_are_those_of_keras_layers(workloads: dict[st
             kept += elements([output])
         elif isinstance(operation, layers.Add) and not any(map(rectifies, graph.readers[id(output)])):
             read += elements(graph.sources(inputs[1]))  # where the other one is made
-    inference = model_of(MODELS[name]).costs(**{**STEP, "mode": "inference"})
+    inference = model_of(IMAGES[name]).costs(**{**STEP, "mode": "inference"})
     assert inference.bytes_per_step == 4 * (built.count_params() + 2 * (read + written))
     batch = elements(built.inputs) + sum(math.prod(spec.shape) for spec in workloads[name].targets)
     assert costs.memory_lower_bound_bytes == 4 * (built.count_params() + 2 * (batch + kept))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", IMAGES)
 def test_flops_are_those_of_tensorflows_counter(workloads: dict[str, BuiltModel], name: str) -> None:
     """Of the forward pass; of the whole step too, but for those whose gradients take longest to trace."""
-    workload, costs = workloads[name], model_of(MODELS[name]).costs(**STEP)
+    workload, costs = workloads[name], model_of(IMAGES[name]).costs(**STEP)
     inputs, targets = (tuple(map(tf.constant, arrays)) for arrays in synthetic_batch(workload, 2, 0))
 
     def forward():
@@ -153,7 +139,7 @@ LOW = {"densenet121": "bfloat16", "mobilenet": "float16", "retinanet": "float16"
 def test_low_precision_is_finite_and_ends_in_float32(name: str, precision: str) -> None:
     keras.config.set_dtype_policy(POLICIES[precision])
     keras.utils.set_random_seed(0)
-    workload = build(MODELS[name])
+    workload = build(IMAGES[name])
     inputs, targets = synthetic_batch(workload, 2, 0)
     assert math.isfinite(float(workload.loss(targets, workload.model(inputs[0], training=True))))
     assert {tensor.dtype for tensor in workload.model.outputs} == {"float32"}
