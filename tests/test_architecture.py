@@ -18,7 +18,7 @@ RULES = yaml.safe_load(Path(__file__).with_name("architecture.yaml").read_text()
 FLOORS = [set(floor) for floor in RULES["floors"]]
 MOST_ROOMS, MOST_ARROWS = 13, 54
 #: Lines of Python in these folders together. They go down: the aim is 44,000, 22,000 and 6,000.
-MOST_LINES = {("paradnn", "analysis", "hydra_plugins"): 44_000, ("tests",): 22_000, ("benchmarks",): 6_035}
+MOST_LINES = {("paradnn", "analysis", "hydra_plugins"): 44_000, ("tests",): 22_000, ("benchmarks",): 6_000}
 
 FRAMEWORKS = {"keras", "tensorflow", "jax", "torch"}
 #: None of it is in an interpreter under test.
