@@ -231,8 +231,8 @@ def rare(points: int) -> Iterator[str]:
     if share >= _RARE:
         least = short(share, share=True)
         yield (
-            f"No interval holds what did not happen: waits that occur in fewer than {least} of the points may be "
-            f"missing from {points} of them (95%)."
+            f"What happens to fewer than {least} of points, such as a long wait, may have happened to none of these "
+            f"{points} (95%): no interval holds it."
         )
 
 

@@ -27,7 +27,8 @@ from paradnn.store.metrics import METRICS
 #: What each shell is given: files `completion.SHELL`. A word that ends in = goes on, any other is followed by a blank.
 _SHELLS = ("bash", "zsh", "fish")
 #: Commands that take keys and values.
-_OVERRIDES = {"train", "plan", "ceilings", "compare"}
+_OVERRIDES = {"train", "plan", "ceilings"}
+_BOTH = {"ask", "compare"}  # of options as well
 
 
 @program
@@ -38,10 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print((PACKAGE / "cli" / f"completion.{given[0]}").read_text(encoding="utf-8"), end="")
         return 0
     if given in ([], ["-h"], ["--help"]):
-        print(f"usage: paradnn completion SHELL\n\n{(__doc__ or '').partition('.')[2].strip()}")
+        print(f"usage: paradnn completion SHELL{(__doc__ or '').partition('.')[2].rstrip()}")
         return 0
     if len(given) > 1:
         raise ConfigError("completion", " ".join(given), "are too many words", f"name one of {', '.join(_SHELLS)}")
+    if " " not in given[0]:
+        raise ConfigError("completion", given[0], "no such shell", f"choose one of {', '.join(_SHELLS)}")
     print("\n".join(proposals(given[0])))
     return 0
 
@@ -54,7 +57,7 @@ def proposals(line: str) -> list[str]:
     found: Iterable[str]
     if not before:
         found = COMMANDS
-    elif before[0] in _OVERRIDES:
+    elif before[0] in _OVERRIDES or (before[0] in _BOTH and not (current + before[-1]).startswith("-")):
         found = _overrides(before[1:], current)
     elif before[0] == "list":
         found = [*KINDS, *groups()] if len(before) == 1 else [name.partition("=")[0] for name, _ in entries(before[1])]

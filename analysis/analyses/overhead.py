@@ -44,7 +44,7 @@ _WRITTEN = 0.08  # shares from here on have their number in the bar
     section="system",
     order=120,
     title="Benchmarking overhead",
-    reading="Wall time of a point by phase. The stack's own part is schedule, start and record.",
+    reading="Wall time of a point by phase, in seconds. The stack's own part is schedule, start and record.",
 )
 def overhead(frame: pd.DataFrame, options: Options) -> Result:
     """A row for each phase. Wall time of a run is the sum of its `phase_<name>_seconds`; a phase that a run has not is

@@ -182,9 +182,9 @@ def _family(row: dict[Any, Any], points: pd.DataFrame) -> Paragraph:
     best = points.sort_values("share", ascending=False).iloc[0]
     names = [name for name in best.index if name == "batch_size" or str(name).startswith("model.")]
     parts = [f"{label(name)} {best[name]}" for name in names if pd.notna(best[name])]
-    ridge = f", {row['at_the_ridge']} are at the ridge" if row["at_the_ridge"] else ""
+    ridge = f", {row['at_the_ridge']} at the ridge" if row["at_the_ridge"] else ""
     head = (
-        f"{name}: of {row['points']} models {row['memory_bound']} are memory-bound, {row['compute_bound']} "
+        f"{name}: {counted(row['points'], 'model')}, {row['memory_bound']} memory-bound, {row['compute_bound']} "
         f"compute-bound{ridge}. They reach {percent(row['share_median'])} of their roof in the median{interval}, "
         f"the middle half {percent(row['share_q25'])} to {percent(row['share_q75'])}; the best, "
         f"{' '.join(parts) or best['run_id']}, {percent(best['share'])}."

@@ -88,7 +88,8 @@ def _run(run_id: str | None, store: str | None) -> Mapping[Any, Any]:
     if run_id is not None:
         known = known[known["run_id"].str.startswith(run_id)]
     if known.empty or (run_id is not None and len(known) > 1):
-        count = f"{len(known)} runs begin so" if len(known) else "no measured run of a step is it"
+        none = "no run of a timed step is in the store" if run_id is None else "begins the id of no run of a timed step"
+        count = f"begins the ids of {len(known)} runs" if len(known) else none
         raise ConfigError("RUN_ID", run_id or "(the last)", count, "see run_id in python -m analysis export runs.csv")
     return dict(known.iloc[-1])
 

@@ -20,10 +20,10 @@ from analysis.lazy import past
 from analysis.prices import PRICE
 from analysis.report.comparisons import COSTS, FASTER, SystemComparison, compared, hourly, relative_costs
 from analysis.report.populations import Population, surroundings
-from analysis.report.results import AT_BATCH, are_busy, model_name, rate
+from analysis.report.results import AT_BATCH, are_busy, model_name
 from analysis.report.sections import Chapter, KeyFinding, Section
 from analysis.store.frame import families, is_ok, only
-from paradnn.core.words import counted
+from paradnn.core.words import counted, rounded
 from paradnn.families import FAMILIES, message_families
 
 FASTEST, LIMITS, NEXT, DEPENDS = "What is fastest", "What limits it", "What to change next", "What it depends on"
@@ -120,13 +120,13 @@ def _fastest(population: Population) -> Answers:
 
     row, called = most_of("examples_per_second")
     value, low, high = (row[f"examples_per_second{end}"] for end in ("", "_low", "_high"))
-    interval = f"95% interval {rate(low)} to {rate(high)}" if low == low else "no interval"
+    interval = f"95% interval {rounded(low, 3)} to {rounded(high, 3)}" if low == low else "no interval"
     most = f", the most of {counted(len(points), 'point')}" if len(points) > 1 else ""
     most += ", of which others may be as fast" if most and low != low else ""
     reach = points["examples_per_second_high"].fillna(points["examples_per_second"])
     if rivals := int((reach >= low).sum()) - 1 if low == low else 0:
         most += f"; {counted(rivals, 'other')} may be as fast, and the highest of several such is high by chance"
-    yield f"{called}: {rate(value)} examples/s ({interval}){most}.", ""
+    yield f"{called}: {rounded(value, 3)} examples/s ({interval}){most}.", ""
     if "flops_per_second" in points and points["flops_per_second"].notna().any():
         row, called = most_of("flops_per_second")
         words = f"Most arithmetic: {called}, {short(row['flops_per_second'], 'FLOP/s', digits=3)}"

@@ -174,11 +174,6 @@ def _of_each(points: pd.DataFrame, names: Sequence[str], words: Callable[[Row], 
     return [found[each] for each in number]
 
 
-def rate(value: float) -> str:
-    """Four digits, none before the point lost."""
-    return f"{value:,.0f}" if value >= 1000 else short(value, digits=4)
-
-
 def model_name(values: Row, batch: str = "") -> str:
     """Family and size, such as "fc 4x1024", as the names of runs have them; the family alone where more is unknown.
 

@@ -20,7 +20,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog: str, about: str | None = "", **how: Any) -> None:
         first, _, page = (about or "").partition("\n")
         words = first.partition(": ")[2] or first
-        shown = {"description": words[:1].upper() + words[1:], "epilog": page.strip() or None}
+        shown = {"description": words[:1].upper() + words[1:], "epilog": page.strip("\n") or None}
         layout = argparse.RawDescriptionHelpFormatter
         super().__init__(**{"prog": prog, "formatter_class": layout, "allow_abbrev": False, **shown, **how})
 

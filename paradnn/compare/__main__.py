@@ -14,6 +14,7 @@ from omegaconf import DictConfig
 
 from paradnn.cli.command import run_command
 from paradnn.cli.program import program
+from paradnn.compare.arguments import make_parser as make_parser
 from paradnn.compare.arguments import read_arguments
 from paradnn.compare.verdict import SpeedVerdict
 from paradnn.core.words import counted

@@ -55,7 +55,7 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
     ParadnnError for a wrong one, SystemExit after `--help`.
     """
-    given = parsed(_parser(), arguments)
+    given = parsed(make_parser(), arguments)
     words, given.sides = given.words, None
     if given.commits or (given.null and not words) or (words and not all(map(_is_setting, words[:2]))):
         _check_commands(given)
@@ -63,7 +63,7 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         given.minutes = given.minutes or COMMAND_MINUTES
     else:
         for name in _OF_COMMANDS:
-            if (value := getattr(given, name)) != _parser().get_default(name):
+            if (value := getattr(given, name)) != make_parser().get_default(name):
                 flag = f"--{name.replace('_', '-')}"
                 raise ConfigError(flag, value, "is for commands", "compare two commands, or leave it out")
         given.sides, given.common = _sides(given)
@@ -164,7 +164,8 @@ def _key(override: str) -> str:
     return key
 
 
-def _parser() -> Parser:
+def make_parser() -> Parser:
+    """What the command takes."""
     parser = Parser("python -m paradnn.compare", __doc__, usage="%(prog)s [options] SIDE SIDE [--] [OVERRIDE ...]")
     add = parser.add_argument
     text = "overrides of one side; several in quotes: 'framework=jax compile=xla'"

@@ -1,6 +1,7 @@
 """Counts as a person writes them, and words that a person may have meant."""
 
 import difflib
+import math
 import re
 from collections.abc import Iterable
 from itertools import groupby
@@ -16,6 +17,12 @@ _AS_GOOD = 0.05  # so much less alike a second proposal may be than the first
 def counted(count: int, noun: str) -> str:
     """A number and what it counts: `1 point`, `1,200 points`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def rounded(value: float, digits: int = 4) -> str:
+    """A number to so many significant digits, and never with an exponent: `33,710`, `652.3`, `0.01234`."""
+    places = digits - 1 - math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
+    return f"{round(value, places):,.{max(0, places)}f}"
 
 
 def in_seconds(value: float) -> str:

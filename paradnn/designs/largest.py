@@ -11,6 +11,7 @@ from typing import NamedTuple
 from paradnn.config.identity import Identity, point_id
 from paradnn.config.point import Point, Settings, costs_of
 from paradnn.core.errors import ConfigError
+from paradnn.core.words import rounded
 from paradnn.forecast.history import History, open_history
 from paradnn.platform.environment import memory_limit
 from paradnn.session.design import Conclusion, DesignPoint, RecordedPoint, SweepDesign
@@ -196,7 +197,7 @@ class LargestBatch(SweepDesign):
         outcome, reason, metrics = self._tried[index, size]
         if outcome != "ok":
             return reason if outcome == _REFUSED else outcome
-        words = f"{metrics['step_time_ms']:,.3f} ms a step, {metrics['examples_per_second']:,.1f} examples/s"
+        words = f"{rounded(metrics['step_time_ms'])} ms a step, {rounded(metrics['examples_per_second'])} examples/s"
         if self._limits.latency_ms is not None:
             names = ("latency_p90_ms", "latency_p90_low_ms", "latency_p90_high_ms")
             p90, low, high = (f"{metrics.get(name, math.nan):,.3f}" for name in names)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from paradnn.cli.console import QUIET_SECONDS, Screen, fitting_table, si, standard_output
 from paradnn.core.metric import interval_names
-from paradnn.core.words import counted
+from paradnn.core.words import counted, rounded
 from paradnn.core.workload import WORKLOADS, Words
 from paradnn.session.design import RecordedPoint, Summary
 from paradnn.session.record import headline
@@ -155,7 +155,7 @@ def _step_lines(row: RecordedPoint, own: Words | None) -> Iterator[tuple[str, st
     processes = "a single process" if count == 1 else f"{count:.0f} processes"
     rate = headline(metrics, steps=True)
     if rate and not (own and own.replaces):
-        ends = f"  (95% CI {rate.ends[0]:,.1f} .. {rate.ends[1]:,.1f}, {processes})" if rate.ends else ""
+        ends = f"  (95% CI {rounded(rate.ends[0])} .. {rounded(rate.ends[1])}, {processes})" if rate.ends else ""
         yield "throughput" if headline(metrics) == rate else "steps alone", f"{rate}{ends}"
     blocks = f"{counted(round(metrics['blocks']), 'block')} of {counted(round(metrics['steps_per_block']), 'step')}"
     steady = "steady" if tags["steady"] == "true" else f"not steady ({tags['steady_reason']})"
@@ -166,16 +166,16 @@ def _step_lines(row: RecordedPoint, own: Words | None) -> Iterator[tuple[str, st
     if "reference_speed" in metrics:
         name = "examples_per_second_at_reference"
         low, high = (metrics.get(end) for end in interval_names(name))
-        ends = f" (95% CI {low:,.1f} .. {high:,.1f})" if low and high else ""
+        ends = f" (95% CI {rounded(low)} .. {rounded(high)})" if low and high else ""
         yield (
             "machine",
-            f"at {metrics['reference_speed']:.0%} of its best, where it were {metrics[name]:,.1f} examples/s{ends}",
+            f"at {metrics['reference_speed']:.0%} of its best, where it were {rounded(metrics[name])} examples/s{ends}",
         )
     if "flops_utilization" in metrics:
         yield "utilisation", f"{metrics['flops_utilization']:.1%} of the measured matmul peak"
     if "infeed_gain" in metrics:
         waits = f"waits {metrics['infeed_fraction']:.0%} of the step, free input {metrics['infeed_gain']:+.0%}"
-        yield "input", f"{waits}; alone {metrics['input_examples_per_second']:,.0f} examples/s"
+        yield "input", f"{waits}; alone {rounded(metrics['input_examples_per_second'])} examples/s"
     quantiles = {share: f"latency_p{share}_ms" for share in (50, 90, 99)}
     if quantiles[50] in metrics:
         known = (f"p{share} {metrics[name]:.3f} ms" for share, name in quantiles.items() if name in metrics)

@@ -4,6 +4,7 @@ result is checked against itself; a violated check is a fault of this tool and s
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +15,7 @@ from paradnn.config.price import Prices
 from paradnn.core.channel import plain
 from paradnn.core.messages import Answer, Contention, NoProfile, Profile
 from paradnn.core.metric import interval_names
-from paradnn.core.words import without_secrets
+from paradnn.core.words import rounded, without_secrets
 from paradnn.core.workload import WORKLOADS
 from paradnn.platform.environment import Environment
 from paradnn.platform.load import slow_tags
@@ -29,6 +30,7 @@ from paradnn.worker.series import chosen_kernel
 _TABLES = ("operations", "operation_types")
 #: How phases that any kind of work may have are called where they were disturbed.
 _DISTURBED = {"latency": "while single steps were timed: "}
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 #: A step that takes longer than this under the profiler, as a multiple of the measured one, is another step.
 _SLOWDOWN = 1.1
 _WIDEST = 10.0  # an interval that reaches further, as a share of the value, says nothing
@@ -175,7 +177,11 @@ def _contended_tags(answers: Sequence[Answer]) -> dict[str, str]:
         watched += [(words.get(phase, f"in phase {phase}: "), seen) for phase, seen in answer.contention.items()]
     reasons = [f"{when}{seen.reason}" for when, seen in watched if seen.reason]
     tags = {"contended": str(bool(reasons)).lower()} if watched else {}
-    return tags | ({"contended_reason": "; ".join(dict.fromkeys(reasons))} if reasons else {})
+    worst: dict[str, str] = {}  # of those that differ in their numbers alone
+    for reason in reasons:
+        alike = _NUMBER.sub("", reason)
+        worst[alike] = max(worst.get(alike, reason), reason, key=lambda each: [*map(float, _NUMBER.findall(each))])
+    return tags | ({"contended_reason": "; ".join(worst.values())} if reasons else {})
 
 
 def _artifacts(measured: Measured) -> dict[str, Any]:
@@ -239,8 +245,8 @@ class Headline:
         return f"{share:.1%}" if share < _WIDEST else f">{_WIDEST:.0%}"
 
     def number(self) -> str:
-        """The value without its unit: "1,234.5"."""
-        return f"{self.value:,.1f}"
+        """The value without its unit: "1,235"."""
+        return rounded(self.value)
 
     def __str__(self) -> str:
         return f"{self.number()} {self.unit}"

@@ -260,7 +260,8 @@ def sync(folder: Path, settings: Tracking, *, repeats: bool = False) -> tuple[li
     from rich.progress import track
 
     points, sweeps = (sorted(folder.rglob(f"{kind}-*.json")) for kind in ("point", "sweep"))
-    for path in track([*points, *sweeps], "logging", console=Console(stderr=True), transient=True):
+    screen = Console(stderr=True)
+    for path in track([*points, *sweeps], "logging", console=screen, transient=True, disable=not screen.is_terminal):
         try:
             if path in sweeps:
                 store.end_sweep(read_sweep(path))

@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 from paradnn.core.errors import ConfigError
 from paradnn.core.metric import declared
 from paradnn.core.schema import option
+from paradnn.core.words import rounded
 from paradnn.core.workload import Ended, Part, Unavailable, Words, Workload, expect, sent
 from paradnn.families import Family
 from paradnn.families.kernels import ALONE, Messages
@@ -308,19 +309,20 @@ class Endpoint(Workload):
     def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
         if "endpoint_model" not in tags or "queries" not in metrics:
             return None
-        clauses = [f"{metrics['queries']:,.0f} requests, {metrics['queries_per_second']:,.3g}/s"]
+        clauses = [f"{metrics['queries']:,.0f} requests, {rounded(metrics['queries_per_second'], 3)}/s"]
         if metrics["failed_queries"]:
             clauses[0] += f", {metrics['failed_queries']:,.0f} failed"
         if (first := metrics.get("time_to_first_token_ms")) is not None:
             low, high = (metrics.get(f"time_to_first_token_{end}_ms") for end in ("low", "high"))
-            between = f" (95% CI {low:,.4g} .. {high:,.4g})" if low is not None and high is not None else ""
-            clauses.insert(0, f"first token after {first:,.4g} ms{between}")
+            between = f" (95% CI {rounded(low)} .. {rounded(high)})" if low is not None and high is not None else ""
+            clauses.insert(0, f"first token after {rounded(first)} ms{between}")
         if (each := metrics.get("time_per_output_token_ms")) is not None:
-            clauses.insert(1, f"then {each:,.4g} ms a token, {metrics['tokens_per_second']:,.4g} tokens/s")
+            clauses.insert(1, f"then {rounded(each)} ms a token, {rounded(metrics['tokens_per_second'])} tokens/s")
         if "in_time_fraction" in metrics:
-            clauses.append(f"{metrics['in_time_fraction']:.2%} in time, {metrics['goodput_per_second']:,.3g}/s")
+            clauses.append(f"{metrics['in_time_fraction']:.2%} in time, {rounded(metrics['goodput_per_second'], 3)}/s")
         if "peak_queries_per_second" in metrics:
-            clauses.append(f"{metrics['peak_queries_per_second']:,.3g}/s is the highest rate that held the limits")
+            peak = rounded(metrics["peak_queries_per_second"], 3)
+            clauses.append(f"{peak}/s is the highest rate that held the limits")
         return Words("answers", clauses, replaces=True)
 
     def refuse_forecast(self) -> None:

@@ -161,7 +161,7 @@ def test_no_run_is_judged_that_lost_what_it_is_judged_by(lost: str, store: str, 
     with closing(sqlite3.connect(uri.removeprefix("sqlite:///"))) as database, database:
         database.execute("UPDATE latest_metrics SET key = 'step_time_ms' WHERE key = 'examples_per_second'")
         database.execute(f"DELETE FROM {lost}")
-    with pytest.raises(ConfigError, match="no measured run of a step is it"):
+    with pytest.raises(ConfigError, match="no run of a timed step is in the store"):
         _run(None, uri)
 
 

@@ -172,7 +172,7 @@ def test_the_first_screen_of_one_machine_answers() -> None:
     rows["flops_per_second"], rows["flops_utilization"] = 1e9, 0.5
     said = first_screen(rows.assign(ceilings_contended="too low"))
     for words in (
-        "fc 4x64 at batch size 4,096: 7,579 examples/s (95% interval 6,821 to 8,336), the most of 64 points.",
+        "fc 4x64 at batch size 4,096: 7,580 examples/s (95% interval 6,820 to 8,340), the most of 64 points.",
         "1 GFLOP/s, 50% of this machine's measured peak (which was measured beside other work, and is too low).",
         "Mostly neither arithmetic nor memory: the median point reaches 30% of what",
         "Batch size 4,096 instead of 64: 8 times the throughput on each of the 16 models measured with both. The",

@@ -152,7 +152,7 @@ def test_the_command_says_and_draws_what_limits_each_family(tmp_path: Path) -> N
     result = said(frame)
     text = result.text().replace("\n", " ")
     assert "Made in float32: 8 TFLOP/s, 400 GB/s, ridge 20 FLOP/B (measured)." in text
-    assert "fc on Made in float32: of 31 models 14 are memory-bound, 17 compute-bound." in text
+    assert "fc on Made in float32: 31 models, 14 memory-bound, 17 compute-bound." in text
     assert "Nobody's in float32: no ceiling known; measure the ceilings" in text
     assert "fc on Nobody's in float32: 31 models between 1 and 1e+03 FLOP/B, verdict unknown." in text
     assert "exact work over compulsory traffic" in text

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paradnn.core.registry import Registry
-from paradnn.core.words import counted
+from paradnn.core.words import counted, rounded
 
 THING = "from tests.core.test_registry import Thing\n"
 
@@ -71,3 +71,9 @@ def test_a_name_twice_in_one_folder_is_a_fault(packages: Path) -> None:
 
 def test_one_is_no_plural() -> None:
     assert [counted(count, "point") for count in (0, 1, 2, 1200)] == ["0 points", "1 point", "2 points", "1,200 points"]
+
+
+def test_numbers_are_rounded_without_exponents() -> None:
+    numbers = (33_706.7, 12_345_678, 652.34, 9_999.6, 0.012345, 0, float("nan"))
+    assert [rounded(each) for each in numbers] == ["33,710", "12,350,000", "652.3", "10,000", "0.01235", "0", "nan"]
+    assert rounded(50_016, 3) == "50,000"

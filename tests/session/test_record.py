@@ -50,6 +50,8 @@ def test_what_disturbed_a_point_is_recorded_with_a_verdict() -> None:
     assert "throttled_fraction" not in quiet.metrics
     busy = record(replace(QUIET, foreign_cpu_fraction=0.5, reason="other processes took 1.0 of 2 cores"))
     assert (busy.tags["contended"], busy.tags["contended_reason"]) == ("true", "other processes took 1.0 of 2 cores")
+    several = [replace(QUIET, reason=f"other processes took {taken} of 2 cores") for taken in ("1.1", "1.5", "0.9")]
+    assert record(*several).tags["contended_reason"] == "other processes took 1.5 of 2 cores", "the worst, once"
 
 
 def test_the_processor_time_of_a_step_stands_beside_its_time() -> None:

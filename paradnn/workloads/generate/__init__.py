@@ -15,6 +15,7 @@ from paradnn.core.errors import ConfigError
 from paradnn.core.messages import Answer, Compilation, Timing
 from paradnn.core.metric import declared
 from paradnn.core.schema import option, read
+from paradnn.core.words import rounded
 from paradnn.core.workload import Part, Words, Workload, expect, sent
 
 if TYPE_CHECKING:
@@ -169,7 +170,8 @@ class Generate(Workload):
         clauses = [
             f"first token after {metrics['time_to_first_token_ms']:.3f} ms, "
             f"then {metrics['time_per_output_token_ms']:.3f} ms a token",
-            f"{metrics['tokens_per_second']:,.1f} tokens/s, {metrics['tokens_per_second_per_user']:,.1f} for each user",
+            f"{rounded(metrics['tokens_per_second'])} tokens/s, "
+            f"{rounded(metrics['tokens_per_second_per_user'])} for each user",
         ]
         if "decode_bandwidth_fraction" in metrics:
             share = metrics["decode_bandwidth_fraction"]

@@ -17,6 +17,7 @@ from paradnn.core.errors import ConfigError
 from paradnn.core.messages import Answer
 from paradnn.core.metric import declared
 from paradnn.core.schema import option
+from paradnn.core.words import rounded
 from paradnn.core.workload import Words, Workload, expect, sent
 from paradnn.worker.chance import fewest_to_pass
 from paradnn.workloads.serve.generator import LOADGEN_SEED
@@ -140,21 +141,21 @@ class Scenario(Workload):
     def words(self, metrics: Mapping[str, float], tags: Mapping[str, str]) -> Words | None:
         if "queries_per_batch" not in metrics:
             return None
-        words = f"{metrics['queries']:,.0f} queries, {metrics['queries_per_second']:,.1f}/s"
+        words = f"{metrics['queries']:,.0f} queries, {rounded(metrics['queries_per_second'])}/s"
         if asked := metrics.get("scheduled_queries_per_second"):
-            words += f" of {asked:,.1f}/s asked, {metrics['in_time_fraction']:.2%} in time"
+            words += f" of {rounded(asked)}/s asked, {metrics['in_time_fraction']:.2%} in time"
         if "peak_queries_per_second" in metrics:
             low, high = (metrics.get(f"peak_queries_per_second_{end}") for end in ("low", "high"))
-            between = f", {low:,.1f} .. {high:,.1f}" if low and high else ""
+            between = f", {rounded(low)} .. {rounded(high)}" if low and high else ""
             processes = "a single process" if metrics["processes"] == 1 else f"{metrics['processes']:g} processes"
             words += f", the highest rate found ({processes}{between})"
         clauses = [
             words,
-            f"{metrics['queries_per_batch']:.1f} a batch, waited {metrics['queue_mean_ms']:.3g} ms and were served in "
-            f"{metrics['service_mean_ms']:.3g} ms in the mean",
+            f"{metrics['queries_per_batch']:.1f} a batch, waited {rounded(metrics['queue_mean_ms'], 3)} ms and were "
+            f"served in {rounded(metrics['service_mean_ms'], 3)} ms in the mean",
         ]
         if early := metrics.get("latency_early_stopping_ms"):
-            clauses.insert(0, f"{early:.3g} ms a query, by LoadGen's early stopping")
+            clauses.insert(0, f"{rounded(early, 3)} ms a query, by LoadGen's early stopping")
         if "limit" not in tags:
             return Words("load", clauses)
         held, invalid = f"limit {tags['limit']}: {tags['limit_reason']}", tags.get("valid") == "false"
