@@ -31,12 +31,14 @@ _ALLOCATION_FAILED = (
 
 @dataclass(frozen=True)
 class Ending:
-    """How a child's process ended. `stopped` is why the driver ended it: timeout, memory, worker or None."""
+    """How a child's process ended. `stopped` is why the driver ended it: timeout, memory, worker or None. has_eager:
+    what it compiled could run without that."""
 
     exit_code: int | None
     signal: int | None
     stopped: str | None
     phase: str
+    has_eager: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,8 @@ def classify(
     if answer:
         return answer.outcome, answer.reason
     if ending.stopped == "timeout":
-        return "timeout", f"over {timeout:g} s, in phase {ending.phase}"
+        other = ", or set compile=eager" if ending.phase == "compile" and ending.has_eager else ""
+        return "timeout", f"over {timeout:g} s, in phase {ending.phase}: raise measure.timeout{other}"
     if ending.stopped == "memory":
         return "oom_host", f"took {_gib(peak)} in phase {ending.phase}, the limit is {_gib(memory_limit or 0)}"
     last = next((line.strip() for line in reversed(stderr.splitlines()) if line.strip()), "nothing on standard error")[

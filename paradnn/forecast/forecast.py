@@ -179,7 +179,7 @@ def _head(forecast: Forecast, name: str | None, where: str) -> Iterator[str]:
         yield f"  named twice  {counts['repeated']:,}"
     limits = " and ".join(f"{limit / 2**30:.1f} GiB" for limit in np.unique(status.limits[np.isfinite(status.limits)]))
     yield f"  too large    {counts['oom_predicted']:,} by arithmetic; a point may take {limits or 'all memory'} now"
-    late = f", of which {forecast.late:,} are likely to time out" if forecast.late else ""
+    late = f", of which {forecast.late:,} are likely to time out: raise measure.timeout" if forecast.late else ""
     yield f"  to measure   {counts['missing']:,}{late}"
     if forecast.weight > 1:
         yield f"  predicted    {len(forecast.where):,} of these, drawn at random; times are scaled to all"

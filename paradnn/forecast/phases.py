@@ -45,8 +45,8 @@ _TYPICAL = {
     "record": (0.015, 0.0, 0.0, 0.0),
     _BETWEEN: (0.05, 0.002, 0.0, 0.4),
 }
-#: How much longer compiling takes, by compile mode.
-_COMPILE_FACTOR = {"eager": 0.15, "graph": 1.0, "xla": 2.5}
+#: How much longer compiling takes, by compile mode; and by torch.compile, whose C++ compiler makes every kernel.
+_COMPILE_FACTOR, _TORCH_COMPILE = {"eager": 0.15, "graph": 1.0, "xla": 2.5}, 30.0
 #: Verdicts "steady" and the blocks that they took, where nothing is known; and the most blocks that past runs may add,
 #: since the next session's machine may be more or less at rest.
 _STEADY = (1.8, 12.0, 60.0)
@@ -132,7 +132,9 @@ def _typical(name: str, table: Table) -> Array:
     least, layer, parameter, profiled = _TYPICAL.get(name, (0.05, 0.0, 0.0, 0.0))
     seconds = least + layer * table.layers + parameter * table.costs[:, 2] + profiled * table.profiled
     if name == "compile":
-        seconds = seconds * np.array([_COMPILE_FACTOR.get(mode, 1.0) for mode in table.text("compile")])
+        compiles = table.text("compile")
+        seconds = seconds * np.array([_COMPILE_FACTOR.get(mode, 1.0) for mode in compiles])
+        seconds[(table.text("framework.name") == "torch") & (compiles == "graph")] *= _TORCH_COMPILE
     return np.asarray(seconds)
 
 

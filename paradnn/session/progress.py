@@ -21,6 +21,7 @@ from paradnn.session.record import headline
 
 _COLOURS = {"ok": "green", "unavailable": "yellow"}
 _ROWS = 60  # longer sweeps end with counts instead of one row for each point
+_LONG_COMPILE = 3.0  # seconds from which on compiling is worth a line
 _SPARE = ("FLOP/s", "memory", "steady", "± 95%")  # columns that a narrow terminal does without, the first ones first
 
 
@@ -160,6 +161,8 @@ def _step_lines(row: RecordedPoint, own: Words | None) -> Iterator[tuple[str, st
     blocks = f"{counted(round(metrics['blocks']), 'block')} of {counted(round(metrics['steps_per_block']), 'step')}"
     steady = "steady" if tags["steady"] == "true" else f"not steady ({tags['steady_reason']})"
     yield "step time", f"{metrics['step_time_ms']:.3f} ms, {blocks} in {processes}, {steady}"
+    if metrics.get("compile_seconds", 0.0) >= _LONG_COMPILE:
+        yield "compiled", f"in {metrics['compile_seconds']:.1f} s"
     if "flops_per_second" in metrics:
         work = f"{si(metrics['flops_per_step'])}FLOP a step, {si(metrics['flops_per_second'])}FLOP/s"
         yield "work", f"{work}, {si(metrics['parameters'])}parameters"

@@ -25,6 +25,7 @@ from paradnn.core import messages
 from paradnn.core.channel import BrokenLine, MessageError, encode, read_event
 from paradnn.core.messages import Answer, Event
 from paradnn.core.scratch import Scratch, remove_leftovers
+from paradnn.core.versions import FRAMEWORKS
 from paradnn.core.workload import Part
 from paradnn.platform.environment import available_memory
 from paradnn.platform.stack import interpreter_of
@@ -140,6 +141,7 @@ class _Watch:
 
     begin: float
     resident: Resident
+    has_eager: bool  # whether what it compiles could run without that
     pid: int | None = None
     phase: str = "start"
     entered: float = 0.0  # when the phase began
@@ -162,7 +164,7 @@ class Worker:
         self._points = 0
         self._ready = False
         self._broken: str | None = None  # the latest line that is no JSON
-        self._python = key.python
+        self._python, self._is_engine = key.python, FRAMEWORKS[key.framework].is_engine
         self.alive = True
         self.reached_point = True  # whether the latest point had a child, or the import itself failed
         environ = key.environ()
@@ -190,7 +192,8 @@ class Worker:
 
     def measure(self, point: Mapping[str, Any], limits: Limits, on_news: Callable[[str | Part], None]) -> PointResult:
         """Measure one point; `alive` says whether another can follow. `on_news` takes phases, and parts."""
-        watch = _Watch(time.perf_counter(), Resident(self.pid))
+        has_eager = not self._is_engine and point.get("compile", "eager") != "eager"
+        watch = _Watch(time.perf_counter(), Resident(self.pid), has_eager)
         try:
             problem = self._wait_ready()
         except MessageError as error:
@@ -272,9 +275,9 @@ class Worker:
                     watch.peak = max(watch.peak, event.max_resident_bytes)
                     if watch.answer is None and event.exit_code == 0 and self._broken:
                         watch.fault = self._broken
-                    return Ending(event.exit_code, event.signal, watch.stopped, watch.phase)
+                    return Ending(event.exit_code, event.signal, watch.stopped, watch.phase, watch.has_eager)
             if not self.alive:
-                return Ending(None, None, watch.stopped or "worker", watch.phase)
+                return Ending(None, None, watch.stopped or "worker", watch.phase, watch.has_eager)
             self._enforce(watch, limits, sent)
 
     def _enforce(self, watch: _Watch, limits: Limits, sent: float) -> None:

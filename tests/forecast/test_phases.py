@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paradnn.config.point import read_point
+from paradnn.config.point import FrameworkOptions, read_point
 from paradnn.core.messages import Timing
 from paradnn.forecast.phases import calibrate, extra_blocks, measure_seconds, profile_seconds, warmup_seconds
 from paradnn.forecast.table import PastRuns
@@ -137,6 +137,18 @@ def test_a_point_is_the_sum_of_its_phases_and_ends_at_its_limit() -> None:
     assert late.timed_out.all()
     inside = late.seconds - np.sum([late.phases[name] for name in ("schedule", "record", "between")], axis=0)
     assert inside == pytest.approx(5.0)
+
+
+def test_torch_compile_takes_as_long_as_its_compiler_and_a_plan_says_whom_that_ends() -> None:
+    """A forward pass of fc 4x1024 was compiled in 11 s (docs/engines.md); TensorFlow's in 0.1 s."""
+    compiled = fc(4, 1024, 1, workload=SingleStep("inference"), framework=FrameworkOptions(name="torch"))
+    others = [replace(compiled, compile="eager"), replace(compiled, framework=FrameworkOptions())]
+    short = replace(compiled, measure=replace(compiled.measure, timeout=5.0))
+    found = expected_times([], [compiled, *others, short])
+    seconds = np.quantile(found.phases["compile"], [0.025, 0.5, 0.975], axis=1)
+    assert seconds[0, 0] < 11 < seconds[2, 0]
+    assert max(seconds[1, 1:3]) < 1
+    assert (found.timed_out.mean(axis=1) > 0.5).tolist() == [False] * 3 + [True]
 
 
 def test_profiles_latencies_queries_and_prompts_take_their_time() -> None:

@@ -63,7 +63,7 @@ def short_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_time_limit_keeps_the_curve_and_a_longer_one_goes_on(store: Store, tmp_path: Path) -> None:
     keys = [*LEARN, "learn.target=1", "learn.epochs=1000000", f"tracking.folder={tmp_path}"]
     done = run([*keys, "measure.timeout=100"], store)
-    assert "timeout (over 100 s, in phase learn)" in done.stdout
+    assert "timeout (over 100 s, in phase learn: raise measure.timeout)" in done.stdout
     [point] = store.runs()
     assert (point["outcome"], point["status"]) == ("timeout", "FAILED")
     accuracy = curve(store, point["run_id"], "heldout_accuracy")

@@ -2,12 +2,13 @@
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 
 from paradnn.session import progress
 from paradnn.session.design import RecordedPoint, Summary
-from paradnn.session.progress import Reporter, describe_sweep
+from paradnn.session.progress import Reporter, describe_point, describe_sweep
 
 LONG = "fc 4x[1000,500]+2048 b64 bfloat16 cpu xla inference tensorflow-2.18"
 REASON = "needs at least 31.4 GiB by arithmetic, of 16.4 GiB that a point may take here now"
@@ -136,3 +137,13 @@ def test_in_narrow_windows_columns_are_left_out(width: int, left: list[str], mon
         table = lines[: lines.index(f"gru b16384: oom_predicted: {REASON}")]
         assert max(map(len, table)) <= width
         assert {*LONG.split(), "1,235,000", "4.1%", "T", "GiB", "contended"} <= set(" ".join(table).split())
+
+
+def test_a_compilation_that_took_long_is_told() -> None:
+    measured = MEASURED | {"step_time_ms": 1.0, "blocks": 6.0, "steps_per_block": 50.0}
+    for seconds, said in ((35.24, True), (0.2, False)):
+        row = replace(
+            point("residual"),
+            metrics={**measured, "compile_seconds": seconds, "parameters": 1e3, "flops_per_step": 1e6},
+        )
+        assert ("compiled     in 35.2 s" in describe_point(row, "here")) is said

@@ -31,6 +31,8 @@ from tests.processes import started, wait_for
 MEASURE = {"min_seconds": 0.02, "min_blocks": 2, "block_seconds": 0.002, "warmup_seconds": 0.1}
 POINT = read_point({"model": {"name": "fc", "layers": 1, "nodes": 8}, "batch_size": 4, "measure": MEASURE})
 
+LATE, RAISE, EAGER = "over 60 s, in phase", "raise measure.timeout", ", or set compile=eager"
+
 
 def workers() -> set[psutil.Process]:
     """Those of this process; what another test keeps is among them."""
@@ -90,7 +92,9 @@ def test_a_worker_whose_driver_is_gone_already_does_not_start() -> None:
 @pytest.mark.parametrize(
     ("ending", "stderr", "expected"),
     [
-        (Ending(None, 9, "timeout", "compile"), "", ("timeout", "over 60 s, in phase compile")),
+        (Ending(None, 9, "timeout", "compile", True), "", ("timeout", f"{LATE} compile: {RAISE}{EAGER}")),
+        (Ending(None, 9, "timeout", "compile"), "", ("timeout", f"{LATE} compile: {RAISE}")),
+        (Ending(None, 9, "timeout", "measure", True), "", ("timeout", f"{LATE} measure: {RAISE}")),
         (Ending(None, 9, "memory", "build"), "", ("oom_host", "took 3.00 GiB in phase build, the limit is 2.00 GiB")),
         (Ending(None, 6, None, "warmup"), "std::bad_alloc", ("oom_host", "an allocation failed in phase warmup")),
         (Ending(None, 9, None, "measure"), "", ("oom_host", "killed by the system in phase measure")),
@@ -103,6 +107,7 @@ def test_endings_from_outside(ending: Ending, stderr: str, expected: tuple[str, 
     outcome, reason = classify(ending, None, stderr, timeout=60, memory_limit=2 * 2**30, peak=3 * 2**30)
     assert outcome == expected[0]
     assert reason.startswith(expected[1])
+    assert reason == expected[1] or outcome != "timeout"
 
 
 @pytest.fixture
@@ -119,7 +124,7 @@ def key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WorkerKey:
     ("profile", "limits", "reason", "limited"),
     [
         ("grows", Limits(60, 300 * 2**20), r"oom_host: took .* GiB in phase profile, the limit is 0\.29 GiB", True),
-        ("hangs", Limits(300, None), "timeout: over 300 s, in phase profile", True),
+        ("hangs", Limits(300, None), f"timeout: over 300 s, in phase profile: {RAISE}", True),
         ("crashes", Limits(60, None), "crash: SIGSEGV in phase profile: the profiler's last words", False),
     ],
 )
