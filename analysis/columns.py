@@ -15,7 +15,7 @@ from analysis.statistics.regression import Lacking
 from analysis.store.frame import families, is_ok
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.core.words import did_you_mean
-from paradnn.core.workload import choices, key_groups, option_names
+from paradnn.core.workload import WORKLOADS, choices, key_groups, option_names
 from paradnn.families import FAMILIES
 from paradnn.store.files import read_json
 from paradnn.store.metrics import METRICS
@@ -161,11 +161,12 @@ _SCENARIO_PREFIXES = tuple(f"{name}." for name in _SCENARIOS)
 _NEVER = ("model.name", "platform.index", PRICE)
 #: What else tells the steps of two runs apart.
 _STEP = ("family", "device", "seed")
+_LOADED = [each for work in WORKLOADS.values() if work.key == "scenario" for each in work.declares]
 #: What a run of a scenario says of its queries.
 _QUERIES = {
-    *(name for name, one in METRICS.items() if one.kind == "load"),
-    *("latency_p50_ms", "latency_p90_ms", "latency_p99_ms", "cost_per_million_queries", "energy_per_query_joules"),
-    *("limit", "limit_reason"),
+    *(name for name in METRICS if name.startswith("latency_p")),
+    *(entry.name for each in _LOADED for entry in each.entries()),
+    *("cost_per_million_queries", "limit", "limit_reason"),
 }
 
 

@@ -104,8 +104,6 @@ def priced(frame: pd.DataFrame, prices: PriceList) -> pd.DataFrame:
         for name in cost.of[1:]:
             amount = amount.fillna(column(name))
         usable = price.where(ok | cost.learning)
-        amounts = {"": amount} | {
-            f"_{end}": column(name) for end, name in (("low", cost.low), ("high", cost.high)) if name
-        }
-        found |= {f"{cost.name}{end}": cost.value(usable, each.where(each > 0)) for end, each in amounts.items()}
+        amounts = zip(("", "_low", "_high"), (amount, *map(column, cost.ends)), strict=False)
+        found |= {f"{cost.name}{end}": cost.value(usable, each.where(each > 0)) for end, each in amounts}
     return frame.drop(columns=[name for name in found if name in frame]).assign(**found)

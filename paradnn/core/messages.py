@@ -94,6 +94,11 @@ class Timing:
         if self.steps_per_block < 1 or not self.blocks or not all(1e-9 <= block < 1e9 for block in self.blocks):
             raise ValueError("there is no block of steps that took time")
 
+    @property
+    def step_times(self) -> list[float]:
+        """Seconds of a step in each measured block."""
+        return [seconds / self.steps_per_block for seconds in self.blocks]
+
 
 @dataclass(frozen=True)
 class Contention:

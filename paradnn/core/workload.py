@@ -235,7 +235,7 @@ class Workload:
         return outcome == "ok"
 
     def metrics(self, measured: Measured, known: Mapping[str, float]) -> dict[str, float]:
-        """Metrics of its own; `known` are those of the timed steps, where these count, else few."""
+        """Metrics of its own; `known` are those of every point, and of the timed steps where these count."""
         return {}
 
     def tags(self, measured: Measured) -> dict[str, str]:
@@ -265,6 +265,11 @@ class Workload:
 
 #: Every kind of work by name.
 WORKLOADS: Registry[Workload] = Registry(Workload, "paradnn.workloads")
+
+
+def usual() -> Workload:
+    """The kind whose metrics all others have beside their own: timed steps."""
+    return WORKLOADS[USUAL["task"]]
 
 
 def asked_for(config: Mapping[str, Any]) -> Workload:

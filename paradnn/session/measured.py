@@ -1,8 +1,8 @@
-"""Metrics of a point from what its workers answered: speed, latency, memory, energy, shares of what is possible."""
+"""A point as it was measured: what its workers answered, what several processes say of one value, and whether that
+contradicts itself. Its metrics are its kind of work's (`paradnn.workloads`)."""
 
 import math
 import statistics
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -12,13 +12,12 @@ import numpy as np
 from paradnn.config.outcome import PointResult
 from paradnn.config.point import Point
 from paradnn.core.layers import Costs
-from paradnn.core.messages import Answer, InputMeasurement, Measurement, Profile, Timing
-from paradnn.core.metric import interval_names
+from paradnn.core.messages import Answer, Measurement
+from paradnn.core.metric import given
 from paradnn.core.versions import FRAMEWORKS
 from paradnn.platform.environment import Environment
-from paradnn.store.metrics import PHASES
 from paradnn.worker.chance import events_factor, quantile_ranks
-from paradnn.worker.series import block_interval, median_interval, why_no_interval, widened_interval
+from paradnn.worker.series import block_interval, why_no_interval, widened_interval
 
 LOOKED = 1.1  # by so much wider is the interval of processes whose number it has itself decided
 
@@ -132,49 +131,6 @@ def summarise(processes: Sequence[Sequence[float]], looked: bool = False) -> Sum
     return Summarised(value, low, high, minimum, maximum, cv, error, process_cv, between, reason)
 
 
-_LEADING = 10  # how many types of operations have a metric of their own
-
-
-def profile_metrics(profile: Profile, flops_per_step: float, precision: str) -> dict[str, float]:
-    """Shares of the leading types and all categories; the profile's FLOPs against the analytic ones, where known."""
-    metrics = {
-        "profile_steps": float(profile.steps),
-        "profile_step_time_ms": profile.step_seconds * 1e3,
-        "profile_slowdown": profile.slowdown,
-        "profile_unexplained_share": profile.unexplained_share,
-    }
-    if profile.product_flops and flops_per_step:
-        metrics["profile_flops_ratio"] = profile.product_flops / flops_per_step
-        metrics["profile_precision_share"] = profile.product_types.get(precision, 0.0)
-    shares: defaultdict[str, float] = defaultdict(float)
-    for place, row in enumerate(profile.operation_types.rows()[:-1]):
-        shares[f"category_share.{row['category']}"] += row["share"]
-        if place < _LEADING:  # of MLflow's names of metrics
-            kind = "".join(letter if letter.isalnum() or letter in "_-. /:" else "_" for letter in row["type"])
-            shares[f"op_share.{kind}"] = row["share"]
-    return metrics | shares
-
-
-def balance_metrics(
-    measured: InputMeasurement, blocks: Sequence[float], batch_size: int, platform: str
-) -> dict[str, float]:
-    """Metrics of real input, given the blocks' seconds (the paper, section 4.4; docs/input.md). A host runs ahead of
-    any device but a CPU: there the share is what the fed step takes longer than the one whose batch stays."""
-    free, fed, alone = measured.free_step_seconds, measured.fed_step_seconds, measured.alone
-    estimates = {
-        "input_cpu_ms_per_example": [1e3 * part.cpu_seconds / part.examples for part in alone],
-        "infeed_gain": [slow / fast - 1 for slow, fast in zip(fed, free, strict=True)],
-        "input_free_examples_per_second": [batch_size / seconds for seconds in free],
-        "input_examples_per_second": [part.examples / part.seconds for part in alone],
-    }
-    metrics = {"infeed_fraction": sum(measured.waits) / sum(blocks), "input_threads": float(measured.threads)}
-    for name, values in estimates.items():
-        metrics |= {name: statistics.median(values)} | interval_metrics(name, *median_interval(values) or ())
-    if platform != "cpu":
-        metrics["infeed_fraction"] = max(0.0, 1 - 1 / (1 + metrics["infeed_gain"]))
-    return metrics
-
-
 # Every result is checked against itself; a contradiction is a fault of this tool, and the run says so.
 
 #: How far matmul and convolution FLOPs of a profile may be from the analytic count: a compiler pads, and drops or adds
@@ -200,7 +156,7 @@ def contradictions(point: Point, costs: Costs, metrics: Mapping[str, float], ans
     watched = (measurement.contention, answer.contention.get("latency"))
     if answer.latencies and not answer.input and not any(seen and seen.reason for seen in watched):
         # Single steps do the work of those in the blocks, unless input or others come between.
-        step, median = statistics.median(step_times(measurement.timing)), statistics.median(answer.latencies)
+        step, median = statistics.median(measurement.timing.step_times), statistics.median(answer.latencies)
         wait = CPU_WAIT if point.platform.name == "cpu" else DEVICE_WAIT
         if not step / LATENCY_FACTOR <= median <= LATENCY_FACTOR * step + wait:
             single = f"the median of single steps is {median * 1e3:.4g} ms"
@@ -247,6 +203,23 @@ class Measured:
         """What the processes answered that lived to do so."""
         return [result.answer for result in self.results if result.answer]
 
+    @property
+    def timed(self) -> list[Measurement]:
+        """What the timed steps of each process gave."""
+        return measurements(self.answers)
+
+    @property
+    def step(self) -> Summarised:
+        """The step times of all processes."""
+        measure = self.point.measure
+        looked = measure.relative_interval is not None and measure.processes > 1
+        return summarise([entry.timing.step_times for entry in self.timed], looked)
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether the timed steps count."""
+        return self.point.workload.has_steps(self.ending()[0], self.results[-1].answer)
+
     def ending(self) -> tuple[str, str | None]:
         """Outcome and reason: `ok` where all processes are."""
         for number, result in enumerate(self.results, 1):
@@ -256,135 +229,6 @@ class Measured:
         return "ok", self.results[-1].reason
 
 
-def step_times(timing: Timing) -> list[float]:
-    """Seconds of a step in each measured block."""
-    return [seconds / timing.steps_per_block for seconds in timing.blocks]
-
-
-def measured_metrics(measured_point: Measured) -> dict[str, float]:
-    """Metrics of the timed steps; input and profile are those of the first process."""
-    point, costs, answers = measured_point.point, measured_point.costs, measured_point.answers
-    measured, first = measurements(answers), answers[0]
-    metrics = _speed(point, costs, [measurement.timing for measurement in measured])
-    # p99 only of a hundred or more single steps in each process.
-    each = [answer.latencies for answer in answers if answer.latencies]
-    for share in (50, 90, 99) if each else ():
-        if min(map(len, each)) >= (100 if share == 99 else 10):
-            metrics |= quantile_metrics(f"latency_p{share}", share / 100, each, quantile, 1e3)
-    metrics |= given({"latency_steps": float(sum(map(len, each))) or None})
-    compiling = [compiling_metrics(entry.measurement, entry.input) for entry in answers if entry.measurement]
-    metrics |= {name: statistics.median(each[name] for each in compiling) for name in compiling[0]}
-    if measured[0].product_types:
-        metrics["precision_share"] = measured[0].product_types.get(point.precision, 0.0)
-    metrics |= _contention(measured)
-    joules = [entry.energy_joules for entry in measured if entry.energy_joules is not None]
-    if len(joules) == len(measured):
-        step = sum(joules) / sum(len(entry.timing.blocks) * entry.timing.steps_per_block for entry in measured)
-        metrics |= {"energy_per_step_joules": step, "energy_per_example_joules": step / point.batch_size}
-    if costs.flops_per_step:  # the attainable roof is Williams et al.'s (CACM 2009)
-        rate, peaks = metrics["flops_per_second"], measured_point.peaks
-        peak, bandwidth = peaks.get("peak_flops_per_second"), peaks.get("peak_bytes_per_second")
-        roof = peak and bandwidth and min(peak, costs.flops_per_step / costs.bytes_per_step * bandwidth)
-        roofs = {"flops_utilization": peak, "roofline_fraction": roof}
-        roofs["flops_utilization_spec"] = peaks.get("spec_flops_per_second")
-        metrics |= {**peaks} | {name: rate / most for name, most in roofs.items() if most}
-    if first.input:
-        metrics |= balance_metrics(first.input, measured[0].timing.blocks, point.batch_size, point.platform.name)
-    if isinstance(first.profile, Profile):
-        metrics |= profile_metrics(first.profile, costs.flops_per_step, point.precision)
-    return metrics
-
-
 def measurements(answers: Sequence[Answer]) -> list[Measurement]:
     """What the timed steps of each process gave."""
     return [answer.measurement for answer in answers if answer.measurement]
-
-
-def base_metrics(measured: Measured) -> dict[str, float]:
-    """Those of every point, however it ended: analytic counts, phases of all processes, and the most memory that any
-    took: the child's own peak, before the profiler, or what was seen of one that did not live to report it."""
-    point, costs, results = measured.point, measured.costs, measured.results
-    metrics: dict[str, float] = {"batch_size_per_device": point.batch_size / point.devices}
-    metrics |= {name: getattr(costs, name) for name in ("parameters", "memory_lower_bound_bytes")}
-    if costs.flops_per_step:
-        metrics |= {"flops_per_step": costs.flops_per_step, "bytes_per_step": costs.bytes_per_step}
-        metrics["arithmetic_intensity"] = costs.flops_per_step / costs.bytes_per_step
-    for name in PHASES:
-        if seconds := [result.phases[name] for result in results if name in result.phases]:
-            metrics[f"phase_{name}_seconds"] = sum(seconds)
-    for result in results:
-        names = ("peak_memory_bytes", "step_memory_bytes", "peak_device_memory_bytes")
-        found = {name: getattr(result.answer, name, None) for name in names}
-        if result.outcome != "ok" or not found[names[0]]:
-            found[names[0]] = max(found[names[0]] or 0, result.peak_memory_bytes or 0) or None
-        metrics |= {name: max(value, metrics.get(name, value)) for name, value in given(found).items()}
-    return metrics | given({"load_average": measured.load})
-
-
-def summarised(point: Point, timings: Sequence[Timing]) -> Summarised:
-    """The step times of a point's processes."""
-    looked = point.measure.relative_interval is not None and point.measure.processes > 1
-    return summarise([step_times(timing) for timing in timings], looked)
-
-
-def _speed(point: Point, costs: Costs, timings: Sequence[Timing]) -> dict[str, float]:
-    """Step times from block times, and what follows from them."""
-    times, batch = summarised(point, timings), point.batch_size
-    ends = () if times.low is None or times.high is None else (times.low, times.high)
-    metrics = {
-        **interval_metrics("step_time_ms", *(1e3 * end for end in ends)),
-        **interval_metrics("examples_per_second", *(batch / end for end in reversed(ends))),
-        "step_time_ms": times.value * 1e3,
-        "step_time_min_ms": times.minimum * 1e3,
-        "step_time_max_ms": times.maximum * 1e3,
-        "step_time_cv": times.cv,
-        "step_time_error": times.error,
-        "process_cv": times.process_cv,
-        "between_process_cv": times.between_cv,
-        "examples_per_second": batch / times.value,
-        "flops_per_second": costs.flops_per_step / times.value or None,
-        "processes": len(timings),
-        "blocks": sum(len(timing.blocks) for timing in timings),
-        "steps_per_block": statistics.median_high(timing.steps_per_block for timing in timings),
-        "warmup_blocks": sum(len(timing.calibration) - 1 + len(timing.warmup) for timing in timings),
-        "repeated_seconds": sum(timing.repeated for timing in timings),
-        "final_loss": timings[0].final_loss,
-    }
-    return given(metrics)
-
-
-def compiling_metrics(measurement: Measurement, fed: InputMeasurement | None) -> dict[str, float]:
-    """What the steps up to the last that compiled took beyond ordinary ones, which do not wait for input."""
-    compilation = measurement.compilation
-    ordinary = statistics.median(fed.free_step_seconds if fed else step_times(measurement.timing))
-    steps = max((index for index, count in enumerate(compilation.programs, 1) if count), default=1)
-    return {
-        "compile_seconds": max(0.0, sum(compilation.seconds[:steps]) - steps * ordinary),
-        "compile_steps": float(steps),
-        "compilations": float(sum(compilation.programs)),
-        **(vars(compilation.conversion) if compilation.conversion else {}),
-    }
-
-
-def _contention(measured: Sequence[Measurement]) -> dict[str, float]:
-    """Means over processes, under the fields' own names; and the processor time that the point took for a step."""
-    found: defaultdict[str, list[float]] = defaultdict(list)
-    own = []
-    for entry, seen in ((entry, entry.contention) for entry in measured if entry.contention):
-        shares = {name: value for name, value in vars(seen).items() if name not in ("cores", "reason", "stops")}
-        for name, value in given(shares).items():
-            found[name].append(value)
-        if seen.own_cpu_fraction is not None:
-            own.append(seen.own_cpu_fraction * seen.cores * statistics.fmean(step_times(entry.timing)) * 1e3)
-    metrics = {name: statistics.fmean(values) for name, values in found.items()}
-    return metrics | ({"processor_time_ms": statistics.geometric_mean(own)} if own and min(own) > 0 else {})
-
-
-def given(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    """The metrics whose values are known."""
-    return {name: value for name, value in metrics.items() if value is not None}
-
-
-def interval_metrics(name: str, *ends: float) -> dict[str, float]:
-    """The ends of a metric's 95% interval, both or none."""
-    return dict(zip(interval_names(name), ends, strict=bool(ends)))

@@ -16,11 +16,10 @@ from paradnn.core.channel import plain
 from paradnn.core.messages import Answer, Contention, NoProfile, Profile
 from paradnn.core.metric import interval_names
 from paradnn.core.words import rounded, without_secrets
-from paradnn.core.workload import WORKLOADS
+from paradnn.core.workload import WORKLOADS, usual
 from paradnn.platform.environment import Environment
 from paradnn.platform.load import slow_tags
-from paradnn.session.measured import Measured, base_metrics, contradictions, measured_metrics, measurements, summarised
-from paradnn.session.reference import reference_metrics
+from paradnn.session.measured import Measured, contradictions
 from paradnn.store.metrics import costs as priced_costs
 from paradnn.store.metrics import metric
 from paradnn.store.runs import SCHEMA_VERSION, Record
@@ -84,20 +83,17 @@ def priced(point: Point, prices: Prices, environment: Environment) -> tuple[Poin
 def make_record(measured: Measured) -> Record:
     """The record of one point, from how each of its processes ended."""
     point, work, costs, results = measured.point, measured.point.workload, measured.costs, measured.results
-    metrics = base_metrics(measured)
     outcome, reason = measured.ending()
     tags = {**measured.tags, "outcome": outcome}
     history = [moment for result in results for moment in work.history(result.news)]
-    if has_steps := work.has_steps(outcome, results[-1].answer):
-        metrics |= measured_metrics(measured)
-        timings = [measurement.timing for measurement in measurements(measured.answers)]
-        metrics |= reference_metrics(timings, measured.peaks, point.batch_size)
-    metrics |= work.metrics(measured, metrics)
+    metrics: dict[str, float] = {}
+    for kind in {each.name: each for each in (usual(), work)}.values():
+        metrics |= kind.metrics(measured, metrics)
     tags |= work.tags(measured)
-    if has_steps:
+    if measured.has_steps:
         problems = [problem for answer in measured.answers for problem in contradictions(point, costs, metrics, answer)]
         # What ceilings say of emulation, in numbers, is in the tags that the run was begun with.
-        tags = _measured_tags(point, measured.answers) | tags
+        tags = _measured_tags(measured) | tags
         if speed := metrics.get("reference_speed"):  # what the model does to the kernel is not the machine's
             tags |= slow_tags({tags["reference_kernel"]: speed * math.exp(metrics["reference_own"])}, tags)
         tags["checks"] = "passed" if not problems else "failed: " + "; ".join(dict.fromkeys(problems))
@@ -113,9 +109,9 @@ def make_record(measured: Measured) -> Record:
     return replace(record, description=_description(measured, record))
 
 
-def _measured_tags(point: Point, answers: Sequence[Answer]) -> dict[str, str]:
-    measured, profile = measurements(answers), answers[0].profile
-    timings, compiled = [one.timing for one in measured], [one.compilation for one in measured]
+def _measured_tags(measured: Measured) -> dict[str, str]:
+    precision, timed, profile = measured.point.precision, measured.timed, measured.answers[0].profile
+    timings, compiled = [one.timing for one in timed], [one.compilation for one in timed]
     # Whether each process was steady, and what says so: of several, of those that were not.
     unsteady = [f"process {n}: {timing.steady_reason}" for n, timing in enumerate(timings, 1) if not timing.steady]
     steady = "; ".join(unsteady) or f"no change that matters in {len(timings)} processes"
@@ -126,14 +122,14 @@ def _measured_tags(point: Point, answers: Sequence[Answer]) -> dict[str, str]:
     tags = {
         "steady": str(not unsteady).lower(),
         "steady_reason": steady if len(timings) > 1 else timings[0].steady_reason,
-        "interval_reason": (why := summarised(point, timings).reason) and f"no 95% interval: {why}",
+        "interval_reason": (why := measured.step.reason) and f"no 95% interval: {why}",
         "reference_kernel": chosen_kernel(timings),
-        "energy_source": measured[0].energy_source,
+        "energy_source": timed[0].energy_source,
         "compile_note": "; ".join([*filter(None, [compiled[0].note]), *disturbed[:1]]) or None,
         # What `mlflow.log_table` notes, so that the UI and `mlflow.load_table` find the tables.
         "mlflow.loggedArtifacts": json.dumps(tables) if isinstance(profile, Profile) else None,
-        **_contended_tags(answers),
-        **precision_tags(profiled or measured[0].product_types, point.precision),
+        **_contended_tags(measured.answers),
+        **precision_tags(profiled or timed[0].product_types, precision),
         **(profile_tags(profile) if profile else {}),
     }
     return {name: text for name, text in tags.items() if text is not None}

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from paradnn.core.messages import Timing
-from paradnn.session.measured import interval_metrics, t_quantile
+from paradnn.core.metric import interval_metrics
+from paradnn.session.measured import t_quantile
 from paradnn.worker import series
 from paradnn.worker.series import KERNELS, learn_slope, process_mean, slowness
 

@@ -1,5 +1,5 @@
-"""The registry of metrics: what every recorded number means. A kind of work declares its own (`paradnn.core.workload`);
-the table beside this file has the others, and no other is recorded."""
+"""The registry of metrics: what every recorded number means. A kind of work declares its own (`paradnn.core.workload`),
+those of every point and step stand in `paradnn.workloads.step`; the table beside this file has the others."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,14 +25,51 @@ def _phases() -> tuple[str, ...]:
 
 PHASES = _phases()  # what the stack does for one point, in order; each has a metric `phase_<name>_seconds`
 
-_TABLE = [
+_HOUR, _MILLION = 3600.0, 1e6
+
+
+@dataclass(frozen=True)
+class PriceMetric:
+    """A metric in the currency of the prices, from the first known of the metrics `of`: seconds, or so many a second
+    (`rate`), of a million. `learning`: also of a training that failed."""
+
+    name: str
+    description: str
+    of: tuple[str, ...]
+    rate: bool = False
+    learning: bool = False
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """The metrics that bound it, where it is of a rate: what the lower end follows from first."""
+        return interval_names(self.of[0])[::-1] if self.rate else ()
+
+    def value(self, price: Any, amount: Any) -> Any:
+        """At `price` an hour: of numbers, or of columns of them."""
+        return price / _HOUR * (_MILLION / amount if self.rate else amount)
+
+
+COST_TO_TARGET = PriceMetric(
+    "cost_to_target", "price of an hour / 3600 * seconds_to_target", ("seconds_to_target",), learning=True
+)
+#: The rate of a schedule is what is asked of the server and what it serves, as long as the run is ok.
+_SERVED = ("peak_queries_per_second", "scheduled_queries_per_second", "queries_per_second")
+COSTS = (
+    PriceMetric("cost_per_million_examples", "price / 3600 * 1e6 / the rate", ("examples_per_second",), rate=True),
+    PriceMetric("cost_per_million_queries", "of queries: at the peak, or as scheduled", _SERVED, rate=True),
+    PriceMetric("cost_per_million_tokens", "the same of tokens", ("tokens_per_second",), rate=True),
+    COST_TO_TARGET,
+    PriceMetric("cost_of_learning", "the same of learning_seconds", ("learning_seconds",), learning=True),
+)
+_OTHERS = (
     *declared(__file__),
-    *(Metric(f"phase_{name}_seconds", "s", "lower", "phases", f"wall time of the phase '{name}'") for name in PHASES),
-]
+    *(Metric(cost.name, "currency", "lower", cost.description) for cost in COSTS),
+    *(Metric(f"phase_{name}_seconds", "s", "lower", f"wall time of the phase '{name}'") for name in PHASES),
+)
+_DECLARED = (*(entry for work in WORKLOADS.values() for entry in work.declares), *_OTHERS)
 #: Metrics whose names end in what they are of, such as `op_share.MatMul`, by what those begin with; and all others.
-FAMILIES = {f"{entry.name.partition('.')[0]}.": entry for entry in _TABLE if "<" in entry.name}
-METRICS = {entry.name: entry for entry in _TABLE if "<" not in entry.name}
-METRICS |= {entry.name: entry for work in WORKLOADS.values() for entry in work.declares}
+FAMILIES = {f"{entry.name.partition('.')[0]}.": entry for entry in _DECLARED if "<" in entry.name}
+METRICS = {entry.name: entry for each in _DECLARED for entry in each.entries() if "<" not in entry.name}
 
 
 def metric(name: str) -> Metric:
@@ -43,42 +80,6 @@ def metric(name: str) -> Metric:
         if name.startswith(prefix) and len(name) > len(prefix):
             return entry
     raise KeyError(f"metric {name!r} is not declared; do so where it is computed, with its unit and formula")
-
-
-_HOUR, _MILLION = 3600.0, 1e6
-
-
-@dataclass(frozen=True)
-class PriceMetric:
-    """A metric in the currency of the prices, from the first known of the metrics `of`: seconds, or so many a second
-    (`rate`), of a million. `low` and `high` bound it, the dearer last. `learning`: also of a training that failed."""
-
-    name: str
-    of: tuple[str, ...]
-    rate: bool
-    low: str = ""
-    high: str = ""
-    learning: bool = False
-
-    def value(self, price: Any, amount: Any) -> Any:
-        """At `price` an hour: of numbers, or of columns of them."""
-        return price / _HOUR * (_MILLION / amount if self.rate else amount)
-
-
-def _rate(name: str, *of: str) -> PriceMetric:
-    low, high = interval_names(of[0])
-    return PriceMetric(name, of, rate=True, low=high, high=low)
-
-
-COST_TO_TARGET = PriceMetric("cost_to_target", ("seconds_to_target",), rate=False, learning=True)
-COSTS = (
-    _rate("cost_per_million_examples", "examples_per_second"),
-    # The rate of a schedule is what is asked of the server and what it serves, as long as the run is ok.
-    _rate("cost_per_million_queries", "peak_queries_per_second", "scheduled_queries_per_second", "queries_per_second"),
-    _rate("cost_per_million_tokens", "tokens_per_second"),
-    COST_TO_TARGET,
-    PriceMetric("cost_of_learning", ("learning_seconds",), rate=False, learning=True),
-)
 
 
 def costs(price: float, ok: bool, known: Callable[[str], float | None]) -> dict[str, float]:

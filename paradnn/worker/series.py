@@ -199,7 +199,7 @@ def adjusted_times(timings: Sequence[Timing]) -> list[list[float]]:
     measured where no reference moves with them."""
     kernel = chosen_kernel(timings)
     if kernel is None:
-        return [(np.array(timing.blocks) / timing.steps_per_block).tolist() for timing in timings]
+        return [timing.step_times for timing in timings]
     steps, kernels = step_logs(timings), slowness(timings, kernel)
     times = np.exp(steps - learn_slope(steps, kernels).shrunk * (kernels - process_mean(kernels)))
     return [process[np.isfinite(process)].tolist() for process in times.T]

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from paradnn.session.measured import Measured
     from paradnn.worker.point import PointRun
 
-_WRONG = "share of held-out examples whose class is not the likeliest"
-
 
 @dataclass(frozen=True)
 class Judged(Part):
@@ -40,8 +38,8 @@ class Judge(Workload):
     name, key, place = "judge", "task", 45
     reason, inputs, parts, phases = "trains nothing", SETS, (Judged,), {"judge": "latency"}
     declares = (
-        Metric("judged_accuracy", "1", "higher", "learning", "share of held-out examples whose class is the likeliest"),
-        Metric("judged_error", "1", "lower", "learning", _WRONG),
+        Metric("judged_accuracy", "1", "higher", "share of held-out examples whose class is the likeliest"),
+        Metric("judged_error", "1", "lower", "share of held-out examples whose class is not the likeliest"),
     )
 
     def check_model(self, model: Model) -> None:

@@ -16,12 +16,13 @@ from paradnn.core.messages import Compilation, Contention, InputMeasurement, Mea
 from paradnn.families.fc import FullyConnected
 from paradnn.platform.environment import Environment
 from paradnn.session.hardware_peaks import ceilings_identity
-from paradnn.session.measured import Summarised, balance_metrics, compiling_metrics, narrow_enough, summarise
+from paradnn.session.measured import Summarised, narrow_enough, summarise
 from paradnn.session.open_point import OpenPoint
 from paradnn.session.record import precision_tags, priced
 from paradnn.store.runs import Claim, Record
 from paradnn.workloads.serve import Server
 from paradnn.workloads.serve.generator import LOADGEN_SEED
+from paradnn.workloads.step import balance_metrics, compiling_metrics
 from tests.session.records import answered, recorded, timing
 
 QUIET = Contention(2, 0.75, 0.01, 0.0, 40.0, None, None)

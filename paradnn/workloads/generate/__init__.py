@@ -134,7 +134,7 @@ class Generate(Workload):
         from paradnn.session.measured import summarise
 
         costs, timings = prefill_costs_of(point), [entry.prefill for entry in given]
-        times = summarise([[seconds / timing.steps_per_block for seconds in timing.blocks] for timing in timings])
+        times = summarise([timing.step_times for timing in timings])
         found = {
             "time_to_first_token_ms": times.value * 1e3,
             "prompt_tokens_per_second": point.batch_size * self.prompt / times.value,

@@ -36,7 +36,7 @@ class Tally(Workload):
     key: ClassVar[str] = "task"
     group: ClassVar[str] = "tally"
     reason: ClassVar[str] = "counts forward passes"
-    declares: ClassVar = (Metric("tally_per_second", "1/s", "higher", "tally", "steps one by one / their seconds"),)
+    declares: ClassVar = (Metric("tally_per_second", "1/s", "higher", "steps one by one / their seconds"),)
     headlines: ClassVar = {"tally_per_second": "tallied/s"}
     phases: ClassVar = {"tally": "latency"}
     parts: ClassVar = (Tallied,)
