@@ -10,26 +10,25 @@ Every analysis is a function of a frame and a dataclass of options, and answers 
 `python -m analysis` calls the same functions. A name is imported when it is first used: each part costs only itself.
 """
 
+import re
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import_module("paradnn")  # ends `python -m analysis` quietly at an early Ctrl-C
 
-#: What each module brings, beside the analyses: a file of `analysis.analyses` has a function and options of its name.
+#: What each module brings, beside the analyses.
 _HOMES = {
     "options": ("Options", "Selection"),
     "report": ("make_report",),
     "store.load": ("load", "load_table", "load_tables"),
-    "analyses.claims": ("ClaimsOptions", "check_claims"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-#: Analyses whose options are those that every analysis takes.
-_PLAIN = ("channel", "memory", "overhead", "parameters", "runs")
-for _name in (file.stem for file in sorted(Path(__file__).with_name("analyses").glob("[a-z]*.py"))):
-    if _name != "claims":
-        _own = () if _name in _PLAIN else ("".join(map(str.capitalize, _name.split("_"))) + "Options",)
-        _HOME_OF |= dict.fromkeys((_name, *_own), f"analyses.{_name}")
+#: How a file says that a function is an analysis, with which options.
+_REGISTERED = re.compile(r"^@analysis\(\s+(\w+),.*?^def (\w+)", re.MULTILINE | re.DOTALL)
+for _file in sorted(Path(__file__).with_name("analyses").glob("*.py")):
+    _own = [name for found in _REGISTERED.findall(_file.read_text(encoding="utf-8")) for name in found]
+    _HOME_OF |= {name: f"analyses.{_file.stem}" for name in _own if name not in _HOME_OF}
 
 __all__ = list(_HOME_OF)
 
