@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from analysis.labels import label
 from analysis.lazy import drawing, np, pd
@@ -32,10 +32,6 @@ from analysis.statistics.contrast import MARGIN, Contrast, Verdict, adjusted, eq
 from analysis.statistics.dependence import MINIMUM_POINTS, Unit
 from analysis.statistics.pairing import pair
 from analysis.store.frame import families
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 _KEPT = (*KEPT, "a_count", "b_count", "p_value", "p_adjusted", "verdict")
 
@@ -232,7 +228,7 @@ _LOOKS: dict[Verdict, tuple[int | str, str]] = {
 }
 
 
-def _draw(found: ComparedPoints, sides: Sides, metric: str) -> Figure:
+def _draw(found: ComparedPoints, sides: Sides, metric: str) -> drawing.Figure:
     """A row for each family: a mark for each cell, by its verdict, spread evenly in height so that equal ratios are
     seen apart, and the geometric mean with its 95% interval over points in black. Right of 1 `a` is better."""
     rows, cells = found.families, found.cells

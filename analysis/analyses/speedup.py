@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from analysis.analyses.sensitivity import encode, weight_in_words
 from analysis.columns import find_column, hyperparameters
@@ -42,11 +42,6 @@ from analysis.statistics.regression import Lacking, Regression, regress
 from analysis.store.frame import families
 from paradnn.core.errors import ConfigError, NotEnoughData
 from paradnn.forecast.estimate import LEVEL
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 
 _PANELS = 6
 _VALUES = 3  # of a hyperparameter from which on each may have an effect of its own beside a slope
@@ -222,7 +217,7 @@ def _fit_of(family: str, rows: pd.DataFrame, terms: Sequence[str] | None, unit: 
     return SpeedupFit(family, found, tuple(logarithms), baselines)
 
 
-def _draw(found: Speedup, sides: Sides, asked: SpeedupOptions) -> Figure:
+def _draw(found: Speedup, sides: Sides, asked: SpeedupOptions) -> drawing.Figure:
     """A row for each family: speedup against --x, coloured by --colour, and beside it the weights of the family's
     regression where any has one. Above the line at 1 A is faster; bars are 95% intervals where there are any."""
     pairs, names, fits = found.pairs, families(found.pairs), {fit.family: fit for fit in found.fits}
@@ -256,7 +251,7 @@ def _draw(found: Speedup, sides: Sides, asked: SpeedupOptions) -> Figure:
     return figure
 
 
-def _weights(axes: Axes, fit: SpeedupFit | None, last: bool) -> None:
+def _weights(axes: drawing.Axes, fit: SpeedupFit | None, last: bool) -> None:
     if fit is None:
         axes.remove()
         return

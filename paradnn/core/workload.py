@@ -28,14 +28,17 @@ from paradnn.core.metric import Metric
 from paradnn.core.registry import Registry
 from paradnn.core.schema import read
 
+# What a kind of work is given, for its annotations: it is made on the floors above, which are not imported.
 if TYPE_CHECKING:
-    from paradnn.config.outcome import PointResult
-    from paradnn.config.point import Point
-    from paradnn.core.layers import Costs
-    from paradnn.core.messages import Answer
-    from paradnn.families import Model
-    from paradnn.session.measured import Measured
-    from paradnn.worker.point import PointRun
+    from paradnn.config.outcome import PointResult as PointResult
+    from paradnn.config.point import Point as Point
+    from paradnn.core.layers import Costs as Costs
+    from paradnn.core.messages import Answer as Answer
+    from paradnn.families import Model as Model
+    from paradnn.session.measured import Measured as Measured
+    from paradnn.worker.point import PointRun as PointRun
+else:
+    PointResult = Point = Costs = Answer = Model = Measured = PointRun = Any
 
 #: The keys that say which kind of work a point is, and what they say where they ask for none in particular.
 USUAL: Mapping[str, str] = {"mode": "train", "task": "step", "scenario": "closed"}

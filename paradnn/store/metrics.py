@@ -1,5 +1,5 @@
 """The registry of metrics: what every recorded number means. A kind of work declares its own (`paradnn.core.workload`),
-those of every point and step stand in `paradnn.workloads.step`; the table beside this file has the others."""
+a step those of every point and every timed step; the table beside this file has the others."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -20,26 +20,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from paradnn.core.errors import ConfigError
+from paradnn.core.messages import Answer
 from paradnn.core.metric import declared
 from paradnn.core.schema import option
 from paradnn.core.words import rounded
-from paradnn.core.workload import Ended, Part, Unavailable, Words, Workload, expect, sent
+from paradnn.core.workload import Ended, Measured, Part, Point, PointRun, Unavailable, Words, Workload, expect, sent
 from paradnn.families import Family
 from paradnn.families.kernels import ALONE, Messages
 from paradnn.workloads.serve import check_seconds, peak_metrics, process_seed
 from paradnn.workloads.serve.generator import arrivals
 from paradnn.workloads.serve.load import find_peak, verdict
 from paradnn.workloads.serve.queries import Probe, packed, percentile, unpacked
-
-if TYPE_CHECKING:
-    from paradnn.config.point import Point
-    from paradnn.core.messages import Answer
-    from paradnn.session.measured import Measured
-    from paradnn.worker.point import PointRun
 
 _SHARES = (50, 90, 99)
 #: Requests that an open loop may have under way; a line of an answer may have so many bytes.

@@ -6,19 +6,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from paradnn.core.errors import ConfigError
 from paradnn.core.metric import Metric
-from paradnn.core.workload import Part, Unavailable, Words, Workload, expect, sent
+from paradnn.core.workload import Measured, Model, Part, Point, PointRun, Unavailable, Words, Workload, expect, sent
 from paradnn.workloads.learn.sets import SETS, Pictures, set_file
 from paradnn.workloads.step import measure_step
-
-if TYPE_CHECKING:
-    from paradnn.config.point import Point
-    from paradnn.families import Model
-    from paradnn.session.measured import Measured
-    from paradnn.worker.point import PointRun
 
 
 @dataclass(frozen=True)

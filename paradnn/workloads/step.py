@@ -7,15 +7,11 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from paradnn.core.messages import InputMeasurement, Measurement, Profile
 from paradnn.core.metric import Metric, given, interval_metrics
-from paradnn.core.workload import Unavailable, Workload
-
-if TYPE_CHECKING:
-    from paradnn.session.measured import Measured
-    from paradnn.worker.point import PointRun
+from paradnn.core.workload import Measured, PointRun, Unavailable, Workload
 
 #: Given the built model and its step, compiles what is needed; what is done with a step's run once that was timed.
 Beside = Callable[[Any, Any], Callable[[Any], None]]

@@ -5,19 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from paradnn.core.errors import ConfigError
 from paradnn.core.metric import declared
 from paradnn.core.schema import option
-from paradnn.core.workload import Words, Workload, expect
+from paradnn.core.workload import Measured, Point, PointRun, Words, Workload, expect
 from paradnn.families import Family
 from paradnn.families.kernels import ALONE, Messages
-
-if TYPE_CHECKING:
-    from paradnn.config.point import Point
-    from paradnn.session.measured import Measured
-    from paradnn.worker.point import PointRun
 
 #: Patterns in which all processes take part alike.
 COLLECTIVES = ("all_reduce", "broadcast")

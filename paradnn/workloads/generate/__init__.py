@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from paradnn.core.channel import plain_fields
 from paradnn.core.errors import ConfigError
@@ -16,13 +16,7 @@ from paradnn.core.messages import Answer, Compilation, Timing
 from paradnn.core.metric import declared
 from paradnn.core.schema import option, read
 from paradnn.core.words import rounded
-from paradnn.core.workload import Part, Words, Workload, expect, sent
-
-if TYPE_CHECKING:
-    from paradnn.config.point import Point
-    from paradnn.core.layers import Costs
-    from paradnn.session.measured import Measured
-    from paradnn.worker.point import PointRun
+from paradnn.core.workload import Costs, Measured, Part, Point, PointRun, Words, Workload, expect, sent
 
 
 @dataclass(frozen=True)

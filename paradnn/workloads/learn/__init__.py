@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from paradnn.core.channel import plain_fields
 from paradnn.core.errors import ConfigError
 from paradnn.core.metric import declared
 from paradnn.core.schema import option
 from paradnn.core.words import counted
-from paradnn.core.workload import Moment, Part, Words, Workload, expect
+from paradnn.core.workload import Measured, Model, Moment, Part, Point, PointResult, PointRun, Words, Workload, expect
 from paradnn.workloads.learn.messages import Epoch, last_epoch
 from paradnn.workloads.learn.sets import SETS, Pictures, set_file
-
-if TYPE_CHECKING:
-    from paradnn.config.outcome import PointResult
-    from paradnn.config.point import Point
-    from paradnn.families import Model
-    from paradnn.session.measured import Measured
-    from paradnn.worker.point import PointRun
 
 
 @dataclass(frozen=True)

@@ -18,18 +18,14 @@ from paradnn.core.messages import Answer
 from paradnn.core.metric import declared
 from paradnn.core.schema import option
 from paradnn.core.words import rounded
-from paradnn.core.workload import Words, Workload, expect, sent
+from paradnn.core.workload import Measured, Model, Point, PointRun, Words, Workload, expect, sent
 from paradnn.worker.chance import fewest_to_pass
 from paradnn.workloads.serve.generator import LOADGEN_SEED
 from paradnn.workloads.serve.load import OFFLINE_SLACK, ScheduledRuns, Service, measure_served, serve_closed, verdict
 from paradnn.workloads.serve.queries import Load, Probe, QueryLog, load_artifacts, percentile
 
 if TYPE_CHECKING:
-    from paradnn.config.point import Point
-    from paradnn.families import Model
-    from paradnn.session.measured import Measured
     from paradnn.worker.meters import EnergyMeter
-    from paradnn.worker.point import PointRun
 
 _PERCENTILE = "percentile of the latency that the scenario is about"
 _SECONDS = "ask for at least so many seconds"

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from paradnn.core.workload import Ended
+from paradnn.core.workload import Ended, PointRun
 from paradnn.worker.chance import beta_share, events_factor, fewest_to_pass, passes
 from paradnn.worker.meters import ContentionWatch, EnergyMeter
 from paradnn.workloads.serve.generator import Generated
@@ -26,7 +26,6 @@ from paradnn.workloads.serve.queries import Load, Probe, QueryLog, percentile
 
 if TYPE_CHECKING:
     from paradnn.worker.frameworks import Step
-    from paradnn.worker.point import PointRun
     from paradnn.workloads.serve import Scenario
 
 #: At the percentile that a scenario is about, a generator may be late by this share of the latency, or by so many ns.
